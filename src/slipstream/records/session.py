@@ -1,0 +1,92 @@
+"""Everything one command saw and concluded, as one file. Renderers read this and nothing else."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from slipstream.records.anatomy import Anatomy
+from slipstream.records.environment import Environment
+from slipstream.records.event import Event
+from slipstream.records.finding import Bound, Ceilings, Finding
+from slipstream.records.site import Site
+from slipstream.records.stack import StackCount
+from slipstream.records.step import Block, Evaluation, Fetch, Step
+from slipstream.records.subject import Loader, Model, Optimizer
+
+SCHEMA = 1
+
+
+class Ending(msgspec.Struct, frozen=True):
+    reason: Literal["stopped", "finished", "raised", "interrupted", "killed"]
+    exit_code: int
+    seconds: float
+    message: str = ""
+
+
+class Memory(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Bytes held at the end of a step: resident (and on the device), and live tensors where counted."""
+
+    step: int
+    time_ns: int
+    resident_bytes: int
+    device_bytes: int
+    num_graphs: int = -1  # tensors with a grad_fn alive; -1: not counted
+    num_tensors: int = -1
+
+
+class Length(msgspec.Struct, frozen=True):
+    """How long the training is, as far as the script says."""
+
+    num_epochs: int | None = None
+    num_steps: int | None = None
+    source: str = ""  # "--epochs", "max_iters", "OneCycleLR"
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """The step in numbers, over the watched blocks."""
+
+    num_steps: int
+    step_ms: float  # median
+    step_low_ms: float  # 95% interval of the median
+    step_high_ms: float
+    samples_per_step: float
+    samples_per_s: float
+    phases: dict[str, float]  # adds up to step_ms
+    device_phases: dict[str, float] | None
+    bound: Bound
+    ceilings: Ceilings
+    is_inference: bool = False
+    evaluation_share: float | None = None  # of the epoch
+    evaluation_note: str = ""
+    seconds_left: float | None = None  # of the whole training at this rate
+    seconds_best: float | None = None  # the same at the best ceiling
+
+
+class Session(msgspec.Struct, frozen=True):
+    command: str  # check, run, watch
+    script: list[str]  # as the user typed it: path or -m module, then arguments
+    cwd: str
+    created: str  # ISO 8601
+    environment: Environment
+    ending: Ending
+    schema: int = SCHEMA
+    loaders: list[Loader] = []
+    models: list[Model] = []
+    optimizers: list[Optimizer] = []
+    sites: list[Site] = []
+    events: list[Event] = []
+    blocks: list[Block] = []
+    steps: list[Step] = []
+    evaluations: list[Evaluation] = []
+    fetches: list[Fetch] = []
+    stacks: list[StackCount] = []
+    memory: list[Memory] = []
+    sampling_ms: float = 5.0  # between two samples of one process
+    length: Length | None = None
+    anatomy: Anatomy | None = None
+    summary: Summary | None = None
+    findings: list[Finding] = []
+    notes: list[str] = []  # plain sentences about what could not be seen or was switched off
+    written: list[str] = []  # files the script wrote (thrown away, or listed where no overlay was possible)

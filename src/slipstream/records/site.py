@@ -1,0 +1,15 @@
+"""A place in the user's own code."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Site(msgspec.Struct, frozen=True):
+    file: str  # absolute path, or "<string>" and the like for code without a file
+    line: int
+    text: str = ""  # the source line, stripped
+    function: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"

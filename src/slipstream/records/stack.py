@@ -1,0 +1,37 @@
+"""Where the stack sampler found a process, counted. Attribute by counts, never by a single sample."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Stage = Literal[
+    "read",  # files, sockets, memory maps
+    "decode",  # image, audio, video
+    "transform",  # anything else done to a sample
+    "collate",
+    "handover",  # pickling and copying between processes
+    "pin",
+    "wait",  # waiting for another process, thread or the device
+    "sync",  # .item(), .cpu() and friends
+    "saving",
+    "logging",
+    "compute",  # torch's own operators
+    "python",  # the user's own bytecode
+    "other",
+]
+
+
+class StackCount(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    role: Literal["main", "worker"]
+    phase: str  # a Phase; for workers always "input"; "start" before the first step; "evaluation" in validation
+    stage: Stage
+    file: str  # innermost frame in the user's own code; "" if there was none
+    line: int
+    function: str
+    expression: str  # the expression being evaluated on that line, where Python tells (3.11+), else the line
+    leaf: str  # innermost frame of all, as "package/module.py:function"
+    in_call: bool  # True: inside a call into C from the user's frame; False: the user's own bytecode was running
+    block: int  # index into the session's blocks
+    count: int

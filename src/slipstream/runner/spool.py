@@ -1,0 +1,77 @@
+"""Messages on their way out of riding processes: one append-only file per process in a directory that the launching
+side made. What was written before a kill is read all the same."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from slipstream.records import Message
+
+_HEADER = struct.Struct("<I")
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Message)
+
+
+class Spool:
+    """Where one process writes. Opens its file with the first message."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._descriptor: int | None = None
+        self._process = 0
+
+    def write(self, message: Message) -> None:
+        body = _encoder.encode(message)
+        if self._descriptor is None or self._process != os.getpid():  # a fork needs a file of its own
+            self._process = os.getpid()
+            name = self._directory / f"{self._process}.spool"
+            self._descriptor = os.open(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.write(self._descriptor, _HEADER.pack(len(body)) + body)
+
+    def close(self) -> None:
+        if self._descriptor is not None and self._process == os.getpid():
+            os.close(self._descriptor)
+        self._descriptor = None
+
+
+class MemorySink:
+    """The same for a program that watches itself: messages stay in the process."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+
+    def write(self, message: Message) -> None:
+        self.messages.append(message)
+
+    def close(self) -> None:
+        pass
+
+
+class SpoolReader:
+    """Reads every process's messages from a spool directory, each once, while they are being written or after."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._offsets: dict[Path, int] = {}
+
+    def read(self) -> Iterator[tuple[int, Message]]:
+        """New messages since the last call, with the id of the process that wrote them. A half-written one is left."""
+        for path in sorted(self._directory.glob("*.spool")):
+            offset = self._offsets.get(path, 0)
+            with path.open("rb") as file:
+                file.seek(offset)
+                data = file.read()
+            position = 0
+            while position + _HEADER.size <= len(data):
+                (length,) = _HEADER.unpack_from(data, position)
+                end = position + _HEADER.size + length
+                if end > len(data):
+                    break
+                yield int(path.stem), _decoder.decode(data[position + _HEADER.size : end])
+                position = end
+            self._offsets[path] = offset + position
