@@ -1,0 +1,1 @@
+"""Host time, device time, and nothing that waits."""

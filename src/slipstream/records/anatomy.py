@@ -26,8 +26,10 @@ class ModuleShare(msgspec.Struct, frozen=True):
     path: str  # "layers.0.attention"
     class_name: str
     forward_ms: float  # exclusive of children
-    flops: int
-    classes_ms: dict[str, float] = {}  # OperatorClass to ms
+    flops: int  # of the forward: over forward_ms, what the module achieved
+    classes_ms: dict[str, float] = {}  # OperatorClass to ms, forward
+    backward_ms: float = 0.0  # of the autograd nodes that its operators made
+    backward_flops: int = 0
 
 
 class Attention(msgspec.Struct, frozen=True):

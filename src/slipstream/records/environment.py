@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from slipstream.records.site import Site
+
 
 class Gpu(msgspec.Struct, frozen=True):
     name: str
@@ -40,6 +42,7 @@ class TorchFacts(msgspec.Struct, frozen=True):
     deterministic: bool
     flush_denormal: bool | None = None
     autocast_seen: bool = False
+    threads_site: Site | None = None  # the user's torch.set_num_threads( line
 
 
 class Environment(msgspec.Struct, frozen=True):

@@ -16,6 +16,7 @@ EventKind = Literal[
     "optimizer",
     "scheduler",
     "saving",
+    "aside",  # work of our own on the script's time: counts for nobody
     "sync",  # the host waited for the device (.item(), .cpu(), ...)
 ]
 
@@ -38,6 +39,8 @@ class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
     training: bool = False  # forward: the module was in training mode
     pinned: bool = False  # transfer
     blocking: bool = False  # transfer
+    site: int = -1  # forward in evaluation mode: index of the user's line in the session's sites
+    caller: int = -1  # and of the user's line that called the function around it
     kept: bool = False  # input: a kept batch was handed out in place of a real one
     device_start_ms: float | None = None  # the same passage on the device's own clock
     device_end_ms: float | None = None

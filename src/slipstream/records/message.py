@@ -7,7 +7,7 @@ import msgspec
 from slipstream.records.anatomy import Anatomy
 from slipstream.records.environment import TorchFacts
 from slipstream.records.event import Event
-from slipstream.records.session import Ending, Length, Memory
+from slipstream.records.session import Ending, Leak, Length, Memory
 from slipstream.records.site import Site
 from slipstream.records.stack import StackCount
 from slipstream.records.step import Block, Fetch
@@ -50,6 +50,7 @@ class Told(msgspec.Struct, frozen=True, tag=True):
     anatomy: Anatomy | None = None
     torch: TorchFacts | None = None
     length: Length | None = None
+    leaks: list[Leak] = []
     libraries: dict[str, str] = {}
     written: list[str] = []
 

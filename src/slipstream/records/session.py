@@ -36,6 +36,15 @@ class Memory(msgspec.Struct, frozen=True, array_like=True, gc=False):
     num_tensors: int = -1
 
 
+class Leak(msgspec.Struct, frozen=True):
+    """What keeps tensors alive from step to step: the container, and the user's line that fills it."""
+
+    name: str  # "losses", "self.history"
+    num_tensors: int
+    num_bytes: int = 0
+    site: Site | None = None
+
+
 class Length(msgspec.Struct, frozen=True):
     """How long the training is, as far as the script says."""
 
@@ -83,6 +92,7 @@ class Session(msgspec.Struct, frozen=True):
     fetches: list[Fetch] = []
     stacks: list[StackCount] = []
     memory: list[Memory] = []
+    leaks: list[Leak] = []
     sampling_ms: float = 5.0  # between two samples of one process
     length: Length | None = None
     anatomy: Anatomy | None = None

@@ -26,6 +26,7 @@ class Block(msgspec.Struct, frozen=True):
     # drain only: how long each batch took to arrive once the buffers were empty, and the CPU time of this process
     batch_ns: list[int] = []
     loader: int = -1
+    cpu_ns: int = 0  # CPU time of the rider's own process over the block, all threads; 0: not measured
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -60,6 +61,7 @@ class Evaluation(msgspec.Struct, frozen=True):
     after_step: int
     loader: int = -1
     site: Site | None = None  # the user's line that called the model
+    caller: Site | None = None  # the line of the training loop that started it, where that is another
 
 
 class Fetch(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -1,0 +1,41 @@
+# Needs python3 (3.10 or newer, with venv) and make; everything else is installed into .venv.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: setup demo test lint bench docs clean
+
+setup: $(READY)
+
+# torch comes first and pinned: what is installed after it then finds it there and pulls in no other build.
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]"
+	touch $@
+
+# Makes a few hundred photographs and a script that trains on them badly, then rides along.
+demo: $(READY)
+	$(BIN)/python -m slipstream.testing.demo demo
+	cd demo && $(abspath $(BIN))/slipstream check train.py
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(READY)
+	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/startup.py
+
+# Rewrites the parts of docs/ that come from the code.
+docs: $(READY)
+	$(BIN)/python -m slipstream.report.pages docs
+
+clean:
+	rm -rf demo .pytest_cache .mypy_cache .ruff_cache .import_linter_cache build dist

@@ -1,0 +1,99 @@
+"""slipstream check: ride along a script and say where its time goes."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import click
+
+from slipstream.cli.commands import (
+    SCRIPT_SETTINGS,
+    Action,
+    Refused,
+    is_switched_off,
+    num_ranks,
+    read_script,
+    script_argument,
+)
+
+
+@click.command("check", context_settings=SCRIPT_SETTINGS, options_metavar="[OPTIONS]")
+@click.option("--steps", type=click.IntRange(min=1), default=None, metavar="N", help="Stop after about N steps.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=1),
+    default=60.0,
+    show_default=True,
+    metavar="S",
+    help="Stop about S seconds after the first step.",
+)
+@click.option("--json", "json_path", type=click.Path(path_type=Path), metavar="FILE", help="Write the result as JSON.")
+@click.option("--quiet", is_flag=True, help="The verdict and one line for each finding; no live line.")
+@click.option("--no-overlay", is_flag=True, help="Let the script write to the real file system.")
+@click.option("--forget-downloads", is_flag=True, help="First delete what earlier checks downloaded and kept.")
+@script_argument
+def command(
+    steps: int | None,
+    seconds: float,
+    json_path: Path | None,
+    quiet: bool,
+    no_overlay: bool,
+    forget_downloads: bool,
+    is_module: bool,
+    script: tuple[str, ...],
+) -> Action | None:
+    """Ride along SCRIPT for about a minute and say where its time goes, which line is to blame, and what to do.
+
+    \b
+    slipstream check train.py --epochs 90
+    slipstream check --steps 200 -m package.train --config small.yaml
+    slipstream check --seconds 30 --json result.json train.py
+
+    Options of slipstream come before the script; everything after it is the script's own. The script runs unchanged
+    and is stopped when enough was seen. Files that it writes are thrown away.
+    """
+    if forget_downloads:
+        from slipstream.runner.downloads import forget_downloads as forget
+
+        forget(Path.cwd())
+        if not script:
+            return None
+    typed = read_script(script, is_module)
+    if is_switched_off():
+        from slipstream.runner.launch import become_python
+
+        return functools.partial(become_python, typed)
+    if num_ranks() > 1:
+        raise Refused(
+            f"check rides with one process, and this is one of {num_ranks()} ranks (WORLD_SIZE). Check the script"
+            " without torchrun, on one device; slipstream run passes through."
+        )
+    return functools.partial(_check, typed, steps or 0, seconds, json_path, quiet, not no_overlay)
+
+
+def _check(
+    script: list[str], num_steps: int, seconds: float, json_path: Path | None, quiet: bool, use_overlay: bool
+) -> int:
+    from slipstream.cli.showing import export, show, show_path
+    from slipstream.diagnose import diagnose
+    from slipstream.report.live import LiveLine
+    from slipstream.runner.outcome import exit_code, remark
+    from slipstream.runner.storage import save_session
+    from slipstream.runner.supervise import Order, RefusalError, supervise
+
+    try:
+        session = supervise(Order(script, num_steps, seconds, use_overlay), None if quiet else LiveLine())
+    except RefusalError as error:
+        click.echo(f"slipstream: {error}", err=True)
+        return 2
+    session = diagnose(session)
+    path = save_session(session)
+    show(session, quiet=quiet)
+    if json_path is not None:
+        export(session, json_path)
+    if sentence := remark(session):
+        click.echo(f"slipstream: {sentence}", err=True)
+    if not quiet:
+        show_path(path)
+    return exit_code(session)

@@ -1,0 +1,84 @@
+"""The list of commands, and the options that stand before a script."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from typing import Any, Final
+
+import click
+
+from slipstream import __version__
+
+COMMANDS: Final = ("check", "run", "report")
+
+# Ours come first; from the script's name on, everything is the script's.
+SCRIPT_SETTINGS: Final = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+
+Action = Callable[[], int | None]
+
+
+class LazyGroup(click.Group):
+    """Imports a command when it is asked for: `run` must start like python."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"slipstream.cli.{cmd_name}").command
+        return command
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="slipstream", message="%(prog)s %(version)s")
+def slipstream() -> None:
+    """Makes PyTorch training faster, and proves it. Put one word before the command you already run.
+
+    \b
+    Where does the time go?        slipstream check train.py --epochs 90
+    The same for a module:         slipstream check -m package.train --epochs 90
+    Train as usual, and watch:     slipstream run train.py --epochs 90
+    The last report again:         slipstream report
+
+    SLIPSTREAM_DISABLE=1 in the environment switches everything off: the script then runs as with bare python.
+    """
+
+
+def script_argument(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`-m module` or a script, then its own arguments, all as `script`."""
+    function = click.argument("script", nargs=-1, required=False, type=click.UNPROCESSED)(function)
+    return click.option("-m", "is_module", is_flag=True, help="The script is a module, as in python -m.")(function)
+
+
+def read_script(script: tuple[str, ...], is_module: bool) -> list[str]:
+    """The script as python would be given it, or a usage error."""
+    from slipstream.runner.target import refusal
+
+    if not script:
+        raise click.UsageError("Which script? Give the one that you would give to python, as in: train.py --epochs 90")
+    typed = ["-m", *script] if is_module else list(script)
+    if sentence := refusal(typed):
+        raise Refused(sentence)
+    return typed
+
+
+class Refused(click.ClickException):
+    """A sentence and exit code 2."""
+
+    exit_code = 2
+
+    def show(self, file: Any = None) -> None:
+        click.echo(f"slipstream: {self.format_message()}", file=file, err=file is None)
+
+
+def is_switched_off() -> bool:
+    return os.environ.get("SLIPSTREAM_DISABLE", "") not in ("", "0")
+
+
+def num_ranks() -> int:
+    """More than one under torchrun."""
+    size = os.environ.get("WORLD_SIZE", "1")
+    return int(size) if size.isdigit() else 1

@@ -1,0 +1,36 @@
+"""slipstream report: show a saved session again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from slipstream.cli.commands import Refused
+
+
+@click.command("report")
+@click.argument("session", required=False, type=click.Path(path_type=Path))
+@click.option("--json", "json_path", type=click.Path(path_type=Path), metavar="FILE", help="Write it as JSON.")
+@click.option("--quiet", is_flag=True, help="The verdict and one line for each finding.")
+def command(session: Path | None, json_path: Path | None, quiet: bool) -> None:
+    """Show a saved SESSION again; without one, the last of this directory.
+
+    \b
+    slipstream report
+    slipstream report --json result.json
+    slipstream report .slipstream/sessions/20260102T030405-train.msgpack
+    """
+    from slipstream.cli.showing import export, show
+    from slipstream.runner.storage import StorageError, latest, load_session
+
+    path = session or latest()
+    if path is None:
+        raise Refused(f"No session is saved in {Path.cwd() / '.slipstream'}. Make one: slipstream check train.py")
+    try:
+        saved = load_session(path)
+    except StorageError as error:
+        raise Refused(str(error)) from None
+    show(saved, quiet=quiet)
+    if json_path is not None:
+        export(saved, json_path)

@@ -1,0 +1,35 @@
+"""What `check` and `report` both print and write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from slipstream.records import Session
+
+
+def show(session: Session, *, quiet: bool = False) -> None:
+    """On stdout."""
+    from rich.console import Console
+
+    from slipstream.report.terminal import render_brief, render_session
+
+    console = Console(highlight=False)
+    (render_brief if quiet else render_session)(session, console)
+
+
+def show_path(path: Path) -> None:
+    name = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    click.echo(f"\n Saved as {name}; slipstream report shows it again.")
+
+
+def export(session: Session, path: Path) -> None:
+    from slipstream.report.json import export as to_json
+
+    data = to_json(session)
+    if str(path) == "-":
+        click.get_binary_stream("stdout").write(data + b"\n")
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)

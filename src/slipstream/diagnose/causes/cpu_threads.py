@@ -1,0 +1,85 @@
+"""torch computes with more threads than there are cores, or with fewer while cores stand idle."""
+
+from __future__ import annotations
+
+from slipstream.diagnose.anatomy import is_compute_bound, operators_ms, self_ms
+from slipstream.diagnose.gain import gain_of, gain_without
+from slipstream.diagnose.training import is_on_cpu, main_model, num_workers
+from slipstream.diagnose.wording import count, ms
+from slipstream.records import Finding, Session, Site, Summary
+
+LARGE_MS = 0.1  # an operator shorter than this is not worth a second thread
+SPEED_UP = 0.9  # what is left of a perfect split
+ASSUMED_PARALLEL = 0.5  # without an anatomy
+
+
+def find(session: Session, summary: Summary) -> list[Finding]:
+    facts, usable = session.environment.torch, session.environment.num_usable
+    if facts is None or not is_on_cpu(session) or not is_compute_bound(summary):
+        return []
+    if facts.num_threads >= usable + 1:
+        return [_too_many(session, summary, facts.num_threads)]
+    cores = int(min(usable, session.environment.num_cores))
+    return _too_few(session, summary, facts.num_threads, cores) if facts.num_threads < cores else []
+
+
+def _too_many(session: Session, summary: Summary, threads: int) -> Finding:
+    usable = max(1.0, session.environment.num_usable)
+    # Threads that have no core wait at every barrier for those that do. How much that costs depends on how many
+    # barriers there are; these are the lower ends of what we have seen.
+    crowding = threads / usable
+    lost = 0.35 if crowding >= 4 else 0.2 if crowding >= 2 else 0.08
+    wanted = max(1, int(usable))
+    return Finding(
+        cause="cpu_threads",
+        title=f"{threads} threads on {count(usable, 'core')}",
+        evidence=f"torch computes with {threads} threads on {count(usable, 'usable core')}; "
+        f"forward, backward and optimizer take {ms(_computing_ms(summary))} of {ms(summary.step_ms)} ms.",
+        predicted_gain=gain_without(summary.step_ms, _computing_ms(summary), lost),
+        change=f"torch.set_num_threads({wanted})",
+        site=_site(session),
+        techniques=["cpu_threads"],
+    )
+
+
+def _too_few(session: Session, summary: Summary, threads: int, cores: int) -> list[Finding]:
+    ceilings = summary.ceilings
+    if num_workers(session) > 0 and ceilings.input_cpu_ms is not None:
+        cores -= round(ceilings.input_cpu_ms / summary.step_ms)  # cores that the workers keep busy
+    used = ceilings.compute_cpu_ms / ceilings.compute_ms if ceilings.compute_cpu_ms and ceilings.compute_ms else None
+    if cores <= threads or (used is not None and used < 0.8 * threads):
+        return []  # the threads it has are not busy: more would not be either
+    parallel = _parallel_share(session)
+    now_ms = _computing_ms(summary)
+    then_ms = now_ms * (1 - parallel + parallel * threads / (cores * SPEED_UP))
+    busy = f", {used:.1f} of them busy while it computes" if used is not None else ""
+    return [
+        Finding(
+            cause="cpu_threads",
+            title=f"{count(threads, 'thread')} for {count(cores, 'free core')}",
+            evidence=f"torch computes with {count(threads, 'thread')}{busy}, and {count(cores, 'core')} could; "
+            f"forward, backward and optimizer take {ms(now_ms)} of {ms(summary.step_ms)} ms.",
+            predicted_gain=gain_of(summary.step_ms, summary.step_ms - now_ms + min(now_ms, then_ms)),
+            change=f"torch.set_num_threads({cores})",
+            site=_site(session),
+            techniques=["cpu_threads"],
+        )
+    ]
+
+
+def _parallel_share(session: Session) -> float:
+    """The share of the operators' time in operators long enough to be split."""
+    whole = operators_ms(session)
+    if session.anatomy is None or whole <= 0:
+        return ASSUMED_PARALLEL
+    large = [one for one in session.anatomy.operators if one.count and self_ms(one) / one.count >= LARGE_MS]
+    return sum(self_ms(operator) for operator in large) / whole
+
+
+def _computing_ms(summary: Summary) -> float:
+    return sum(summary.phases.get(phase, 0.0) for phase in ("forward", "backward", "optimizer"))
+
+
+def _site(session: Session) -> Site | None:
+    facts, model = session.environment.torch, main_model(session)
+    return (facts.threads_site if facts else None) or (model.site if model else None)

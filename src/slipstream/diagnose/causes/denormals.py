@@ -1,0 +1,38 @@
+"""Numbers too small for normal floating point, which CPUs handle many times slower. GPUs do not mind."""
+
+from __future__ import annotations
+
+from slipstream.diagnose.gain import gain_without
+from slipstream.diagnose.training import is_on_cpu, main_model
+from slipstream.diagnose.wording import ms, percent
+from slipstream.records import Finding, Session, Summary
+
+LEAST_SHARE = 1e-3
+SLOWER = 40.0  # an operation on a vector with a denormal in it, against one without; CPUs differ from 10 to 150
+LANES = 8  # values in a vector: one denormal slows all of them
+MOST_SAVED = 0.7  # of the compute; memory and the operators that do not care stay
+
+
+def find(session: Session, summary: Summary) -> list[Finding]:
+    anatomy, facts, model = session.anatomy, session.environment.torch, main_model(session)
+    if anatomy is None or anatomy.denormal_share is None or facts is None or not is_on_cpu(session):
+        return []
+    share = anatomy.denormal_share
+    if share < LEAST_SHARE or facts.flush_denormal:
+        return []
+    touched = min(1.0, LANES * share)
+    saved = min(MOST_SAVED, touched * (SLOWER - 1) / (1 + touched * (SLOWER - 1)))
+    computing_ms = sum(summary.phases.get(phase, 0.0) for phase in ("forward", "backward", "optimizer"))
+    return [
+        Finding(
+            cause="denormals",
+            title="The CPU computes with denormal numbers",
+            evidence=f"{percent(share)} of the values in parameters, gradients and activations are denormal; "
+            f"forward, backward and optimizer take {ms(computing_ms)} of {ms(summary.step_ms)} ms.",
+            predicted_gain=gain_without(summary.step_ms, computing_ms, saved),
+            change="torch.set_flush_denormal(True)",
+            site=model.site if model else None,
+            techniques=["flush_denormals"],
+            advice="It acts on the calling thread only; scaling the data up works everywhere.",
+        )
+    ]

@@ -1,0 +1,34 @@
+"""Floats travel to the device where the bytes they were made from would do. Accelerators only."""
+
+from __future__ import annotations
+
+from slipstream.diagnose.gain import gain_without
+from slipstream.diagnose.training import is_on_accelerator, most_frequent_site, training_loader
+from slipstream.diagnose.transfers import transfers
+from slipstream.diagnose.wording import ms, size
+from slipstream.records import Finding, Session, Summary
+
+LEAST_SHARE = 0.03
+SAVED = 0.75  # one byte for four
+
+
+def find(session: Session, summary: Summary) -> list[Finding]:
+    loader, transfer_ms = training_loader(session), summary.phases.get("transfer", 0.0)
+    if loader is None or not is_on_accelerator(session) or transfer_ms < LEAST_SHARE * summary.step_ms:
+        return []
+    floats = sum(facts.num_bytes for facts in loader.tensor_facts if facts.was_bytes and facts.dtype == "float32")
+    num_bytes = sum(facts.num_bytes for facts in loader.tensor_facts)
+    if floats == 0:
+        return []
+    return [
+        Finding(
+            cause="float_transfer",
+            title="Floats are moved where bytes would do",
+            evidence=f"{size(floats)} of each batch of {size(num_bytes)} are floats with at most 256 different values; "
+            f"copies to the device take {ms(transfer_ms)} of {ms(summary.step_ms)} ms a step.",
+            predicted_gain=gain_without(summary.step_ms, transfer_ms * floats / num_bytes, SAVED),
+            change="images.to(device, non_blocking=True).float().div_(255), with the dataset returning uint8",
+            site=most_frequent_site(session, transfers(session)) or loader.site,
+            techniques=["byte_transfer"],
+        )
+    ]

@@ -1,0 +1,65 @@
+"""Checkpoints are written so often that the training stands still for them."""
+
+from __future__ import annotations
+
+from slipstream.diagnose.gain import gain_of
+from slipstream.diagnose.statistics import fmean
+from slipstream.diagnose.training import blocks_of, epoch_steps, most_frequent_site, steps_of
+from slipstream.diagnose.wording import ms, percent
+from slipstream.records import BlockKind, Event, Finding, Session, Site, Summary
+
+KINDS: tuple[BlockKind, ...] = ("warmup", "watch", "kept")
+SAVED = 0.9
+
+
+def find(session: Session, summary: Summary) -> list[Finding]:
+    events, steps = _savings(session), steps_of(session, KINDS)
+    rate = _per_step(session, events, len(steps))
+    if rate == 0:
+        return []
+    one_ms = fmean([(event.end_ns - event.start_ns) / 1e6 for event in events])
+    # Saving may fall between the steps that count as typical: what the training pays is the mean.
+    plain_ms = min(summary.step_ms, fmean([step.step_ms - step.saving_ms for step in steps]))
+    now_ms = plain_ms + rate * one_ms
+    site = most_frequent_site(session, events)
+    every = "every step" if rate > 0.9 else f"every {1 / rate:.0f} steps"
+    return [
+        Finding(
+            cause="frequent_saving",
+            title="Checkpoints are written very often",
+            evidence=f"Saving takes {ms(one_ms)} ms and happens {every}: "
+            f"{percent(rate * one_ms / now_ms)} of the training time.",
+            predicted_gain=gain_of(now_ms, plain_ms + (1 - SAVED) * rate * one_ms),
+            change=f"if step % {_interval(one_ms, plain_ms, rate)} == 0: {_text(site)}",
+            site=site,
+        )
+    ]
+
+
+def _savings(session: Session) -> list[Event]:
+    spans = [(block.start_ns, block.end_ns) for block in blocks_of(session, KINDS)]
+    return [
+        event
+        for event in session.events
+        if event.kind == "saving" and any(start <= event.start_ns < end for start, end in spans)
+    ]
+
+
+def _per_step(session: Session, events: list[Event], num_steps: int) -> float:
+    """Saves per step; 0 where one save says nothing about the next."""
+    if not events or num_steps == 0:
+        return 0.0
+    if len(events) == 1:
+        epoch = epoch_steps(session)
+        return 1 / epoch if epoch and num_steps >= epoch else 0.0
+    return len(events) / num_steps
+
+
+def _interval(one_ms: float, plain_ms: float, rate: float) -> int:
+    """A round number of steps at which saving costs about one per cent."""
+    wanted = max(one_ms / max(plain_ms, 1e-6) * 100, 10 / rate)
+    return next((number for number in (10, 50, 100, 500, 1000, 5000) if number >= wanted), 10_000)
+
+
+def _text(site: Site | None) -> str:
+    return site.text if site and site.text else "torch.save(...)"

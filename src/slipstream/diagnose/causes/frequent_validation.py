@@ -1,0 +1,52 @@
+"""A large part of the epoch is validation."""
+
+from __future__ import annotations
+
+import math
+
+from slipstream.diagnose.gain import gain_of
+from slipstream.diagnose.statistics import fmean
+from slipstream.diagnose.training import watched_steps
+from slipstream.diagnose.validation import validation_cost
+from slipstream.diagnose.wording import count, ms, percent
+from slipstream.records import Finding, Session, Summary
+
+LEAST_SHARE = 0.15
+WANTED_SHARE = 0.05
+
+
+def find(session: Session, summary: Summary) -> list[Finding]:
+    steps = watched_steps(session)
+    cost = validation_cost(session, summary.step_ms, summary.phases)
+    if cost is None or not cost.is_measured or not steps or summary.is_inference:
+        return []
+    if any(evaluation.grad for evaluation in session.evaluations if evaluation.after_step >= 0):
+        return []  # its time is not what it should be; grad_in_evaluation costs nothing to cure and comes first
+    step_ms = max(summary.step_ms, fmean([step.step_ms for step in steps]))
+    share = cost.share(step_ms)
+    if share < LEAST_SHARE:
+        return []
+    # As seldom as brings it down to a twentieth of the training.
+    rarer = max(2, math.ceil(share / (1 - share) / WANTED_SHARE)) if share < 1 else 2
+    seen = [evaluation for evaluation in session.evaluations if evaluation.after_step >= 0]
+    site = next((one.caller or one.site for one in seen if one.caller or one.site), None)
+    return [
+        Finding(
+            cause="frequent_validation",
+            title="Much of the epoch is validation",
+            evidence=f"Validation takes {ms(cost.ms)} ms after every {count(cost.every_steps, 'step')} "
+            f"of {ms(step_ms)} ms: {percent(share)} of the time.",
+            predicted_gain=gain_of(1.0, (1 - share) + share / rarer),
+            change=f"every {rarer * cost.every_steps:.0f} steps in place of {cost.every_steps:.0f}: "
+            f"if step % {rarer * cost.every_steps:.0f} == 0: {site.text if site else 'validate(...)'}",
+            site=site,
+            techniques=["workers"] if _waits(session) else [],
+            advice="Or validate on a fixed part of the data, and on all of it at the end.",
+        )
+    ]
+
+
+def _waits(session: Session) -> bool:
+    """Evaluation itself mostly waits for its loader."""
+    seen = [one for one in session.evaluations if one.after_step >= 0]
+    return sum(one.input_ms for one in seen) > sum(one.forward_ms for one in seen)

@@ -1,0 +1,52 @@
+"""Everything is computed in fp32 on hardware with faster units. Nothing to say on a CPU without bf16 units, where
+lower precision is many times slower."""
+
+from __future__ import annotations
+
+from slipstream.diagnose.anatomy import compute_phases_ms, is_compute_bound, share_of_class
+from slipstream.diagnose.gain import gain_without
+from slipstream.diagnose.training import device_of, is_on_accelerator, is_on_cpu, main_model
+from slipstream.diagnose.wording import ms, percent
+from slipstream.records import Finding, Session, Summary, TorchFacts
+
+SAVED = {"bf16": 0.5, "fp16": 0.5, "tf32": 0.35}  # of the time in tensor contractions
+
+
+def find(session: Session, summary: Summary) -> list[Finding]:
+    facts, model = session.environment.torch, main_model(session)
+    if facts is None or model is None or facts.autocast_seen or set(model.dtypes) != {"float32"}:
+        return []
+    unit = _faster_unit(session, facts)
+    share = share_of_class(session, "contraction")
+    if not unit or share == 0 or not is_compute_bound(summary):
+        return []
+    computing_ms = compute_phases_ms(summary)
+    return [
+        Finding(
+            cause="full_precision",
+            title=f"fp32 on hardware with {unit} units",
+            evidence=f"Tensor contractions in fp32 are {percent(share)} of the {ms(computing_ms)} ms that a step "
+            f"computes; {device_of(session)} has {unit} units.",
+            predicted_gain=gain_without(summary.step_ms, computing_ms * share, SAVED[unit]),
+            change='torch.set_float32_matmul_precision("high")'
+            if unit == "tf32"
+            else f"with torch.autocast({device_of(session).split(':')[0]!r}, dtype=torch.{_dtype(unit)}): ...",
+            site=model.site,
+            techniques=["tf32"] if unit == "tf32" else ["mixed_precision", "tf32"],
+            advice="fp16 also needs torch.amp.GradScaler." if unit == "fp16" else "",
+        )
+    ]
+
+
+def _faster_unit(session: Session, facts: TorchFacts) -> str:
+    if facts.has_fast_bf16 and (is_on_accelerator(session) or is_on_cpu(session)):
+        return "bf16"
+    if not is_on_accelerator(session):
+        return ""
+    if facts.has_fast_fp16:
+        return "fp16"
+    return "tf32" if facts.has_tf32 and facts.matmul_precision == "highest" else ""
+
+
+def _dtype(unit: str) -> str:
+    return {"bf16": "bfloat16", "fp16": "float16"}[unit]

@@ -1,0 +1,33 @@
+"""Validation runs with gradients on: it builds a graph that nobody walks, and holds its memory."""
+
+from __future__ import annotations
+
+from slipstream.diagnose.gain import gain_without
+from slipstream.diagnose.validation import validation_cost
+from slipstream.diagnose.wording import ms, percent
+from slipstream.records import Finding, Session, Summary
+
+SAVED = 0.25  # of the forward pass: bookkeeping of the graph and the writes of what backward would need
+
+
+def find(session: Session, summary: Summary) -> list[Finding]:
+    seen = [evaluation for evaluation in session.evaluations if evaluation.grad and evaluation.after_step >= 0]
+    cost = validation_cost(session, summary.step_ms, summary.phases)
+    if not seen or cost is None or not cost.is_measured or summary.is_inference:
+        return []
+    share = cost.share(summary.step_ms)
+    total_ms = sum((one.end_ns - one.start_ns) / 1e6 for one in seen)
+    forward = min(1.0, sum(one.forward_ms for one in seen) / total_ms) if total_ms > 0 else 0.0
+    site = next((one.site for one in seen if one.site), None)
+    return [
+        Finding(
+            cause="grad_in_evaluation",
+            title="Validation keeps gradients on",
+            evidence=f"{len(seen)} of {len(session.evaluations)} evaluations ran with gradients on; one takes "
+            f"{ms(cost.ms)} ms, {percent(share)} of the time, and holds every activation in memory.",
+            predicted_gain=gain_without(1.0, share * forward, SAVED),
+            change="@torch.inference_mode() above the function, or: with torch.no_grad(): ...",
+            site=site,
+            advice="Check again afterwards: validation is a large part of the epoch." if share > 0.15 else "",
+        )
+    ]

@@ -1,0 +1,48 @@
+"""Large objects are pickled in a worker and unpickled in the training process."""
+
+from __future__ import annotations
+
+from slipstream.diagnose.gain import gain_of
+from slipstream.diagnose.hotspots import FEWEST_SAMPLES, total, watched_stacks
+from slipstream.diagnose.input_path import InputPath, costs_time, floor_of, input_path
+from slipstream.diagnose.wording import ms, percent
+from slipstream.records import Finding, Session, Summary
+
+SAVED = 0.8  # tensors in shared memory, or buffers used again, leave little to copy
+LEAST_SHARE = 0.25
+
+
+def find(session: Session, summary: Summary) -> list[Finding]:
+    path = input_path(session, summary)
+    if path is None or path.loader.num_workers == 0 or not costs_time(summary, path):
+        return []
+    in_main, in_worker = _share_in_main(session), _share_in_workers(path)
+    if max(in_main, in_worker) < LEAST_SHARE:
+        return []
+    # The main process unpickles while its step stands still: that part of the wait goes away for certain. The
+    # workers' part goes away as far as it is their work that the step waits for.
+    share = min(1.0, in_main + (1 - in_main) * in_worker)
+    then_ms = max(min(floor_of(summary, path), summary.step_ms), summary.step_ms - SAVED * share * path.wait_ms)
+    arrays = "" if path.loader.tensor_facts else "; the batch holds no tensors, so all of it is pickled through a pipe"
+    return [
+        Finding(
+            cause="heavy_handover",
+            title="Batches are expensive to pass between processes",
+            evidence=f"The step waits {ms(path.wait_ms)} of {ms(summary.step_ms)} ms for data; pickling and copying "
+            f"between processes is {percent(in_main)} of it and {percent(in_worker)} of the workers' time{arrays}.",
+            predicted_gain=gain_of(summary.step_ms, then_ms),
+            change="return tensors from the collate function (they travel in shared memory), and only what is used",
+            site=path.loader.site,
+            techniques=["buffer_reuse", "thread_workers"],
+        )
+    ]
+
+
+def _share_in_main(session: Session) -> float:
+    stacks = watched_stacks(session, "main", ("input",))
+    count = total(stacks)
+    return total(stacks, lambda stack: stack.stage == "handover") / count if count >= FEWEST_SAMPLES else 0.0
+
+
+def _share_in_workers(path: InputPath) -> float:
+    return path.share([stack for stack in path.stacks if stack.stage == "handover"])

@@ -1,0 +1,61 @@
+"""Data are prepared in the training loop itself, while the model waits."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+
+from slipstream.diagnose.gain import gain_without
+from slipstream.diagnose.hotspots import FEWEST_SAMPLES, hottest_line, total, watched_stacks
+from slipstream.diagnose.stages import is_logging_text
+from slipstream.diagnose.training import watched_steps
+from slipstream.diagnose.wording import ms, percent
+from slipstream.records import Finding, Session, StackCount, Summary
+
+LEAST_SHARE = 0.15  # of the step
+SAVED = 0.85  # prepared once, or by array operations, or beside the step in a loader
+PREPARING = ("read", "decode", "transform", "collate", "python", "other")
+CONVERTS = re.compile(r"\b(tensor|as_tensor|from_numpy|asarray|array|tolist|to_numpy|iloc|loc)\b")
+
+
+def find(session: Session, summary: Summary) -> list[Finding]:
+    if any(step.num_batches for step in watched_steps(session)):
+        return []
+    everything = watched_stacks(session, "main", ("other",))
+    stacks = _preparing_lines(everything)
+    if total(everything) < FEWEST_SAMPLES:
+        return []
+    preparing_ms = summary.phases.get("other", 0.0) * total(stacks) / total(everything)
+    hot = hottest_line(session, stacks)
+    if hot is None or preparing_ms < LEAST_SHARE * summary.step_ms:
+        return []
+    share = hot.count / max(1, total(stacks))
+    return [
+        Finding(
+            cause="no_loader",
+            title="Data are prepared in the training loop",
+            evidence=f"{ms(preparing_ms)} of {ms(summary.step_ms)} ms a step go into preparing data in the loop, "
+            f"{percent(share)} of them on this line; no loader was used.",
+            predicted_gain=gain_without(summary.step_ms, preparing_ms, SAVED),
+            change="convert once before the loop (data = torch.from_numpy(array)) and index it here: data[rows]",
+            site=hot.site,
+            techniques=["batched_fetch"],
+            advice="Or move this into a Dataset and let a DataLoader's workers prepare the next batch meanwhile.",
+        )
+    ]
+
+
+def _preparing_lines(stacks: list[StackCount]) -> list[StackCount]:
+    """All samples of the lines that prepare data. A line's torch calls count with it where the line converts."""
+    lines: defaultdict[tuple[str, int], list[StackCount]] = defaultdict(list)
+    for stack in stacks:
+        if stack.file:
+            lines[stack.file, stack.line].append(stack)
+    return [stack for line in lines.values() if _prepares(line) for stack in line]
+
+
+def _prepares(line: list[StackCount]) -> bool:
+    if any(stack.stage in ("logging", "saving") or is_logging_text(stack.expression) for stack in line):
+        return False
+    preparing = total(line, lambda stack: stack.stage in PREPARING or bool(CONVERTS.search(stack.expression)))
+    return preparing >= 0.5 * total(line)

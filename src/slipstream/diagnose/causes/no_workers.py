@@ -1,0 +1,34 @@
+"""The loader builds every batch in the training process, while the step stands still."""
+
+from __future__ import annotations
+
+from slipstream.diagnose.gain import gain_of
+from slipstream.diagnose.input_path import costs_time, input_path, step_after
+from slipstream.diagnose.wording import count, ms, with_loader_argument
+from slipstream.diagnose.workers import best_num_workers, worker_advice
+from slipstream.records import Finding, Session, Summary
+
+
+def find(session: Session, summary: Summary) -> list[Finding]:
+    path = input_path(session, summary)
+    if path is None or path.loader.num_workers > 0 or not costs_time(summary, path):
+        return []
+    workers = best_num_workers(session, summary, path)
+    if workers == 0:
+        return []
+    then_ms = step_after(session, summary, path, num_workers=workers)
+    usable = count(session.environment.num_usable, "usable core")
+    kind = "; most of that is waiting, which needs no core" if path.waits > 0.5 else ""
+    return [
+        Finding(
+            cause="no_workers",
+            title="The loader has no workers",
+            evidence=f"Input takes {ms(path.wait_ms)} of {ms(summary.step_ms)} ms a step{kind}; "
+            f"the loader has no workers and this machine {usable}.",
+            predicted_gain=gain_of(summary.step_ms, then_ms),
+            change=with_loader_argument(path.loader, "num_workers", str(workers)),
+            site=path.loader.site,
+            techniques=["workers", "thread_workers", "prefetch"],
+            advice=worker_advice(session, path.loader, workers),
+        )
+    ]

@@ -1,0 +1,38 @@
+"""Batches are copied to the device out of ordinary memory, which is slow and cannot overlap. Accelerators only."""
+
+from __future__ import annotations
+
+from slipstream.diagnose.gain import gain_without
+from slipstream.diagnose.training import is_on_cuda, most_frequent_site, training_loader
+from slipstream.diagnose.transfers import transfers
+from slipstream.diagnose.wording import ms, size, with_loader_argument
+from slipstream.records import Finding, Session, Summary
+
+LEAST_SHARE = 0.03
+SAVED = 0.7  # pinned memory copies at two to three times the rate, and the copy overlaps
+
+
+def find(session: Session, summary: Summary) -> list[Finding]:
+    events, loader = transfers(session), training_loader(session)
+    num_bytes = sum(event.num_bytes for event in events)
+    pageable = sum(event.num_bytes for event in events if not event.pinned)
+    transfer_ms = summary.phases.get("transfer", 0.0)
+    if not is_on_cuda(session) or num_bytes == 0 or transfer_ms < LEAST_SHARE * summary.step_ms:
+        return []
+    if pageable < 0.5 * num_bytes:
+        return []
+    site = most_frequent_site(session, [event for event in events if not event.pinned])
+    is_loaders = loader is not None and not loader.pin_memory
+    return [
+        Finding(
+            cause="pageable_transfer",
+            title="Batches are copied from memory that is not pinned",
+            evidence=f"Copies to the device take {ms(transfer_ms)} of {ms(summary.step_ms)} ms a step; "
+            f"{size(pageable)} of {size(num_bytes)} came from pageable memory.",
+            predicted_gain=gain_without(summary.step_ms, transfer_ms * pageable / num_bytes, SAVED),
+            change=with_loader_argument(loader, "pin_memory", "True") if loader and is_loaders else "x.pin_memory()",
+            site=loader.site if loader and is_loaders else site,
+            techniques=["pinned_memory", "device_prefetch"],
+            advice="And copy with .to(device, non_blocking=True).",
+        )
+    ]

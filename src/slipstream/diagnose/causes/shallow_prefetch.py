@@ -1,0 +1,45 @@
+"""Workers rest part of the time, yet the step waits: batches differ in length and too few are held ready."""
+
+from __future__ import annotations
+
+from statistics import pstdev
+
+from slipstream.diagnose.gain import gain_of
+from slipstream.diagnose.input_path import input_path, step_after
+from slipstream.diagnose.statistics import fmean
+from slipstream.diagnose.training import fetches_of, watched_kinds, watched_steps
+from slipstream.diagnose.wording import ms, percent, with_loader_argument
+from slipstream.records import Finding, Session, Summary
+
+UNEVEN = 0.4  # spread of the batches' times over their mean
+DEEP = 8
+
+
+def find(session: Session, summary: Summary) -> list[Finding]:
+    path = input_path(session, summary)
+    if path is None or path.loader.num_workers == 0 or (path.loader.prefetch_factor or 2) >= DEEP:
+        return []
+    steps = [step for step in watched_steps(session) if not step.is_first_of_epoch]
+    walls = [fetch.wall_ns / 1e6 for fetch in fetches_of(session, path.loader, watched_kinds(session))]
+    if len(steps) < 10 or len(walls) < 10 or path.busy > 0.85:
+        return []
+    # Rare long batches do not show in the median: what the training pays is the mean.
+    wait_ms = fmean([step.phases.get("input", 0.0) for step in steps])
+    step_ms = fmean([step.step_ms for step in steps])
+    spread = pstdev(walls) / fmean(walls) if fmean(walls) > 0 else 0.0
+    if wait_ms < 0.08 * step_ms or spread < UNEVEN:
+        return []
+    even_ms = step_after(session, summary, path, work_ms=path.work_ms)
+    then_ms = max(step_ms - 0.8 * wait_ms, path.work_ms / path.loader.num_workers, min(even_ms, step_ms - wait_ms))
+    return [
+        Finding(
+            cause="shallow_prefetch",
+            title="Too few batches are held ready",
+            evidence=f"The step waits {ms(wait_ms)} of {ms(step_ms)} ms although workers rest "
+            f"{percent(1 - path.busy)} of the time: batches take {ms(min(walls))} to {ms(max(walls))} ms.",
+            predicted_gain=gain_of(step_ms, then_ms),
+            change=with_loader_argument(path.loader, "prefetch_factor", str(DEEP)),
+            site=path.loader.site,
+            techniques=["prefetch"],
+        )
+    ]

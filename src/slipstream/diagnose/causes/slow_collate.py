@@ -1,0 +1,43 @@
+"""Putting samples together into a batch takes longer than making them."""
+
+from __future__ import annotations
+
+from slipstream.diagnose.gain import gain_of
+from slipstream.diagnose.hotspots import hottest_line, total
+from slipstream.diagnose.input_path import costs_time, input_path, step_after
+from slipstream.diagnose.stages import is_collate
+from slipstream.diagnose.wording import ms, percent
+from slipstream.records import Finding, Session, Summary
+
+LEAST_SHARE = 0.35
+OWN = 0.8  # a collate function of the user's: padded or stacked by one call for the whole batch
+DEFAULT = 0.5  # torch's own: indexing the arrays once per batch instead
+
+
+def find(session: Session, summary: Summary) -> list[Finding]:
+    path = input_path(session, summary)
+    if path is None or not costs_time(summary, path):
+        return []
+    stacks = [stack for stack in path.stacks if is_collate(path, stack)]
+    share, site = path.share(stacks), path.loader.collate_site
+    if share < LEAST_SHARE:
+        return []
+    # Without a collate function of the user's, the user's innermost line is only the loop that asked for the batch.
+    own = [stack for stack in stacks if site is not None and stack.file]
+    is_own = total(own) > 0.5 * total(stacks)
+    hot = hottest_line(session, own) if is_own else None
+    then_ms = step_after(session, summary, path, work_ms=path.work_ms * (1 - share * (OWN if is_own else DEFAULT)))
+    return [
+        Finding(
+            cause="slow_collate",
+            title="Collating takes most of the input",
+            evidence=f"Collating ({path.loader.collate_name}) is {percent(share)} of the {ms(path.work_ms)} ms that a "
+            f"step's batch takes to build; the step waits {ms(path.wait_ms)} of {ms(summary.step_ms)} ms.",
+            predicted_gain=gain_of(summary.step_ms, then_ms),
+            change="torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), with rows made tensors by the dataset"
+            if is_own
+            else "index the arrays once per batch: DataLoader(dataset, batch_size=None, sampler=BatchSampler(...))",
+            site=hot.site if hot else path.loader.site,
+            techniques=["workers"] if is_own else ["batched_fetch", "buffer_reuse"],
+        )
+    ]

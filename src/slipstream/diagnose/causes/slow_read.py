@@ -1,0 +1,54 @@
+"""Samples wait for a disk or a network, or far more is read than used."""
+
+from __future__ import annotations
+
+import re
+
+from slipstream.diagnose.gain import gain_of
+from slipstream.diagnose.hotspots import hottest_line
+from slipstream.diagnose.input_path import InputPath, costs_time, input_path, step_after
+from slipstream.diagnose.wording import ms, percent
+from slipstream.records import Finding, Session, StackCount, Summary
+
+LEAST_SHARE = 0.3
+AHEAD = 0.9  # read before it is asked for, or kept: what is left is a copy from memory
+READS = re.compile(r"\b(open|read\w*|recv|urlopen|fromfile|memmap|mmap|get_object|download\w*)\s*\(")
+
+
+def find(session: Session, summary: Summary) -> list[Finding]:
+    path = input_path(session, summary)
+    if path is None or not costs_time(summary, path):
+        return []
+    stacks = [stack for stack in path.stacks if _reads(stack)]
+    share = path.share(stacks)
+    if share < LEAST_SHARE:
+        return []
+    then_ms = step_after(session, summary, path, work_ms=path.work_ms * (1 - AHEAD * share))
+    hot = hottest_line(session, stacks)
+    return [
+        Finding(
+            cause="slow_read",
+            title="Reading takes most of the input",
+            evidence=f"Reading is {percent(share)} of the {ms(path.work_ms)} ms that a step's batch takes to build"
+            f"{_waiting(path)}; the step waits {ms(path.wait_ms)} of {ms(summary.step_ms)} ms.",
+            predicted_gain=gain_of(summary.step_ms, then_ms),
+            change="read only what the sample needs, once: np.memmap(path, mode='r') in __init__ and a slice here",
+            site=hot.site if hot else path.loader.getitem_site or path.loader.site,
+            techniques=["read_ahead", "sample_cache"],
+            advice=_disk(session),
+        )
+    ]
+
+
+def _reads(stack: StackCount) -> bool:
+    """A wait counts where the line itself asks a file or a socket; a wait elsewhere is not ours to name."""
+    return stack.stage == "read" or (stack.stage in ("wait", "other") and bool(READS.search(stack.expression)))
+
+
+def _waiting(path: InputPath) -> str:
+    return f", {percent(path.waits)} of it without any CPU" if path.waits > 0.3 else ""
+
+
+def _disk(session: Session) -> str:
+    kind = {"hdd": "a spinning disk", "network": "a network drive"}.get(session.environment.disk_kind)
+    return f"The working directory is on {kind}." if kind else ""

@@ -1,0 +1,56 @@
+"""What is done to each sample is slow: above all Python that touches every value on its own."""
+
+from __future__ import annotations
+
+from slipstream.diagnose.gain import gain_of
+from slipstream.diagnose.hotspots import Hotspot, hottest_function, hottest_line, total
+from slipstream.diagnose.input_path import InputPath, costs_time, input_path, step_after
+from slipstream.diagnose.stages import is_collate, is_python
+from slipstream.diagnose.wording import ms, percent
+from slipstream.records import Finding, Session, StackCount, Summary
+
+CONCENTRATED = 0.4  # of the work, in one function or on one line
+VECTORISED = 0.9  # a Python loop over values becomes ten times faster or more as one array operation
+# Inside a library's own C a cleverer call (other size, dtype, order) may save some, and nobody knows how much.
+CLEVERER = 0.3
+CONCENTRATED_IN_C = 0.6
+STAGES = ("transform", "python", "compute", "other")
+
+
+def find(session: Session, summary: Summary) -> list[Finding]:
+    path = input_path(session, summary)
+    if path is None or not costs_time(summary, path) or path.waits > 0.7:
+        return []
+    stacks = [stack for stack in path.stacks if stack.stage in STAGES and stack.file and not is_collate(path, stack)]
+    function = hottest_function(stacks)
+    if function is None:
+        return []
+    inside = [stack for stack in stacks if (stack.file, stack.function) == function[:2]]
+    hot = hottest_line(session, inside)
+    python = total(inside, is_python) / max(1, total(inside))
+    is_loop = python >= 0.25
+    share = path.share(inside)
+    if hot is None or share < (CONCENTRATED if is_loop else CONCENTRATED_IN_C):
+        return []
+    return [_finding(session, summary, path, hot, inside, is_loop)]
+
+
+def _finding(
+    session: Session, summary: Summary, path: InputPath, hot: Hotspot, inside: list[StackCount], is_loop: bool
+) -> Finding:
+    share = path.share(inside)
+    left = 1 - share * (VECTORISED if is_loop else CLEVERER)
+    then_ms = step_after(session, summary, path, work_ms=path.work_ms * left)
+    kind = "runs as Python bytecode, value by value" if is_loop else "is spent inside one library's calls"
+    return Finding(
+        cause="slow_transform",
+        title="Each sample goes through slow Python" if is_loop else "One transform takes most of the input",
+        evidence=f"{percent(share)} of the {ms(path.work_ms)} ms that a step's batch takes to build {kind}, "
+        f"in {hot.site.function or 'one function'}; the step waits {ms(path.wait_ms)} of {ms(summary.step_ms)} ms.",
+        predicted_gain=gain_of(summary.step_ms, then_ms),
+        change="one array operation in place of the loop: NumPy or torch on the whole sample"
+        if is_loop
+        else "do less here: a smaller input, a cheaper dtype, or the result kept from an earlier epoch",
+        site=hot.site,
+        techniques=["sample_cache", "workers"] if is_loop else ["sample_cache", "thread_workers", "workers"],
+    )

@@ -1,0 +1,37 @@
+"""Workers are started anew at every epoch, and the first batch waits for them."""
+
+from __future__ import annotations
+
+from slipstream.diagnose.gain import gain_of
+from slipstream.diagnose.input_path import input_path
+from slipstream.diagnose.outlook import epoch_start_ms
+from slipstream.diagnose.training import epoch_steps, is_several_epochs
+from slipstream.diagnose.wording import ms, percent, with_loader_argument
+from slipstream.records import Finding, Session, Summary
+
+
+def find(session: Session, summary: Summary) -> list[Finding]:
+    path, steps = input_path(session, summary), epoch_steps(session)
+    if path is None or steps is None or path.loader.num_workers == 0 or path.loader.persistent_workers:
+        return []
+    if not is_several_epochs(session):
+        return []
+    start_ms = epoch_start_ms(session, summary.step_ms)
+    # Workers that stay still have to build the epoch's first batch; only their start is saved.
+    saved_ms = start_ms - path.work_ms
+    epoch_ms = steps * summary.step_ms + start_ms
+    if saved_ms <= 0:
+        return []
+    return [
+        Finding(
+            cause="worker_restart",
+            title="Workers start again at every epoch",
+            evidence=f"The first step of an epoch takes {ms(start_ms)} ms longer than the others, "
+            f"{percent(start_ms / epoch_ms)} of an epoch of {steps:.0f} steps.",
+            predicted_gain=gain_of(epoch_ms, epoch_ms - saved_ms),
+            change=with_loader_argument(path.loader, "persistent_workers", "True"),
+            site=path.loader.site,
+            techniques=["persistent_workers"],
+            advice="Not if the dataset is changed between epochs: the workers keep the one they were started with.",
+        )
+    ]

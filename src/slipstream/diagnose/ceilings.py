@@ -1,0 +1,93 @@
+"""The step if one resource were free: data (kept blocks), compute (drained loader), or perfect sharing of the cores."""
+
+from __future__ import annotations
+
+from slipstream.diagnose.statistics import fmean, group_means, median
+from slipstream.diagnose.training import (
+    batches_per_step,
+    blocks_of,
+    fetches_of,
+    is_on_cpu,
+    training_loader,
+    watched_kinds,
+)
+from slipstream.diagnose.typical import typical_step
+from slipstream.records import Block, Ceilings, Loader, Session, Step
+
+
+def find_ceilings(session: Session) -> Ceilings:
+    loader = training_loader(session)
+    notes: list[str] = []
+    compute_ms = _compute_ms(session, loader)
+    if compute_ms is None and loader is not None and session.command == "check":
+        notes.append("The ride ended before the step could be timed with data for free: there is no compute ceiling.")
+    input_ms = _input_ms(session, loader)
+    if input_ms is None and session.command == "check":
+        notes.append("The loader was not drained: there is no input ceiling.")
+    input_cpu_ms = _input_cpu_ms(session, loader)
+    compute_cpu_ms = _compute_cpu_ms(session, compute_ms)
+    shared_ms = None
+    if _shares_cores(session, loader) and input_cpu_ms is not None and compute_cpu_ms is not None:
+        shared_ms = (input_cpu_ms + compute_cpu_ms) / max(1.0, session.environment.num_usable)
+    return Ceilings(compute_ms, input_ms, shared_ms, input_cpu_ms, compute_cpu_ms, notes)
+
+
+def kept_steps(session: Session, block: Block, loader: Loader | None) -> list[Step]:
+    """The steps of a kept block without its first ones, in which workers still fill their buffers and take cores."""
+    steps = [step for step in session.steps if step.block == block.index]
+    filling = max(2, (loader.prefetch_factor or 2) if loader and loader.num_workers else 2)
+    return steps[filling:] if len(steps) >= filling + 3 else steps
+
+
+def _compute_ms(session: Session, loader: Loader | None) -> float | None:
+    steps = [step for block in blocks_of(session, ("kept",)) for step in kept_steps(session, block, loader)]
+    typical = typical_step(steps)
+    if typical is None:
+        return None
+    # Handing out a kept batch costs a copy, which is ours and not the script's.
+    return max(0.0, typical.step_ms - typical.phases["input"])
+
+
+def _input_ms(session: Session, loader: Loader | None) -> float | None:
+    if loader is None:
+        return 0.0
+    means = [
+        mean
+        for block in blocks_of(session, ("drain",))
+        if block.loader in (-1, loader.ident)
+        for mean in group_means([ns / 1e6 for ns in block.batch_ns], max(1, loader.num_workers))
+    ]
+    return median(means) * max(1.0, batches_per_step(session)) if means else None
+
+
+def _input_cpu_ms(session: Session, loader: Loader | None) -> float | None:
+    if loader is None:
+        return 0.0
+    kinds = (*watched_kinds(session), "drain")
+    batches = max(1.0, batches_per_step(session))
+    fetches = [fetch.cpu_ns for fetch in fetches_of(session, loader, kinds)]
+    if fetches:
+        return fmean(fetches) / 1e6 * batches
+    asked = [
+        event.cpu_ns
+        for event in session.events
+        if event.kind == "input" and event.ident == loader.ident and event.cpu_ns and not event.kept
+    ]
+    return fmean(asked) / 1e6 * batches if asked and loader.num_workers == 0 else None
+
+
+def _compute_cpu_ms(session: Session, compute_ms: float | None) -> float | None:
+    """CPU time of the rider's process over kept blocks, where its input costs nothing."""
+    blocks = [block for block in blocks_of(session, ("kept",)) if block.cpu_ns > 0]
+    num_steps = sum(1 for block in blocks for step in session.steps if step.block == block.index)
+    if num_steps:
+        return sum(block.cpu_ns for block in blocks) / 1e6 / num_steps
+    if compute_ms is None:
+        return None
+    # Not measured: every thread busy all the time is the most it can have been, and promises the least.
+    facts, usable = session.environment.torch, max(1.0, session.environment.num_usable)
+    return compute_ms * (min(facts.num_threads, usable) if facts and is_on_cpu(session) else 1.0)
+
+
+def _shares_cores(session: Session, loader: Loader | None) -> bool:
+    return loader is not None and (is_on_cpu(session) or loader.num_workers == 0)

@@ -1,0 +1,76 @@
+"""From counted stacks to lines: which of the user's lines a phase was spent on, and how much of it.
+Counts give shares; milliseconds come from the seams."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+
+import msgspec
+
+from slipstream.diagnose.training import blocks_of, watched_kinds
+from slipstream.records import Session, Site, StackCount
+
+FEWEST_SAMPLES = 12  # a share from fewer says nothing
+
+
+class Hotspot(msgspec.Struct, frozen=True):
+    site: Site
+    count: int
+    expression: str
+
+
+def watched_stacks(session: Session, role: str, phases: Collection[str] | None = None) -> list[StackCount]:
+    """Samples of the script as it is. Workers do in drained blocks what they always do, so those count as well."""
+    kinds = (*watched_kinds(session), "drain") if role == "worker" else watched_kinds(session)
+    wanted = {block.index for block in blocks_of(session, kinds)}
+    return [
+        stack
+        for stack in session.stacks
+        if stack.role == role and stack.block in wanted and (phases is None or stack.phase in phases)
+    ]
+
+
+def total(stacks: Sequence[StackCount], wanted: Callable[[StackCount], bool] = lambda _: True) -> int:
+    return sum(stack.count for stack in stacks if wanted(stack))
+
+
+def hottest_function(stacks: Sequence[StackCount]) -> tuple[str, str, int] | None:
+    """(file, function, count) of the user's function that most samples were in."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for stack in stacks:
+        if stack.file:
+            counts[stack.file, stack.function] += stack.count
+    if not counts:
+        return None
+    (file, function), count = counts.most_common(1)[0]
+    return file, function, count
+
+
+def hottest_line(session: Session, stacks: Sequence[StackCount]) -> Hotspot | None:
+    counts: Counter[tuple[str, int]] = Counter()
+    for stack in stacks:
+        if stack.file:
+            counts[stack.file, stack.line] += stack.count
+    if not counts:
+        return None
+    (file, line), count = counts.most_common(1)[0]
+    there = [stack for stack in stacks if (stack.file, stack.line) == (file, line)]
+    most = max(there, key=lambda stack: stack.count)
+    text = next((site.text for site in session.sites if (site.file, site.line) == (file, line)), most.expression)
+    return Hotspot(Site(file, line, text or most.expression, most.function), count, most.expression)
+
+
+def phase_ms_of(
+    session: Session, phases_ms: dict[str, float], wanted: Callable[[StackCount], bool]
+) -> tuple[float, list[StackCount]]:
+    """Milliseconds per step of the main process that the wanted samples stand for, over all phases."""
+    chosen: list[StackCount] = []
+    ms = 0.0
+    for phase, phase_ms in phases_ms.items():
+        stacks = watched_stacks(session, "main", (phase,))
+        count = total(stacks)
+        if count:
+            ms += phase_ms * total(stacks, wanted) / count
+            chosen += [stack for stack in stacks if wanted(stack)]
+    return ms, chosen

@@ -1,0 +1,19 @@
+"""Sentences about what the machine forbids, said instead of a recommendation that could not work."""
+
+from __future__ import annotations
+
+from slipstream.diagnose.input_path import costs_time, input_path
+from slipstream.diagnose.training import is_on_cpu
+from slipstream.records import Session, Summary
+
+
+def machine_notes(session: Session, summary: Summary) -> list[str]:
+    notes: list[str] = []
+    path = input_path(session, summary)
+    if path is not None and path.loader.num_workers == 0 and costs_time(summary, path):
+        usable = session.environment.num_usable
+        if usable < 1.5 and path.waits < 0.5:
+            notes.append(f"The loader has no workers, but with {usable:g} usable core they would gain nothing here.")
+    if session.environment.gpus and is_on_cpu(session):
+        notes.append(f"The training runs on the CPU although there is a GPU: {session.environment.gpus[0].name}.")
+    return notes

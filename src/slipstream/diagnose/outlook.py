@@ -1,0 +1,43 @@
+"""How long the training takes at this rate, and how long if input were free. Silent where its length is unknown."""
+
+from __future__ import annotations
+
+from slipstream.diagnose.statistics import median
+from slipstream.diagnose.training import epoch_steps
+from slipstream.diagnose.validation import ValidationCost
+from slipstream.records import Ceilings, Session
+
+
+def epoch_start_ms(session: Session, step_ms: float) -> float:
+    """What opening an epoch costs beyond an ordinary step. The very first also pays for imports and warm-up."""
+    firsts = [step for step in session.steps if step.is_first_of_epoch]
+    later = firsts[1:] or [step for step in firsts if step.index > 0]
+    return median([max(0.0, step.step_ms - step_ms) for step in later]) if later else 0.0
+
+
+def seconds_of_training(
+    session: Session, step_ms: float, ceilings: Ceilings, validation: ValidationCost | None
+) -> tuple[float | None, float | None]:
+    """(at this rate, if input were free)."""
+    num_steps, num_epochs = training_length(session)
+    if num_steps is None:
+        return None, None
+    extra_ms = num_epochs * epoch_start_ms(session, step_ms)
+    if validation is not None and validation.every_steps > 0:
+        extra_ms += num_steps / validation.every_steps * validation.ms
+    now = (num_steps * step_ms + extra_ms) / 1000
+    if ceilings.compute_ms is None:
+        return now, None
+    return now, (num_steps * min(step_ms, ceilings.compute_ms) + extra_ms) / 1000
+
+
+def training_length(session: Session) -> tuple[float | None, float]:
+    """Steps and epochs of the whole training, as far as the script says."""
+    length, epoch = session.length, epoch_steps(session)
+    if length is None:
+        return None, 0.0
+    if length.num_steps is not None:
+        return float(length.num_steps), length.num_steps / epoch if epoch else 0.0
+    if length.num_epochs is not None and epoch is not None:
+        return length.num_epochs * epoch, float(length.num_epochs)
+    return None, 0.0

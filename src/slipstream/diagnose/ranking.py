@@ -1,0 +1,51 @@
+"""Which findings are worth a line, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from slipstream.diagnose.causes import catalogue
+from slipstream.diagnose.gain import LEAST_GAIN
+from slipstream.diagnose.growth import find_growth
+from slipstream.records import Finding, Session, Summary
+
+# These cost memory as well: worth saying whatever they gain in time.
+RISKS = ("growing_memory", "grad_in_evaluation")
+# Cures that compete for the same argument or the same milliseconds: of each set only the better one is shown.
+RIVALS = (("worker_count", "shallow_prefetch"), ("slow_read", "slow_transform"), ("cpu_threads", "worker_count"))
+
+
+def find_all(session: Session, summary: Summary) -> tuple[list[Finding], list[str]]:
+    """Findings, best first, and sentences about causes that could not be looked for."""
+    found: list[Finding] = []
+    notes: list[str] = []
+    for cause, find in catalogue().items():
+        try:
+            found += find(session, summary)
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            # One cause that stumbles over odd records must not take the others with it; and it must not be silent.
+            notes.append(f"The cause {cause} could not be looked for: {type(error).__name__}: {error}.")
+    worth = [finding for finding in found if finding.predicted_gain >= LEAST_GAIN or finding.cause in RISKS]
+    return _without_rivals(sorted(worth, key=lambda finding: _urgency(session, finding))), notes
+
+
+def _urgency(session: Session, finding: Finding) -> tuple[bool, float, str]:
+    """A training that runs out of memory, or keeps a graph at every step, comes first whatever its speed."""
+    growth = find_growth(session) if finding.cause == "growing_memory" else None
+    is_first = growth is not None and (growth.is_fatal or growth.graphs_per_step >= 0.5)
+    return not is_first, -finding.predicted_gain, finding.cause
+
+
+def _without_rivals(ranked: Iterable[Finding]) -> list[Finding]:
+    kept: list[Finding] = []
+    for finding in ranked:
+        rivals = {cause for group in RIVALS if finding.cause in group for cause in group if cause != finding.cause}
+        if not any(better.cause in rivals and _same_place(better, finding) for better in kept):
+            kept.append(finding)
+    return kept
+
+
+def _same_place(one: Finding, other: Finding) -> bool:
+    return (
+        one.site is None or other.site is None or (one.site.file, one.site.line) == (other.site.file, other.site.line)
+    )

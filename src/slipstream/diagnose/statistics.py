@@ -1,0 +1,68 @@
+"""Order statistics and robust slopes in plain Python: the records are small and no array library is a dependency."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import fmean, median
+
+__all__ = ["fmean", "group_means", "median", "median_interval", "middle_half", "rising_share", "robust_slope"]
+
+
+def group_means(values: Sequence[float], size: int) -> list[float]:
+    """Means of consecutive groups. A last group that is not full would be biased by the burst it cuts, so it is
+    left out, unless it is all there is."""
+    full = len(values) // size * size
+    if full == 0:
+        return [fmean(values)] if values else []
+    return [fmean(values[at : at + size]) for at in range(0, full, size)]
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """The 95% interval of the median, from order statistics: no assumption about the distribution."""
+    if not values:
+        return 0.0, 0.0
+    ordered = sorted(values)
+    rank = _binomial_rank(len(ordered))
+    return ordered[rank], ordered[-1 - rank]
+
+
+def _binomial_rank(count: int) -> int:
+    """The largest r with P(at most r of `count` coins show heads) <= 2.5%; 0 where none is that rare."""
+    if count > 500:
+        return max(0, math.floor(count / 2 - 1.96 * math.sqrt(count) / 2) - 1)
+    tail, rank = 0.0, -1
+    while rank < count // 2:
+        tail += math.comb(count, rank + 1) * 0.5**count
+        if tail > 0.025:
+            break
+        rank += 1
+    return max(0, rank)
+
+
+def middle_half(ordered: Sequence[int]) -> list[int]:
+    """The middle half of an ordered sequence, never empty for a sequence that is not."""
+    quarter = len(ordered) // 4
+    return list(ordered[quarter : len(ordered) - quarter])
+
+
+def robust_slope(points: Sequence[tuple[float, float]], max_points: int = 120) -> float:
+    """Theil and Sen's slope: the median over pairs, which a single jump cannot move."""
+    thinned = points[:: max(1, len(points) // max_points)]
+    slopes = [
+        (right[1] - left[1]) / (right[0] - left[0])
+        for at, left in enumerate(thinned)
+        for right in thinned[at + 1 :]
+        if right[0] != left[0]
+    ]
+    return median(slopes) if slopes else 0.0
+
+
+def rising_share(values: Sequence[float], num_bins: int = 10) -> float:
+    """How many of the steps from one bin's mean to the next go up: 1.0 for what grows all the time."""
+    size = max(1, len(values) // num_bins)
+    means = group_means(values, size)
+    if len(means) < 2:
+        return 0.0
+    return sum(right > left for left, right in pairwise(means)) / (len(means) - 1)

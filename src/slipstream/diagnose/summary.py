@@ -1,0 +1,67 @@
+"""The step in numbers: typical length, phases, ceilings, what binds, how long the training will take."""
+
+from __future__ import annotations
+
+from slipstream.diagnose.bound import find_bound
+from slipstream.diagnose.ceilings import find_ceilings
+from slipstream.diagnose.outlook import seconds_of_training
+from slipstream.diagnose.training import blocks_of, num_workers, training_loader, watched_kinds, watched_steps
+from slipstream.diagnose.typical import TypicalStep, typical_step
+from slipstream.diagnose.validation import validation_cost
+from slipstream.records import Block, Session, Step, Summary
+
+
+def summarise(session: Session) -> tuple[Summary | None, list[str]]:
+    """The summary, and plain sentences about what it rests on. None where no step was seen."""
+    typical = typical_step(settled_steps(session), num_workers(session))
+    if typical is None:
+        return None, ["No step was seen, so there is nothing to say about its time."]
+    ceilings = find_ceilings(session)
+    validation = validation_cost(session, typical.step_ms, typical.phases)
+    seconds_left, seconds_best = seconds_of_training(session, typical.mean_ms, ceilings, validation)
+    return Summary(
+        num_steps=typical.num_steps,
+        step_ms=typical.step_ms,
+        step_low_ms=typical.low_ms,
+        step_high_ms=typical.high_ms,
+        samples_per_step=typical.samples,
+        samples_per_s=typical.samples / typical.step_ms * 1000 if typical.step_ms > 0 else 0.0,
+        phases=typical.phases,
+        device_phases=typical.device_phases,
+        bound=find_bound(typical.step_ms, typical.phases, ceilings, num_workers(session)),
+        ceilings=ceilings,
+        is_inference=not any(step.num_backwards or step.num_updates for step in session.steps),
+        evaluation_share=validation.share(typical.mean_ms) if validation else None,
+        evaluation_note=validation.note if validation else "",
+        seconds_left=seconds_left,
+        seconds_best=seconds_best,
+    ), [*_notes(session, typical), *ceilings.notes]
+
+
+def settled_steps(session: Session) -> list[Step]:
+    """Watched steps, without those that lived on batches which workers had finished while data were free."""
+    kept = {block.index for block in blocks_of(session, ("kept", "drain", "dissect"))}
+    loader = training_loader(session)
+    buffered = loader.num_workers * (loader.prefetch_factor or 2) if loader else 0
+    settled: list[Step] = []
+    for block in blocks_of(session, watched_kinds(session)):
+        steps = [step for step in session.steps if step.block == block.index]
+        follows_rest = _previous(session, block) in kept
+        settled += steps[buffered:] if follows_rest and len(steps) >= 2 * buffered else steps
+    return settled
+
+
+def _previous(session: Session, block: Block) -> int:
+    earlier = [one for one in session.blocks if one.end_ns <= block.start_ns]
+    return max(earlier, key=lambda one: one.end_ns).index if earlier else -1
+
+
+def _notes(session: Session, typical: TypicalStep) -> list[str]:
+    notes: list[str] = []
+    if watched_steps(session) and watched_kinds(session) == ("warmup",):
+        notes.append(
+            f"The script was short: the numbers rest on {typical.num_steps} of its first steps, warm-up included."
+        )
+    elif typical.num_steps < 8:
+        notes.append(f"Only {typical.num_steps} steps were watched: take the numbers as a first impression.")
+    return notes

@@ -1,0 +1,90 @@
+"""How much of the epoch is evaluation: measured where one was seen, extrapolated where only its loader is known."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import msgspec
+
+from slipstream.diagnose.statistics import fmean, median
+from slipstream.diagnose.training import epoch_steps, training_loader
+from slipstream.records import Evaluation, Loader, Session
+
+
+class ValidationCost(msgspec.Struct, frozen=True):
+    ms: float  # one evaluation
+    every_steps: float  # training steps from one to the next
+    is_measured: bool
+    note: str
+
+    def share(self, step_ms: float) -> float:
+        training_ms = self.every_steps * step_ms
+        return self.ms / (self.ms + training_ms) if self.ms > 0 else 0.0
+
+
+def validation_cost(session: Session, step_ms: float, phases: dict[str, float]) -> ValidationCost | None:
+    # A sanity check before the first step (Lightning's) happens once and is no part of an epoch.
+    seen = [evaluation for evaluation in session.evaluations if evaluation.after_step >= 0]
+    return _measured(session, seen) if seen else _extrapolated(session, step_ms, phases)
+
+
+def _measured(session: Session, seen: list[Evaluation]) -> ValidationCost | None:
+    stretches = _stretches(seen)
+    every = _period(session, stretches)
+    if every is None:
+        return None
+    lengths = [sum(_full_ms(session, part) for part in stretch) for stretch in stretches]
+    times = "once" if len(stretches) == 1 else f"{len(stretches)} times"
+    return ValidationCost(median(lengths), every, True, f"measured: seen {times}, every {every:.0f} steps")
+
+
+def _stretches(seen: list[Evaluation]) -> list[list[Evaluation]]:
+    """Evaluations after the same step (validation, then test) are one stop of the training."""
+    stops: dict[int, list[Evaluation]] = {}
+    for evaluation in seen:
+        stops.setdefault(evaluation.after_step, []).append(evaluation)
+    return [stops[step] for step in sorted(stops)]
+
+
+def _period(session: Session, stretches: list[list[Evaluation]]) -> float | None:
+    after = [stretch[0].after_step for stretch in stretches]
+    if len(after) > 1:
+        return median([right - left for left, right in pairwise(after)])
+    epoch = epoch_steps(session)
+    if epoch is not None and after[0] + 1 >= 0.9 * epoch:
+        return epoch
+    # Seen once, in the middle of an epoch: its period is at least what was trained before it, and once may be all.
+    return float(after[0] + 1)
+
+
+def _full_ms(session: Session, evaluation: Evaluation) -> float:
+    """The ride may have ended inside the evaluation: then the rest of its loader is still to come."""
+    ms = (evaluation.end_ns - evaluation.start_ns) / 1e6
+    loader = next((one for one in session.loaders if one.ident == evaluation.loader), None)
+    last_ns = max((step.end_ns for step in session.steps), default=0)
+    was_cut = session.ending.reason == "stopped" and evaluation.start_ns >= last_ns
+    if was_cut and loader and loader.num_batches and 0 < evaluation.num_batches < loader.num_batches:
+        return ms * loader.num_batches / evaluation.num_batches
+    return ms
+
+
+def _extrapolated(session: Session, step_ms: float, phases: dict[str, float]) -> ValidationCost | None:
+    loader, epoch = training_loader(session), epoch_steps(session)
+    others = [one for one in session.loaders if loader and one.ident != loader.ident and one.num_batches]
+    if epoch is None or loader is None or len(others) != 1 or any(step.num_backwards == 0 for step in session.steps):
+        return None
+    other = others[0]
+    batch_ms = _input_ms(session, other) + phases.get("forward", 0.0) * _size_ratio(other, loader)
+    ms = (other.num_batches or 0) * batch_ms
+    note = f"not seen: reckoned from {other.num_batches} batches of another loader, once an epoch"
+    return ValidationCost(ms, epoch, False, note) if step_ms > 0 else None
+
+
+def _input_ms(session: Session, other: Loader) -> float:
+    walls = [fetch.wall_ns / 1e6 for fetch in session.fetches if fetch.loader == other.ident]
+    walls = walls or [fetch.wall_ns / 1e6 for fetch in session.fetches]
+    return fmean(walls) / max(1, other.num_workers) if walls else 0.0
+
+
+def _size_ratio(other: Loader, loader: Loader) -> float:
+    return other.batch_size / loader.batch_size if other.batch_size and loader.batch_size else 1.0

@@ -1,0 +1,69 @@
+"""Numbers and code lines as a user reads them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePath
+
+from slipstream.records import Loader, Site
+
+
+def ms(value: float) -> str:
+    """Three significant digits at most: 0.42, 4.2, 42, 420."""
+    if value >= 9.95:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 0.995 else f"{value:.2f}"
+
+
+def percent(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.0095 else f"{share:.1%}"
+
+
+def size(num_bytes: float) -> str:
+    for unit in ("B", "KB", "MB"):
+        if abs(num_bytes) < 1000:
+            return f"{num_bytes:.0f} {unit}" if abs(num_bytes) >= 10 or unit == "B" else f"{num_bytes:.1f} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:.1f} GB"
+
+
+def count(number: float, noun: str, plural: str = "") -> str:
+    word = noun if round(number) == 1 else plural or f"{noun}s"
+    return f"{number:.0f} {word}" if number == round(number) else f"{number:.1f} {word}"
+
+
+def place(site: Site | None) -> str:
+    return f"{PurePath(site.file).name}:{site.line}" if site else ""
+
+
+def with_argument(site: Site | None, call: str, name: str, value: str) -> str:
+    """The user's own line with the argument put in; a sketch of the call where the line does not hold all of it."""
+    text = site.text if site else ""
+    given = re.search(rf"\b{name}\s*=\s*[^,()]+", text)
+    if given:
+        return text[: given.start()] + f"{name}={value}" + text[given.end() :]
+    opened = re.search(rf"\b{call}\s*\(", text)
+    closing = _closing(text, opened.end()) if opened else -1
+    if closing < 0:
+        return f"{call}(..., {name}={value})"
+    assert opened is not None
+    inside = text[opened.end() : closing].rstrip().rstrip(",")
+    return text[: opened.end()] + (f"{inside}, " if inside else "") + f"{name}={value}" + text[closing:]
+
+
+def with_loader_argument(loader: Loader, name: str, value: str) -> str:
+    """Where a framework builds the loader, its own name for the same setting."""
+    if loader.framework == "transformers":
+        return f"TrainingArguments(..., dataloader_{name}={value})"
+    call = "DataLoader" if not loader.site or "DataLoader(" in loader.site.text else loader.class_name
+    return with_argument(loader.site, call, name, value)
+
+
+def _closing(text: str, start: int) -> int:
+    """Where the parenthesis opened just before `start` closes; -1 if not on this line."""
+    depth = 1
+    for at in range(start, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[at], 0)
+        if depth == 0:
+            return at
+    return -1

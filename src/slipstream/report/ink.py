@@ -1,0 +1,81 @@
+"""What a console can show: its width, its characters, its colours. Everything from the user's script is cleaned here,
+so that no line of it can move the cursor, be read as markup, or fail to encode."""
+
+from __future__ import annotations
+
+import unicodedata
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+# Our own symbols, for terminals that have only ASCII.
+_PLAIN = str.maketrans({"·": "-", "–": "-", "—": "-", "µ": "u", "×": "x", "…": "...", "→": ">", "◀": "<", "■": "#"})
+
+PHASE_STYLES = {
+    "input": "yellow",
+    "transfer": "magenta",
+    "forward": "blue",
+    "backward": "cyan",
+    "optimizer": "green",
+    "other": "bright_black",
+}
+# Without colour a phase is told by its own character.
+_SHADES = {"input": "█", "transfer": "▚", "forward": "▓", "backward": "▒", "optimizer": "░", "other": "·"}
+_LETTERS = {"input": "I", "transfer": "T", "forward": "F", "backward": "B", "optimizer": "O", "other": "."}
+
+
+class Ink:
+    """One console's abilities, asked once."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.width = max(console.width, 40)
+        self.has_unicode = not console.options.ascii_only
+        self.has_colour = console.color_system is not None and not console.no_color
+
+    def phase_glyph(self, phase: str) -> str:
+        if not self.has_unicode:
+            return _LETTERS.get(phase, "-")
+        return "█" if self.has_colour else _SHADES.get(phase, "─")
+
+    def clean(self, text: str) -> str:
+        """Printable, on one line, encodable here."""
+        return self._encodable(" ".join(text.split()))
+
+    def _encodable(self, text: str) -> str:
+        text = "".join("?" if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co") else char for char in text)
+        if self.has_unicode:
+            return text
+        encoding = self.console.encoding or "ascii"
+        return text.translate(_PLAIN).encode(encoding, "replace").decode(encoding)
+
+    def text(self, text: str, style: str = "") -> Text:
+        """Our own words: blanks in them stay."""
+        return styled(self._encodable(text), style)
+
+    def clip(self, text: str, width: int) -> str:
+        """Cleaned, and cut to so many cells with a mark that it was cut."""
+        text = self.clean(text)
+        if cell_len(text) <= width:
+            return text
+        mark = "…" if self.has_unicode else "..."
+        while text and cell_len(text) + len(mark) > width:
+            text = text[:-1]
+        return text.rstrip() + mark
+
+    def wrap(self, text: str, indent: int, style: str = "") -> list[Text]:
+        """Words folded to the width, every line indented."""
+        lines = styled(self.clean(text), style).wrap(self.console, max(self.width - indent - 1, 20))
+        for line in lines:
+            line.rstrip()
+        return [Text(" " * indent) + line for line in lines]
+
+
+def style_of(phase: str) -> str:
+    return PHASE_STYLES.get(phase, "bright_black")
+
+
+def styled(text: str, style: str) -> Text:
+    """Text whose style ends with it. `Text(..., style=...)` would lend its style to all that is added later."""
+    return Text.assemble((text, style))

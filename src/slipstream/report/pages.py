@@ -1,0 +1,93 @@
+"""The parts of docs/ that are written from the code: `python -m slipstream.report.pages docs`. A test compares them,
+so that no page says what the code does not do."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from slipstream.diagnose.causes import catalogue
+from slipstream.records import Environment
+from slipstream.report.json import Export
+
+_BEGIN, _END = "<!-- written from the code: make docs -->\n", "<!-- end -->\n"
+
+
+def refresh(page: str, written: str) -> str:
+    """The page with the part between its two marks replaced."""
+    head, begin, rest = page.partition(_BEGIN)
+    _, end, tail = rest.partition(_END)
+    if not begin or not end:
+        raise ValueError(f"the page has no {_BEGIN.strip()!r} followed by {_END.strip()!r}: nowhere to write")
+    return f"{head}{_BEGIN}{written}{_END}{tail}"
+
+
+def json_tables() -> str:
+    """A table for every struct of the exported document, the top level first."""
+    return "\n".join(_tables(Export, "Top level", set()))
+
+
+def _tables(struct: type[msgspec.Struct], title: str, done: set[type]) -> Iterator[str]:
+    if struct in done:
+        return
+    done.add(struct)
+    hints = get_type_hints(struct, include_extras=True)
+    lines = [f"### {title}\n", "| name | type | meaning |", "|---|---|---|"]
+    lines += [f"| `{name}` | {_type_name(hint)} | {_meaning(hint)} |" for name, hint in hints.items()]
+    yield "\n".join(lines) + "\n"
+    for name, hint in hints.items():
+        for nested in _structs(hint):
+            if nested is not Environment:
+                yield from _tables(nested, f"`{name}`", done)
+
+
+def _meaning(hint: Any) -> str:
+    return next((meta.description or "" for meta in get_args(hint)[1:] if isinstance(meta, msgspec.Meta)), "")
+
+
+def _structs(hint: Any) -> Iterator[type[msgspec.Struct]]:
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        yield hint
+    for argument in get_args(hint):
+        yield from _structs(argument)
+
+
+def _type_name(hint: Any) -> str:
+    """As JSON calls it."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _type_name(arguments[0])
+    if origin is list:
+        return f"array of {_type_name(arguments[0])}s"
+    if origin is dict:
+        return f"object of {_type_name(arguments[1])}s"
+    if arguments and (origin is Union or type(None) in arguments):
+        return " or ".join(_type_name(argument) for argument in arguments)
+    return {str: "string", int: "number", float: "number", bool: "boolean", type(None): "null"}.get(hint, "object")
+
+
+def findings_table() -> str:
+    """Every cause of the catalogue with the sentence that its module opens with."""
+    lines = ["| cause | what it means |", "|---|---|"]
+    for cause, find in catalogue().items():
+        opening = (import_module(find.__module__).__doc__ or "").strip().split("\n\n")[0]
+        lines.append(f"| `{cause}` | {' '.join(opening.split())} |")
+    return "\n".join(lines) + "\n"
+
+
+PAGES: dict[str, Callable[[], str]] = {"json.md": json_tables, "findings.md": findings_table}
+
+
+def main(docs: Path) -> None:
+    for name, write in PAGES.items():
+        path = docs / name
+        path.write_text(refresh(path.read_text(encoding="utf-8"), write()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,78 @@
+"""The report on a terminal: one screen, a function of the session. Draws in colour and Unicode where the console has
+them, in plain ASCII where it has not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+from rich.console import Console
+from rich.text import Text
+
+from slipstream.records import Session
+from slipstream.report.findings import finding_lines, one_line
+from slipstream.report.ink import Ink, styled
+from slipstream.report.innards import anatomy_lines, machine_lines, note_lines, stage_lines
+from slipstream.report.pace import pace_lines
+from slipstream.report.verdict import ending, evaluation, script_of, verdict, warning, watched
+
+
+def render_session(session: Session, console: Console) -> None:
+    """The whole report. A session without steps gives its sentence, the machine and the notes."""
+    ink = Ink(console)
+    _print(_headline(session, ink), console)
+    _print(_verdict(session, ink), console)
+    for section in _sections(session, ink):
+        lines = list(section)
+        if lines:
+            console.print()
+            _print(lines, console)
+
+
+def render_brief(session: Session, console: Console) -> None:
+    """For `--quiet`: the verdict, and a line for each finding."""
+    ink = Ink(console)
+    _print(_verdict(session, ink), console)
+    _print((one_line(number, each, session.cwd, ink) for number, each in enumerate(session.findings, 1)), console)
+
+
+def _sections(session: Session, ink: Ink) -> Iterator[Iterable[Text]]:
+    summary = session.summary
+    if summary is not None and summary.num_steps > 0:
+        yield pace_lines(session, summary, ink)
+        yield finding_lines(session.findings, session.cwd, ink)
+        model = anatomy_lines(session.anatomy, summary, session.cwd, ink) if session.anatomy else ()
+        yield chain(stage_lines(session, summary, ink), model)
+    yield _footer(session, ink)
+
+
+def _footer(session: Session, ink: Ink) -> Iterator[Text]:
+    if sentence := evaluation(session):
+        yield styled(f" {'eval':<9}", "bold") + styled(ink.clip(sentence, ink.width - 11), "dim")
+    yield from machine_lines(session.environment, ink)
+    yield from note_lines(session, ink)
+
+
+def _headline(session: Session, ink: Ink) -> Iterator[Text]:
+    """Script on the left, what the report rests on to the right; under each other where they do not fit."""
+    right = ink.clean(f"{watched(session)} · {ending(session)}")
+    left = styled(f" slipstream {ink.clean(session.command)}  ", "dim")
+    left += styled(ink.clip(script_of(session), max(ink.width - left.cell_len - 1, 20)), "bold")
+    blanks = ink.width - left.cell_len - len(right) - 1
+    if blanks >= 2:
+        yield left + Text(" " * blanks) + styled(right, "dim")
+    else:
+        yield left
+        yield styled(f" {right}", "dim")
+    if session.ending.reason == "raised" and session.ending.message:
+        yield styled(f" {ink.clip(session.ending.message, ink.width - 2)}", "red")
+
+
+def _verdict(session: Session, ink: Ink) -> list[Text]:
+    lines = ink.wrap(verdict(session), 1, "bold")
+    return lines + (ink.wrap(sentence, 1, "bold red") if (sentence := warning(session)) else [])
+
+
+def _print(lines: Iterable[Text], console: Console) -> None:
+    for line in lines:
+        console.print(line, no_wrap=True, overflow="ignore", crop=False, highlight=False, soft_wrap=True)

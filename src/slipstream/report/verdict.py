@@ -1,0 +1,143 @@
+"""The session in sentences: what was run, how it ended, what the step waits for, how long it will take. Reads what
+diagnose concluded and concludes nothing itself."""
+
+from __future__ import annotations
+
+from slipstream.records import Session, Summary
+from slipstream.report.quantity import in_ms, in_percent, in_seconds, plural
+
+IDLE_GPU = "The device is the CPU although a GPU is present"
+NOTHING_TO_GAIN = "Nothing to gain that this run could see."
+
+
+def script_of(session: Session) -> str:
+    return " ".join(session.script) or "this program"
+
+
+def watched(session: Session) -> str:
+    """ "48 steps watched", counted as the summary counts them."""
+    num_steps = session.summary.num_steps if session.summary else len(session.steps)
+    kind = "inference step" if session.summary and session.summary.is_inference else "step"
+    return f"{plural(num_steps, kind)} watched"
+
+
+def ending(session: Session) -> str:
+    """How the ride ended, as the end of a sentence."""
+    took = in_seconds(session.ending.seconds)
+    code = session.ending.exit_code
+    match session.ending.reason:
+        case "stopped":
+            return f"stopped after {took}"
+        case "finished":
+            return f"ran to its end in {took}" + (f", exit code {code}" if code else "")
+        case "raised":
+            return f"raised an exception after {took}"
+        case "interrupted":
+            return f"interrupted after {took}"
+        case "killed":
+            return f"killed after {took}"
+
+
+def verdict(session: Session) -> str:
+    """One sentence, two at most. A session without steps gets its own."""
+    if session.summary is None or session.summary.num_steps == 0:
+        return _without_steps(session)
+    sentence = _bound(session.summary)
+    return sentence if session.findings else f"{sentence} {NOTHING_TO_GAIN}"
+
+
+def warning(session: Session) -> str:
+    """What makes everything else beside the point, if anything: a GPU that stands idle. The runner's own note is the
+    better sentence where there is one, for it knows why."""
+    for note in session.notes:
+        if note.startswith(IDLE_GPU):
+            return note
+    facts, gpus = session.environment.torch, session.environment.gpus
+    if not gpus or facts is None or not facts.device.startswith("cpu"):
+        return ""
+    return f"{IDLE_GPU} ({gpus[0].name})."
+
+
+def outlook(session: Session) -> str:
+    """ "90 epochs: 14 h at this rate; 9 h if input were free", where the length is known."""
+    summary = session.summary
+    if summary is None or summary.seconds_left is None:
+        return ""
+    sentence = f"{in_seconds(summary.seconds_left)} at this rate"
+    if summary.seconds_best is not None and summary.seconds_best < 0.97 * summary.seconds_left:
+        sentence += f"; {in_seconds(summary.seconds_best)} if input were free"
+    length = session.length
+    if length and length.num_epochs:
+        return f"{plural(length.num_epochs, 'epoch')}: {sentence}"
+    if length and length.num_steps:
+        return f"{plural(length.num_steps, 'step')}: {sentence}"
+    return f"the whole training: {sentence}"
+
+
+def evaluation(session: Session) -> str:
+    """ "18% of the epoch is validation", with what was seen of it."""
+    summary = session.summary
+    if not session.evaluations:
+        return summary.evaluation_note if summary else ""
+    seconds = sum(one.end_ns - one.start_ns for one in session.evaluations) / 1e9
+    batches = sum(one.num_batches for one in session.evaluations)
+    seen = (
+        f"{plural(len(session.evaluations), 'stretch', 'es')}, {plural(batches, 'batch', 'es')}, {in_seconds(seconds)}"
+    )
+    if summary and summary.evaluation_note:
+        return f"{summary.evaluation_note.rstrip('.')} ({seen})"
+    if summary and summary.evaluation_share is not None:
+        return f"{in_percent(summary.evaluation_share)} of the epoch is validation ({seen})"
+    return f"validation seen: {seen}"
+
+
+def _bound(summary: Summary) -> str:
+    step = f"{in_ms(summary.step_ms)} a step"
+    ceilings = summary.ceilings
+    free = _if_data_were_free(summary)
+    match summary.bound:
+        case "input":
+            return f"The step waits for data {_share(summary, 'input')} of the time: {step}{free}."
+        case "compute":
+            return f"{_compute(summary)}: {step}{free}."
+        case "cores":
+            least = f", {in_ms(ceilings.shared_ms)} at the least on these cores" if ceilings.shared_ms else ""
+            return f"The loader and the model fight for the same cores: {step}{least}."
+        case "other":
+            return (
+                f"The step spends {_share(summary, 'other')} of its time outside the loader, the model and the "
+                f"optimizer: {step}{free}."
+            )
+        case "unknown":
+            return f"{step[0].upper()}{step[1:]}{free}; what bounds it could not be told."
+
+
+def _compute(summary: Summary) -> str:
+    name = "forward pass" if summary.is_inference else "model"
+    if summary.phases.get("input", 0.0) < 0.1 * summary.step_ms:
+        return f"The {name} sets the pace"
+    return f"The {name} takes most of the step, and it waits for data {_share(summary, 'input')} of the time"
+
+
+def _if_data_were_free(summary: Summary) -> str:
+    compute_ms = summary.ceilings.compute_ms
+    if compute_ms is None:
+        return ""
+    if compute_ms > 0.97 * summary.step_ms:
+        return ", and free data would not change that"
+    return f", {in_ms(compute_ms)} if data were free"
+
+
+def _share(summary: Summary, phase: str) -> str:
+    return in_percent(summary.phases.get(phase, 0.0) / summary.step_ms if summary.step_ms else 0.0)
+
+
+def _without_steps(session: Session) -> str:
+    script = session.script[0] if session.script else "The program"
+    if session.ending.message and session.ending.reason in ("raised", "killed"):
+        return f"{script} {ending(session)}, before any step: {session.ending.message}"
+    if not session.models:
+        return f"{script} {ending(session)}; no module was called, so there is no step to look at."
+    if not session.steps:
+        return f"{script} {ending(session)}; a module was called, but no step could be told from the rest."
+    return f"{script} {ending(session)}; too few steps to say anything about them."

@@ -1,0 +1,177 @@
+"""The profiler's flat events as trees of nodes, one per thread: what ran inside what, on whose behalf, for how long.
+Reads torch's raw events rather than its Python ones, which cost a hundred times more to build."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+MODULE = "slipstream::module::"  # opened by our hooks around a module's forward; its index follows
+OWN = "slipstream::own"  # work of ours inside the step: never part of the answer
+INPUT = "enumerate(DataLoader)"
+OPTIMIZER = "Optimizer.step#"
+BACKWARD = "autograd::engine::evaluate_function"
+
+
+class Node:
+    """One operator, autograd node or named range."""
+
+    __slots__ = (
+        *("name", "start_ns", "end_ns", "thread", "sequence", "forward_thread", "device_ns", "num_kernels"),
+        *("children", "self_ns", "event", "module", "is_backward", "is_optimizer", "flops"),
+    )
+
+    def __init__(self, name: str, start_ns: int, end_ns: int, thread: int = 1, event: Any = None) -> None:
+        self.name = name
+        self.start_ns = start_ns
+        self.end_ns = end_ns
+        self.thread = thread
+        self.event = event
+        self.sequence = -1
+        self.forward_thread = 0
+        self.device_ns = 0  # kernels that this very node launched
+        self.num_kernels = 0
+        self.children: list[Node] = []
+        self.self_ns = 0
+        self.module = -1  # index of the innermost module whose forward made it, also in backward
+        self.is_backward = False
+        self.is_optimizer = False
+        self.flops = 0
+
+    @property
+    def is_range(self) -> bool:
+        """A stretch of Python with a name, not an operator."""
+        return self.name.startswith((MODULE, OPTIMIZER, "Optimizer.", "ProfilerStep")) or (
+            self.event is not None and bool(_ask(self.event, "is_user_annotation"))
+        )
+
+    @property
+    def shapes(self) -> list[list[int]]:
+        return self.event.shapes() if self.event is not None else []
+
+    @property
+    def values(self) -> list[Any]:
+        """Arguments that are no tensors, None in the tensors' places."""
+        return self.event.concrete_inputs() if self.event is not None else []
+
+    def walk(self) -> Iterator[Node]:
+        # Not recursive: a graph can be deeper than Python's stack.
+        stack = [self]
+        while stack:
+            node = stack.pop()
+            yield node
+            stack.extend(reversed(node.children))
+
+
+class Trace:
+    """All that ran in the observed step, less the loader's work and ours."""
+
+    def __init__(self, roots: list[Node], has_device: bool) -> None:
+        self.roots = roots
+        self.has_device = has_device
+        self.nodes = [node for root in roots for node in root.walk()]
+
+    def cost_ns(self, node: Node) -> int:
+        """Device time where there is a device, else the host's, both without children."""
+        return node.device_ns if self.has_device else node.self_ns
+
+
+def build_trace(events: Iterable[Any]) -> Trace:
+    nodes, kernels = _sort_events(events)
+    for ident, durations in kernels.items():
+        if (node := nodes.get(ident)) is not None:
+            node.device_ns = sum(durations)
+            node.num_kernels = len(durations)
+    return assemble_trace(nodes.values(), has_device=bool(kernels))
+
+
+def assemble_trace(nodes: Iterable[Node], has_device: bool) -> Trace:
+    roots = _nest(sorted(nodes, key=lambda node: (node.thread, node.start_ns, -node.end_ns)))
+    roots = [kept for root in roots for kept in _keep(root)]
+    _attribute(roots)
+    return Trace(roots, has_device)
+
+
+def _sort_events(events: Iterable[Any]) -> tuple[dict[int, Node], dict[int, list[int]]]:
+    """Host events by their id, and the durations of the kernels that each of them launched."""
+    nodes: dict[int, Node] = {}
+    kernels: dict[int, list[int]] = {}
+    for event in events:
+        launcher = event.linked_correlation_id()
+        if event.device_type().name != "CPU":
+            # A range is repeated on the device's timeline; only kernels and copies are work.
+            if launcher > 0 and not _ask(event, "is_user_annotation"):
+                kernels.setdefault(launcher, []).append(event.duration_ns())
+            continue
+        if launcher > 0 or event.is_async() or _ask(event, "is_hidden_event"):
+            continue
+        start_ns = event.start_ns()
+        node = Node(event.name(), start_ns, start_ns + event.duration_ns(), event.start_thread_id(), event)
+        node.sequence = event.sequence_nr()
+        node.forward_thread = event.fwd_thread_id()
+        nodes[event.correlation_id()] = node
+    return nodes, kernels
+
+
+def _ask(event: Any, question: str) -> bool:
+    """Some questions are younger than the oldest torch we support."""
+    ask = getattr(event, question, None)
+    return bool(ask()) if ask is not None else False
+
+
+def _nest(nodes: list[Node]) -> list[Node]:
+    roots: list[Node] = []
+    stack: list[Node] = []
+    for node in nodes:
+        while stack and (stack[-1].thread != node.thread or stack[-1].end_ns < node.end_ns):
+            stack.pop()
+        (stack[-1].children if stack else roots).append(node)
+        stack.append(node)
+    for root in roots:
+        for node in root.walk():
+            inside_ns = sum(child.end_ns - child.start_ns for child in node.children)
+            node.self_ns = max(0, node.end_ns - node.start_ns - inside_ns)
+    return roots
+
+
+def _keep(root: Node) -> list[Node]:
+    """The tree without what is not the model's: the loader's tensor work, and our own."""
+    if root.name.startswith((INPUT, OWN)):
+        return []
+    for node in root.walk():
+        # The walk asks for the children after this line, so it never enters what is cut off here.
+        node.children = [child for child in node.children if not child.name.startswith((INPUT, OWN))]
+    return [root]
+
+
+def _attribute(roots: list[Node]) -> None:
+    """Gives every node its module and its pass. The backward of an operator carries the operator's sequence number."""
+    makers: dict[tuple[int, int], tuple[int, int]] = {}
+    backward: list[Node] = []
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        if node.name.startswith(MODULE):
+            node.module = int(node.name[len(MODULE) :])
+        elif node.name.startswith(OPTIMIZER):
+            node.is_optimizer = True
+        elif node.name.startswith(BACKWARD):
+            node.is_backward = True
+            node.is_optimizer = False  # Lightning runs the whole step inside optimizer.step(closure)
+            if node.module < 0:
+                backward.append(node)
+        if node.sequence >= 0 and not node.is_backward:
+            # Operators that make no autograd node share the number of the next one that does: the latest made it.
+            key = (node.thread, node.sequence)
+            if key not in makers or makers[key][0] <= node.start_ns:
+                makers[key] = (node.start_ns, node.module)
+        for child in node.children:
+            child.module = node.module
+            child.is_backward = node.is_backward
+            child.is_optimizer = node.is_optimizer and not child.name.startswith(MODULE)
+            stack.append(child)
+    for node in backward:
+        _, module = makers.get((node.forward_thread, node.sequence), (0, -1))
+        for inner in node.walk():
+            if inner.module < 0:
+                inner.module = module

@@ -1,0 +1,63 @@
+"""Ctrl-C while a script rides: the first one is the script's, and the session is still saved; the second kills it.
+A termination of ours becomes the rider's."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+from types import FrameType
+from typing import Any
+
+_WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupts:
+    """Use as a context manager, in the main thread, once the rider runs: it must not inherit what is done here."""
+
+    def __init__(self, rider: subprocess.Popen[bytes]) -> None:
+        self._rider = rider
+        self._num_interrupts = 0
+        self._former_mask: set[Any] = set()
+        self._former_handlers: dict[int, Any] = {}
+
+    def __enter__(self) -> Interrupts:
+        if hasattr(signal, "sigtimedwait"):
+            self._former_mask = set(signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED))
+        else:  # without it we cannot know who sent a signal; a terminal is the likely sender
+            for number in _WATCHED:
+                self._former_handlers[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if hasattr(signal, "sigtimedwait"):
+            self.look()  # what came last belongs to the rider, not to whoever runs after us
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._former_mask)
+        for number, handler in self._former_handlers.items():
+            signal.signal(number, handler)
+
+    def look(self) -> None:
+        """Acts on the signals that came since the last look."""
+        while hasattr(signal, "sigtimedwait") and (info := signal.sigtimedwait(_WATCHED, 0)) is not None:
+            # A terminal's Ctrl-C has reached the whole foreground group already; one sent to us alone has not.
+            self._act(info.si_signo, is_shared=info.si_code > 0)
+
+    def interrupt(self) -> None:
+        self._send(signal.SIGINT)
+
+    def kill(self) -> None:
+        self._send(signal.SIGKILL)
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        self._act(number, is_shared=True)
+
+    def _act(self, number: int, *, is_shared: bool) -> None:
+        self._num_interrupts += 1
+        if self._num_interrupts > 1:
+            self.kill()
+        elif not is_shared:
+            self._send(number)
+
+    def _send(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._rider.send_signal(number)

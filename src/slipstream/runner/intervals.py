@@ -1,0 +1,48 @@
+"""Time shared out among nested intervals: every moment belongs to the innermost one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+
+class Interval(NamedTuple):
+    start: float
+    end: float
+    label: str
+
+
+def share_out(intervals: Iterable[Interval], start: float, end: float, rest: str) -> dict[str, float]:
+    """Exclusive time by label between start and end; what no interval covers goes to `rest`. Adds up to end - start.
+    Inside an interval labelled "apart" everything is apart."""
+    shares: dict[str, float] = {rest: 0.0}
+    open_ones: list[Interval] = []
+    now = start
+
+    def advance(to: float) -> None:
+        nonlocal now
+        if to > now:
+            label = _owner(open_ones, rest)
+            shares[label] = shares.get(label, 0.0) + to - now
+            now = to
+
+    for interval in sorted(intervals, key=lambda i: (i.start, -i.end)):
+        if interval.end <= start or interval.start >= end:
+            continue
+        while open_ones and open_ones[-1].end <= interval.start:
+            advance(open_ones[-1].end)
+            open_ones.pop()
+        advance(interval.start)
+        bound = open_ones[-1].end if open_ones else end
+        open_ones.append(interval._replace(end=min(interval.end, bound, end)))
+    while open_ones:
+        advance(open_ones[-1].end)
+        open_ones.pop()
+    advance(end)
+    return shares
+
+
+def _owner(open_ones: Sequence[Interval], rest: str) -> str:
+    if any(interval.label == "apart" for interval in open_ones):
+        return "apart"
+    return open_ones[-1].label if open_ones else rest

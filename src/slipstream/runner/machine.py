@@ -1,0 +1,101 @@
+"""The machine as the parent process sees it: cores, memory, container limits, disk, GPUs. Imports no torch and
+never fails: what cannot be read is unknown."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import shutil
+import sys
+from pathlib import Path
+
+import psutil
+
+from slipstream import __version__
+from slipstream.records import Environment
+from slipstream.runner.container import Limits, read_limits
+from slipstream.runner.disk import read_disk_kind
+from slipstream.runner.gpu import load_nvml, read_gpus
+
+
+def read_environment(cwd: str | Path, root: Path = Path("/")) -> Environment:
+    limits = read_limits(root)
+    logical = psutil.cpu_count(logical=True) or os.cpu_count() or 1
+    shm_bytes, shm_free_bytes = _read_shared_memory(root)
+    memory_bytes = psutil.virtual_memory().total
+    limit_bytes = limits.memory_bytes
+    return Environment(
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        python=platform.python_version(),
+        slipstream=__version__,
+        cpu=read_cpu_name(root),
+        num_cores=psutil.cpu_count(logical=False) or logical,
+        num_logical=logical,
+        num_usable=count_usable(logical, _count_affine(), limits),
+        memory_bytes=memory_bytes,
+        # A limit above what the machine has limits nothing.
+        memory_limit_bytes=limit_bytes if limit_bytes is not None and limit_bytes < memory_bytes else None,
+        shm_bytes=shm_bytes,
+        shm_free_bytes=shm_free_bytes,
+        disk_kind=read_disk_kind(Path(cwd).resolve(), root),
+        load=_read_load(),
+        gpus=read_gpus(load_nvml()),
+    )
+
+
+def count_usable(num_logical: int, num_affine: int | None, limits: Limits) -> float:
+    """Cores that this process may really use: the strictest of the machine, the affinity and the quota."""
+    known = [float(num_logical)]
+    if num_affine:
+        known.append(float(num_affine))
+    if limits.cores is not None:
+        known.append(limits.cores)
+    return min(known)
+
+
+def read_cpu_name(root: Path = Path("/")) -> str:
+    # Linux alone has this file; on ARM it may lack the name.
+    with contextlib.suppress(OSError):
+        for line in (root / "proc/cpuinfo").read_text(errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() in ("model name", "Model", "cpu model") and value.strip():
+                return " ".join(value.split())
+    if sys.platform == "darwin":
+        return _read_sysctl("machdep.cpu.brand_string") or platform.machine()
+    return platform.processor() or platform.machine() or "unknown"
+
+
+def _read_sysctl(name: str) -> str:
+    import subprocess
+
+    try:
+        answer = subprocess.run(
+            ["/usr/sbin/sysctl", "-n", name], capture_output=True, text=True, timeout=5, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return answer.stdout.strip()
+
+
+def _count_affine() -> int | None:
+    try:
+        return len(psutil.Process().cpu_affinity() or []) or None
+    except (AttributeError, OSError, psutil.Error):  # macOS has no affinity
+        return None
+
+
+def _read_shared_memory(root: Path) -> tuple[int | None, int | None]:
+    """Where loader workers hand tensors over on Linux; other systems have no such directory."""
+    try:
+        usage = shutil.disk_usage(root / "dev/shm")
+    except OSError:
+        return None, None
+    return usage.total, usage.free
+
+
+def _read_load() -> float:
+    try:
+        return float(psutil.getloadavg()[0])
+    except (AttributeError, OSError):
+        return 0.0

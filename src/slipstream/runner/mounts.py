@@ -1,0 +1,128 @@
+"""System calls for a view of the file system of one's own: namespaces, mounts, capabilities. Linux only; no policy."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+from typing import Final
+
+CLONE_NEWNS: Final = 0x00020000
+CLONE_NEWUSER: Final = 0x10000000
+_MS_BIND: Final = 4096
+_MS_REC: Final = 16384
+_MS_PRIVATE: Final = 1 << 18
+_MNT_DETACH: Final = 2
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_CHILD_SUBREAPER: Final = 36
+_CAPABILITY_VERSION: Final = 0x20080522
+_SYS_PIVOT_ROOT: Final = {"x86_64": 155, "aarch64": 41, "riscv64": 41, "ppc64le": 203, "s390x": 217}
+
+# Nothing a script wants to keep is written here, and an overlay of them would not work or not be the same thing.
+_SPECIAL_KINDS: Final = {
+    "autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "efivarfs",
+    "fusectl", "hugetlbfs", "mqueue", "nsfs", "proc", "pstore", "ramfs", "rpc_pipefs", "securityfs", "squashfs",
+    "sysfs", "tracefs",
+}  # fmt: skip
+
+
+class Mount:
+    """One line of /proc/self/mountinfo."""
+
+    def __init__(self, line: str) -> None:
+        fields = line.split(" ")
+        separator = fields.index("-")
+        self.path = fields[4].encode().decode("unicode_escape").encode("latin-1").decode("utf-8", "surrogateescape")
+        self.is_read_only = "ro" in fields[5].split(",")
+        self.kind = fields[separator + 1]
+
+    @property
+    def is_special(self) -> bool:
+        return self.kind in _SPECIAL_KINDS
+
+
+def mounts() -> list[Mount]:
+    """What is mounted and visible, parents before children."""
+    last: dict[str, Mount] = {}
+    for line in Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines():
+        mount = Mount(line)
+        last.pop(mount.path, None)  # mounted over
+        last[mount.path] = mount
+    return sorted(last.values(), key=lambda mount: (mount.path != "/", mount.path.count("/"), mount.path))
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def enter_namespaces(*, own_user: bool) -> None:
+    """A mount namespace of our own; with `own_user` in a user namespace where the user keeps their ids."""
+    uid, gid = os.geteuid(), os.getegid()
+    _check(_libc().unshare(CLONE_NEWNS | (CLONE_NEWUSER if own_user else 0)), "unshare")
+    if own_user:
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
+        Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
+    _check(_libc().mount(b"none", b"/", None, ctypes.c_ulong(_MS_REC | _MS_PRIVATE), None), "make mounts private")
+
+
+def bind(source: str, target: str) -> None:
+    flags = ctypes.c_ulong(_MS_BIND | _MS_REC)
+    _check(_libc().mount(os.fsencode(source), os.fsencode(target), None, flags, None), f"bind {target}")
+
+
+def mount_overlay(lower: str, layer: str, target: str, *, own_user: bool) -> None:
+    """`layer` holds the directories u (what was written) and w. Paths go to the kernel as descriptors and relative
+    names, because its option string has no escape that every version understands."""
+    here = os.open(".", os.O_PATH | os.O_DIRECTORY)
+    low = os.open(lower, os.O_PATH | os.O_DIRECTORY)
+    try:
+        os.chdir(layer)
+        # Without privileges the kernel can neither use its own attributes nor rename directories that lie below.
+        extra = "userxattr" if own_user else "redirect_dir=on"
+        options = f"lowerdir=/proc/self/fd/{low},upperdir=u,workdir=w,{extra}".encode()
+        _check(_libc().mount(b"slipstream", os.fsencode(target), b"overlay", 0, options), f"overlay {target}")
+    finally:
+        os.fchdir(here)
+        os.close(here)
+        os.close(low)
+
+
+def mount_memory(target: str) -> None:
+    _check(_libc().mount(b"slipstream", os.fsencode(target), b"tmpfs", 0, None), f"tmpfs {target}")
+
+
+def change_root(root: str) -> None:
+    """Makes `root` the root directory of this process and lets go of the old one."""
+    number = _SYS_PIVOT_ROOT.get(os.uname().machine)
+    os.chdir(root)
+    if number is not None and _libc().syscall(ctypes.c_long(number), b".", b".") == 0:
+        _check(_libc().umount2(b".", _MNT_DETACH), "umount the old root")
+    else:
+        os.chroot(".")
+    os.chdir("/")
+
+
+def drop_capabilities() -> None:
+    """Those of the new user namespace: a script must not be able to read what its user could not."""
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
+    data = (ctypes.c_uint32 * 6)()
+    _check(_libc().capset(ctypes.byref(header), ctypes.byref(data)), "capset")
+
+
+def die_with_parent(signal_number: int) -> None:
+    _libc().prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal_number), 0, 0, 0)
+
+
+def adopt_orphans(*, wanted: bool) -> bool:
+    """Whether grandchildren whose parent dies become ours, so that we can see and end them."""
+    try:
+        return bool(_libc().prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(wanted), 0, 0, 0) == 0)
+    except (OSError, AttributeError):
+        return False

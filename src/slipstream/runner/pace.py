@@ -1,0 +1,48 @@
+"""Counting steps while they happen, for progress and for the schedule. The session's steps are found afterwards, with
+the whole ride in view (loop.py); this is allowed to be off by a few."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+
+class Pace:
+    def __init__(self) -> None:
+        self.num_steps = 0
+        self.samples = 0
+        self.learnt_from: Counter[int] = Counter()  # loader to the number of its batches that led to a backward pass
+        self._updates: Counter[int] = Counter()
+        self._last_loader = -1
+        self._pending_samples = 0
+        self._has_backward = False
+
+    def see(self, kind: str, ident: int, samples: int) -> bool:
+        """True when the event closed a step."""
+        if kind == "input":
+            self._last_loader = ident
+            self._pending_samples += samples
+            return False
+        if kind == "backward":
+            if not self._has_backward:
+                self._has_backward = True
+                self.learnt_from.clear()
+            if self._last_loader >= 0:
+                self.learnt_from[self._last_loader] += 1
+            return not self._updates and self._close()
+        if kind == "optimizer":
+            self._updates[ident] += 1
+            return ident == self._rarest() and self._close()
+        if kind == "forward" and not self._has_backward:
+            if self._last_loader >= 0:
+                self.learnt_from[self._last_loader] += 1
+            return self._close()
+        return False
+
+    def _rarest(self) -> int:
+        return min(self._updates, key=lambda ident: (self._updates[ident], -ident))
+
+    def _close(self) -> bool:
+        self.num_steps += 1
+        self.samples += self._pending_samples
+        self._pending_samples = 0
+        return True

@@ -1,0 +1,206 @@
+"""Listens to the seams of one process and passes on what they emit. Counts as it goes; judges nothing."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from slipstream.clock.device import DeviceClock, NoDevice
+from slipstream.clock.host import Clock, HostClock
+from slipstream.records import (
+    Boarded,
+    Event,
+    EventKind,
+    Fetch,
+    Loader,
+    Memory,
+    Message,
+    Met,
+    Model,
+    Optimizer,
+    Seen,
+    Site,
+    StackCount,
+    Told,
+)
+from slipstream.runner.pace import Pace
+from slipstream.seams.listener import Token
+
+_MARKED = ("iterator", "input", "transfer", "forward", "backward", "optimizer")
+
+
+class Sink(Protocol):
+    def write(self, message: Message) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Recorder:
+    """One riding process. Without a sink it only counts (`run`)."""
+
+    def __init__(self, sink: Sink | None, clock: Clock | None = None) -> None:
+        self._sink = sink
+        self.clock: Clock = clock or HostClock()
+        self.device: DeviceClock = NoDevice()
+        self.phase = "start"
+        self.thread = threading.get_ident()
+        self.pace = Pace()
+        self.role = "rider"
+        self.worker = -1
+        self.loader_of_worker: Callable[[], int] = lambda: -1
+        self.on_pulse: Callable[[], None] | None = None
+        self.on_step: Callable[[], None] | None = None
+        self._raw: deque[tuple[Any, ...]] = deque()
+        self._fetches: deque[Fetch] = deque()
+        self._memory: deque[Memory] = deque()
+        self._places: dict[Site, int] = {}
+        self._noted: set[str] = set()
+        self._writing = threading.Lock()
+        self._learners: set[int] = set()
+        self._is_evaluating = False
+        self.subjects: dict[tuple[type, int], Loader | Model | Optimizer] = {}
+
+    # --- what seams call ------------------------------------------------------------------------------------------
+
+    def enter(self, phase: str, count_cpu: bool = False) -> Token | None:
+        if threading.get_ident() != self.thread:
+            if phase not in ("backward", "optimizer"):
+                return None
+            self.thread = threading.get_ident()  # the script trains in this thread
+        token = Token(
+            self.phase,
+            self.clock.now_ns(),
+            self.clock.cpu_ns() if count_cpu and self._sink is not None else 0,
+            self.device.mark(),
+        )
+        self.phase = phase
+        return token
+
+    def leave(self, token: Token | None, kind: EventKind, ident: int, **facts: Any) -> None:
+        if token is None:
+            return
+        self.phase = "other" if token.phase == "start" else token.phase
+        if self._sink is not None:
+            end_ns = self.clock.now_ns()
+            if token.cpu_ns:
+                facts["cpu_ns"] = self.clock.cpu_ns() - token.cpu_ns
+            mark = self.device.mark() if kind in _MARKED else None
+            self._raw.append((kind, ident, token.start_ns, end_ns, facts, token.mark, mark))
+        self._watch_mode(kind, ident, facts)
+        if self.pace.see(kind, ident, facts.get("samples", 0)) and self.on_step is not None:
+            self.on_step()
+
+    def _watch_mode(self, kind: EventKind, ident: int, facts: dict[str, Any]) -> None:
+        if kind == "forward":
+            if facts["training"]:
+                self._learners.add(ident)
+            self._is_evaluating = not facts["training"] and ident in self._learners
+        elif kind == "backward":
+            self._is_evaluating = False
+
+    def sampled_phase(self) -> str:
+        """The phase, as far as it can be told while it runs: for the stack sampler."""
+        return "evaluation" if self._is_evaluating else self.phase
+
+    def abandon(self, token: Token | None) -> None:
+        if token is not None:
+            self.phase = token.phase
+
+    def pulse(self) -> None:
+        if self.on_pulse is not None:
+            self.on_pulse()
+
+    def meet(self, subject: Loader | Model | Optimizer) -> None:
+        self.subjects[(type(subject), subject.ident)] = subject
+        if isinstance(subject, Loader):
+            self.write(Met(loader=subject))
+        elif isinstance(subject, Model):
+            self.write(Met(model=subject))
+        else:
+            self.write(Met(optimizer=subject))
+
+    def place(self, site: Site | None) -> int:
+        if site is None:
+            return -1
+        ident = self._places.get(site)
+        if ident is None:
+            ident = self._places[site] = len(self._places)
+            self.write(Met(site=site, site_ident=ident))
+        return ident
+
+    def note(self, sentence: str) -> None:
+        if sentence not in self._noted:
+            self._noted.add(sentence)
+            self.write(Told(note=sentence))
+
+    # --- batches built by the dataset -----------------------------------------------------------------------------
+
+    def begin_fetch(self) -> tuple[int, int]:
+        return self.clock.now_ns(), self.clock.cpu_ns()
+
+    def end_fetch(self, token: tuple[int, int], num_samples: int) -> None:
+        if self._sink is not None:
+            start_ns, cpu_ns = token
+            wall_ns = self.clock.now_ns() - start_ns
+            spent_ns = self.clock.cpu_ns() - cpu_ns
+            self._fetches.append(Fetch(self.loader_of_worker(), self.worker, start_ns, wall_ns, spent_ns, num_samples))
+
+    def remember(self, memory: Memory) -> None:
+        self._memory.append(memory)
+
+    # --- processes --------------------------------------------------------------------------------------------------
+
+    def board(self, role: str) -> None:
+        self.role = role
+        self.write(Boarded(process=os.getpid(), role=role, time_ns=self.clock.now_ns()))
+
+    def forget(self) -> None:
+        """In a forked child: what the parent had not yet written is the parent's to write."""
+        self._raw.clear()
+        self._fetches.clear()
+        self._memory.clear()
+        self._writing = threading.Lock()
+        self.thread = threading.get_ident()
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def write(self, message: Message) -> None:
+        if self._sink is not None:
+            with self._writing:
+                self._sink.write(message)
+
+    def flush(self, stacks: list[StackCount] | None = None, is_last: bool = False) -> None:
+        """Writes what has gathered. Events whose device times are still to come wait for the next flush."""
+        self.device.collect()
+        seen = Seen(self._drain_events(is_last), _drain(self._fetches), stacks or [], _drain(self._memory))
+        if seen.events or seen.fetches or seen.stacks or seen.memory:
+            self.write(seen)
+
+    def close(self) -> None:
+        if self._sink is not None:
+            self._sink.close()
+
+    def _drain_events(self, is_last: bool) -> list[Event]:
+        events = []
+        while self._raw:
+            kind, ident, start_ns, end_ns, facts, first, last = self._raw[0]
+            if last is not None and last.at_ms is None and not is_last:
+                break
+            self._raw.popleft()
+            event = Event(kind, ident, start_ns, end_ns, **facts)
+            if first is not None and last is not None:
+                event = msgspec.structs.replace(event, device_start_ms=first.at_ms, device_end_ms=last.at_ms)
+            events.append(event)
+        return events
+
+
+def _drain(queue: deque[Any]) -> list[Any]:
+    items = []
+    while queue:
+        items.append(queue.popleft())
+    return items

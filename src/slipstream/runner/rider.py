@@ -1,0 +1,102 @@
+"""The process that runs the script for `check`: makes its view of the file system, boards, launches. Started by
+supervise with a ticket; everything it learns goes to the spool."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import msgspec
+
+from slipstream.records import Ending, Told
+from slipstream.runner import children, downloads, grace, mounts, overlay, redirect, trackers
+from slipstream.runner.launch import LaunchError, launch
+from slipstream.runner.ride import RideSettings, board
+from slipstream.runner.spool import Spool
+from slipstream.seams.arrival import Arrivals
+
+ENTRY = (
+    "import sys\n"
+    "if sys.path[:1] == ['']: del sys.path[0]\n"  # a module of the user's must not stand in for one of ours
+    "from slipstream.runner.rider import main\n"
+    "main(sys.argv[1])\n"
+)
+REFUSED = "refused"  # files in the spool directory, each with a sentence
+UNCOVERED = "uncovered"
+EXIT_REFUSED = 2
+EXIT_UNCOVERED = 70
+
+
+class Ticket(msgspec.Struct, frozen=True):
+    settings: RideSettings
+    scratch: str  # a directory for what trackers and redirected writers leave; gone after the ride
+    plan: overlay.Plan | None = None  # None: no overlay, redirect
+    count_loopback: bool = False  # tests: a server on this machine is a remote one
+
+
+def main(ticket_path: str) -> None:
+    ticket = msgspec.json.decode(Path(ticket_path).read_bytes(), type=Ticket)
+    if sys.platform == "linux":
+        mounts.die_with_parent(signal.SIGTERM)
+    spool = Path(ticket.settings.spool)
+    is_covered = _enter_view(ticket, spool)
+    if not (getattr(sys.flags, "safe_path", False) or sys.flags.isolated):
+        sys.path.insert(0, "")  # launch puts the script's directory there
+    ride = board(ticket.settings)
+    trackers.silence(ride.arrivals, ticket.scratch)
+    if is_covered:
+        downloads.note_connections(spool, count_loopback=ticket.count_loopback)
+    else:
+        _redirect(ticket, ride.arrivals)
+    children.follow(ride)
+    grace.limit_stopping(ride)
+
+    def leave(ending: Ending) -> None:
+        children.unfollow(ride)
+        ride.leave(ending)
+
+    try:
+        launch(ticket.settings.script, leave)
+    except LaunchError as error:
+        (spool / REFUSED).write_text(str(error))
+        sys.exit(EXIT_REFUSED)
+
+
+def _enter_view(ticket: Ticket, spool: Path) -> bool:
+    """Whether the working directory is covered. What else is not covered is said in a note."""
+    if ticket.plan is None:
+        return False
+    cwd = os.getcwd()  # noqa: PTH109
+    try:
+        uncovered = overlay.enter(ticket.plan)
+    except OSError as error:  # half a view is none: the parent starts another rider without
+        (spool / UNCOVERED).write_text(str(error))
+        os._exit(EXIT_UNCOVERED)
+    if uncovered:
+        places = ", ".join(uncovered)
+        _tell(spool, Told(note=f"What the script writes below {places} is written for real: no overlay was possible."))
+    return not any(overlay.is_below(cwd, path) for path in uncovered)
+
+
+def _redirect(ticket: Ticket, arrivals: Arrivals) -> None:
+    spool = Path(ticket.settings.spool)
+    redirect.Redirect(Path(ticket.scratch)).install(arrivals)
+    os.environ.setdefault("WANDB_DIR", ticket.scratch)
+    own = threading.local()
+
+    def tell(path: str) -> None:
+        if not getattr(own, "busy", False):  # opening the spool is an opening too
+            own.busy = True
+            _tell(spool, Told(written=[path]))
+            own.busy = False
+
+    redirect.list_openings(tell, [ticket.scratch, ticket.settings.spool, *overlay.cache_directories()])
+
+
+def _tell(spool: Path, message: Told) -> None:
+    sink = Spool(spool)
+    sink.write(message)
+    sink.close()

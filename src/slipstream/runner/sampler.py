@@ -1,0 +1,133 @@
+"""A light stack sampler for one process: a thread that looks at the script's thread every few milliseconds and counts
+whose line it was on. Also carries out what has gathered, so that nothing is written from the script's own thread."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from types import CodeType, FrameType
+
+from slipstream.records import StackCount, Stage
+from slipstream.runner.recorder import Recorder
+from slipstream.runner.stage import expression_of, stage_of_code, stage_of_expression
+from slipstream.seams.place import is_user_code
+
+INTERVAL_S = 0.005
+_FLUSH_S = 0.5
+# The interpreter hands the lock over every 5 ms. Woken at once: it was free, C code was running without it. Woken one
+# such interval late: bytecode was running. Later still: C code that kept the lock.
+_PROMPT_S = 0.0025
+_BYTECODE_S = 0.009
+_MAX_DEPTH = 80
+
+Key = tuple[str, Stage, str, int, str, str, str, bool, int]
+
+
+class Sampler:
+    def __init__(self, recorder: Recorder, block: Callable[[], int]) -> None:
+        self._recorder = recorder
+        self._block = block
+        self._counts: Counter[Key] = Counter()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="slipstream-sampler", daemon=True)
+        self.collate_codes: set[CodeType] = set()
+        self.on_flush: Callable[[], None] = lambda: None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread and writes what is left."""
+        self._stop.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(timeout=2.0)
+        self.flush(is_last=True)
+
+    def flush(self, is_last: bool = False) -> None:
+        counts, self._counts = self._counts, Counter()
+        role = "worker" if self._recorder.role == "worker" else "main"
+        self._recorder.flush([StackCount(role, *key, count) for key, count in counts.items()], is_last)  # type: ignore[arg-type]
+
+    def _run(self) -> None:
+        try:
+            self._sample_for_ever()
+        except Exception as fault:  # a sampler that fails is only missed
+            self._recorder.note(f"the stack sampler stopped: {type(fault).__name__}: {fault}")
+
+    def _sample_for_ever(self) -> None:
+        flushed = time.monotonic()
+        while True:
+            before = time.monotonic()
+            if self._stop.wait(INTERVAL_S):
+                return
+            now = time.monotonic()
+            self._sample(now - before - INTERVAL_S)
+            if now - flushed > _FLUSH_S:
+                flushed = now
+                self.flush()
+                self.on_flush()
+
+    def _sample(self, late_s: float) -> None:
+        frame = sys._current_frames().get(self._recorder.thread)
+        if frame is not None:
+            is_bytecode = _PROMPT_S < late_s < _BYTECODE_S
+            phase = "input" if self._recorder.role == "worker" else self._recorder.sampled_phase()
+            self._counts[self._classify(frame, phase, not is_bytecode)] += 1
+
+    def _classify(self, leaf: FrameType, phase: str, in_call: bool) -> Key:
+        stage: Stage | None = None
+        frame: FrameType | None = leaf
+        user: FrameType | None = None
+        collating = False
+        for _ in range(_MAX_DEPTH):
+            if frame is None:
+                break
+            code = frame.f_code
+            if code.co_name == "_worker_loop" and self._recorder.role == "worker":
+                break  # below it, after a fork, lies the stack of the main process
+            if user is None and is_user_code(code.co_filename):
+                user = frame
+            elif user is None and stage is None:
+                stage = stage_of_code(code)
+            elif user is not None and stage_of_code(code) == "collate":
+                collating = True
+            if code in self.collate_codes:
+                collating = True
+            frame = frame.f_back
+        if collating and stage in (None, "compute"):
+            stage = "collate"
+        return self._key(leaf, user, stage, phase, in_call)
+
+    def _key(self, leaf: FrameType, user: FrameType | None, stage: Stage | None, phase: str, in_call: bool) -> Key:
+        file, line, function, expression = "", 0, "", ""
+        if user is not None:
+            file, line, function = user.f_code.co_filename, user.f_lineno, user.f_code.co_name
+            expression = expression_of(user)
+            if stage is None or (stage == "compute" and user is leaf):
+                stage = stage_of_expression(expression) or stage
+        if stage is None:
+            stage = _stage_by_phase(phase, user is leaf and not in_call)
+        name = leaf.f_code.co_filename.replace("\\", "/")
+        where = "/".join(name.rsplit("/", 2)[-2:])
+        return (
+            phase,
+            stage,
+            file,
+            line,
+            function,
+            expression,
+            f"{where}:{leaf.f_code.co_name}",
+            in_call,
+            self._block(),
+        )
+
+
+def _stage_by_phase(phase: str, is_own_bytecode: bool) -> Stage:
+    if phase == "input":
+        return "transform"
+    if phase in ("forward", "backward", "optimizer", "evaluation"):
+        return "compute"
+    return "python" if is_own_bytecode else "other"

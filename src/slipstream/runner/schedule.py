@@ -1,0 +1,206 @@
+"""What a checking rider does when: warm up, watch, empty the loader, hand out kept batches, watch again, dissect a
+step, stop. Says when a block ends; the recorder and the seams do the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from slipstream.records import Block, BlockEnded, BlockKind, Loader, Progress
+from slipstream.runner.kept import KeptBatches
+from slipstream.runner.recorder import Recorder
+from slipstream.seams.patch import Substitute
+from slipstream.seams.stop import StopRide
+
+_ROUNDS = 2
+
+
+class Schedule:
+    def __init__(self, recorder: Recorder, seconds: float, num_steps: int = 0, watch_only: bool = False) -> None:
+        self._recorder = recorder
+        self._clock = recorder.clock
+        self._seconds = seconds
+        self._asked_steps = num_steps
+        self._watch_only = watch_only  # a program that watches itself: nothing is replaced, nothing is stopped
+        self._kept = KeptBatches(recorder.clock)
+        self._state = "start"
+        self._round = 0
+        self._steps_in_state = 0
+        self._state_ns = self._clock.now_ns()
+        self._first_ns = 0  # when the first step was over: start-up does not count
+        self._last_step_ns = 0
+        self._recent_ns: list[int] = []
+        self._handed_out = 0
+        self._block = _open_block(0, "start", self._state_ns, self._clock.cpu_ns())
+        self.is_done = False
+        self.on_first_step: Callable[[], None] = lambda: None
+        self.on_block: Callable[[], None] = lambda: None
+        self.on_done: Callable[[], None] = lambda: None
+        self.probe_start: Callable[[], Any] = lambda: False  # true: a step is now under the profiler
+        self.probe_stop: Callable[[], Any] = lambda: None
+
+    @property
+    def block_index(self) -> int:
+        return self._block.index
+
+    # --- called by the recorder ----------------------------------------------------------------------------------
+
+    def on_step(self) -> None:
+        now = self._clock.now_ns()
+        if self._last_step_ns:
+            self._recent_ns = [*self._recent_ns[-7:], now - self._last_step_ns]
+        self._last_step_ns = now
+        self._steps_in_state += 1
+        if self._state == "start":
+            self._first_ns = now
+            self.on_first_step()
+            self._enter("warmup", "warmup")
+        elif not (self._watch_only and self._state == "watch") and self._is_over(now):
+            self._advance()
+
+    def on_pulse(self) -> None:
+        """A place where the script can be stopped."""
+        if self.is_done or (self._first_ns and self._clock.now_ns() - self._first_ns > 1.5e9 * self._seconds):
+            if not self.is_done:
+                self.finish()
+            raise StopRide
+
+    def supply(self, iterator: Any, loader: int) -> Substitute | None:
+        """A kept batch in place of a real one, while data are to be free."""
+        recorder = self._recorder
+        if self._state == "trial" and not self._kept.owes(iterator) and self._is_trained(loader):
+            self._drain(iterator, loader)
+        if not self._kept.owes(iterator):
+            return None
+        token = recorder.enter("input")
+        try:
+            batch, samples = self._kept.hand_out(iterator)
+        except StopIteration:
+            recorder.abandon(token)
+            raise
+        recorder.leave(token, "input", loader, samples=samples, kept=True)
+        self._handed_out += 1
+        return Substitute(batch)
+
+    def finish(self) -> None:
+        """The ride is over, for whatever reason: the last block ends here."""
+        if not self.is_done:
+            self.is_done = True
+            self._end_block()
+            self.on_done()
+
+    def progress(self) -> Progress:
+        elapsed = (self._clock.now_ns() - self._first_ns) / 1e9 if self._first_ns else 0.0
+        by_state = {"start": 0.0, "warmup": 0.05, "watch": 0.1, "trial": 0.4, "settle": 0.5, "dissect": 0.95}
+        share = by_state.get(self._state, 1.0) + 0.45 * max(self._round - 1, 0)
+        return Progress(
+            num_steps=self._recorder.pace.num_steps,
+            block=self._block.kind,
+            step_ms=self._step_ns() / 1e6,
+            share=min(1.0, max(share, elapsed / (1.5 * self._seconds))),
+        )
+
+    # --- the plan --------------------------------------------------------------------------------------------------
+
+    def _is_over(self, now: int) -> bool:
+        elapsed_s = (now - self._state_ns) / 1e9
+        steps = self._steps_in_state
+        if self._state == "warmup":
+            return (steps >= 3 and elapsed_s >= 1.0) or steps >= 30 or elapsed_s > 0.1 * self._seconds
+        if self._state == "watch":
+            enough = steps >= self._watch_steps()
+            return enough or (elapsed_s > 0.3 * self._seconds and steps >= 3)
+        if self._state == "trial":
+            enough = self._handed_out >= self._trial_steps() and not self._kept.credit()
+            return enough or elapsed_s > 0.3 * self._seconds
+        if self._state == "settle":
+            return steps >= self._buffered() + 2 or elapsed_s > 0.1 * self._seconds
+        return True
+
+    def _advance(self) -> None:
+        state = self._state
+        if state in ("warmup", "settle"):
+            self._round += 1
+            self._enter("watch", "watch")
+        elif state == "watch" and self._recorder.pace.learnt_from:
+            self._handed_out = 0
+            self._enter("trial", None)
+        elif (state == "trial" and self._round < _ROUNDS) or (state == "watch" and self._round < _ROUNDS and self._steps_in_state < self._watch_steps()):
+            self._enter("settle", "warmup")
+        elif state == "dissect":
+            self.probe_stop()
+            self.finish()
+        elif self.probe_start():
+            self._enter("dissect", "dissect")
+        else:
+            self.finish()
+
+    def _watch_steps(self) -> int:
+        if self._asked_steps:
+            return max(1, -(-self._asked_steps // _ROUNDS))
+        return _clamp(int(0.2 * self._seconds * 1e9 / self._step_ns()), 5, 150)
+
+    def _trial_steps(self) -> int:
+        return _clamp(int(0.06 * self._seconds * 1e9 / self._step_ns()), 5, 30)
+
+    def _step_ns(self) -> int:
+        recent = sorted(self._recent_ns)
+        return max(1, recent[len(recent) // 2]) if recent else 10**9
+
+    def _enter(self, state: str, block: BlockKind | None) -> None:
+        self._state = state
+        self._state_ns = self._clock.now_ns()
+        self._steps_in_state = 0
+        if block is not None:
+            self._begin_block(block)
+
+    # --- draining ---------------------------------------------------------------------------------------------------
+
+    def _drain(self, iterator: Any, loader: int) -> None:
+        buffered = self._buffered(loader)
+        late_ns = self._clock.now_ns() + int(0.15e9 * self._seconds)
+        self._begin_block("drain")
+        token = self._recorder.enter("input")
+        wanted = self._trial_steps() + buffered
+        times = self._kept.drain(iterator, wanted, lambda: self._clock.now_ns() > late_ns)
+        self._recorder.abandon(token)
+        usable = times[buffered:] if len(times) >= buffered + 3 else []
+        self._block = msgspec.structs.replace(self._block, batch_ns=usable, loader=loader)
+        self._begin_block("kept")
+
+    def _is_trained(self, loader: int) -> bool:
+        learnt = self._recorder.pace.learnt_from
+        return learnt[loader] * 10 >= max(learnt.values(), default=1)
+
+    def _buffered(self, loader: int | None = None) -> int:
+        """Batches that may lie ready: they would be drained in no time."""
+        learnt = self._recorder.pace.learnt_from
+        ident = loader if loader is not None else (learnt.most_common(1)[0][0] if learnt else -1)
+        facts = self._recorder.subjects.get((Loader, ident))
+        if not isinstance(facts, Loader) or not facts.num_workers:
+            return 0
+        return facts.num_workers * (facts.prefetch_factor or 2)
+
+    # --- blocks ----------------------------------------------------------------------------------------------------
+
+    def _begin_block(self, kind: BlockKind) -> None:
+        self._end_block()
+        self._block = _open_block(self._block.index + 1, kind, self._clock.now_ns(), self._clock.cpu_ns())
+
+    def _end_block(self) -> None:
+        block = msgspec.structs.replace(
+            self._block, end_ns=self._clock.now_ns(), cpu_ns=self._clock.cpu_ns() - self._block.cpu_ns
+        )
+        self._recorder.write(BlockEnded(block))
+        if block.kind in ("warmup", "watch"):
+            self.on_block()
+
+
+def _open_block(index: int, kind: BlockKind, start_ns: int, cpu_ns: int) -> Block:
+    return Block(index=index, kind=kind, start_ns=start_ns, end_ns=start_ns, cpu_ns=cpu_ns)
+
+
+def _clamp(value: int, low: int, high: int) -> int:
+    return max(low, min(high, value))

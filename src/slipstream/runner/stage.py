@@ -1,0 +1,139 @@
+"""What a sampled stack was busy with: a stage, from the library frames below the user's line and, where C code leaves
+no frame, from the expression on the line itself."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from types import CodeType, FrameType
+
+from slipstream.records import Stage
+
+# (end of the file's directory or name, function or "" for any) in order of precedence; matched from the leaf outwards
+_FRAMES: tuple[tuple[str, str, Stage], ...] = (
+    ("/multiprocessing/connection.py", "wait", "wait"),
+    ("/multiprocessing/connection.py", "_poll", "wait"),
+    ("/multiprocessing/connection.py", "poll", "wait"),
+    ("/selectors.py", "select", "wait"),
+    ("/threading.py", "wait", "wait"),
+    ("/threading.py", "join", "wait"),
+    ("/queue.py", "get", "wait"),
+    ("/multiprocessing/connection.py", "_recv", "wait"),
+    ("/multiprocessing/synchronize.py", "", "wait"),
+    ("/multiprocessing/popen_fork.py", "", "handover"),
+    ("/multiprocessing/", "", "handover"),
+    ("/torch/multiprocessing/", "", "handover"),
+    ("/torch/storage.py", "_share_filename_cpu_", "handover"),
+    ("/torch/storage.py", "_share_fd_cpu_", "handover"),
+    ("/torch/utils/data/_utils/pin_memory.py", "", "pin"),
+    ("/torch/utils/data/_utils/collate.py", "", "collate"),
+    ("/PIL/ImageFile.py", "", "decode"),
+    ("/PIL/Image.py", "open", "decode"),
+    ("/PIL/Image.py", "_decompression_bomb_check", "decode"),
+    ("ImagePlugin.py", "", "decode"),
+    ("/torchvision/io/", "", "decode"),
+    ("/torchcodec/", "", "decode"),
+    ("/imageio/", "", "decode"),
+    ("/skimage/io/", "", "decode"),
+    ("/soundfile.py", "", "decode"),
+    ("/librosa/core/audio.py", "", "decode"),
+    ("/torchaudio/", "load", "decode"),
+    ("/decord/", "", "decode"),
+    ("/gzip.py", "", "read"),
+    ("/zipfile.py", "", "read"),
+    ("/zipfile/", "", "read"),
+    ("/tarfile.py", "", "read"),
+    ("/lzma.py", "", "read"),
+    ("/bz2.py", "", "read"),
+    ("/numpy/lib/npyio.py", "", "read"),
+    ("/numpy/lib/_npyio_impl.py", "", "read"),
+    ("/numpy/lib/format.py", "", "read"),
+    ("/numpy/lib/_format_impl.py", "", "read"),
+    ("/torch/serialization.py", "load", "read"),
+    ("/torch/serialization.py", "_load", "read"),
+    ("/pathlib.py", "read_bytes", "read"),
+    ("/pathlib.py", "read_text", "read"),
+    ("/pathlib.py", "open", "read"),
+    ("/h5py/", "", "read"),
+    ("/zarr/", "", "read"),
+    ("/fsspec/", "", "read"),
+    ("/pandas/io/", "", "read"),
+    ("/torch/serialization.py", "save", "saving"),
+    ("/torch/serialization.py", "_save", "saving"),
+    ("/safetensors/torch.py", "save_file", "saving"),
+    ("/torch/_tensor_str.py", "", "logging"),
+    ("/logging/__init__.py", "", "logging"),
+    ("/torch/utils/tensorboard/", "", "logging"),
+    ("/tensorboardX/", "", "logging"),
+    ("/tqdm/", "", "logging"),
+    ("/wandb/", "", "logging"),
+    ("/mlflow/", "", "logging"),
+    ("/matplotlib/", "", "logging"),
+    ("/json/", "dump", "logging"),
+    ("/csv.py", "writerow", "logging"),
+    ("/torch/autograd/", "", "compute"),
+    ("/torch/nn/", "", "compute"),
+    ("/torch/optim/", "", "compute"),
+    ("/torch/_tensor.py", "backward", "compute"),
+)
+
+_EXPRESSIONS: tuple[tuple[re.Pattern[str], Stage], ...] = (
+    (re.compile(r"\btime\.sleep\(|\bsleep\("), "wait"),
+    (re.compile(r"\btorch\.save\(|save_file\(|save_pretrained\("), "saving"),
+    (re.compile(r"\bimread\(|\bimdecode\(|Image\.open\(|decode_\w+\(|read_image\("), "decode"),
+    (re.compile(r"\.(item|tolist|cpu|numpy)\(\)"), "sync"),
+    (re.compile(r"\bprint\(|\.(write|writerow|flush|info|debug|warning|add_scalar|log)\("), "logging"),
+    (
+        re.compile(
+            r"\bopen\(|\.(read|readline|readlines|read_bytes|read_text|readinto)\(|\b(np|numpy)\.(load|fromfile|loadtxt|genfromtxt)\("
+            r"|\btorch\.load\(|pickle\.loads?\(|read_(csv|parquet|json|feather)\("
+        ),
+        "read",
+    ),
+)
+_frame_stages: dict[CodeType, Stage | None] = {}
+
+
+def stage_of_code(code: CodeType) -> Stage | None:
+    """What a library function is for, where we know it."""
+    if code in _frame_stages:
+        return _frame_stages[code]
+    name = code.co_filename.replace("\\", "/")
+    found: Stage | None = None
+    for part, function, stage in _FRAMES:
+        if part in name and (not function or function == code.co_name):
+            found = stage
+            break
+    _frame_stages[code] = found
+    return found
+
+
+def stage_of_expression(expression: str) -> Stage | None:
+    return next((stage for pattern, stage in _EXPRESSIONS if pattern.search(expression)), None)
+
+
+_expressions: dict[tuple[CodeType, int], str] = {}
+
+
+def expression_of(frame: FrameType) -> str:
+    """The expression that the frame is evaluating, or its whole line before Python 3.11."""
+    key = (frame.f_code, frame.f_lasti)
+    known = _expressions.get(key)
+    if known is None:
+        known = _expressions[key] = _read_expression(frame)
+    return known
+
+
+def _read_expression(frame: FrameType) -> str:
+    code = frame.f_code
+    text = linecache.getline(code.co_filename, frame.f_lineno)
+    if not hasattr(code, "co_positions"):
+        return text.strip()
+    for position, where in enumerate(code.co_positions()):
+        if position == frame.f_lasti // 2:
+            line, end_line, column, end_column = where
+            if line is None or column is None or end_column is None or line != end_line:
+                break
+            whole = linecache.getline(code.co_filename, line).encode()
+            return whole[column:end_column].decode(errors="replace")
+    return text.strip()

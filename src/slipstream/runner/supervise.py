@@ -1,0 +1,247 @@
+"""The parent's side of `check`: starts the rider, relays its terminal, reads its messages, ends it if it must, and
+leaves nothing behind. Concludes nothing: it returns the session as it was seen."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from slipstream.records import Ended, Ending, Message, Progress, Seen, Session
+from slipstream.runner import downloads, overlay
+from slipstream.runner.assemble import assemble
+from slipstream.runner.gpu import GpuSampler
+from slipstream.runner.interrupts import Interrupts
+from slipstream.runner.launch import interpreter_flags
+from slipstream.runner.leftovers import no_leftovers
+from slipstream.runner.machine import read_environment
+from slipstream.runner.ride import RideSettings
+from slipstream.runner.rider import ENTRY, EXIT_REFUSED, EXIT_UNCOVERED, REFUSED, UNCOVERED, Ticket
+from slipstream.runner.room import Room
+from slipstream.runner.spool import SpoolReader
+from slipstream.runner.terminal import Terminal
+
+_POLL_S = 0.05
+_GRACE_S = 30.0  # beyond the asked time, before a rider that does not stop is interrupted
+_PATIENCE_S = 10.0  # between interrupting and killing
+_START_FACTOR = 10  # a script may take this many times the asked time to reach its first step
+_MOST_WRITTEN = 200
+
+
+class RefusalError(Exception):
+    """The command cannot be carried out: a sentence for the user, who did not get a ride."""
+
+
+class Line(Protocol):
+    """What is shown while the script rides."""
+
+    def take(self, progress: Progress) -> None: ...
+
+    def text(self, elapsed_s: float, width: int) -> str: ...
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What the user asked for."""
+
+    script: list[str]
+    num_steps: int = 0
+    seconds: float = 60.0
+    use_overlay: bool = True
+    count_loopback: bool = False  # tests: a download from this machine is one
+    least_kept_bytes: int = 1 << 20
+
+
+def supervise(order: Order, line: Line | None = None) -> Session:
+    """One ride from start to end."""
+    cwd = Path.cwd()
+    created = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    environment = read_environment(cwd)
+    with no_leftovers(), GpuSampler() as gpus:
+        ride = _ride_covered(order, line, cwd)
+        readings = gpus.stop()
+    session = assemble(
+        ride.messages,
+        command="check",
+        script=order.script,
+        cwd=str(cwd),
+        created=created,
+        environment=environment,
+        ending=ride.ending,
+    )
+    environment = msgspec.structs.replace(session.environment, readings=readings)
+    return msgspec.structs.replace(
+        session,
+        environment=environment,
+        notes=[*session.notes, *ride.notes],
+        written=_shorten(list(dict.fromkeys([*session.written, *ride.written])), cwd),
+    )
+
+
+class _Ride:
+    """One rider, watched from outside."""
+
+    def __init__(self, line: Line | None) -> None:
+        self.line = line
+        self.messages: list[tuple[int, Message]] = []
+        self.notes: list[str] = []
+        self.written: list[str] = []
+        self.ending = Ending("killed", 1, 0.0)
+        self.start_s = time.monotonic()
+        self.first_step_s: float | None = None
+        self.first_step_ns = 0  # since the epoch, as files have it
+        self.is_told_to_end = False
+        self.process = 0
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self.start_s
+
+    def take(self, messages: Iterator[tuple[int, Message]]) -> None:
+        for process, message in messages:
+            if isinstance(message, Progress) and self.line is not None:
+                self.line.take(message)
+            if self.first_step_s is None and _is_step(message):
+                self.first_step_s, self.first_step_ns = self.elapsed_s, time.time_ns()
+            self.messages.append((process, message))
+
+
+def _is_step(message: Message) -> bool:
+    if isinstance(message, Progress):
+        return message.num_steps > 0
+    return isinstance(message, Seen) and any(event.kind in ("backward", "optimizer") for event in message.events)
+
+
+def _ride_covered(order: Order, line: Line | None, cwd: Path) -> _Ride:
+    """Under an overlay if there can be one; otherwise, or if making it fails after all, without."""
+    parent, own_user, reason = overlay.probe() if order.use_overlay else (None, False, "--no-overlay")
+    if parent is not None:
+        ride = _ride_in_room(order, line, cwd, Room(parent), own_user=own_user)
+        if isinstance(ride, _Ride):
+            return ride
+        reason = ride
+    ride = _ride_in_room(order, line, cwd, Room(overlay.temporary_directory()), own_user=None)
+    assert isinstance(ride, _Ride)
+    ride.notes.append(
+        f"No throw-away file system ({reason}): checkpoints and logs of known libraries were redirected and"
+        " deleted; other files that the script wrote are real."
+    )
+    return ride
+
+
+def _ride_in_room(order: Order, line: Line | None, cwd: Path, room: Room, *, own_user: bool | None) -> _Ride | str:
+    """A string: the overlay could not be made, and why."""
+    ride = _Ride(line)
+    plan = None
+    try:
+        if own_user is not None:
+            through = [str(room.spool), str(room.scratch)]
+            kept = downloads.kept_downloads(cwd)
+            plan = overlay.prepare(room.layers, own_user=own_user, through=through, kept=kept)
+        settings = RideSettings(
+            mode="check", num_steps=order.num_steps, seconds=order.seconds, spool=str(room.spool), script=order.script
+        )
+        exit_code = _run(ride, Ticket(settings, str(room.scratch), plan, order.count_loopback), room)
+        if exit_code == EXIT_UNCOVERED and (room.spool / UNCOVERED).exists():
+            return (room.spool / UNCOVERED).read_text()
+        if exit_code == EXIT_REFUSED and (room.spool / REFUSED).exists():
+            raise RefusalError((room.spool / REFUSED).read_text())
+        ride.ending = _ending(ride, exit_code)
+        if plan is not None:
+            until_ns = ride.first_step_ns or time.time_ns()
+            ride.notes += downloads.keep_downloads(plan, cwd, room.spool, until_ns, order.least_kept_bytes)
+            ride.written += [path for path, _ in overlay.written(plan)]
+        return ride
+    finally:
+        if plan is not None:
+            overlay.clean_up(plan)
+        room.remove()
+
+
+def _run(ride: _Ride, ticket: Ticket, room: Room) -> int:
+    """Starts the rider and stays with it until it has ended. Returns what Popen calls the return code."""
+    ticket_path = room.spool / "ticket.json"
+    ticket_path.write_bytes(msgspec.json.encode(ticket))
+    reader = SpoolReader(room.spool)
+    command = [sys.executable, *interpreter_flags(), "-c", ENTRY, str(ticket_path)]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with Terminal() as terminal:
+        rider = subprocess.Popen(command, stdout=terminal.stdout, stderr=terminal.stderr)
+        ride.process = rider.pid
+        terminal.started()
+        try:
+            with Interrupts(rider) as interrupts:
+                while rider.poll() is None:
+                    terminal.pump(_POLL_S, rider.pid)
+                    ride.take(reader.read())
+                    interrupts.look()
+                    _mind_the_time(ride, interrupts, ticket.settings.seconds)
+                    if ride.line is not None:
+                        terminal.show(ride.line.text(ride.elapsed_s, terminal.width))
+                terminal.drain()
+                ride.take(reader.read())
+        finally:
+            _end(rider)
+    return rider.returncode
+
+
+def _end(rider: subprocess.Popen[bytes]) -> None:
+    if rider.poll() is None:
+        rider.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            rider.wait(_PATIENCE_S)
+        rider.kill()
+        rider.wait()
+
+
+def _mind_the_time(ride: _Ride, interrupts: Interrupts, seconds: float) -> None:
+    """A rider stops by itself; this is for one that cannot."""
+    if seconds <= 0:
+        return
+    if ride.first_step_s is None:
+        limit_s, what = _START_FACTOR * seconds, "it had reached no step"
+    else:
+        limit_s, what = ride.first_step_s + 2 * seconds + _GRACE_S, "it did not stop when asked to"
+    if ride.elapsed_s > limit_s and not ride.is_told_to_end:
+        ride.is_told_to_end = True
+        ride.notes.append(f"The script was interrupted after {ride.elapsed_s:.0f} s: {what}.")
+        interrupts.interrupt()
+    elif ride.elapsed_s > limit_s + _PATIENCE_S:
+        interrupts.kill()
+
+
+def _ending(ride: _Ride, return_code: int) -> Ending:
+    """What the rider said itself, unless it could not speak any more."""
+    said = [m.ending for process, m in ride.messages if isinstance(m, Ended) and process == ride.process]
+    if said and (return_code >= 0 or said[-1].reason == "interrupted"):
+        return said[-1]
+    if return_code < 0:
+        name = _signal_name(-return_code)
+        return Ending("killed", 128 - return_code, ride.elapsed_s, f"ended by {name}")
+    if return_code > 0:
+        return Ending("raised", return_code, ride.elapsed_s)
+    return Ending("finished" if ride.first_step_s is None else "stopped", 0, ride.elapsed_s)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _shorten(paths: list[str], cwd: Path) -> list[str]:
+    """As the user knows them: relative to where they are."""
+    names = [os.path.relpath(path, cwd) if overlay.is_below(path, str(cwd)) else path for path in paths]
+    if len(names) <= _MOST_WRITTEN:
+        return names
+    return [*names[:_MOST_WRITTEN], f"and {len(names) - _MOST_WRITTEN} more"]

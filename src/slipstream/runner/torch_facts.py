@@ -1,0 +1,148 @@
+"""What only the rider's process knows about torch: build, threads, fast units, switches. Read once torch is there.
+Never initialises a device by itself: a forked worker of a process that did could not use it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from slipstream.records import Environment, TorchFacts
+
+AMPERE = (8, 0)  # first with fast bfloat16 and TF32
+VOLTA = (7, 0)  # first with tensor cores for half precision
+
+
+def read_torch_facts(device: str = "") -> TorchFacts:
+    """`device` is where the model lives, as far as it is known: "cpu", "cuda:0", "" for not yet."""
+    accelerator = _read_accelerator()
+    kind = device.partition(":")[0] or (accelerator if _is_initialised(accelerator) else "cpu")
+    bf16, fp16, tf32 = _read_units(kind, device)
+    return TorchFacts(
+        version=str(torch.__version__),
+        cpu_capability=torch.backends.cpu.get_cpu_capability(),
+        num_threads=torch.get_num_threads(),
+        num_interop_threads=torch.get_num_interop_threads(),
+        accelerator=accelerator,
+        accelerator_build=str(torch.version.cuda or torch.version.hip or getattr(torch.version, "xpu", None) or ""),
+        device=device or "cpu",
+        has_fast_bf16=bf16,
+        has_fast_fp16=fp16,
+        has_tf32=tf32,
+        matmul_precision=_read_matmul_precision(),
+        cudnn_benchmark=torch.backends.cudnn.benchmark,
+        deterministic=torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic,
+        flush_denormal=_flushes_denormals(),
+        autocast_seen=_is_autocast_on(kind),
+    )
+
+
+def gpu_present_but_unused(environment: Environment, torch_facts: TorchFacts | None) -> str:
+    """One sentence where a GPU stands idle while the model lives on the CPU; "" where there is nothing to say."""
+    facts = torch_facts or environment.torch
+    if facts is None or facts.device.partition(":")[0] not in ("", "cpu"):
+        return ""
+    if environment.gpus and not facts.accelerator_build:
+        return (
+            f"The device is the CPU although a GPU is present ({environment.gpus[0].name}): "
+            f"this torch ({facts.version}) was built for the CPU only. Install a build for your GPU."
+        )
+    if environment.gpus and not facts.accelerator:
+        return (
+            f"The device is the CPU although a GPU is present ({environment.gpus[0].name}): torch cannot see it. "
+            "Look at the driver and at CUDA_VISIBLE_DEVICES."
+        )
+    if facts.accelerator:
+        name = environment.gpus[0].name if environment.gpus else facts.accelerator
+        return (
+            f"The device is the CPU although a GPU is present ({name}): move the model and its batches there, "
+            f'.to("{facts.accelerator}").'
+        )
+    return ""
+
+
+def _read_accelerator() -> str:
+    """Counting devices asks the driver (NVML for CUDA), which makes no context and leaves forks alone; MPS and XPU
+    know it from their build and driver."""
+    try:
+        found = torch.accelerator.current_accelerator()
+        if found is None:
+            return ""
+        if found.type == "cuda":
+            return "cuda" if _count_cuda() > 0 else ""
+        return found.type if torch.accelerator.is_available() else ""
+    except Exception:
+        return ""
+
+
+def _count_cuda() -> int:
+    if _is_initialised("cuda"):
+        return torch.cuda.device_count()
+    # device_count() may ask the CUDA runtime where NVML does not answer, and that breaks later forks.
+    count: int = torch.cuda._device_count_nvml() if not torch.version.hip else torch.cuda.device_count()
+    return max(count, 0)
+
+
+def _is_initialised(accelerator: str) -> bool:
+    if accelerator == "mps":
+        return True
+    module: Any = getattr(torch, accelerator, None) if accelerator else None
+    return bool(module is not None and hasattr(module, "is_initialized") and module.is_initialized())
+
+
+def _read_units(kind: str, device: str) -> tuple[bool, bool, bool]:
+    """Whether bfloat16, half and TF32 run on units of their own."""
+    if kind == "cuda":
+        return _read_cuda_units(device)
+    if kind == "mps":
+        return False, True, False
+    if kind == "xpu":
+        return True, True, True
+    return (
+        _has_cpu_unit("_is_avx512_bf16_supported", "_is_amx_tile_supported", names=("amx_bf16", "bf16")),
+        False,
+        False,
+    )
+
+
+def _read_cuda_units(device: str) -> tuple[bool, bool, bool]:
+    if not _is_initialised("cuda"):
+        return False, False, False
+    if torch.version.hip:
+        architecture = getattr(torch.cuda.get_device_properties(device or "cuda"), "gcnArchName", "")
+        matrix = architecture.startswith(("gfx908", "gfx90a", "gfx94", "gfx95", "gfx11", "gfx12"))
+        return matrix, matrix, architecture.startswith("gfx94")
+    capability = torch.cuda.get_device_capability(device or None)
+    return capability >= AMPERE, capability >= VOLTA, capability >= AMPERE
+
+
+def _has_cpu_unit(*questions: str, names: tuple[str, ...]) -> bool:
+    """torch's own questions are private and differ between releases, so each is asked only where it exists."""
+    for question in questions:
+        ask: Any = getattr(torch.cpu, question, None)
+        if ask is not None and ask():
+            return True
+    read: Any = getattr(torch.cpu, "get_capabilities", None)
+    known = read() if read is not None else {}
+    return any(bool(known.get(name)) for name in names)
+
+
+def _read_matmul_precision() -> str:
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:  # newer releases refuse to say where a script sets precision in the old and the new way
+        return "mixed"
+
+
+def _flushes_denormals() -> bool:
+    """Half of the smallest normal number is a denormal: it is zero where the calling thread flushes."""
+    # The script may have made another device the default: only the CPU is asked here.
+    smallest = torch.tensor(torch.finfo(torch.float32).tiny, dtype=torch.float32, device="cpu")
+    return bool((smallest / 2).item() == 0.0)
+
+
+def _is_autocast_on(kind: str) -> bool:
+    try:
+        return torch.is_autocast_enabled(kind)
+    except Exception:
+        return False

@@ -1,0 +1,144 @@
+"""Which events close a trip round the script's loop, and which belong to evaluation. Looks at the whole ride before
+it decides, since two optimizers at different rates or a loader that fetches ahead cannot be told from one step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from slipstream.records import Event
+
+_TRAINING_MARKS = ("backward", "optimizer")
+
+
+def top_level(events: Sequence[Event], kind: str) -> list[Event]:
+    """Events of a kind that do not lie inside another of the same kind."""
+    found: list[Event] = []
+    for event in events:
+        if event.kind == kind and not (found and event.start_ns < found[-1].end_ns):
+            found.append(event)
+    return found
+
+
+def closing_events(events: Sequence[Event]) -> list[Event]:
+    """The last doing of every trip: the (rarest) optimizer's step; without one, backward; without that, forward."""
+    updates = top_level(events, "optimizer")
+    if updates:
+        pace = pace_setters(events, updates)
+        return [event for event in updates if event.ident in pace]
+    return top_level(events, "backward") or _inference_closers(events)
+
+
+def _inference_closers(events: Sequence[Event]) -> list[Event]:
+    """One trip per batch where there is a loader, per call of the model where there is none."""
+    forwards = top_level(events, "forward")
+    inputs = [event for event in events if event.kind == "input"]
+    if not inputs or not forwards:
+        return forwards
+    closers: list[Event] = []
+    for forward in forwards:
+        arrived = any(closers[-1].end_ns <= e.start_ns < forward.start_ns for e in inputs) if closers else True
+        if arrived:
+            closers.append(forward)
+        else:
+            closers[-1] = forward
+    return closers
+
+
+def pace_setters(events: Sequence[Event], updates: Sequence[Event]) -> set[int]:
+    """One optimizer per group of optimizers that are in use at the same time: the one that steps most rarely; among
+    equals the one after which a new batch is asked for, or else the last of the cycle."""
+    groups = _simultaneous(updates)
+    chosen = set()
+    for group in groups:
+        counts = Counter(event.ident for event in updates if event.ident in group)
+        fewest = min(counts.values())
+        rarest = [ident for ident in counts if counts[ident] <= max(fewest + 1, fewest * 1.02)]
+        chosen.add(rarest[0] if len(rarest) == 1 else _last_of_cycle(events, updates, rarest))
+    return chosen
+
+
+def _simultaneous(updates: Sequence[Event]) -> list[set[int]]:
+    spans: dict[int, tuple[int, int]] = {}
+    for event in updates:
+        first, _ = spans.get(event.ident, (event.start_ns, 0))
+        spans[event.ident] = (first, event.end_ns)
+    groups: list[tuple[set[int], int]] = []
+    for ident, (first, last) in sorted(spans.items(), key=lambda item: item[1]):
+        if groups and first < groups[-1][1]:
+            members, end = groups[-1]
+            groups[-1] = (members | {ident}, max(end, last))
+        else:
+            groups.append(({ident}, last))
+    return [members for members, _ in groups]
+
+
+def _last_of_cycle(events: Sequence[Event], updates: Sequence[Event], candidates: Sequence[int]) -> int:
+    followed: Counter[int] = Counter()
+    last = -1
+    for event in events:
+        if event.kind == "optimizer" and event.ident in candidates:
+            last = event.ident
+        elif event.kind == "input" and last >= 0:
+            followed[last] += 1
+            last = -1
+    if followed:
+        return followed.most_common(1)[0][0]
+    order = list(dict.fromkeys(event.ident for event in updates if event.ident in candidates))
+    return order[-1]
+
+
+def training_loaders(events: Sequence[Event]) -> set[int]:
+    """Loaders whose batches are learnt from: backward runs about as often as they are asked."""
+    asked: Counter[int] = Counter()
+    learnt: Counter[int] = Counter()
+    since: list[int] = []
+    for event in events:
+        if event.kind == "input":
+            asked[event.ident] += 1
+            if since and event.ident in since:
+                since = []
+            since.append(event.ident)
+        elif event.kind == "backward" and since:
+            for ident in set(since):
+                learnt[ident] += since.count(ident)
+            since = []
+    if not learnt:
+        return set(asked)
+    return {ident for ident in asked if learnt[ident] >= 0.5 * asked[ident]} or {learnt.most_common(1)[0][0]}
+
+
+def evaluation_spans(events: Sequence[Event]) -> list[tuple[int, int, list[Event]]]:
+    """Stretches in which the script evaluates: start, end and the events inside."""
+    if not any(event.kind == "backward" or event.kind == "optimizer" for event in events):
+        return []
+    trains = training_loaders(events)
+    learners = {event.ident for event in events if event.kind == "forward" and event.training and event.grad}
+    spans: list[tuple[int, int, list[Event]]] = []
+    inside: list[Event] = []
+    start = last_end = 0
+    for event in events:
+        verdict = _judge(event, trains, learners, bool(inside))
+        if verdict == "evaluation":
+            if not inside:
+                start = event.start_ns if event.kind != "forward" else max(last_end, 0) or event.start_ns
+            inside.append(event)
+        elif verdict == "training" and inside:
+            spans.append((start, event.start_ns, inside))
+            inside = []
+        last_end = max(last_end, event.end_ns)
+    if inside:
+        spans.append((start, max(event.end_ns for event in inside), inside))
+    return spans
+
+
+def _judge(event: Event, trains: set[int], learners: set[int], is_inside: bool) -> str:
+    if event.kind in ("input", "iterator"):
+        return "training" if event.ident in trains else "evaluation"
+    if event.kind in _TRAINING_MARKS:
+        return "training"
+    if event.kind == "forward":
+        if event.ident in learners and not event.training:
+            return "evaluation"
+        return "evaluation" if is_inside and not (event.grad and event.training) else "training"
+    return "neither"

@@ -1,0 +1,22 @@
+"""The ride of `run`: in this process, watch only. Adds one line on stderr at the very end, and nothing else."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import sys
+
+from slipstream.runner.launch import launch
+from slipstream.runner.ride import RideSettings, board
+
+
+def run_watched(script: list[str]) -> None:
+    ride = board(RideSettings(mode="run", num_steps=0, seconds=0.0, script=script))
+
+    def say() -> None:
+        with contextlib.suppress(Exception):
+            if line := ride.summary_line():
+                print(line, file=sys.__stderr__, flush=True)
+
+    atexit.register(say)  # the first registered runs last: after everything that the script says
+    launch(script, ride.leave)

@@ -1,0 +1,75 @@
+"""Acts on modules as they are imported, so that seams arrive with torch and never before it.
+Imports nothing by itself and leaves module, spec and loader as they would have been."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+Callback = Callable[[ModuleType], None]
+
+
+class Arrivals(importlib.abc.MetaPathFinder):
+    """A finder that finds nothing itself: it lets the others find, and is told when the module has run."""
+
+    def __init__(self) -> None:
+        self._callbacks: dict[str, list[Callback]] = {}
+
+    def when_imported(self, name: str, callback: Callback) -> None:
+        """Calls back with the module: at once if it is imported already, else right after its own code ran."""
+        module = sys.modules.get(name)
+        if module is not None and not _is_being_imported(module):
+            callback(module)
+            return
+        self._callbacks.setdefault(name, []).append(callback)
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
+
+    def close(self) -> None:
+        self._callbacks.clear()
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name not in self._callbacks:
+            return None
+        for finder in sys.meta_path:
+            if finder is self or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                self._listen(spec)
+                return spec
+        return None
+
+    def _listen(self, spec: importlib.machinery.ModuleSpec) -> None:
+        loader: Any = spec.loader
+        execute = getattr(loader, "exec_module", None)
+        if execute is None:
+            return
+
+        def exec_module(module: ModuleType) -> None:
+            del loader.exec_module  # the loader is its plain self again before the module's first line
+            execute(module)
+            self._announce(spec.name, module)
+
+        try:
+            loader.exec_module = exec_module
+        except AttributeError:  # a loader that takes no attributes: its module stays unwatched
+            return
+
+    def _announce(self, name: str, module: ModuleType) -> None:
+        for callback in self._callbacks.pop(name, []):
+            callback(module)
+        if not self._callbacks and self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+
+def _is_being_imported(module: ModuleType) -> bool:
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))

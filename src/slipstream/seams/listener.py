@@ -1,0 +1,43 @@
+"""What a seam needs from whoever listens. Seams emit; listeners decide."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+from slipstream.clock.device import DeviceMark
+from slipstream.records import EventKind, Loader, Model, Optimizer, Site
+
+
+class Token(NamedTuple):
+    """What was there when a passage was entered."""
+
+    phase: str  # to be restored
+    start_ns: int
+    cpu_ns: int
+    mark: DeviceMark | None
+
+
+class Listener(Protocol):
+    phase: str  # the phase that the script's thread is in now; the stack sampler reads it
+
+    def enter(self, phase: str, count_cpu: bool = False) -> Token | None:
+        """None: not the script's own thread; nothing will be recorded."""
+        ...
+
+    def leave(self, token: Token | None, kind: EventKind, ident: int, **facts: Any) -> None: ...
+
+    def abandon(self, token: Token | None) -> None:
+        """The passage ended in an exception of the script's own."""
+        ...
+
+    def pulse(self) -> None:
+        """A place where the script may be stopped."""
+        ...
+
+    def meet(self, subject: Loader | Model | Optimizer) -> None: ...
+
+    def place(self, site: Site | None) -> int:
+        """The index of a site in the session's table."""
+        ...
+
+    def note(self, sentence: str) -> None: ...

@@ -1,0 +1,219 @@
+"""The loader seam: iterators made, batches asked for, batches built (here or in workers).
+Wrappers and subclasses that keep their own iterator come through as well, since every batch leaves by `__next__`."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable
+from types import CodeType
+from typing import Any, Protocol
+
+import torch.utils.data
+from torch.utils.data import DataLoader
+from torch.utils.data._utils import fetch, worker
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from slipstream.records import Loader, Site
+from slipstream.seams.batch import count_bytes, count_samples, describe_tensors
+from slipstream.seams.listener import Listener, Token
+from slipstream.seams.patch import Patches, Substitute
+from slipstream.seams.place import current_site, site_of_code
+
+# Asked before every real batch; a Substitute is handed to the script instead. May raise StopIteration.
+Supply = Callable[[Any, int], Substitute | None]
+_HUGE = 10**9  # samplers that pretend to be endless
+
+
+class LoaderSeam:
+    def __init__(self, listener: Listener, supply: Supply | None = None, look_for_bytes: bool = False) -> None:
+        self._listener = listener
+        self._supply = supply
+        self._look_for_bytes = look_for_bytes
+        self._counter = itertools.count()
+        self._sites: weakref.WeakKeyDictionary[Any, Site | None] = weakref.WeakKeyDictionary()
+        self._dataset_sites: dict[int, Site] = {}
+        self._idents: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # loaders and iterators
+        self._facts: dict[int, Loader] = {}
+        self.collate_codes: set[CodeType] = set()  # functions that build batches, for the stack sampler
+        self.current = -1  # the loader that was iterated last; forked workers inherit it
+        self.framework_site: Site | None = None  # where a framework was told how to build loaders
+        self.on_new_loader: Callable[[], None] = lambda: None
+
+    def install(self, patches: Patches) -> None:
+        patches.around(DataLoader, "__init__", "loader.init", self._before_init, self._after_init)
+        patches.around(
+            DataLoader, "__iter__", "loader.iter", self._before_iter, self._after_iter, self._listener.abandon
+        )
+        patches.around(
+            _BaseDataLoaderIter, "__next__", "loader.next", self._before_next, self._after_next, self._abandon_next
+        )
+
+    def _before_init(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Site | None:
+        return current_site()
+
+    def _after_init(self, site: Site | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        loader = args[0]
+        first = self._dataset_sites.get(id(loader.dataset))
+        if first is None and site is not None:
+            self._dataset_sites[id(loader.dataset)] = site
+        # A framework that rebuilds the user's loader is not where the user wrote its arguments
+        self._sites[loader] = first if first is not None and _is_rebuilt(loader) else site
+
+    def _before_iter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Token | None:
+        loader = args[0]
+        self.current = self._meet(loader)
+        return None if self._listener.phase == "input" else self._listener.enter("input")
+
+    def _after_iter(self, token: Token | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        ident = self._idents[args[0]]
+        self._idents[result] = ident
+        self._listener.leave(token, "iterator", ident)
+
+    def _before_next(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        listener = self._listener
+        if listener.phase == "input":  # a loader inside a loader: the outer one is the script's
+            return None
+        listener.pulse()
+        if self._supply is not None:
+            substitute = self._supply(args[0], self._idents.get(args[0], -1))
+            if substitute is not None:
+                return substitute
+        return listener.enter("input", True)
+
+    def _after_next(self, token: Token | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        if token is None:
+            return
+        ident = self._idents.get(args[0], -1)
+        facts = self._facts.get(ident)
+        if facts is not None and not facts.tensor_facts:
+            self._learn_batch(ident, facts, result)
+        self._listener.leave(token, "input", ident, samples=count_samples(result), num_bytes=self._num_bytes)
+
+    def _abandon_next(self, token: Token | None) -> None:
+        self._listener.abandon(token)  # StopIteration: the end of an epoch
+
+    _num_bytes = 0
+
+    def _learn_batch(self, ident: int, facts: Loader, batch: Any) -> None:
+        self._num_bytes = count_bytes(batch)
+        tensors = describe_tensors(batch, self._look_for_bytes)
+        if tensors:
+            self._facts[ident] = _with(facts, tensor_facts=tensors)
+            self._listener.meet(self._facts[ident])
+
+    def _meet(self, loader: Any) -> int:
+        ident = self._idents.get(loader)
+        if ident is None:
+            ident = self._idents[loader] = next(self._counter)
+            facts = self._facts[ident] = read_loader(loader, ident, self._sites.get(loader), self.framework_site)
+            self._listener.meet(facts)
+            code = getattr(loader.collate_fn, "__code__", None)
+            if code is not None:
+                self.collate_codes.add(code)
+            self.on_new_loader()
+        return ident
+
+
+def _is_rebuilt(loader: Any) -> bool:
+    return type(loader).__module__.split(".")[0] in ("accelerate", "lightning", "pytorch_lightning")
+
+
+def _with(facts: Loader, **changes: Any) -> Loader:
+    import msgspec
+
+    return msgspec.structs.replace(facts, **changes)
+
+
+def read_loader(loader: Any, ident: int, site: Site | None, framework_site: Site | None) -> Loader:
+    dataset, collate = loader.dataset, loader.collate_fn
+    is_iterable = isinstance(dataset, torch.utils.data.IterableDataset)
+    context = getattr(loader, "multiprocessing_context", None)
+    num_batches, num_samples = _length(loader), None if is_iterable else _length(dataset)
+    item = getattr(type(dataset), "__iter__" if is_iterable else "__getitem__", None)
+    framework = _framework(loader, site)
+    return Loader(
+        ident=ident,
+        site=framework_site if framework == "transformers" and framework_site is not None else site,
+        class_name=type(loader).__name__,
+        dataset_name=type(dataset).__name__,
+        num_workers=loader.num_workers,
+        batch_size=loader.batch_size,
+        prefetch_factor=loader.prefetch_factor,
+        persistent_workers=loader.persistent_workers,
+        pin_memory=loader.pin_memory,
+        is_iterable=is_iterable,
+        num_batches=num_batches,
+        num_samples=num_samples,
+        start_method=_start_method(context) if loader.num_workers else "",
+        collate_name=getattr(collate, "__name__", type(collate).__name__),
+        collate_site=site_of_code(getattr(collate, "__code__", None)),
+        getitem_site=site_of_code(getattr(item, "__code__", None)),
+        framework=framework,
+    )
+
+
+def _length(sized: Any) -> int | None:
+    try:
+        length = len(sized)
+    except Exception:  # the user's __len__ may raise anything; then there is no length
+        return None
+    return length if length < _HUGE else None
+
+
+def _start_method(context: Any) -> str:
+    if context is not None:
+        return str(context.get_start_method())
+    import multiprocessing
+
+    return str(multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_context().get_start_method())
+
+
+def _framework(loader: Any, site: Site | None) -> str:
+    package = type(loader).__module__.split(".")[0]
+    if package in ("accelerate", "lightning", "pytorch_lightning"):
+        return "accelerate" if package == "accelerate" else "lightning"
+    if site is not None and "DataLoader" not in site.text:
+        import sys
+
+        if "transformers.trainer" in sys.modules and ".train(" in site.text:
+            return "transformers"
+    return ""
+
+
+class FetchSeam:
+    """Batches as they are built by the dataset: in this process, or in a loader's worker."""
+
+    def __init__(self, listener: FetchListener) -> None:
+        self._listener = listener
+
+    def install(self, patches: Patches) -> None:
+        for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
+            patches.around(fetcher, "fetch", "loader.fetch", self._before, self._after)
+        # functools.wraps keeps the name under which spawned workers look this function up
+        patches.around(worker, "_worker_loop", "loader.worker", self._before_worker, self._after_worker)
+
+    def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
+        return self._listener.begin_fetch()
+
+    def _after(self, token: tuple[int, int], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        index = args[1]
+        self._listener.end_fetch(token, len(index) if isinstance(index, (list, tuple)) else 1)
+
+    def _before_worker(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._listener.become_worker(args[10] if len(args) > 10 else -1)
+
+    def _after_worker(self, token: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        self._listener.retire_worker()
+
+
+class FetchListener(Protocol):
+    """What FetchSeam needs; see runner.recorder."""
+
+    def begin_fetch(self) -> tuple[int, int]: ...
+
+    def end_fetch(self, token: tuple[int, int], num_samples: int) -> None: ...
+
+    def become_worker(self, worker: int) -> None: ...
+
+    def retire_worker(self) -> None: ...

@@ -1,0 +1,194 @@
+"""The module seam: calls of the outermost module. It is searched for in the first steps, then hooked as one instance,
+so that no other module call pays anything. Stands above compiled callables, never inside one."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from slipstream.records import Model
+from slipstream.seams.batch import count_samples, describe_tensors
+from slipstream.seams.listener import Listener, Token
+from slipstream.seams.patch import Patches
+from slipstream.seams.place import current_site, current_sites
+
+_MAX_HOOKED = 64
+_SLOT = "_compiled_call_impl"  # consulted by Module.__call__ on every instance, dropped by copy and pickle
+
+
+class ModuleSeam:
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._original = torch.nn.Module.__call__
+        self._is_searching = False
+        self._counter = itertools.count()
+        self._idents: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
+        self._hooked: weakref.WeakKeyDictionary[torch.nn.Module, Any] = weakref.WeakKeyDictionary()
+        self._num_compiled_functions = 0
+        self.models: list[weakref.ref[torch.nn.Module]] = []
+
+    def install(self, patches: Patches) -> None:
+        self._patches = patches
+        self._finder = patches.passage(
+            self._original, "module.find", self._before_find, self._after_find, self._abandon_find
+        )
+        patches.around(torch, "compile", "compile.function", self._before_compile, self._after_compile)
+        patches.around(torch.nn.Module, "compile", "compile.module", self._before_compile, self._after_compile)
+        patches.on_close(self._leave)
+        self.search()
+
+    def search(self) -> None:
+        """Looks at every outermost call from now on."""
+        if not self._is_searching:
+            self._is_searching = True
+            self._set_call(self._finder.function)
+
+    def settle(self) -> None:
+        """Ends the search: what was found is hooked, all else runs as if we were not there."""
+        if not self._is_searching:
+            return
+        self._is_searching = False
+        self._set_call(self._original)
+        for reference in self.models[:_MAX_HOOKED]:
+            module = reference()
+            if module is not None and module not in self._hooked:
+                self._hook(module)
+
+    def _leave(self) -> None:
+        self._is_searching = False
+        self._set_call(self._original)
+        self._finder.retire()
+        for module in list(self._hooked):
+            self._unhook(module)
+
+    def _set_call(self, function: Callable[..., Any]) -> None:
+        if torch.nn.Module.__call__ is not function:
+            torch.nn.Module.__call__ = function  # type: ignore[method-assign]
+
+    # --- the search: one class attribute, taken away for the length of every outermost call -------------------------
+
+    def _before_find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, Token | None] | None:
+        self._set_call(self._original)  # nothing inside the outermost call is looked at
+        module = args[0]
+        if module in self._hooked:
+            return None
+        self._listener.pulse()
+        ident = self._meet(module, args, kwargs)
+        return ident, self._listener.enter("forward")
+
+    def _after_find(self, token: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        self._abandon_find(None)
+        if token is not None:
+            self._leave_forward(token[1], token[0], args[0], args[1:], kwargs)
+
+    def _abandon_find(self, token: Any) -> None:
+        if self._is_searching:
+            self._set_call(self._finder.function)
+        if token is not None:
+            self._listener.abandon(token[1])
+
+    # --- one hooked instance ----------------------------------------------------------------------------------------
+
+    def _hook(self, module: torch.nn.Module) -> None:
+        inner = vars(module).get(_SLOT)
+        reference = weakref.ref(module)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            target = reference()
+            assert target is not None
+            return target._call_impl(*args, **kwargs) if inner is None else inner(*args, **kwargs)
+
+        ident = self._idents[module]
+
+        def after(token: Token | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+            self._leave_forward(token, ident, reference(), args, kwargs)
+
+        passage = self._patches.passage(call, "module.call", self._before_call, after, self._listener.abandon)
+        vars(module)[_SLOT] = passage.function
+        self._hooked[module] = (passage, inner)
+
+    def _unhook(self, module: torch.nn.Module) -> None:
+        passage, inner = self._hooked.pop(module)
+        passage.retire()
+        if vars(module).get(_SLOT) is passage.function:
+            if inner is None:
+                del vars(module)[_SLOT]
+            else:
+                vars(module)[_SLOT] = inner
+
+    def _before_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Token | None:
+        self._listener.pulse()
+        return self._listener.enter("forward")
+
+    def _leave_forward(
+        self, token: Token | None, ident: int, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        listener = self._listener
+        facts = {"samples": count_samples(args if args else kwargs), "grad": torch.is_grad_enabled()}
+        if module.training:
+            listener.leave(token, "forward", ident, training=True, **facts)
+        else:  # evaluation: rare enough to ask for the line every time
+            site, caller = current_sites()
+            where = {"site": listener.place(site), "caller": listener.place(caller)}
+            listener.leave(token, "forward", ident, training=False, **where, **facts)
+
+    # --- compile: we stand aside while it looks at the module, and above what it makes ---------------------------------
+
+    def _before_compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        was_searching = self._is_searching
+        self._is_searching = False
+        self._set_call(self._original)
+        for module in list(self._hooked):
+            self._unhook(module)
+        return was_searching
+
+    def _after_compile(self, token: bool, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        self._shield()
+        target = args[0] if args else kwargs.get("model")
+        if not isinstance(target, torch.nn.Module):
+            self._num_compiled_functions += 1
+            if self._num_compiled_functions == 1:
+                self._listener.note("the script compiles functions: what runs inside one is not taken apart")
+        self.search()
+
+    def _shield(self) -> None:
+        """Tells dynamo, once it is there, not to look at our own frames (what they call is still looked at)."""
+        eval_frame = sys.modules.get("torch._dynamo.eval_frame")
+        skip = getattr(eval_frame, "skip_code", None)
+        if skip is not None:
+            skip(self._finder.function.__code__)
+
+    # --- facts ------------------------------------------------------------------------------------------------------
+
+    def _meet(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        ident = self._idents.get(module)
+        if ident is None:
+            ident = self._idents[module] = next(self._counter)
+            self.models.append(weakref.ref(module))
+            self._listener.meet(read_model(module, ident, args[1:], kwargs))
+        return ident
+
+
+def read_model(module: torch.nn.Module, ident: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Model:
+    parameters = [p for p in module.parameters() if not isinstance(p, torch.nn.parameter.UninitializedParameter)]
+    convolutions = [m for m in module.modules() if isinstance(m, torch.nn.modules.conv._ConvNd)]
+    weights = [m.weight for m in convolutions if m.weight.dim() == 4 and min(m.weight.shape[1:]) > 1]
+    return Model(
+        ident=ident,
+        class_name=type(getattr(module, "_orig_mod", module)).__name__,
+        site=current_site(),
+        num_parameters=sum(p.numel() for p in parameters),
+        parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
+        dtypes=sorted({str(p.dtype).removeprefix("torch.") for p in parameters}),
+        device=str(parameters[0].device) if parameters else "",
+        is_compiled=hasattr(module, "_orig_mod") or vars(module).get(_SLOT) is not None,
+        num_modules=sum(1 for _ in module.modules()),
+        num_convolutions=len(convolutions),
+        is_channels_last=any(w.is_contiguous(memory_format=torch.channels_last) for w in weights),
+        inputs=describe_tensors([list(args), dict(kwargs)]),
+    )

@@ -1,0 +1,165 @@
+"""The one way to patch and to undo. A passage calls the original exactly once whatever our callbacks do: a callback
+that raises is switched off, said once, and the script goes on. Leaving restores what was there and checks that it did."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, Final
+
+Before = Callable[[tuple[Any, ...], dict[str, Any]], Any]
+After = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
+Abandon = Callable[[Any], None]
+Complain = Callable[[str, BaseException], None]
+
+_ABSENT: Final = object()
+
+# Tests put a function here that breaks one callback by its name.
+tamper: Callable[[str, Callable[..., Any]], Callable[..., Any]] | None = None
+
+
+class Substitute:
+    """Returned by a `before` callback in place of a token: the original is not called, this is its result."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class Patches:
+    """Every change made to torch on behalf of one ride, undone in reverse order."""
+
+    def __init__(self, complain: Complain, is_compiling: Callable[[], bool]) -> None:
+        self._undo = ExitStack()
+        self._is_compiling = is_compiling
+        self._complain = complain
+        self.callback_names: list[str] = []
+        self.leftovers: list[str] = []  # attributes that someone else patched over ours: left as they are
+
+    def replace(self, owner: Any, name: str, new: Any) -> None:
+        """Sets an attribute until close()."""
+        before = vars(owner).get(name, _ABSENT) if hasattr(owner, "__dict__") else _ABSENT
+        setattr(owner, name, new)
+        self._undo.callback(self._restore, owner, name, new, before)
+
+    def _restore(self, owner: Any, name: str, ours: Any, before: Any) -> None:
+        if vars(owner).get(name, _ABSENT) is not ours:
+            self.leftovers.append(f"{getattr(owner, '__name__', owner)}.{name}")
+            return
+        if before is _ABSENT:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)
+        assert vars(owner).get(name, _ABSENT) is before
+
+    def around(
+        self,
+        owner: Any,
+        name: str,
+        seam: str,
+        before: Before,
+        after: After,
+        abandon: Abandon | None = None,
+    ) -> None:
+        """Stands around `owner.name`. `abandon` is told the token when the original raised."""
+        passage = self.passage(getattr(owner, name), seam, before, after, abandon)
+        self.replace(owner, name, passage.function)
+        self._undo.callback(passage.retire)
+
+    def passage(
+        self, original: Callable[..., Any], seam: str, before: Before, after: After, abandon: Abandon | None = None
+    ) -> Passage:
+        """A passage that its maker puts in place and takes away."""
+        before, after = self._register((f"{seam}.before", before), (f"{seam}.after", after))
+        if abandon is not None:
+            (abandon,) = self._register((f"{seam}.abandon", abandon))
+        return Passage(original, before, after, abandon, seam, self._complain, self._is_compiling)
+
+    def guard(self, name: str, callback: Callable[..., Any]) -> Callable[..., Any]:
+        """The callback with its exceptions caught, for torch's own hook registries."""
+        (callback,) = self._register((name, callback))
+        is_compiling = self._is_compiling
+        in_service = True
+
+        def guarded(*args: Any) -> None:
+            nonlocal in_service
+            if not is_compiling() and in_service:
+                try:
+                    callback(*args)
+                except Exception as fault:
+                    in_service = False
+                    self._complain(name, fault)
+
+        return guarded
+
+    def on_close(self, callback: Callable[[], Any]) -> None:
+        self._undo.callback(callback)
+
+    def close(self) -> None:
+        self._undo.close()
+
+    def _register(self, *named: tuple[str, Callable[..., Any]]) -> list[Callable[..., Any]]:
+        self.callback_names.extend(name for name, _ in named if name not in self.callback_names)
+        return [callback if tamper is None else tamper(name, callback) for name, callback in named]
+
+
+class Passage:
+    """A function that looks like the original and tells our callbacks when it is entered and left."""
+
+    def __init__(
+        self,
+        original: Callable[..., Any],
+        before: Before,
+        after: After,
+        abandon: Abandon | None,
+        seam: str,
+        complain: Complain,
+        is_compiling: Callable[[], bool],
+    ) -> None:
+        self._in_service = True
+        self._seam = seam
+        self._complain = complain
+
+        @functools.wraps(original)
+        def passing(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling():  # dynamo knows this as a constant: of us it traces nothing
+                return original(*args, **kwargs)
+            if not self._in_service:
+                return original(*args, **kwargs)
+            try:
+                token = before(args, kwargs)
+            except Exception as fault:
+                if isinstance(fault, StopIteration):  # a loader that was emptied for the script: its own signal
+                    raise
+                self._step_aside(fault)
+                return original(*args, **kwargs)
+            if type(token) is Substitute:
+                return token.value
+            try:
+                result = original(*args, **kwargs)
+            except BaseException:
+                self._abandon(abandon, token)
+                raise
+            try:
+                after(token, args, kwargs, result)
+            except Exception as fault:
+                self._step_aside(fault)
+            return result
+
+        self.function = passing
+
+    def retire(self) -> None:
+        self._in_service = False
+
+    def _abandon(self, abandon: Abandon | None, token: Any) -> None:
+        if abandon is not None:
+            try:
+                abandon(token)
+            except Exception as fault:
+                self._step_aside(fault)
+
+    def _step_aside(self, fault: BaseException) -> None:
+        self._in_service = False
+        self._complain(self._seam, fault)

@@ -1,0 +1,93 @@
+"""Whose line is it: the innermost frame of a stack that lies in the user's own code.
+The standard library, installed packages and slipstream itself are not the user's."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import site
+import sys
+import sysconfig
+from types import CodeType, FrameType
+
+from slipstream.records import Site
+
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_ZOO = os.path.join(_OURS, "testing", "zoo") + os.sep
+_is_user: dict[str, bool] = {}
+_roots: tuple[str, ...] | None = None
+
+
+def library_roots() -> tuple[str, ...]:
+    """Directories whose code is not the user's."""
+    global _roots
+    if _roots is None:
+        paths = sysconfig.get_paths()
+        roots = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+        roots.update(site.getsitepackages())
+        roots.add(site.getusersitepackages())
+        _roots = tuple(os.path.realpath(root) + os.sep for root in roots) + tuple(root + os.sep for root in roots)
+    return _roots
+
+
+def claim(path: str) -> None:
+    """Makes a file, or everything below a directory, the user's wherever it lies (python -m pkg.train)."""
+    _claimed.append(path)
+    _is_user.clear()
+
+
+_claimed: list[str] = []
+
+
+def is_user_code(filename: str) -> bool:
+    known = _is_user.get(filename)
+    if known is None:
+        known = _is_user[filename] = _judge(filename)
+    return known
+
+
+def _judge(filename: str) -> bool:
+    if filename.startswith("<"):
+        # exec'ed configurations and notebook cells are the user's; frozen modules and generated code are not
+        return filename in ("<string>", "<stdin>") or filename.startswith("<ipython-input")
+    path = os.path.abspath(filename)
+    if any(path == claimed or path.startswith(claimed.rstrip(os.sep) + os.sep) for claimed in _claimed):
+        return True
+    if path.startswith(_OURS):
+        return path.startswith(_ZOO)
+    return not path.startswith(library_roots()) and not os.path.realpath(path).startswith(library_roots())
+
+
+def user_frame(frame: FrameType | None) -> FrameType | None:
+    while frame is not None and not is_user_code(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def site_of(frame: FrameType | None) -> Site | None:
+    if frame is None:
+        return None
+    return make_site(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+
+
+def make_site(filename: str, line: int, function: str = "") -> Site:
+    path = filename if filename.startswith("<") else os.path.abspath(filename)
+    return Site(path, line, linecache.getline(filename, line).strip(), function)
+
+
+def site_of_code(code: CodeType | None) -> Site | None:
+    """Where a function of the user's is defined."""
+    if code is None or not is_user_code(code.co_filename):
+        return None
+    return make_site(code.co_filename, code.co_firstlineno, code.co_name)
+
+
+def current_sites() -> tuple[Site | None, Site | None]:
+    """The user's line that is running now, and the user's line that called the function it is in."""
+    frame = user_frame(sys._getframe(1))
+    return site_of(frame), site_of(user_frame(frame.f_back)) if frame is not None else None
+
+
+def current_site() -> Site | None:
+    """The user's line that is running now, seen from one of our callbacks."""
+    return site_of(user_frame(sys._getframe(1)))

@@ -1,0 +1,11 @@
+"""How a ride ends early: one exception that ordinary handlers do not catch."""
+
+from __future__ import annotations
+
+
+class StopRide(SystemExit):
+    """Raised from a seam, in the script's own thread, once everything asked for has been seen.
+    A SystemExit of code 0, so that a child process started by the script ends quietly as well."""
+
+    def __init__(self) -> None:
+        super().__init__(0)

@@ -1,0 +1,112 @@
+"""The seams of the training itself: backward, optimizer, scheduler."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from slipstream.records import EventKind, Optimizer, Site
+from slipstream.seams.listener import Listener, Token
+from slipstream.seams.patch import Patches
+from slipstream.seams.place import current_site
+
+
+class BackwardSeam:
+    """`Tensor.backward`, `torch.autograd.backward` and `torch.autograd.grad`."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+
+    def install(self, patches: Patches) -> None:
+        for name in ("backward", "grad"):
+            patches.around(torch.autograd, name, f"autograd.{name}", self._before, self._after, self._listener.abandon)
+
+    def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Token | None:
+        return self._listener.enter("backward")
+
+    def _after(self, token: Token | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        self._listener.leave(token, "backward", -1)
+
+
+class OptimizerSeam:
+    """Every optimizer's step, closures included, through torch's own global hooks."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._counter = itertools.count()
+        self._idents: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._sites: weakref.WeakKeyDictionary[Any, Site | None] = weakref.WeakKeyDictionary()
+        self._open: list[tuple[Any, Token | None]] = []
+
+    def install(self, patches: Patches) -> None:
+        patches.around(torch.optim.Optimizer, "__init__", "optimizer.init", self._before_init, self._after_init)
+        before = patches.guard("optimizer.step.before", self._before_step)
+        after = patches.guard("optimizer.step.after", self._after_step)
+        patches.on_close(register_optimizer_step_pre_hook(before).remove)
+        patches.on_close(register_optimizer_step_post_hook(after).remove)
+
+    def _before_init(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Site | None:
+        return current_site()
+
+    def _after_init(self, site: Site | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        self._sites[args[0]] = site
+
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._open = [entry for entry in self._open if entry[0] is not optimizer]  # one that ended in an exception
+        self._open.append((optimizer, self._listener.enter("optimizer")))
+
+    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        while self._open:
+            entered, token = self._open.pop()
+            if entered is optimizer:
+                self._listener.leave(token, "optimizer", self._meet(optimizer))
+                self._listener.pulse()
+                return
+
+    def _meet(self, optimizer: Any) -> int:
+        ident = self._idents.get(optimizer)
+        if ident is None:
+            ident = self._idents[optimizer] = next(self._counter)
+            self._listener.meet(read_optimizer(optimizer, ident, self._sites.get(optimizer)))
+        return ident
+
+
+def read_optimizer(optimizer: Any, ident: int, site: Site | None) -> Optimizer:
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    defaults = optimizer.defaults
+    device = parameters[0].device.type if parameters else "cpu"
+    return Optimizer(
+        ident=ident,
+        class_name=type(optimizer).__name__,
+        site=site,
+        num_tensors=len(parameters),
+        num_parameters=sum(p.numel() for p in parameters),
+        fused=defaults.get("fused"),
+        foreach=defaults.get("foreach"),
+        can_fuse="fused" in defaults and device in ("cpu", "cuda", "xpu", "mps"),
+        device=device,
+    )
+
+
+class SchedulerSeam:
+    """Learning-rate schedulers: their steps, for the record."""
+
+    kind: EventKind = "scheduler"
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+
+    def install(self, patches: Patches) -> None:
+        from torch.optim.lr_scheduler import LRScheduler
+
+        patches.around(LRScheduler, "step", "scheduler.step", self._before, self._after, self._listener.abandon)
+
+    def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Token | None:
+        return self._listener.enter("other")
+
+    def _after(self, token: Token | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        self._listener.leave(token, self.kind, -1)

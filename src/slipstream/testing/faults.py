@@ -1,0 +1,71 @@
+"""Breaks one of our callbacks on purpose, to prove that training goes on without it. Nothing here is used by a ride.
+`python -m slipstream.testing.faults NAME train.py ARGS` is `slipstream run train.py ARGS` with the callback NAME broken."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from slipstream.seams import patch
+
+
+class PlantedFault(RuntimeError):
+    """Raised by a callback that was broken on purpose."""
+
+
+@contextlib.contextmanager
+def broken(name: str) -> Iterator[None]:
+    """Every callback registered under this name raises when it is called."""
+
+    def tamper(registered: str, callback: Callable[..., Any]) -> Callable[..., Any]:
+        return _raiser(name) if registered == name else callback
+
+    with _tampering(tamper):
+        yield
+
+
+@contextlib.contextmanager
+def listing() -> Iterator[set[str]]:
+    """Breaks nothing, and collects the names of the callbacks that were called."""
+    called: set[str] = set()
+
+    def tamper(registered: str, callback: Callable[..., Any]) -> Callable[..., Any]:
+        def noting(*args: Any) -> Any:
+            called.add(registered)
+            return callback(*args)
+
+        return noting
+
+    with _tampering(tamper):
+        yield called
+
+
+@contextlib.contextmanager
+def _tampering(tamper: Callable[[str, Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+    before, patch.tamper = patch.tamper, tamper
+    try:
+        yield
+    finally:
+        patch.tamper = before
+
+
+def _raiser(name: str) -> Callable[..., Any]:
+    def raising(*args: Any) -> Any:
+        raise PlantedFault(f"planted in {name}")
+
+    return raising
+
+
+def main() -> None:
+    from slipstream.runner.watched import run_watched
+
+    name, *script = sys.argv[1:]
+    sys.argv = script
+    with broken(name):
+        run_watched(script)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,250 @@
+"""Made sessions: a training whose every millisecond is chosen, as the rider would have recorded it.
+For tests of what reads sessions; it simulates the shape of the records, not a machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from slipstream.records import (
+    Anatomy,
+    Block,
+    BlockKind,
+    Ending,
+    Environment,
+    Evaluation,
+    Event,
+    Fetch,
+    Length,
+    Loader,
+    Memory,
+    Model,
+    Operator,
+    Optimizer,
+    Session,
+    Site,
+    StackCount,
+    Step,
+    TensorFacts,
+    TorchFacts,
+)
+
+FILE = "/home/ada/project/train.py"
+LOADER_SITE = Site(FILE, 31, "loader = DataLoader(photos, batch_size=32, shuffle=True)", "main")
+GETITEM_SITE = Site(FILE, 12, "def __getitem__(self, index):", "__getitem__")
+MODEL_SITE = Site(FILE, 40, "loss = criterion(model(x), y)", "main")
+OPTIMIZER_SITE = Site(FILE, 33, "optimizer = torch.optim.AdamW(model.parameters(), lr=0.001)", "main")
+FIRST_NS = 1_000_000_000
+
+
+def made_environment(num_usable: float = 2.0, num_threads: int = 2, device: str = "cpu", **facts: Any) -> Environment:
+    torch = TorchFacts(
+        version="2.13.0",
+        cpu_capability="AVX2",
+        num_threads=num_threads,
+        num_interop_threads=1,
+        accelerator="" if device == "cpu" else device.split(":")[0],
+        accelerator_build="",
+        device=device,
+        has_fast_bf16=False,
+        has_fast_fp16=False,
+        has_tf32=False,
+        matmul_precision="highest",
+        cudnn_benchmark=False,
+        deterministic=False,
+    )
+    return Environment(
+        system="Linux",
+        python="3.11.7",
+        slipstream="0.1.0",
+        cpu="made",
+        num_cores=max(1, int(num_usable)),
+        num_logical=max(1, int(num_usable)),
+        num_usable=num_usable,
+        memory_bytes=16 * 2**30,
+        memory_limit_bytes=None,
+        shm_bytes=8 * 2**30,
+        shm_free_bytes=8 * 2**30,
+        disk_kind="ssd",
+        load=0.1,
+        torch=msgspec.structs.replace(torch, **facts),
+    )
+
+
+def made_loader(num_workers: int = 0, **facts: Any) -> Loader:
+    loader = Loader(
+        ident=0,
+        site=LOADER_SITE,
+        class_name="DataLoader",
+        dataset_name="Photos",
+        num_workers=num_workers,
+        batch_size=32,
+        prefetch_factor=2 if num_workers else None,
+        persistent_workers=num_workers > 0,
+        pin_memory=False,
+        is_iterable=False,
+        num_batches=1000,
+        num_samples=32_000,
+        start_method="fork" if num_workers else "",
+        getitem_site=GETITEM_SITE,
+        tensor_facts=[TensorFacts("[0]", [32, 100], "float32", "cpu", 12_800)],
+    )
+    return msgspec.structs.replace(loader, **facts)
+
+
+def made_model(device: str = "cpu", **facts: Any) -> Model:
+    model = Model(0, "Net", MODEL_SITE, 1_000_000, 4_000_000, ["float32"], device, False, 12)
+    return msgspec.structs.replace(model, **facts)
+
+
+def made_optimizer(device: str = "cpu", **facts: Any) -> Optimizer:
+    return msgspec.structs.replace(
+        Optimizer(0, "AdamW", OPTIMIZER_SITE, 20, 1_000_000, None, None, True, device), **facts
+    )
+
+
+def made_anatomy(operators: Mapping[str, tuple[int, float]], **facts: Any) -> Anatomy:
+    """From operator names to how often they ran and how many milliseconds they took together."""
+    listed = [
+        Operator(name, "contraction" if "mm" in name or "conv" in name else "elementwise", count, total, total)
+        for name, (count, total) in operators.items()
+    ]
+    classes: dict[str, float] = {}
+    for operator in listed:
+        classes[operator.operator_class] = classes.get(operator.operator_class, 0.0) + operator.self_cpu_ms
+    anatomy = Anatomy(sum(classes.values()), classes, {}, sum(one.count for one in listed), 0, listed, [])
+    return msgspec.structs.replace(anatomy, **facts)
+
+
+def made_stack(stage: str, line: int, count: int, **facts: Any) -> StackCount:
+    """A counted place in the watched block: by default the main process, in input, inside a call into C."""
+    stack = StackCount(
+        "main", "input", "other", FILE, line, "__getitem__", "call(...)", "train.py:__getitem__", True, 1, count
+    )
+    return msgspec.structs.replace(stack, stage=stage, **facts)
+
+
+class _Tape:
+    """Writes blocks one after the other on a clock that only work moves."""
+
+    def __init__(self, loader: Loader | None, phases: Mapping[str, float], work_ms: float, cpu_share: float) -> None:
+        self.loader, self.work_ms, self.cpu_share = loader, work_ms, cpu_share
+        self.phases = dict(phases)
+        self.now_ns = FIRST_NS
+        self.blocks: list[Block] = []
+        self.steps: list[Step] = []
+        self.events: list[Event] = []
+        self.fetches: list[Fetch] = []
+
+    def steps_of(self, kind: BlockKind, num_steps: int, phases: Mapping[str, float], cpu_ms: float = 0.0) -> None:
+        start_ns = self.now_ns
+        for _ in range(num_steps):
+            self._step(len(self.blocks), phases, kind == "kept")
+        self.blocks.append(Block(len(self.blocks), kind, start_ns, self.now_ns, cpu_ns=int(cpu_ms * num_steps * 1e6)))
+
+    def _step(self, block: int, phases: Mapping[str, float], kept: bool) -> None:
+        start_ns, step_ms = self.now_ns, sum(phases.values())
+        self.now_ns += int(step_ms * 1e6)
+        if self.loader:
+            waited_ns = start_ns + int(phases.get("input", 0.0) * 1e6)
+            self.events.append(Event("input", self.loader.ident, start_ns, waited_ns, samples=32, kept=kept))
+            if not kept:
+                self._fetch(start_ns)
+        self.steps.append(
+            Step(
+                len(self.steps),
+                block,
+                start_ns,
+                self.now_ns,
+                step_ms,
+                dict(phases),
+                32,
+                int(self.loader is not None),
+                1,
+                1,
+                1,
+            )
+        )
+
+    def _fetch(self, start_ns: int) -> None:
+        assert self.loader is not None
+        worker = len(self.fetches) % self.loader.num_workers if self.loader.num_workers else -1
+        wall_ns = int(self.work_ms * 1e6)
+        self.fetches.append(Fetch(self.loader.ident, worker, start_ns, wall_ns, int(wall_ns * self.cpu_share), 32))
+
+    def drain(self, num_batches: int) -> None:
+        assert self.loader is not None
+        start_ns, batch_ns = self.now_ns, int(self.work_ms * 1e6 / max(1, self.loader.num_workers))
+        for _ in range(num_batches):
+            self._fetch(self.now_ns)
+            self.now_ns += batch_ns
+        self.blocks.append(
+            Block(len(self.blocks), "drain", start_ns, self.now_ns, [batch_ns] * num_batches, self.loader.ident)
+        )
+
+
+def made_session(
+    *,
+    input_ms: float = 0.5,
+    transfer_ms: float = 0.0,
+    forward_ms: float = 10.0,
+    backward_ms: float = 20.0,
+    optimizer_ms: float = 1.0,
+    other_ms: float = 0.5,
+    num_steps: int = 60,
+    num_workers: int = 0,
+    work_ms: float | None = None,
+    cpu_share: float = 1.0,
+    compute_cpu_ms: float | None = None,
+    starved: float = 1.0,
+    has_loader: bool = True,
+    stacks: Sequence[StackCount] = (),
+    environment: Environment | None = None,
+    loader: Loader | None = None,
+    model: Model | None = None,
+    optimizer: Optimizer | None = None,
+    evaluations: Sequence[Evaluation] = (),
+    memory: Sequence[Memory] = (),
+    anatomy: Anatomy | None = None,
+    length: Length | None = None,
+    is_short: bool = False,
+) -> Session:
+    """A training that warms up, is watched, rides on kept batches and is drained, with these milliseconds a step.
+    `work_ms` is one process's work on a batch (without workers: the wait itself), `starved` how much longer the
+    watched compute takes than with workers at rest, `is_short` a script that ended within its warm-up."""
+    environment = environment or made_environment()
+    loader = (loader or made_loader(num_workers)) if has_loader else None
+    resting = {"transfer": transfer_ms, "forward": forward_ms, "backward": backward_ms, "optimizer": optimizer_ms}
+    watched = {"input": input_ms, **{phase: ms * starved for phase, ms in resting.items()}, "other": other_ms}
+    kept = {"input": 0.0, **resting, "other": other_ms}
+    tape = _Tape(loader, watched, input_ms if work_ms is None else work_ms, cpu_share)
+    tape.steps_of("warmup", 8, watched)
+    if not is_short:
+        tape.steps_of("watch", num_steps, watched)
+        tape.steps_of("kept", 20, kept, sum(kept.values()) * 2 if compute_cpu_ms is None else compute_cpu_ms)
+        if loader:
+            tape.drain(24)
+    device = environment.torch.device if environment.torch else "cpu"
+    return Session(
+        command="check",
+        script=["train.py"],
+        cwd="/home/ada/project",
+        created="2026-01-01T00:00:00",
+        environment=environment,
+        ending=Ending("stopped", 0, 30.0),
+        loaders=[loader] if loader else [],
+        models=[model or made_model(device)],
+        optimizers=[optimizer or made_optimizer(device)],
+        sites=[LOADER_SITE, MODEL_SITE, OPTIMIZER_SITE],
+        events=tape.events,
+        blocks=tape.blocks,
+        steps=tape.steps,
+        evaluations=list(evaluations),
+        fetches=tape.fetches,
+        stacks=list(stacks),
+        memory=list(memory),
+        anatomy=anatomy,
+        length=length,
+    )

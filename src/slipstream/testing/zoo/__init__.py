@@ -1,0 +1,102 @@
+"""Tiny training scripts with a known answer: one planted bottleneck each, none (healthy), or an odd shape.
+The index below reads the scripts as text and never runs them. The planted line carries the mark `# <- planted`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+HERE = Path(__file__).parent
+MARK = "# <- planted"
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str  # of the script, without .py
+    kind: Literal["planted", "healthy", "odd"]
+    cause: str = ""  # a finding's cause id; "" where nothing is planted
+    framework: str = ""
+    needs: tuple[str, ...] = ()  # packages beside torch and numpy
+    exit_code: int = 0
+
+    @property
+    def file(self) -> Path:
+        return HERE / f"{self.name}.py"
+
+    @property
+    def line(self) -> int:
+        """Of the planted fault, counted from 1; 0 where nothing is planted."""
+        lines = self.file.read_text().splitlines()
+        return next((number for number, text in enumerate(lines, 1) if text.rstrip().endswith(MARK)), 0)
+
+    @property
+    def length_option(self) -> str:
+        """The script's own option for how long it trains."""
+        return "--epochs" if '"--epochs"' in self.file.read_text() else "--steps"
+
+
+def _planted(name: str, cause: str = "", framework: str = "", needs: tuple[str, ...] = ()) -> Case:
+    return Case(name, "planted", cause or name, framework, needs)
+
+
+PLANTED: list[Case] = [
+    _planted("no_workers"),
+    _planted("no_workers_waiting", "no_workers"),
+    _planted("too_few_workers", "worker_count"),
+    _planted("too_many_workers", "worker_count"),
+    _planted("worker_restart"),
+    _planted("slow_decode", needs=("PIL",)),
+    _planted("slow_transform"),
+    _planted("slow_transform_alone", "slow_transform"),
+    _planted("slow_read"),
+    _planted("slow_collate"),
+    _planted("heavy_handover"),
+    _planted("no_loader_frame", "no_loader", needs=("pandas",)),
+    _planted("no_loader_memmap", "no_loader"),
+    _planted("frequent_saving"),
+    _planted("frequent_validation"),
+    _planted("frequent_logging"),
+    _planted("unfused_optimizer"),
+    _planted("tiny_operations"),
+    _planted("grad_in_evaluation"),
+    _planted("growing_memory"),
+    _planted("few_threads", "cpu_threads"),
+    _planted("many_threads", "cpu_threads"),
+    _planted("slow_layout"),
+    _planted("denormals"),
+    _planted("lightning_no_workers", "no_workers", "lightning", ("lightning",)),
+    _planted("transformers_slow_transform", "slow_transform", "transformers", ("transformers", "accelerate")),
+    _planted("accelerate_slow_collate", "slow_collate", "accelerate", ("accelerate",)),
+]
+
+HEALTHY: list[Case] = [
+    Case("healthy_mlp", "healthy"),
+    Case("healthy_convnet", "healthy"),
+    Case("healthy_language_model", "healthy"),
+    Case("healthy_gan", "healthy"),
+    Case("healthy_validation", "healthy"),
+]
+
+ODD: list[Case] = [
+    Case("odd_critic", "odd"),
+    Case("odd_closure", "odd"),
+    Case("odd_by_hand", "odd"),
+    Case("odd_accumulation", "odd"),
+    Case("odd_endless_sampler", "odd"),
+    Case("odd_own_iterator", "odd"),
+    Case("odd_iterable", "odd"),
+    Case("odd_validation", "odd"),
+    Case("odd_fit_test_predict", "odd", framework="lightning", needs=("lightning",)),
+    Case("odd_spawned", "odd"),
+    Case("odd_executed_settings", "odd"),
+    Case("odd_compiled", "odd"),
+    Case("odd_compiled_step", "odd"),
+    Case("odd_inference", "odd"),
+    Case("odd_reinforcement", "odd"),
+    Case("odd_raises", "odd", exit_code=1),
+    Case("odd_exits", "odd", exit_code=3),
+    Case("odd_zipped", "odd"),
+]
+
+ZOO: list[Case] = [*PLANTED, *HEALTHY, *ODD]

@@ -1,0 +1,36 @@
+"""Planted: sixteen threads for layers of moderate size, on a machine with fewer cores."""
+
+import argparse
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--steps", type=int, default=3000)
+parser.add_argument("--save")
+args = parser.parse_args()
+
+torch.set_num_threads(16)  # <- planted
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(4096, 128), torch.randint(0, 10, (4096,)))
+loader = DataLoader(data, batch_size=512, shuffle=True)
+blocks = [nn.Sequential(nn.Linear(128, 128), nn.LayerNorm(128), nn.GELU()) for _ in range(6)]
+model = nn.Sequential(*blocks, nn.Linear(128, 10))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+step = 0
+while step < args.steps:
+    for x, y in loader:
+        loss = nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        step += 1
+        if step % 10 == 0:
+            print(f"step {step} loss {loss.item():.6f}")
+        if step == args.steps:
+            break
+
+if args.save:
+    torch.save(model.state_dict(), args.save)

@@ -1,0 +1,85 @@
+"""Training never dies of us: with any one of our callbacks broken, the script ends with the same weights, and what was
+switched off is said once."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from command import start
+
+from slipstream.records import Ending
+from slipstream.runner.ride import RideSettings, board
+from slipstream.testing.faults import broken, listing
+
+SCRIPT = Path(__file__).with_name("everything.py")
+MODES = ("run", "watch")
+Weights = dict[str, torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def train() -> Callable[[], Weights]:
+    function: Callable[[], Weights] = runpy.run_path(str(SCRIPT))["train"]
+    return function
+
+
+@pytest.fixture(scope="module")
+def expected(train: Callable[[], Weights]) -> Weights:
+    return train()
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler() -> Iterator[None]:
+    yield
+    torch.compiler.reset()
+
+
+def ride(mode: Any, train: Callable[[], Weights]) -> Weights:
+    riding = board(RideSettings(mode=mode))
+    try:
+        return train()
+    finally:
+        riding.leave(Ending("finished", 0, 0.0))
+
+
+def names(mode: str) -> list[str]:
+    """Of all callbacks that the script reaches in this mode, found by riding once when tests are collected."""
+    with listing() as called:
+        ride(mode, runpy.run_path(str(SCRIPT))["train"])
+    return sorted(called)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "callback" in metafunc.fixturenames:
+        metafunc.parametrize(("mode", "callback"), [(mode, name) for mode in MODES for name in names(mode)])
+
+
+def test_training_survives_a_broken_callback(
+    mode: str, callback: str, train: Callable[[], Weights], expected: Weights, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with broken(callback):
+        weights = ride(mode, train)
+    assert all(torch.equal(weights[name], expected[name]) for name in expected)
+    complaints = [line for line in capfd.readouterr().err.splitlines() if line.startswith("slipstream: ")]
+    assert any(f"planted in {callback}" in line for line in complaints)
+    assert len(set(complaints)) == len(complaints)
+
+
+def test_every_kind_of_callback_is_reached() -> None:
+    seams = {name.rpartition(".")[0] for name in names("run")}
+    assert {"loader.init", "loader.next", "module.call", "optimizer.init", "optimizer.step"} <= seams
+
+
+def test_run_survives_from_end_to_end(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "slipstream.testing.faults", "module.call.before", str(SCRIPT), "weights.pt"]
+    process = start(command, tmp_path)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert "loss" in out
+    assert (tmp_path / "weights.pt").exists()
+    assert sum("planted in module.call.before" in line for line in err.splitlines()) == 1
