@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -29,7 +30,7 @@ def export(session: Session, path: Path) -> None:
 
     data = to_json(session)
     if str(path) == "-":
-        click.get_binary_stream("stdout").write(data + b"\n")
+        sys.stdout.buffer.write(data + b"\n")
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)

@@ -7,8 +7,8 @@ import msgspec
 
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, total, watched_stacks
 from slipstream.diagnose.statistics import fmean
-from slipstream.diagnose.training import batches_per_step, fetches_of, training_loader, watched_kinds
-from slipstream.records import Loader, Session, StackCount, Summary
+from slipstream.diagnose.training import batches_per_step, fetches_of, is_on_cpu, training_loader, watched_kinds
+from slipstream.records import Ceilings, Loader, Session, StackCount, Summary
 
 LEAST_SHARE = 0.05  # of the step that must be lost to input before any cure for it is worth a word
 # Handing a batch from a worker to the main process, on both sides: measured with ready tensors, 0.4 ms for 600 KB,
@@ -25,13 +25,14 @@ class InputPath(msgspec.Struct, frozen=True):
     wait_ms: float  # per step, of the main process
     work_ms: float  # per step, of one process that builds batches
     cpu_ms: float  # of that work
+    granted: float  # share of a core that a busy thread of this script really got; the rest went to other programs
     busy: float  # share of their time that workers build batches; 1.0 without workers
     stacks: list[StackCount]  # where the building process was
 
     @property
     def waits(self) -> float:
         """The share of the work that is waiting (disk, network, sleep) and needs no core."""
-        return 1 - min(1.0, self.cpu_ms / self.work_ms) if self.work_ms > 0 else 0.0
+        return 1 - min(1.0, self.cpu_ms / (self.work_ms * self.granted)) if self.work_ms > 0 else 0.0
 
     def share(self, stacks: list[StackCount]) -> float:
         """The share of the work that these samples stand for."""
@@ -60,6 +61,7 @@ def input_path(session: Session, summary: Summary) -> InputPath | None:
         wait_ms=wait_ms,
         work_ms=work_ms,
         cpu_ms=min(work_ms, cpu_ms) if cpu_ms is not None else work_ms,
+        granted=granted_share(session, summary.ceilings),
         busy=_busy(session, loader, walls),
         stacks=_building_stacks(session, loader),
     )
@@ -138,6 +140,13 @@ def _overlapped_ms(
         compute_cpu_ms = floor_ms
     shared_ms = (cpu_ms + compute_cpu_ms) / max(1.0, session.environment.num_usable)
     return max(floor_ms, work_ms / max(1, workers), shared_ms)
+
+
+def granted_share(session: Session, ceilings: Ceilings) -> float:
+    """On the CPU a step that has its data computes all the time: CPU time short of that was given to others."""
+    if not is_on_cpu(session) or not ceilings.compute_ms or not ceilings.compute_cpu_ms:
+        return 1.0
+    return max(0.05, min(1.0, ceilings.compute_cpu_ms / ceilings.compute_ms))
 
 
 def _busy(session: Session, loader: Loader, walls: list[float]) -> float:

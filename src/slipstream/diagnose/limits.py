@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slipstream.diagnose.input_path import costs_time, input_path
+from slipstream.diagnose.input_path import costs_time, granted_share, input_path
 from slipstream.diagnose.training import is_on_cpu
 from slipstream.records import Session, Summary
 
@@ -14,6 +14,12 @@ def machine_notes(session: Session, summary: Summary) -> list[str]:
         usable = session.environment.num_usable
         if usable < 1.5 and path.waits < 0.5:
             notes.append(f"The loader has no workers, but with {usable:g} usable core they would gain nothing here.")
+    granted = granted_share(session, summary.ceilings)
+    if granted < 0.8:
+        notes.append(
+            f"The machine was busy: a computing thread of the script had {granted:.0%} of a core. "
+            "Times are longer than on a quiet machine; shares of the step mean more than milliseconds."
+        )
     if session.environment.gpus and is_on_cpu(session):
         notes.append(f"The training runs on the CPU although there is a GPU: {session.environment.gpus[0].name}.")
     return notes

@@ -7,15 +7,9 @@ import re
 from slipstream.diagnose.input_path import InputPath
 from slipstream.records import StackCount
 
-# Libraries whose frames are thin wrappers around C. What others spend they spend in Python.
-THIN = ("PIL", "numpy", "cv2", "torch", "torchvision", "torchaudio", "scipy", "av", "soundfile", "zlib", "gzip")
-
 
 def is_python(stack: StackCount) -> bool:
-    """Bytecode was running: the user's own, or a library's that is written in Python."""
-    package = stack.leaf.replace("\\", "/").split("/")[0].removesuffix(".py")
-    if stack.leaf and not _is_users(stack):
-        return package not in THIN
+    """Bytecode was running, the user's own or a library's, rather than C that a line called."""
     return not stack.in_call
 
 
@@ -25,12 +19,6 @@ def is_collate(path: InputPath, stack: StackCount) -> bool:
     return stack.stage == "collate" or (
         site is not None and stack.file == site.file and stack.function in (site.function, path.loader.collate_name)
     )
-
-
-def _is_users(stack: StackCount) -> bool:
-    """The innermost frame of all is the user's own."""
-    module, _, function = stack.leaf.rpartition(":")
-    return function == stack.function and stack.file.replace("\\", "/").endswith(module)
 
 
 LOGS = re.compile(

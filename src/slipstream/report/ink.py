@@ -4,6 +4,7 @@ so that no line of it can move the cursor, be read as markup, or fail to encode.
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Iterable
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -63,6 +64,16 @@ class Ink:
         while text and cell_len(text) + len(mark) > width:
             text = text[:-1]
         return text.rstrip() + mark
+
+    def fold(self, parts: Iterable[str], width: int) -> list[str]:
+        """Parts joined by dots, folded between them and never inside one."""
+        lines: list[str] = []
+        for part in filter(None, map(self.clean, parts)):
+            if lines and cell_len(lines[-1]) + cell_len(part) + 3 <= width:
+                lines[-1] += self.clean(" · ").center(3) + part
+            else:
+                lines.append(self.clip(part, width))
+        return lines
 
     def wrap(self, text: str, indent: int, style: str = "") -> list[Text]:
         """Words folded to the width, every line indented."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from rich.cells import cell_len
 from rich.text import Text
 
 from slipstream.diagnose.outlook import epoch_start_ms
@@ -21,6 +20,7 @@ NUM_OPERATORS = 5
 NUM_STAGES = 4
 # Below this share of the step a phase gets no table of its own.
 _WORTH_A_TABLE = 0.1
+_WORTH_A_ROW = 0.015  # of its phase
 
 
 def stage_lines(session: Session, summary: Summary, ink: Ink) -> Iterator[Text]:
@@ -45,7 +45,7 @@ def _basis(found: StageTable, wait_ms: float) -> str:
 
 def _stage_rows(found: StageTable, session: Session, summary: Summary, ink: Ink) -> list[Text]:
     rows: list[list[table.Cell]] = []
-    for share in found.stages[:NUM_STAGES]:
+    for share in [each for each in found.stages if each.share >= _WORTH_A_ROW][:NUM_STAGES]:
         row: list[table.Cell] = [f"{share.stage}", ink.text(in_ms(share.ms), style_of(found.phase))]
         row.append(styled(f"{in_percent(share.share):>4}", "dim"))
         if share.line:
@@ -112,16 +112,10 @@ def _modules(anatomy: Anatomy) -> Iterator[str]:
 
 
 def _folded(word: str, parts: Iterable[str], ink: Ink) -> Iterator[Text]:
-    """A heading and its parts, folded between them and never inside one."""
-    line = ""
-    for part in filter(None, parts):
-        longer = f"{line} · {part}" if line else part
-        if line and cell_len(longer) > ink.width - 11:
-            yield _heading(word, line, ink)
-            word, longer = "", part
-        line = ink.clip(longer, ink.width - 11)
-    if line:
+    """A heading and its parts, on as many lines as they need."""
+    for line in ink.fold(parts, ink.width - 11):
         yield _heading(word, line, ink)
+        word = ""
 
 
 def _largest(classes_ms: dict[str, float]) -> list[tuple[str, float]]:

@@ -91,5 +91,5 @@ def ceilings_reason(summary: Summary) -> str:
 def _rate(session: Session, summary: Summary, ink: Ink) -> Iterator[Text]:
     parts = [f"{as_count(summary.samples_per_s)} samples/s"] if summary.samples_per_s > 0 else []
     parts += [ahead] if (ahead := outlook(session)) else []
-    if parts:
-        yield _label("rate") + ink.text(ink.clip(" · ".join(parts), ink.width - LABEL_CELLS - 1))
+    for index, line in enumerate(ink.fold(parts, ink.width - LABEL_CELLS)):
+        yield _label("" if index else "rate") + Text(line)

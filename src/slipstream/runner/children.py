@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -72,22 +72,27 @@ def unfollow(ride: Ride) -> None:
 
 def board_spawned(settings: bytes) -> None:
     """In a spawned child, before the script is imported there. Its own children are followed too."""
+    from slipstream.runner import grace
     from slipstream.runner.ride import Ride, RideSettings
 
     ride = Ride(msgspec.json.decode(settings, type=RideSettings))
     ride.board("child")
     follow(ride)
+    grace.limit_stopping(ride)
 
 
 def _leave_at_end(ride: Ride) -> None:
     """In a child of multiprocessing, which forgets all finalizers when it starts and calls this afterwards."""
     from multiprocessing import util
 
+    from slipstream.runner import grace
+
     start_ns = time.perf_counter_ns()
 
     def leave() -> None:
         if ride.recorder.role == "child":  # a loader's worker has its own way out
-            ride.leave(Ending("finished", 0, (time.perf_counter_ns() - start_ns) / 1e9))
+            reason: Literal["stopped", "finished"] = "stopped" if grace.has_stopped() else "finished"
+            ride.leave(Ending(reason, 0, (time.perf_counter_ns() - start_ns) / 1e9))
 
     util.Finalize(None, leave, exitpriority=-100)
 

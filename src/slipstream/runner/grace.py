@@ -17,14 +17,21 @@ GRACE_S = 15.0
 _FAREWELL_S = 3.0
 
 
+_has_stopped = threading.Event()
+
+
+def has_stopped() -> bool:
+    """Whether a seam has stopped the script in this process."""
+    return _has_stopped.is_set()
+
+
 def limit_stopping(ride: Ride, grace_s: float = GRACE_S) -> None:
     """Counts from the first time that a seam stops the script: handlers may catch that, or clean up for ever."""
     original = StopRide.__init__
-    has_begun = threading.Event()
 
     def __init__(self: StopRide, *args: Any) -> None:  # noqa: N807
-        if not has_begun.is_set():
-            has_begun.set()
+        if not _has_stopped.is_set():
+            _has_stopped.set()
             threading.Thread(target=_leave_later, args=(ride, grace_s), name="slipstream-grace", daemon=True).start()
         original(self, *args)
 

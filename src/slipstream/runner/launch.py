@@ -107,10 +107,10 @@ def _new_main() -> types.ModuleType:
 def _run_file(main: types.ModuleType, script: list[str]) -> None:
     path = _absolute(script[0])
     sys.argv = list(script)
-    _set_first_path(os.path.dirname(os.path.realpath(path)))  # noqa: PTH120
+    _set_first_path(os.path.dirname(os.path.realpath(path)))
     loader = SourceFileLoader("__main__", path)
     main.__dict__.update(__loader__=loader, __file__=path, __cached__=None)
-    with open(path, "rb") as file:  # noqa: PTH123 - as typed: pathlib would tidy the path
+    with open(path, "rb") as file:
         source = file.read()
     # From bytes, so that the file's own encoding line counts; as python does, no bytecode is written.
     code = compile(source, path, "exec", dont_inherit=True)
@@ -120,7 +120,7 @@ def _run_file(main: types.ModuleType, script: list[str]) -> None:
 
 def _run_module(name: str, args: list[str]) -> None:
     sys.argv = ["-m", *args]  # what modules imported on the way see; runpy puts the file's path there
-    _set_first_path(os.getcwd())  # noqa: PTH109
+    _set_first_path(os.getcwd())
     try:
         runpy._run_module_as_main(name)  # type: ignore[attr-defined]
     except SystemExit as stop:
@@ -145,7 +145,7 @@ def _set_first_path(path: str) -> None:
 
 def _absolute(path: str) -> str:
     """As python makes `__file__` absolute: joined, never tidied."""
-    return path if os.path.isabs(path) else os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH117, PTH118
+    return path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
 
 
 def _comes_of_stopping(error: BaseException) -> bool:

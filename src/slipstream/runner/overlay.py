@@ -92,7 +92,7 @@ def _try_in_child(parent: Path, own_user: bool) -> str:
         finally:
             os._exit(0)
     os.close(writer)
-    with open(reader, "rb") as pipe:  # noqa: PTH123 - a descriptor
+    with open(reader, "rb") as pipe:
         reason = pipe.read().decode(errors="replace")
     os.waitpid(child, 0)
     remove(room)
@@ -183,7 +183,7 @@ def _make(path: str) -> bool:
 
 def enter(plan: Plan) -> list[str]:
     """Carries the plan out for this process, which must have a single thread. Returns what could not be covered."""
-    cwd = os.getcwd()  # noqa: PTH109
+    cwd = os.getcwd()
     root = f"{plan.room}/root"
     mounts.enter_namespaces(own_user=plan.own_user)
     uncovered: list[str] = []

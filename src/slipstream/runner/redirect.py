@@ -90,7 +90,7 @@ def list_openings(tell: Callable[[str], None], ignored: list[str]) -> None:
             return
         if not isinstance(args[2], int) or not args[2] & _WRITING:
             return
-        path = os.path.abspath(args[0])  # noqa: PTH100 - cheaper, and opens nothing itself
+        path = os.path.abspath(args[0])
         if path in seen or path.startswith(skipped) or "/__pycache__/" in path:
             return
         seen.add(path)

@@ -69,7 +69,7 @@ def _enter_view(ticket: Ticket, spool: Path) -> bool:
     """Whether the working directory is covered. What else is not covered is said in a note."""
     if ticket.plan is None:
         return False
-    cwd = os.getcwd()  # noqa: PTH109
+    cwd = os.getcwd()
     try:
         uncovered = overlay.enter(ticket.plan)
     except OSError as error:  # half a view is none: the parent starts another rider without

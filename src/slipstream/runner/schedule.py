@@ -127,7 +127,7 @@ class Schedule:
         elif state == "watch" and self._recorder.pace.learnt_from:
             self._handed_out = 0
             self._enter("trial", None)
-        elif (state == "trial" and self._round < _ROUNDS) or (state == "watch" and self._round < _ROUNDS and self._steps_in_state < self._watch_steps()):
+        elif state in ("trial", "watch") and self._round < _ROUNDS:
             self._enter("settle", "warmup")
         elif state == "dissect":
             self.probe_stop()

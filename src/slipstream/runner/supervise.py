@@ -221,8 +221,11 @@ def _mind_the_time(ride: _Ride, interrupts: Interrupts, seconds: float) -> None:
 
 def _ending(ride: _Ride, return_code: int) -> Ending:
     """What the rider said itself, unless it could not speak any more."""
-    said = [m.ending for process, m in ride.messages if isinstance(m, Ended) and process == ride.process]
+    endings = [(process, message.ending) for process, message in ride.messages if isinstance(message, Ended)]
+    said = [ending for process, ending in endings if process == ride.process]
     if said and (return_code >= 0 or said[-1].reason == "interrupted"):
+        if said[-1].reason == "finished" and any(ending.reason == "stopped" for _, ending in endings):
+            return msgspec.structs.replace(said[-1], reason="stopped")  # it waited for a child that we stopped
         return said[-1]
     if return_code < 0:
         name = _signal_name(-return_code)

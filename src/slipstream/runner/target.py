@@ -3,7 +3,6 @@ Judges it before anything is started; runs nothing."""
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,7 +15,7 @@ def is_module(script: Sequence[str]) -> bool:
 
 def is_archive(path: str) -> bool:
     """Python runs these by the `__main__` inside them."""
-    return Path(path).is_dir() or zipfile.is_zipfile(path)
+    return Path(path).is_dir() or _is_zip(Path(path))
 
 
 def display_name(script: Sequence[str]) -> str:
@@ -52,11 +51,19 @@ def _refuse_content(path: Path, typed: str) -> str | None:
         source = path.read_bytes()
     except OSError as error:
         return f"{typed!r} cannot be read: {error.strerror}."
-    if path.suffix in _DATA_SUFFIXES or (b"\0" in source and not zipfile.is_zipfile(path)):
+    if path.suffix in _DATA_SUFFIXES or (b"\0" in source and not _is_zip(path)):
         return f"{typed!r} is not a Python script. Give the file that you would give to python."
-    if path.suffix not in (".py", ".pyw") and not zipfile.is_zipfile(path) and not _compiles(source, typed):
+    if path.suffix not in (".py", ".pyw") and not _is_zip(path) and not _compiles(source, typed):
         return f"{typed!r} is not a Python script: it does not compile as one."
     return None
+
+
+def _is_zip(path: Path) -> bool:
+    if path.suffix == ".py":
+        return False  # the usual case needs no import
+    import zipfile
+
+    return zipfile.is_zipfile(path)
 
 
 def _compiles(source: bytes, name: str) -> bool:

@@ -7,6 +7,8 @@ import itertools
 import sys
 import weakref
 from collections.abc import Callable
+from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import torch
@@ -29,7 +31,7 @@ class ModuleSeam:
         self._counter = itertools.count()
         self._idents: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
         self._hooked: weakref.WeakKeyDictionary[torch.nn.Module, Any] = weakref.WeakKeyDictionary()
-        self._num_compiled_functions = 0
+        self._is_compiling = False
         self.models: list[weakref.ref[torch.nn.Module]] = []
 
     def install(self, patches: Patches) -> None:
@@ -37,8 +39,9 @@ class ModuleSeam:
         self._finder = patches.passage(
             self._original, "module.find", self._before_find, self._after_find, self._abandon_find
         )
-        patches.around(torch, "compile", "compile.function", self._before_compile, self._after_compile)
-        patches.around(torch.nn.Module, "compile", "compile.module", self._before_compile, self._after_compile)
+        callbacks = (self._before_compile, self._after_compile, self._abandon_compile)
+        patches.around(torch, "compile", "compile.function", *callbacks)
+        patches.around(torch.nn.Module, "compile", "compile.module", *callbacks)
         patches.on_close(self._leave)
         self.search()
 
@@ -75,7 +78,7 @@ class ModuleSeam:
     def _before_find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, Token | None] | None:
         self._set_call(self._original)  # nothing inside the outermost call is looked at
         module = args[0]
-        if module in self._hooked:
+        if module in self._hooked or type(module).__module__.startswith("torch.fx"):
             return None
         self._listener.pulse()
         ident = self._meet(module, args, kwargs)
@@ -99,8 +102,7 @@ class ModuleSeam:
         reference = weakref.ref(module)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            target = reference()
-            assert target is not None
+            target: Any = reference()
             return target._call_impl(*args, **kwargs) if inner is None else inner(*args, **kwargs)
 
         ident = self._idents[module]
@@ -137,31 +139,31 @@ class ModuleSeam:
             where = {"site": listener.place(site), "caller": listener.place(caller)}
             listener.leave(token, "forward", ident, training=False, **where, **facts)
 
-    # --- compile: we stand aside while it looks at the module, and above what it makes ---------------------------------
+    # --- compile: we stand aside while it looks at the module, and above what it makes -------------------------------
 
     def _before_compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        was_searching = self._is_searching
+        is_outer = not self._is_compiling
+        self._is_compiling = True
         self._is_searching = False
         self._set_call(self._original)
         for module in list(self._hooked):
             self._unhook(module)
-        return was_searching
+        return is_outer
 
-    def _after_compile(self, token: bool, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        self._shield()
+    def _after_compile(self, is_outer: bool, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        if not is_outer:  # Module.compile calls torch.compile
+            return
+        self._is_compiling = False
+        shield_from_dynamo(self._finder.function.__code__)
         target = args[0] if args else kwargs.get("model")
-        if not isinstance(target, torch.nn.Module):
-            self._num_compiled_functions += 1
-            if self._num_compiled_functions == 1:
-                self._listener.note("the script compiles functions: what runs inside one is not taken apart")
+        if target is not None and not isinstance(target, torch.nn.Module):
+            self._listener.note("the script compiles functions: what runs inside one is not taken apart")
         self.search()
 
-    def _shield(self) -> None:
-        """Tells dynamo, once it is there, not to look at our own frames (what they call is still looked at)."""
-        eval_frame = sys.modules.get("torch._dynamo.eval_frame")
-        skip = getattr(eval_frame, "skip_code", None)
-        if skip is not None:
-            skip(self._finder.function.__code__)
+    def _abandon_compile(self, is_outer: bool) -> None:
+        if is_outer:
+            self._is_compiling = False
+            self.search()
 
     # --- facts ------------------------------------------------------------------------------------------------------
 
@@ -172,6 +174,21 @@ class ModuleSeam:
             self.models.append(weakref.ref(module))
             self._listener.meet(read_model(module, ident, args[1:], kwargs))
         return ident
+
+
+def shield_from_dynamo(passing: CodeType) -> None:
+    """Tells dynamo, once it is there, to leave our own frames alone; what they call it still looks at. A passage is
+    skipped as a frame only: inlined into a graph it vanishes, since there it calls the original and nothing else."""
+    rules, eval_frame = sys.modules.get("torch._dynamo.trace_rules"), sys.modules.get("torch._dynamo.eval_frame")
+    try:
+        for room in ("runner", "clock", "records"):
+            rules.add(f"slipstream.{room}")  # type: ignore[union-attr]
+        for seam in ("batch", "loader", "module", "training", "saving", "transfer", "place", "listener"):
+            rules.SKIP_DIRS.append(str(Path(__file__).with_name(f"{seam}.py")))  # type: ignore[union-attr]
+        rules._recompile_re()  # type: ignore[union-attr]
+        eval_frame.skip_code(passing)  # type: ignore[union-attr]
+    except (AttributeError, TypeError):  # another torch: at worst a graph break that the script would not have had
+        return
 
 
 def read_model(module: torch.nn.Module, ident: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Model:

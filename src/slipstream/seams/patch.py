@@ -1,5 +1,5 @@
 """The one way to patch and to undo. A passage calls the original exactly once whatever our callbacks do: a callback
-that raises is switched off, said once, and the script goes on. Leaving restores what was there and checks that it did."""
+that raises is switched off, said once, and the script goes on. Leaving puts back what was there and checks it."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class Passage:
                 self._step_aside(fault)
             return result
 
-        self.function = passing
+        self.function: Any = passing
 
     def retire(self) -> None:
         self._in_service = False

@@ -40,7 +40,7 @@ def test_what_cannot_be_recognised() -> None:
     assert share(torch.randn(4, 8)) is None
     assert share(torch.zeros(4, 8, dtype=torch.long)) is None
     equal = ragged()
-    equal[:, 4:] = 0
+    equal[:, 2:] = 0
     assert share(equal) is None  # rows of one length: it may be a part of the text
     inside = ragged()
     inside[:, 0] = 0

@@ -7,7 +7,7 @@ from collections import defaultdict
 from slipstream.records import Anatomy, ModuleShare, Operator
 from slipstream.runner.anatomy.alignment import find_misalignments
 from slipstream.runner.anatomy.attention import find_attentions
-from slipstream.runner.anatomy.flops import count_flops
+from slipstream.runner.anatomy.flops import FORMULAS, count_flops
 from slipstream.runner.anatomy.operators import classify, is_free, is_operator
 from slipstream.runner.anatomy.roster import Entry
 from slipstream.runner.anatomy.trace import BACKWARD, MODULE, OPTIMIZER, Node, Trace
@@ -57,11 +57,10 @@ def _count(trace: Trace) -> None:
     stack = list(trace.roots)
     while stack:
         node = stack.pop()
-        flops = count_flops(node.name, node.shapes, node.values) if node.name.startswith("aten::") else None
-        if flops is None:
-            stack.extend(node.children)
+        if node.name in FORMULAS:
+            node.flops = count_flops(node.name, node.shapes, node.values)
         else:
-            node.flops = flops
+            stack.extend(node.children)
 
 
 def _count_launches(trace: Trace, nodes: list[Node]) -> int:

@@ -11,13 +11,10 @@ Shapes = list[list[int]]
 Formula = Callable[[Shapes, list[Any]], int]
 
 
-def count_flops(name: str, shapes: Shapes, values: list[Any]) -> int | None:
-    """None: no formula for this operator. Shapes that do not fit a formula (nested, sparse) count nothing."""
-    formula = FORMULAS.get(name)
-    if formula is None:
-        return None
+def count_flops(name: str, shapes: Shapes, values: list[Any]) -> int:
+    """Of an operator that has a formula. Shapes that do not fit it (nested, sparse) count nothing."""
     try:
-        return int(formula(shapes, values))
+        return int(FORMULAS[name](shapes, values))
     except (IndexError, TypeError, ValueError):
         return 0
 

@@ -18,7 +18,7 @@ class Node:
 
     __slots__ = (
         *("name", "start_ns", "end_ns", "thread", "sequence", "forward_thread", "device_ns", "num_kernels"),
-        *("children", "self_ns", "event", "module", "is_backward", "is_optimizer", "flops"),
+        *("children", "self_ns", "event", "module", "is_backward", "is_optimizer", "is_range", "flops"),
     )
 
     def __init__(self, name: str, start_ns: int, end_ns: int, thread: int = 1, event: Any = None) -> None:
@@ -36,14 +36,9 @@ class Node:
         self.module = -1  # index of the innermost module whose forward made it, also in backward
         self.is_backward = False
         self.is_optimizer = False
+        # A stretch of Python with a name, not an operator.
+        self.is_range = name.startswith((MODULE, "Optimizer.", "ProfilerStep"))
         self.flops = 0
-
-    @property
-    def is_range(self) -> bool:
-        """A stretch of Python with a name, not an operator."""
-        return self.name.startswith((MODULE, OPTIMIZER, "Optimizer.", "ProfilerStep")) or (
-            self.event is not None and bool(_ask(self.event, "is_user_annotation"))
-        )
 
     @property
     def shapes(self) -> list[list[int]]:
@@ -107,6 +102,7 @@ def _sort_events(events: Iterable[Any]) -> tuple[dict[int, Node], dict[int, list
             continue
         start_ns = event.start_ns()
         node = Node(event.name(), start_ns, start_ns + event.duration_ns(), event.start_thread_id(), event)
+        node.is_range = node.is_range or ("::" not in node.name and _ask(event, "is_user_annotation"))
         node.sequence = event.sequence_nr()
         node.forward_thread = event.fwd_thread_id()
         nodes[event.correlation_id()] = node

@@ -17,7 +17,7 @@ class SlowCell(nn.Module):
     def forward(self, x):
         state = torch.zeros(x.shape[0], 8)
         for t in range(x.shape[1]):
-            state = torch.tanh(x[:, t] + state @ self.weight + self.bias)
+            state = torch.tanh(x[:, t] + state @ self.weight + self.bias)  # <- planted
         return self.head(state)
 
 
@@ -35,7 +35,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 step = 0
 while step < args.steps:
     for x, y in loader:
-        loss = nn.functional.cross_entropy(model(x), y)  # <- planted
+        loss = nn.functional.cross_entropy(model(x), y)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

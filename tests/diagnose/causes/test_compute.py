@@ -1,0 +1,118 @@
+import msgspec
+import pytest
+
+from slipstream.diagnose import diagnose
+from slipstream.records import Misalignment, Site
+from slipstream.testing.sessions import (
+    FILE,
+    MODEL_SITE,
+    OPTIMIZER_SITE,
+    made_anatomy,
+    made_environment,
+    made_model,
+    made_optimizer,
+    made_session,
+    made_stack,
+)
+
+MATRICES = made_anatomy({"aten::mm": (12, 24.0), "aten::relu": (6, 2.0)})
+
+
+def findings(**facts):
+    return {finding.cause: finding for finding in diagnose(made_session(**facts)).findings}
+
+
+def test_an_optimizer_that_walks_over_many_small_tensors():
+    optimizer = made_optimizer(num_tensors=480, num_parameters=30_000, foreach=False)
+    site = msgspec.structs.replace(OPTIMIZER_SITE, text="optimizer = torch.optim.AdamW(ps, lr=0.001, foreach=False)")
+    found = findings(optimizer_ms=20.0, optimizer=msgspec.structs.replace(optimizer, site=site))["unfused_optimizer"]
+    assert found.change == "optimizer = torch.optim.AdamW(ps, lr=0.001, fused=True)"
+    assert found.site == site
+    assert found.predicted_gain == pytest.approx(51 / (51 - 16))
+
+
+@pytest.mark.parametrize("facts", [{"fused": True}, {"can_fuse": False}, {"class_name": "SGD"}])
+def test_an_optimizer_that_is_fine(facts):
+    assert findings(optimizer_ms=4.0, optimizer=made_optimizer(**facts)) == {}
+
+
+def test_a_python_loop_of_tiny_operators():
+    anatomy = made_anatomy({"aten::mm": (600, 3.0), "aten::tanh": (900, 3.0)})
+    stacks = [made_stack("compute", 19, 80, phase="forward", function="forward")]
+    found = findings(forward_ms=6, backward_ms=8, anatomy=anatomy, stacks=stacks)["tiny_operations"]
+    assert found.site.line == 19
+    assert "compile" in found.techniques
+    assert found.predicted_gain <= 16 / (16 - 12 * 0.6) * 1.01
+
+
+def test_a_small_model_is_not_ill():
+    assert (
+        findings(
+            forward_ms=0.4,
+            backward_ms=0.6,
+            optimizer_ms=0.05,
+            other_ms=0.1,
+            input_ms=0.02,
+            anatomy=made_anatomy({"aten::addmm": (60, 0.6)}),
+        )
+        == {}
+    )
+
+
+def test_too_many_threads():
+    site = Site(FILE, 9, "torch.set_num_threads(16)")
+    found = findings(environment=made_environment(2.0, 16, threads_site=site), anatomy=MATRICES)["cpu_threads"]
+    assert (found.site, found.change) == (site, "torch.set_num_threads(2)")
+    assert found.predicted_gain > 1.4
+
+
+def test_too_few_threads():
+    found = findings(environment=made_environment(2.0, 1), anatomy=MATRICES, compute_cpu_ms=31)["cpu_threads"]
+    assert found.change == "torch.set_num_threads(2)"
+    assert 1.3 < found.predicted_gain < 2
+
+
+def test_threads_for_tiny_operators_or_idle_ones_are_fine():
+    tiny = made_anatomy({"aten::mm": (200, 3.0)})
+    assert findings(environment=made_environment(2.0, 1), anatomy=tiny, compute_cpu_ms=31) == {}
+    assert findings(environment=made_environment(4.0, 2), anatomy=MATRICES, compute_cpu_ms=31) == {}
+
+
+def test_full_precision_only_where_faster_units_are():
+    assert findings(anatomy=MATRICES) == {}
+    found = findings(anatomy=MATRICES, environment=made_environment(has_fast_bf16=True))["full_precision"]
+    assert "bfloat16" in found.change
+    assert findings(anatomy=MATRICES, environment=made_environment(has_fast_bf16=True, autocast_seen=True)) == {}
+    cuda = made_environment(8.0, 8, "cuda:0", has_tf32=True)
+    assert "high" in findings(anatomy=MATRICES, environment=cuda)["full_precision"].change
+
+
+def test_shapes_that_do_not_fit():
+    anatomy = msgspec.structs.replace(
+        MATRICES, misalignments=[Misalignment("head", "Linear", "out_features", 50257, 50304, 0.6)]
+    )
+    gpu = made_environment(8.0, 8, "cuda:0", has_fast_fp16=True, autocast_seen=True)
+    assert findings(anatomy=anatomy, environment=gpu)["misaligned_shapes"].change == "out_features=50304"
+    assert findings(anatomy=anatomy) == {}
+
+
+def test_convolutions():
+    anatomy = made_anatomy({"aten::convolution_backward": (8, 16.0), "aten::mkldnn_convolution": (8, 8.0)})
+    convnet = made_model(num_convolutions=8)
+    found = findings(anatomy=anatomy, model=convnet)["slow_layout"]
+    assert found.site == MODEL_SITE
+    assert 1.03 < found.predicted_gain < 1.3
+    assert findings(anatomy=anatomy, model=made_model(num_convolutions=8, is_channels_last=True)) == {}
+    gpu = made_environment(8.0, 8, "cuda:0")
+    assert set(findings(anatomy=anatomy, model=made_model("cuda:0", num_convolutions=8), environment=gpu)) == {
+        "no_autotune"
+    }
+
+
+def test_denormals():
+    found = findings(anatomy=msgspec.structs.replace(MATRICES, denormal_share=0.2))["denormals"]
+    assert found.change == "torch.set_flush_denormal(True)"
+    assert found.predicted_gain > 2
+    assert findings(anatomy=msgspec.structs.replace(MATRICES, denormal_share=1e-5)) == {}
+    flushed = made_environment(flush_denormal=True)
+    assert findings(anatomy=msgspec.structs.replace(MATRICES, denormal_share=0.2), environment=flushed) == {}

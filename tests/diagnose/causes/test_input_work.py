@@ -1,0 +1,104 @@
+import pytest
+
+from slipstream.diagnose import diagnose
+from slipstream.records import Length, Site
+from slipstream.testing.sessions import FILE, LOADER_SITE, made_loader, made_session, made_stack
+
+LIGHT = {"forward_ms": 3.0, "backward_ms": 6.0, "input_ms": 40.0}
+COLLATE_SITE = Site(FILE, 20, "def pad(batch):", "pad")
+
+
+def ranked(**facts):
+    return diagnose(made_session(**{**LIGHT, **facts})).findings
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_python_loop_over_values_comes_first(workers):
+    role = "worker" if workers else "main"
+    stacks = [
+        made_stack("python", 15, 70, in_call=False, role=role),
+        made_stack("transform", 15, 20, role=role),
+        made_stack("transform", 16, 20, role=role),
+    ]
+    first = ranked(stacks=stacks, num_workers=workers, work_ms=80 if workers else None)[0]
+    assert first.cause == "slow_transform"
+    assert first.site.line == 15
+    assert first.predicted_gain > 1.8
+
+
+def test_time_inside_a_library_is_first_of_all_a_lack_of_workers():
+    stacks = [made_stack("transform", 15, 90, leaf="numpy/fft/_pocketfft.py:rfft"), made_stack("transform", 16, 10)]
+    found = ranked(stacks=stacks)
+    assert [one.cause for one in found] == ["no_workers", "slow_transform"]
+    assert found[1].predicted_gain < 1.5
+
+
+def test_a_library_written_in_python_counts_as_python():
+    stacks = [made_stack("transform", 15, 90, leaf="pandas/core/indexing.py:__getitem__")]
+    assert ranked(stacks=stacks)[0].cause == "slow_transform"
+
+
+def test_waiting_is_not_a_slow_transform():
+    stacks = [made_stack("transform", 15, 100, expression="time.sleep(0.002)")]
+    assert [one.cause for one in ranked(stacks=stacks, cpu_share=0.05)] == ["no_workers"]
+
+
+def test_decoding():
+    stacks = [made_stack("decode", 18, 80, role="worker"), made_stack("transform", 19, 20, role="worker")]
+    first = ranked(stacks=stacks, num_workers=2, work_ms=90)[0]
+    assert (first.cause, first.site.line) == ("slow_decode", 18)
+    assert "decode_cache" in first.techniques
+
+
+def test_a_cache_does_not_help_a_single_epoch():
+    stacks = [made_stack("decode", 18, 100, role="worker")]
+    many = ranked(stacks=stacks, num_workers=2, work_ms=90)[0].predicted_gain
+    once = ranked(stacks=stacks, num_workers=2, work_ms=90, length=Length(num_epochs=1))
+    assert all(one.predicted_gain < 1.3 for one in once)
+    assert many > 2
+
+
+def test_reading():
+    stacks = [made_stack("read", 14, 90, role="worker", expression="file.read()"), made_stack("transform", 19, 10)]
+    first = ranked(stacks=stacks, num_workers=2, work_ms=90)[0]
+    assert (first.cause, first.site.line) == ("slow_read", 14)
+
+
+def test_a_wait_on_a_line_that_reads_is_reading():
+    stacks = [made_stack("wait", 14, 90, expression="requests.get(url).read()")]
+    assert "slow_read" in [one.cause for one in ranked(stacks=stacks, cpu_share=0.05)]
+
+
+def test_collating_in_the_users_function():
+    loader = made_loader(2, collate_name="pad", collate_site=COLLATE_SITE)
+    stacks = [
+        made_stack("python", 24, 60, role="worker", function="pad", in_call=False),
+        made_stack("collate", 25, 30, role="worker", function="pad"),
+        made_stack("transform", 15, 10, role="worker"),
+    ]
+    first = ranked(stacks=stacks, loader=loader, num_workers=2, work_ms=90)[0]
+    assert (first.cause, first.site.line) == ("slow_collate", 24)
+
+
+def test_collating_in_torch_points_at_the_loader():
+    stacks = [made_stack("collate", 50, 80, function="main"), made_stack("other", 50, 20, function="main")]
+    found = {one.cause: one for one in ranked(stacks=stacks)}
+    assert found["slow_collate"].site == LOADER_SITE
+    assert "batched_fetch" in found["slow_collate"].techniques
+
+
+def test_hand_over():
+    stacks = [
+        made_stack("handover", 50, 70),
+        made_stack("wait", 50, 30),
+        made_stack("handover", 0, 50, role="worker", file=""),
+        made_stack("transform", 15, 50, role="worker"),
+    ]
+    first = ranked(stacks=stacks, num_workers=2, work_ms=30)[0]
+    assert (first.cause, first.site) == ("heavy_handover", LOADER_SITE)
+    assert first.predicted_gain <= 50.5 / 10.5
+
+
+def test_an_input_that_costs_nothing_is_left_alone():
+    stacks = [made_stack("python", 15, 100, in_call=False), made_stack("decode", 15, 50)]
+    assert diagnose(made_session(stacks=stacks)).findings == []

@@ -1,0 +1,114 @@
+import msgspec
+import pytest
+
+from slipstream.diagnose import diagnose
+from slipstream.records import Evaluation, Event, Leak, Memory, Site
+from slipstream.testing.sessions import FILE, FIRST_NS, made_session, made_stack
+
+
+def ranked(session):
+    return diagnose(session).findings
+
+
+def other(stage, line, count, expression="call(...)", **facts):
+    return made_stack(stage, line, count, phase="other", function="<module>", expression=expression, **facts)
+
+
+def test_data_prepared_in_the_loop():
+    stacks = [
+        other("transform", 26, 50, "frame.iloc[rows]", leaf="pandas/core/indexing.py:_getitem"),
+        other("compute", 26, 30, "torch.tensor(frame.iloc[rows][features].values.tolist())"),
+        other("compute", 28, 20, "mse_loss(model(x).squeeze(1), y)"),
+    ]
+    first = ranked(made_session(has_loader=False, input_ms=0, other_ms=40, stacks=stacks))[0]
+    assert (first.cause, first.site.line) == ("no_loader", 26)
+    assert first.predicted_gain <= 71 / (71 - 40 * 0.8)
+
+
+def test_a_loss_in_the_loop_is_not_data():
+    stacks = [other("compute", 28, 200, "mse_loss(model(x).squeeze(1), y)")]
+    assert ranked(made_session(has_loader=False, input_ms=0, other_ms=20, stacks=stacks)) == []
+
+
+def test_with_a_loader_it_is_not_no_loader():
+    stacks = [other("transform", 26, 100)]
+    assert "no_loader" not in [one.cause for one in ranked(made_session(other_ms=40, stacks=stacks))]
+
+
+def test_logging_counts_the_whole_line():
+    stacks = [
+        other("logging", 40, 10, "print(json.dumps(weights))"),
+        other("other", 40, 60, "json.dumps(weights)", leaf="json/encoder.py:iterencode"),
+        other("compute", 41, 30, "loss_of(x)"),
+    ]
+    first = ranked(made_session(other_ms=30, stacks=stacks))[0]
+    assert (first.cause, first.site.line) == ("frequent_logging", 40)
+    assert first.predicted_gain == pytest.approx(61.5 / (61.5 - 0.95 * 21))
+
+
+def test_rare_prints_are_fine():
+    stacks = [other("logging", 40, 2, "print(loss)"), other("compute", 41, 98)]
+    assert ranked(made_session(other_ms=2, stacks=stacks)) == []
+
+
+def saving_session(every, saving_ms):
+    session = made_session(other_ms=saving_ms if every == 1 else 0.5)
+    site = Site(FILE, 50, "torch.save(model.state_dict(), path)", "main")
+    events = [
+        Event("saving", len(session.sites), step.end_ns - int(saving_ms * 1e6), step.end_ns)
+        for step in session.steps
+        if step.index % every == 0
+    ]
+    steps = [msgspec.structs.replace(step, saving_ms=saving_ms) if every == 1 else step for step in session.steps]
+    return msgspec.structs.replace(
+        session, events=[*session.events, *events], sites=[*session.sites, site], steps=steps
+    )
+
+
+def test_saving_at_every_step():
+    first = ranked(saving_session(1, 20.0))[0]
+    assert (first.cause, first.site.line) == ("frequent_saving", 50)
+    assert 1.4 < first.predicted_gain <= 51.5 / 31.5
+
+
+def test_saving_now_and_then_is_fine():
+    assert ranked(saving_session(40, 10.0)) == []
+
+
+def evaluated(ms, every, **facts):
+    site, caller = (
+        Site(FILE, 60, "correct += model(x)", "validate"),
+        Site(FILE, 70, "validate(model, held_out)", "main"),
+    )
+    made = [
+        Evaluation(FIRST_NS, FIRST_NS + int(ms * 1e6), 9, 90, ms * 0.9, ms * 0.1, False, after, 1, site, caller)
+        for after in range(every - 1, 60, every)
+    ]
+    return made_session(evaluations=[msgspec.structs.replace(one, **facts) for one in made])
+
+
+def test_validation_too_often():
+    first = ranked(evaluated(200.0, 10))[0]
+    assert (first.cause, first.site.line) == ("frequent_validation", 70)
+    assert 1.3 < first.predicted_gain < 520 / 320
+
+
+def test_a_little_validation_is_fine():
+    assert ranked(evaluated(30.0, 30)) == []
+
+
+def test_gradients_in_validation_come_before_its_frequency():
+    found = ranked(evaluated(200.0, 10, grad=True))
+    assert [one.cause for one in found] == ["grad_in_evaluation"]
+    assert found[0].site.line == 60
+    assert 1.0 < found[0].predicted_gain < 1.2
+
+
+def test_a_kept_graph_has_its_line():
+    memory = [Memory(step, step, 2**30, 0, step, 50 + step) for step in range(100)]
+    leak = Leak("losses", 80, 1000, Site(FILE, 44, "losses.append(loss)"))
+    session = msgspec.structs.replace(made_session(memory=memory), leaks=[leak])
+    first = ranked(session)[0]
+    assert (first.cause, first.site.line) == ("growing_memory", 44)
+    assert first.change == "losses.append(loss.item())"
+    assert "losses holds 80" in first.evidence

@@ -1,0 +1,119 @@
+import msgspec
+import pytest
+
+from slipstream.diagnose import diagnose
+from slipstream.records import Evaluation, Length, Step
+from slipstream.testing.sessions import FIRST_NS, made_environment, made_loader, made_session
+
+
+def summary_of(**facts):
+    return diagnose(made_session(**facts)).summary
+
+
+def test_the_numbers_of_a_plain_training():
+    summary = summary_of(input_ms=40, forward_ms=10, backward_ms=8, optimizer_ms=1, other_ms=1)
+    assert summary.step_ms == pytest.approx(60)
+    assert summary.step_low_ms <= summary.step_ms <= summary.step_high_ms
+    assert summary.samples_per_s == pytest.approx(32 / 0.060)
+    assert sum(summary.phases.values()) == pytest.approx(summary.step_ms, rel=1e-12)
+    assert summary.ceilings.compute_ms == pytest.approx(20)
+    assert summary.ceilings.input_ms == pytest.approx(40)
+    assert summary.ceilings.shared_ms == pytest.approx((40 + 40) / 2)
+    assert summary.bound == "input"
+    assert not summary.is_inference
+
+
+def test_what_binds():
+    assert summary_of().bound == "compute"
+    assert summary_of(other_ms=200).bound == "other"
+    assert summary_of(input_ms=12, forward_ms=5, backward_ms=5, num_workers=2, work_ms=60).bound == "input"
+    # Neither side explains the step: both together on two cores do.
+    beside = {"forward_ms": 5, "backward_ms": 10, "optimizer_ms": 1, "starved": 1.5, "input_ms": 6}
+    assert summary_of(**beside, num_workers=2, work_ms=30).bound == "cores"
+
+
+def test_a_short_script_rests_on_its_warm_up_and_says_so():
+    session = diagnose(made_session(is_short=True))
+    assert session.summary.num_steps == 8
+    assert session.summary.ceilings.compute_ms is None
+    assert any("warm-up" in note for note in session.notes)
+
+
+def test_no_step_no_summary():
+    session = diagnose(msgspec.structs.replace(made_session(), steps=[]))
+    assert session.summary is None
+    assert session.findings == []
+    assert any("No step" in note for note in session.notes)
+
+
+def test_diagnosing_again_changes_nothing():
+    once = diagnose(made_session(is_short=True, input_ms=40))
+    assert diagnose(once) == once
+
+
+def test_without_a_loader_input_is_free():
+    summary = summary_of(has_loader=False, input_ms=0)
+    assert summary.ceilings.input_ms == 0
+    assert summary.ceilings.shared_ms is None
+
+
+def test_buffers_filled_while_data_were_free_do_not_count():
+    session = made_session(num_workers=2, input_ms=20, work_ms=80)
+    kept = next(block for block in session.blocks if block.kind == "kept")
+    first = len(session.steps)
+    start_ns = session.blocks[-1].end_ns
+    fast = {"input": 0.0, "forward": 10.0, "backward": 20.0, "optimizer": 1.0, "other": 0.5}
+    slow = {**fast, "input": 20.0}
+    block = msgspec.structs.replace(session.blocks[1], index=9, start_ns=start_ns, end_ns=start_ns + 10**9)
+    more = [
+        Step(first + i, 9, start_ns, start_ns, sum(p.values()), p, 32, 1, 1, 1, 1)
+        for i, p in enumerate([fast] * 4 + [slow] * 20)
+    ]
+    joined = msgspec.structs.replace(session, blocks=[*session.blocks, block], steps=[*session.steps, *more])
+    assert kept.kind == "kept"
+    assert diagnose(joined).summary.num_steps == 60 + 20
+
+
+def evaluation(after_step: int, ms: float, start_ms: float = 0.0, **facts) -> Evaluation:
+    start_ns = FIRST_NS + int(start_ms * 1e6)
+    made = Evaluation(start_ns, start_ns + int(ms * 1e6), 10, 320, ms * 0.9, ms * 0.1, False, after_step, 1)
+    return msgspec.structs.replace(made, **facts)
+
+
+def test_the_share_of_validation_is_measured_from_one_to_the_next():
+    seen = [evaluation(after, 320.0) for after in (9, 19, 29)]
+    summary = summary_of(evaluations=seen)
+    assert summary.evaluation_share == pytest.approx(320 / (320 + 10 * 32))
+    assert "measured" in summary.evaluation_note
+
+
+def test_a_sanity_check_before_training_is_no_validation():
+    assert summary_of(evaluations=[evaluation(-1, 500.0)]).evaluation_share is None
+
+
+def test_validation_that_was_not_seen_is_reckoned_and_says_so():
+    session = made_session()
+    other = made_loader(ident=1, num_batches=100)
+    summary = diagnose(msgspec.structs.replace(session, loaders=[*session.loaders, other])).summary
+    assert summary.evaluation_share == pytest.approx(100 * (10 + 0.5) / (100 * 10.5 + 1000 * 32))
+    assert "not seen" in summary.evaluation_note
+
+
+def test_how_long_it_takes():
+    summary = summary_of(input_ms=40, length=Length(num_epochs=90))
+    assert summary.seconds_left == pytest.approx(90 * 1000 * 71.5 / 1000, rel=0.01)
+    assert summary.seconds_best == pytest.approx(90 * 1000 * 31.5 / 1000, rel=0.01)
+    assert summary_of(length=Length(num_steps=100)).seconds_left == pytest.approx(3.2, rel=0.01)
+    assert summary_of().seconds_left is None
+
+
+def test_inference_is_recognised():
+    session = made_session()
+    steps = [msgspec.structs.replace(step, num_backwards=0, num_updates=0) for step in session.steps]
+    assert diagnose(msgspec.structs.replace(session, steps=steps)).summary.is_inference
+
+
+def test_a_lone_core_gets_a_sentence_and_no_recommendation():
+    session = diagnose(made_session(input_ms=40, environment=made_environment(num_usable=1.0, num_threads=1)))
+    assert "no_workers" not in [finding.cause for finding in session.findings]
+    assert any("usable core" in note for note in session.notes)

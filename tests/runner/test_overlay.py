@@ -1,0 +1,117 @@
+"""A child process writes everywhere under a real overlay; the real file system does not change."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from slipstream.runner import overlay
+
+PARENT, OWN_USER, REASON = overlay.probe()
+pytestmark = pytest.mark.skipif(PARENT is None, reason=REASON or "no overlay")
+
+
+@pytest.fixture
+def room() -> Iterator[Path]:
+    assert PARENT is not None
+    path = Path(tempfile.mkdtemp(prefix="slipstream-test-", dir=PARENT))
+    yield path
+    overlay.remove(path)
+    assert not path.exists()
+
+
+def in_child(plan: overlay.Plan, act: Callable[[], None]) -> None:
+    """Runs `act` in a process that has entered the view."""
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            assert overlay.enter(plan) == []
+            act()
+            code = 0
+        except BaseException as error:
+            os.write(2, f"{type(error).__name__}: {error}\n".encode())
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("own_user", [False, True] if not OWN_USER else [True])
+def test_nothing_real_changes(tmp_path: Path, room: Path, own_user: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = tmp_path / "a,b:c\\d e"
+    work.mkdir()
+    (work / "old.txt").write_text("old")
+    (work / "gone.txt").write_text("gone")
+    through = tmp_path / "through"
+    through.mkdir()
+    home = Path.home()
+    monkeypatch.chdir(work)
+    plan = overlay.prepare(room, own_user=own_user, through=[str(through)], kept=[])
+    uid = os.getuid()
+
+    def act() -> None:
+        assert os.getcwd() == str(work) and os.getuid() == uid
+        Path("old.txt").write_text("new")
+        Path("gone.txt").unlink()
+        Path("deep/er").mkdir(parents=True)
+        Path("deep/er/checkpoint.pt").write_text("weights")
+        assert Path("deep/er/checkpoint.pt").read_text() == "weights" and Path("old.txt").read_text() == "new"
+        (home / "slipstream-test").write_text("")
+        (through / "kept").write_text("kept")
+        assert Path("/proc/self/status").exists() and Path("/dev/null").exists()
+
+    in_child(plan, act)
+    assert {path.name: path.read_text() for path in work.iterdir()} == {"old.txt": "old", "gone.txt": "gone"}
+    assert not (home / "slipstream-test").exists()
+    assert (through / "kept").read_text() == "kept"
+    seen = {path: overlay.is_deletion(place) for path, place in overlay.written(plan)}
+    assert seen == {
+        str(work / "old.txt"): False,
+        str(work / "gone.txt"): True,
+        str(work / "deep/er/checkpoint.pt"): False,
+        str(home / "slipstream-test"): False,
+    }
+    overlay.clean_up(plan)
+
+
+def test_caches_pass_through(tmp_path: Path, room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+    (tmp_path / "torch").mkdir()
+    plan = overlay.prepare(room, own_user=OWN_USER, through=[], kept=[])
+
+    def act() -> None:
+        (tmp_path / "torch" / "weights").write_text("w")
+
+    in_child(plan, act)
+    overlay.clean_up(plan)
+    assert (tmp_path / "torch" / "weights").read_text() == "w"
+    assert not (tmp_path / "hub").exists()  # made so that it could pass through, and not used
+
+
+def test_kept_downloads_appear(tmp_path: Path, room: Path) -> None:
+    kept = tmp_path / "kept"
+    (kept / "one").mkdir(parents=True)
+    (kept / "one" / "data.bin").write_text("data")
+    (kept / "two").write_text("file")
+    items = [
+        overlay.Kept(str(tmp_path / "new" / "set"), str(kept / "one")),
+        overlay.Kept(str(tmp_path / "loose.zip"), str(kept / "two")),
+    ]
+    plan = overlay.prepare(room, own_user=OWN_USER, through=[], kept=items)
+
+    def act() -> None:
+        assert (tmp_path / "new/set/data.bin").read_text() == "data"
+        assert (tmp_path / "loose.zip").read_text() == "file"
+        (tmp_path / "new/set/data.bin").write_text("changed")
+
+    in_child(plan, act)
+    assert (kept / "one" / "data.bin").read_text() == "data"
+    assert not (tmp_path / "new").exists() and not (tmp_path / "loose.zip").exists()
+    assert [path for path, _ in overlay.written(plan)] == [str(tmp_path / "new/set/data.bin")]

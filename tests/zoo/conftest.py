@@ -1,0 +1,43 @@
+"""Rides every zoo script through the real command, once, and hands the result to tests as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slipstream.testing.zoo import Case
+
+Checked = dict[str, Any]
+
+
+@pytest.fixture
+def check(tmp_path: Path) -> Callable[..., Checked]:
+    """`slipstream check` on a case; its own arguments after the name. Fails unless the exit code is the case's."""
+
+    def checking(case: Case, *arguments: str, seconds: float = 6.0, options: tuple[str, ...] = ()) -> Checked:
+        for package in case.needs:
+            pytest.importorskip(package)
+        command = [sys.executable, "-m", "slipstream", "check", "--quiet", "--seconds", str(seconds), *options]
+        result = subprocess.run(
+            [*command, "--json", "out.json", str(case.file), *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "HF_HUB_OFFLINE": "1"},
+            capture_output=True,
+            text=True,
+            timeout=170,
+        )
+        said = result.stdout + result.stderr
+        assert result.returncode in (0, case.exit_code), said
+        assert (tmp_path / "out.json").exists(), said
+        document: Checked = json.loads((tmp_path / "out.json").read_text())
+        assert "out of service" not in said and "switched off" not in said, said
+        return {**document, "exit_code": result.returncode, "said": said}
+
+    return checking

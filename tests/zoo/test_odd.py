@@ -1,0 +1,162 @@
+"""Odd scripts: no cause is planted, but the shape of the training must be seen as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slipstream.records import Session
+from slipstream.runner.storage import latest, load_session
+from slipstream.testing.zoo import ODD, Case
+
+Check = Callable[..., dict[str, Any]]
+CASES = {case.name: case for case in ODD}
+
+
+def ride(check: Check, name: str, folder: Path, *arguments: str, **settings: Any) -> tuple[dict[str, Any], Session]:
+    case: Case = CASES[name]
+    checked = check(case, *arguments, **settings)
+    path = latest(folder)
+    assert path is not None, "no session was saved"
+    session = load_session(path)
+    assert checked["exit_code"] == case.exit_code or checked["ending"]["reason"] == "stopped", checked["said"]
+    _add_up(session)
+    return checked, session
+
+
+def _add_up(session: Session) -> None:
+    """Phases are exclusive and add up, in every step of every script."""
+    for step in session.steps:
+        assert sum(step.phases.values()) == pytest.approx(step.step_ms, rel=1e-6, abs=1e-3)
+        assert min(step.phases.values()) >= -1e-6
+
+
+def middle(session: Session) -> list[Any]:
+    """Steps away from both ends, of watched blocks: the start and the end of a ride may be cut."""
+    watched = {block.index for block in session.blocks if block.kind == "watch"}
+    steps = [step for step in session.steps if step.block in watched]
+    assert len(steps) >= 4, f"{len(session.steps)} steps in {[block.kind for block in session.blocks]}"
+    return steps[1:-1]
+
+
+def mostly(values: list[Any]) -> Any:
+    return max(set(values), key=values.count)
+
+
+def test_critic_with_gradient_penalty(check: Check, tmp_path: Path) -> None:
+    _, session = ride(check, "odd_critic", tmp_path, "--steps", "1000", seconds=4)
+    steps = middle(session)
+    assert len(session.optimizers) == 2 and len(session.models) >= 2
+    assert mostly([step.samples for step in steps]) in (32, 160)  # a step of the critic, or a whole cycle of five
+    assert all(step.num_updates >= 1 for step in steps)
+
+
+def test_closure_is_one_step(check: Check, tmp_path: Path) -> None:
+    _, session = ride(check, "odd_closure", tmp_path, "--steps", "1000", seconds=4)
+    steps = middle(session)
+    assert mostly([step.num_updates for step in steps]) == 1
+    assert mostly([step.num_forwards for step in steps]) > 1
+    assert mostly([step.num_forwards for step in steps]) == mostly([step.num_backwards for step in steps])
+
+
+def test_weights_updated_by_hand(check: Check, tmp_path: Path) -> None:
+    checked, session = ride(check, "odd_by_hand", tmp_path, "--steps", "3000", seconds=4)
+    steps = middle(session)
+    assert mostly([(step.samples, step.num_forwards, step.num_backwards) for step in steps]) == (32, 1, 1)
+    assert not session.optimizers and not checked["is_inference"]
+
+
+def test_accumulation_that_changes(check: Check, tmp_path: Path) -> None:
+    _, session = ride(check, "odd_accumulation", tmp_path, "--steps", "120", seconds=20)
+    seen = {(step.num_batches, step.samples, step.num_updates) for step in session.steps[1:-1]}
+    assert {(2, 32, 1), (4, 64, 1)} & seen
+    assert all(step.num_updates <= 1 for step in session.steps)
+
+
+def test_sampler_without_end(check: Check, tmp_path: Path) -> None:
+    checked, session = ride(check, "odd_endless_sampler", tmp_path, "--steps", "3000", seconds=4)
+    assert mostly([step.samples for step in middle(session)]) == 32
+    assert session.loaders[0].num_batches is None
+    assert checked["outlook"] is None or (checked["outlook"]["seconds"] or 0) < 1e7
+
+
+def test_loader_that_keeps_its_iterator(check: Check, tmp_path: Path) -> None:
+    _, session = ride(check, "odd_own_iterator", tmp_path, "--epochs", "400", seconds=4)
+    assert mostly([(step.samples, step.num_batches) for step in middle(session)]) == (32, 1)
+    assert session.loaders[0].class_name == "InfiniteDataLoader"
+
+
+def test_iterable_dataset(check: Check, tmp_path: Path) -> None:
+    _, session = ride(check, "odd_iterable", tmp_path, "--steps", "2000", seconds=4)
+    assert mostly([(step.samples, step.num_batches) for step in middle(session)]) == (32, 1)
+    assert session.loaders[0].is_iterable and session.loaders[0].num_batches is None
+
+
+def test_validation_is_kept_apart(check: Check, tmp_path: Path) -> None:
+    checked, session = ride(check, "odd_validation", tmp_path, "--steps", "2000", seconds=5)
+    assert mostly([(step.samples, step.num_batches) for step in middle(session)]) == (32, 1)
+    assert session.evaluations
+    assert mostly([(one.num_batches, one.samples) for one in session.evaluations]) == (4, 256)
+    assert not any(one.grad for one in session.evaluations)
+    assert checked["evaluation"] is not None
+
+
+def test_fit_test_and_predict(check: Check, tmp_path: Path) -> None:
+    checked, session = ride(check, "odd_fit_test_predict", tmp_path, "--epochs", "3", seconds=30)
+    assert mostly([(step.samples, step.num_updates) for step in session.steps[1:-1]]) == (32, 1)
+    assert session.evaluations and not checked["is_inference"]
+
+
+def test_training_in_a_spawned_child(check: Check, tmp_path: Path) -> None:
+    _, session = ride(check, "odd_spawned", tmp_path, "--steps", "3000", seconds=4)
+    assert mostly([step.samples for step in middle(session)]) == 32
+
+
+def test_executed_settings(check: Check, tmp_path: Path) -> None:
+    _, session = ride(check, "odd_executed_settings", tmp_path, "--steps", "3000", seconds=4)
+    steps = middle(session)
+    assert mostly([(step.num_batches, step.num_forwards, step.num_updates) for step in steps]) == (0, 1, 1)
+    assert mostly([step.samples for step in steps]) == 16
+
+
+@pytest.mark.parametrize("name", ["odd_compiled", "odd_compiled_step"])
+def test_compiled_stays_one_graph(name: str, check: Check, tmp_path: Path) -> None:
+    checked, session = ride(check, name, tmp_path, "--steps", "60", seconds=30)
+    assert "graphs 1 breaks 0" in checked["said"]
+    assert mostly([(step.samples, step.num_updates) for step in session.steps[1:-1]]) == (32, 1)
+
+
+def test_inference_alone(check: Check, tmp_path: Path) -> None:
+    checked, session = ride(check, "odd_inference", tmp_path, "--steps", "1000", seconds=4)
+    assert checked["is_inference"]
+    assert checked["step_ms"] and checked["samples_per_s"]
+    assert checked["phases"]["backward"] == 0 and checked["phases"]["forward"] > 0
+    assert mostly([step.samples for step in middle(session)]) == 64
+
+
+def test_reinforcement_has_one_step_an_episode(check: Check, tmp_path: Path) -> None:
+    _, session = ride(check, "odd_reinforcement", tmp_path, "--steps", "1000", seconds=4)
+    steps = middle(session)
+    assert mostly([step.num_updates for step in steps]) == 1
+    assert mostly([step.num_backwards for step in steps]) == 1
+    assert max(step.num_forwards for step in steps) > 1
+
+
+@pytest.mark.parametrize(("name", "reason"), [("odd_raises", "raised"), ("odd_exits", "finished")])
+def test_script_that_fails_half_way(name: str, reason: str, check: Check, tmp_path: Path) -> None:
+    checked, session = ride(check, name, tmp_path, "--steps", "40", seconds=30)
+    assert checked["exit_code"] == CASES[name].exit_code
+    assert checked["ending"]["exit_code"] == CASES[name].exit_code
+    assert len(session.steps) >= 30
+    assert reason != "raised" or "mat1 and mat2" in checked["said"]
+    assert "site-packages/slipstream" not in checked["said"] and "src/slipstream/runner" not in checked["said"]
+
+
+def test_loaders_side_by_side(check: Check, tmp_path: Path) -> None:
+    _, session = ride(check, "odd_zipped", tmp_path, "--steps", "3000", seconds=4)
+    steps = middle(session)
+    assert mostly([(step.num_batches, step.samples, step.num_updates) for step in steps]) == (2, 64, 1)
+    assert len(session.loaders) == 2

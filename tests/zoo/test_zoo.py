@@ -1,0 +1,49 @@
+"""The zoo: the first finding is the planted cause at the planted line, and where nothing is planted nothing is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slipstream.testing.zoo import HEALTHY, HERE, MARK, PLANTED, ZOO, Case
+
+Check = Callable[..., dict[str, Any]]
+# These show only over many steps, or over several epochs.
+SLOW_TO_SHOW = {"growing_memory", "worker_restart", "frequent_validation", "grad_in_evaluation"}
+
+
+def brief(checked: dict[str, Any]) -> str:
+    """What to show when a test fails: the ranking, and what it rests on."""
+    found = [
+        f"{one['cause']} {one['where']} {one['predicted_gain']:.2f}: {one['evidence']}" for one in checked["findings"]
+    ]
+    facts = {name: checked[name] for name in ("num_steps", "step_ms", "phases", "ceilings", "bound", "notes")}
+    return "\n".join([*found, str(facts)])
+
+
+@pytest.mark.parametrize("case", PLANTED, ids=lambda case: case.name)
+def test_first_finding_is_the_planted_cause(case: Case, check: Check) -> None:
+    checked = check(case, seconds=9.0 if case.name in SLOW_TO_SHOW else 6.0)
+    assert checked["findings"], brief(checked)
+    first = checked["findings"][0]
+    file, _, line = first["where"].rpartition(":")
+    assert (first["cause"], Path(file).name, int(line)) == (case.cause, case.file.name, case.line), brief(checked)
+    assert first["predicted_gain"] >= 1.0
+    assert first["evidence"] and first["change"]
+
+
+@pytest.mark.parametrize("case", HEALTHY, ids=lambda case: case.name)
+def test_nothing_is_found_where_nothing_is_wrong(case: Case, check: Check) -> None:
+    checked = check(case)
+    assert checked["num_steps"] >= 5
+    assert not checked["findings"], brief(checked)
+
+
+def test_index_is_the_folder() -> None:
+    assert {path.stem for path in HERE.glob("*.py")} - {"__init__"} == {case.name for case in ZOO}
+    for case in ZOO:
+        assert case.file.read_text().count(MARK) == (case.kind == "planted"), case.name
+        assert "slipstream" not in case.file.read_text(), case.name
