@@ -147,7 +147,7 @@ def make_session() -> Session:
             seconds_best=32_400.0,
         ),
         findings=make_findings(),
-        notes=["The script's files were thrown away after the ride."],
+        notes=["Only the first loader was drained."],
         written=[f"{CWD}/checkpoint.pt"],
     )
 
@@ -190,7 +190,7 @@ def make_hostile_session() -> Session:
         session.findings[0], title=nasty, evidence=nasty, change=nasty, site=Site(f"{CWD}/[red]b.py", 3, nasty, nasty)
     )
     stacks = [
-        msgspec.convert([*msgspec.to_builtins(stack)[:6], nasty, *msgspec.to_builtins(stack)[7:]], StackCount)
+        msgspec.structs.replace(stack, file="/opt" + "/deep" * 40 + "/data.py", expression=nasty)
         for stack in session.stacks
     ]
     return msgspec.structs.replace(

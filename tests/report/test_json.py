@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from slipstream.records import Session
-from slipstream.report.json import JSON_SCHEMA, Export, export
+from slipstream.report.document import JSON_SCHEMA, Export
+from slipstream.report.json import export
 
 PROMISED = {
     *("schema", "script", "environment", "step_ms", "samples_per_s", "phases", "device_phases", "ceilings", "bound"),

@@ -88,6 +88,12 @@ def test_a_script_without_steps_gets_its_sentence(sessions: Sessions, paint: Pai
     assert "machine" in text
 
 
+def test_evaluation_alone_is_said(sessions: Sessions, paint: Paint) -> None:
+    session = msgspec.structs.replace(sessions["empty"], evaluations=sessions["slow"].evaluations)
+    text = paint(render_brief, session, width=120)
+    assert "no training step was seen, but evaluation was: 1 stretch, 40 batches, 2.4 s." in text
+
+
 def test_the_device_has_a_bar_of_its_own(sessions: Sessions, paint: Paint) -> None:
     text = paint(render_session, sessions["device"])
     assert re.search(r"^ host ", text, re.MULTILINE)
@@ -112,6 +118,14 @@ def test_quiet_is_the_verdict_and_a_line_each(sessions: Sessions, paint: Paint) 
     lines = paint(render_brief, sessions["slow"]).splitlines()
     assert len(lines) == 3
     assert lines[1].endswith("train.py:31")
+
+
+def test_files_of_the_script_are_gone_only_under_an_overlay(sessions: Sessions, paint: Paint) -> None:
+    assert "wrote checkpoint.pt; thrown away" in paint(render_session, sessions["slow"])
+    real = msgspec.structs.replace(
+        sessions["slow"], notes=["No throw-away file system (--no-overlay): files are real."]
+    )
+    assert "wrote checkpoint.pt." in paint(render_session, real)
 
 
 def test_missing_ceilings_say_why(sessions: Sessions, paint: Paint) -> None:

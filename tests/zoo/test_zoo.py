@@ -1,4 +1,4 @@
-"""The zoo: the first finding is the planted cause at the planted line, and where nothing is planted nothing is found."""
+"""The zoo: the first finding is the planted cause at the planted line, and healthy scripts have none."""
 
 from __future__ import annotations
 

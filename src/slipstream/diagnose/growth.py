@@ -1,16 +1,19 @@
-"""Memory that grows step by step, told apart from warm-up, caches and page-ins by a slope that lasts."""
+"""Memory that grows step by step, told apart from warm-up, caches and page-ins by a rise that lasts."""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import msgspec
 
 from slipstream.diagnose.outlook import training_length
 from slipstream.diagnose.statistics import rising_share, robust_slope
 from slipstream.diagnose.training import is_on_accelerator
-from slipstream.records import Memory, Session
+from slipstream.records import Leak, Memory, Session
 
 FEWEST_POINTS = 12
-LEAST_TENSORS = 0.05  # a tensor kept every twenty steps is kept on purpose (a log), and cheap
+LEAST_GRAPHS = 0.25  # per step; a graph kept now and then is kept on purpose
+LEAST_TENSORS = 0.25
 LEAST_BYTES = 20_000.0  # per step; our own records and a list of floats stay below
 UNTOLD_STEPS = 20_000  # a training whose length nobody knows
 
@@ -30,49 +33,55 @@ class Growth(msgspec.Struct, frozen=True):
 def find_growth(session: Session) -> Growth | None:
     """None where nothing grows."""
     series = sorted(session.memory, key=lambda point: point.step)
-    series = series[len(series) // 4 :]  # allocators, caches and cuDNN plans fill in the beginning
-    if len(series) < FEWEST_POINTS or series[-1].step <= series[0].step:
+    if len(series) < 2 or series[-1].step <= series[0].step:
         return None
-    graphs = _lasting_slope(series, [point.num_graphs for point in series])
-    tensors = _lasting_slope(series, [point.num_tensors for point in series])
-    held = _lasting_slope(series, [_held_bytes(session, point) for point in series])
-    if not _is_growing(series, graphs, tensors, held):
+    held = _held_slope(session, series)
+    counted = [point for point in series if point.num_tensors >= 0]
+    graphs = _rising([(point.step, point.num_graphs) for point in counted])
+    tensors = _rising([(point.step, point.num_tensors) for point in counted])
+    if len(counted) < 3 and not _is_filled(session.leaks, series[-1].step):
+        graphs = tensors = 0.0  # two looks are no trend, unless a container of the user's has grown alike
+    # Live tensors are what counts: bytes that grow without them are pages of a memory map, or a cache.
+    if graphs < LEAST_GRAPHS and (tensors < LEAST_TENSORS or held < LEAST_BYTES):
         return None
-    num_steps = series[-1].step - series[0].step
-    return Growth(graphs, tensors, held, num_steps, _steps_until_full(session, series[-1], held))
+    return Growth(graphs, tensors, held, series[-1].step - series[0].step, _until_full(session, series[-1], held))
 
 
-def _is_growing(series: list[Memory], graphs: float, tensors: float, held: float) -> bool:
-    if series[-1].num_tensors >= 0 or series[-1].num_graphs >= 0:
-        # Live tensors were counted: bytes that grow without them are pages of a memory map, or a cache.
-        return graphs >= LEAST_TENSORS or (tensors >= LEAST_TENSORS and held >= LEAST_BYTES)
-    return held >= 10 * LEAST_BYTES
-
-
-def _lasting_slope(series: list[Memory], values: list[int]) -> float:
-    """Per step; 0 unless both halves rise alike and hardly a stretch goes down."""
-    if values[-1] < 0:
+def _rising(points: list[tuple[int, int]]) -> float:
+    """Per step, from the first look to the last; 0 unless every look found more, at about the same pace."""
+    slopes = [(right[1] - left[1]) / (right[0] - left[0]) for left, right in pairwise(points) if right[0] > left[0]]
+    if not slopes or min(slopes) <= 0 or slopes[-1] < 0.5 * slopes[0]:
         return 0.0
-    points = [(float(point.step), float(value)) for point, value in zip(series, values, strict=True)]
+    return (points[-1][1] - points[0][1]) / (points[-1][0] - points[0][0])
+
+
+def _is_filled(leaks: list[Leak], num_steps: int) -> bool:
+    return any(leak.num_tensors >= 0.7 * num_steps for leak in leaks)
+
+
+def _held_slope(session: Session, series: list[Memory]) -> float:
+    """Bytes per step; 0 unless both halves rise alike and hardly a stretch goes down."""
+    late = series[len(series) // 4 :]  # allocators, caches and cuDNN plans fill in the beginning
+    if len(late) < FEWEST_POINTS:
+        return 0.0
+    points = [(float(point.step), float(_held_bytes(session, point))) for point in late]
     half = len(points) // 2
-    early, late, whole = robust_slope(points[:half]), robust_slope(points[half:]), robust_slope(points)
-    lasts = late > 0 and early > 0 and late >= 0.5 * early and rising_share([value for _, value in points]) >= 0.8
-    return whole if lasts else 0.0
+    first, second = robust_slope(points[:half]), robust_slope(points[half:])
+    lasts = min(first, second) > 0 and second >= 0.5 * first and rising_share([value for _, value in points]) >= 0.8
+    return robust_slope(points) if lasts else 0.0
 
 
 def _held_bytes(session: Session, point: Memory) -> int:
     return point.device_bytes if is_on_accelerator(session) else point.resident_bytes
 
 
-def _steps_until_full(session: Session, last: Memory, held: float) -> float | None:
+def _until_full(session: Session, last: Memory, held: float) -> float | None:
     """Steps until memory runs out, if that is before the training ends."""
-    if held <= 0:
-        return None
     machine = session.environment
     limit = machine.memory_limit_bytes or machine.memory_bytes
     if is_on_accelerator(session):
         limit = machine.gpus[0].memory_bytes if machine.gpus else 0
-    if limit <= 0:
+    if held <= 0 or limit <= 0:
         return None
     left = max(0.0, (limit - _held_bytes(session, last)) / held)
     num_steps, _ = training_length(session)

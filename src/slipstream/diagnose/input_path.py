@@ -110,13 +110,13 @@ def step_after(
 
 
 def floor_of(summary: Summary, path: InputPath) -> float:
-    """The step if input were free: measured, or else the step without its wait."""
+    """The step if input were free: what is left of it without its wait. With workers it may be less, since workers
+    that rest give their cores back; the compute ceiling shows that. A ceiling above the rest of the step is noise."""
     without_ms = summary.step_ms - path.wait_ms
     compute_ms = summary.ceilings.compute_ms
-    if compute_ms is None:
+    if compute_ms is None or path.loader.num_workers == 0:
         return without_ms
-    # Without workers nothing overlaps and the two are one thing, measured twice: promise the smaller gain.
-    return min(summary.step_ms, max(compute_ms, without_ms) if path.loader.num_workers == 0 else compute_ms)
+    return min(compute_ms, without_ms)
 
 
 def batch_bytes(loader: Loader) -> int:

@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from slipstream.diagnose.input_path import InputPath
-from slipstream.records import StackCount
+from slipstream.records import Session, StackCount
 
 
-def is_python(stack: StackCount) -> bool:
-    """Bytecode was running, the user's own or a library's, rather than C that a line called."""
-    return not stack.in_call
+def python_share(stacks: Sequence[StackCount], mistaken: float = 0.0) -> float:
+    """How much of this was bytecode rather than C that a line called. On a busy machine some samples in C look like
+    bytecode: `mistaken` is their share where nothing but C can have run."""
+    whole = sum(stack.count for stack in stacks)
+    certain = sum(stack.count for stack in stacks if _is_comprehension(stack.expression))
+    likely = sum(stack.count for stack in stacks if not stack.in_call and not _is_comprehension(stack.expression))
+    if whole == 0:
+        return 0.0
+    excess = max(0.0, likely - mistaken * (whole - certain)) / max(0.05, 1 - mistaken)
+    return min(1.0, (certain + excess) / whole)
+
+
+def mistaken_share(session: Session) -> float:
+    """The share of samples in backward, all of it C, that look like bytecode."""
+    stacks = [stack for stack in session.stacks if stack.role == "main" and stack.phase == "backward"]
+    whole = sum(stack.count for stack in stacks)
+    return sum(stack.count for stack in stacks if not stack.in_call) / whole if whole >= 30 else 0.0
+
+
+def _is_comprehension(expression: str) -> bool:
+    """Between two values of a comprehension: a call into C would show as that call."""
+    return bool(re.search(r"\S.* for .+ in ", expression)) and expression[:1] in "[({"
 
 
 def is_collate(path: InputPath, stack: StackCount) -> bool:

@@ -8,6 +8,7 @@ from slipstream.diagnose.outlook import seconds_of_training
 from slipstream.diagnose.training import blocks_of, num_workers, training_loader, watched_kinds, watched_steps
 from slipstream.diagnose.typical import TypicalStep, typical_step
 from slipstream.diagnose.validation import validation_cost
+from slipstream.diagnose.wording import count
 from slipstream.records import Block, Session, Step, Summary
 
 
@@ -63,5 +64,7 @@ def _notes(session: Session, typical: TypicalStep) -> list[str]:
             f"The script was short: the numbers rest on {typical.num_steps} of its first steps, warm-up included."
         )
     elif typical.num_steps < 8:
-        notes.append(f"Only {typical.num_steps} steps were watched: take the numbers as a first impression.")
+        notes.append(
+            f"Only {count(typical.num_steps, 'step')} could be watched: take the numbers as a first impression."
+        )
     return notes

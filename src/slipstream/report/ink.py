@@ -65,6 +65,14 @@ class Ink:
             text = text[:-1]
         return text.rstrip() + mark
 
+    def tail(self, text: str, width: int) -> str:
+        """Cleaned, and cut at its front: of a long path the end is what one knows it by."""
+        text = self.clean(text)
+        mark = "…" if self.has_unicode else "..."
+        while cell_len(text) > width:
+            text = mark + text.removeprefix(mark)[1:]
+        return text
+
     def fold(self, parts: Iterable[str], width: int) -> list[str]:
         """Parts joined by dots, folded between them and never inside one."""
         lines: list[str] = []

@@ -1,145 +1,27 @@
-"""The session as a document for other programs: few names, fixed units, a version. The structs are the schema, and
-docs/json.md is written from them."""
+"""The session as a document for other programs: what the terminal shows, and more. Concludes nothing."""
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import msgspec
-from msgspec import Meta
 
-from slipstream.records import Anatomy, Environment, Session
+from slipstream.records import Anatomy, Ceilings, Session
+from slipstream.report.document import (
+    JSON_SCHEMA,
+    AnatomyPart,
+    AttentionPart,
+    CeilingsPart,
+    EndingPart,
+    EvaluationPart,
+    Export,
+    FindingPart,
+    ModulePart,
+    OperatorPart,
+    OutlookPart,
+    StagePart,
+)
 from slipstream.report.place import relative, where
 from slipstream.report.stages import StageTable, input_stages, main_stages
 from slipstream.report.verdict import evaluation, outlook, verdict, warning
-
-# Raised when a name is removed or changes its meaning; a new name does not raise it.
-JSON_SCHEMA = 1
-
-
-class EndingPart(msgspec.Struct, frozen=True):
-    reason: Annotated[str, Meta(description="`stopped` by slipstream, `finished`, `raised`, `interrupted` or `killed`")]
-    exit_code: Annotated[int, Meta(description="of the script; 0 when slipstream stopped it")]
-    seconds: Annotated[float, Meta(description="from start to end")]
-    message: Annotated[str, Meta(description="of the script's exception, if it raised")]
-
-
-class CeilingsPart(msgspec.Struct, frozen=True):
-    compute_ms: Annotated[float | None, Meta(description="the step if data were free")]
-    input_ms: Annotated[float | None, Meta(description="the step if compute were free")]
-    shared_ms: Annotated[float | None, Meta(description="CPU time of input and compute over the usable cores")]
-    notes: Annotated[list[str], Meta(description="why a ceiling is null, and what to beware of")]
-
-
-class FindingPart(msgspec.Struct, frozen=True):
-    cause: Annotated[str, Meta(description="an id from [findings](findings.md)")]
-    title: Annotated[str, Meta(description="one short line")]
-    where: Annotated[str, Meta(description="`file:line`; relative to `cwd` when inside it; empty without a line")]
-    source: Annotated[str, Meta(description="the text of that line")]
-    predicted_gain: Annotated[float, Meta(description="step now over step then, at most; 1.0 is nothing")]
-    evidence: Annotated[str, Meta(description="a sentence with numbers from this run")]
-    change: Annotated[str, Meta(description="the line to write")]
-    advice: Annotated[str, Meta(description="a sentence more, where the change needs one")]
-    techniques: Annotated[list[str], Meta(description="ids of the techniques that answer the cause")]
-
-
-class StagePart(msgspec.Struct, frozen=True):
-    phase: Annotated[str, Meta(description="`input` or `other`")]
-    stage: Annotated[str, Meta(description="`read`, `decode`, `transform`, `collate`, `handover`, ...")]
-    ms: Annotated[float, Meta(description="a step, of the process that does it")]
-    share: Annotated[float, Meta(description="of that process's time in the phase, 0 to 1")]
-    in_worker: Annotated[bool, Meta(description="in a loader worker, which may overlap with the step")]
-    where: Annotated[str, Meta(description="the hottest line of the script in this stage, `file:line`, or empty")]
-    expression: Annotated[str, Meta(description="what was evaluated there")]
-    line_ms: Annotated[float, Meta(description="the part of `ms` spent on that line")]
-
-
-class EvaluationPart(msgspec.Struct, frozen=True):
-    seconds: Annotated[float, Meta(description="of validation, test or prediction seen, kept apart from the steps")]
-    num_batches: Annotated[int, Meta(description="in them")]
-    share: Annotated[float | None, Meta(description="of an epoch, 0 to 1, where it can be known")]
-    grad: Annotated[bool, Meta(description="whether gradients were on in any")]
-    sentence: Annotated[str, Meta(description="the same as the terminal says it")]
-
-
-class OutlookPart(msgspec.Struct, frozen=True):
-    num_epochs: Annotated[int | None, Meta(description="of the whole training, as the script says")]
-    num_steps: Annotated[int | None, Meta(description="of the whole training, as the script says")]
-    seconds: Annotated[float | None, Meta(description="the whole training at this rate")]
-    seconds_best: Annotated[float | None, Meta(description="the same if input were free")]
-    sentence: Annotated[str, Meta(description="the same as the terminal says it")]
-
-
-class OperatorPart(msgspec.Struct, frozen=True):
-    name: Annotated[str, Meta(description="as torch names it")]
-    operator_class: Annotated[str, Meta(description="`contraction`, `normalisation`, `elementwise` or `other`")]
-    count: Annotated[int, Meta(description="calls in the observed step")]
-    self_cpu_ms: Annotated[float, Meta(description="without the operators it calls")]
-    total_cpu_ms: Annotated[float, Meta(description="with them")]
-    self_device_ms: Annotated[float, Meta(description="0 on the CPU")]
-    total_device_ms: Annotated[float, Meta(description="0 on the CPU")]
-    flops: Annotated[int, Meta(description="where they can be counted")]
-
-
-class ModulePart(msgspec.Struct, frozen=True):
-    path: Annotated[str, Meta(description="inside the outermost module")]
-    class_name: Annotated[str, Meta(description="of the module")]
-    forward_ms: Annotated[float, Meta(description="without the modules inside it")]
-    backward_ms: Annotated[float, Meta(description="without the modules inside it")]
-    flops: Annotated[int, Meta(description="of its forward")]
-    classes_ms: Annotated[dict[str, float], Meta(description="class of operator to ms, forward")]
-
-
-class AttentionPart(msgspec.Struct, frozen=True):
-    path: Annotated[str, Meta(description="of the module that does softmax(q k^T) v by hand")]
-    where: Annotated[str, Meta(description="`file:line`, or empty")]
-    share: Annotated[float, Meta(description="of the forward pass, 0 to 1")]
-
-
-class AnatomyPart(msgspec.Struct, frozen=True):
-    """Times are from one step under a profiler: only their shares mean anything."""
-
-    classes_ms: Annotated[dict[str, float], Meta(description="class of operator to ms")]
-    flops: Annotated[int, Meta(description="floating-point operations of one step")]
-    num_operators: Annotated[int, Meta(description="calls of operators in one step")]
-    padding_share: Annotated[float | None, Meta(description="tokens that are padding, 0 to 1, where recognised")]
-    operators: Annotated[list[OperatorPart], Meta(description="most expensive first")]
-    modules: Annotated[list[ModulePart], Meta(description="modules that ran operators of their own")]
-    attentions: Annotated[list[AttentionPart], Meta(description="attention written by hand")]
-
-
-class Export(msgspec.Struct, frozen=True):
-    """The top level."""
-
-    schema: Annotated[int, Meta(description="version of this document's schema")]
-    slipstream: Annotated[str, Meta(description="version of slipstream that rode along")]
-    command: Annotated[str, Meta(description="`check`, `run` or `watch`")]
-    script: Annotated[list[str], Meta(description="as typed: path or `-m module`, then its arguments")]
-    cwd: Annotated[str, Meta(description="where the command was started")]
-    created: Annotated[str, Meta(description="ISO 8601")]
-    ending: Annotated[EndingPart, Meta(description="how the script ended")]
-    verdict: Annotated[str, Meta(description="one sentence")]
-    warning: Annotated[str, Meta(description="such as a model on the CPU although there is a GPU; usually empty")]
-    num_steps: Annotated[int, Meta(description="watched steps that the numbers rest on")]
-    is_inference: Annotated[bool, Meta(description="no backward pass was seen")]
-    step_ms: Annotated[float | None, Meta(description="median of the watched steps; null without steps")]
-    step_low_ms: Annotated[float | None, Meta(description="lower end of its 95% interval")]
-    step_high_ms: Annotated[float | None, Meta(description="upper end of its 95% interval")]
-    samples_per_s: Annotated[float | None, Meta(description="from the batches themselves")]
-    phases: Annotated[dict[str, float], Meta(description="phase to ms on the host; adds up to `step_ms`")]
-    device_phases: Annotated[dict[str, float] | None, Meta(description="the same on the device's clock; null on a CPU")]
-    ceilings: Annotated[CeilingsPart, Meta(description="step times if one resource were free; null: not measured")]
-    bound: Annotated[str, Meta(description="`input`, `compute`, `cores`, `other` or `unknown`")]
-    findings: Annotated[
-        list[FindingPart], Meta(description="best first; empty: nothing to gain that the run could see")
-    ]
-    stages: Annotated[list[StagePart], Meta(description="where input and other time goes, from stack samples")]
-    evaluation: Annotated[EvaluationPart | None, Meta(description="validation and the like; null: none seen")]
-    outlook: Annotated[OutlookPart | None, Meta(description="how long the training takes; null: its length is unknown")]
-    anatomy: Annotated[AnatomyPart | None, Meta(description="the operators of one step; null: not observed")]
-    environment: Annotated[Environment, Meta(description="the machine, Python, torch; see below")]
-    notes: Annotated[list[str], Meta(description="what could not be seen, what was switched off")]
-    written: Annotated[list[str], Meta(description="files that the script wrote during the ride")]
 
 
 def export(session: Session) -> bytes:
@@ -149,7 +31,7 @@ def export(session: Session) -> bytes:
 
 def document(session: Session) -> Export:
     summary = session.summary
-    ceilings = summary.ceilings if summary else None
+    ceilings = summary.ceilings if summary else Ceilings()
     return Export(
         schema=JSON_SCHEMA,
         slipstream=session.environment.slipstream,
@@ -168,9 +50,7 @@ def document(session: Session) -> Export:
         samples_per_s=summary.samples_per_s if summary else None,
         phases=summary.phases if summary else {},
         device_phases=summary.device_phases if summary else None,
-        ceilings=msgspec.convert(ceilings, CeilingsPart, from_attributes=True)
-        if ceilings
-        else CeilingsPart(None, None, None, []),
+        ceilings=msgspec.convert(ceilings, CeilingsPart, from_attributes=True),
         bound=summary.bound if summary else "unknown",
         findings=_findings(session),
         stages=_stages(input_stages(session), session.cwd) + _stages(main_stages(session, "other"), session.cwd),

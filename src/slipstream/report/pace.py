@@ -10,36 +10,33 @@ from slipstream.records import Ceilings, Session, Summary
 from slipstream.report import bar
 from slipstream.report.ink import Ink, style_of, styled
 from slipstream.report.quantity import as_count, between_ms, in_ms, in_percent
+from slipstream.report.section import MARGIN, heading
 from slipstream.report.verdict import outlook
 
-LABEL_CELLS = 10
 _VALUE_CELLS = 36  # "  6.3 ms  if compute were free ◀ best"
 
 
 def pace_lines(session: Session, summary: Summary, ink: Ink) -> Iterator[Text]:
     """The picture of the step. Every bar in it has the same scale."""
-    cells = max(min(ink.width, 110) - LABEL_CELLS - _VALUE_CELLS - 2, 12)
+    cells = max(min(ink.width, 110) - MARGIN - _VALUE_CELLS - 2, 12)
     known = [ms for _, ms, _ in _ceilings(summary.ceilings)]
     device = summary.device_phases or {}
     scale = max(summary.step_ms, sum(device.values()), *known, 1e-9)
     spread = between_ms(summary.step_low_ms, summary.step_high_ms)
     value = ink.text(f"  {in_ms(summary.step_ms)}", "bold") + ink.text(f"  {spread}", "dim")
-    yield _label("host" if device else "step") + bar.stacked(summary.phases, scale, cells, ink) + value
+    yield heading("host" if device else "step", "", ink) + bar.stacked(summary.phases, scale, cells, ink) + value
     yield from _legend(summary.phases, summary.step_ms, ink)
     if device:
-        yield _label("device") + bar.stacked(device, scale, cells, ink) + ink.text(f"  {in_ms(sum(device.values()))}")
-        yield from _legend(device, sum(device.values()), ink)
+        device_ms = sum(device.values())
+        yield heading("device", "", ink) + bar.stacked(device, scale, cells, ink) + ink.text(f"  {in_ms(device_ms)}")
+        yield from _legend(device, device_ms, ink)
     yield from _ceiling_lines(summary, scale, cells, ink)
     yield from _rate(session, summary, ink)
 
 
-def _label(word: str) -> Text:
-    return styled(f" {word:<{LABEL_CELLS - 1}}", "bold")
-
-
 def _legend(phases: Mapping[str, float], total_ms: float, ink: Ink) -> Iterator[Text]:
     """Name, time and share of every phase that is there, folded between entries and never inside one."""
-    line = Text(" " * LABEL_CELLS)
+    line = Text(" " * MARGIN)
     for name, ms in phases.items():
         if ms <= 0:
             continue
@@ -49,7 +46,7 @@ def _legend(phases: Mapping[str, float], total_ms: float, ink: Ink) -> Iterator[
         if line.cell_len + entry.cell_len > ink.width and line.plain.strip():
             line.rstrip()
             yield line
-            line = Text(" " * LABEL_CELLS)
+            line = Text(" " * MARGIN)
         line = line + entry + Text("   ")
     line.rstrip()
     yield line
@@ -70,15 +67,15 @@ def _ceiling_lines(summary: Summary, scale: float, cells: int, ink: Ink) -> Iter
     best_ms = summary.ceilings.best_ms()
     for index, (words, ms, style) in enumerate(known):
         is_best = ms == best_ms and len(known) > 1
-        line = _label("" if index else "ceilings") + bar.thin(ms, scale, cells, ink, style)
+        line = heading("" if index else "ceilings", "", ink) + bar.thin(ms, scale, cells, ink, style)
         line += ink.text(f"  {in_ms(ms)}", "bold" if is_best else "") + ink.text(f"  {words}", "" if is_best else "dim")
         if is_best:
             line += ink.text(" ◀ best", "bold")
         yield line
     if not known:
         reason = ceilings_reason(summary)
-        lines = ink.wrap(reason or "not measured", LABEL_CELLS, "dim")
-        lines[0] = _label("ceilings") + lines[0][LABEL_CELLS:]
+        lines = ink.wrap(reason or "not measured", MARGIN, "dim")
+        lines[0] = heading("ceilings", "", ink) + lines[0][MARGIN:]
         yield from lines
 
 
@@ -91,5 +88,5 @@ def ceilings_reason(summary: Summary) -> str:
 def _rate(session: Session, summary: Summary, ink: Ink) -> Iterator[Text]:
     parts = [f"{as_count(summary.samples_per_s)} samples/s"] if summary.samples_per_s > 0 else []
     parts += [ahead] if (ahead := outlook(session)) else []
-    for index, line in enumerate(ink.fold(parts, ink.width - LABEL_CELLS)):
-        yield _label("" if index else "rate") + Text(line)
+    for index, line in enumerate(ink.fold(parts, ink.width - MARGIN)):
+        yield heading("" if index else "rate", "", ink) + Text(line)

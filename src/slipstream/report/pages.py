@@ -13,7 +13,7 @@ import msgspec
 
 from slipstream.diagnose.causes import catalogue
 from slipstream.records import Environment
-from slipstream.report.json import Export
+from slipstream.report.document import Export
 
 _BEGIN, _END = "<!-- written from the code: make docs -->\n", "<!-- end -->\n"
 

@@ -10,11 +10,14 @@ from rich.console import Console
 from rich.text import Text
 
 from slipstream.records import Session
+from slipstream.report.anatomy import anatomy_lines
 from slipstream.report.findings import finding_lines, one_line
 from slipstream.report.ink import Ink, styled
-from slipstream.report.innards import anatomy_lines, machine_lines, note_lines, stage_lines
+from slipstream.report.machine import machine_lines, note_lines
 from slipstream.report.pace import pace_lines
+from slipstream.report.section import heading
 from slipstream.report.verdict import ending, evaluation, script_of, verdict, warning, watched
+from slipstream.report.whereabouts import stage_lines
 
 
 def render_session(session: Session, console: Console) -> None:
@@ -48,7 +51,7 @@ def _sections(session: Session, ink: Ink) -> Iterator[Iterable[Text]]:
 
 def _footer(session: Session, ink: Ink) -> Iterator[Text]:
     if sentence := evaluation(session):
-        yield styled(f" {'eval':<9}", "bold") + styled(ink.clip(sentence, ink.width - 11), "dim")
+        yield heading("eval", ink.clip(sentence, ink.width - 11), ink)
     yield from machine_lines(session.environment, ink)
     yield from note_lines(session, ink)
 

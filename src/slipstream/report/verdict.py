@@ -79,16 +79,19 @@ def evaluation(session: Session) -> str:
     summary = session.summary
     if not session.evaluations:
         return summary.evaluation_note if summary else ""
-    seconds = sum(one.end_ns - one.start_ns for one in session.evaluations) / 1e9
-    batches = sum(one.num_batches for one in session.evaluations)
-    seen = (
-        f"{plural(len(session.evaluations), 'stretch', 'es')}, {plural(batches, 'batch', 'es')}, {in_seconds(seconds)}"
-    )
+    seen = _evaluations(session)
     if summary and summary.evaluation_note:
         return f"{summary.evaluation_note.rstrip('.')} ({seen})"
     if summary and summary.evaluation_share is not None:
         return f"{in_percent(summary.evaluation_share)} of the epoch is validation ({seen})"
     return f"validation seen: {seen}"
+
+
+def _evaluations(session: Session) -> str:
+    seconds = sum(one.end_ns - one.start_ns for one in session.evaluations) / 1e9
+    batches = sum(one.num_batches for one in session.evaluations)
+    stretches = plural(len(session.evaluations), "stretch", "es")
+    return f"{stretches}, {plural(batches, 'batch', 'es')}, {in_seconds(seconds)}"
 
 
 def _bound(summary: Summary) -> str:
@@ -136,6 +139,8 @@ def _without_steps(session: Session) -> str:
     script = session.script[0] if session.script else "The program"
     if session.ending.message and session.ending.reason in ("raised", "killed"):
         return f"{script} {ending(session)}, before any step: {session.ending.message}"
+    if session.evaluations:
+        return f"{script} {ending(session)}; no training step was seen, but evaluation was: {_evaluations(session)}."
     if not session.models:
         return f"{script} {ending(session)}; no module was called, so there is no step to look at."
     if not session.steps:

@@ -78,11 +78,12 @@ def board_spawned(settings: bytes) -> None:
     ride = Ride(msgspec.json.decode(settings, type=RideSettings))
     ride.board("child")
     follow(ride)
+    _leave_at_end(ride)
     grace.limit_stopping(ride)
 
 
 def _leave_at_end(ride: Ride) -> None:
-    """In a child of multiprocessing, which forgets all finalizers when it starts and calls this afterwards."""
+    """In a child of multiprocessing. A forked one forgets all finalizers when it starts and calls this afterwards."""
     from multiprocessing import util
 
     from slipstream.runner import grace

@@ -25,8 +25,7 @@ class MemoryGauge:
     """Resident memory at the end of a step, for a microsecond or two."""
 
     def __init__(self) -> None:
-        self._statm = Path("/proc/self/statm")
-        self._is_linux = self._statm.exists()
+        self._statm = _open_statm()
 
     def read(self, step: int, time_ns: int) -> Memory:
         return Memory(step, time_ns, self._resident_bytes(), _device_bytes())
@@ -37,11 +36,23 @@ class MemoryGauge:
         return Memory(step, time_ns, self._resident_bytes(), _device_bytes(), graphs, tensors)
 
     def _resident_bytes(self) -> int:
-        if self._is_linux:
-            return int(self._statm.read_bytes().split()[1]) * _PAGE
+        if self._statm is not None:
+            return int(os.pread(self._statm, 128, 0).split()[1]) * _PAGE
         import psutil
 
         return int(psutil.Process().memory_info().rss)
+
+    def close(self) -> None:
+        if self._statm is not None:
+            os.close(self._statm)
+            self._statm = None
+
+
+def _open_statm() -> int | None:
+    try:
+        return os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:  # not Linux
+        return None
 
 
 def _device_bytes() -> int:

@@ -20,6 +20,7 @@ from slipstream.runner.spool import MemorySink, Spool
 from slipstream.seams.arrival import Arrivals
 
 if TYPE_CHECKING:
+    from slipstream.runner.growth import MemoryGauge
     from slipstream.runner.sampler import Sampler
     from slipstream.runner.schedule import Schedule
     from slipstream.seams.patch import Patches
@@ -46,6 +47,7 @@ class Ride:
         self._sampler: Sampler | None = None
         self._complained: set[str] = set()
         self._has_device = False
+        self._gauge: MemoryGauge | None = None
         self._start_ns = self.recorder.clock.now_ns()
 
     @property
@@ -62,6 +64,7 @@ class Ride:
 
     def board_child(self) -> None:
         """In a process that the script forked: start afresh. It keeps the seams that it inherited."""
+        self._gauge = None  # /proc/self was the parent's when it was opened
         self.recorder.forget()
         self._sampler = None
         if self._schedule is not None:
@@ -80,6 +83,8 @@ class Ride:
         self.recorder.write(Told(libraries=_library_versions()))
         if self.patches is not None:
             self.patches.close()
+        if self._gauge is not None:
+            self._gauge.close()
         self.arrivals.close()
         self.recorder.write(Ended(ending))
         self.recorder.close()
@@ -188,7 +193,7 @@ class Ride:
         from slipstream.runner.growth import MemoryGauge
         from slipstream.runner.schedule import Schedule
 
-        self._gauge = MemoryGauge()
+        self._gauge = self._gauge or MemoryGauge()
         settings = self.settings
         endless = settings.mode == "watch"
         schedule = Schedule(self.recorder, 1e9 if endless else settings.seconds, settings.num_steps, endless)
@@ -250,10 +255,12 @@ class Ride:
 
     def _gauge_memory(self) -> None:
         recorder = self.recorder
+        assert self._gauge is not None
         recorder.remember(self._gauge.read(recorder.pace.num_steps, recorder.clock.now_ns()))
 
     def _count_tensors(self) -> None:
         recorder = self.recorder
+        assert self._gauge is not None
         recorder.remember(self._gauge.read_with_tensors(recorder.pace.num_steps, recorder.clock.now_ns()))
 
     def _tell_the_end(self) -> None:

@@ -18,12 +18,7 @@ from slipstream.runner.ride import RideSettings, board
 from slipstream.runner.spool import Spool
 from slipstream.seams.arrival import Arrivals
 
-ENTRY = (
-    "import sys\n"
-    "if sys.path[:1] == ['']: del sys.path[0]\n"  # a module of the user's must not stand in for one of ours
-    "from slipstream.runner.rider import main\n"
-    "main(sys.argv[1])\n"
-)
+ENTRY = str(Path(__file__).with_name("__main__.py"))
 REFUSED = "refused"  # files in the spool directory, each with a sentence
 UNCOVERED = "uncovered"
 EXIT_REFUSED = 2

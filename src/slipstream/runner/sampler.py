@@ -13,7 +13,7 @@ from types import CodeType, FrameType
 from slipstream.records import StackCount, Stage
 from slipstream.runner.recorder import Recorder
 from slipstream.runner.stage import expression_of, stage_of_code, stage_of_expression
-from slipstream.seams.place import is_user_code
+from slipstream.seams.place import OURS, is_user_code
 
 INTERVAL_S = 0.005
 _FLUSH_S = 0.5
@@ -22,6 +22,7 @@ _FLUSH_S = 0.5
 _PROMPT_S = 0.0025
 _BYTECODE_S = 0.009
 _MAX_DEPTH = 80
+_OUR_DEPTH = 8  # calls below a callback of ours are few
 
 Key = tuple[str, Stage, str, int, str, str, str, bool, int]
 
@@ -72,7 +73,7 @@ class Sampler:
 
     def _sample(self, late_s: float) -> None:
         frame = sys._current_frames().get(self._recorder.thread)
-        if frame is not None:
+        if frame is not None and not _is_our_own_work(frame):
             is_bytecode = _PROMPT_S < late_s < _BYTECODE_S
             phase = "input" if self._recorder.role == "worker" else self._recorder.sampled_phase()
             self._counts[self._classify(frame, phase, not is_bytecode)] += 1
@@ -123,6 +124,18 @@ class Sampler:
             in_call,
             self._block(),
         )
+
+
+def _is_our_own_work(leaf: FrameType) -> bool:
+    """One of our callbacks is running: nobody's line. A passage on the way to the script's own work does not count."""
+    frame: FrameType | None = leaf
+    for _ in range(_OUR_DEPTH):
+        if frame is None or is_user_code(frame.f_code.co_filename):
+            return False
+        if frame.f_code.co_filename.startswith(OURS) and frame.f_code.co_name != "passing":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _stage_by_phase(phase: str, is_own_bytecode: bool) -> Stage:

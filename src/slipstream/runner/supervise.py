@@ -171,7 +171,7 @@ def _run(ride: _Ride, ticket: Ticket, room: Room) -> int:
     ticket_path = room.spool / "ticket.json"
     ticket_path.write_bytes(msgspec.json.encode(ticket))
     reader = SpoolReader(room.spool)
-    command = [sys.executable, *interpreter_flags(), "-c", ENTRY, str(ticket_path)]
+    command = [sys.executable, *interpreter_flags(), ENTRY, str(ticket_path)]
     sys.stdout.flush()
     sys.stderr.flush()
     with Terminal() as terminal:

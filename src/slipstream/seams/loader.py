@@ -106,13 +106,17 @@ class LoaderSeam:
         ident = self._idents.get(loader)
         if ident is None:
             ident = self._idents[loader] = next(self._counter)
-            facts = self._facts[ident] = read_loader(loader, ident, self._sites.get(loader), self.framework_site)
+            facts = self._facts[ident] = read_loader(loader, ident, self._site(loader), self.framework_site)
             self._listener.meet(facts)
             code = getattr(loader.collate_fn, "__code__", None)
             if code is not None:
                 self.collate_codes.add(code)
             self.on_new_loader()
         return ident
+
+    def _site(self, loader: Any) -> Site | None:
+        """Where it was built; for a loader older than the ride, where it is first iterated."""
+        return self._sites[loader] if loader in self._sites else current_site()
 
 
 def _is_rebuilt(loader: Any) -> bool:

@@ -12,8 +12,8 @@ from types import CodeType, FrameType
 
 from slipstream.records import Site
 
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_ZOO = os.path.join(_OURS, "testing", "zoo") + os.sep
+OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_ZOO = os.path.join(OURS, "testing", "zoo") + os.sep
 _is_user: dict[str, bool] = {}
 _roots: tuple[str, ...] | None = None
 
@@ -53,7 +53,7 @@ def _judge(filename: str) -> bool:
     path = os.path.abspath(filename)
     if any(path == claimed or path.startswith(claimed.rstrip(os.sep) + os.sep) for claimed in _claimed):
         return True
-    if path.startswith(_OURS):
+    if path.startswith(OURS):
         return path.startswith(_ZOO)
     return not path.startswith(library_roots()) and not os.path.realpath(path).startswith(library_roots())
 

@@ -71,7 +71,9 @@ class OptimizerSeam:
         ident = self._idents.get(optimizer)
         if ident is None:
             ident = self._idents[optimizer] = next(self._counter)
-            self._listener.meet(read_optimizer(optimizer, ident, self._sites.get(optimizer)))
+            # for an optimizer older than the ride, the line that steps it must do
+            site = self._sites[optimizer] if optimizer in self._sites else current_site()
+            self._listener.meet(read_optimizer(optimizer, ident, site))
         return ident
 
 

@@ -1,5 +1,5 @@
 """Breaks one of our callbacks on purpose, to prove that training goes on without it. Nothing here is used by a ride.
-`python -m slipstream.testing.faults NAME train.py ARGS` is `slipstream run train.py ARGS` with the callback NAME broken."""
+`python -m slipstream.testing.faults NAME train.py ARGS` is `slipstream run train.py ARGS` with callback NAME broken."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from slipstream.seams import patch
 
 
-class PlantedFault(RuntimeError):
+class PlantedError(RuntimeError):
     """Raised by a callback that was broken on purpose."""
 
 
@@ -53,7 +53,7 @@ def _tampering(tamper: Callable[[str, Callable[..., Any]], Callable[..., Any]]) 
 
 def _raiser(name: str) -> Callable[..., Any]:
     def raising(*args: Any) -> Any:
-        raise PlantedFault(f"planted in {name}")
+        raise PlantedError(f"planted in {name}")
 
     return raising
 

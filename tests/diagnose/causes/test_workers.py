@@ -85,7 +85,7 @@ def test_workers_that_start_at_every_epoch():
 def test_uneven_batches_want_a_deeper_queue():
     session = made_session(num_workers=2, work_ms=30, input_ms=8, cpu_share=0.2)
     fetches = [
-        Fetch(one.loader, one.worker, one.start_ns, one.wall_ns * (5 if i % 8 == 0 else 1) // 3, one.cpu_ns // 3, 32)
+        Fetch(one.loader, one.worker, one.start_ns, one.wall_ns * (8 if i % 8 == 0 else 1) // 3, one.cpu_ns // 3, 32)
         for i, one in enumerate(session.fetches)
     ]
     found = {one.cause: one for one in diagnose(msgspec.structs.replace(session, fetches=fetches)).findings}

@@ -20,6 +20,14 @@ from slipstream.runner.anatomy import Probe
 from slipstream.runner.anatomy.watch import MAX_CALLS
 
 
+@pytest.fixture(scope="module", autouse=True)
+def dynamo_is_awake() -> None:
+    """The first compilation of a process patches nn.Module for good: torch's doing, and done before we look."""
+    from torch._dynamo.mutation_guard import install_generation_tagging_init
+
+    install_generation_tagging_init()
+
+
 class Convnet(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -29,19 +29,33 @@ class Entry:
 
 
 def list_modules(models: list[nn.Module]) -> list[Entry]:
-    """Every module once, parents before children. With several models a path begins with the model's class."""
+    """Every module once, parents before children. Where several models train, a path begins with the model's class;
+    so it does below a loss, which is a module too but none that anyone calls the model."""
     entries: list[Entry] = []
     seen: set[int] = set()
-    names = [type(model).__name__ for model in models]
-    for index, model in enumerate(models):
-        prefix = ""
-        if len(models) > 1:
-            prefix = names[index] if names.count(names[index]) == 1 else f"{names[index]}[{index}]"
-        for path, module in _descend(model, prefix):
+    roots = _drop_inner(models)
+    names = [type(root).__name__ for root in roots]
+    num_trained = sum(_has_parameters(root) for root in roots)
+    for index, root in enumerate(roots):
+        is_model = _has_parameters(root)
+        prefix = "" if (is_model and num_trained == 1) or len(roots) == 1 else names[index]
+        if prefix and names.count(prefix) > 1:
+            prefix = f"{prefix}[{index}]"
+        for path, module in _descend(root, prefix):
             if id(module) not in seen:
                 seen.add(id(module))
-                entries.append(Entry(path, module, is_root=module is model))
+                entries.append(Entry(path, module, is_root=module is root and is_model))
     return entries
+
+
+def _drop_inner(models: list[nn.Module]) -> list[nn.Module]:
+    """Without modules that are parts of others: the script called them on their own as well."""
+    inner = {id(child) for model in models for child in model.modules() if child is not model}
+    return [model for model in models if id(model) not in inner]
+
+
+def _has_parameters(model: nn.Module) -> bool:
+    return next(model.parameters(), None) is not None
 
 
 def _descend(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:

@@ -1,0 +1,83 @@
+"""The model's operators of one step: the split into classes, the dearest modules, the top operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.text import Text
+
+from slipstream.records import Anatomy, Summary
+from slipstream.report import table
+from slipstream.report.ink import Ink, styled
+from slipstream.report.place import where
+from slipstream.report.quantity import as_count, in_flops, in_ms, in_percent
+from slipstream.report.section import MARGIN, folded
+
+NUM_OPERATORS = 5
+_CLASS_WORDS = {"contraction": "contractions", "normalisation": "normalisations", "elementwise": "element-wise"}
+
+
+def anatomy_lines(anatomy: Anatomy, summary: Summary, cwd: str, ink: Ink) -> Iterator[Text]:
+    """The split into classes, what stands out, the top operators."""
+    total_ms = sum(anatomy.classes_ms.values())
+    if total_ms <= 0:
+        return
+    parts = [_flops(anatomy, summary)] if anatomy.flops else []
+    parts += [
+        f"{_CLASS_WORDS.get(name, name)} {in_percent(ms / total_ms)}" for name, ms in _largest(anatomy.classes_ms)
+    ]
+    yield from folded("model", parts, ink)
+    calls = f"{as_count(anatomy.num_operators)} operator calls"
+    yield from folded("", [calls, *_modules(anatomy), *_remarks(anatomy, cwd)], ink)
+    rows = _operator_rows(anatomy, ink)
+    if rows:
+        rows[0] += styled("  self / total", "dim")
+    yield from rows
+
+
+def _flops(anatomy: Anatomy, summary: Summary) -> str:
+    """Achieved FLOP/s over the watched steps: the observed one is slowed down by its observer."""
+    phases = summary.device_phases or summary.phases
+    compute_ms = phases.get("forward", 0.0) + phases.get("backward", 0.0)
+    rate = f" at {in_flops(anatomy.flops / compute_ms * 1000)}FLOP/s" if compute_ms > 0 else ""
+    return f"{in_flops(anatomy.flops)}FLOP{rate}"
+
+
+def _largest(classes_ms: dict[str, float]) -> list[tuple[str, float]]:
+    total_ms = sum(classes_ms.values())
+    return sorted(((name, ms) for name, ms in classes_ms.items() if ms > 0.03 * total_ms), key=lambda item: -item[1])
+
+
+def _modules(anatomy: Anatomy) -> Iterator[str]:
+    """The three most expensive, own work only."""
+    total_ms = sum(module.forward_ms + module.backward_ms for module in anatomy.modules)
+    dearest = sorted(anatomy.modules, key=lambda module: -(module.forward_ms + module.backward_ms))
+    for module in dearest[:3] if total_ms > 0 else []:
+        share = in_percent((module.forward_ms + module.backward_ms) / total_ms)
+        yield f"{module.path or 'the model itself'} ({module.class_name}) {share}"
+
+
+def _remarks(anatomy: Anatomy, cwd: str) -> Iterator[str]:
+    if anatomy.padding_share:
+        yield f"{in_percent(anatomy.padding_share)} of the tokens are padding"
+    if anatomy.attentions:
+        place = where(anatomy.attentions[0].site, cwd) or anatomy.attentions[0].path
+        share = sum(attention.share for attention in anatomy.attentions)
+        yield f"attention by hand at {place}, {in_percent(share)} of the forward pass"
+
+
+def _operator_rows(anatomy: Anatomy, ink: Ink) -> list[Text]:
+    """Self and total times, as the old bottleneck tool printed them; the device's only where it has any."""
+    operators = anatomy.operators[:NUM_OPERATORS]
+    on_device = any(operator.total_device_ms > 0 for operator in operators)
+    rows: list[list[table.Cell]] = []
+    for operator in operators:
+        row: list[table.Cell] = [ink.clip(operator.name, max(ink.width - 66, 24)), f"{as_count(operator.count)} x"]
+        row += _times("CPU", operator.self_cpu_ms, operator.total_cpu_ms, ink)
+        row += _times("device", operator.self_device_ms, operator.total_device_ms, ink) if on_device else []
+        rows.append(row)
+    return table.rows(rows, "lr" + "r" * (2 if on_device else 1), indent=MARGIN) if rows else []
+
+
+def _times(processor: str, self_ms: float, total_ms: float, ink: Ink) -> list[table.Cell]:
+    return [ink.text(in_ms(self_ms)) + ink.text(f" / {in_ms(total_ms):>7} {processor}", "dim")]

@@ -1,0 +1,60 @@
+"""Where input and other time goes: a table of stages, with the user's hottest line in each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.text import Text
+
+from slipstream.diagnose.outlook import epoch_start_ms
+from slipstream.records import Session, Summary
+from slipstream.report import table
+from slipstream.report.ink import Ink, style_of, styled
+from slipstream.report.place import relative
+from slipstream.report.quantity import in_ms, in_percent, plural
+from slipstream.report.section import MARGIN, heading
+from slipstream.report.stages import StageTable, input_stages, main_stages
+
+NUM_STAGES = 4
+# Below this share of the step a phase gets no table of its own.
+_WORTH_A_TABLE = 0.1
+_WORTH_A_ROW = 0.015  # of its phase
+
+
+def stage_lines(session: Session, summary: Summary, ink: Ink) -> Iterator[Text]:
+    """Input and other time by stage and line, each only where it is a part of the step that matters."""
+    for phase, found in (("input", input_stages(session)), ("other", main_stages(session, "other"))):
+        if found is None or summary.phases.get(phase, 0.0) < _WORTH_A_TABLE * summary.step_ms:
+            continue
+        yield heading(phase, _basis(found, summary.phases[phase]), ink)
+        yield from _stage_rows(found, session, summary, ink)
+
+
+def _basis(found: StageTable, wait_ms: float) -> str:
+    if not found.num_workers:
+        return f"{in_ms(found.total_ms)} a step in the main process, by {found.num_samples:,} samples of its stack"
+    workers = plural(found.num_workers, "worker")
+    return f"{in_ms(found.total_ms)} of work a step for {workers}; the step waits {in_ms(wait_ms)} for them"
+
+
+def _stage_rows(found: StageTable, session: Session, summary: Summary, ink: Ink) -> list[Text]:
+    rows: list[list[table.Cell]] = []
+    for share in [each for each in found.stages if each.share >= _WORTH_A_ROW][:NUM_STAGES]:
+        row: list[table.Cell] = [share.stage, ink.text(in_ms(share.ms), style_of(found.phase))]
+        row.append(styled(f"{in_percent(share.share):>4}", "dim"))
+        if share.line:
+            place = ink.tail(f"{relative(share.line.file, session.cwd)}:{share.line.line}", ink.width // 3)
+            of = f"  {in_ms(share.line.ms)} of it" if share.line.ms < 0.95 * share.ms else ""
+            room = ink.width - len(place) - 40
+            of = of if room - len(of) >= 16 else ""
+            source = ink.clip(share.line.expression, max(room - len(of), 4))
+            row.append(ink.text(place, "cyan") + Text(f"  {source}") + ink.text(of, "dim"))
+        else:
+            row.append(styled("no line of yours", "dim"))
+        rows.append(row)
+    first_ms = epoch_start_ms(session, summary.step_ms) if found.phase == "input" else 0.0
+    if first_ms > summary.step_ms:
+        why = ": workers start" if found.num_workers else ""
+        note = styled(f"more for the first batch of an epoch{why}", "dim")
+        rows.append(["first", ink.text(in_ms(first_ms), style_of("input")), "", note])
+    return table.rows(rows, "lrrl", indent=MARGIN)

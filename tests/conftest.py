@@ -1,0 +1,49 @@
+"""Polices the promise that seams leave nothing behind: a test that leaves a hook in torch fails."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+
+def _patched_places() -> dict[str, Any]:
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return {}
+    import torch.utils.data
+    from torch.optim import optimizer
+    from torch.utils.data._utils import fetch, worker
+    from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+    owners: list[Any] = [
+        torch.nn.Module,
+        torch.Tensor,
+        torch.autograd,
+        torch.utils.data.DataLoader,
+        _BaseDataLoaderIter,
+        fetch._MapDatasetFetcher,
+        fetch._IterableDatasetFetcher,
+        worker,
+        torch.optim.Optimizer,
+        torch.optim.lr_scheduler.LRScheduler,
+    ]
+    places = {f"{owner!r}.{name}": value for owner in owners for name, value in vars(owner).items() if callable(value)}
+    places |= {f"torch.{name}": getattr(torch, name) for name in ("save", "load", "compile", "set_num_threads")}
+    places["optimizer hooks"] = (
+        len(optimizer._global_optimizer_pre_hooks),
+        len(optimizer._global_optimizer_post_hooks),
+    )
+    return places
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    before, finders = _patched_places(), list(sys.meta_path)
+    yield
+    after = _patched_places()
+    changed = [place for place in before if after[place] is not before[place] and after[place] != before[place]]
+    assert not changed, f"left behind: {changed}"
+    assert sys.meta_path == finders, "a finder was left on sys.meta_path"

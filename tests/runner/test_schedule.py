@@ -1,0 +1,98 @@
+"""The plan of a check on a clock that stands still: which blocks, in which order, and that it ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from slipstream.records import BlockEnded, Loader
+from slipstream.runner.recorder import Recorder
+from slipstream.runner.schedule import Schedule
+from slipstream.runner.spool import MemorySink
+from slipstream.seams.patch import Substitute
+from slipstream.seams.stop import StopRide
+from slipstream.testing.batches import Batches
+from slipstream.testing.clock import FakeClock
+
+
+def make_loader(num_workers: int) -> Loader:
+    return Loader(0, None, "DataLoader", "D", num_workers, 8, 2, False, False, False, 100, 800, "fork")
+
+
+class Trip:
+    """A script that trains with one loader, epoch after epoch."""
+
+    def __init__(self, step_ms: float, epoch: int, num_workers: int = 0, seconds: float = 10.0, steps: int = 0) -> None:
+        self.clock, self.sink = FakeClock(), MemorySink()
+        self.recorder = Recorder(self.sink, self.clock)
+        self.recorder.meet(make_loader(num_workers))
+        self.schedule = Schedule(self.recorder, seconds, steps)
+        self.recorder.on_step = self.schedule.on_step
+        self.recorder.on_pulse = self.schedule.on_pulse
+        self.step_ms, self.epoch = step_ms, epoch
+        self.num_steps = 0
+
+    def ride(self, with_loader: bool = True) -> list[str]:
+        with pytest.raises(StopRide):
+            while True:
+                batches = Batches(self.epoch)
+                received = 0
+                while self._ask(batches) if with_loader else received < self.epoch:
+                    received += 1
+                    self._learn()
+                assert received == self.epoch  # no iteration added, none lost
+        return [m.block.kind for m in self.sink.messages if isinstance(m, BlockEnded)]
+
+    def _ask(self, batches: Batches) -> bool:
+        self.recorder.pulse()
+        try:
+            substitute = self.schedule.supply(batches, 0)
+            if not isinstance(substitute, Substitute):
+                token = self.recorder.enter("input")
+                next(batches)
+                self.recorder.leave(token, "input", 0, samples=2)
+        except StopIteration:
+            return False
+        return True
+
+    def _learn(self) -> None:
+        self.recorder.pulse()
+        self.num_steps += 1
+        for kind, share in (("forward", 0.3), ("backward", 0.6), ("optimizer", 0.1)):
+            token = self.recorder.enter(kind)
+            self.clock.advance(self.step_ms * share)
+            facts = {"training": True, "grad": True} if kind == "forward" else {}
+            self.recorder.leave(token, kind, 0, **facts)  # type: ignore[arg-type]
+
+
+def test_watches_drains_and_keeps_twice() -> None:
+    blocks = Trip(step_ms=20, epoch=1000).ride()
+    assert blocks == ["start", "warmup", "watch", "drain", "kept", "warmup", "watch", "drain", "kept"]
+
+
+@pytest.mark.parametrize("epoch", [1, 3, 7, 50])
+def test_short_epochs_keep_their_length(epoch: int) -> None:
+    blocks = Trip(step_ms=20, epoch=epoch, num_workers=2).ride()
+    assert "watch" in blocks and "kept" in blocks
+
+
+def test_without_a_loader_there_is_nothing_to_drain() -> None:
+    assert Trip(step_ms=20, epoch=1000).ride(with_loader=False) == ["start", "warmup", "watch", "warmup", "watch"]
+
+
+def test_slow_steps_end_in_time() -> None:
+    trip = Trip(step_ms=4000, epoch=1000, seconds=10)
+    trip.ride()
+    assert trip.clock.time_ns / 1e9 < 40
+
+
+def test_asked_steps_are_watched() -> None:
+    trip = Trip(step_ms=5, epoch=1000, steps=40)
+    trip.ride()
+    assert trip.num_steps >= 40
+
+
+def test_progress_grows_to_the_end() -> None:
+    trip = Trip(step_ms=20, epoch=1000)
+    assert trip.schedule.progress().share == 0.0
+    trip.ride()
+    assert 0.5 < trip.schedule.progress().share <= 1.0

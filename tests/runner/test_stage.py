@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import sys
+from types import FrameType
+
+import pytest
+
+from slipstream.runner.stage import expression_of, stage_of_expression
+
+
+@pytest.mark.parametrize(
+    ("expression", "stage"),
+    [
+        ("cv2.imread(path)", "decode"),
+        ("Image.open(path)", "decode"),
+        ("open(path, 'rb').read()", "read"),
+        ("np.load(name)", "read"),
+        ("loss.item()", "sync"),
+        ("print(loss)", "logging"),
+        ("torch.save(model.state_dict(), path)", "saving"),
+        ("time.sleep(0.01)", "wait"),
+        ("x * 2", None),
+        ("reader.bread(3)", None),
+    ],
+)
+def test_expressions_without_a_python_frame(expression: str, stage: str | None) -> None:
+    assert stage_of_expression(expression) == stage
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="positions inside a line came with 3.11")
+def test_the_expression_on_a_line_not_the_whole_line() -> None:
+    def here(frame: FrameType) -> str:
+        return expression_of(frame)
+
+    text = str(1) + here(sys._getframe()) + str(2)
+    assert text == "1here(sys._getframe())2"

@@ -1,0 +1,187 @@
+"""Seams on real torch objects, each with a recorder that keeps its messages in the process."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+import torch._dynamo  # patches torch itself on arrival: not to be laid at our door
+from torch.utils.data import DataLoader, TensorDataset
+
+from slipstream.records import Ending, Event, Met, Seen
+from slipstream.runner.recorder import Recorder
+from slipstream.runner.ride import Ride, RideSettings
+from slipstream.runner.spool import MemorySink
+from slipstream.seams.patch import Patches
+from slipstream.seams.transfer import SyncSeam, TransferSeam
+
+
+@contextmanager
+def riding() -> Iterator[Ride]:
+    ride = Ride(RideSettings(mode="watch"))
+    ride.board()
+    try:
+        yield ride
+    finally:
+        ride.leave(Ending("finished", 0, 0.0))
+
+
+def events_of(ride: Ride) -> list[Event]:
+    return [event for _, message in ride.messages if isinstance(message, Seen) for event in message.events]
+
+
+def kinds(ride: Ride) -> Counter[str]:
+    return Counter(event.kind for event in events_of(ride) if event.kind != "aside")
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(8, 8)
+        self.rest = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.rest(self.first(x))
+
+
+def train(net: torch.nn.Module, parameters: Iterator[torch.nn.Parameter], num: int) -> None:
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    for _ in range(num):
+        optimizer.zero_grad()
+        net(torch.randn(4, 8)).sum().backward()
+        optimizer.step()
+
+
+def test_only_the_outermost_module_is_seen_and_then_hooked_alone() -> None:
+    net = Net()
+    with riding() as ride:
+        train(net, net.parameters(), 6)
+        assert torch.nn.Module.__call__ is ride._modules._original
+        assert "_compiled_call_impl" in vars(net) and "_compiled_call_impl" not in vars(net.first)
+        twin = pickle.loads(pickle.dumps(net))  # tensors pickle through torch.save
+        assert vars(twin).get("_compiled_call_impl") is None
+        assert vars(copy.deepcopy(net)).get("_compiled_call_impl") is None
+    assert vars(net).get("_compiled_call_impl") is None
+    assert kinds(ride) == {"forward": 6, "backward": 6, "optimizer": 6, "saving": 4}
+
+
+@pytest.mark.parametrize("way", ["torch.compile", "module.compile", "late", "sequential"])
+def test_seam_stands_above_compiled_modules(way: str) -> None:
+    """fullgraph=True raises on any graph break, so a seam inside would be an error."""
+    net: torch.nn.Module = Net()
+    torch._dynamo.reset()
+    with riding() as ride:
+        if way == "late":
+            train(net, net.parameters(), 3)
+        parameters = net.parameters()
+        if way == "module.compile":
+            net.compile(backend="eager", fullgraph=True)
+        elif way == "sequential":
+            net = torch.compile(net.rest, backend="eager", fullgraph=True)  # type: ignore[assignment]
+        else:
+            net = torch.compile(net, backend="eager", fullgraph=True)  # type: ignore[assignment]
+        train(net, parameters, 5)
+    num = 8 if way == "late" else 5
+    assert kinds(ride) == {"forward": num, "backward": num, "optimizer": num}
+
+
+def test_a_compiled_function_has_no_seam_inside() -> None:
+    net = Net()
+    torch._dynamo.reset()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with riding() as ride:
+        train(net, net.parameters(), 3)
+
+        @torch.compile(backend="eager", fullgraph=True)
+        def loss_of(x: torch.Tensor) -> torch.Tensor:
+            return net(x).sum()
+
+        for _ in range(3):
+            loss_of(torch.randn(4, 8)).backward()
+            optimizer.step()
+    assert kinds(ride)["backward"] == 6
+    assert kinds(ride)["forward"] == 3
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_batches_are_seen_with_their_samples_and_the_line_of_the_loader(num_workers: int) -> None:
+    with riding() as ride:
+        loader = DataLoader(TensorDataset(torch.randn(20, 3)), batch_size=8, num_workers=num_workers)
+        for _ in range(2):
+            for _ in loader:
+                pass
+    inputs = [event for event in events_of(ride) if event.kind == "input"]
+    assert [event.samples for event in inputs] == [8, 8, 4] * 2
+    assert kinds(ride)["iterator"] == 2
+    loaders = [message.loader for _, message in ride.messages if isinstance(message, Met) and message.loader]
+    assert loaders[-1].site is not None and "loader = DataLoader(" in loaders[-1].site.text
+    assert loaders[-1].tensor_facts[0].shape == [8, 3]
+
+
+def test_closures_nest_inside_the_optimizer() -> None:
+    net = Net()
+    optimizer = torch.optim.LBFGS(net.parameters(), max_iter=3)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = net(torch.ones(4, 8)).square().sum()
+        loss.backward()
+        return loss
+
+    with riding() as ride:
+        optimizer.step(closure)
+    seen = events_of(ride)
+    (step,) = [event for event in seen if event.kind == "optimizer"]
+    backwards = [event for event in seen if event.kind == "backward"]
+    assert backwards and all(step.start_ns <= event.start_ns and event.end_ns <= step.end_ns for event in backwards)
+
+
+def transfer_recorder() -> tuple[Recorder, MemorySink, Patches]:
+    sink = MemorySink()
+
+    def complain(seam: str, fault: BaseException) -> None:
+        raise AssertionError(seam) from fault
+
+    return Recorder(sink), sink, Patches(complain, lambda: False)
+
+
+def test_copies_to_the_device_are_told_from_other_uses_of_to() -> None:
+    """The meta device stands in for an accelerator: a predicate says what counts."""
+    recorder, sink, patches = transfer_recorder()
+    TransferSeam(recorder, lambda tensor: tensor.device.type == "meta").install(patches)
+    try:
+        x = torch.zeros(4, 5)
+        x.to(torch.float64)
+        x.to("cpu")
+        x.to("meta", non_blocking=True)
+        x.to("meta")
+        torch.nn.Linear(2, 2).to("meta")
+    finally:
+        patches.close()
+    recorder.flush(is_last=True)
+    events = [event for message in sink.messages if isinstance(message, Seen) for event in message.events]
+    tensors = [event for event in events if event.num_bytes == 80]
+    assert [event.blocking for event in tensors] == [False, True]
+    assert len(events) == 3 or all(event.kind == "transfer" for event in events)
+
+
+def test_waits_for_the_device_are_seen_once_each() -> None:
+    recorder, sink, patches = transfer_recorder()
+    SyncSeam(recorder, lambda tensor: True).install(patches)
+    try:
+        x = torch.arange(6.0)
+        x.sum().item()
+        float(x[0])
+        str(x)
+    finally:
+        patches.close()
+    recorder.flush(is_last=True)
+    events = [event for message in sink.messages if isinstance(message, Seen) for event in message.events]
+    assert [event.kind for event in events] == ["sync"] * 3
+    sites = [message.site for message in sink.messages if isinstance(message, Met) and message.site]
+    assert [site.text for site in sites] == ["x.sum().item()", "float(x[0])", "str(x)"]
