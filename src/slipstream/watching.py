@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import datetime
 import os
+import tempfile
 import time
+from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
@@ -30,7 +32,8 @@ class Watching:
 
         self._start = time.monotonic()
         self._created = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-        self._ride = board(RideSettings(mode="watch"))
+        self._spool = tempfile.TemporaryDirectory(prefix="slipstream-")
+        self._ride = board(RideSettings(mode="watch", spool=self._spool.name))
         return self
 
     def __exit__(
@@ -39,12 +42,15 @@ class Watching:
         from slipstream.diagnose import diagnose
         from slipstream.runner.assemble import assemble
         from slipstream.runner.machine import read_environment
+        from slipstream.runner.spool import SpoolReader
 
         ending = self._ending(raised)
         self._ride.leave(ending)
+        with self._spool:
+            messages = list(SpoolReader(Path(self._spool.name)).read())
         cwd = os.getcwd()
         session = assemble(
-            self._ride.messages,
+            messages,
             command="watch",
             script=[],
             cwd=cwd,

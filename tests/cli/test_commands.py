@@ -96,3 +96,11 @@ def test_run_imports_nothing_slow_before_the_script(tmp_path: Path) -> None:
         "import sys; print([name for name in ('torch', 'rich', 'scipy', 'psutil', 'numpy') if name in sys.modules])"
     )
     assert slipstream("run", "train.py", cwd=tmp_path).stdout == "[]\n"
+
+
+def test_a_result_that_cannot_be_written_costs_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('hello')")
+    (tmp_path / ".slipstream").write_text("in the way")
+    done = slipstream("check", "--json", "train.py/x.json", "train.py", cwd=tmp_path)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "could not be saved" in done.stderr and "slipstream check" in done.stdout

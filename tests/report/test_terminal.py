@@ -78,7 +78,7 @@ def test_text_of_the_script_is_shown_and_not_obeyed(sessions: Sessions, paint: P
 
 def test_nothing_to_gain_is_a_sentence(sessions: Sessions, paint: Paint) -> None:
     text = paint(render_session, sessions["healthy"])
-    assert "The model sets the pace: 63 ms a step, and free data would not change that." in text
+    assert "The model sets the pace: 63 ms a step, and free data would not help." in text
     assert "Nothing to gain" in text
 
 
@@ -148,6 +148,13 @@ def test_missing_ceilings_say_why(sessions: Sessions, paint: Paint) -> None:
 )
 def test_endings(sessions: Sessions, paint: Paint, ending: Ending, words: str) -> None:
     assert words in paint(render_session, msgspec.structs.replace(sessions["slow"], ending=ending))
+
+
+def test_a_wait_that_free_data_did_not_shorten_is_called_noise(sessions: Sessions, paint: Paint) -> None:
+    session = sessions["slow"]
+    summary = msgspec.structs.replace(session.summary, ceilings=Ceilings(compute_ms=70.0))
+    text = paint(render_brief, msgspec.structs.replace(session, summary=summary), width=160)
+    assert "63 ms a step; with data for free it was no faster: too noisy to tell." in text
 
 
 @pytest.mark.parametrize("bound", ["input", "compute", "cores", "other", "unknown"])

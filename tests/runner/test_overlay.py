@@ -115,3 +115,20 @@ def test_kept_downloads_appear(tmp_path: Path, room: Path) -> None:
     assert (kept / "one" / "data.bin").read_text() == "data"
     assert not (tmp_path / "new").exists() and not (tmp_path / "loose.zip").exists()
     assert [path for path, _ in overlay.written(plan)] == [str(tmp_path / "new/set/data.bin")]
+
+
+def test_a_directory_that_was_there_can_be_renamed(tmp_path: Path, room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from slipstream.runner import moving
+
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "last.pt").write_text("weights")
+    monkeypatch.chdir(tmp_path)
+    plan = overlay.prepare(room, own_user=True, through=[], kept=[])
+
+    def act() -> None:
+        moving.allow_moving_directories()
+        Path("checkpoints").rename("checkpoints.old")
+        assert Path("checkpoints.old/last.pt").read_text() == "weights" and not Path("checkpoints").exists()
+
+    in_child(plan, act)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoints"]

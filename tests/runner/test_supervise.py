@@ -152,8 +152,7 @@ def test_rooms_of_dead_processes_are_swept(tmp_path: Path) -> None:
 
 
 def start_check(here: Path) -> tuple[subprocess.Popen[str], int]:
-    """A check in its own session, once the script has taken some steps; and the rider's process."""
-    write(here / "train.py", "if step == 100: print('many', flush=True)")
+    """A check in its own session, once the script says that it is well under way; and the rider's process."""
     check = subprocess.Popen(
         [sys.executable, "-m", "slipstream", "check", "--seconds", "60", "train.py"],
         stdout=subprocess.PIPE,
@@ -168,6 +167,7 @@ def start_check(here: Path) -> tuple[subprocess.Popen[str], int]:
 
 
 def test_an_interrupt_is_the_scripts_and_the_session_is_saved(here: Path) -> None:
+    write(here / "train.py", "if step == 100: print('many', flush=True)")
     check, rider = start_check(here)
     check.send_signal(signal.SIGINT)
     out, err = check.communicate(timeout=60)
@@ -178,7 +178,21 @@ def test_an_interrupt_is_the_scripts_and_the_session_is_saved(here: Path) -> Non
     assert not psutil.pid_exists(rider)
 
 
+def test_a_second_interrupt_kills(here: Path) -> None:
+    (here / "train.py").write_text(
+        "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('many', flush=True)\ntime.sleep(600)\n"
+    )
+    check, rider = start_check(here)
+    for _ in range(2):
+        check.send_signal(signal.SIGINT)
+        time.sleep(0.5)  # two that are pending together are one
+    out, _ = check.communicate(timeout=60)
+    assert check.returncode == 137 and "killed" in out
+    assert not psutil.pid_exists(rider)
+
+
 def test_a_killed_check_takes_its_rider_along(here: Path) -> None:
+    (here / "train.py").write_text("import time\nprint('many', flush=True)\ntime.sleep(600)\n")
     check, rider = start_check(here)
     check.kill()
     check.communicate(timeout=60)

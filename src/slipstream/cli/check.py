@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -69,13 +70,21 @@ def command(
             f"check rides with one process, and this is one of {num_ranks()} ranks (WORLD_SIZE). Check the script"
             " without torchrun, on one device; slipstream run passes through."
         )
-    return functools.partial(_check, typed, steps or 0, seconds, json_path, quiet, not no_overlay)
+    return functools.partial(_check_until_interrupted, typed, steps or 0, seconds, json_path, quiet, not no_overlay)
+
+
+def _check_until_interrupted(*order: Any) -> int:
+    """Ctrl-C while the script rides is the script's; before and after that it is ours."""
+    try:
+        return _check(*order)
+    except KeyboardInterrupt:
+        return 130
 
 
 def _check(
     script: list[str], num_steps: int, seconds: float, json_path: Path | None, quiet: bool, use_overlay: bool
 ) -> int:
-    from slipstream.cli.showing import export, show, show_path
+    from slipstream.cli.showing import export, noting, show, show_path
     from slipstream.diagnose import diagnose
     from slipstream.report.live import LiveLine
     from slipstream.runner.outcome import exit_code, remark
@@ -87,13 +96,21 @@ def _check(
     except RefusalError as error:
         click.echo(f"slipstream: {error}", err=True)
         return 2
-    session = diagnose(session)
-    path = save_session(session)
-    show(session, quiet=quiet)
+    try:
+        session = diagnose(session)
+    except Exception:
+        save_session(session)  # a fault of ours must not cost the user the ride
+        raise
+    sentences = [remark(session)]
+    with noting(sentences):
+        show(session, quiet=quiet)
+    with noting(sentences):
+        path = save_session(session)
+        if not quiet:
+            show_path(path)
     if json_path is not None:
-        export(session, json_path)
-    if sentence := remark(session):
+        with noting(sentences):
+            export(session, json_path)
+    for sentence in filter(None, sentences):
         click.echo(f"slipstream: {sentence}", err=True)
-    if not quiet:
-        show_path(path)
-    return exit_code(session)
+    return exit_code(session) or (2 if any(sentences) else 0)

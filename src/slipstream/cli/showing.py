@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 from slipstream.records import Session
+from slipstream.runner.storage import StorageError
 
 
 def show(session: Session, *, quiet: bool = False) -> None:
@@ -18,6 +22,17 @@ def show(session: Session, *, quiet: bool = False) -> None:
 
     console = Console(highlight=False)
     (render_brief if quiet else render_session)(session, console)
+
+
+@contextlib.contextmanager
+def noting(sentences: list[str]) -> Iterator[None]:
+    """One way of giving the result that fails must not cost the user the others."""
+    try:
+        yield
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    except (StorageError, OSError) as error:
+        sentences.append(str(error))
 
 
 def show_path(path: Path) -> None:

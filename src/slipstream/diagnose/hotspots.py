@@ -12,6 +12,7 @@ from slipstream.diagnose.training import blocks_of, watched_kinds
 from slipstream.records import Session, Site, StackCount
 
 FEWEST_SAMPLES = 12  # a share from fewer says nothing
+NEAR_LINES = 20  # a comprehension this close to a function's line belongs to it
 
 
 class Hotspot(msgspec.Struct, frozen=True):
@@ -21,13 +22,14 @@ class Hotspot(msgspec.Struct, frozen=True):
 
 
 def watched_stacks(session: Session, role: str, phases: Collection[str] | None = None) -> list[StackCount]:
-    """Samples of the script as it is. Workers do in drained blocks what they always do, so those count as well."""
-    kinds = (*watched_kinds(session), "drain") if role == "worker" else watched_kinds(session)
-    wanted = {block.index for block in blocks_of(session, kinds)}
+    """Samples of the script as it is. Workers do the same work in every block, and do not know which one it is."""
+    wanted = {block.index for block in blocks_of(session, watched_kinds(session))}
     return [
         stack
         for stack in session.stacks
-        if stack.role == role and stack.block in wanted and (phases is None or stack.phase in phases)
+        if stack.role == role
+        and (role == "worker" or stack.block in wanted)
+        and (phases is None or stack.phase in phases)
     ]
 
 
@@ -35,16 +37,22 @@ def total(stacks: Sequence[StackCount], wanted: Callable[[StackCount], bool] = l
     return sum(stack.count for stack in stacks if wanted(stack))
 
 
-def hottest_function(stacks: Sequence[StackCount]) -> tuple[str, str, int] | None:
-    """(file, function, count) of the user's function that most samples were in."""
-    counts: Counter[tuple[str, str]] = Counter()
+def hottest_function(stacks: Sequence[StackCount]) -> list[StackCount]:
+    """The samples of the user's function that most were in, its comprehensions and lambdas included."""
+    functions: dict[tuple[str, str], list[StackCount]] = {}
     for stack in stacks:
         if stack.file:
-            counts[stack.file, stack.function] += stack.count
-    if not counts:
-        return None
-    (file, function), count = counts.most_common(1)[0]
-    return file, function, count
+            functions.setdefault((stack.file, _owner(stack, stacks)), []).append(stack)
+    return max(functions.values(), key=total, default=[])
+
+
+def _owner(stack: StackCount, stacks: Sequence[StackCount]) -> str:
+    """The function itself; for a comprehension the one whose sampled lines lie nearest."""
+    if not stack.function.startswith("<") or stack.function == "<module>":
+        return stack.function
+    named = [one for one in stacks if one.file == stack.file and not one.function.startswith("<")]
+    nearest = min(named, key=lambda one: abs(one.line - stack.line), default=stack)
+    return nearest.function if abs(nearest.line - stack.line) <= NEAR_LINES else stack.function
 
 
 def hottest_line(session: Session, stacks: Sequence[StackCount]) -> Hotspot | None:

@@ -21,6 +21,10 @@ def python_share(stacks: Sequence[StackCount], mistaken: float = 0.0) -> float:
     return min(1.0, (certain + excess) / whole)
 
 
+def is_python(stack: StackCount) -> bool:
+    return not stack.in_call or _is_comprehension(stack.expression)
+
+
 def mistaken_share(session: Session) -> float:
     """The share of samples in backward, all of it C, that look like bytecode."""
     stacks = [stack for stack in session.stacks if stack.role == "main" and stack.phase == "backward"]

@@ -56,7 +56,7 @@ def _step(summary: Summary) -> str:
         ("if compute were free", ceilings.input_ms, "input"),
         ("if no core idled", ceilings.shared_ms, "transfer"),
     )
-    known = [(words, ms, phase) for words, ms, phase in listed if ms is not None]
+    known = [(words, ms, phase) for words, ms, phase in listed if ms]
     scale = max([summary.step_ms, sum(device.values()), *(ms for _, ms, _ in known)]) or 1.0
     html = _stacked(summary.phases, scale) + (
         f'<div class="dim">device</div>{_stacked(device, scale)}' if device else ""

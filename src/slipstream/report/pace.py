@@ -53,13 +53,13 @@ def _legend(phases: Mapping[str, float], total_ms: float, ink: Ink) -> Iterator[
 
 
 def _ceilings(ceilings: Ceilings) -> list[tuple[str, float, str]]:
-    """What is known, as (what would be free, ms, colour)."""
+    """What is known, as (what would be free, ms, colour). Nothing to drain gives 0, which is no ceiling."""
     listed = (
         ("if data were free", ceilings.compute_ms, style_of("forward")),
         ("if compute were free", ceilings.input_ms, style_of("input")),
         ("if no core idled", ceilings.shared_ms, style_of("transfer")),
     )
-    return [(words, ms, style) for words, ms, style in listed if ms is not None]
+    return [(words, ms, style) for words, ms, style in listed if ms]
 
 
 def _ceiling_lines(summary: Summary, scale: float, cells: int, ink: Ink) -> Iterator[Text]:

@@ -3,6 +3,7 @@ diagnose concluded and concludes nothing itself."""
 
 from __future__ import annotations
 
+from slipstream.diagnose.training import num_workers
 from slipstream.records import Session, Summary
 from slipstream.report.quantity import in_ms, in_percent, in_seconds, plural
 
@@ -42,7 +43,7 @@ def verdict(session: Session) -> str:
     """One sentence, two at most. A session without steps gets its own."""
     if session.summary is None or session.summary.num_steps == 0:
         return _without_steps(session)
-    sentence = _bound(session.summary)
+    sentence = _bound(session.summary, num_workers(session))
     return sentence if session.findings else f"{sentence} {NOTHING_TO_GAIN}"
 
 
@@ -94,10 +95,10 @@ def _evaluations(session: Session) -> str:
     return f"{stretches}, {plural(batches, 'batch', 'es')}, {in_seconds(seconds)}"
 
 
-def _bound(summary: Summary) -> str:
+def _bound(summary: Summary, workers: int) -> str:
     step = f"{in_ms(summary.step_ms)} a step"
     ceilings = summary.ceilings
-    free = _if_data_were_free(summary)
+    free = _if_data_were_free(summary, workers)
     match summary.bound:
         case "input":
             return f"The step waits for data {_share(summary, 'input')} of the time: {step}{free}."
@@ -122,12 +123,17 @@ def _compute(summary: Summary) -> str:
     return f"The {name} takes most of the step, and it waits for data {_share(summary, 'input')} of the time"
 
 
-def _if_data_were_free(summary: Summary) -> str:
-    compute_ms = summary.ceilings.compute_ms
+def _if_data_were_free(summary: Summary, workers: int) -> str:
+    """The compute ceiling in words. It was measured in another stretch of time than the wait, and where the two
+    contradict each other the sentence says so in place of a number."""
+    compute_ms, step_ms = summary.ceilings.compute_ms, summary.step_ms
+    waits = summary.phases.get("input", 0.0) >= 0.1 * step_ms
     if compute_ms is None:
         return ""
-    if compute_ms > 0.97 * summary.step_ms:
-        return ", and free data would not change that"
+    if compute_ms > 0.97 * step_ms:
+        return "; with data for free it was no faster: too noisy to tell" if waits else ", and free data would not help"
+    if not waits and workers == 0:
+        return ", and free data would hardly help"
     return f", {in_ms(compute_ms)} if data were free"
 
 
@@ -136,7 +142,7 @@ def _share(summary: Summary, phase: str) -> str:
 
 
 def _without_steps(session: Session) -> str:
-    script = session.script[0] if session.script else "The program"
+    script = next((part for part in session.script if part != "-m"), "The program")
     if session.ending.message and session.ending.reason in ("raised", "killed"):
         return f"{script} {ending(session)}, before any step: {session.ending.message}"
     if session.evaluations:

@@ -34,7 +34,7 @@ def _basis(found: StageTable, wait_ms: float) -> str:
     if not found.num_workers:
         return f"{in_ms(found.total_ms)} a step in the main process, by {found.num_samples:,} samples of its stack"
     workers = plural(found.num_workers, "worker")
-    return f"{in_ms(found.total_ms)} of work a step for {workers}; the step waits {in_ms(wait_ms)} for them"
+    return f"{in_ms(found.total_ms)} of work a step for {workers}; the step waits {in_ms(wait_ms)}"
 
 
 def _stage_rows(found: StageTable, session: Session, summary: Summary, ink: Ink) -> list[Text]:

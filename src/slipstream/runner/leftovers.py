@@ -10,6 +10,7 @@ import psutil
 
 from slipstream.runner import mounts
 
+_NATURAL_S = 1.0
 _PATIENCE_S = 2.0
 
 
@@ -35,7 +36,9 @@ def _descendants() -> list[psutil.Process]:
 
 
 def end_all(processes: list[psutil.Process]) -> None:
-    """Asks, waits a little, then kills. Waiting also takes their entries from the process table."""
+    """Waits a little, because multiprocessing's own tracker ends by itself once it has removed the shared memory of the
+    dead; then asks, then kills. Waiting also takes their entries from the process table."""
+    _, processes = psutil.wait_procs(processes, timeout=_NATURAL_S)
     for process in processes:
         with contextlib.suppress(psutil.Error):
             process.terminate()

@@ -49,6 +49,7 @@ class Plan(msgspec.Struct, frozen=True):
     through: list[str]  # caches and our spool, passed through as they are
     kept: list[Kept] = []
     made: list[str] = []  # directories that we made in order to pass them through
+    bare: list[str] = []  # directories whose own entries, one level deep, are real
 
 
 def probe() -> tuple[Path | None, bool, str]:
@@ -101,7 +102,7 @@ def _try_in_child(parent: Path, own_user: bool) -> str:
 
 def prepare(room: Path, *, own_user: bool, through: list[str], kept: list[Kept]) -> Plan:
     """Decides about every mount of the machine and makes the empty layers."""
-    covers, binds = _split_for_user() if own_user else _whole_mounts()
+    covers, binds, bare = _split_for_user() if own_user else (*_whole_mounts(), [])
     layers = [_new_layer(room, index, path, path) for index, path in enumerate(covers)]
     for item in kept:
         if Path(item.tree).is_dir():
@@ -109,7 +110,7 @@ def prepare(room: Path, *, own_user: bool, through: list[str], kept: list[Kept])
     (room / "root").mkdir()
     made = [path for path in _caches_to_make() if not _make(path)]
     known = [path for path in dict.fromkeys([*through, *cache_directories()]) if Path(path).is_dir()]
-    return Plan(str(room), own_user, layers, binds, known, kept, made)
+    return Plan(str(room), own_user, layers, binds, known, kept, made, bare)
 
 
 def _whole_mounts() -> tuple[list[str], list[str]]:
@@ -123,12 +124,13 @@ def _whole_mounts() -> tuple[list[str], list[str]]:
     return covers, binds
 
 
-def _split_for_user() -> tuple[list[str], list[str]]:
+def _split_for_user() -> tuple[list[str], list[str], list[str]]:
     """For everyone else: the root directory is bound with all that is mounted in it, and layers go on directories
     with no mount inside, because in a user namespace the kernel refuses to look below a mount."""
     known = mounts.mounts()
     points = {mount.path for mount in known}
     covers: list[str] = []
+    bare: list[str] = []
 
     def split(path: str) -> None:
         if any(is_below(path, top) for top in _PASS_THROUGH):
@@ -136,6 +138,8 @@ def _split_for_user() -> tuple[list[str], list[str]]:
         if not any(point != path and is_below(point, path) for point in points):
             covers.append(path)
             return
+        if os.access(path, os.W_OK):
+            bare.append(path)
         for entry in os.scandir(path):
             if entry.is_dir(follow_symlinks=False) and entry.path not in points:
                 split(entry.path)
@@ -143,7 +147,7 @@ def _split_for_user() -> tuple[list[str], list[str]]:
     for mount in known:
         if _can_cover(mount):
             split(mount.path)
-    return covers, ["/"]
+    return covers, ["/"], bare
 
 
 def _can_cover(mount: mounts.Mount) -> bool:

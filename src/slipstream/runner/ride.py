@@ -52,7 +52,7 @@ class Ride:
 
     @property
     def messages(self) -> list[tuple[int, Message]]:
-        """What was recorded, for a program that watches itself."""
+        """What was recorded, where there is no spool."""
         assert isinstance(self._sink, MemorySink)
         return [(os.getpid(), message) for message in self._sink.messages]
 
@@ -233,6 +233,7 @@ class Ride:
         self.recorder.end_fetch(token, num_samples)
 
     def become_worker(self, worker: int) -> None:
+        self.recorder.forget()
         self.recorder.worker = worker
         self.recorder.board("worker")
         self.recorder.on_pulse = None
@@ -304,6 +305,8 @@ class Ride:
         anatomy = self._probe.stop()
         if anatomy is not None:
             self.recorder.write(Told(anatomy=anatomy))
+        elif self._probe.reason:
+            self.recorder.note(f"no anatomy: {self._probe.reason}")
 
     def complain(self, seam: str, fault: BaseException) -> None:
         """A fault of ours: said once, and the seam is out of service."""
@@ -318,7 +321,7 @@ class Ride:
     def _make_sink(self) -> Sink | None:
         if self.settings.mode == "run":
             return None
-        return MemorySink() if self.settings.mode == "watch" else Spool(Path(self.settings.spool))
+        return Spool(Path(self.settings.spool)) if self.settings.spool else MemorySink()
 
 
 def board(settings: RideSettings) -> Ride:

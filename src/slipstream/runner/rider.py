@@ -3,6 +3,8 @@ supervise with a ticket; everything it learns goes to the spool."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import os
 import signal
 import sys
@@ -12,17 +14,20 @@ from pathlib import Path
 import msgspec
 
 from slipstream.records import Ending, Told
-from slipstream.runner import children, downloads, grace, mounts, overlay, redirect, trackers
+from slipstream.runner import children, downloads, grace, mounts, moving, overlay, redirect, trackers
 from slipstream.runner.launch import LaunchError, launch
 from slipstream.runner.ride import RideSettings, board
 from slipstream.runner.spool import Spool
+from slipstream.runner.target import is_module
 from slipstream.seams.arrival import Arrivals
+from slipstream.seams.place import claim
 
 ENTRY = str(Path(__file__).with_name("__main__.py"))
 REFUSED = "refused"  # files in the spool directory, each with a sentence
 UNCOVERED = "uncovered"
 EXIT_REFUSED = 2
 EXIT_UNCOVERED = 70
+_LAUNCHERS = {"torch", "accelerate", "lightning", "deepspeed", "transformers"}
 
 
 class Ticket(msgspec.Struct, frozen=True):
@@ -40,6 +45,7 @@ def main(ticket_path: str) -> None:
     is_covered = _enter_view(ticket, spool)
     if not (getattr(sys.flags, "safe_path", False) or sys.flags.isolated):
         sys.path.insert(0, "")  # launch puts the script's directory there
+    _claim_module(ticket.settings.script)
     ride = board(ticket.settings)
     trackers.silence(ride.arrivals, ticket.scratch)
     if is_covered:
@@ -60,6 +66,18 @@ def main(ticket_path: str) -> None:
         sys.exit(EXIT_REFUSED)
 
 
+def _claim_module(script: list[str]) -> None:
+    """A package that the user runs with -m is theirs, wherever it is installed; a launcher is not."""
+    if not is_module(script):
+        return
+    top = script[1].partition(".")[0]
+    if top not in _LAUNCHERS:
+        with contextlib.suppress(Exception):  # finding a top-level package runs none of its code
+            spec = importlib.util.find_spec(top)
+            for folder in (spec and spec.submodule_search_locations) or []:
+                claim(folder)
+
+
 def _enter_view(ticket: Ticket, spool: Path) -> bool:
     """Whether the working directory is covered. What else is not covered is said in a note."""
     if ticket.plan is None:
@@ -70,10 +88,12 @@ def _enter_view(ticket: Ticket, spool: Path) -> bool:
     except OSError as error:  # half a view is none: the parent starts another rider without
         (spool / UNCOVERED).write_text(str(error))
         os._exit(EXIT_UNCOVERED)
-    if uncovered:
-        places = ", ".join(uncovered)
-        _tell(spool, Told(note=f"What the script writes below {places} is written for real: no overlay was possible."))
-    return not any(overlay.is_below(cwd, path) for path in uncovered)
+    if uncovered or ticket.plan.bare:
+        places = ", ".join([*uncovered, *ticket.plan.bare])
+        _tell(spool, Told(note=f"What the script writes in {places} itself is real: no overlay was possible there."))
+    if ticket.plan.own_user:
+        moving.allow_moving_directories()
+    return cwd not in ticket.plan.bare and not any(overlay.is_below(cwd, path) for path in uncovered)
 
 
 def _redirect(ticket: Ticket, arrivals: Arrivals) -> None:

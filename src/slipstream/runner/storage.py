@@ -21,6 +21,13 @@ class StorageError(Exception):
 
 def save_session(session: Session, root: Path | None = None) -> Path:
     """Whole or not at all: a reader never meets half a file."""
+    try:
+        return _save(session, root)
+    except OSError as error:
+        raise StorageError(f"The session could not be saved in {root or Path.cwd()}: {error.strerror}.") from None
+
+
+def _save(session: Session, root: Path | None) -> Path:
     folder = _make_folder(root or Path.cwd()) / "sessions"
     folder.mkdir(exist_ok=True)
     stem = re.sub(r"[^\w.-]+", "-", Path(display_name(session.script)).stem) if session.script else "watch"

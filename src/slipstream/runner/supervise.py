@@ -20,6 +20,7 @@ from slipstream.records import Ended, Ending, Message, Progress, Seen, Session
 from slipstream.runner import downloads, overlay
 from slipstream.runner.assemble import assemble
 from slipstream.runner.gpu import GpuSampler
+from slipstream.runner.idle import gpu_present_but_unused
 from slipstream.runner.interrupts import Interrupts
 from slipstream.runner.launch import interpreter_flags
 from slipstream.runner.leftovers import no_leftovers
@@ -78,10 +79,11 @@ def supervise(order: Order, line: Line | None = None) -> Session:
         ending=ride.ending,
     )
     environment = msgspec.structs.replace(session.environment, readings=readings)
+    idle = gpu_present_but_unused(environment, environment.torch) if environment.torch is not None else ""
     return msgspec.structs.replace(
         session,
         environment=environment,
-        notes=[*session.notes, *ride.notes],
+        notes=[*([idle] if idle else []), *session.notes, *ride.notes],
         written=_shorten(list(dict.fromkeys([*session.written, *ride.written])), cwd),
     )
 
@@ -157,7 +159,10 @@ def _ride_in_room(order: Order, line: Line | None, cwd: Path, room: Room, *, own
         ride.ending = _ending(ride, exit_code)
         if plan is not None:
             until_ns = ride.first_step_ns or time.time_ns()
-            ride.notes += downloads.keep_downloads(plan, cwd, room.spool, until_ns, order.least_kept_bytes)
+            try:
+                ride.notes += downloads.keep_downloads(plan, cwd, room.spool, until_ns, order.least_kept_bytes)
+            except OSError as error:
+                ride.notes.append(f"What the script downloaded could not be kept: {error}.")
             ride.written += [path for path, _ in overlay.written(plan)]
         return ride
     finally:
@@ -243,8 +248,14 @@ def _signal_name(number: int) -> str:
 
 
 def _shorten(paths: list[str], cwd: Path) -> list[str]:
-    """As the user knows them: relative to where they are."""
-    names = [os.path.relpath(path, cwd) if overlay.is_below(path, str(cwd)) else path for path in paths]
+    """As the user knows them: relative to where they are; without what libraries leave in the temporary directory."""
+    temporary = str(overlay.temporary_directory())
+    names = []
+    for path in paths:
+        if overlay.is_below(path, str(cwd)):
+            names.append(os.path.relpath(path, cwd))
+        elif not overlay.is_below(path, temporary):
+            names.append(path)
     if len(names) <= _MOST_WRITTEN:
         return names
     return [*names[:_MOST_WRITTEN], f"and {len(names) - _MOST_WRITTEN} more"]

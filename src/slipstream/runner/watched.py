@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import sys
 
 from slipstream.runner.launch import launch
@@ -11,9 +12,12 @@ from slipstream.runner.ride import RideSettings, board
 
 
 def run_watched(script: list[str]) -> None:
+    process = os.getpid()
     ride = board(RideSettings(mode="run", num_steps=0, seconds=0.0, script=script))
 
     def say() -> None:
+        if os.getpid() != process:
+            return  # a child that the script forked
         with contextlib.suppress(Exception):
             if line := ride.summary_line():
                 print(line, file=sys.__stderr__, flush=True)

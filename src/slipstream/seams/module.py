@@ -105,6 +105,8 @@ class ModuleSeam:
             target: Any = reference()
             return target._call_impl(*args, **kwargs) if inner is None else inner(*args, **kwargs)
 
+        if inner is not None:
+            call.__wrapped__ = inner  # type: ignore[attr-defined]  # so that others see what lies below the seam
         ident = self._idents[module]
 
         def after(token: Token | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:

@@ -94,8 +94,10 @@ def test_hand_over():
         made_stack("handover", 0, 50, role="worker", file=""),
         made_stack("transform", 15, 50, role="worker"),
     ]
-    first = ranked(stacks=stacks, num_workers=2, work_ms=30)[0]
+    pickled = made_loader(2, tensor_facts=[])
+    first = ranked(stacks=stacks, num_workers=2, work_ms=30, loader=pickled)[0]
     assert (first.cause, first.site) == ("heavy_handover", LOADER_SITE)
+    assert "heavy_handover" not in [one.cause for one in ranked(stacks=stacks, num_workers=2, work_ms=30)]
     assert first.predicted_gain <= 50.5 / 10.5
 
 

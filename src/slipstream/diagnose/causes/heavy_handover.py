@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, total, watched_stacks
-from slipstream.diagnose.input_path import InputPath, costs_time, floor_of, input_path
+from slipstream.diagnose.input_path import InputPath, batch_bytes, costs_time, floor_of, input_path
 from slipstream.diagnose.wording import ms, percent
-from slipstream.records import Finding, Session, Summary
+from slipstream.records import Finding, Session, StackCount, Summary
 
 SAVED = 0.8  # tensors in shared memory, or buffers used again, leave little to copy
 LEAST_SHARE = 0.25
+LARGE = 1_000_000  # bytes
+# Past the wait for a first byte: the main process takes in what a worker is writing.
+RECEIVING = ("connection.py:_recv", "connection.py:recv_bytes")
 
 
 def find(session: Session, summary: Summary) -> list[Finding]:
@@ -17,8 +20,8 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     if path is None or path.loader.num_workers == 0 or not costs_time(summary, path):
         return []
     in_main, in_worker = _share_in_main(session), _share_in_workers(path)
-    if max(in_main, in_worker) < LEAST_SHARE:
-        return []
+    if max(in_main, in_worker) < LEAST_SHARE or 0 < batch_bytes(path.loader) < LARGE:
+        return []  # a small batch of tensors waits for its turn, not for its copy
     # The main process unpickles while its step stands still: that part of the wait goes away for certain. The
     # workers' part goes away as far as it is their work that the step waits for.
     share = min(1.0, in_main + (1 - in_main) * in_worker)
@@ -41,8 +44,12 @@ def find(session: Session, summary: Summary) -> list[Finding]:
 def _share_in_main(session: Session) -> float:
     stacks = watched_stacks(session, "main", ("input",))
     count = total(stacks)
-    return total(stacks, lambda stack: stack.stage == "handover") / count if count >= FEWEST_SAMPLES else 0.0
+    return total(stacks, _is_handover) / count if count >= FEWEST_SAMPLES else 0.0
 
 
 def _share_in_workers(path: InputPath) -> float:
     return path.share([stack for stack in path.stacks if stack.stage == "handover"])
+
+
+def _is_handover(stack: StackCount) -> bool:
+    return stack.stage == "handover" or stack.leaf.endswith(RECEIVING)

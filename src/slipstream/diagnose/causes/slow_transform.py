@@ -5,12 +5,12 @@ from __future__ import annotations
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.hotspots import Hotspot, hottest_function, hottest_line
 from slipstream.diagnose.input_path import InputPath, costs_time, input_path, step_after
-from slipstream.diagnose.stages import is_collate, mistaken_share, python_share
+from slipstream.diagnose.stages import is_collate, is_python, mistaken_share, python_share
 from slipstream.diagnose.wording import ms, percent
 from slipstream.records import Finding, Session, StackCount, Summary
 
 CONCENTRATED = 0.4  # of the work, in one function or on one line
-LOOP = 0.25  # of the samples in bytecode: the rest are the small calls that the loop makes
+LOOP = 0.15  # of the samples in bytecode: the rest are the small calls that the loop makes
 VECTORISED = 0.9  # a Python loop over values becomes ten times faster or more as one array operation
 # Inside a library's own C a cleverer call (other size, dtype, order) may save some, and nobody knows how much.
 CLEVERER = 0.3
@@ -23,12 +23,10 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     if path is None or not costs_time(summary, path) or path.waits > 0.7:
         return []
     stacks = [stack for stack in path.stacks if stack.stage in STAGES and stack.file and not is_collate(path, stack)]
-    function = hottest_function(stacks)
-    if function is None:
-        return []
-    inside = [stack for stack in stacks if (stack.file, stack.function) == function[:2]]
-    hot = hottest_line(session, inside)
+    inside = hottest_function(stacks)
     is_loop = python_share(inside, mistaken_share(session)) >= LOOP
+    # In a loop the line to change is the one that loops; the conversion of its list is heavy only because of it.
+    hot = hottest_line(session, [stack for stack in inside if is_python(stack)] if is_loop else inside)
     share = path.share(inside)
     if hot is None or share < (CONCENTRATED if is_loop else CONCENTRATED_IN_C):
         return []

@@ -1,0 +1,50 @@
+"""The training loop that instruments are hung on: a small perceptron fed by a DataLoader, of about 1 or 5 ms a step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+WARM = 8  # steps at the start of a block that are not timed: seams settle, caches fill
+WIDTHS = {1.0: 192, 5.0: 640}  # step in ms to width, tuned by hand on the machine that the results name
+
+
+class Loop:
+    """One model and its data, made once; blocks of steps are run on it."""
+
+    def __init__(self, step_ms: float) -> None:
+        torch.manual_seed(0)
+        torch.set_num_threads(1)  # two threads at a barrier add more noise than an instrument costs
+        width = WIDTHS[step_ms]
+        self.data = TensorDataset(torch.randn(4096, width), torch.randint(0, 10, (4096,)))
+        layers = [layer for _ in range(3) for layer in (nn.Linear(width, width), nn.ReLU())]
+        self.model = nn.Sequential(*layers, nn.Linear(width, 10))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
+        self.loader = DataLoader(self.data, batch_size=32, shuffle=True)
+
+    def block(
+        self,
+        num_steps: int,
+        around: Callable[[], AbstractContextManager[object]] = nullcontext,
+        after: Callable[[], object] | None = None,
+    ) -> float:
+        """Seconds per step. `around` wraps a step, `after` follows it, as the instrument under test asks for."""
+        start = 0.0
+        batches = iter(self.loader)
+        for number in range(WARM + num_steps):
+            if number == WARM:
+                start = time.perf_counter()
+            x, y = next(batches)
+            with around():
+                self.optimizer.zero_grad()
+                loss = nn.functional.cross_entropy(self.model(x), y)
+                loss.backward()
+                self.optimizer.step()
+            if after is not None:
+                after()
+        return (time.perf_counter() - start) / num_steps

@@ -1,0 +1,57 @@
+"""Watching from inside a program: the same session, nothing left behind."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import slipstream
+
+
+def train(num_workers: int = 0) -> None:
+    data = TensorDataset(torch.randn(400, 16), torch.randint(0, 4, (400,)))
+    loader = DataLoader(data, batch_size=20, num_workers=num_workers)
+    model = torch.nn.Linear(16, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        for x, y in loader:
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_session_with_every_step(num_workers: int) -> None:
+    with slipstream.watch() as ride:
+        train(num_workers)
+    session = ride.session
+    assert len(session.steps) == 40
+    assert all(step.samples == 20 for step in session.steps)
+    assert session.ending.reason == "finished"
+    assert session.summary is not None and session.summary.ceilings.compute_ms is None
+    assert len(session.fetches) == 40
+    assert "samples/s" in str(ride)
+    assert "<" in (ride._repr_html_() or "")
+
+
+def test_an_exception_passes_and_the_session_is_there() -> None:
+    with pytest.raises(LookupError), slipstream.watch() as ride:
+        train()
+        raise LookupError("mine")
+    assert ride.session.ending.reason == "raised"
+    assert ride.session.ending.message == "LookupError: mine"
+    assert len(ride.session.steps) == 40
+
+
+def test_asking_too_early_says_so() -> None:
+    with slipstream.watch() as ride, pytest.raises(ValueError, match="not over yet"):
+        _ = ride.session
+
+
+def test_importing_slipstream_imports_no_torch() -> None:
+    code = "import slipstream, sys; assert 'torch' not in sys.modules and 'rich' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
