@@ -15,7 +15,7 @@ from slipstream.records import Ending, Session
 
 
 class Watching:
-    """`with slipstream.watch() as ride: train()`; afterwards `ride.session`, `print(ride)`, or the cell's own output."""
+    """`with slipstream.watch() as ride: train()`; afterwards `ride.session`, `print(ride)`, or the cell's output."""
 
     def __init__(self) -> None:
         self._session: Session | None = None

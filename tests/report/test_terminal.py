@@ -137,6 +137,14 @@ def test_missing_ceilings_say_why(sessions: Sessions, paint: Paint) -> None:
     assert text.count("No batch could be kept: the loader is a generator.") == 1
 
 
+def test_a_watched_program_has_no_ceilings(sessions: Sessions, paint: Paint) -> None:
+    session = sessions["slow"]
+    summary = msgspec.structs.replace(session.summary, ceilings=Ceilings())
+    text = paint(render_session, msgspec.structs.replace(session, command="watch", script=[], summary=summary))
+    assert "ceilings none while watching; slipstream check measures them" in text
+    assert "slipstream watch  this program" in text
+
+
 @pytest.mark.parametrize(
     ("ending", "words"),
     [

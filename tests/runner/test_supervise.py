@@ -180,7 +180,8 @@ def test_an_interrupt_is_the_scripts_and_the_session_is_saved(here: Path) -> Non
 
 def test_a_second_interrupt_kills(here: Path) -> None:
     (here / "train.py").write_text(
-        "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('many', flush=True)\ntime.sleep(600)\n"
+        "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "print('many', flush=True)\ntime.sleep(600)\n"
     )
     check, rider = start_check(here)
     for _ in range(2):

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from slipstream import __version__
+from slipstream.version import VERSION
 
 COMMANDS: Final = ("check", "run", "report")
 
@@ -33,7 +33,7 @@ class LazyGroup(click.Group):
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="slipstream", message="%(prog)s %(version)s")
+@click.version_option(VERSION, prog_name="slipstream", message="%(prog)s %(version)s")
 def slipstream() -> None:
     """Makes PyTorch training faster, and proves it. Put one word before the command you already run.
 

@@ -14,6 +14,9 @@ from slipstream.diagnose.training import (
 from slipstream.diagnose.typical import typical_step
 from slipstream.records import Block, Ceilings, Loader, Session, Step
 
+FREE = 0.02  # of a step: a batch that was kept costs no more
+MOSTLY = 0.5  # of a block's time in steps with free data: below, its CPU time is that of something else
+
 
 def find_ceilings(session: Session) -> Ceilings:
     loader = training_loader(session)
@@ -33,8 +36,10 @@ def find_ceilings(session: Session) -> Ceilings:
 
 
 def kept_steps(session: Session, block: Block, loader: Loader | None) -> list[Step]:
-    """The steps of a kept block without its first ones, in which workers still fill their buffers and take cores."""
+    """The steps of a kept block that waited for nothing, without the first ones, in which workers still fill their
+    buffers and take cores."""
     steps = [step for step in session.steps if step.block == block.index]
+    steps = [step for step in steps if step.phases.get("input", 0.0) <= FREE * step.step_ms] or steps
     filling = max(2, (loader.prefetch_factor or 2) if loader and loader.num_workers else 2)
     return steps[filling:] if len(steps) >= filling + 3 else steps
 
@@ -78,15 +83,21 @@ def _input_cpu_ms(session: Session, loader: Loader | None) -> float | None:
 
 def _compute_cpu_ms(session: Session, compute_ms: float | None) -> float | None:
     """CPU time of the rider's process over kept blocks, where its input costs nothing."""
-    blocks = [block for block in blocks_of(session, ("kept",)) if block.cpu_ns > 0]
-    num_steps = sum(1 for block in blocks for step in session.steps if step.block == block.index)
-    if num_steps:
-        return sum(block.cpu_ns for block in blocks) / 1e6 / num_steps
     if compute_ms is None:
         return None
+    blocks = [block for block in blocks_of(session, ("kept",)) if block.cpu_ns > 0 and _is_mostly_free(session, block)]
+    elapsed_ns = sum(block.end_ns - block.start_ns for block in blocks)
+    if elapsed_ns > 0:
+        return compute_ms * sum(block.cpu_ns for block in blocks) / elapsed_ns
     # Not measured: every thread busy all the time is the most it can have been, and promises the least.
     facts, usable = session.environment.torch, max(1.0, session.environment.num_usable)
     return compute_ms * (min(facts.num_threads, usable) if facts and is_on_cpu(session) else 1.0)
+
+
+def _is_mostly_free(session: Session, block: Block) -> bool:
+    steps = [step for step in session.steps if step.block == block.index]
+    free_ms = sum(step.step_ms for step in steps if step.phases.get("input", 0.0) <= FREE * step.step_ms)
+    return free_ms >= MOSTLY * (block.end_ns - block.start_ns) / 1e6
 
 
 def _shares_cores(session: Session, loader: Loader | None) -> bool:

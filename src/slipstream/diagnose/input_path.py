@@ -10,6 +10,7 @@ from slipstream.diagnose.statistics import fmean
 from slipstream.diagnose.training import batches_per_step, fetches_of, is_on_cpu, training_loader, watched_kinds
 from slipstream.records import Ceilings, Loader, Session, StackCount, Summary
 
+DRAINED = 1.5  # times what the drained loader needs for a batch; more than that is not believed
 LEAST_SHARE = 0.05  # of the step that must be lost to input before any cure for it is worth a word
 # Handing a batch from a worker to the main process, on both sides: measured with ready tensors, 0.4 ms for 600 KB,
 # and half a millisecond for a batch that weighs nothing.
@@ -25,14 +26,9 @@ class InputPath(msgspec.Struct, frozen=True):
     wait_ms: float  # per step, of the main process
     work_ms: float  # per step, of one process that builds batches
     cpu_ms: float  # of that work
-    granted: float  # share of a core that a busy thread of this script really got; the rest went to other programs
+    waits: float  # share of the work that is waiting (disk, network, sleep) and needs no core
     busy: float  # share of their time that workers build batches; 1.0 without workers
     stacks: list[StackCount]  # where the building process was
-
-    @property
-    def waits(self) -> float:
-        """The share of the work that is waiting (disk, network, sleep) and needs no core."""
-        return 1 - min(1.0, self.cpu_ms / (self.work_ms * self.granted)) if self.work_ms > 0 else 0.0
 
     def share(self, stacks: list[StackCount]) -> float:
         """The share of the work that these samples stand for."""
@@ -48,29 +44,41 @@ def input_path(session: Session, summary: Summary) -> InputPath | None:
     wait_ms = summary.phases.get("input", 0.0)
     walls = [fetch.wall_ns / 1e6 for fetch in fetches_of(session, loader, watched_kinds(session))]
     if loader.num_workers == 0:
-        work_ms = wait_ms
+        work_ms = _believed_ms(wait_ms, summary.ceilings)
     else:
         # While the loader is drained nothing else takes the cores: the smaller of the two is the work itself.
         drained = [fetch.wall_ns / 1e6 for fetch in fetches_of(session, loader, ("drain",))]
         means = [fmean(times) for times in (walls, drained) if times]
         work_ms = min(means) * batches if means else wait_ms * loader.num_workers
     cpu_ms = summary.ceilings.input_cpu_ms
+    cpu_ms = min(work_ms, cpu_ms) if cpu_ms is not None else work_ms
+    stacks = _building_stacks(session, loader)
     return InputPath(
         loader=loader,
         batches=batches,
         wait_ms=wait_ms,
         work_ms=work_ms,
-        cpu_ms=min(work_ms, cpu_ms) if cpu_ms is not None else work_ms,
-        granted=granted_share(session, summary.ceilings),
+        cpu_ms=cpu_ms,
+        waits=_waiting_share(session, summary, cpu_ms / work_ms if work_ms > 0 else 1.0, stacks),
         busy=_busy(session, loader, walls),
-        stacks=_building_stacks(session, loader),
+        stacks=stacks,
     )
+
+
+def _believed_ms(wait_ms: float, ceilings: Ceilings) -> float:
+    """Without workers the wait is the work. Where the drained loader needed far less, the rest was a queue for a core
+    (or for a cache that compute had emptied), which no cure for input takes away."""
+    if ceilings.input_ms is None:
+        return wait_ms
+    return min(wait_ms, DRAINED * max(ceilings.input_ms, ceilings.input_cpu_ms or 0.0))
 
 
 def lost_ms(summary: Summary, path: InputPath) -> float:
     """What input costs the step: the wait, and with workers also what they take from the cores of the step."""
     compute_ms = summary.ceilings.compute_ms
-    if path.loader.num_workers == 0 or compute_ms is None:
+    if path.loader.num_workers == 0:
+        return path.work_ms
+    if compute_ms is None:
         return path.wait_ms
     # The compute ceiling is another stretch of time: below its noise only the wait itself is believed.
     starved_ms = summary.step_low_ms - compute_ms
@@ -96,10 +104,9 @@ def step_after(
     workers = path.loader.num_workers if num_workers is None else num_workers
     floor_ms = floor_of(summary, path)
     if workers == 0:
-        left = work_ms / path.work_ms if path.work_ms > 0 else 1.0
-        return max(min(floor_ms, summary.step_ms), summary.step_ms - path.wait_ms * (1 - left))
+        return min(summary.step_ms, max(floor_ms, summary.step_ms - (path.work_ms - work_ms)))
     if path.loader.num_workers == 0:
-        sending_ms, receiving_ms = _handover_ms(path)
+        sending_ms, receiving_ms = handover_ms(path)
         floor_ms, work_ms, cpu_ms = floor_ms + receiving_ms, work_ms + sending_ms, cpu_ms + sending_ms + receiving_ms
         return min(summary.step_ms, _overlapped_ms(session, summary, floor_ms, work_ms, cpu_ms, workers))
     then_ms = _overlapped_ms(session, summary, floor_ms, work_ms, cpu_ms, workers)
@@ -112,9 +119,11 @@ def step_after(
 def floor_of(summary: Summary, path: InputPath) -> float:
     """The step if input were free: what is left of it without its wait. With workers it may be less, since workers
     that rest give their cores back; the compute ceiling shows that. A ceiling above the rest of the step is noise."""
+    if path.loader.num_workers == 0:
+        return summary.step_ms - path.work_ms
     without_ms = summary.step_ms - path.wait_ms
     compute_ms = summary.ceilings.compute_ms
-    if compute_ms is None or path.loader.num_workers == 0:
+    if compute_ms is None:
         return without_ms
     return min(compute_ms, without_ms)
 
@@ -123,7 +132,7 @@ def batch_bytes(loader: Loader) -> int:
     return sum(facts.num_bytes for facts in loader.tensor_facts)
 
 
-def _handover_ms(path: InputPath) -> tuple[float, float]:
+def handover_ms(path: InputPath) -> tuple[float, float]:
     """What a step's batches would cost the worker and the main process to pass on."""
     num_bytes = batch_bytes(path.loader)
     return (
@@ -140,6 +149,16 @@ def _overlapped_ms(
         compute_cpu_ms = floor_ms
     shared_ms = (cpu_ms + compute_cpu_ms) / max(1.0, session.environment.num_usable)
     return max(floor_ms, work_ms / max(1, workers), shared_ms)
+
+
+def _waiting_share(session: Session, summary: Summary, on_cpu: float, stacks: list[StackCount]) -> float:
+    """Time off the CPU is waiting on a quiet machine. On a busy one it may be a queue for a core, and only lines that
+    were seen to wait or read are believed."""
+    off_cpu = 1 - min(1.0, on_cpu / granted_share(session, summary.ceilings))
+    count = total(stacks)
+    if session.environment.load < 0.7 * session.environment.num_usable or count < FEWEST_SAMPLES:
+        return off_cpu
+    return min(off_cpu, total(stacks, lambda stack: stack.stage in ("wait", "read")) / count)
 
 
 def granted_share(session: Session, ceilings: Ceilings) -> float:

@@ -45,11 +45,14 @@ def is_collate(path: InputPath, stack: StackCount) -> bool:
     )
 
 
+TEXT_MAKERS = ("json/encoder.py:", "torch/_tensor_str.py:")
 LOGS = re.compile(
     r"\b(print|pprint|log|log_dict|add_scalars?|add_histogram|add_image|savefig|set_postfix|info|debug|warning)\s*\("
 )
 
 
-def is_logging_text(text: str) -> bool:
-    """The code writes something down for people. math.log and torch.log do not."""
-    return bool(LOGS.search(re.sub(r"\b(math|torch|np|numpy)\.log\s*\(", "", text)))
+def is_logging(stack: StackCount) -> bool:
+    """Something is written down for people, or made ready for it. math.log and torch.log do not."""
+    if stack.stage == "logging" or stack.leaf.startswith(TEXT_MAKERS):
+        return True
+    return bool(LOGS.search(re.sub(r"\b(math|torch|np|numpy)\.log\s*\(", "", stack.expression)))

@@ -57,7 +57,7 @@ def _details(finding: Finding, cwd: str, ink: Ink) -> Iterator[Text]:
     if finding.site:
         place = ink.clean(where(finding.site, cwd))
         source = ink.clip(finding.site.text, max(ink.width - _INDENT - len(place) - 3, 20))
-        yield Text(margin) + styled(place, "cyan") + styled(f"  {source}", "dim")
+        yield Text(margin) + styled(place, "cyan") + styled(f"  {source}" if source else "", "dim")
     if finding.change:
         yield from _change(finding.change, margin, ink)
 

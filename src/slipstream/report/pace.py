@@ -30,7 +30,7 @@ def pace_lines(session: Session, summary: Summary, ink: Ink) -> Iterator[Text]:
         device_ms = sum(device.values())
         yield heading("device", "", ink) + bar.stacked(device, scale, cells, ink) + ink.text(f"  {in_ms(device_ms)}")
         yield from _legend(device, device_ms, ink)
-    yield from _ceiling_lines(summary, scale, cells, ink)
+    yield from _ceiling_lines(session.command, summary, scale, cells, ink)
     yield from _rate(session, summary, ink)
 
 
@@ -62,7 +62,7 @@ def _ceilings(ceilings: Ceilings) -> list[tuple[str, float, str]]:
     return [(words, ms, style) for words, ms, style in listed if ms]
 
 
-def _ceiling_lines(summary: Summary, scale: float, cells: int, ink: Ink) -> Iterator[Text]:
+def _ceiling_lines(command: str, summary: Summary, scale: float, cells: int, ink: Ink) -> Iterator[Text]:
     known = _ceilings(summary.ceilings)
     best_ms = summary.ceilings.best_ms()
     for index, (words, ms, style) in enumerate(known):
@@ -73,8 +73,8 @@ def _ceiling_lines(summary: Summary, scale: float, cells: int, ink: Ink) -> Iter
             line += ink.text(" ◀ best", "bold")
         yield line
     if not known:
-        reason = ceilings_reason(summary)
-        lines = ink.wrap(reason or "not measured", MARGIN, "dim")
+        silent = "not measured" if command == "check" else "none while watching; slipstream check measures them"
+        lines = ink.wrap(ceilings_reason(summary) or silent, MARGIN, "dim")
         lines[0] = heading("ceilings", "", ink) + lines[0][MARGIN:]
         yield from lines
 

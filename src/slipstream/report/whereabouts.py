@@ -48,7 +48,7 @@ def _stage_rows(found: StageTable, session: Session, summary: Summary, ink: Ink)
             room = ink.width - len(place) - 40
             of = of if room - len(of) >= 16 else ""
             source = ink.clip(share.line.expression, max(room - len(of), 4))
-            row.append(ink.text(place, "cyan") + Text(f"  {source}") + ink.text(of, "dim"))
+            row.append(ink.text(place, "cyan") + Text(f"  {source}" if source else "") + ink.text(of, "dim"))
         else:
             row.append(styled("no line of yours", "dim"))
         rows.append(row)

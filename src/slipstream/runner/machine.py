@@ -12,11 +12,11 @@ from pathlib import Path
 
 import psutil
 
-from slipstream import __version__
 from slipstream.records import Environment
 from slipstream.runner.container import Limits, read_limits
 from slipstream.runner.disk import read_disk_kind
 from slipstream.runner.gpu import load_nvml, read_gpus
+from slipstream.version import VERSION
 
 
 def read_environment(cwd: str | Path, root: Path = Path("/")) -> Environment:
@@ -28,7 +28,7 @@ def read_environment(cwd: str | Path, root: Path = Path("/")) -> Environment:
     return Environment(
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         python=platform.python_version(),
-        slipstream=__version__,
+        slipstream=VERSION,
         cpu=read_cpu_name(root),
         num_cores=psutil.cpu_count(logical=False) or logical,
         num_logical=logical,

@@ -77,16 +77,17 @@ _FRAMES: tuple[tuple[str, str, Stage], ...] = (
     ("/torch/_tensor.py", "backward", "compute"),
 )
 
-_EXPRESSIONS: tuple[tuple[re.Pattern[str], Stage], ...] = (
-    (re.compile(r"\btime\.sleep\(|\bsleep\("), "wait"),
-    (re.compile(r"\btorch\.save\(|save_file\(|save_pretrained\("), "saving"),
-    (re.compile(r"\bimread\(|\bimdecode\(|Image\.open\(|decode_\w+\(|read_image\("), "decode"),
-    (re.compile(r"\.(item|tolist|cpu|numpy)\(\)"), "sync"),
-    (re.compile(r"\bprint\(|\.(write|writerow|flush|info|debug|warning|add_scalar|log)\("), "logging"),
+# What is being called, by the end of its name: C functions leave no frame
+_CALLEES: tuple[tuple[re.Pattern[str], Stage], ...] = (
+    (re.compile(r"\bsleep$"), "wait"),
+    (re.compile(r"\btorch\.save$|\bsave_file$|\bsave_pretrained$"), "saving"),
+    (re.compile(r"\b(imread|imdecode|read_image|decode_\w+)$|\bImage\.open$"), "decode"),
+    (re.compile(r"\.(item|tolist|cpu|numpy)$"), "sync"),
+    (re.compile(r"^print$|\.(write|writerow|flush|info|debug|warning|add_scalar|log)$"), "logging"),
     (
         re.compile(
-            r"\bopen\(|\.(read|readline|readlines|read_bytes|read_text|readinto)\(|\b(np|numpy)\.(load|fromfile|loadtxt|genfromtxt)\("
-            r"|\btorch\.load\(|pickle\.loads?\(|read_(csv|parquet|json|feather)\("
+            r"\bopen$|\.(read|readline|readlines|read_bytes|read_text|readinto)$|\b(np|numpy)\.(load|fromfile|loadtxt)$"
+            r"|\btorch\.load$|\bpickle\.loads?$|\bread_(csv|parquet|json|feather)$"
         ),
         "read",
     ),
@@ -109,7 +110,21 @@ def stage_of_code(code: CodeType) -> Stage | None:
 
 
 def stage_of_expression(expression: str) -> Stage | None:
-    return next((stage for pattern, stage in _EXPRESSIONS if pattern.search(expression)), None)
+    """For a call, what is called; its arguments have been evaluated by then and do not count."""
+    name = callee(expression)
+    return next((stage for pattern, stage in _CALLEES if pattern.search(name)), None)
+
+
+def callee(expression: str) -> str:
+    """`open(path).read` of `open(path).read()`; "" for what is not a call."""
+    if not expression.endswith(")"):
+        return ""
+    depth = 0
+    for position in range(len(expression) - 1, -1, -1):
+        depth += {")": 1, "(": -1}.get(expression[position], 0)
+        if depth == 0:
+            return expression[:position].strip()
+    return ""
 
 
 _expressions: dict[tuple[CodeType, int], str] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slipstream.diagnose.anatomy import is_compute_bound, operators_ms, self_ms
 from slipstream.diagnose.gain import gain_of, gain_without
-from slipstream.diagnose.training import is_on_cpu, main_model, num_workers
+from slipstream.diagnose.training import blocks_of, is_on_cpu, main_model, num_workers, watched_kinds
 from slipstream.diagnose.wording import count, ms
 from slipstream.records import Finding, Session, Site, Summary
 
@@ -46,7 +46,7 @@ def _too_few(session: Session, summary: Summary, threads: int, cores: int) -> li
     ceilings = summary.ceilings
     if num_workers(session) > 0 and ceilings.input_cpu_ms is not None:
         cores -= round(ceilings.input_cpu_ms / summary.step_ms)  # cores that the workers keep busy
-    used = ceilings.compute_cpu_ms / ceilings.compute_ms if ceilings.compute_cpu_ms and ceilings.compute_ms else None
+    used = _cores_used(session, summary)
     if cores <= threads or (used is not None and used < 0.8 * threads):
         return []  # the threads it has are not busy: more would not be either
     parallel = _parallel_share(session)
@@ -65,6 +65,16 @@ def _too_few(session: Session, summary: Summary, threads: int, cores: int) -> li
             techniques=["cpu_threads"],
         )
     ]
+
+
+def _cores_used(session: Session, summary: Summary) -> float | None:
+    """Cores that the process kept busy: with data for free, or, where that was not tried, in the watched steps."""
+    ceilings = summary.ceilings
+    if ceilings.compute_cpu_ms and ceilings.compute_ms:
+        return ceilings.compute_cpu_ms / ceilings.compute_ms
+    blocks = [block for block in blocks_of(session, watched_kinds(session)) if block.cpu_ns > 0]
+    elapsed_ns = sum(block.end_ns - block.start_ns for block in blocks)
+    return sum(block.cpu_ns for block in blocks) / elapsed_ns if elapsed_ns > 0 else None
 
 
 def _parallel_share(session: Session) -> float:

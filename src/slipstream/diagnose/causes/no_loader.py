@@ -7,7 +7,7 @@ from collections import defaultdict
 
 from slipstream.diagnose.gain import gain_without
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, hottest_line, total, watched_stacks
-from slipstream.diagnose.stages import is_logging_text
+from slipstream.diagnose.stages import is_logging
 from slipstream.diagnose.training import watched_steps
 from slipstream.diagnose.wording import ms, percent
 from slipstream.records import Finding, Session, StackCount, Summary
@@ -55,7 +55,7 @@ def _preparing_lines(stacks: list[StackCount]) -> list[StackCount]:
 
 
 def _prepares(line: list[StackCount]) -> bool:
-    if any(stack.stage in ("logging", "saving") or is_logging_text(stack.expression) for stack in line):
+    if any(stack.stage == "saving" or is_logging(stack) for stack in line):
         return False
     preparing = total(line, lambda stack: stack.stage in PREPARING or bool(CONVERTS.search(stack.expression)))
     return preparing >= 0.5 * total(line)

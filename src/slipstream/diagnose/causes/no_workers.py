@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from slipstream.diagnose.gain import gain_of
-from slipstream.diagnose.input_path import costs_time, input_path, step_after
+from slipstream.diagnose.input_path import costs_time, handover_ms, input_path, step_after
 from slipstream.diagnose.wording import count, ms, with_loader_argument
 from slipstream.diagnose.workers import best_num_workers, worker_advice
 from slipstream.records import Finding, Session, Summary
+
+WORTH = 2.0  # times what it costs to hand the batch over: below, workers gain next to nothing and may lose
 
 
 def find(session: Session, summary: Summary) -> list[Finding]:
@@ -14,7 +16,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     if path is None or path.loader.num_workers > 0 or not costs_time(summary, path):
         return []
     workers = best_num_workers(session, summary, path)
-    if workers == 0:
+    if workers == 0 or path.work_ms < WORTH * sum(handover_ms(path)):
         return []
     then_ms = step_after(session, summary, path, num_workers=workers)
     usable = count(session.environment.num_usable, "usable core")

@@ -13,6 +13,8 @@ LEAST_SHARE = 0.35
 OWN = 0.8  # a collate function of the user's: padded or stacked by one call for the whole batch
 DEFAULT = 0.5  # torch's own: indexing the arrays once per batch instead
 
+LEAST_GAIN = 1.08  # torch's own collating is a part of every loader: below this it is not an illness
+
 
 def find(session: Session, summary: Summary) -> list[Finding]:
     path = input_path(session, summary)
@@ -27,6 +29,8 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     is_own = total(own) > 0.5 * total(stacks)
     hot = hottest_line(session, own) if is_own else None
     then_ms = step_after(session, summary, path, work_ms=path.work_ms * (1 - share * (OWN if is_own else DEFAULT)))
+    if not is_own and gain_of(summary.step_ms, then_ms) < LEAST_GAIN:
+        return []
     return [
         Finding(
             cause="slow_collate",
