@@ -4,24 +4,34 @@ taken off each time, so that both see the same memory and the same moment. Write
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
+import os
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from statistics import median
 
 import torch
+
 from intervals import Interval, paired_interval
 from loop import WARM, WIDTHS, Loop
 from page import machine, write_page
-
 from slipstream.records import Ending
 from slipstream.runner.ride import RideSettings, board
 
 WATCHING_US = 25.0
 SAMPLING_SHARE = 0.03
+RUN = "`slipstream run` (watching)"
+TRACEML = "TraceML, `traceml run` and `trace_step`"
+Clock = Callable[[], float]
+CLOCKS: dict[str, Clock] = {"wall": time.perf_counter, "cpu": time.process_time}
 Instrument = Callable[[Loop, int], float]
+Result = tuple[float, dict[str, Interval]]
 
 
 def bare(loop: Loop, num_steps: int) -> float:
@@ -43,51 +53,61 @@ def profiler(loop: Loop, num_steps: int) -> float:
 
 INSTRUMENTS: dict[str, Instrument] = {
     "bare python again (control)": bare,
-    "`slipstream run` (watching)": partial(riding, mode="run"),
+    RUN: partial(riding, mode="run"),
     "`slipstream check` (watching and sampling)": partial(riding, mode="watch"),
     "`torch.profiler` on all steps": profiler,
 }
 
 
 class Partner:
-    """TraceML cannot be taken off again: it runs in a process of its own, and blocks are passed like a baton."""
+    """TraceML cannot be taken off again and needs its launcher: it runs in processes of its own, and the baton goes to
+    and fro through two pipes in `folder`."""
 
-    def __init__(self, step_ms: float) -> None:
-        command = [sys.executable, __file__, "--serve", str(step_ms)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def __init__(self, step_ms: float, folder: Path) -> None:
+        for name in ("ask", "answer"):
+            os.mkfifo(folder / name)
+        launcher = [sys.executable, "-m", "traceml_ai.launcher.cli", "run", "--logs-dir", str(folder / "logs")]
+        command = [*launcher, __file__, "--args", "--serve", str(step_ms), "--baton", str(folder)]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.ask, self.answer = (folder / "ask").open("w"), (folder / "answer").open()
 
     def __call__(self, loop: Loop, num_steps: int) -> float:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(f"{num_steps}\n")
-        self.process.stdin.flush()
-        for line in self.process.stdout:
-            if line.startswith("block "):
-                return float(line.split()[1])
-        raise RuntimeError("the process that runs TraceML has ended")
+        print(num_steps, file=self.ask, flush=True)
+        line = self.answer.readline()
+        if not line:
+            raise RuntimeError("the process that runs TraceML has ended")
+        return float(line)
 
     def close(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait(30)
+        self.ask.close()
+        self.process.wait(300)
+        self.answer.close()
 
 
-def serve(step_ms: float) -> None:
-    import traceml_ai  # type: ignore[import-not-found]
+def serve(step_ms: float, folder: Path, clock: Clock) -> None:
+    import traceml_ai
 
-    traceml_ai.init(mode="auto")
-    loop = Loop(step_ms)
-    for line in sys.stdin:
-        seconds = loop.block(int(line), around=lambda: traceml_ai.trace_step(loop.model))
-        print("block", seconds, flush=True)
+    traceml_ai.init(mode="auto", on_missing_aggregator="raise")
+    loop = Loop(step_ms, clock)
+    with (folder / "ask").open() as ask, (folder / "answer").open("w") as answer:
+        for line in ask:
+            seconds = loop.block(int(line), around=lambda: traceml_ai.trace_step(loop.model))
+            print(seconds, file=answer, flush=True)
 
 
-def measure(step_ms: float, num_rounds: int, block_ms: float) -> tuple[float, dict[str, Interval]]:
+def measure(step_ms: float, num_rounds: int, block_ms: float, clock: Clock) -> Result:
     """The bare step in ms, and µs added by each instrument, each block compared with the bare blocks beside it."""
-    loop, num_steps = Loop(step_ms), max(10, round(block_ms / step_ms))
-    instruments = dict(INSTRUMENTS)
-    partner = Partner(step_ms) if importlib.util.find_spec("traceml_ai") else None
-    if partner is not None:
-        instruments["TraceML, `init` and `trace_step`"] = partner
+    loop, num_steps = Loop(step_ms, clock), max(10, round(block_ms / step_ms))
+    with contextlib.ExitStack() as stack:
+        instruments = dict(INSTRUMENTS)
+        if importlib.util.find_spec("traceml_ai") is not None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            instruments[TRACEML] = partner = Partner(step_ms, folder)
+            stack.callback(partner.close)
+        return _take_turns(loop, instruments, num_rounds, num_steps)
+
+
+def _take_turns(loop: Loop, instruments: dict[str, Instrument], num_rounds: int, num_steps: int) -> Result:
     added: dict[str, list[float]] = {name: [] for name in instruments}
     before = bare(loop, num_steps)
     bares = [before]
@@ -98,26 +118,25 @@ def measure(step_ms: float, num_rounds: int, block_ms: float) -> tuple[float, di
             added[name].append(1e6 * (seconds - (before + behind) / 2))
             before = behind
             bares.append(behind)
-    if partner is not None:
-        partner.close()
     return 1e3 * median(bares), {name: paired_interval(values) for name, values in added.items()}
 
 
-def render(results: dict[float, tuple[float, dict[str, Interval]]], num_rounds: int, head: str) -> str:
-    names = list(next(iter(results.values()))[1])
-    columns = " | ".join(f"on a step of {bare_ms:.2f} ms" for bare_ms, _ in results.values())
+def render(results: list[Result], num_rounds: int, head: str, clock: str) -> str:
+    names = list(results[0][1])
+    columns = " | ".join(f"on a step of {bare_ms:.2f} ms" for bare_ms, _ in results)
     lines = [f"| added per step | {columns} |", "|---|" + "---:|" * len(results)]
     for name in names:
-        lines.append(f"| {name} | " + " | ".join(_cell(ms, added[name]) for ms, added in results.values()) + " |")
+        lines.append(f"| {name} | " + " | ".join(_cell(ms, added[name]) for ms, added in results) + " |")
     missing = (
-        "" if any("TraceML" in name for name in names) else "\nTraceML is not installed (pip install traceml-ai).\n"
+        "" if TRACEML in names else "\nTraceML is not installed here (pip install traceml-ai): its row is missing.\n"
     )
     return (
-        f"# What watching adds to a step\n\n{head}\n\n" + "\n".join(lines) + "\n"
+        f"# What watching adds to a step\n\n{head} Clock: {clock}.\n\n" + "\n".join(lines) + "\n"
         f"\nMedian and 95% interval (bootstrap) over {num_rounds} blocks of each, every one compared with the bare "
         f"blocks before and after it; {WARM} steps at the start of a block are not timed. The profiler's own "
-        "collecting at the end of a block is not counted against it, and TraceML runs without its launcher. "
-        f"Allowed: {WATCHING_US:.0f} µs for run, {SAMPLING_SHARE:.0%} for check.\n{missing}"
+        "collecting at the end of a block is not counted against it. TraceML runs in another process, so that its row "
+        f"also holds what two processes differ by. Allowed: {WATCHING_US:.0f} µs for run, {SAMPLING_SHARE:.0%} for "
+        f"check.\n{missing}"
     )
 
 
@@ -130,16 +149,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=150)
     parser.add_argument("--block-ms", type=float, default=60.0)
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: for a machine that others use as well")
     parser.add_argument("--serve", type=float, help=argparse.SUPPRESS)
+    parser.add_argument("--baton", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    clock = CLOCKS[options.clock]
     if options.serve is not None:
-        return serve(options.serve)
+        return serve(options.serve, options.baton, clock)
     head = machine()
-    results = {step_ms: measure(step_ms, options.rounds, options.block_ms) for step_ms in WIDTHS}
-    write_page("overhead", render(results, options.rounds, head))
-    slow = [added["`slipstream run` (watching)"] for _, added in results.values()]
-    if any(interval.low > WATCHING_US for interval in slow):
-        sys.exit(f"watching costs more than {WATCHING_US:.0f} µs a step.")
+    results = [measure(step_ms, options.rounds, options.block_ms, clock) for step_ms in WIDTHS]
+    write_page("overhead", render(results, options.rounds, head, options.clock))
+    if any(added[RUN].low > WATCHING_US for _, added in results):
+        sys.exit(f"Watching costs more than {WATCHING_US:.0f} µs a step.")
 
 
 if __name__ == "__main__":

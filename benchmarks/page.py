@@ -20,8 +20,9 @@ def machine() -> str:
     memory_gb = psutil.virtual_memory().total / 1e9
     load = psutil.getloadavg()[0]
     day = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+    cores = psutil.cpu_count(logical=False) or psutil.cpu_count()
     return (
-        f"{cpu}, {psutil.cpu_count(logical=False) or psutil.cpu_count()} cores, {memory_gb:.0f} GB, {platform.system()}, "
+        f"{cpu}, {cores} cores, {memory_gb:.0f} GB, {platform.system()}, "
         f"Python {platform.python_version()}, load {load:.1f} at the start of the page; {day}."
     )
 

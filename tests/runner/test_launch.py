@@ -71,6 +71,18 @@ SCRIPTS = {
     "exec": "exec(compile('x = 1\\nraise ValueError(x)', '<string>', 'exec'))",
     "stack": "import traceback\ndef f(): print(len(traceback.extract_tb(__import__('sys').exc_info()[2])))\n"
     "try:\n    1/0\nexcept ZeroDivisionError: f()\n",
+    "printed": """
+        import logging, traceback
+        def f():
+            traceback.print_stack()
+            print(traceback.extract_stack()[0].name, len(traceback.extract_stack()))
+            1 / 0
+        try:
+            f()
+        except ZeroDivisionError:
+            traceback.print_exc()
+            logging.exception("logged", stack_info=True)
+    """,
     "group": "raise ExceptionGroup('several', [ValueError(1), TypeError(2)])",
 }
 

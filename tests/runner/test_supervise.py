@@ -10,7 +10,9 @@ import tempfile
 import textwrap
 import time
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import psutil
 import pytest
 
@@ -123,6 +125,20 @@ def test_a_machine_without_cuda(here: Path) -> None:
 def test_a_module_that_does_not_exist(here: Path) -> None:
     with pytest.raises(RefusalError, match="nowhere"):
         supervise(Order(["-m", "nowhere.train"]))
+
+
+@pytest.mark.skipif(overlay.probe()[0] is None, reason="no overlay")
+def test_an_overlay_that_fails_after_all(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare = overlay.prepare
+
+    def prepare_badly(*args: Any, **kwargs: Any) -> overlay.Plan:
+        return msgspec.structs.replace(prepare(*args, **kwargs), room="/nonexistent")
+
+    monkeypatch.setattr(overlay, "prepare", prepare_badly)
+    (here / "train.py").write_text("open('real.txt', 'w').close()")
+    session = supervise(Order(["train.py"]))
+    assert session.ending.exit_code == 0 and session.written == ["real.txt"]
+    assert any("No throw-away file system" in note for note in session.notes)
 
 
 def test_processes_left_behind_are_ended(here: Path) -> None:

@@ -185,3 +185,36 @@ def test_waits_for_the_device_are_seen_once_each() -> None:
     assert [event.kind for event in events] == ["sync"] * 3
     sites = [message.site for message in sink.messages if isinstance(message, Met) and message.site]
     assert [site.text for site in sites] == ["x.sum().item()", "float(x[0])", "str(x)"]
+
+
+def test_transforms_that_are_modules_are_input_not_forward() -> None:
+    scale = torch.nn.LayerNorm(3)
+
+    class Scaled(torch.utils.data.Dataset[torch.Tensor]):
+        def __len__(self) -> int:
+            return 8
+
+        def __getitem__(self, index: int) -> torch.Tensor:
+            return scale(torch.randn(3)).detach()
+
+    net = torch.nn.Linear(3, 1)
+    with riding() as ride:
+        for batch in DataLoader(Scaled(), batch_size=2):
+            net(batch).sum().backward()
+    assert kinds(ride)["forward"] == 4
+
+
+def test_a_module_that_joins_late_is_found() -> None:
+    critic, generator = Net(), Net()
+    critic_optimizer = torch.optim.SGD(critic.parameters(), lr=0.1)
+    generator_optimizer = torch.optim.SGD(generator.parameters(), lr=0.1)
+    with riding() as ride:
+        for step in range(30):
+            critic(torch.randn(2, 8)).sum().backward()
+            critic_optimizer.step()
+            if step % 5 == 4:
+                critic(generator(torch.randn(2, 8))).sum().backward()
+                generator_optimizer.step()
+    calls = Counter(event.ident for event in events_of(ride) if event.kind == "forward")
+    assert calls[0] == 36
+    assert calls[1] >= 5  # the first call of a newcomer may go unseen

@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from slipstream.diagnose.hotspots import Hotspot, hottest_line
 from slipstream.diagnose.input_path import InputPath
 from slipstream.records import Session, StackCount
+
+LOOP = 0.15  # of the samples in bytecode
 
 
 def python_share(stacks: Sequence[StackCount], mistaken: float = 0.0) -> float:
@@ -23,6 +26,17 @@ def python_share(stacks: Sequence[StackCount], mistaken: float = 0.0) -> float:
 
 def is_python(stack: StackCount) -> bool:
     return not stack.in_call or _is_comprehension(stack.expression)
+
+
+def is_loop(session: Session, stacks: Sequence[StackCount]) -> bool:
+    """Values go through Python one by one. Most of the other samples are the small calls that the loop makes."""
+    return python_share(stacks, mistaken_share(session)) >= LOOP
+
+
+def line_to_change(session: Session, stacks: Sequence[StackCount]) -> Hotspot | None:
+    """The hottest line; in a loop the one that loops, since the conversion of its list is heavy only because of it."""
+    looping = [stack for stack in stacks if is_python(stack)] if is_loop(session, stacks) else []
+    return hottest_line(session, looping or stacks)
 
 
 def mistaken_share(session: Session) -> float:

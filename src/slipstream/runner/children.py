@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from slipstream.records import Ending
+from slipstream.runner.traces import hide_in_module
 from slipstream.seams.patch import Patches
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def follow(ride: Ride) -> None:
     boarding = Boarding(__name__, board_spawned.__name__, msgspec.json.encode(ride.settings))
     patches = Patches(ride.complain, lambda: False)
     patches.on_close(_follow_forks(ride))
+    hide_in_module(ride.arrivals, patches)
 
     def arrived(module: ModuleType) -> None:
         original = module.get_preparation_data

@@ -6,6 +6,9 @@ from __future__ import annotations
 from collections import Counter
 
 
+_INFERENCE = 16  # so many calls of a module without a backward pass: this script does not train
+
+
 class Pace:
     def __init__(self) -> None:
         self.num_steps = 0
@@ -15,6 +18,7 @@ class Pace:
         self._last_loader = -1
         self._pending_samples = 0
         self._has_backward = False
+        self._num_forwards = 0
 
     def see(self, kind: str, ident: int, samples: int) -> bool:
         """True when the event closed a step."""
@@ -33,9 +37,10 @@ class Pace:
             self._updates[ident] += 1
             return ident == self._rarest() and self._close()
         if kind == "forward" and not self._has_backward:
+            self._num_forwards += 1
             if self._last_loader >= 0:
                 self.learnt_from[self._last_loader] += 1
-            return self._close()
+            return self._num_forwards > _INFERENCE and self._close()
         return False
 
     def _rarest(self) -> int:

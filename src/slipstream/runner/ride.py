@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from slipstream.runner.schedule import Schedule
     from slipstream.seams.patch import Patches
 
+_SEARCHES = (16, 64, 256, 1024)  # steps after which the outermost modules are looked for again, for one step
 _LIBRARIES = ("lightning", "pytorch_lightning", "transformers", "accelerate", "datasets", "torchvision", "PIL", "numpy")
 
 
@@ -123,7 +124,9 @@ class Ride:
         self._modules.install(patches)
         self._loader.on_new_loader = self._search_again
         BackwardSeam(recorder).install(patches)
-        OptimizerSeam(recorder).install(patches)
+        optimizers = OptimizerSeam(recorder)
+        optimizers.on_new_optimizer = self._search_again
+        optimizers.install(patches)
         SchedulerSeam(recorder).install(patches)
         recorder.on_step = self._on_step
         if self.settings.mode != "run":
@@ -161,7 +164,9 @@ class Ride:
 
     def _on_step(self) -> None:
         self._steps_since_search += 1
-        if self._steps_since_search == 2:
+        if self._steps_since_search in _SEARCHES:  # a module that is called for the first time now
+            self._modules.search()
+        elif self._steps_since_search == 2 or self._steps_since_search - 1 in _SEARCHES:
             self._modules.settle()
             self._look_at_device()
         if self._schedule is not None:

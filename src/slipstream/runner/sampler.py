@@ -1,8 +1,12 @@
-"""A light stack sampler for one process: a thread that looks at the script's thread every few milliseconds and counts
-whose line it was on. Also carries out what has gathered, so that nothing is written from the script's own thread."""
+"""A light stack sampler for one process: every few milliseconds it counts whose line the script was on. A timer's
+signal takes the sample in the script's own thread: a thread of ours would wait for the interpreter's lock and so find
+the script only where it gives the lock up, never in its loops. A thread carries out what has gathered, and samples as
+well where the timer is the script's or the script trains outside the main thread."""
 
 from __future__ import annotations
 
+import dis
+import signal
 import sys
 import threading
 import time
@@ -17,10 +21,8 @@ from slipstream.seams.place import OURS, is_user_code
 
 INTERVAL_S = 0.005
 _FLUSH_S = 0.5
-# The interpreter hands the lock over every 5 ms. Woken at once: it was free, C code was running without it. Woken one
-# such interval late: bytecode was running. Later still: C code that kept the lock.
-_PROMPT_S = 0.0025
-_BYTECODE_S = 0.009
+# Where the interpreter looks for signals between two bytecodes; elsewhere it has just come back from a call.
+_BYTECODES = {dis.opmap[name] for name in ("JUMP_BACKWARD", "RESUME", "JUMP_ABSOLUTE", "FOR_ITER") if name in dis.opmap}
 _MAX_DEPTH = 80
 _OUR_DEPTH = 8  # calls below a callback of ours are few
 
@@ -33,15 +35,56 @@ class Sampler:
         self._block = block
         self._counts: Counter[Key] = Counter()
         self._stop = threading.Event()
+        self._has_timer = False
+        self._is_counting = False
+        self._sampled = 0.0
         self._thread = threading.Thread(target=self._run, name="slipstream-sampler", daemon=True)
         self.collate_codes: set[CodeType] = set()
         self.on_flush: Callable[[], None] = lambda: None
 
     def start(self) -> None:
         self._thread.start()
+        self._has_timer = self._arm()
+
+    def _arm(self) -> bool:
+        """Takes the process's timer, if nobody else has it."""
+        if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+            return False
+        if self._recorder.thread != threading.main_thread().ident or not _is_free(signal.getsignal(signal.SIGALRM)):
+            return False
+        self._sampled = time.monotonic()
+        signal.signal(signal.SIGALRM, self._on_alarm)
+        signal.siginterrupt(signal.SIGALRM, False)
+        signal.setitimer(signal.ITIMER_REAL, INTERVAL_S, INTERVAL_S)
+        return True
+
+    def _disarm(self) -> None:
+        if self._has_timer and signal.getsignal(signal.SIGALRM) == self._on_alarm:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        self._has_timer = False
+
+    def _on_alarm(self, _number: int, frame: FrameType | None) -> None:
+        """Alarms that came during one long call into C are one alarm now: it counts for the time that passed."""
+        if self._is_counting or frame is None:
+            return  # an alarm during an alarm: its time goes to the next
+        self._is_counting = True
+        try:
+            now = time.monotonic()
+            weight = max(1, round((now - self._sampled) / INTERVAL_S))
+            self._sampled = now
+            self._count(frame, weight)
+        except Exception as fault:  # never into the script
+            self._has_timer = False
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            self._recorder.note(f"the stack sampler stopped: {type(fault).__name__}: {fault}")
+        finally:
+            self._is_counting = False
 
     def stop(self) -> None:
         """Ends the thread and writes what is left."""
+        self._disarm()
         self._stop.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout=2.0)
@@ -61,22 +104,27 @@ class Sampler:
     def _sample_for_ever(self) -> None:
         flushed = time.monotonic()
         while True:
-            before = time.monotonic()
-            if self._stop.wait(INTERVAL_S):
+            if self._stop.wait(_FLUSH_S / 5 if self._has_timer else INTERVAL_S):
                 return
             now = time.monotonic()
-            self._sample(now - before - INTERVAL_S)
+            if not self._has_timer:
+                self._sample()
             if now - flushed > _FLUSH_S:
                 flushed = now
                 self.flush()
                 self.on_flush()
 
-    def _sample(self, late_s: float) -> None:
+    def _sample(self) -> None:
         frame = sys._current_frames().get(self._recorder.thread)
-        if frame is not None and not _is_our_own_work(frame):
-            is_bytecode = _PROMPT_S < late_s < _BYTECODE_S
-            phase = "input" if self._recorder.role == "worker" else self._recorder.sampled_phase()
-            self._counts[self._classify(frame, phase, not is_bytecode)] += 1
+        if frame is not None:
+            self._count(frame, 1)
+
+    def _count(self, frame: FrameType, weight: int) -> None:
+        if _is_our_own_work(frame):
+            return
+        is_bytecode = frame.f_lasti >= 0 and frame.f_code.co_code[frame.f_lasti] in _BYTECODES
+        phase = "input" if self._recorder.role == "worker" else self._recorder.sampled_phase()
+        self._counts[self._classify(frame, phase, not is_bytecode)] += weight
 
     def _classify(self, leaf: FrameType, phase: str, in_call: bool) -> Key:
         stage: Stage | None = None
@@ -144,3 +192,8 @@ def _stage_by_phase(phase: str, is_own_bytecode: bool) -> Stage:
     if phase in ("forward", "backward", "optimizer", "evaluation"):
         return "compute"
     return "python" if is_own_bytecode else "other"
+
+
+def _is_free(handler: object) -> bool:
+    """Nobody's, or that of the sampler this process was forked from."""
+    return handler is signal.SIG_DFL or isinstance(getattr(handler, "__self__", None), Sampler)

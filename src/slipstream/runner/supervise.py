@@ -66,9 +66,8 @@ def supervise(order: Order, line: Line | None = None) -> Session:
     cwd = Path.cwd()
     created = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     environment = read_environment(cwd)
-    with no_leftovers(), GpuSampler() as gpus:
+    with no_leftovers():
         ride = _ride_covered(order, line, cwd)
-        readings = gpus.stop()
     session = assemble(
         ride.messages,
         command="check",
@@ -78,7 +77,7 @@ def supervise(order: Order, line: Line | None = None) -> Session:
         environment=environment,
         ending=ride.ending,
     )
-    environment = msgspec.structs.replace(session.environment, readings=readings)
+    environment = msgspec.structs.replace(session.environment, readings=ride.gpus.stop())
     idle = gpu_present_but_unused(environment, environment.torch) if environment.torch is not None else ""
     return msgspec.structs.replace(
         session,
@@ -93,6 +92,7 @@ class _Ride:
 
     def __init__(self, line: Line | None) -> None:
         self.line = line
+        self.gpus = GpuSampler()
         self.messages: list[tuple[int, Message]] = []
         self.notes: list[str] = []
         self.written: list[str] = []
@@ -184,7 +184,7 @@ def _run(ride: _Ride, ticket: Ticket, room: Room) -> int:
         ride.process = rider.pid
         terminal.started()
         try:
-            with Interrupts(rider) as interrupts:
+            with Interrupts(rider) as interrupts, ride.gpus:  # in this order: its thread must not catch our signals
                 while rider.poll() is None:
                     terminal.pump(_POLL_S, rider.pid)
                     ride.take(reader.read())

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, ModuleType, TracebackType
 from typing import Any
+
+from slipstream.seams.arrival import Arrivals
+from slipstream.seams.patch import Patches
 
 _OURS = str(Path(__file__).resolve().parent.parent) + "/"
 _LAUNCH = _OURS + "runner/launch.py"
@@ -78,3 +83,37 @@ def _call(hook: Callable[..., Any], *args: Any) -> None:
     except BaseException as error:
         hide_our_frames(error)
         raise
+
+
+def hide_in_module(arrivals: Arrivals, patches: Patches) -> None:
+    """For tracebacks that the script, its logger or a loader's worker formats while it rides: the standard library's
+    own walk over frames passes ours by."""
+
+    def arrived(module: ModuleType) -> None:
+        for name in ("walk_tb", "_walk_tb_with_full_positions"):  # the second: 3.11 and later
+            if hasattr(module, name):
+                patches.replace(module, name, _without_ours(getattr(module, name)))
+        patches.replace(module, "walk_stack", _until_launch(module.walk_stack))
+
+    arrivals.when_imported("traceback", arrived)
+
+
+def _without_ours(walk: Callable[..., Iterable[Any]]) -> Callable[..., Iterable[Any]]:
+    @functools.wraps(walk)
+    def passing(trace: TracebackType | None) -> Iterator[Any]:
+        return (item for item in walk(trace) if not is_our_file(item[0].f_code.co_filename))
+
+    return passing
+
+
+def _until_launch(walk: Callable[..., Iterable[Any]]) -> Callable[..., Iterable[Any]]:
+    """From the innermost frame outwards, as far as the script goes."""
+
+    @functools.wraps(walk)
+    def passing(frame: FrameType | None) -> Iterable[Any]:
+        if frame is None:
+            return walk(frame)  # it counts callers, and must not count us
+        script = itertools.takewhile(lambda item: item[0].f_code.co_filename != _LAUNCH, walk(frame))
+        return (item for item in script if not is_our_file(item[0].f_code.co_filename))
+
+    return passing

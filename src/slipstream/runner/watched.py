@@ -7,8 +7,11 @@ import contextlib
 import os
 import sys
 
+from slipstream.records import Ending
 from slipstream.runner.launch import launch
 from slipstream.runner.ride import RideSettings, board
+from slipstream.runner.traces import hide_in_module
+from slipstream.seams.patch import Patches
 
 
 def run_watched(script: list[str]) -> None:
@@ -22,5 +25,12 @@ def run_watched(script: list[str]) -> None:
             if line := ride.summary_line():
                 print(line, file=sys.__stderr__, flush=True)
 
+    patches = Patches(ride.complain, lambda: False)
+    hide_in_module(ride.arrivals, patches)
+
+    def leave(ending: Ending) -> None:
+        patches.close()
+        ride.leave(ending)
+
     atexit.register(say)  # the first registered runs last: after everything that the script says
-    launch(script, ride.leave)
+    launch(script, leave)

@@ -32,6 +32,7 @@ class ModuleSeam:
         self._idents: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
         self._hooked: weakref.WeakKeyDictionary[torch.nn.Module, Any] = weakref.WeakKeyDictionary()
         self._is_compiling = False
+        self._found: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # outermost, since the last compile
         self.models: list[weakref.ref[torch.nn.Module]] = []
 
     def install(self, patches: Patches) -> None:
@@ -57,9 +58,8 @@ class ModuleSeam:
             return
         self._is_searching = False
         self._set_call(self._original)
-        for reference in self.models[:_MAX_HOOKED]:
-            module = reference()
-            if module is not None and module not in self._hooked:
+        for module in list(self._found)[:_MAX_HOOKED]:
+            if module not in self._hooked:
                 self._hook(module)
 
     def _leave(self) -> None:
@@ -80,8 +80,11 @@ class ModuleSeam:
         module = args[0]
         if module in self._hooked or type(module).__module__.startswith("torch.fx"):
             return None
+        if self._listener.phase == "input":  # transforms are modules too
+            return None
         self._listener.pulse()
         ident = self._meet(module, args, kwargs)
+        self._found.add(module)
         return ident, self._listener.enter("forward")
 
     def _after_find(self, token: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
@@ -126,6 +129,8 @@ class ModuleSeam:
                 vars(module)[_SLOT] = inner
 
     def _before_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Token | None:
+        if self._listener.phase == "input":
+            return None
         self._listener.pulse()
         return self._listener.enter("forward")
 
@@ -150,6 +155,7 @@ class ModuleSeam:
         self._set_call(self._original)
         for module in list(self._hooked):
             self._unhook(module)
+        self._found.clear()  # they may be called from inside a compiled callable now: to be found anew
         return is_outer
 
     def _after_compile(self, is_outer: bool, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:

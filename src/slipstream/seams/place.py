@@ -26,8 +26,17 @@ def library_roots() -> tuple[str, ...]:
         roots = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
         roots.update(site.getsitepackages())
         roots.add(site.getusersitepackages())
+        roots.update(path for path in sys.path if _holds_installed_packages(path))
         _roots = tuple(os.path.realpath(root) + os.sep for root in roots) + tuple(root + os.sep for root in roots)
     return _roots
+
+
+def _holds_installed_packages(path: str) -> bool:
+    """A directory that an installer filled (pip install --target, a vendored tree): its code is not the user's."""
+    try:
+        return bool(path) and any(name.endswith(".dist-info") for name in os.listdir(path))
+    except OSError:
+        return False
 
 
 def claim(path: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -41,6 +42,7 @@ class OptimizerSeam:
         self._idents: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._sites: weakref.WeakKeyDictionary[Any, Site | None] = weakref.WeakKeyDictionary()
         self._open: list[tuple[Any, Token | None]] = []
+        self.on_new_optimizer: Callable[[], None] = lambda: None
 
     def install(self, patches: Patches) -> None:
         patches.around(torch.optim.Optimizer, "__init__", "optimizer.init", self._before_init, self._after_init)
@@ -74,6 +76,7 @@ class OptimizerSeam:
             # for an optimizer older than the ride, the line that steps it must do
             site = self._sites[optimizer] if optimizer in self._sites else current_site()
             self._listener.meet(read_optimizer(optimizer, ident, site))
+            self.on_new_optimizer()
         return ident
 
 

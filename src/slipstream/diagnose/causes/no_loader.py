@@ -6,8 +6,8 @@ import re
 from collections import defaultdict
 
 from slipstream.diagnose.gain import gain_without
-from slipstream.diagnose.hotspots import FEWEST_SAMPLES, hottest_line, total, watched_stacks
-from slipstream.diagnose.stages import is_logging
+from slipstream.diagnose.hotspots import FEWEST_SAMPLES, total, watched_stacks
+from slipstream.diagnose.stages import is_logging, line_to_change
 from slipstream.diagnose.training import watched_steps
 from slipstream.diagnose.wording import ms, percent
 from slipstream.records import Finding, Session, StackCount, Summary
@@ -26,10 +26,10 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     if total(everything) < FEWEST_SAMPLES:
         return []
     preparing_ms = summary.phases.get("other", 0.0) * total(stacks) / total(everything)
-    hot = hottest_line(session, stacks)
+    hot = line_to_change(session, stacks)
     if hot is None or preparing_ms < LEAST_SHARE * summary.step_ms:
         return []
-    share = hot.count / max(1, total(stacks))
+    share = total(stacks, lambda stack: (stack.file, stack.line) == (hot.site.file, hot.site.line)) / total(stacks)
     return [
         Finding(
             cause="no_loader",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from slipstream.diagnose.gain import gain_of
-from slipstream.diagnose.hotspots import hottest_line, total
+from slipstream.diagnose.hotspots import total
 from slipstream.diagnose.input_path import costs_time, input_path, step_after
-from slipstream.diagnose.stages import is_collate
+from slipstream.diagnose.stages import is_collate, line_to_change
 from slipstream.diagnose.wording import ms, percent
 from slipstream.records import Finding, Session, Summary
 
@@ -27,7 +27,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     # Without a collate function of the user's, the user's innermost line is only the loop that asked for the batch.
     own = [stack for stack in stacks if site is not None and stack.file]
     is_own = total(own) > 0.5 * total(stacks)
-    hot = hottest_line(session, own) if is_own else None
+    hot = line_to_change(session, own) if is_own else None
     then_ms = step_after(session, summary, path, work_ms=path.work_ms * (1 - share * (OWN if is_own else DEFAULT)))
     if not is_own and gain_of(summary.step_ms, then_ms) < LEAST_GAIN:
         return []

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from slipstream.diagnose.gain import gain_of
-from slipstream.diagnose.hotspots import Hotspot, hottest_function, hottest_line
+from slipstream.diagnose.hotspots import Hotspot, hottest_function
 from slipstream.diagnose.input_path import InputPath, costs_time, input_path, step_after
-from slipstream.diagnose.stages import is_collate, is_python, mistaken_share, python_share
+from slipstream.diagnose.stages import is_collate, is_loop, line_to_change
 from slipstream.diagnose.wording import ms, percent
 from slipstream.records import Finding, Session, StackCount, Summary
 
 CONCENTRATED = 0.4  # of the work, in one function or on one line
-LOOP = 0.15  # of the samples in bytecode: the rest are the small calls that the loop makes
 VECTORISED = 0.9  # a Python loop over values becomes ten times faster or more as one array operation
 # Inside a library's own C a cleverer call (other size, dtype, order) may save some, and nobody knows how much.
 CLEVERER = 0.3
@@ -24,31 +23,29 @@ def find(session: Session, summary: Summary) -> list[Finding]:
         return []
     stacks = [stack for stack in path.stacks if stack.stage in STAGES and stack.file and not is_collate(path, stack)]
     inside = hottest_function(stacks)
-    is_loop = python_share(inside, mistaken_share(session)) >= LOOP
-    # In a loop the line to change is the one that loops; the conversion of its list is heavy only because of it.
-    hot = hottest_line(session, [stack for stack in inside if is_python(stack)] if is_loop else inside)
+    loops, hot = is_loop(session, inside), line_to_change(session, inside)
     share = path.share(inside)
-    if hot is None or share < (CONCENTRATED if is_loop else CONCENTRATED_IN_C):
+    if hot is None or share < (CONCENTRATED if loops else CONCENTRATED_IN_C):
         return []
-    return [_finding(session, summary, path, hot, inside, is_loop)]
+    return [_finding(session, summary, path, hot, inside, loops)]
 
 
 def _finding(
-    session: Session, summary: Summary, path: InputPath, hot: Hotspot, inside: list[StackCount], is_loop: bool
+    session: Session, summary: Summary, path: InputPath, hot: Hotspot, inside: list[StackCount], loops: bool
 ) -> Finding:
     share = path.share(inside)
-    left = 1 - share * (VECTORISED if is_loop else CLEVERER)
+    left = 1 - share * (VECTORISED if loops else CLEVERER)
     then_ms = step_after(session, summary, path, work_ms=path.work_ms * left)
-    kind = "runs as Python bytecode, value by value" if is_loop else "is spent inside one library's calls"
+    kind = "runs as Python bytecode, value by value" if loops else "is spent inside one library's calls"
     return Finding(
         cause="slow_transform",
-        title="Each sample goes through slow Python" if is_loop else "One transform takes most of the input",
+        title="Each sample goes through slow Python" if loops else "One transform takes most of the input",
         evidence=f"{percent(share)} of the {ms(path.work_ms)} ms that a step's batch takes to build {kind}, "
-        f"in {hot.site.function or 'one function'}; the step waits {ms(path.wait_ms)} of {ms(summary.step_ms)} ms.",
+        f"around line {hot.site.line}; the step waits {ms(path.wait_ms)} of {ms(summary.step_ms)} ms.",
         predicted_gain=gain_of(summary.step_ms, then_ms),
         change="one array operation in place of the loop: NumPy or torch on the whole sample"
-        if is_loop
+        if loops
         else "do less here: a smaller input, a cheaper dtype, or the result kept from an earlier epoch",
         site=hot.site,
-        techniques=["sample_cache", "workers"] if is_loop else ["sample_cache", "thread_workers", "workers"],
+        techniques=["sample_cache", "workers"] if loops else ["sample_cache", "thread_workers", "workers"],
     )
