@@ -40,7 +40,7 @@ def _patched_places() -> dict[str, Any]:
 
 
 def _file(value: Any) -> str:
-    """Where a function's code lies: functools.wraps copies names, not code. (Dynamo patches torch too; not our affair.)"""
+    """Where a function's code lies: functools.wraps copies names, not code. What dynamo patches is not our affair."""
     return getattr(getattr(value, "__code__", None), "co_filename", "")
 
 

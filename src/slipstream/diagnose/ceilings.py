@@ -25,7 +25,7 @@ def find_ceilings(session: Session) -> Ceilings:
     if compute_ms is None and loader is not None and session.command == "check":
         notes.append("The ride ended before the step could be timed with data for free: there is no compute ceiling.")
     input_ms = _input_ms(session, loader)
-    if input_ms is None and session.command == "check":
+    if input_ms is None and loader is not None and session.command == "check":
         notes.append("The loader was not drained: there is no input ceiling.")
     input_cpu_ms = _input_cpu_ms(session, loader)
     compute_cpu_ms = _compute_cpu_ms(session, compute_ms)
@@ -55,7 +55,7 @@ def _compute_ms(session: Session, loader: Loader | None) -> float | None:
 
 def _input_ms(session: Session, loader: Loader | None) -> float | None:
     if loader is None:
-        return 0.0
+        return None
     means = [
         mean
         for block in blocks_of(session, ("drain",))

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-
 _INFERENCE = 16  # so many calls of a module without a backward pass: this script does not train
 
 

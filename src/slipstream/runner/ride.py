@@ -20,6 +20,7 @@ from slipstream.runner.spool import MemorySink, Spool
 from slipstream.seams.arrival import Arrivals
 
 if TYPE_CHECKING:
+    from slipstream.runner.anatomy import Probe
     from slipstream.runner.growth import MemoryGauge
     from slipstream.runner.sampler import Sampler
     from slipstream.runner.schedule import Schedule
@@ -75,6 +76,8 @@ class Ride:
     def leave(self, ending: Ending) -> None:
         """Writes what is left, and puts everything back as it was."""
         with contextlib.suppress(Exception):
+            self._stop_probe()
+        with contextlib.suppress(Exception):
             if self._schedule is not None:
                 self._schedule.finish()
         if self._sampler is not None:
@@ -123,6 +126,7 @@ class Ride:
         self._modules = ModuleSeam(recorder)
         self._modules.install(patches)
         self._loader.on_new_loader = self._search_again
+        self._loader.on_workers = self._stop_probe  # a fork under the profiler may crash
         BackwardSeam(recorder).install(patches)
         optimizers = OptimizerSeam(recorder)
         optimizers.on_new_optimizer = self._search_again
@@ -306,12 +310,17 @@ class Ride:
         self._probe.start()
         return True
 
+    _probe: Probe | None = None
+
     def _stop_probe(self) -> None:
-        anatomy = self._probe.stop()
+        probe, self._probe = self._probe, None
+        if probe is None:
+            return
+        anatomy = probe.stop()
         if anatomy is not None:
             self.recorder.write(Told(anatomy=anatomy))
-        elif self._probe.reason:
-            self.recorder.note(f"no anatomy: {self._probe.reason}")
+        elif probe.reason:
+            self.recorder.note(f"no anatomy: {probe.reason}")
 
     def complain(self, seam: str, fault: BaseException) -> None:
         """A fault of ours: said once, and the seam is out of service."""

@@ -39,6 +39,7 @@ class LoaderSeam:
         self.current = -1  # the loader that was iterated last; forked workers inherit it
         self.framework_site: Site | None = None  # where a framework was told how to build loaders
         self.on_new_loader: Callable[[], None] = lambda: None
+        self.on_workers: Callable[[], None] = lambda: None  # processes are about to be started
 
     def install(self, patches: Patches) -> None:
         patches.around(DataLoader, "__init__", "loader.init", self._before_init, self._after_init)
@@ -63,6 +64,8 @@ class LoaderSeam:
     def _before_iter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Token | None:
         loader = args[0]
         self.current = self._meet(loader)
+        if loader.num_workers:
+            self.on_workers()
         return None if self._listener.phase == "input" else self._listener.enter("input")
 
     def _after_iter(self, token: Token | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
