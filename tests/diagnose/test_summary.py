@@ -51,9 +51,9 @@ def test_diagnosing_again_changes_nothing():
     assert diagnose(once) == once
 
 
-def test_without_a_loader_input_is_free():
+def test_without_a_loader_there_is_no_input_ceiling():
     summary = summary_of(has_loader=False, input_ms=0)
-    assert summary.ceilings.input_ms == 0
+    assert summary.ceilings.input_ms is None
     assert summary.ceilings.shared_ms is None
 
 

@@ -27,8 +27,10 @@ def test_mountinfo_with_optional_fields_and_blanks() -> None:
 
 def test_memberships_of_both_versions() -> None:
     assert parse_memberships("2:cpu,cpuacct:/a\n1:name=systemd:/b\n0::/c:d\n") == {
-        "cpu": "/a", "cpuacct": "/a",
-        "name=systemd": "/b", "": "/c:d",
+        "cpu": "/a",
+        "cpuacct": "/a",
+        "name=systemd": "/b",
+        "": "/c:d",
     }
 
 

@@ -39,9 +39,9 @@ def place(site: Site | None) -> str:
 def with_argument(site: Site | None, call: str, name: str, value: str) -> str:
     """The user's own line with the argument put in; a sketch of the call where the line does not hold all of it."""
     text = site.text if site else ""
-    given = re.search(rf"\b{name}\s*=\s*[^,()]+", text)
+    given = re.search(rf"\b{name}\s*=\s*", text)
     if given:
-        return text[: given.start()] + f"{name}={value}" + text[given.end() :]
+        return text[: given.end()] + value + text[_end_of_value(text, given.end()) :]
     opened = re.search(rf"\b{call}\s*\(", text)
     closing = _closing(text, opened.end()) if opened else -1
     if closing < 0:
@@ -57,6 +57,16 @@ def with_loader_argument(loader: Loader, name: str, value: str) -> str:
         return f"TrainingArguments(..., dataloader_{name}={value})"
     call = "DataLoader" if not loader.site or "DataLoader(" in loader.site.text else loader.class_name
     return with_argument(loader.site, call, name, value)
+
+
+def _end_of_value(text: str, start: int) -> int:
+    """Where an argument's value ends: at a comma or a closing bracket that is not its own."""
+    depth = 0
+    for at in range(start, len(text)):
+        if depth == 0 and text[at] in ",)]}":
+            return at
+        depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(text[at], 0)
+    return len(text)
 
 
 def _closing(text: str, start: int) -> int:

@@ -7,7 +7,6 @@ import contextlib
 import os
 import sys
 import threading
-from typing import Any
 
 from slipstream.records import Ending
 from slipstream.runner.ride import Ride
@@ -27,15 +26,13 @@ def has_stopped() -> bool:
 
 def limit_stopping(ride: Ride, grace_s: float = GRACE_S) -> None:
     """Counts from the first time that a seam stops the script: handlers may catch that, or clean up for ever."""
-    original = StopRide.__init__
 
-    def __init__(self: StopRide, *args: Any) -> None:  # noqa: N807
+    def on_stop() -> None:
         if not _has_stopped.is_set():
             _has_stopped.set()
             threading.Thread(target=_leave_later, args=(ride, grace_s), name="slipstream-grace", daemon=True).start()
-        original(self, *args)
 
-    StopRide.__init__ = __init__  # type: ignore[method-assign]
+    StopRide.on_stop = on_stop
 
 
 def _leave_later(ride: Ride, grace_s: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import functools
 import itertools
 import sys
@@ -23,18 +24,31 @@ def is_our_file(filename: str) -> bool:
 
 
 def without_our_frames(trace: TracebackType | None) -> TracebackType | None:
-    """The same chain of frames less ours. The kept links are the original objects."""
-    while trace is not None and is_our_file(trace.tb_frame.f_code.co_filename):
+    """The same chain of frames less ours. The kept links are the original objects, but for torch's call of a module
+    that leads to us: it gets the line it would have without us."""
+    links: list[TracebackType] = []
+    while trace is not None:
+        if not is_our_file(trace.tb_frame.f_code.co_filename):
+            links.append(trace)
+        elif links and (position := _plain_call(links[-1].tb_frame)) is not None:
+            links[-1] = TracebackType(None, links[-1].tb_frame, *position)
         trace = trace.tb_next
-    link = trace
-    while link is not None:
-        following = link.tb_next
-        while following is not None and is_our_file(following.tb_frame.f_code.co_filename):
-            following = following.tb_next
-        if following is not link.tb_next:
-            link.tb_next = following
-        link = following
-    return trace
+    for link, following in zip(links, [*links[1:], None], strict=False):
+        link.tb_next = following
+    return links[0] if links else None
+
+
+def _plain_call(frame: FrameType) -> tuple[int, int] | None:
+    """Offset and line of `self._call_impl(...)` in torch's Module.__call__, if this is a frame of it: the way that a
+    module without our hook takes."""
+    code = frame.f_code
+    if code.co_name != "_wrapped_call_impl":
+        return None
+    instructions = list(dis.get_instructions(code))
+    named = [at for at, instruction in enumerate(instructions) if instruction.argval == "_call_impl"]
+    calls = [i.offset for i in instructions[named[-1] if named else 0 :] if i.opname.startswith("CALL")]
+    lines = [line for offset, line in dis.findlinestarts(code) if calls and line and offset <= calls[0]]
+    return (calls[0], lines[-1]) if named and lines else None
 
 
 def hide_our_frames(error: BaseException) -> None:
@@ -101,9 +115,16 @@ def hide_in_module(arrivals: Arrivals, patches: Patches) -> None:
 def _without_ours(walk: Callable[..., Iterable[Any]]) -> Callable[..., Iterable[Any]]:
     @functools.wraps(walk)
     def passing(trace: TracebackType | None) -> Iterator[Any]:
-        return (item for item in walk(trace) if not is_our_file(item[0].f_code.co_filename))
+        return iter(walk(without_our_frames(_copied(trace))))
 
     return passing
+
+
+def _copied(trace: TracebackType | None) -> TracebackType | None:
+    """A chain of its own: whoever holds the original keeps it whole."""
+    if trace is None:
+        return None
+    return TracebackType(_copied(trace.tb_next), trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
 
 
 def _until_launch(walk: Callable[..., Iterable[Any]]) -> Callable[..., Iterable[Any]]:

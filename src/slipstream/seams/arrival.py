@@ -66,7 +66,10 @@ class Arrivals(importlib.abc.MetaPathFinder):
 
     def _announce(self, name: str, module: ModuleType) -> None:
         for callback in self._callbacks.pop(name, []):
-            callback(module)
+            try:
+                callback(module)
+            except Exception as fault:  # the script only wanted to import something
+                print(f"slipstream: {name} stays unwatched: {type(fault).__name__}: {fault}", file=sys.stderr)
         if not self._callbacks and self in sys.meta_path:
             sys.meta_path.remove(self)
 

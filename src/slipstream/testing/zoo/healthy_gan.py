@@ -13,18 +13,18 @@ args = parser.parse_args()
 
 torch.manual_seed(0)
 data = TensorDataset(torch.randn(2048, 256))
-loader = DataLoader(data, batch_size=64, shuffle=True, drop_last=True)
-generator = nn.Sequential(nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 256))
-critic = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 512), nn.ReLU(), nn.Linear(512, 1))
-optimizer_g = torch.optim.SGD(generator.parameters(), lr=0.001)
-optimizer_c = torch.optim.SGD(critic.parameters(), lr=0.001)
+loader = DataLoader(data, batch_size=32, shuffle=True, drop_last=True)
+generator = nn.Sequential(nn.Linear(64, 1536), nn.ReLU(), nn.Linear(1536, 1536), nn.ReLU(), nn.Linear(1536, 256))
+critic = nn.Sequential(nn.Linear(256, 1536), nn.ReLU(), nn.Linear(1536, 512), nn.ReLU(), nn.Linear(512, 1))
+optimizer_g = torch.optim.SGD(generator.parameters(), lr=0.001, fused=True)
+optimizer_c = torch.optim.SGD(critic.parameters(), lr=0.001, fused=True)
 criterion = nn.BCEWithLogitsLoss()
 
 step = 0
 while step < args.steps:
     for (real,) in loader:
-        ones, zeros = torch.ones(64, 1), torch.zeros(64, 1)
-        fake = generator(torch.randn(64, 64))
+        ones, zeros = torch.ones(32, 1), torch.zeros(32, 1)
+        fake = generator(torch.randn(32, 64))
         optimizer_c.zero_grad()
         loss_c = criterion(critic(real), ones) + criterion(critic(fake.detach()), zeros)
         loss_c.backward()

@@ -13,9 +13,9 @@ args = parser.parse_args()
 
 torch.manual_seed(0)
 data = TensorDataset(torch.randn(2048, 512), torch.randint(0, 10, (2048,)))
-loader = DataLoader(data, batch_size=128, shuffle=True)
-model = nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+loader = DataLoader(data, batch_size=32, shuffle=True)
+model = nn.Sequential(nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 10))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=True)
 
 step = 0
 while step < args.steps:

@@ -13,12 +13,12 @@ def main():
     parser.add_argument("--save")
     args = parser.parse_args()
     torch.manual_seed(0)
-    train = TensorDataset(torch.randn(2560, 512), torch.randint(0, 10, (2560,)))
-    held_out = TensorDataset(torch.randn(128, 512), torch.randint(0, 10, (128,)))
-    train_loader = DataLoader(train, batch_size=64, shuffle=True)
+    train = TensorDataset(torch.randn(1280, 512), torch.randint(0, 10, (1280,)))
+    held_out = TensorDataset(torch.randn(64, 512), torch.randint(0, 10, (64,)))
+    train_loader = DataLoader(train, batch_size=32, shuffle=True)
     held_out_loader = DataLoader(held_out, batch_size=64)
-    model = nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    model = nn.Sequential(nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, fused=True)
     for epoch in range(args.epochs):
         model.train()
         for x, y in train_loader:
@@ -29,7 +29,7 @@ def main():
         model.eval()
         with torch.no_grad():
             correct = sum((model(x).argmax(1) == y).sum().item() for x, y in held_out_loader)
-        print(f"epoch {epoch} loss {loss.item():.6f} accuracy {correct / 128:.4f}")
+        print(f"epoch {epoch} loss {loss.item():.6f} accuracy {correct / 64:.4f}")
     if args.save:
         torch.save(model.state_dict(), args.save)
 

@@ -13,7 +13,7 @@ parser.add_argument("--steps", type=int, default=5000)
 parser.add_argument("--save")
 args = parser.parse_args()
 
-block_size, batch_size, vocab = 64, 64, 512
+block_size, batch_size, vocab = 64, 96, 32
 torch.manual_seed(0)
 with tempfile.TemporaryDirectory() as folder:
     path = os.path.join(folder, "train.bin")
@@ -23,10 +23,11 @@ with tempfile.TemporaryDirectory() as folder:
 
 def get_batch():
     starts = torch.randint(len(data) - block_size - 1, (batch_size,)).tolist()
-    rows = []
-    for start in starts:
-        rows.append([int(data[start + i]) for i in range(block_size + 1)])  # <- planted
-    tokens = torch.tensor(rows)
+    window = np.empty((batch_size, block_size + 1), dtype=np.int64)
+    for row, start in enumerate(starts):
+        for column in range(block_size + 1):
+            window[row, column] = data[start + column]  # <- planted
+    tokens = torch.from_numpy(window)
     return tokens[:, :-1], tokens[:, 1:]
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
@@ -22,10 +23,11 @@ class Sentences(Dataset):
 
 def pad(batch):
     longest = max(len(row) for row, _ in batch)
-    padded = []
-    for row, _ in batch:
-        padded.append([row[i] if i < len(row) else 0 for i in range(longest)])  # <- planted
-    return torch.tensor(padded), torch.tensor([label for _, label in batch])
+    padded = np.zeros((len(batch), longest), dtype=np.int64)
+    for i, (row, _) in enumerate(batch):
+        for j in range(longest):
+            padded[i, j] = row[j] if j < len(row) else 0  # <- planted
+    return torch.from_numpy(padded), torch.tensor([label for _, label in batch])
 
 
 class Bag(nn.Module):
@@ -35,7 +37,7 @@ class Bag(nn.Module):
         self.head = nn.Linear(16, 10)
 
     def forward(self, ids):
-        return self.head(self.table(ids))
+        return self.head(self.table(ids[:, :32]))
 
 
 def main():
@@ -45,7 +47,7 @@ def main():
     args = parser.parse_args()
     torch.manual_seed(0)
     loader = DataLoader(
-        Sentences(), batch_size=256, shuffle=True, collate_fn=pad, num_workers=2, persistent_workers=True
+        Sentences(), batch_size=512, shuffle=True, collate_fn=pad, num_workers=2, persistent_workers=True
     )
     model = Bag()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

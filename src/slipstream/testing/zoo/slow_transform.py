@@ -17,8 +17,10 @@ class Images(Dataset):
 
     def __getitem__(self, index):
         pixels = self.images[index % 64].tolist()
-        scaled = [(p / 255.0) ** 2.2 if p > 10 else p / 3294.6 for p in pixels]  # <- planted
-        return torch.tensor(scaled), index % 10
+        linear = np.empty(784, dtype=np.float32)
+        for i, p in enumerate(pixels):
+            linear[i] = (p / 255.0) ** 2.2 if p > 10 else p / 3294.6  # <- planted
+        return torch.from_numpy(linear), index % 10
 
 
 def main():
@@ -27,7 +29,7 @@ def main():
     parser.add_argument("--save")
     args = parser.parse_args()
     torch.manual_seed(0)
-    loader = DataLoader(Images(), batch_size=128, shuffle=True, num_workers=2, persistent_workers=True)
+    loader = DataLoader(Images(), batch_size=64, shuffle=True, num_workers=2, persistent_workers=True)
     model = nn.Sequential(nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     step = 0

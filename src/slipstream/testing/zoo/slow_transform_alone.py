@@ -2,6 +2,7 @@
 
 import argparse
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
@@ -20,12 +21,10 @@ class Words(Dataset):
 
     def __getitem__(self, index):
         text = self.texts[index % 64]
-        ids = torch.zeros(512, dtype=torch.long)
-        codes = []
-        for position, letter in enumerate(text):
-            codes.append((VOCABULARY.get(letter.lower(), 0) * 31 + position) % 997 if letter.isalpha() else 0)  # <- planted
-        ids += torch.tensor(codes)
-        return ids, index % 10
+        ids = np.zeros(512, dtype=np.int64)
+        for place, letter in enumerate(text):
+            ids[place] = (VOCABULARY.get(letter.lower(), 0) * 31 + place) % 997 if letter.isalpha() else 0  # <- planted
+        return torch.from_numpy(ids), index % 10
 
 
 class Bag(nn.Module):

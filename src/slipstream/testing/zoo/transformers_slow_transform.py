@@ -14,13 +14,13 @@ from transformers import BertConfig, BertForSequenceClassification, Trainer, Tra
 class Reviews(Dataset):
     def __init__(self):
         generator = torch.Generator().manual_seed(0)
-        self.rows = torch.randint(1, 500, (64, 2048), generator=generator).tolist()
+        self.rows = torch.randint(1, 500, (16, 16384), generator=generator).tolist()
 
     def __len__(self):
         return 8192
 
     def __getitem__(self, index):
-        tokens = self.rows[index % 64]
+        tokens = self.rows[index % 16]
         hashed = [(token * 2654435761 + place) % 499 + 1 for place, token in enumerate(tokens)]  # <- planted
         ids = torch.tensor(hashed[:32])
         return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": index % 2}
@@ -40,7 +40,7 @@ def main():
         arguments = TrainingArguments(
             output_dir=folder,
             max_steps=args.steps,
-            per_device_train_batch_size=64,
+            per_device_train_batch_size=32,
             dataloader_num_workers=2,
             dataloader_persistent_workers=True,
             logging_steps=20,
