@@ -5,6 +5,7 @@ from slipstream.records.environment import Environment, Gpu, GpuReading, TorchFa
 from slipstream.records.event import PHASES, Event, EventKind, Phase
 from slipstream.records.finding import Bound, Ceilings, Finding
 from slipstream.records.message import BlockEnded, Boarded, Ended, Message, Met, Progress, Seen, Told
+from slipstream.records.rehearsal import Rehearsal
 from slipstream.records.session import SCHEMA, Ending, Leak, Length, Memory, Session, Summary
 from slipstream.records.site import Site
 from slipstream.records.stack import StackCount, Stage
@@ -45,6 +46,7 @@ __all__ = [
     "Optimizer",
     "Phase",
     "Progress",
+    "Rehearsal",
     "Seen",
     "Session",
     "Site",

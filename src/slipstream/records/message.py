@@ -7,6 +7,7 @@ import msgspec
 from slipstream.records.anatomy import Anatomy
 from slipstream.records.environment import TorchFacts
 from slipstream.records.event import Event
+from slipstream.records.rehearsal import Rehearsal
 from slipstream.records.session import Ending, Leak, Length, Memory
 from slipstream.records.site import Site
 from slipstream.records.stack import StackCount
@@ -51,6 +52,7 @@ class Told(msgspec.Struct, frozen=True, tag=True):
     torch: TorchFacts | None = None
     length: Length | None = None
     leaks: list[Leak] = []
+    rehearsals: list[Rehearsal] = []
     libraries: dict[str, str] = {}
     written: list[str] = []
 

@@ -10,6 +10,7 @@ from slipstream.records.anatomy import Anatomy
 from slipstream.records.environment import Environment
 from slipstream.records.event import Event
 from slipstream.records.finding import Bound, Ceilings, Finding
+from slipstream.records.rehearsal import Rehearsal
 from slipstream.records.site import Site
 from slipstream.records.stack import StackCount
 from slipstream.records.step import Block, Evaluation, Fetch, Step
@@ -96,6 +97,7 @@ class Session(msgspec.Struct, frozen=True):
     sampling_ms: float = 5.0  # between two samples of one process
     length: Length | None = None
     anatomy: Anatomy | None = None
+    rehearsals: list[Rehearsal] = []
     summary: Summary | None = None
     findings: list[Finding] = []
     notes: list[str] = []  # plain sentences about what could not be seen or was switched off

@@ -28,6 +28,7 @@ from slipstream.records import (
     Met,
     Model,
     Optimizer,
+    Rehearsal,
     Seen,
     Session,
     Site,
@@ -55,6 +56,7 @@ class Passenger:
         self.blocks: list[Block] = []
         self.notes: list[str] = []
         self.leaks: list[Leak] = []
+        self.rehearsals: list[Rehearsal] = []
         self.written: list[str] = []
         self.libraries: dict[str, str] = {}
         self.anatomy: Anatomy | None = None
@@ -102,6 +104,7 @@ class Passenger:
         self.torch = told.torch or self.torch
         self.length = told.length or self.length
         self.leaks += told.leaks
+        self.rehearsals += told.rehearsals
 
 
 def assemble(
@@ -141,6 +144,7 @@ def assemble(
         stacks=_add_up([trainer, *workers]),
         memory=trainer.memory,
         leaks=trainer.leaks,
+        rehearsals=trainer.rehearsals,
         length=trainer.length,
         anatomy=trainer.anatomy,
         notes=_notes(trainer, trainers, workers),

@@ -32,7 +32,7 @@ def read_environment(cwd: str | Path, root: Path = Path("/")) -> Environment:
         cpu=read_cpu_name(root),
         num_cores=psutil.cpu_count(logical=False) or logical,
         num_logical=logical,
-        num_usable=count_usable(logical, _count_affine(), limits),
+        num_usable=count_usable_cores(root),
         memory_bytes=memory_bytes,
         # A limit above what the machine has limits nothing.
         memory_limit_bytes=limit_bytes if limit_bytes is not None and limit_bytes < memory_bytes else None,
@@ -42,6 +42,11 @@ def read_environment(cwd: str | Path, root: Path = Path("/")) -> Environment:
         load=_read_load(),
         gpus=read_gpus(load_nvml()),
     )
+
+
+def count_usable_cores(root: Path = Path("/")) -> float:
+    logical = psutil.cpu_count(logical=True) or os.cpu_count() or 1
+    return count_usable(logical, _count_affine(), read_limits(root))
 
 
 def count_usable(num_logical: int, num_affine: int | None, limits: Limits) -> float:

@@ -51,6 +51,7 @@ class Recorder:
         self.thread = threading.get_ident()
         self.pace = Pace()
         self.role = "rider"
+        self.is_muted = False  # while we use torch ourselves
         self.worker = -1
         self.loader_of_worker: Callable[[], int] = lambda: -1
         self.on_pulse: Callable[[], None] | None = None
@@ -68,6 +69,8 @@ class Recorder:
     # --- what seams call ------------------------------------------------------------------------------------------
 
     def enter(self, phase: str, count_cpu: bool = False) -> Token | None:
+        if self.is_muted:
+            return None
         if threading.get_ident() != self.thread:
             if phase not in ("backward", "optimizer"):
                 return None
@@ -112,7 +115,7 @@ class Recorder:
             self.phase = token.phase
 
     def pulse(self) -> None:
-        if self.on_pulse is not None:
+        if self.on_pulse is not None and not self.is_muted:
             self.on_pulse()
 
     def meet(self, subject: Loader | Model | Optimizer) -> None:

@@ -128,9 +128,9 @@ class Ride:
         self._loader.on_new_loader = self._search_again
         self._loader.on_workers = self._stop_probe  # a fork under the profiler may crash
         BackwardSeam(recorder).install(patches)
-        optimizers = OptimizerSeam(recorder)
-        optimizers.on_new_optimizer = self._search_again
-        optimizers.install(patches)
+        self._optimizers = OptimizerSeam(recorder)
+        self._optimizers.on_new_optimizer = self._search_again
+        self._optimizers.install(patches)
         SchedulerSeam(recorder).install(patches)
         recorder.on_step = self._on_step
         if self.settings.mode != "run":
@@ -210,7 +210,7 @@ class Ride:
         schedule.on_block = lambda: self._spare("the tensors alive", self._count_tensors)
         schedule.on_done = self._tell_the_end
         schedule.probe_start = lambda: self._spare("the anatomy", self._start_probe)
-        schedule.probe_stop = lambda: self._spare("the anatomy", self._stop_probe)
+        schedule.probe_stop = self._after_dissection
         self._schedule = schedule
         self.recorder.on_pulse = self._on_pulse
 
@@ -308,9 +308,46 @@ class Ride:
         models = [model for model in (reference() for reference in self._modules.models) if model is not None]
         self._probe = Probe(models)
         self._probe.start()
+        self._modules.on_call = self._catch_call
         return True
 
+    def _catch_call(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """What the largest model that learns is called with, for the rehearsals."""
+        size = sum(parameter.numel() for parameter in model.parameters()) if model.training else 0
+        if size and (self._caught is None or size > self._caught[0]):
+            self._caught = (size, model, args, kwargs)
+
+    _caught: tuple[int, Any, tuple[Any, ...], dict[str, Any]] | None = None
+
+    def _rehearse(self) -> None:
+        """Races on copies, with the sampler at rest."""
+        from slipstream.runner.rehearsing import rehearse
+
+        caught, self._caught = self._caught, None
+        self._modules.on_call = None
+        if self._sampler is not None:
+            self._sampler.stop()
+        optimizers = [
+            found for found in (reference() for reference in self._optimizers.optimizers) if found is not None
+        ]
+        model = caught[1:] if caught is not None else None
+        self.recorder.is_muted = True
+        try:
+            rehearsals, reasons = rehearse(model, optimizers, self._denormal_share, 0.15 * self.settings.seconds)
+        finally:
+            self.recorder.is_muted = False
+        self.recorder.write(Told(rehearsals=rehearsals))
+        for reason in reasons:
+            self.recorder.note(reason)
+
+    _denormal_share = 0.0
+
     _probe: Probe | None = None
+
+    def _after_dissection(self) -> None:
+        self._spare("the anatomy", self._stop_probe)
+        if self.settings.mode == "check":
+            self._spare("the rehearsals", self._rehearse)
 
     def _stop_probe(self) -> None:
         probe, self._probe = self._probe, None
@@ -318,6 +355,7 @@ class Ride:
             return
         anatomy = probe.stop()
         if anatomy is not None:
+            self._denormal_share = anatomy.denormal_share or 0.0
             self.recorder.write(Told(anatomy=anatomy))
         elif probe.reason:
             self.recorder.note(f"no anatomy: {probe.reason}")

@@ -18,6 +18,7 @@ class Token(NamedTuple):
 
 
 class Listener(Protocol):
+    is_muted: bool  # nothing is to be recorded: torch is used by us
     phase: str  # the phase that the script's thread is in now; the stack sampler reads it
 
     def enter(self, phase: str, count_cpu: bool = False) -> Token | None:

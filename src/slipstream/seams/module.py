@@ -33,6 +33,7 @@ class ModuleSeam:
         self._hooked: weakref.WeakKeyDictionary[torch.nn.Module, Any] = weakref.WeakKeyDictionary()
         self._is_compiling = False
         self._found: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # outermost, since the last compile
+        self.on_call: Callable[[Any, tuple[Any, ...], dict[str, Any]], None] | None = None
         self.models: list[weakref.ref[torch.nn.Module]] = []
 
     def install(self, patches: Patches) -> None:
@@ -80,7 +81,7 @@ class ModuleSeam:
         module = args[0]
         if module in self._hooked or type(module).__module__.startswith("torch.fx"):
             return None
-        if self._listener.phase == "input":  # transforms are modules too
+        if self._listener.phase == "input" or self._listener.is_muted:  # transforms are modules too
             return None
         self._listener.pulse()
         ident = self._meet(module, args, kwargs)
@@ -137,6 +138,8 @@ class ModuleSeam:
     def _leave_forward(
         self, token: Token | None, ident: int, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
+        if self.on_call is not None:
+            self.on_call(module, args, kwargs)
         listener = self._listener
         facts = {"samples": count_samples(args if args else kwargs), "grad": torch.is_grad_enabled()}
         if module.training:

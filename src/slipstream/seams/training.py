@@ -42,6 +42,7 @@ class OptimizerSeam:
         self._idents: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._sites: weakref.WeakKeyDictionary[Any, Site | None] = weakref.WeakKeyDictionary()
         self._open: list[tuple[Any, Token | None]] = []
+        self.optimizers: list[weakref.ref[Any]] = []
         self.on_new_optimizer: Callable[[], None] = lambda: None
 
     def install(self, patches: Patches) -> None:
@@ -65,8 +66,9 @@ class OptimizerSeam:
         while self._open:
             entered, token = self._open.pop()
             if entered is optimizer:
-                self._listener.leave(token, "optimizer", self._meet(optimizer))
-                self._listener.pulse()
+                if token is not None:
+                    self._listener.leave(token, "optimizer", self._meet(optimizer))
+                    self._listener.pulse()
                 return
 
     def _meet(self, optimizer: Any) -> int:
@@ -76,6 +78,7 @@ class OptimizerSeam:
             # for an optimizer older than the ride, the line that steps it must do
             site = self._sites[optimizer] if optimizer in self._sites else current_site()
             self._listener.meet(read_optimizer(optimizer, ident, site))
+            self.optimizers.append(weakref.ref(optimizer))
             self.on_new_optimizer()
         return ident
 

@@ -23,6 +23,7 @@ from slipstream.records import (
     Model,
     Operator,
     Optimizer,
+    Rehearsal,
     Session,
     Site,
     StackCount,
@@ -208,6 +209,7 @@ def made_session(
     evaluations: Sequence[Evaluation] = (),
     memory: Sequence[Memory] = (),
     anatomy: Anatomy | None = None,
+    rehearsals: Sequence[Rehearsal] = (),
     length: Length | None = None,
     is_short: bool = False,
 ) -> Session:
@@ -246,5 +248,6 @@ def made_session(
         stacks=list(stacks),
         memory=list(memory),
         anatomy=anatomy,
+        rehearsals=list(rehearsals),
         length=length,
     )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from slipstream.diagnose.anatomy import is_compute_bound, operators_ms, self_ms
 from slipstream.diagnose.gain import gain_of, gain_without
+from slipstream.diagnose.rehearsed import rehearsal_of, rehearsed_gain, rehearsed_words
 from slipstream.diagnose.training import blocks_of, is_on_cpu, main_model, num_workers, watched_kinds
 from slipstream.diagnose.wording import count, ms
-from slipstream.records import Finding, Session, Site, Summary
+from slipstream.records import Finding, Rehearsal, Session, Site, Summary
 
 LARGE_MS = 0.1  # an operator shorter than this is not worth a second thread
 SPEED_UP = 0.9  # what is left of a perfect split
@@ -17,10 +18,27 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     facts, usable = session.environment.torch, session.environment.num_usable
     if facts is None or not is_on_cpu(session) or not is_compute_bound(summary):
         return []
+    rehearsal = rehearsal_of(session, "threads")
+    if rehearsal is not None:
+        return [_rehearsed(session, summary, facts.num_threads, rehearsal)]
     if facts.num_threads >= usable + 1:
         return [_too_many(session, summary, facts.num_threads)]
     cores = int(min(usable, session.environment.num_cores))
     return _too_few(session, summary, facts.num_threads, cores) if facts.num_threads < cores else []
+
+
+def _rehearsed(session: Session, summary: Summary, threads: int, rehearsal: Rehearsal) -> Finding:
+    usable = count(session.environment.num_usable, "usable core")
+    return Finding(
+        cause="cpu_threads",
+        title=f"{count(threads, 'thread')} on {usable}",
+        evidence=f"torch computes with {count(threads, 'thread')} on {usable}; "
+        f"with {rehearsal.setting}, {rehearsed_words(rehearsal)}.",
+        predicted_gain=rehearsed_gain(summary, rehearsal, _computing_ms(summary)),
+        change=f"torch.set_num_threads({rehearsal.setting})",
+        site=_site(session),
+        techniques=["cpu_threads"],
+    )
 
 
 def _too_many(session: Session, summary: Summary, threads: int) -> Finding:

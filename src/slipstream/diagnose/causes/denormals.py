@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from slipstream.diagnose.gain import gain_without
+from slipstream.diagnose.rehearsed import rehearsal_of, rehearsed_gain, rehearsed_words
 from slipstream.diagnose.training import is_on_cpu, main_model
 from slipstream.diagnose.wording import ms, percent
 from slipstream.records import Finding, Session, Summary
@@ -23,13 +24,18 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     touched = min(1.0, LANES * share)
     saved = min(MOST_SAVED, touched * (SLOWER - 1) / (1 + touched * (SLOWER - 1)))
     computing_ms = sum(summary.phases.get(phase, 0.0) for phase in ("forward", "backward", "optimizer"))
+    gain, proof = gain_without(summary.step_ms, computing_ms, saved), ""
+    rehearsal = rehearsal_of(session, "flush_denormals")
+    if rehearsal is not None:
+        gain = rehearsed_gain(summary, rehearsal, computing_ms)
+        proof = f"; flushed to zero, {rehearsed_words(rehearsal)}"
     return [
         Finding(
             cause="denormals",
             title="The CPU computes with denormal numbers",
             evidence=f"{percent(share)} of the values in parameters, gradients and activations are denormal; "
-            f"forward, backward and optimizer take {ms(computing_ms)} of {ms(summary.step_ms)} ms.",
-            predicted_gain=gain_without(summary.step_ms, computing_ms, saved),
+            f"forward, backward and optimizer take {ms(computing_ms)} of {ms(summary.step_ms)} ms{proof}.",
+            predicted_gain=gain,
             change="torch.set_flush_denormal(True)",
             site=model.site if model else None,
             techniques=["flush_denormals"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from slipstream.diagnose.anatomy import compute_phases_ms, is_compute_bound, share_of_class
 from slipstream.diagnose.gain import gain_without
+from slipstream.diagnose.rehearsed import rehearsal_of, rehearsed_gain, rehearsed_words
 from slipstream.diagnose.training import device_of, is_on_accelerator, is_on_cpu, main_model
 from slipstream.diagnose.wording import ms, percent
 from slipstream.records import Finding, Session, Summary, TorchFacts
@@ -21,13 +22,18 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     if not unit or share == 0 or not is_compute_bound(summary):
         return []
     computing_ms = compute_phases_ms(summary)
+    gain, proof = gain_without(summary.step_ms, computing_ms * share, SAVED[unit]), ""
+    rehearsal = rehearsal_of(session, "bf16") if unit == "bf16" else None
+    if rehearsal is not None:
+        gain = rehearsed_gain(summary, rehearsal, computing_ms - summary.phases.get("optimizer", 0.0))
+        proof = f"; in bf16, {rehearsed_words(rehearsal)}"
     return [
         Finding(
             cause="full_precision",
             title=f"fp32 on hardware with {unit} units",
             evidence=f"Tensor contractions in fp32 are {percent(share)} of the {ms(computing_ms)} ms that a step "
-            f"computes; {device_of(session)} has {unit} units.",
-            predicted_gain=gain_without(summary.step_ms, computing_ms * share, SAVED[unit]),
+            f"computes; {device_of(session)} has {unit} units{proof}.",
+            predicted_gain=gain,
             change='torch.set_float32_matmul_precision("high")'
             if unit == "tf32"
             else f"with torch.autocast({device_of(session).split(':')[0]!r}, dtype=torch.{_dtype(unit)}): ...",

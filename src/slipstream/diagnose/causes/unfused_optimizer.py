@@ -7,6 +7,7 @@ import re
 import msgspec
 
 from slipstream.diagnose.gain import gain_without
+from slipstream.diagnose.rehearsed import rehearsal_of, rehearsed_gain, rehearsed_words
 from slipstream.diagnose.training import main_optimizer
 from slipstream.diagnose.wording import ms, percent, with_argument
 from slipstream.records import Finding, Optimizer, Session, Summary
@@ -22,7 +23,13 @@ def find(session: Session, summary: Summary) -> list[Finding]:
         return []
     if optimizer_ms < LEAST_SHARE * summary.step_ms:
         return []
-    gain = gain_without(summary.step_ms, optimizer_ms, _saved(optimizer))
+    rehearsal = rehearsal_of(session, "fused_optimizer")
+    if rehearsal is not None:
+        gain = rehearsed_gain(summary, rehearsal, optimizer_ms)
+        proof = f"fused, {rehearsed_words(rehearsal)}"
+    else:
+        gain = gain_without(summary.step_ms, optimizer_ms, _saved(optimizer))
+        proof = f"this class has a fused implementation on {optimizer.device or 'this device'}"
     if gain < LEAST_GAIN:
         return []
     return [
@@ -30,8 +37,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             cause="unfused_optimizer",
             title=f"{optimizer.class_name} is not fused",
             evidence=f"The optimizer takes {ms(optimizer_ms)} of {ms(summary.step_ms)} ms a step "
-            f"({percent(optimizer_ms / summary.step_ms)}) for {optimizer.num_tensors} tensors; "
-            f"this class has a fused implementation on {optimizer.device or 'this device'}.",
+            f"({percent(optimizer_ms / summary.step_ms)}) for {optimizer.num_tensors} tensors; {proof}.",
             predicted_gain=gain,
             change=_change(optimizer),
             site=optimizer.site,

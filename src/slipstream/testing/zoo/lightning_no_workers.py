@@ -30,7 +30,7 @@ class Sounds(Dataset):
 class Classifier(lightning.LightningModule):
     def __init__(self):
         super().__init__()
-        self.net = nn.Sequential(nn.Flatten(), nn.Linear(64 * 256, 64), nn.ReLU(), nn.Linear(64, 10))
+        self.net = nn.Sequential(nn.Flatten(), nn.Linear(64 * 256, 16), nn.ReLU(), nn.Linear(16, 10))
 
     def training_step(self, batch, index):
         x, y = batch

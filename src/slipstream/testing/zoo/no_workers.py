@@ -29,7 +29,7 @@ class Sounds(Dataset):
 
 
 torch.manual_seed(0)
-model = nn.Sequential(nn.Flatten(), nn.Linear(64 * 256, 64), nn.ReLU(), nn.Linear(64, 10))
+model = nn.Sequential(nn.Flatten(), nn.Linear(64 * 256, 16), nn.ReLU(), nn.Linear(16, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 loader = DataLoader(Sounds(), batch_size=16, shuffle=True)  # <- planted
 

@@ -1,0 +1,26 @@
+"""What the small races at the end of the ride say about a remedy."""
+
+from __future__ import annotations
+
+from slipstream.diagnose.gain import gain_without
+from slipstream.records import Rehearsal, Session, Summary
+
+CLEARLY = 1.02  # what nearly all pairs must reach before a remedy is believed
+
+
+def rehearsal_of(session: Session, remedy: str) -> Rehearsal | None:
+    return next((rehearsal for rehearsal in session.rehearsals if rehearsal.remedy == remedy), None)
+
+
+def rehearsed_gain(summary: Summary, rehearsal: Rehearsal, touched_ms: float) -> float:
+    """The step's gain if the touched part of it became quicker as the copy did; 1.0 if the copy did not clearly."""
+    if rehearsal.low < CLEARLY:
+        return 1.0
+    return gain_without(summary.step_ms, touched_ms, 1 - 1 / rehearsal.ratio)
+
+
+def rehearsed_words(rehearsal: Rehearsal) -> str:
+    return (
+        f"on a copy {rehearsal.now_ms:.3g} ms became {rehearsal.then_ms:.3g} ms "
+        f"({rehearsal.ratio:.2f}x, {rehearsal.low:.2f} to {rehearsal.high:.2f} in {rehearsal.num_pairs} pairs)"
+    )

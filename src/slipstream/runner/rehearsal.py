@@ -1,0 +1,178 @@
+"""Small races at the end of a check, on copies of the script's own model, batch and optimizer: whether a remedy pays on
+this machine is measured, not assumed. Nothing of the script's is changed; what does not fit the time is left out."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from slipstream.records import Rehearsal
+from slipstream.seams.batch import copy_batch, walk_tensors
+
+_MOST_PARAMETERS = 200_000_000
+_ROUNDS = 9
+_LEAST_ROUNDS = 4
+
+Run = Callable[[], Any]
+
+
+def race(remedy: str, setting: str, now: Run, then: Run, seconds: float) -> Rehearsal | None:
+    """Both by turns, as often as the time allows; None if that is not often enough."""
+    deadline = time.monotonic() + seconds
+    for run in (now, then, now, then):  # the first calls allocate and choose kernels
+        run()
+        if time.monotonic() > deadline:
+            return None
+    pairs: list[tuple[float, float]] = []
+    while len(pairs) < _ROUNDS and (time.monotonic() < deadline or len(pairs) < _LEAST_ROUNDS):
+        if len(pairs) % 2:
+            second, first = _timed_ms(then), _timed_ms(now)
+        else:
+            first, second = _timed_ms(now), _timed_ms(then)
+        pairs.append((first, second))
+    ratios = sorted(first / second for first, second in pairs)
+    return Rehearsal(
+        remedy=remedy,
+        setting=setting,
+        now_ms=_median([first for first, _ in pairs]),
+        then_ms=_median([second for _, second in pairs]),
+        ratio=_median(ratios),
+        low=ratios[1],
+        high=ratios[-2],
+        num_pairs=len(pairs),
+    )
+
+
+def _timed_ms(run: Run) -> float:
+    _synchronise()
+    start = time.perf_counter()
+    run()
+    _synchronise()
+    return (time.perf_counter() - start) * 1e3
+
+
+def _synchronise() -> None:
+    """Only here, where the ride is over."""
+    if torch.accelerator.is_available():
+        torch.accelerator.synchronize()
+
+
+def _median(values: list[float]) -> float:
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+class ModelRehearsal:
+    """A copy of the model with a batch that it was really called with."""
+
+    def __init__(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._model = _twin(model)
+        self._args = copy_batch(args)
+        self._kwargs = copy_batch(kwargs)
+        self._device = next(model.parameters()).device.type
+
+    def channels_last(self, seconds: float) -> Rehearsal | None:
+        changed = ModelRehearsal(self._model, self._args, self._kwargs)
+        changed._model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        for _, tensor in walk_tensors([changed._args, changed._kwargs]):
+            if tensor.dim() == 4:
+                tensor.data = tensor.contiguous(memory_format=torch.channels_last)
+        return race("channels_last", "", self._run, changed._run, seconds)
+
+    def threads(self, count: int, seconds: float) -> Rehearsal | None:
+        return race("threads", str(count), self._run, self._within(_threads(count)), seconds)
+
+    def flush_denormals(self, seconds: float) -> Rehearsal | None:
+        # In one thread: the flag counts for the calling thread alone, so that more would not see it
+        now, then = self._within(_threads(1)), self._within(_threads(1), _flushed())
+        return race("flush_denormals", "", now, then, seconds)
+
+    def bf16(self, seconds: float) -> Rehearsal | None:
+        lower = torch.autocast(self._device, dtype=torch.bfloat16)
+        return race("bf16", "", self._run, self._within(lambda: lower), seconds)
+
+    def _within(self, *contexts: Callable[[], AbstractContextManager[Any]]) -> Run:
+        def run() -> None:
+            with contextlib.ExitStack() as stack:
+                for context in contexts:
+                    stack.enter_context(context())
+                self._run()
+
+        return run
+
+    def _run(self) -> None:
+        for parameter in self._model.parameters():
+            parameter.grad = None
+        output = self._model(*self._args, **self._kwargs)
+        total = sum(t.float().sum() for _, t in walk_tensors(output) if t.is_floating_point() and t.requires_grad)
+        if isinstance(total, torch.Tensor):
+            torch.autograd.backward(total)
+
+
+def _twin(model: torch.nn.Module) -> torch.nn.Module:
+    if sum(parameter.numel() for parameter in model.parameters()) > _MOST_PARAMETERS:
+        raise ValueError("the model is too large to copy")
+    return copy.deepcopy(model).train(model.training)
+
+
+def _threads(count: int) -> Callable[[], AbstractContextManager[None]]:
+    @contextlib.contextmanager
+    def context() -> Iterator[None]:
+        before = torch.get_num_threads()
+        torch.set_num_threads(count)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+    return context
+
+
+def _flushed() -> Callable[[], AbstractContextManager[None]]:
+    @contextlib.contextmanager
+    def context() -> Iterator[None]:
+        torch.set_flush_denormal(True)
+        try:
+            yield
+        finally:
+            torch.set_flush_denormal(False)
+
+    return context
+
+
+def fused_optimizer(optimizer: torch.optim.Optimizer, seconds: float) -> Rehearsal | None:
+    """The optimizer as it is and with fused=True, each on copies of all its parameters and gradients."""
+    if sum(p.numel() for group in optimizer.param_groups for p in group["params"]) > _MOST_PARAMETERS:
+        return None
+    now = _copy_optimizer(optimizer, {})
+    then = _copy_optimizer(optimizer, {"fused": True, "foreach": None})
+    return race("fused_optimizer", "", now.step, then.step, seconds)
+
+
+def _copy_optimizer(optimizer: torch.optim.Optimizer, changes: dict[str, Any]) -> torch.optim.Optimizer:
+    groups = []
+    for group in optimizer.param_groups:
+        settings = {key: value for key, value in group.items() if key in optimizer.defaults} | changes
+        groups.append({**settings, "params": [_copy_parameter(p) for p in group["params"]]})
+    return type(optimizer)(groups, **{**_accepted(optimizer), **changes})
+
+
+def _accepted(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The defaults that the class takes as arguments; some classes keep more in them."""
+    import inspect
+
+    names = inspect.signature(type(optimizer).__init__).parameters
+    return {key: value for key, value in optimizer.defaults.items() if key in names}
+
+
+def _copy_parameter(parameter: torch.Tensor) -> torch.Tensor:
+    twin = parameter.detach().clone().requires_grad_(parameter.requires_grad)
+    twin.grad = torch.full_like(twin, 1e-4) if parameter.grad is None else parameter.grad.detach().clone()
+    return twin

@@ -1,0 +1,67 @@
+"""Races on copies: what is raced is real, and the script's own objects are left as they were."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from slipstream.runner.rehearsal import ModelRehearsal, fused_optimizer, race
+from slipstream.runner.rehearsing import rehearse
+
+
+def convnet() -> torch.nn.Module:
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Flatten(), torch.nn.Linear(4 * 36, 2)
+    )
+
+
+def test_a_race_orders_two_runs_by_their_work() -> None:
+    long, short = torch.randn(400, 400), torch.randn(4, 4)
+    found = race("remedy", "", lambda: [long @ long for _ in range(20)], lambda: short @ short, 5.0)
+    assert found is not None and found.ratio > 1 and found.low <= found.ratio <= found.high
+
+
+def test_a_race_that_does_not_fit_its_time_is_no_race() -> None:
+    work = torch.randn(500, 500)
+    assert race("remedy", "", lambda: work @ work, lambda: work @ work, 0.0) is None
+
+
+@pytest.mark.parametrize("remedy", ["channels_last", "flush_denormals", "bf16"])
+def test_the_model_is_left_alone(remedy: str) -> None:
+    model = convnet()
+    before = copy.deepcopy(model.state_dict())
+    x = torch.randn(2, 3, 8, 8)
+    found = getattr(ModelRehearsal(model, (x,), {}), remedy)(2.0)
+    assert found is not None and found.remedy == remedy
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert x.is_contiguous() and model[0].weight.is_contiguous()  # type: ignore[index,union-attr]
+
+
+def test_threads_are_set_back() -> None:
+    before = torch.get_num_threads()
+    found = ModelRehearsal(convnet(), (torch.randn(2, 3, 8, 8),), {}).threads(1, 2.0)
+    assert found is not None and found.setting == "1"
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD])
+def test_the_optimizer_is_left_alone(kind: type[torch.optim.Optimizer]) -> None:
+    model = convnet()
+    optimizer = kind(model.parameters(), lr=0.1)  # type: ignore[call-arg]
+    before = copy.deepcopy(model.state_dict())
+    assert fused_optimizer(optimizer, 2.0) is not None
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not optimizer.state
+
+
+def test_a_model_that_cannot_be_copied_is_a_sentence() -> None:
+    class Stubborn(torch.nn.Conv2d):
+        def __deepcopy__(self, memo: object) -> None:
+            raise TypeError("one of a kind")
+
+    found, reasons = rehearse((Stubborn(3, 4, 3), (torch.randn(1, 3, 8, 8),), {}), [], 0.0, 2.0)
+    assert found == []
+    assert reasons == ["the model could not be copied to try remedies on it: TypeError: one of a kind"]
