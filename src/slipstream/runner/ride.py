@@ -7,23 +7,21 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from slipstream.records import Ended, Ending, Message, Model, Site, Told
+from slipstream.records import Ended, Ending, Message, Model, Told
 from slipstream.runner.recorder import Recorder, Sink
 from slipstream.runner.spool import MemorySink, Spool
 from slipstream.seams.arrival import Arrivals
 
 if TYPE_CHECKING:
-    from slipstream.runner.anatomy import Probe
-    from slipstream.runner.growth import MemoryGauge
     from slipstream.runner.sampler import Sampler
     from slipstream.runner.schedule import Schedule
+    from slipstream.runner.survey import Survey
     from slipstream.seams.patch import Patches
 
 _SEARCHES = (16, 64, 256, 1024)  # steps after which the outermost modules are looked for again, for one step
@@ -46,10 +44,10 @@ class Ride:
         self.arrivals = Arrivals()
         self.patches: Patches | None = None
         self._schedule: Schedule | None = None
+        self._survey: Survey
         self._sampler: Sampler | None = None
         self._complained: set[str] = set()
         self._has_device = False
-        self._gauge: MemoryGauge | None = None
         self._start_ns = self.recorder.clock.now_ns()
 
     @property
@@ -66,7 +64,6 @@ class Ride:
 
     def board_child(self) -> None:
         """In a process that the script forked: start afresh. It keeps the seams that it inherited."""
-        self._gauge = None  # /proc/self was the parent's when it was opened
         self.recorder.forget()
         self._sampler = None
         if self._schedule is not None:
@@ -75,11 +72,12 @@ class Ride:
 
     def leave(self, ending: Ending) -> None:
         """Writes what is left, and puts everything back as it was."""
-        with contextlib.suppress(Exception):
-            self._stop_probe()
-        with contextlib.suppress(Exception):
-            if self._schedule is not None:
+        if self._schedule is not None:
+            with contextlib.suppress(Exception):
+                self._survey.break_off_dissection()
+            with contextlib.suppress(Exception):
                 self._schedule.finish()
+            self._survey.close()
         if self._sampler is not None:
             self._sampler.stop()
         else:
@@ -87,8 +85,6 @@ class Ride:
         self.recorder.write(Told(libraries=_library_versions()))
         if self.patches is not None:
             self.patches.close()
-        if self._gauge is not None:
-            self._gauge.close()
         self.arrivals.close()
         self.recorder.write(Ended(ending))
         self.recorder.close()
@@ -118,15 +114,12 @@ class Ride:
 
         recorder = self.recorder
         self.patches = patches = Patches(self.complain, torch.compiler.is_compiling)
-        if self.settings.mode != "run":
-            self._start_schedule()
         self._loader = LoaderSeam(recorder, self._supply if self.settings.mode == "check" else None)
         self._loader.install(patches)
         recorder.loader_of_worker = lambda: self._loader.current
         self._modules = ModuleSeam(recorder)
         self._modules.install(patches)
         self._loader.on_new_loader = self._search_again
-        self._loader.on_workers = self._stop_probe  # a fork under the profiler may crash
         BackwardSeam(recorder).install(patches)
         self._optimizers = OptimizerSeam(recorder)
         self._optimizers.on_new_optimizer = self._search_again
@@ -134,7 +127,8 @@ class Ride:
         SchedulerSeam(recorder).install(patches)
         recorder.on_step = self._on_step
         if self.settings.mode != "run":
-            patches.around(torch, "set_num_threads", "threads", lambda args, kwargs: None, self._after_threads)
+            self._start_schedule()
+            self._survey.install(patches)
             FetchSeam(self).install(patches)
             SavingSeam(recorder).install(patches, torch, "save")
 
@@ -155,13 +149,6 @@ class Ride:
             arguments = vars(module)["TrainingArguments"]
             self.patches.around(arguments, "__init__", "transformers.arguments", lambda args, kwargs: None, after)
 
-    _threads_site: Site | None = None
-
-    def _after_threads(self, token: Any, args: Any, kwargs: Any, result: Any) -> None:
-        from slipstream.seams.place import current_site
-
-        self._threads_site = current_site()
-
     # --- while it rides --------------------------------------------------------------------------------------------
 
     _steps_since_search = 0
@@ -175,7 +162,7 @@ class Ride:
             self._look_at_device()
         if self._schedule is not None:
             self._schedule.on_step()
-            self._gauge_memory()
+            self._survey.at_step()
 
     def _search_again(self) -> None:
         self._steps_since_search = 0
@@ -199,18 +186,22 @@ class Ride:
         SyncSeam(self.recorder).install(self.patches)
 
     def _start_schedule(self) -> None:
-        from slipstream.runner.growth import MemoryGauge
         from slipstream.runner.schedule import Schedule
+        from slipstream.runner.survey import Survey
 
-        self._gauge = self._gauge or MemoryGauge()
         settings = self.settings
         endless = settings.mode == "watch"
         schedule = Schedule(self.recorder, 1e9 if endless else settings.seconds, settings.num_steps, endless)
-        schedule.on_first_step = lambda: self._spare("the facts about torch", self._tell_torch_facts)
-        schedule.on_block = lambda: self._spare("the tensors alive", self._count_tensors)
-        schedule.on_done = self._tell_the_end
-        schedule.probe_start = lambda: self._spare("the anatomy", self._start_probe)
-        schedule.probe_stop = self._after_dissection
+        survey = Survey(self.recorder, self._modules, self._optimizers)
+        survey.rehearsal_s = 0.0 if endless else 0.15 * settings.seconds
+        survey.on_quiet = self._stop_sampler
+        schedule.on_first_step = survey.at_first_step
+        schedule.on_block = survey.at_block
+        schedule.on_done = survey.at_end
+        schedule.probe_start = survey.start_dissection
+        schedule.probe_stop = survey.end_dissection
+        self._loader.on_workers = survey.break_off_dissection
+        self._survey = survey
         self._schedule = schedule
         self.recorder.on_pulse = self._on_pulse
 
@@ -233,6 +224,10 @@ class Ride:
             self._sampler.on_flush = lambda: self.recorder.write(schedule.progress())
         self._sampler.start()
 
+    def _stop_sampler(self) -> None:
+        if self._sampler is not None:
+            self._sampler.stop()
+
     # --- loader workers: they inherit the seams and become listeners of their own ------------------------------------
 
     def begin_fetch(self) -> tuple[int, int]:
@@ -250,115 +245,8 @@ class Ride:
         self._start_sampler()
 
     def retire_worker(self) -> None:
-        if self._sampler is not None:
-            self._sampler.stop()
+        self._stop_sampler()
         self.recorder.close()
-
-    # --- facts -----------------------------------------------------------------------------------------------------
-
-    def _tell_torch_facts(self) -> None:
-        from slipstream.runner.torch_facts import read_torch_facts
-
-        models = [s for s in self.recorder.subjects.values() if isinstance(s, Model) and s.num_parameters]
-        facts = read_torch_facts(models[0].device if models else "cpu")
-        self.recorder.write(Told(torch=msgspec.structs.replace(facts, threads_site=self._threads_site)))
-
-    def _gauge_memory(self) -> None:
-        recorder = self.recorder
-        assert self._gauge is not None
-        recorder.remember(self._gauge.read(recorder.pace.num_steps, recorder.clock.now_ns()))
-
-    def _count_tensors(self) -> None:
-        recorder = self.recorder
-        assert self._gauge is not None
-        recorder.remember(self._gauge.read_with_tensors(recorder.pace.num_steps, recorder.clock.now_ns()))
-
-    def _tell_the_end(self) -> None:
-        self._spare("the length of the training", self._tell_length)
-        self._spare("what keeps tensors alive", self._tell_leaks)
-
-    def _tell_leaks(self) -> None:
-        from slipstream.runner.growth import find_leaks
-
-        leaks = find_leaks(sys._getframe(), self.recorder.pace.num_steps)
-        if leaks:
-            self.recorder.write(Told(leaks=leaks))
-
-    def _tell_length(self) -> None:
-        from slipstream.runner.length import find_length
-
-        length = find_length(sys._getframe())
-        if length is not None:
-            self.recorder.write(Told(length=length))
-
-    def _spare(self, what: str, task: Callable[[], Any]) -> Any:
-        """Does what the ride can do without: if it fails the session says so, and nothing else happens."""
-        token = self.recorder.enter("other")
-        try:
-            return task()
-        except Exception as fault:
-            self.recorder.note(f"{what} could not be read: {type(fault).__name__}: {fault}")
-            return None
-        finally:
-            self.recorder.leave(token, "aside", -1)
-
-    def _start_probe(self) -> bool:
-        from slipstream.runner.anatomy import Probe
-
-        models = [model for model in (reference() for reference in self._modules.models) if model is not None]
-        self._probe = Probe(models)
-        self._probe.start()
-        self._modules.on_call = self._catch_call
-        return True
-
-    def _catch_call(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """What the largest model that learns is called with, for the rehearsals."""
-        size = sum(parameter.numel() for parameter in model.parameters()) if model.training else 0
-        if size and (self._caught is None or size > self._caught[0]):
-            self._caught = (size, model, args, kwargs)
-
-    _caught: tuple[int, Any, tuple[Any, ...], dict[str, Any]] | None = None
-
-    def _rehearse(self) -> None:
-        """Races on copies, with the sampler at rest."""
-        from slipstream.runner.rehearsing import rehearse
-
-        caught, self._caught = self._caught, None
-        self._modules.on_call = None
-        if self._sampler is not None:
-            self._sampler.stop()
-        optimizers = [
-            found for found in (reference() for reference in self._optimizers.optimizers) if found is not None
-        ]
-        model = caught[1:] if caught is not None else None
-        self.recorder.is_muted = True
-        try:
-            rehearsals, reasons = rehearse(model, optimizers, self._denormal_share, 0.15 * self.settings.seconds)
-        finally:
-            self.recorder.is_muted = False
-        self.recorder.write(Told(rehearsals=rehearsals))
-        for reason in reasons:
-            self.recorder.note(reason)
-
-    _denormal_share = 0.0
-
-    _probe: Probe | None = None
-
-    def _after_dissection(self) -> None:
-        self._spare("the anatomy", self._stop_probe)
-        if self.settings.mode == "check":
-            self._spare("the rehearsals", self._rehearse)
-
-    def _stop_probe(self) -> None:
-        probe, self._probe = self._probe, None
-        if probe is None:
-            return
-        anatomy = probe.stop()
-        if anatomy is not None:
-            self._denormal_share = anatomy.denormal_share or 0.0
-            self.recorder.write(Told(anatomy=anatomy))
-        elif probe.reason:
-            self.recorder.note(f"no anatomy: {probe.reason}")
 
     def complain(self, seam: str, fault: BaseException) -> None:
         """A fault of ours: said once, and the seam is out of service."""

@@ -1,0 +1,153 @@
+"""What a ride finds out beside the events: facts told once, memory, the anatomy of one step, rehearsals.
+The ride can do without any of it: what fails is a sentence in the session, and its time counts for nobody."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from slipstream.records import Model, Site, Told
+from slipstream.runner.growth import MemoryGauge, find_leaks
+from slipstream.runner.length import find_length
+from slipstream.runner.recorder import Recorder
+from slipstream.seams.module import ModuleSeam
+from slipstream.seams.patch import Patches
+from slipstream.seams.place import current_site
+from slipstream.seams.training import OptimizerSeam
+
+if TYPE_CHECKING:
+    from slipstream.runner.anatomy import Probe
+
+
+class Survey:
+    def __init__(self, recorder: Recorder, modules: ModuleSeam, optimizers: OptimizerSeam) -> None:
+        self._recorder = recorder
+        self._modules = modules
+        self._optimizers = optimizers
+        self._gauge = MemoryGauge()
+        self._probe: Probe | None = None
+        self._caught: tuple[int, Any, tuple[Any, ...], dict[str, Any]] | None = None
+        self._threads_site: Site | None = None
+        self._denormal_share = 0.0
+        self.rehearsal_s = 0.0
+        self.on_quiet: Callable[[], None] = lambda: None  # before anything is timed that must not be disturbed
+
+    def install(self, patches: Patches) -> None:
+        import torch
+
+        def after(token: Any, args: Any, kwargs: Any, result: Any) -> None:
+            self._threads_site = current_site()
+
+        patches.around(torch, "set_num_threads", "threads", lambda args, kwargs: None, after)
+
+    def close(self) -> None:
+        self._gauge.close()
+
+    # --- when -------------------------------------------------------------------------------------------------------
+
+    def at_first_step(self) -> None:
+        self._spare("the facts about torch", self._tell_torch_facts)
+
+    def at_step(self) -> None:
+        recorder = self._recorder
+        recorder.remember(self._gauge.read(recorder.pace.num_steps, recorder.clock.now_ns()))
+
+    def at_block(self) -> None:
+        self._spare("the tensors alive", self._count_tensors)
+
+    def at_end(self) -> None:
+        self._spare("the length of the training", self._tell_length)
+        self._spare("what keeps tensors alive", self._tell_leaks)
+
+    def start_dissection(self) -> Any:
+        return self._spare("the anatomy", self._start_probe)
+
+    def break_off_dissection(self) -> None:
+        """Before processes are started: a fork under the profiler may crash."""
+        if self._probe is not None:
+            self._spare("the anatomy", self._stop_probe)
+
+    def end_dissection(self) -> None:
+        self.break_off_dissection()
+        if self.rehearsal_s:
+            self._spare("the rehearsals", self._rehearse)
+
+    def _spare(self, what: str, task: Callable[[], Any]) -> Any:
+        token = self._recorder.enter("other")
+        try:
+            return task()
+        except Exception as fault:
+            self._recorder.note(f"{what} could not be read: {type(fault).__name__}: {fault}")
+            return None
+        finally:
+            self._recorder.leave(token, "aside", -1)
+
+    # --- what -------------------------------------------------------------------------------------------------------
+
+    def _tell_torch_facts(self) -> None:
+        from slipstream.runner.torch_facts import read_torch_facts
+
+        models = [s for s in self._recorder.subjects.values() if isinstance(s, Model) and s.num_parameters]
+        facts = read_torch_facts(models[0].device if models else "cpu")
+        self._recorder.write(Told(torch=msgspec.structs.replace(facts, threads_site=self._threads_site)))
+
+    def _count_tensors(self) -> None:
+        recorder = self._recorder
+        recorder.remember(self._gauge.read_with_tensors(recorder.pace.num_steps, recorder.clock.now_ns()))
+
+    def _tell_leaks(self) -> None:
+        leaks = find_leaks(sys._getframe(), self._recorder.pace.num_steps)
+        if leaks:
+            self._recorder.write(Told(leaks=leaks))
+
+    def _tell_length(self) -> None:
+        length = find_length(sys._getframe())
+        if length is not None:
+            self._recorder.write(Told(length=length))
+
+    def _start_probe(self) -> bool:
+        from slipstream.runner.anatomy import Probe
+
+        self._probe = Probe(_alive(self._modules.models))
+        self._probe.start()
+        self._modules.on_call = self._catch_call
+        return True
+
+    def _stop_probe(self) -> None:
+        probe, self._probe = self._probe, None
+        assert probe is not None
+        self._modules.on_call = None
+        anatomy = probe.stop()
+        if anatomy is not None:
+            self._denormal_share = anatomy.denormal_share or 0.0
+            self._recorder.write(Told(anatomy=anatomy))
+        elif probe.reason:
+            self._recorder.note(f"no anatomy: {probe.reason}")
+
+    def _catch_call(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """What the largest model that learns is called with, for the rehearsals."""
+        size = sum(parameter.numel() for parameter in model.parameters()) if model.training else 0
+        if size and (self._caught is None or size > self._caught[0]):
+            self._caught = (size, model, args, kwargs)
+
+    def _rehearse(self) -> None:
+        from slipstream.runner.rehearsing import rehearse
+
+        caught, self._caught = self._caught, None
+        model = caught[1:] if caught is not None else None
+        self.on_quiet()
+        self._recorder.is_muted = True
+        try:
+            told = rehearse(model, _alive(self._optimizers.optimizers), self._denormal_share, self.rehearsal_s)
+        finally:
+            self._recorder.is_muted = False
+        self._recorder.write(Told(rehearsals=told[0]))
+        for reason in told[1]:
+            self._recorder.note(reason)
+
+
+def _alive(references: list[Any]) -> list[Any]:
+    return [thing for thing in (reference() for reference in references) if thing is not None]
