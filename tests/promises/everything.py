@@ -1,5 +1,6 @@
 """A script that passes through as many seams as one can without a device. Not a test."""
 
+import io
 import sys
 
 import torch
@@ -38,6 +39,7 @@ def train():
             wrong()
         except RuntimeError as error:
             print("refused", type(error).__name__)
+    torch.save(model.state_dict(), io.BytesIO())
     print("loss", loss.item())
     return model.state_dict()
 

@@ -59,7 +59,7 @@ def input_path(session: Session, summary: Summary) -> InputPath | None:
         wait_ms=wait_ms,
         work_ms=work_ms,
         cpu_ms=cpu_ms,
-        waits=_waiting_share(session, summary, cpu_ms / work_ms if work_ms > 0 else 1.0, stacks),
+        waits=_waiting_share(session, summary, loader, cpu_ms / work_ms if work_ms > 0 else 1.0, stacks),
         busy=_busy(session, loader, walls),
         stacks=stacks,
     )
@@ -151,12 +151,15 @@ def _overlapped_ms(
     return max(floor_ms, work_ms / max(1, workers), shared_ms)
 
 
-def _waiting_share(session: Session, summary: Summary, on_cpu: float, stacks: list[StackCount]) -> float:
-    """Time off the CPU is waiting on a quiet machine. On a busy one it may be a queue for a core, and only lines that
-    were seen to wait or read are believed."""
+def _waiting_share(
+    session: Session, summary: Summary, loader: Loader, on_cpu: float, stacks: list[StackCount]
+) -> float:
+    """Time off the CPU is waiting on a quiet machine. On a busy one, or with more workers than cores, it may be a queue
+    for a core, and only lines that were seen to wait or read are believed."""
     off_cpu = 1 - min(1.0, on_cpu / granted_share(session, summary.ceilings))
     count = total(stacks)
-    if session.environment.load < 0.7 * session.environment.num_usable or count < FEWEST_SAMPLES:
+    is_busy = session.environment.load >= 0.7 * session.environment.num_usable
+    if not (is_busy or loader.num_workers > session.environment.num_usable) or count < FEWEST_SAMPLES:
         return off_cpu
     return min(off_cpu, total(stacks, lambda stack: stack.stage in ("wait", "read")) / count)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from slipstream.diagnose.bound import find_bound
 from slipstream.diagnose.ceilings import find_ceilings
 from slipstream.diagnose.outlook import seconds_of_training
@@ -9,7 +11,9 @@ from slipstream.diagnose.training import blocks_of, num_workers, training_loader
 from slipstream.diagnose.typical import TypicalStep, typical_step
 from slipstream.diagnose.validation import validation_cost
 from slipstream.diagnose.wording import count
-from slipstream.records import Block, Session, Step, Summary
+from slipstream.records import Block, Ceilings, Session, Step, Summary
+
+NOISY = 1.3
 
 
 def summarise(session: Session) -> tuple[Summary | None, list[str]]:
@@ -17,7 +21,7 @@ def summarise(session: Session) -> tuple[Summary | None, list[str]]:
     typical = typical_step(settled_steps(session), num_workers(session))
     if typical is None:
         return None, ["No step was seen, so there is nothing to say about its time."]
-    ceilings = find_ceilings(session)
+    ceilings = _believable(find_ceilings(session), typical.step_ms)
     validation = validation_cost(session, typical.step_ms, typical.phases)
     seconds_left, seconds_best = seconds_of_training(session, typical.mean_ms, ceilings, validation)
     return Summary(
@@ -37,6 +41,20 @@ def summarise(session: Session) -> tuple[Summary | None, list[str]]:
         seconds_left=seconds_left,
         seconds_best=seconds_best,
     ), [*_notes(session, typical), *ceilings.notes]
+
+
+def _believable(ceilings: Ceilings, step_ms: float) -> Ceilings:
+    """Free data cannot make a step longer: a compute ceiling above the step is the machine's noise."""
+    compute_ms = ceilings.compute_ms
+    if compute_ms is None or compute_ms <= step_ms:
+        return ceilings
+    notes = list(ceilings.notes)
+    if compute_ms > NOISY * step_ms:
+        notes.append(
+            f"With data for free the step took {compute_ms / step_ms:.1f} times as long as with real data: "
+            "the machine was too uneven to tell the compute ceiling from the step."
+        )
+    return msgspec.structs.replace(ceilings, compute_ms=step_ms, notes=notes)
 
 
 def settled_steps(session: Session) -> list[Step]:

@@ -23,6 +23,7 @@ INTERVAL_S = 0.005
 _FLUSH_S = 0.5
 # Where the interpreter looks for signals between two bytecodes; elsewhere it has just come back from a call.
 _BYTECODES = {dis.opmap[name] for name in ("JUMP_BACKWARD", "RESUME", "JUMP_ABSOLUTE", "FOR_ITER") if name in dis.opmap}
+_CONSUMERS = ("__next__", "_worker_loop")
 _MAX_DEPTH = 80
 _OUR_DEPTH = 8  # calls below a callback of ours are few
 
@@ -135,8 +136,8 @@ class Sampler:
             if frame is None:
                 break
             code = frame.f_code
-            if code.co_name == "_worker_loop" and self._recorder.role == "worker":
-                break  # below it, after a fork, lies the stack of the main process
+            if code.co_name in _CONSUMERS and phase == "input" and _is_torch_loader(code):
+                break  # who asked for the batch is not whose line builds it; after a fork, another process lies below
             if user is None and is_user_code(code.co_filename):
                 user = frame
             elif user is None and stage is None:
@@ -172,6 +173,10 @@ class Sampler:
             in_call,
             self._block(),
         )
+
+
+def _is_torch_loader(code: CodeType) -> bool:
+    return "torch/utils/data/" in code.co_filename.replace("\\", "/")
 
 
 def _is_our_own_work(leaf: FrameType) -> bool:

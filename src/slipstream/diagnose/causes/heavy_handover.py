@@ -19,6 +19,8 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     path = input_path(session, summary)
     if path is None or path.loader.num_workers == 0 or not costs_time(summary, path):
         return []
+    if path.loader.num_workers > session.environment.num_usable + 1:
+        return []  # so many processes queue for the cores that every handover looks long
     in_main, in_worker = _share_in_main(session), _share_in_workers(path)
     if max(in_main, in_worker) < LEAST_SHARE or 0 < batch_bytes(path.loader) < LARGE:
         return []  # a small batch of tensors waits for its turn, not for its copy
