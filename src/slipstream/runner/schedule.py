@@ -108,9 +108,9 @@ class Schedule:
         elapsed_s = (now - self._state_ns) / 1e9
         steps = self._steps_in_state
         if self._state == "warmup":
-            return (steps >= 3 and elapsed_s >= 1.0) or steps >= 30 or elapsed_s > 0.1 * self._seconds
+            return (steps >= 3 and elapsed_s >= 1.0) or elapsed_s > 0.1 * self._seconds
         if self._state == "watch":
-            enough = steps >= self._watch_steps()
+            enough = steps >= self._watch_steps() and (self._asked_steps > 0 or elapsed_s >= self._watch_s())
             return enough or (elapsed_s > 0.3 * self._seconds and steps >= 3)
         if self._state == "trial":
             enough = self._handed_out >= self._trial_steps() and not self._kept.credit()
@@ -142,8 +142,13 @@ class Schedule:
             return max(1, -(-self._asked_steps // _ROUNDS))
         return _clamp(int(0.2 * self._seconds * 1e9 / self._step_ns()), 5, 150)
 
+    def _watch_s(self) -> float:
+        """Steps may be so short that many of them hold few samples of the stack."""
+        return min(3.0, 0.1 * self._seconds)
+
     def _trial_steps(self) -> int:
-        return _clamp(int(0.06 * self._seconds * 1e9 / self._step_ns()), 5, 30)
+        """Long enough to be timed, short enough to leave the epoch in peace."""
+        return _clamp(int(min(1.0, 0.06 * self._seconds) * 1e9 / self._step_ns()), 5, 1000)
 
     def _step_ns(self) -> int:
         recent = sorted(self._recent_ns)

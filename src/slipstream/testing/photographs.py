@@ -41,11 +41,13 @@ def _scene(rng: np.random.Generator, width: int, height: int) -> Pixels:
 
 def _smooth(rng: np.random.Generator, size: int, width: int, height: int, *, low: float, high: float) -> Pixels:
     small = rng.uniform(low, high, (size, size, 3)).astype(np.uint8)
-    return np.asarray(Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC), np.float32).copy()
+    large = Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC)
+    return np.array(large, dtype=np.float32)
 
 
 def _grain(rng: np.random.Generator, width: int, height: int) -> Pixels:
     """Noise of a sensor and of leaves: fine and coarser, equal in all colours for the most part."""
     fine = rng.normal(0, 7, (height, width, 1))
     coarse = np.kron(rng.normal(0, 9, (height // 3 + 1, width // 3 + 1, 1)), np.ones((3, 3, 1)))[:height, :width]
-    return (fine + coarse + rng.normal(0, 2, (height, width, 3))).astype(np.float32)
+    grain: Pixels = (fine + coarse + rng.normal(0, 2, (height, width, 3))).astype(np.float32)
+    return grain
