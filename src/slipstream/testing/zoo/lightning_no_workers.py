@@ -17,20 +17,20 @@ logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 class Sounds(Dataset):
     def __init__(self):
         rng = np.random.default_rng(0)
-        self.waves = rng.standard_normal((64, 65536)).astype(np.float32)
+        self.waves = rng.standard_normal((16, 262144)).astype(np.float32)
 
     def __len__(self):
         return 2048
 
     def __getitem__(self, index):
-        spectrum = np.abs(np.fft.rfft(self.waves[index % 64].reshape(64, 1024), axis=1))
-        return np.log1p(spectrum[:, :256]).astype(np.float32), index % 10
+        spectrum = np.abs(np.fft.rfft(self.waves[index % 16].reshape(256, 1024), axis=1)).mean(axis=0)
+        return np.log1p(spectrum[:256]).astype(np.float32), index % 10
 
 
 class Classifier(lightning.LightningModule):
     def __init__(self):
         super().__init__()
-        self.net = nn.Sequential(nn.Flatten(), nn.Linear(64 * 256, 16), nn.ReLU(), nn.Linear(16, 10))
+        self.net = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
 
     def training_step(self, batch, index):
         x, y = batch
@@ -49,7 +49,7 @@ def main():
     parser.add_argument("--save")
     args = parser.parse_args()
     lightning.seed_everything(0, verbose=False)
-    loader = DataLoader(Sounds(), batch_size=16, shuffle=True)  # <- planted
+    loader = DataLoader(Sounds(), batch_size=8, shuffle=True)  # <- planted
     model = Classifier()
     trainer = lightning.Trainer(
         max_steps=args.steps,

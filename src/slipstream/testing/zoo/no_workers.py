@@ -16,22 +16,22 @@ args = parser.parse_args()
 class Sounds(Dataset):
     def __init__(self):
         rng = np.random.default_rng(0)
-        self.waves = rng.standard_normal((64, 65536)).astype(np.float32)
+        self.waves = rng.standard_normal((16, 262144)).astype(np.float32)
         self.labels = rng.integers(0, 10, 4096)
 
     def __len__(self):
         return 4096
 
     def __getitem__(self, index):
-        wave = self.waves[index % 64]
-        spectrum = np.abs(np.fft.rfft(wave.reshape(64, 1024), axis=1))
-        return np.log1p(spectrum[:, :256]).astype(np.float32), self.labels[index]
+        wave = self.waves[index % 16]
+        spectrum = np.abs(np.fft.rfft(wave.reshape(256, 1024), axis=1)).mean(axis=0)
+        return np.log1p(spectrum[:256]).astype(np.float32), self.labels[index]
 
 
 torch.manual_seed(0)
-model = nn.Sequential(nn.Flatten(), nn.Linear(64 * 256, 16), nn.ReLU(), nn.Linear(16, 10))
+model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-loader = DataLoader(Sounds(), batch_size=16, shuffle=True)  # <- planted
+loader = DataLoader(Sounds(), batch_size=8, shuffle=True)  # <- planted
 
 step = 0
 while step < args.steps:
