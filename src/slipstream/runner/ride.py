@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
@@ -72,6 +74,10 @@ class Ride:
 
     def leave(self, ending: Ending) -> None:
         """Writes what is left, and puts everything back as it was."""
+        with _undisturbed(self.settings.mode == "check"):
+            self._leave(ending)
+
+    def _leave(self, ending: Ending) -> None:
         if self._schedule is not None:
             with contextlib.suppress(Exception):
                 self._survey.break_off_dissection()
@@ -268,6 +274,19 @@ def board(settings: RideSettings) -> Ride:
     ride = Ride(settings)
     ride.board()
     return ride
+
+
+@contextlib.contextmanager
+def _undisturbed(is_wanted: bool) -> Iterator[None]:
+    """A second Ctrl-C while the session is being written would lose it; the parent ends us if we hang."""
+    if not is_wanted or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before if before is not None else signal.SIG_DFL)
 
 
 def _library_versions() -> dict[str, str]:

@@ -6,7 +6,6 @@ well where the timer is the script's or the script trains outside the main threa
 from __future__ import annotations
 
 import dis
-import signal
 import sys
 import threading
 import time
@@ -17,6 +16,7 @@ from types import CodeType, FrameType
 from slipstream.records import StackCount, Stage
 from slipstream.runner.recorder import Recorder
 from slipstream.runner.stage import expression_of, stage_of_code, stage_of_expression
+from slipstream.runner.timer import SignalTimer
 from slipstream.seams.place import OURS, is_user_code
 
 INTERVAL_S = 0.005
@@ -39,32 +39,16 @@ class Sampler:
         self._has_timer = False
         self._is_counting = False
         self._sampled = 0.0
+        self._timer = SignalTimer(INTERVAL_S, self._on_alarm)
         self._thread = threading.Thread(target=self._run, name="slipstream-sampler", daemon=True)
         self.collate_codes: set[CodeType] = set()
         self.on_flush: Callable[[], None] = lambda: None
 
     def start(self) -> None:
-        self._thread.start()
-        self._has_timer = self._arm()
-
-    def _arm(self) -> bool:
-        """Takes the process's timer, if nobody else has it."""
-        if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
-            return False
-        if self._recorder.thread != threading.main_thread().ident or not _is_free(signal.getsignal(signal.SIGALRM)):
-            return False
         self._sampled = time.monotonic()
-        signal.signal(signal.SIGALRM, self._on_alarm)
-        signal.siginterrupt(signal.SIGALRM, False)
-        signal.setitimer(signal.ITIMER_REAL, INTERVAL_S, INTERVAL_S)
-        return True
-
-    def _disarm(self) -> None:
-        if self._has_timer and signal.getsignal(signal.SIGALRM) == self._on_alarm:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        self._has_timer = False
+        in_main = self._recorder.thread == threading.main_thread().ident
+        self._has_timer = in_main and self._timer.arm()
+        self._thread.start()
 
     def _on_alarm(self, _number: int, frame: FrameType | None) -> None:
         """Alarms that came during one long call into C are one alarm now: it counts for the time that passed."""
@@ -77,15 +61,14 @@ class Sampler:
             self._sampled = now
             self._count(frame, weight)
         except Exception as fault:  # never into the script
-            self._has_timer = False
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            self._timer.disarm()
             self._recorder.note(f"the stack sampler stopped: {type(fault).__name__}: {fault}")
         finally:
             self._is_counting = False
 
     def stop(self) -> None:
         """Ends the thread and writes what is left."""
-        self._disarm()
+        self._timer.disarm()
         self._stop.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout=2.0)
@@ -112,6 +95,7 @@ class Sampler:
                 self._sample()
             if now - flushed > _FLUSH_S:
                 flushed = now
+                self._has_timer = self._has_timer and self._timer.is_heard  # else someone took the handler away
                 self.flush()
                 self.on_flush()
 
@@ -197,8 +181,3 @@ def _stage_by_phase(phase: str, is_own_bytecode: bool) -> Stage:
     if phase in ("forward", "backward", "optimizer", "evaluation"):
         return "compute"
     return "python" if is_own_bytecode else "other"
-
-
-def _is_free(handler: object) -> bool:
-    """Nobody's, or that of the sampler this process was forked from."""
-    return handler is signal.SIG_DFL or isinstance(getattr(handler, "__self__", None), Sampler)

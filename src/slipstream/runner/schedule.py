@@ -15,6 +15,7 @@ from slipstream.seams.patch import Substitute
 from slipstream.seams.stop import StopRide
 
 _ROUNDS = 2
+_BLOCK_OF_STATE: dict[str, BlockKind] = {"warmup": "warmup", "settle": "warmup", "watch": "watch"}
 
 
 class Schedule:
@@ -33,6 +34,7 @@ class Schedule:
         self._last_step_ns = 0
         self._recent_ns: list[int] = []
         self._handed_out = 0
+        self._trial_target = 0
         self._block = _open_block(0, "start", self._state_ns, self._clock.cpu_ns())
         self.is_done = False
         self.on_first_step: Callable[[], None] = lambda: None
@@ -73,7 +75,11 @@ class Schedule:
         if self._state == "trial" and not self._kept.owes(iterator) and self._is_trained(loader):
             self._drain(iterator, loader)
         if not self._kept.owes(iterator):
+            if self._block.kind == "kept" and self._state in _BLOCK_OF_STATE:
+                self._begin_block(_BLOCK_OF_STATE[self._state])
             return None
+        if self._block.kind in _BLOCK_OF_STATE.values():
+            self._begin_block("kept")  # what is still owed from a trial is not the script as it is
         token = recorder.enter("input")
         try:
             batch, samples = self._kept.hand_out(iterator)
@@ -113,8 +119,8 @@ class Schedule:
             enough = steps >= self._watch_steps() and (self._asked_steps > 0 or elapsed_s >= self._watch_s())
             return enough or (elapsed_s > 0.3 * self._seconds and steps >= 3)
         if self._state == "trial":
-            enough = self._handed_out >= self._trial_steps() and not self._kept.credit()
-            return enough or elapsed_s > 0.3 * self._seconds
+            enough = self._handed_out >= self._trial_target or elapsed_s > 0.3 * self._seconds
+            return enough and (not self._kept.credit() or elapsed_s > 0.6 * self._seconds)
         if self._state == "settle":
             return steps >= self._buffered() + 2 or elapsed_s > 0.1 * self._seconds
         return True
@@ -126,6 +132,7 @@ class Schedule:
             self._enter("watch", "watch")
         elif state == "watch" and self._recorder.pace.learnt_from:
             self._handed_out = 0
+            self._trial_target = self._trial_steps()  # as long as steps have their real length
             self._enter("trial", None)
         elif state in ("trial", "watch") and self._round < _ROUNDS:
             self._enter("settle", "warmup")
@@ -168,7 +175,7 @@ class Schedule:
         late_ns = self._clock.now_ns() + int(0.15e9 * self._seconds)
         self._begin_block("drain")
         token = self._recorder.enter("input")
-        wanted = self._trial_steps() + buffered
+        wanted = max(5, self._trial_target - self._handed_out) + buffered
         times = self._kept.drain(iterator, wanted, lambda: self._clock.now_ns() > late_ns)
         self._recorder.abandon(token)
         usable = times[buffered:] if len(times) >= buffered + 3 else []

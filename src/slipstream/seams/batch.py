@@ -34,6 +34,8 @@ def count_samples(batch: Any) -> int:
     """The leading dimension of the first tensor that has one; else the length of the first list. 0: cannot tell."""
     if isinstance(batch, torch.Tensor):
         return int(batch.shape[0]) if batch.dim() else 1
+    if type(batch) in (tuple, list) and batch and type(batch[0]) is torch.Tensor and batch[0].dim():
+        return int(batch[0].shape[0])  # by far the most common batch
     if isinstance(batch, (list, tuple)) and batch and isinstance(batch[0], (str, bytes)):
         return len(batch)
     for _, tensor in walk_tensors(batch):

@@ -136,7 +136,9 @@ def read_loader(loader: Any, ident: int, site: Site | None, framework_site: Site
     dataset, collate = loader.dataset, loader.collate_fn
     is_iterable = isinstance(dataset, torch.utils.data.IterableDataset)
     context = getattr(loader, "multiprocessing_context", None)
-    num_batches, num_samples = _length(loader), None if is_iterable else _length(dataset)
+    is_endless = not is_iterable and _length(loader.sampler) is None  # a sampler that pretends to have no end
+    num_batches = None if is_endless else _length(loader)
+    num_samples = None if is_iterable else _length(dataset)
     item = getattr(type(dataset), "__iter__" if is_iterable else "__getitem__", None)
     framework = _framework(loader, site)
     return Loader(
