@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -30,9 +31,10 @@ def rehearse(
         reasons.append(f"the model could not be copied to try remedies on it: {type(fault).__name__}: {fault}")
     tasks += [("fused", partial(fused_optimizer, optimizer)) for optimizer in optimizers if _could_fuse(optimizer)]
     done: list[Rehearsal] = []
-    for name, task in tasks:
+    deadline = time.monotonic() + seconds
+    for position, (name, task) in enumerate(tasks):
         try:
-            rehearsal = task(seconds / len(tasks))
+            rehearsal = task((deadline - time.monotonic()) / (len(tasks) - position))
         except Exception as fault:
             reasons.append(f"the rehearsal of {name} failed: {type(fault).__name__}: {fault}")
             continue

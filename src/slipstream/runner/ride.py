@@ -199,7 +199,7 @@ class Ride:
         endless = settings.mode == "watch"
         schedule = Schedule(self.recorder, 1e9 if endless else settings.seconds, settings.num_steps, endless)
         survey = Survey(self.recorder, self._modules, self._optimizers)
-        survey.rehearsal_s = 0.0 if endless else 0.15 * settings.seconds
+        survey.rehearsal_s = 0.0 if endless else max(2.0, 0.15 * settings.seconds)
         survey.on_quiet = self._stop_sampler
         schedule.on_first_step = survey.at_first_step
         schedule.on_block = survey.at_block
