@@ -18,21 +18,11 @@ class DeviceMark:
 
 
 class DeviceClock(Protocol):
-    def mark(self) -> DeviceMark | None: ...
+    def mark(self) -> DeviceMark: ...
 
     def collect(self) -> None:
         """Reads the marks that the device has passed."""
         ...
-
-
-class NoDevice:
-    """The CPU has one timeline: the host's."""
-
-    def mark(self) -> None:
-        return None
-
-    def collect(self) -> None:
-        pass
 
 
 class AcceleratorClock:
@@ -61,11 +51,11 @@ class AcceleratorClock:
                 mark.handle = None
 
 
-def make_device_clock() -> DeviceClock:
-    """The accelerator's clock where torch has an accelerator, else none. Torch must be imported already."""
+def make_device_clock() -> DeviceClock | None:
+    """The accelerator's clock where torch has an accelerator; the CPU has one timeline only, the host's."""
     import torch
 
     if torch.accelerator.is_available():
         # A bare torch.Event belongs to the current accelerator since 2.4
         return AcceleratorClock(torch.Event)
-    return NoDevice()
+    return None

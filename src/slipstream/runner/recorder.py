@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from slipstream.clock.device import DeviceClock, NoDevice
+from slipstream.clock.device import DeviceClock, DeviceMark
 from slipstream.clock.host import Clock, HostClock
 from slipstream.records import (
     Boarded,
@@ -46,7 +46,7 @@ class Recorder:
     def __init__(self, sink: Sink | None, clock: Clock | None = None) -> None:
         self._sink = sink
         self.clock: Clock = clock or HostClock()
-        self.device: DeviceClock = NoDevice()
+        self._device: DeviceClock | None = None
         self.phase = "start"
         self.thread = threading.get_ident()
         self.pace = Pace()
@@ -56,7 +56,8 @@ class Recorder:
         self.loader_of_worker: Callable[[], int] = lambda: -1
         self.on_pulse: Callable[[], None] | None = None
         self.on_step: Callable[[], None] | None = None
-        self._raw: deque[tuple[Any, ...]] = deque()
+        self._events: deque[Event] = deque()
+        self._unread: deque[tuple[Event, DeviceMark | None, DeviceMark | None]] = deque()  # with marks still to come
         self._fetches: deque[Fetch] = deque()
         self._memory: deque[Memory] = deque()
         self._places: dict[Site, int] = {}
@@ -66,35 +67,36 @@ class Recorder:
         self._is_evaluating = False
         self.subjects: dict[tuple[type, int], Loader | Model | Optimizer] = {}
 
+    def follow_device(self, device: DeviceClock) -> None:
+        """From now on every event has times of the device's own as well."""
+        self._device = device
+
     # --- what seams call ------------------------------------------------------------------------------------------
 
-    def enter(self, phase: str, count_cpu: bool = False) -> Token | None:
+    def enter(self, phase: str) -> Token | None:
         if self.is_muted:
             return None
         if threading.get_ident() != self.thread:
             if phase not in ("backward", "optimizer"):
                 return None
             self.thread = threading.get_ident()  # the script trains in this thread
-        token = Token(
-            self.phase,
-            self.clock.now_ns(),
-            self.clock.cpu_ns() if count_cpu and self._sink is not None else 0,
-            self.device.mark(),
-        )
+        before = self.phase
         self.phase = phase
-        return token
+        return Token(before, self.clock.now_ns(), None if self._device is None else self._device.mark())
 
     def leave(self, token: Token | None, kind: EventKind, ident: int, **facts: Any) -> None:
         if token is None:
             return
-        self.phase = "other" if token.phase == "start" else token.phase
+        before, start_ns, mark = token
+        self.phase = "other" if before == "start" else before
         if self._sink is not None:
-            end_ns = self.clock.now_ns()
-            if token.cpu_ns:
-                facts["cpu_ns"] = self.clock.cpu_ns() - token.cpu_ns
-            mark = self.device.mark() if kind in _MARKED else None
-            self._raw.append((kind, ident, token.start_ns, end_ns, facts, token.mark, mark))
-        self._watch_mode(kind, ident, facts)
+            event = Event(kind, ident, start_ns, self.clock.now_ns(), **facts)
+            if self._device is None:
+                self._events.append(event)
+            else:
+                self._unread.append((event, mark, self._device.mark() if kind in _MARKED else None))
+        if kind == "forward" or kind == "backward":
+            self._watch_mode(kind, ident, facts)
         if self.pace.see(kind, ident, facts.get("samples", 0)) and self.on_step is not None:
             self.on_step()
 
@@ -164,7 +166,8 @@ class Recorder:
 
     def forget(self) -> None:
         """In a forked child: what the parent had not yet written is the parent's to write."""
-        self._raw.clear()
+        self._events.clear()
+        self._unread.clear()
         self._fetches.clear()
         self._memory.clear()
         self._writing = threading.Lock()
@@ -179,7 +182,8 @@ class Recorder:
 
     def flush(self, stacks: list[StackCount] | None = None, is_last: bool = False) -> None:
         """Writes what has gathered. Events whose device times are still to come wait for the next flush."""
-        self.device.collect()
+        if self._device is not None:
+            self._device.collect()
         seen = Seen(self._drain_events(is_last), _drain(self._fetches), stacks or [], _drain(self._memory))
         if seen.events or seen.fetches or seen.stacks or seen.memory:
             self.write(seen)
@@ -189,13 +193,12 @@ class Recorder:
             self._sink.close()
 
     def _drain_events(self, is_last: bool) -> list[Event]:
-        events = []
-        while self._raw:
-            kind, ident, start_ns, end_ns, facts, first, last = self._raw[0]
+        events: list[Event] = _drain(self._events)
+        while self._unread:
+            event, first, last = self._unread[0]
             if last is not None and last.at_ms is None and not is_last:
                 break
-            self._raw.popleft()
-            event = Event(kind, ident, start_ns, end_ns, **facts)
+            self._unread.popleft()
             if first is not None and last is not None:
                 event = msgspec.structs.replace(event, device_start_ms=first.at_ms, device_end_ms=last.at_ms)
             events.append(event)

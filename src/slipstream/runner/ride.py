@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from slipstream.runner.sampler import Sampler
     from slipstream.runner.schedule import Schedule
     from slipstream.runner.survey import Survey
+    from slipstream.runner.tally import Tally
     from slipstream.seams.patch import Patches
 
 _SEARCHES = (16, 64, 256, 1024)  # steps after which the outermost modules are looked for again, for one step
@@ -43,6 +44,7 @@ class Ride:
         self.settings = settings
         self._sink: Sink | None = self._make_sink()
         self.recorder = Recorder(self._sink)
+        self._tally: Tally | None = None
         self.arrivals = Arrivals()
         self.patches: Patches | None = None
         self._schedule: Schedule | None = None
@@ -96,20 +98,34 @@ class Ride:
         self.recorder.close()
 
     def summary_line(self) -> str:
-        pace = self.recorder.pace
         seconds = (self.recorder.clock.now_ns() - self._start_ns) / 1e9
-        if not pace.num_steps:
-            return f"slipstream: {seconds:.1f} s; no module was called, so there was no step to count"
-        rate = f", {pace.samples / seconds:,.0f} samples/s" if pace.samples else ""
-        return f"slipstream: {pace.num_steps:,} steps in {seconds:.1f} s ({pace.num_steps / seconds:.1f} steps/s{rate})"
+        steps = self._tally.num_steps if self._tally is not None else 0
+        if self._tally is None or not steps:
+            return f"slipstream: {seconds:.1f} s; no update and no batch was seen, so there was no step to count"
+        samples = self._tally.count_samples()
+        rate = f", {samples / seconds:,.0f} samples/s" if samples else ""
+        return f"slipstream: {steps:,} steps in {seconds:.1f} s ({steps / seconds:.1f} steps/s{rate})"
 
     # --- arrivals --------------------------------------------------------------------------------------------------
 
     def _on_torch(self, module: ModuleType) -> None:
         try:
-            self._install(module)
+            if self.settings.mode == "run":
+                self._install_tally(module)
+            else:
+                self._install(module)
         except Exception as fault:  # a torch we do not know: the script goes on without us
             self.complain("seams", fault)
+
+    def _install_tally(self, torch: Any) -> None:
+        from slipstream.runner.tally import Tally
+        from slipstream.seams.patch import Patches
+
+        self.patches = Patches(self.complain, torch.compiler.is_compiling)
+        early = Patches(self.complain, torch.compiler.is_compiling)
+        self.patches.on_close(early.close)
+        self._tally = Tally()
+        self._tally.install(self.patches, early)
 
     def _install(self, torch: Any) -> None:
         from slipstream.seams.loader import FetchSeam, LoaderSeam
@@ -132,11 +148,10 @@ class Ride:
         self._optimizers.install(patches)
         SchedulerSeam(recorder).install(patches)
         recorder.on_step = self._on_step
-        if self.settings.mode != "run":
-            self._start_schedule()
-            self._survey.install(patches)
-            FetchSeam(self).install(patches)
-            SavingSeam(recorder).install(patches, torch, "save")
+        self._start_schedule()
+        self._survey.install(patches)
+        FetchSeam(self).install(patches)
+        SavingSeam(recorder).install(patches, torch, "save")
 
     def _on_safetensors(self, module: ModuleType) -> None:
         from slipstream.seams.saving import SavingSeam
@@ -151,7 +166,7 @@ class Ride:
         def after(token: Any, args: Any, kwargs: Any, result: Any) -> None:
             self._loader.framework_site = current_site()
 
-        if self.patches is not None:
+        if self.patches is not None and self.settings.mode != "run":
             arguments = vars(module)["TrainingArguments"]
             self.patches.around(arguments, "__init__", "transformers.arguments", lambda args, kwargs: None, after)
 
@@ -180,14 +195,16 @@ class Ride:
     def _look_at_device(self) -> None:
         """The transfer seam and the device's clock, once a model turns out to live on an accelerator."""
         devices = {s.device.split(":")[0] for s in self.recorder.subjects.values() if isinstance(s, Model)}
-        if self._has_device or self.settings.mode == "run" or not devices - {"", "cpu", "meta"}:
+        if self._has_device or not devices - {"", "cpu", "meta"}:
             return
         from slipstream.clock.device import make_device_clock
         from slipstream.seams.transfer import SyncSeam, TransferSeam
 
         self._has_device = True
         assert self.patches is not None
-        self.recorder.device = make_device_clock()
+        device = make_device_clock()
+        if device is not None:
+            self.recorder.follow_device(device)
         TransferSeam(self.recorder).install(self.patches)
         SyncSeam(self.recorder).install(self.patches)
 

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from slipstream.runner.anatomy import Probe
 
 
+_GAUGE_NS = 50_000_000  # between two readings of the memory in use
+
+
 class Survey:
     def __init__(self, recorder: Recorder, modules: ModuleSeam, optimizers: OptimizerSeam) -> None:
         self._recorder = recorder
@@ -32,6 +35,7 @@ class Survey:
         self._caught: tuple[int, Any, tuple[Any, ...], dict[str, Any]] | None = None
         self._threads_site: Site | None = None
         self._denormal_share = 0.0
+        self._gauged_ns = 0
         self.rehearsal_s = 0.0
         self.on_quiet: Callable[[], None] = lambda: None  # before anything is timed that must not be disturbed
 
@@ -53,7 +57,10 @@ class Survey:
 
     def at_step(self) -> None:
         recorder = self._recorder
-        recorder.remember(self._gauge.read(recorder.pace.num_steps, recorder.clock.now_ns()))
+        now_ns = recorder.clock.now_ns()
+        if now_ns - self._gauged_ns > _GAUGE_NS:
+            self._gauged_ns = now_ns
+            recorder.remember(self._gauge.read(recorder.pace.num_steps, now_ns))
 
     def at_block(self) -> None:
         self._spare("the tensors alive", self._count_tensors)

@@ -13,7 +13,6 @@ class Token(NamedTuple):
 
     phase: str  # to be restored
     start_ns: int
-    cpu_ns: int
     mark: DeviceMark | None
 
 
@@ -21,7 +20,7 @@ class Listener(Protocol):
     is_muted: bool  # nothing is to be recorded: torch is used by us
     phase: str  # the phase that the script's thread is in now; the stack sampler reads it
 
-    def enter(self, phase: str, count_cpu: bool = False) -> Token | None:
+    def enter(self, phase: str) -> Token | None:
         """None: not the script's own thread; nothing will be recorded."""
         ...
 

@@ -82,7 +82,7 @@ class LoaderSeam:
             substitute = self._supply(args[0], self._idents.get(args[0], -1))
             if substitute is not None:
                 return substitute
-        return listener.enter("input", True)
+        return listener.enter("input")
 
     def _after_next(self, token: Token | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         if token is None:

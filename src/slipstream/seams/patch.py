@@ -59,20 +59,28 @@ class Patches:
         owner: Any,
         name: str,
         seam: str,
-        before: Before,
+        before: Before | None,
         after: After,
         abandon: Abandon | None = None,
     ) -> None:
-        """Stands around `owner.name`. `abandon` is told the token when the original raised."""
+        """Stands around `owner.name`. `abandon` is told the token when the original raised. Without `before` there is
+        no token and nothing to abandon."""
         passage = self.passage(getattr(owner, name), seam, before, after, abandon)
         self.replace(owner, name, passage.function)
         self._undo.callback(passage.retire)
 
     def passage(
-        self, original: Callable[..., Any], seam: str, before: Before, after: After, abandon: Abandon | None = None
+        self,
+        original: Callable[..., Any],
+        seam: str,
+        before: Before | None,
+        after: After,
+        abandon: Abandon | None = None,
     ) -> Passage:
         """A passage that its maker puts in place and takes away."""
-        before, after = self._register((f"{seam}.before", before), (f"{seam}.after", after))
+        (after,) = self._register((f"{seam}.after", after))
+        if before is not None:
+            (before,) = self._register((f"{seam}.before", before))
         if abandon is not None:
             (abandon,) = self._register((f"{seam}.abandon", abandon))
         return Passage(original, before, after, abandon, seam, self._complain, self._is_compiling)
@@ -111,7 +119,7 @@ class Passage:
     def __init__(
         self,
         original: Callable[..., Any],
-        before: Before,
+        before: Before | None,
         after: After,
         abandon: Abandon | None,
         seam: str,
@@ -121,6 +129,20 @@ class Passage:
         self._in_service = True
         self._seam = seam
         self._complain = complain
+
+        @functools.wraps(original)
+        def after_only(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            if self._in_service and not is_compiling():
+                try:
+                    after(None, args, kwargs, result)
+                except Exception as fault:
+                    self._step_aside(fault)
+            return result
+
+        if before is None:
+            self.function: Any = after_only
+            return
 
         @functools.wraps(original)
         def passing(*args: Any, **kwargs: Any) -> Any:
@@ -148,7 +170,7 @@ class Passage:
                 self._step_aside(fault)
             return result
 
-        self.function: Any = passing
+        self.function = passing
 
     def retire(self) -> None:
         self._in_service = False

@@ -1,0 +1,60 @@
+"""What `run` keeps count of: steps and samples, and nothing else. One look at each batch, one at each update; the other
+seams are not there at all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from slipstream.seams.batch import count_samples
+from slipstream.seams.patch import Patches
+
+
+class Tally:
+    def __init__(self) -> None:
+        self.samples = 0
+        self._updates: Counter[int] = Counter()  # by optimizer
+        self._num_backwards = 0
+        self._num_batches = 0
+        self._iterator = 0
+        self._pending = 0  # samples of the loader that was asked last, not yet learnt from
+
+    def install(self, patches: Patches, early: Patches) -> None:
+        """`early` holds what is only needed by scripts that never step an optimizer; it goes with the first update."""
+        patches.around(_BaseDataLoaderIter, "__next__", "tally.batch", None, self._after_batch)
+        hook = patches.guard("tally.update", self._after_update)
+        patches.on_close(register_optimizer_step_post_hook(hook).remove)
+        early.around(torch.autograd, "backward", "tally.backward", None, self._after_backward)
+        self._early: Patches | None = early
+
+    @property
+    def num_steps(self) -> int:
+        """Updates of the optimizer that steps most rarely; without one, backward passes; without those, batches."""
+        return min(self._updates.values()) if self._updates else self._num_backwards or self._num_batches
+
+    def count_samples(self) -> int:
+        return self.samples if self._updates else self.samples + self._pending
+
+    def _after_batch(self, token: None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        iterator = id(args[0])
+        if iterator != self._iterator:  # another loader, validation perhaps: learnt from only if an update follows
+            self._iterator = iterator
+            if self._updates or self._num_backwards:
+                self._pending = 0
+        self._pending += count_samples(result)
+        self._num_batches += 1
+
+    def _after_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._updates[id(optimizer)] += 1
+        self.samples += self._pending
+        self._pending = 0
+        if self._early is not None:
+            self._early.close()
+            self._early = None
+
+    def _after_backward(self, token: None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        self._num_backwards += 1
