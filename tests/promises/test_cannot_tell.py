@@ -19,7 +19,7 @@ Outcome = tuple[int, str, str, bytes]
 
 
 def begin(prefix: list[str], case: Case, folder: Path) -> subprocess.Popen[str]:
-    length = "2" if case.length_option == "--epochs" else "20"
+    length = "2" if case.length_option == "--epochs" else "8"
     command = [*prefix, str(case.file), case.length_option, length, "--save", "weights.pt"]
     folder.mkdir()
     return start(command, folder, OMP_NUM_THREADS="1")  # two run side by side

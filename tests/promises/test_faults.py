@@ -76,15 +76,16 @@ def test_training_survives_a_broken_callback(
 
 
 def test_every_kind_of_callback_is_reached() -> None:
-    seams = {name.rpartition(".")[0] for name in reached()["run"]}
-    assert {"loader.init", "loader.next", "module.call", "optimizer.init", "optimizer.step"} <= seams
+    in_run, in_watch = ({name.rpartition(".")[0] for name in names} for names in reached().values())
+    assert {"tally.batch", "tally.backward", "tally"} <= in_run
+    assert {"loader.init", "loader.next", "module.call", "optimizer.init", "optimizer.step"} <= in_watch
 
 
 def test_run_survives_from_end_to_end(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "slipstream.testing.faults", "module.call.before", str(SCRIPT), "weights.pt"]
+    command = [sys.executable, "-m", "slipstream.testing.faults", "tally.update", str(SCRIPT), "weights.pt"]
     process = start(command, tmp_path)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert "loss" in out
     assert (tmp_path / "weights.pt").exists()
-    assert sum("planted in module.call.before" in line for line in err.splitlines()) == 1
+    assert sum("planted in tally.update" in line for line in err.splitlines()) == 1

@@ -58,8 +58,8 @@ def test_closure_is_one_step(check: Check, tmp_path: Path) -> None:
     _, session = ride(check, "odd_closure", tmp_path, "--steps", "1000", seconds=4)
     steps = middle(session)
     assert mostly([step.num_updates for step in steps]) == 1
-    assert mostly([step.num_forwards for step in steps]) > 1
-    assert mostly([step.num_forwards for step in steps]) == mostly([step.num_backwards for step in steps])
+    assert max(step.num_forwards for step in steps) > 1  # fewer and fewer as it converges
+    assert all(step.num_forwards == step.num_backwards for step in steps)
 
 
 def test_weights_updated_by_hand(check: Check, tmp_path: Path) -> None:

@@ -144,13 +144,13 @@ class Ride:
         self._loader.on_new_loader = self._search_again
         BackwardSeam(recorder).install(patches)
         self._optimizers = OptimizerSeam(recorder)
-        self._optimizers.on_new_optimizer = self._search_again
+        self._optimizers.on_new_optimizer = self._on_new_optimizer
         self._optimizers.install(patches)
         SchedulerSeam(recorder).install(patches)
         recorder.on_step = self._on_step
         self._start_schedule()
         self._survey.install(patches)
-        FetchSeam(self).install(patches)
+        FetchSeam(recorder, self).install(patches)
         SavingSeam(recorder).install(patches, torch, "save")
 
     def _on_safetensors(self, module: ModuleType) -> None:
@@ -184,6 +184,10 @@ class Ride:
         if self._schedule is not None:
             self._schedule.on_step()
             self._survey.at_step()
+
+    def _on_new_optimizer(self) -> None:
+        self._modules.is_pulse = False
+        self._search_again()
 
     def _search_again(self) -> None:
         self._steps_since_search = 0
@@ -233,8 +237,8 @@ class Ride:
         assert self._schedule is not None
         if self._sampler is None:
             self._start_sampler()
-        if self.recorder.thread == threading.get_ident():
-            self._schedule.on_pulse()
+        self.recorder.on_pulse = self._schedule.on_pulse
+        self._schedule.on_pulse()
 
     def _start_sampler(self) -> None:
         from slipstream.runner.sampler import Sampler
@@ -252,12 +256,6 @@ class Ride:
             self._sampler.stop()
 
     # --- loader workers: they inherit the seams and become listeners of their own ------------------------------------
-
-    def begin_fetch(self) -> tuple[int, int]:
-        return self.recorder.begin_fetch()
-
-    def end_fetch(self, token: tuple[int, int], num_samples: int) -> None:
-        self.recorder.end_fetch(token, num_samples)
 
     def become_worker(self, worker: int) -> None:
         self.recorder.forget()

@@ -3,6 +3,7 @@ step, stop. Says when a block ends; the recorder and the seams do the rest."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -59,14 +60,14 @@ class Schedule:
             self._first_ns = now
             self.on_first_step()
             self._enter("warmup", "warmup")
+        elif now - self._first_ns > 1.5e9 * self._seconds:
+            self.finish()
         elif not (self._watch_only and self._state == "watch") and self._is_over(now):
             self._advance()
 
     def on_pulse(self) -> None:
         """A place where the script can be stopped."""
-        if self.is_done or (self._first_ns and self._clock.now_ns() - self._first_ns > 1.5e9 * self._seconds):
-            if not self.is_done:
-                self.finish()
+        if self.is_done and threading.get_ident() == self._recorder.thread:
             raise StopRide
 
     def supply(self, iterator: Any, loader: int) -> Substitute | None:

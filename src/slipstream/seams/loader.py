@@ -35,6 +35,8 @@ class LoaderSeam:
         self._dataset_sites: dict[int, Site] = {}
         self._idents: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # loaders and iterators
         self._facts: dict[int, Loader] = {}
+        self._learnt: set[int] = set()
+        self._last = (0, -1)  # the iterator made last, and its loader
         self.collate_codes: set[CodeType] = set()  # functions that build batches, for the stack sampler
         self.current = -1  # the loader that was iterated last; forked workers inherit it
         self.framework_site: Site | None = None  # where a framework was told how to build loaders
@@ -71,6 +73,7 @@ class LoaderSeam:
     def _after_iter(self, token: Token | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         ident = self._idents[args[0]]
         self._idents[result] = ident
+        self._last = (id(result), ident)
         self._listener.leave(token, "iterator", ident)
 
     def _before_next(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -79,7 +82,7 @@ class LoaderSeam:
             return None
         listener.pulse()
         if self._supply is not None:
-            substitute = self._supply(args[0], self._idents.get(args[0], -1))
+            substitute = self._supply(args[0], self._ident_of(args[0]))
             if substitute is not None:
                 return substitute
         return listener.enter("input")
@@ -87,10 +90,9 @@ class LoaderSeam:
     def _after_next(self, token: Token | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         if token is None:
             return
-        ident = self._idents.get(args[0], -1)
-        facts = self._facts.get(ident)
-        if facts is not None and not facts.tensor_facts:
-            self._learn_batch(ident, facts, result)
+        ident = self._ident_of(args[0])
+        if ident not in self._learnt:
+            self._learn_batch(ident, self._facts.get(ident), result)
         self._listener.leave(token, "input", ident, samples=count_samples(result), num_bytes=self._num_bytes)
 
     def _abandon_next(self, token: Token | None) -> None:
@@ -98,7 +100,14 @@ class LoaderSeam:
 
     _num_bytes = 0
 
-    def _learn_batch(self, ident: int, facts: Loader, batch: Any) -> None:
+    def _ident_of(self, iterator: Any) -> int:
+        last, ident = self._last
+        return ident if last == id(iterator) else self._idents.get(iterator, -1)
+
+    def _learn_batch(self, ident: int, facts: Loader | None, batch: Any) -> None:
+        self._learnt.add(ident)
+        if facts is None:
+            return
         self._num_bytes = count_bytes(batch)
         tensors = describe_tensors(batch, self._look_for_bytes)
         if tensors:
@@ -193,8 +202,9 @@ def _framework(loader: Any, site: Site | None) -> str:
 class FetchSeam:
     """Batches as they are built by the dataset: in this process, or in a loader's worker."""
 
-    def __init__(self, listener: FetchListener) -> None:
+    def __init__(self, listener: FetchListener, worker_listener: WorkerListener) -> None:
         self._listener = listener
+        self._worker_listener = worker_listener
 
     def install(self, patches: Patches) -> None:
         for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
@@ -210,18 +220,20 @@ class FetchSeam:
         self._listener.end_fetch(token, len(index) if isinstance(index, (list, tuple)) else 1)
 
     def _before_worker(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._listener.become_worker(args[10] if len(args) > 10 else -1)
+        self._worker_listener.become_worker(args[10] if len(args) > 10 else -1)
 
     def _after_worker(self, token: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        self._listener.retire_worker()
+        self._worker_listener.retire_worker()
 
 
 class FetchListener(Protocol):
-    """What FetchSeam needs; see runner.recorder."""
-
     def begin_fetch(self) -> tuple[int, int]: ...
 
     def end_fetch(self, token: tuple[int, int], num_samples: int) -> None: ...
+
+
+class WorkerListener(Protocol):
+    """Told when this process turns out to be a loader's worker."""
 
     def become_worker(self, worker: int) -> None: ...
 

@@ -33,6 +33,7 @@ class ModuleSeam:
         self._hooked: weakref.WeakKeyDictionary[torch.nn.Module, Any] = weakref.WeakKeyDictionary()
         self._is_compiling = False
         self._found: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # outermost, since the last compile
+        self.is_pulse = True  # where no optimizer steps, calls are the place to stop the script
         self.on_call: Callable[[Any, tuple[Any, ...], dict[str, Any]], None] | None = None
         self.models: list[weakref.ref[torch.nn.Module]] = []
 
@@ -132,7 +133,8 @@ class ModuleSeam:
     def _before_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Token | None:
         if self._listener.phase == "input":
             return None
-        self._listener.pulse()
+        if self.is_pulse:
+            self._listener.pulse()
         return self._listener.enter("forward")
 
     def _leave_forward(

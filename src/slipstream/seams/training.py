@@ -41,7 +41,8 @@ class OptimizerSeam:
         self._counter = itertools.count()
         self._idents: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._sites: weakref.WeakKeyDictionary[Any, Site | None] = weakref.WeakKeyDictionary()
-        self._open: list[tuple[Any, Token | None]] = []
+        self._open: dict[int, Token | None] = {}
+        self._last = (0, -1)  # the optimizer met last, and its ident
         self.optimizers: list[weakref.ref[Any]] = []
         self.on_new_optimizer: Callable[[], None] = lambda: None
 
@@ -57,21 +58,20 @@ class OptimizerSeam:
 
     def _after_init(self, site: Site | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         self._sites[args[0]] = site
+        self._last = (0, -1)  # a new object may have an old one's address
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._open = [entry for entry in self._open if entry[0] is not optimizer]  # one that ended in an exception
-        self._open.append((optimizer, self._listener.enter("optimizer")))
+        self._open[id(optimizer)] = self._listener.enter("optimizer")
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        while self._open:
-            entered, token = self._open.pop()
-            if entered is optimizer:
-                if token is not None:
-                    self._listener.leave(token, "optimizer", self._meet(optimizer))
-                    self._listener.pulse()
-                return
+        token = self._open.pop(id(optimizer), None)
+        if token is not None:
+            self._listener.leave(token, "optimizer", self._meet(optimizer))
+            self._listener.pulse()
 
     def _meet(self, optimizer: Any) -> int:
+        if self._last[0] == id(optimizer):
+            return self._last[1]
         ident = self._idents.get(optimizer)
         if ident is None:
             ident = self._idents[optimizer] = next(self._counter)
@@ -80,6 +80,7 @@ class OptimizerSeam:
             self._listener.meet(read_optimizer(optimizer, ident, site))
             self.optimizers.append(weakref.ref(optimizer))
             self.on_new_optimizer()
+        self._last = (id(optimizer), ident)
         return ident
 
 

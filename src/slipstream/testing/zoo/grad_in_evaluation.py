@@ -19,8 +19,8 @@ def validate(model, loader):
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.inside = nn.Linear(64, 512)
-        self.head = nn.Linear(512, 10)
+        self.inside = nn.Linear(64, 1024)
+        self.head = nn.Linear(1024, 10)
 
     def forward(self, x):
         h = self.inside(x)
@@ -37,7 +37,7 @@ def main():
     torch.manual_seed(0)
     train = TensorDataset(torch.randn(2048, 64), torch.randint(0, 10, (2048,)))
     held_out = TensorDataset(torch.randn(2048, 64), torch.randint(0, 10, (2048,)))
-    train_loader = DataLoader(train, batch_size=128, shuffle=True)
+    train_loader = DataLoader(train, batch_size=64, shuffle=True)
     held_out_loader = DataLoader(held_out, batch_size=1024)
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
