@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from slipstream.runner.anatomy import Probe
 
 
+_COUNT_NS = 1_000_000_000
 _GAUGE_NS = 50_000_000  # between two readings of the memory in use
 
 
@@ -36,6 +37,7 @@ class Survey:
         self._threads_site: Site | None = None
         self._denormal_share = 0.0
         self._gauged_ns = 0
+        self._counted_ns = 0
         self.rehearsal_s = 0.0
         self.on_quiet: Callable[[], None] = lambda: None  # before anything is timed that must not be disturbed
 
@@ -63,6 +65,10 @@ class Survey:
             recorder.remember(self._gauge.read(recorder.pace.num_steps, now_ns))
 
     def at_block(self) -> None:
+        now_ns = self._recorder.clock.now_ns()
+        if now_ns - self._counted_ns < _COUNT_NS:
+            return  # a walk over every object takes a while
+        self._counted_ns = now_ns
         self._spare("the tensors alive", self._count_tensors)
 
     def at_end(self) -> None:

@@ -212,10 +212,12 @@ class FetchSeam:
         # functools.wraps keeps the name under which spawned workers look this function up
         patches.around(worker, "_worker_loop", "loader.worker", self._before_worker, self._after_worker)
 
-    def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
+    def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int] | None:
         return self._listener.begin_fetch()
 
-    def _after(self, token: tuple[int, int], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _after(self, token: tuple[int, int] | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        if token is None:
+            return
         index = args[1]
         self._listener.end_fetch(token, len(index) if isinstance(index, (list, tuple)) else 1)
 
@@ -227,7 +229,9 @@ class FetchSeam:
 
 
 class FetchListener(Protocol):
-    def begin_fetch(self) -> tuple[int, int]: ...
+    def begin_fetch(self) -> tuple[int, int] | None:
+        """None: this one is not timed."""
+        ...
 
     def end_fetch(self, token: tuple[int, int], num_samples: int) -> None: ...
 

@@ -143,13 +143,14 @@ class ModuleSeam:
         if self.on_call is not None:
             self.on_call(module, args, kwargs)
         listener = self._listener
-        facts = {"samples": count_samples(args if args else kwargs), "grad": torch.is_grad_enabled()}
+        samples = 0 if listener.counts_samples else count_samples(args if args else kwargs)
+        grad = torch.is_grad_enabled()
         if module.training:
-            listener.leave(token, "forward", ident, training=True, **facts)
+            listener.leave(token, "forward", ident, samples, 0, grad, True)
         else:  # evaluation: rare enough to ask for the line every time
             site, caller = current_sites()
-            where = {"site": listener.place(site), "caller": listener.place(caller)}
-            listener.leave(token, "forward", ident, training=False, **where, **facts)
+            where = listener.place(site), listener.place(caller)
+            listener.leave(token, "forward", ident, samples, grad=grad, site=where[0], caller=where[1])
 
     # --- compile: we stand aside while it looks at the module, and above what it makes -------------------------------
 
