@@ -33,7 +33,7 @@ def test_a_session_with_every_step(num_workers: int) -> None:
     assert all(step.samples == 20 for step in session.steps)
     assert session.ending.reason == "finished"
     assert session.summary is not None and session.summary.ceilings.compute_ms is None
-    assert len(session.fetches) == 40
+    assert len(session.fetches) == (40 if num_workers else 5)  # in the main process one in eight is timed
     assert "samples/s" in str(ride)
     assert "<" in (ride._repr_html_() or "")
 

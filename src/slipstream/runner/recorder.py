@@ -58,9 +58,8 @@ class Recorder:
         self.on_pulse: Callable[[], None] | None = None
         self.on_step: Callable[[], None] | None = None
         self._events: deque[tuple[Any, ...]] = deque()
-        self._unread: deque[tuple[tuple[Any, ...], DeviceMark | None, DeviceMark | None]] = (
-            deque()
-        )  # with marks still to come
+        # events whose marks the device has still to pass
+        self._unread: deque[tuple[tuple[Any, ...], DeviceMark | None, DeviceMark | None]] = deque()
         self._fetches: deque[Fetch] = deque()
         self._memory: deque[Memory] = deque()
         self._places: dict[Site, int] = {}
@@ -109,23 +108,8 @@ class Recorder:
         self.phase = "other" if before == "start" else before
         if self._sink is not None:
             # An Event as it lies on the wire: making the struct itself here would cost every step a few microseconds
-            now_ns = self.clock.now_ns()
-            event = (
-                kind,
-                ident,
-                start_ns,
-                now_ns,
-                samples,
-                num_bytes,
-                0,
-                grad,
-                training,
-                pinned,
-                blocking,
-                site,
-                caller,
-                kept,
-            )
+            times = (start_ns, self.clock.now_ns())
+            event = (kind, ident, *times, samples, num_bytes, 0, grad, training, pinned, blocking, site, caller, kept)
             if self._device is None:
                 self._events.append(event)
             else:
