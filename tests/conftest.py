@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Started in the background by a shell: children would ignore the Ctrl-C that tests send them.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _patched_places() -> dict[str, Any]:

@@ -47,7 +47,7 @@ def mostly(values: list[Any]) -> Any:
 
 
 def test_critic_with_gradient_penalty(check: Check, tmp_path: Path) -> None:
-    _, session = ride(check, "odd_critic", tmp_path, "--steps", "1000", seconds=4)
+    _, session = ride(check, "odd_critic", tmp_path, "--steps", "1000", seconds=3)
     steps = middle(session)
     assert len(session.optimizers) == 2 and len(session.models) >= 2
     assert mostly([step.samples for step in steps]) in (32, 160)  # a step of the critic, or a whole cycle of five
@@ -55,7 +55,7 @@ def test_critic_with_gradient_penalty(check: Check, tmp_path: Path) -> None:
 
 
 def test_closure_is_one_step(check: Check, tmp_path: Path) -> None:
-    _, session = ride(check, "odd_closure", tmp_path, "--steps", "1000", seconds=4)
+    _, session = ride(check, "odd_closure", tmp_path, "--steps", "1000", seconds=3)
     steps = middle(session)
     assert mostly([step.num_updates for step in steps]) == 1
     assert max(step.num_forwards for step in steps) > 1  # fewer and fewer as it converges
@@ -63,7 +63,7 @@ def test_closure_is_one_step(check: Check, tmp_path: Path) -> None:
 
 
 def test_weights_updated_by_hand(check: Check, tmp_path: Path) -> None:
-    checked, session = ride(check, "odd_by_hand", tmp_path, "--steps", "3000", seconds=4)
+    checked, session = ride(check, "odd_by_hand", tmp_path, "--steps", "3000", seconds=3)
     steps = middle(session)
     assert mostly([(step.samples, step.num_forwards, step.num_backwards) for step in steps]) == (32, 1, 1)
     assert not session.optimizers and not checked["is_inference"]
@@ -77,20 +77,20 @@ def test_accumulation_that_changes(check: Check, tmp_path: Path) -> None:
 
 
 def test_sampler_without_end(check: Check, tmp_path: Path) -> None:
-    checked, session = ride(check, "odd_endless_sampler", tmp_path, "--steps", "3000", seconds=4)
+    checked, session = ride(check, "odd_endless_sampler", tmp_path, "--steps", "3000", seconds=3)
     assert mostly([step.samples for step in middle(session)]) == 32
     assert session.loaders[0].num_batches is None
     assert checked["outlook"] is None or (checked["outlook"]["seconds"] or 0) < 1e7
 
 
 def test_loader_that_keeps_its_iterator(check: Check, tmp_path: Path) -> None:
-    _, session = ride(check, "odd_own_iterator", tmp_path, "--epochs", "400", seconds=4)
+    _, session = ride(check, "odd_own_iterator", tmp_path, "--epochs", "400", seconds=3)
     assert mostly([(step.samples, step.num_batches) for step in middle(session)]) == (32, 1)
     assert session.loaders[0].class_name == "InfiniteDataLoader"
 
 
 def test_iterable_dataset(check: Check, tmp_path: Path) -> None:
-    _, session = ride(check, "odd_iterable", tmp_path, "--steps", "2000", seconds=4)
+    _, session = ride(check, "odd_iterable", tmp_path, "--steps", "2000", seconds=3)
     assert mostly([(step.samples, step.num_batches) for step in middle(session)]) == (32, 1)
     assert session.loaders[0].is_iterable and session.loaders[0].num_batches is None
 
@@ -111,12 +111,12 @@ def test_fit_test_and_predict(check: Check, tmp_path: Path) -> None:
 
 
 def test_training_in_a_spawned_child(check: Check, tmp_path: Path) -> None:
-    _, session = ride(check, "odd_spawned", tmp_path, "--steps", "3000", seconds=4)
+    _, session = ride(check, "odd_spawned", tmp_path, "--steps", "3000", seconds=3)
     assert mostly([step.samples for step in middle(session)]) == 32
 
 
 def test_executed_settings(check: Check, tmp_path: Path) -> None:
-    _, session = ride(check, "odd_executed_settings", tmp_path, "--steps", "3000", seconds=4)
+    _, session = ride(check, "odd_executed_settings", tmp_path, "--steps", "3000", seconds=3)
     steps = middle(session)
     assert mostly([(step.num_batches, step.num_forwards, step.num_updates) for step in steps]) == (0, 1, 1)
     assert mostly([step.samples for step in steps]) == 16
@@ -130,7 +130,7 @@ def test_compiled_stays_one_graph(name: str, check: Check, tmp_path: Path) -> No
 
 
 def test_inference_alone(check: Check, tmp_path: Path) -> None:
-    checked, session = ride(check, "odd_inference", tmp_path, "--steps", "1000", seconds=4)
+    checked, session = ride(check, "odd_inference", tmp_path, "--steps", "1000", seconds=3)
     assert checked["is_inference"]
     assert checked["step_ms"] and checked["samples_per_s"]
     assert checked["phases"]["backward"] == 0 and checked["phases"]["forward"] > 0
@@ -138,7 +138,7 @@ def test_inference_alone(check: Check, tmp_path: Path) -> None:
 
 
 def test_reinforcement_has_one_step_an_episode(check: Check, tmp_path: Path) -> None:
-    _, session = ride(check, "odd_reinforcement", tmp_path, "--steps", "1000", seconds=4)
+    _, session = ride(check, "odd_reinforcement", tmp_path, "--steps", "1000", seconds=3)
     steps = middle(session)
     assert mostly([step.num_updates for step in steps]) == 1
     assert mostly([step.num_backwards for step in steps]) == 1
@@ -156,7 +156,7 @@ def test_script_that_fails_half_way(name: str, reason: str, check: Check, tmp_pa
 
 
 def test_loaders_side_by_side(check: Check, tmp_path: Path) -> None:
-    _, session = ride(check, "odd_zipped", tmp_path, "--steps", "3000", seconds=4)
+    _, session = ride(check, "odd_zipped", tmp_path, "--steps", "3000", seconds=3)
     steps = middle(session)
     assert mostly([(step.num_batches, step.num_updates) for step in steps]) == (2, 1)
     assert mostly([step.samples for step in steps]) in (48, 64)  # pairs share a sample, these do not: who can tell?

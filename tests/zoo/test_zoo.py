@@ -27,7 +27,7 @@ def brief(checked: dict[str, Any]) -> str:
 @pytest.mark.parametrize("case", PLANTED, ids=lambda case: case.name)
 def test_first_finding_is_the_planted_cause(case: Case, check: Check) -> None:
     """A ride of a few seconds on a shared machine can be disturbed: a wrong answer must hold in a longer one too."""
-    seconds = 8.0 if case.name in SLOW_TO_SHOW else 5.0
+    seconds = 7.0 if case.name in SLOW_TO_SHOW else 4.0
     for longer in (1, 2, 4):
         checked = check(case, seconds=longer * seconds)
         if first_answer(checked) == (case.cause, case.file.name, case.line):
@@ -47,7 +47,7 @@ def first_answer(checked: dict[str, Any]) -> tuple[str, str, int] | None:
 
 @pytest.mark.parametrize("case", HEALTHY, ids=lambda case: case.name)
 def test_nothing_is_found_where_nothing_is_wrong(case: Case, check: Check) -> None:
-    for seconds in (5.0, 10.0, 20.0):
+    for seconds in (4.0, 10.0, 20.0):
         checked = check(case, seconds=seconds)
         if not checked["findings"]:
             break
