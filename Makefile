@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test lint bench docs clean
+.PHONY: setup demo test lint promises bench docs clean
 
 setup: $(READY)
 
@@ -28,6 +28,10 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The promises on every script of the zoo; `make test` takes one of each shape.
+promises: $(READY)
+	SLIPSTREAM_EVERY=1 $(BIN)/python -m pytest tests/promises
 
 bench: $(READY)
 	$(BIN)/python benchmarks/overhead.py
