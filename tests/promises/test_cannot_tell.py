@@ -18,14 +18,7 @@ CLOCKS = re.compile(r"'train_(runtime|samples_per_second|steps_per_second)': '?[
 OURS = re.compile(r"^slipstream: .*\n", re.MULTILINE)
 Outcome = tuple[int, str, str, bytes]
 # Planted scripts are of a few shapes. `make test` takes one of each and all others; `make promises` takes every one.
-ONE_OF_EACH_SHAPE = {
-    "no_workers",
-    "slow_decode",
-    "slow_collate",
-    "no_loader_frame",
-    "frequent_validation",
-    "many_threads",
-}
+SHAPES = {"no_workers", "slow_decode", "slow_collate", "no_loader_frame", "frequent_validation", "many_threads"}
 CASES = [
     case
     for case in ZOO
