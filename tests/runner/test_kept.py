@@ -27,6 +27,15 @@ def test_the_script_gets_exactly_as_many_as_there_are(num: int, wanted: int) -> 
     assert received == num
 
 
+def test_an_iterator_that_is_rewound_owes_nothing() -> None:
+    """Persistent workers keep one iterator for all epochs."""
+    kept, batches = KeptBatches(FakeClock()), Batches(2)
+    kept.drain(batches, 5, lambda: False)
+    assert kept.owes(batches)
+    kept.forget(batches)
+    assert not kept.owes(batches) and kept.credit() == 0
+
+
 def test_copies_are_fresh_and_keep_their_structure() -> None:
     batch = {"x": [torch.ones(2), (torch.zeros(1), "name")]}
     twin = copy_batch(batch)

@@ -228,6 +228,7 @@ class Ride:
         schedule.probe_start = survey.start_dissection
         schedule.probe_stop = survey.end_dissection
         self._loader.on_workers = survey.break_off_dissection
+        self._loader.on_iterator = schedule.rewind
         self._survey = survey
         self._schedule = schedule
         self.recorder.on_pulse = self._on_pulse

@@ -91,6 +91,9 @@ class Schedule:
         self._handed_out += 1
         return Substitute(batch)
 
+    def rewind(self, iterator: Any) -> None:
+        self._kept.forget(iterator)
+
     def finish(self) -> None:
         """The ride is over, for whatever reason: the last block ends here."""
         if not self.is_done:

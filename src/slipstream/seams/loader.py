@@ -41,6 +41,7 @@ class LoaderSeam:
         self.current = -1  # the loader that was iterated last; forked workers inherit it
         self.framework_site: Site | None = None  # where a framework was told how to build loaders
         self.on_new_loader: Callable[[], None] = lambda: None
+        self.on_iterator: Callable[[Any], None] = lambda iterator: None  # made, or the same one rewound
         self.on_workers: Callable[[], None] = lambda: None  # processes are about to be started
 
     def install(self, patches: Patches) -> None:
@@ -74,6 +75,7 @@ class LoaderSeam:
         ident = self._idents[args[0]]
         self._idents[result] = ident
         self._last = (id(result), ident)
+        self.on_iterator(result)
         self._listener.leave(token, "iterator", ident)
 
     def _before_next(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
