@@ -34,7 +34,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             evidence=f"Decoding is {percent(share)} of the {ms(path.work_ms)} ms that a step's batch takes to build; "
             f"the step waits {ms(path.wait_ms)} of {ms(summary.step_ms)} ms.",
             predicted_gain=gain_of(summary.step_ms, then_ms),
-            change="decode once and keep the pixels (np.save the array, np.load it with mmap_mode='r'), or store smaller images",
+            change="decode once, np.save the pixels, np.load(..., mmap_mode='r') from then on; or store smaller images",
             site=hot.site if hot else path.loader.getitem_site or path.loader.site,
             techniques=["fast_decode", "scaled_decode"] if is_single_epoch else ["decode_cache", "fast_decode"],
             advice="" if is_single_epoch else "The first epoch still decodes; the gain is that of all later ones.",
