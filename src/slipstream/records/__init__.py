@@ -5,6 +5,22 @@ from slipstream.records.environment import Environment, Gpu, GpuReading, TorchFa
 from slipstream.records.event import PHASES, Event, EventKind, Phase
 from slipstream.records.finding import Bound, Ceilings, Finding
 from slipstream.records.message import BlockEnded, Boarded, Ended, Message, Met, Progress, Seen, Told
+from slipstream.records.race import (
+    Decision,
+    Entrant,
+    Lap,
+    Numerics,
+    RiderRecord,
+    Role,
+    Sketch,
+    Snapshot,
+    Speed,
+    Tick,
+    Tuning,
+    Verdict,
+    Witness,
+)
+from slipstream.records.recipe import NUMERICS, Choice, Edit, NumericsClass, Recipe, Setting
 from slipstream.records.rehearsal import Rehearsal
 from slipstream.records.session import SCHEMA, Ending, Leak, Length, Memory, Session, Summary
 from slipstream.records.site import Site
@@ -13,6 +29,7 @@ from slipstream.records.step import Block, BlockKind, Evaluation, Fetch, Step
 from slipstream.records.subject import Loader, Model, Optimizer, TensorFacts
 
 __all__ = [
+    "NUMERICS",
     "PHASES",
     "SCHEMA",
     "Anatomy",
@@ -23,8 +40,12 @@ __all__ = [
     "Boarded",
     "Bound",
     "Ceilings",
+    "Choice",
+    "Decision",
+    "Edit",
     "Ended",
     "Ending",
+    "Entrant",
     "Environment",
     "Evaluation",
     "Event",
@@ -33,6 +54,7 @@ __all__ = [
     "Finding",
     "Gpu",
     "GpuReading",
+    "Lap",
     "Leak",
     "Length",
     "Loader",
@@ -42,19 +64,32 @@ __all__ = [
     "Misalignment",
     "Model",
     "ModuleShare",
+    "Numerics",
+    "NumericsClass",
     "Operator",
     "Optimizer",
     "Phase",
     "Progress",
+    "Recipe",
     "Rehearsal",
+    "RiderRecord",
+    "Role",
     "Seen",
     "Session",
+    "Setting",
     "Site",
+    "Sketch",
+    "Snapshot",
+    "Speed",
     "StackCount",
     "Stage",
     "Step",
     "Summary",
     "TensorFacts",
+    "Tick",
     "Told",
     "TorchFacts",
+    "Tuning",
+    "Verdict",
+    "Witness",
 ]

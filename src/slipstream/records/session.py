@@ -10,6 +10,7 @@ from slipstream.records.anatomy import Anatomy
 from slipstream.records.environment import Environment
 from slipstream.records.event import Event
 from slipstream.records.finding import Bound, Ceilings, Finding
+from slipstream.records.race import Tuning
 from slipstream.records.rehearsal import Rehearsal
 from slipstream.records.site import Site
 from slipstream.records.stack import StackCount
@@ -75,7 +76,7 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 class Session(msgspec.Struct, frozen=True):
-    command: str  # check, run, watch
+    command: str  # check, tune, run, watch
     script: list[str]  # as the user typed it: path or -m module, then arguments
     cwd: str
     created: str  # ISO 8601
@@ -101,4 +102,5 @@ class Session(msgspec.Struct, frozen=True):
     summary: Summary | None = None
     findings: list[Finding] = []
     notes: list[str] = []  # plain sentences about what could not be seen or was switched off
+    tuning: Tuning | None = None  # of tune
     written: list[str] = []  # files the script wrote (thrown away, or listed where no overlay was possible)

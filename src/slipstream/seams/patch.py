@@ -91,14 +91,15 @@ class Patches:
         is_compiling = self._is_compiling
         in_service = True
 
-        def guarded(*args: Any) -> None:
+        def guarded(*args: Any) -> Any:
             nonlocal in_service
             if not is_compiling() and in_service:
                 try:
-                    callback(*args)
+                    return callback(*args)
                 except Exception as fault:
                     in_service = False
                     self._complain(name, fault)
+            return None
 
         return guarded
 
@@ -185,3 +186,21 @@ class Passage:
     def _step_aside(self, fault: BaseException) -> None:
         self._in_service = False
         self._complain(self._seam, fault)
+
+
+Rewrite = Callable[[tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]]
+
+
+def rewrite_arguments(patches: Patches, owner: Any, name: str, seam: str, rewrite: Rewrite) -> None:
+    """From now on `owner.name` is called with other arguments; with its own again if `rewrite` raises."""
+    original = getattr(owner, name)
+    rewrite = patches.guard(f"{seam}.rewrite", rewrite)
+
+    @functools.wraps(original)
+    def rewritten(*args: Any, **kwargs: Any) -> Any:
+        changed = rewrite(args, kwargs)
+        if changed is not None:
+            args, kwargs = changed
+        return original(*args, **kwargs)
+
+    patches.replace(owner, name, rewritten)

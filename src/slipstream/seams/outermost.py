@@ -1,0 +1,51 @@
+"""Finds the modules that the script itself calls, while it is told to look, and then leaves. One class attribute, taken
+away for the length of every outermost call, so that nothing below is looked at, compiled or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from slipstream.seams.patch import Patches
+
+Found = Callable[[torch.nn.Module, tuple[Any, ...], dict[str, Any]], None]
+
+
+class OutermostFinder:
+    """Tells `on_found` of every outermost call, before it is made, until settle()."""
+
+    def __init__(self, on_found: Found) -> None:
+        self._on_found = on_found
+        self._original = torch.nn.Module.__call__
+        self._is_searching = False
+
+    def install(self, patches: Patches) -> None:
+        self._passage = patches.passage(self._original, "outermost", self._before, self._after, self._abandon)
+        patches.on_close(self.settle)
+        patches.on_close(self._passage.retire)
+        self.search()
+
+    def search(self) -> None:
+        self._is_searching = True
+        self._put(self._passage.function)
+
+    def settle(self) -> None:
+        self._is_searching = False
+        self._put(self._original)
+
+    def _put(self, function: Callable[..., Any]) -> None:
+        if torch.nn.Module.__call__ is not function:
+            torch.nn.Module.__call__ = function  # type: ignore[method-assign]
+
+    def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._put(self._original)
+        self._on_found(args[0], args[1:], kwargs)
+
+    def _after(self, token: None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        self._abandon(None)
+
+    def _abandon(self, token: None) -> None:
+        if self._is_searching:
+            self._put(self._passage.function)

@@ -1,0 +1,37 @@
+"""What every technique says about itself, and how it answers whether it applies. No torch."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from slipstream.records import NumericsClass
+
+Seam = Literal["loader", "transfer", "module", "backward", "optimizer", "process"]
+Memory = Literal["same", "less", "more"]
+
+
+class Card(msgspec.Struct, frozen=True):
+    title: str  # "Worker processes for the loader"
+    seam: Seam
+    causes: tuple[str, ...]  # the findings it answers
+    numerics: NumericsClass
+    memory: Memory = "same"
+    needs: tuple[str, ...] = ()  # "cuda", "accelerator", a package; said in the list, tested by applies()
+    claims: tuple[str, ...] = ()  # what it takes for itself: two techniques that claim the same thing do not combine
+    is_opt_in: bool = False  # tried and timed, never kept unless named with --only
+    needs_proof: bool = False  # timed with other random numbers than the base's: the proof is a rider of its own
+
+
+class Answer(msgspec.Struct, frozen=True):
+    is_yes: bool
+    reason: str = ""
+
+
+YES = Answer(True)
+
+
+def no(reason: str) -> Answer:
+    """Why not, as half a sentence: "the script does it already"."""
+    return Answer(False, reason)

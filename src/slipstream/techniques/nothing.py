@@ -1,0 +1,33 @@
+"""Changes nothing. Its rider is the base's twin: what it seems to win is the noise of this machine.
+
+Helps never. Hurts never. If it wins, nothing that was measured beside it can be believed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slipstream.records import Edit, Setting
+from slipstream.techniques.card import YES, Answer, Card
+from slipstream.techniques.observation import Observation
+
+if TYPE_CHECKING:
+    from slipstream.techniques.rig import Rig
+
+CARD = Card(title="Nothing, the A/A control", seam="process", causes=(), numerics="identical")
+
+
+def applies(observation: Observation) -> Answer:
+    return YES
+
+
+def settings(observation: Observation) -> list[Setting]:
+    return [True]
+
+
+def apply(rig: Rig, setting: Setting) -> None:
+    rig.changed("nothing")
+
+
+def edit(observation: Observation, setting: Setting) -> list[Edit]:
+    return []

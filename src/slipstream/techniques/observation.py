@@ -1,0 +1,48 @@
+"""What a check saw of the script, as techniques ask about it. Reads records alone, so that it works without torch."""
+
+from __future__ import annotations
+
+from slipstream.diagnose.training import device_of, main_model, main_optimizer, training_loader
+from slipstream.records import Loader, Model, Optimizer, Session, Summary, TorchFacts
+
+
+class Observation:
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.environment = session.environment
+
+    @property
+    def torch(self) -> TorchFacts | None:
+        return self.environment.torch
+
+    @property
+    def summary(self) -> Summary | None:
+        return self.session.summary
+
+    @property
+    def device(self) -> str:
+        """cpu, cuda, mps, xpu: where the model lives."""
+        return device_of(self.session).partition(":")[0] or "cpu"
+
+    @property
+    def num_cores(self) -> int:
+        """That may be used: after affinity and the container's quota."""
+        return max(1, int(self.environment.num_usable))
+
+    @property
+    def model(self) -> Model | None:
+        """The largest."""
+        return main_model(self.session)
+
+    @property
+    def optimizer(self) -> Optimizer | None:
+        return main_optimizer(self.session)
+
+    @property
+    def loader(self) -> Loader | None:
+        """That training learns from; None where the script has no DataLoader."""
+        return training_loader(self.session)
+
+    def gain_of(self, causes: tuple[str, ...]) -> float:
+        """The largest gain that a finding predicts for any of these causes; 1.0 where there is none."""
+        return max((f.predicted_gain for f in self.session.findings if f.cause in causes), default=1.0)

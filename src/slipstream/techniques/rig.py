@@ -1,0 +1,167 @@
+"""Where techniques take hold of a riding script: calls whose arguments they change, modules and optimizers as they
+first appear, calls that they wrap. A technique that fails is set aside and said once; the script goes on without it."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.data import DataLoader
+
+from slipstream.records import Edit
+from slipstream.seams.outermost import OutermostFinder
+from slipstream.seams.patch import Patches, rewrite_arguments
+from slipstream.seams.place import current_site
+
+LoaderArguments = dict[str, Any]  # every argument of DataLoader(...), by name, defaults filled in
+Wrapper = Callable[..., Any]  # wrapper(call, *args, **kwargs): what to do around a module's call
+_SLOT = "_compiled_call_impl"  # on one instance: intercepts its __call__ alone, and copies and pickles drop it
+_SETTLING_STEPS = 3
+
+
+class Rig:
+    """One per riding process. The technique that is being applied is `self.technique`."""
+
+    def __init__(
+        self, patches: Patches, complain: Callable[[str, BaseException], None], is_proof: bool = False
+    ) -> None:
+        self.patches = patches
+        self.is_proof = is_proof  # use the base's random numbers even where that is slower
+        self.technique = ""
+        self.changes: list[str] = []
+        self.declined: list[str] = []
+        self.edits: list[Edit] = []
+        self._complain = complain
+        self._loader_changes: list[tuple[str, Callable[[LoaderArguments], None]]] = []
+        self._model_changes: list[tuple[str, Callable[[torch.nn.Module], None]]] = []
+        self._optimizer_changes: list[tuple[str, Callable[[torch.optim.Optimizer], None]]] = []
+        self._met: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._finder: OutermostFinder | None = None
+        self._num_updates = 0
+        self._counter = itertools.count()
+
+    # --- what a technique says -------------------------------------------------------------------------------------
+
+    def changed(self, what: str) -> None:
+        """Once for each thing that was really changed: "num_workers 0 -> 2 at train.py:31"."""
+        sentence = f"{self.technique}: {what}"
+        if sentence not in self.changes:
+            self.changes.append(sentence)
+
+    def decline(self, why: str) -> None:
+        sentence = f"{self.technique}: {why}"
+        if sentence not in self.declined:
+            self.declined.append(sentence)
+
+    def edit(self, **edit: Any) -> None:
+        """The change as data, at the line where the script is now unless `site` says otherwise."""
+        site = edit.pop("site", None) or current_site()
+        self.edits.append(Edit(technique=self.technique, site=site, **edit))
+
+    # --- where it takes hold -----------------------------------------------------------------------------------------
+
+    def on_loader(self, change: Callable[[LoaderArguments], None]) -> None:
+        """`change` edits the arguments of every DataLoader(...) in place, before it is built."""
+        if not self._loader_changes:
+            signature = inspect.signature(DataLoader.__init__)
+
+            def rewrite(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+                bound = signature.bind(*args, **kwargs)
+                given = set(bound.arguments)
+                bound.apply_defaults()
+                arguments = {name: value for name, value in bound.arguments.items() if name != "self"}
+                before = dict(arguments)
+                for technique, alter in self._loader_changes:
+                    self._try(technique, alter, arguments)
+                changed = {n: v for n, v in arguments.items() if n in given or v is not before[n]}
+                return (args[0],), changed
+
+            rewrite_arguments(self.patches, DataLoader, "__init__", "technique.loader", rewrite)
+        self._loader_changes.append((self.technique, change))
+
+    def on_model(self, change: Callable[[torch.nn.Module], None]) -> None:
+        """`change` meets every module with parameters that the script itself calls, once, before its first call."""
+        if self._finder is None:
+            self._finder = OutermostFinder(self._find)
+            self._finder.install(self.patches)
+            self._follow_updates()
+        self._model_changes.append((self.technique, change))
+
+    def on_optimizer(self, change: Callable[[torch.optim.Optimizer], None]) -> None:
+        """`change` meets every optimizer once, before its first step."""
+        if not self._optimizer_changes:
+            hook = self.patches.guard("technique.optimizer", self._before_step)
+            self.patches.on_close(register_optimizer_step_pre_hook(hook).remove)
+        self._optimizer_changes.append((self.technique, change))
+
+    def wrap_call(self, module: torch.nn.Module, wrapper: Wrapper) -> None:
+        """Stands around this instance's call. The wrapper put on later is the outer one."""
+        inner = vars(module).get(_SLOT)
+        reference = weakref.ref(module)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if inner is not None:
+                return wrapper(inner, *args, **kwargs)
+            target: Any = reference()
+            return wrapper(target._call_impl, *args, **kwargs)
+
+        vars(module)[_SLOT] = call
+
+        def put_back() -> None:
+            target = reference()
+            if target is not None and vars(target).get(_SLOT) is call:
+                vars(target)[_SLOT] = inner
+                if inner is None:
+                    del vars(target)[_SLOT]
+
+        self.patches.on_close(put_back)
+
+    # --- inside ----------------------------------------------------------------------------------------------------
+
+    def _try(self, technique: str, change: Callable[[Any], None], thing: Any) -> None:
+        self.technique = technique
+        before = dict(thing) if isinstance(thing, dict) else None
+        try:
+            change(thing)
+        except Exception as fault:
+            if before is not None:
+                thing.clear()
+                thing.update(before)
+            self._complain(f"technique {technique}", fault)
+
+    def _find(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if module in self._met or next(module.parameters(), None) is None:
+            return
+        if torch.utils.data.get_worker_info() is not None:
+            return  # a transform
+        self._met.add(module)
+        for technique, change in self._model_changes:
+            self._try(technique, change, module)
+
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if optimizer not in self._met:
+            self._met.add(optimizer)
+            for technique, change in self._optimizer_changes:
+                self._try(technique, change, optimizer)
+
+    def _follow_updates(self) -> None:
+        """The search ends a few updates after it began; a new optimizer begins it anew."""
+        seen: weakref.WeakSet[Any] = weakref.WeakSet()
+
+        def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+            assert self._finder is not None
+            if optimizer not in seen:
+                seen.add(optimizer)
+                self._num_updates = 0
+                self._finder.search()
+            self._num_updates += 1
+            if self._num_updates == _SETTLING_STEPS:
+                self._finder.settle()
+
+        hook = self.patches.guard("technique.search", after_step)
+        self.patches.on_close(register_optimizer_step_post_hook(hook).remove)
