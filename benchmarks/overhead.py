@@ -147,8 +147,8 @@ def _cell(bare_ms: float, added: Interval) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=150)
-    parser.add_argument("--block-ms", type=float, default=60.0)
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--block-ms", type=float, default=300.0)
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: for a machine that others use as well")
     parser.add_argument("--serve", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--baton", type=Path, help=argparse.SUPPRESS)

@@ -33,9 +33,25 @@ def test_a_session_with_every_step(num_workers: int) -> None:
     assert all(step.samples == 20 for step in session.steps)
     assert session.ending.reason == "finished"
     assert session.summary is not None and session.summary.ceilings.compute_ms is None
-    assert len(session.fetches) == (40 if num_workers else 5)  # in the main process one in eight is timed
+    assert len(session.fetches) == (40 if num_workers else 0)
+    timed = [event for event in session.events if event.kind == "input" and event.cpu_ns]
+    assert len(timed) == 5  # reading the CPU time is dear: one in eight is timed
     assert "samples/s" in str(ride)
     assert "<" in (ride._repr_html_() or "")
+
+
+@pytest.mark.parametrize("is_lower", [True, False])
+def test_autocast_is_seen_although_it_is_left_before_the_step_ends(is_lower: bool) -> None:
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with slipstream.watch() as ride:
+        for _ in range(3):
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_lower):
+                loss = model(torch.ones(3, 4)).float().sum()
+            loss.backward()
+            optimizer.step()
+    facts = ride.session.environment.torch
+    assert facts is not None and facts.autocast_seen is is_lower
 
 
 def test_an_exception_passes_and_the_session_is_there() -> None:

@@ -17,13 +17,14 @@ from slipstream.testing.zoo import ZOO, Case
 CLOCKS = re.compile(r"'train_(runtime|samples_per_second|steps_per_second)': '?[\d.]+'?")
 OURS = re.compile(r"^slipstream: .*\n", re.MULTILINE)
 Outcome = tuple[int, str, str, bytes]
-# Planted scripts are of a few shapes. `make test` takes one of each and all others; `make promises` takes every one.
-SHAPES = {"no_workers", "slow_decode", "slow_collate", "no_loader_frame", "frequent_validation", "many_threads"}
-CASES = [
-    case
-    for case in ZOO
-    if case.kind != "planted" or case.framework or case.name in SHAPES or "SLIPSTREAM_EVERY" in os.environ
-]
+# For `run` the scripts are of a few shapes; `make test` takes one of each, `make promises` takes every one.
+SHAPES = {
+    *("no_workers", "slow_decode", "no_loader_frame", "frequent_validation", "many_threads", "healthy_gan"),
+    *("lightning_no_workers", "transformers_slow_transform", "accelerate_slow_collate"),
+    *("odd_closure", "odd_own_iterator", "odd_spawned", "odd_executed_settings", "odd_compiled_step"),
+    *("odd_inference", "odd_raises", "odd_exits"),
+}
+CASES = [case for case in ZOO if case.name in SHAPES or "SLIPSTREAM_EVERY" in os.environ]
 
 
 def begin(prefix: list[str], case: Case, folder: Path) -> subprocess.Popen[str]:

@@ -61,5 +61,6 @@ def test_length_from_the_scripts_own_variables() -> None:
 
 
 def test_no_length_is_none() -> None:
-    epochs = "many"
-    assert find_length(sys._getframe()) is None or epochs is None
+    epochs = "many"  # a word in a variable of that name is no length
+    found = find_length(sys._getframe())
+    assert (found, epochs) == (None, "many")

@@ -271,3 +271,27 @@ def test_kept_batches_and_drained_loaders_cost_the_step_nothing() -> None:
 
 def test_nothing_gives_no_steps() -> None:
     assert find_steps([], []) == ([], [])
+
+
+def test_the_devices_timeline_lasts_from_step_to_step() -> None:
+    """Idle time of the device between two steps belongs to the first; validation between them to nobody."""
+    script = Script()
+    device_ms = 100.0
+    for step in range(3):
+        script.batch(ms=4)
+        for kind, ms in (("forward", 3.0), ("backward", 6.0), ("optimizer", 1.0)):
+            marks = {"device_start_ms": device_ms, "device_end_ms": device_ms + ms}
+            facts = {"training": True, "grad": True} if kind == "forward" else {}
+            script.do(kind, 0.5, **facts, **marks)  # type: ignore[arg-type]
+            device_ms += ms
+        device_ms += 7.0  # waits for the host
+        if step == 1:
+            script.batch(ms=1, ident=1)
+            marks = {"device_start_ms": device_ms, "device_end_ms": device_ms + 20}
+            script.do("forward", 1, training=False, **marks)
+            device_ms += 20.0
+    steps, evaluations = script.steps()
+    assert len(steps) == 3 and len(evaluations) == 1
+    for step in steps[:2]:
+        phases = {phase: ms for phase, ms in (step.device_phases or {}).items() if ms}
+        assert phases == {"forward": 3.0, "backward": 6.0, "optimizer": 1.0, "other": 7.0}

@@ -96,3 +96,17 @@ def test_progress_grows_to_the_end() -> None:
     assert trip.schedule.progress().share == 0.0
     trip.ride()
     assert 0.5 < trip.schedule.progress().share <= 1.0
+
+
+def test_a_validation_without_end_is_stopped_too() -> None:
+    trip = Trip(step_ms=20, epoch=1000, seconds=10)
+    batches = Batches(1000)
+    for _ in range(3):
+        trip._ask(batches)
+        trip._learn()
+    with pytest.raises(StopRide):
+        for _ in range(1000):  # batches and forward passes, and never a step
+            trip.recorder.pulse()
+            trip.clock.advance(100)
+    assert trip.schedule.is_done
+    assert trip.clock.time_ns / 1e9 < 17

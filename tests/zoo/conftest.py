@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from slipstream.runner.storage import latest, load_session
 from slipstream.testing.zoo import Case
 
 Checked = dict[str, Any]
@@ -40,6 +41,7 @@ def check(tmp_path: Path) -> Callable[..., Checked]:
         assert (tmp_path / "out.json").exists(), said
         document: Checked = json.loads((tmp_path / "out.json").read_text())
         assert "out of service" not in said and "switched off" not in said, said
-        return {**document, "exit_code": result.returncode, "said": said}
+        session = load_session(latest(tmp_path) or tmp_path)
+        return {**document, "exit_code": result.returncode, "said": said, "rehearsals": session.rehearsals}
 
     return checking

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from slipstream.diagnose.rehearsed import CLEARLY
 from slipstream.testing.zoo import HEALTHY, HERE, MARK, PLANTED, ZOO, Case
 
 Check = Callable[..., dict[str, Any]]
@@ -27,15 +28,26 @@ def brief(checked: dict[str, Any]) -> str:
 @pytest.mark.parametrize("case", PLANTED, ids=lambda case: case.name)
 def test_first_finding_is_the_planted_cause(case: Case, check: Check) -> None:
     """A ride of a few seconds on a shared machine can be disturbed: a wrong answer must hold in a longer one too."""
-    seconds = 7.0 if case.name in SLOW_TO_SHOW else 4.0
-    for longer in (1, 2, 4):
+    seconds = 6.0 if case.name in SLOW_TO_SHOW else 3.0
+    for longer in (1, 2, 5):
         checked = check(case, seconds=longer * seconds)
         if first_answer(checked) == (case.cause, case.file.name, case.line):
             break
+    if case.remedy and first_answer(checked) is None:
+        skip_where_the_remedy_does_not_pay(case, checked)
     assert first_answer(checked) == (case.cause, case.file.name, case.line), brief(checked)
     first = checked["findings"][0]
     assert first["predicted_gain"] >= 1.0
     assert first["evidence"] and first["change"]
+
+
+def skip_where_the_remedy_does_not_pay(case: Case, checked: dict[str, Any]) -> None:
+    """Whether channels_last or a fused optimizer is faster is this processor's affair: where the race on a copy says
+    that it is not, finding nothing is right. A race that was not run at all is a failure."""
+    raced = [one for one in checked["rehearsals"] if one.remedy == case.remedy]
+    assert raced, f"{case.remedy} was not rehearsed: {checked['notes']}"
+    if raced[0].low < CLEARLY:
+        pytest.skip(f"{case.remedy} on this machine: {raced[0].ratio:.2f}x ({raced[0].low:.2f} to {raced[0].high:.2f})")
 
 
 def first_answer(checked: dict[str, Any]) -> tuple[str, str, int] | None:
@@ -47,7 +59,7 @@ def first_answer(checked: dict[str, Any]) -> tuple[str, str, int] | None:
 
 @pytest.mark.parametrize("case", HEALTHY, ids=lambda case: case.name)
 def test_nothing_is_found_where_nothing_is_wrong(case: Case, check: Check) -> None:
-    for seconds in (4.0, 10.0, 20.0):
+    for seconds in (3.0, 10.0, 20.0):
         checked = check(case, seconds=seconds)
         if not checked["findings"]:
             break

@@ -12,8 +12,8 @@ from slipstream.records import Ceilings, Loader, Session, StackCount, Summary
 
 DRAINED = 1.5  # times what the drained loader needs for a batch; more than that is not believed
 LEAST_SHARE = 0.05  # of the step that must be lost to input before any cure for it is worth a word
-# Handing a batch from a worker to the main process, on both sides: measured with ready tensors, 0.4 ms for 600 KB,
-# and half a millisecond for a batch that weighs nothing.
+# Handing a batch from a worker to the main process, on both sides. Rough and on the high side, so that workers are not
+# promised to steps too light for them; what they really give, tune measures.
 SENDING_MS = 0.5
 SENDING_MS_PER_BYTE = 0.6e-6
 RECEIVING_MS = 0.4

@@ -5,7 +5,7 @@ from __future__ import annotations
 from slipstream.diagnose.gain import gain_without
 from slipstream.records import Rehearsal, Session, Summary
 
-CLEARLY = 1.02  # what nearly all pairs must reach before a remedy is believed
+CLEARLY = 1.02  # what the interval must lie beyond before a remedy is believed
 
 
 def rehearsal_of(session: Session, remedy: str) -> Rehearsal | None:

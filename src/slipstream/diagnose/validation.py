@@ -81,8 +81,10 @@ def _extrapolated(session: Session, step_ms: float, phases: dict[str, float]) ->
 
 
 def _input_ms(session: Session, other: Loader) -> float:
-    walls = [fetch.wall_ns / 1e6 for fetch in session.fetches if fetch.loader == other.ident]
-    walls = walls or [fetch.wall_ns / 1e6 for fetch in session.fetches]
+    """A batch of a loader that was not asked costs what others' batches cost."""
+    built = [(fetch.loader, fetch.wall_ns) for fetch in session.fetches]
+    built = built or [(e.ident, e.end_ns - e.start_ns) for e in session.events if e.kind == "input" and not e.kept]
+    walls = [wall_ns / 1e6 for loader, wall_ns in built if loader == other.ident] or [ns / 1e6 for _, ns in built]
     return fmean(walls) / max(1, other.num_workers) if walls else 0.0
 
 

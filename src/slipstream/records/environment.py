@@ -41,7 +41,7 @@ class TorchFacts(msgspec.Struct, frozen=True):
     cudnn_benchmark: bool
     deterministic: bool
     flush_denormal: bool | None = None
-    autocast_seen: bool = False
+    autocast_seen: bool = False  # the script enters autocast itself
     threads_site: Site | None = None  # the user's torch.set_num_threads( line
 
 

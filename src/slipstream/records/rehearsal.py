@@ -11,6 +11,6 @@ class Rehearsal(msgspec.Struct, frozen=True):
     now_ms: float  # forward and backward of the copy (or the optimizer's step) as it is; median
     then_ms: float
     ratio: float  # now over then, median of pairs
-    low: float  # what nearly all pairs reach
+    low: float  # 95% interval of that median
     high: float
     num_pairs: int

@@ -65,10 +65,10 @@ class Evaluation(msgspec.Struct, frozen=True):
 
 
 class Fetch(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One batch built by the dataset: in a worker, or in the main process without workers."""
+    """One batch built by a worker. Without workers the input event itself tells."""
 
     loader: int
-    worker: int  # -1: main process
+    worker: int
     start_ns: int
     wall_ns: int
     cpu_ns: int

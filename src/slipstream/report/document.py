@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from slipstream.records import Environment
+from slipstream.records import Environment, Setting
 
 # Raised when a name is removed or changes its meaning; a new name does not raise it.
 JSON_SCHEMA = 1
@@ -104,12 +104,58 @@ class AnatomyPart(msgspec.Struct, frozen=True):
     attentions: Annotated[list[AttentionPart], Meta(description="attention written by hand")]
 
 
+class VerdictPart(msgspec.Struct, frozen=True):
+    technique: Annotated[str, Meta(description="an id from [techniques](techniques.md)")]
+    setting: Annotated[Setting, Meta(description="`true` where it has no variants")]
+    decision: Annotated[str, Meta(description="`kept`, `rejected`, `unsure`, `failed` or `not_applicable`")]
+    ratio: Annotated[float | None, Meta(description="base step over this step: more than 1 is faster")]
+    low: Annotated[float | None, Meta(description="lower end of its 95% interval")]
+    high: Annotated[float | None, Meta(description="upper end of its 95% interval")]
+    numerics: Annotated[str | None, Meta(description="`identical`, `reordered`, `redrawn`, `approximate`, `different`")]
+    reason: Annotated[str, Meta(description="one line")]
+    kind: Annotated[
+        str,
+        Meta(description="`single`: alone against the base; `cumulative`, `left_out`, `total`: `recipe` as a whole"),
+    ]
+    recipe: Annotated[dict[str, Setting], Meta(description="all that was on: technique to setting")]
+    is_sound: Annotated[bool | None, Meta(description="whether the numerics held; null: not seen or not raced")]
+    proof: Annotated[str, Meta(description="what the judgement of the numerics rests on")]
+    step_ms: Annotated[float | None, Meta(description="average step")]
+    samples_per_s: Annotated[float | None, Meta(description="at that step")]
+    batch_size: Annotated[int | None, Meta(description="samples in a step")]
+    peak_bytes: Annotated[int | None, Meta(description="memory of the process and its children at the most")]
+    one_off_s: Annotated[float, Meta(description="start-up beyond the base's: compilation, worker start")]
+    payback_steps: Annotated[int | None, Meta(description="steps after which that is paid back; null: no cost, or never")]
+
+
+class SpeedPart(msgspec.Struct, frozen=True):
+    ratio: Annotated[float | None, Meta(description="base step over step: more than 1 is faster; null: not measured")]
+    low: Annotated[float | None, Meta(description="lower end of its 95% interval")]
+    high: Annotated[float | None, Meta(description="upper end of its 95% interval")]
+
+
+class TuningPart(msgspec.Struct, frozen=True):
+    """What the verdicts rest on."""
+
+    recipe: Annotated[dict[str, Setting], Meta(description="what was kept: technique to setting")]
+    noise: Annotated[SpeedPart, Meta(description="two equal riders against each other: the machine's noise floor")]
+    noise_note: Annotated[str, Meta(description="if the machine was too noisy to tell; usually empty")]
+    base_step_ms: Annotated[float, Meta(description="the script as it is, average over its blocks")]
+    base_samples_per_s: Annotated[float, Meta(description="the script as it is")]
+    base_peak_bytes: Annotated[int | None, Meta(description="memory of the script as it is, at the most")]
+    ceiling_ms: Annotated[float | None, Meta(description="the step if input and compute never waited for each other")]
+    seconds_before: Annotated[float | None, Meta(description="the whole training as it is; null: length unknown")]
+    seconds_after: Annotated[float | None, Meta(description="the whole training with the recipe")]
+    seconds_spent: Annotated[float, Meta(description="on the races")]
+    is_complete: Annotated[bool, Meta(description="false: interrupted, or the budget was used up first")]
+
+
 class Export(msgspec.Struct, frozen=True):
     """The top level."""
 
     schema: Annotated[int, Meta(description="version of this document's schema")]
     slipstream: Annotated[str, Meta(description="version of slipstream that rode along")]
-    command: Annotated[str, Meta(description="`check`, `run` or `watch`")]
+    command: Annotated[str, Meta(description="`check`, `tune` or `watch`")]
     script: Annotated[list[str], Meta(description="as typed: path or `-m module`, then its arguments")]
     cwd: Annotated[str, Meta(description="where the command was started")]
     created: Annotated[str, Meta(description="ISO 8601")]
@@ -136,3 +182,8 @@ class Export(msgspec.Struct, frozen=True):
     environment: Annotated[Environment, Meta(description="the machine, Python, torch; see below")]
     notes: Annotated[list[str], Meta(description="what could not be seen, what was switched off")]
     written: Annotated[list[str], Meta(description="files that the script wrote during the ride")]
+    verdicts: Annotated[
+        list[VerdictPart], Meta(description="of a tuning, in the order they were reached; empty otherwise")
+    ]
+    total: Annotated[SpeedPart | None, Meta(description="what was kept, together, against the base; null: no tuning")]
+    tuning: Annotated[TuningPart | None, Meta(description="the tuning as a whole; null: no tuning")]

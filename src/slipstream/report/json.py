@@ -21,6 +21,8 @@ from slipstream.report.document import (
 )
 from slipstream.report.place import relative, where
 from slipstream.report.stages import StageTable, input_stages, main_stages
+from slipstream.report.tune_json import total_of, tuning_of, verdicts_of
+from slipstream.report.tune_words import gain
 from slipstream.report.verdict import evaluation, outlook, verdict, warning
 
 
@@ -40,7 +42,7 @@ def document(session: Session) -> Export:
         cwd=session.cwd,
         created=session.created,
         ending=msgspec.convert(session.ending, EndingPart, from_attributes=True),
-        verdict=verdict(session),
+        verdict=gain(session) or verdict(session),
         warning=warning(session),
         num_steps=summary.num_steps if summary else 0,
         is_inference=summary.is_inference if summary else False,
@@ -60,6 +62,9 @@ def document(session: Session) -> Export:
         environment=session.environment,
         notes=session.notes,
         written=[relative(path, session.cwd) for path in session.written],
+        verdicts=verdicts_of(session.tuning) if session.tuning else [],
+        total=total_of(session.tuning) if session.tuning else None,
+        tuning=tuning_of(session.tuning) if session.tuning else None,
     )
 
 

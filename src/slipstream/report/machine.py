@@ -61,5 +61,5 @@ def _written(session: Session) -> str:
     """Files of the script, and that they are gone, unless the runner said that there was no overlay."""
     names = ", ".join(relative(path, session.cwd) for path in session.written[:3])
     rest = f" and {len(session.written) - 3} more" if len(session.written) > 3 else ""
-    is_gone = session.command == "check" and not any(note.startswith(NO_OVERLAY) for note in session.notes)
-    return f"The script wrote {names}{rest}{'; thrown away after the check' if is_gone else ''}."
+    is_gone = session.command in ("check", "tune") and not any(note.startswith(NO_OVERLAY) for note in session.notes)
+    return f"The script wrote {names}{rest}{f'; thrown away after the {session.command}' if is_gone else ''}."

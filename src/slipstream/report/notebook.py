@@ -20,7 +20,7 @@ _COLOURS = {
     "other": "#8d8d8d",
 }
 # Text takes the notebook's own colour, so that light and dark themes both work; greys are see-through.
-_STYLE = """
+STYLE = """
 .slipstream{font:13px/1.5 system-ui,sans-serif;max-width:900px;margin:.5em 0}
 .slipstream .dim{opacity:.65}.slipstream .verdict{font-size:15px;font-weight:600;margin:.2em 0 .6em}
 .slipstream .bar{display:flex;height:18px;border-radius:3px;overflow:hidden;background:rgba(128,128,128,.2)}
@@ -35,7 +35,7 @@ _STYLE = """
 
 def to_html(session: Session) -> str:
     parts = [
-        f"<style>{_STYLE}</style>",
+        f"<style>{STYLE}</style>",
         f'<div class="dim">slipstream {escape(session.command)} · {escape(script_of(session))} · '
         f"{escape(watched(session))} · {escape(ending(session))}</div>",
         f'<div class="verdict">{escape(verdict(session))}</div>',

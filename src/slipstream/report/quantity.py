@@ -66,6 +66,16 @@ def as_gain(ratio: float) -> str:
     return f"up to {ratio:.{digits}f}x"
 
 
+def as_ratio(ratio: float) -> str:
+    """A measured speed-up; below 1 it is a loss."""
+    digits = 0 if ratio >= 100 else 1 if ratio >= 10 else 2 if ratio >= 0.095 else 3
+    return f"{ratio:.{digits}f}x"
+
+
+def between_ratios(low: float, high: float) -> str:
+    return f"{as_ratio(low).removesuffix('x')}–{as_ratio(high).removesuffix('x')}"
+
+
 def as_count(number: float) -> str:
     """1234567 as 1,234,567; a rate below ten keeps a decimal."""
     return f"{number:,.1f}" if number < 10 and number != int(number) else f"{number:,.0f}"

@@ -16,6 +16,8 @@ from slipstream.report.ink import Ink, styled
 from slipstream.report.machine import machine_lines, note_lines
 from slipstream.report.pace import pace_lines
 from slipstream.report.section import heading
+from slipstream.report.tune_terminal import reason_lines, sentence_lines, table_lines
+from slipstream.report.tune_words import raced
 from slipstream.report.verdict import ending, evaluation, script_of, verdict, warning, watched
 from slipstream.report.whereabouts import stage_lines
 
@@ -33,15 +35,21 @@ def render_session(session: Session, console: Console) -> None:
 
 
 def render_brief(session: Session, console: Console) -> None:
-    """For `--quiet`: the verdict, and a line for each finding."""
+    """For `--quiet`: the verdict, and a line for each finding; of a tuning the sentence and the table."""
     ink = Ink(console)
     _print(_verdict(session, ink), console)
+    if session.tuning is not None:
+        _print(table_lines(session.tuning, ink), console)
+        return
     _print((one_line(number, each, session.cwd, ink) for number, each in enumerate(session.findings, 1)), console)
 
 
 def _sections(session: Session, ink: Ink) -> Iterator[Iterable[Text]]:
     summary = session.summary
-    if summary is not None and summary.num_steps > 0:
+    if session.tuning is not None:
+        yield table_lines(session.tuning, ink)
+        yield reason_lines(session.tuning, ink)
+    elif summary is not None and summary.num_steps > 0:
         yield pace_lines(session, summary, ink)
         yield finding_lines(session.findings, session.cwd, ink)
         model = anatomy_lines(session.anatomy, summary, session.cwd, ink) if session.anatomy else ()
@@ -50,7 +58,7 @@ def _sections(session: Session, ink: Ink) -> Iterator[Iterable[Text]]:
 
 
 def _footer(session: Session, ink: Ink) -> Iterator[Text]:
-    if sentence := evaluation(session):
+    if (sentence := evaluation(session)) and session.tuning is None:
         yield heading("eval", ink.clip(sentence, ink.width - 11), ink)
     yield from machine_lines(session.environment, ink)
     yield from note_lines(session, ink)
@@ -58,7 +66,7 @@ def _footer(session: Session, ink: Ink) -> Iterator[Text]:
 
 def _headline(session: Session, ink: Ink) -> Iterator[Text]:
     """Script on the left, what the report rests on to the right; under each other where they do not fit."""
-    right = ink.clean(f"{watched(session)} · {ending(session)}")
+    right = ink.clean(raced(session) if session.tuning is not None else f"{watched(session)} · {ending(session)}")
     left = styled(f" slipstream {ink.clean(session.command)}  ", "dim")
     left += styled(ink.clip(script_of(session), max(ink.width - left.cell_len - 1, 20)), "bold")
     blanks = ink.width - left.cell_len - len(right) - 1
@@ -72,7 +80,7 @@ def _headline(session: Session, ink: Ink) -> Iterator[Text]:
 
 
 def _verdict(session: Session, ink: Ink) -> list[Text]:
-    lines = ink.wrap(verdict(session), 1, "bold")
+    lines = list(sentence_lines(session, ink)) if session.tuning is not None else ink.wrap(verdict(session), 1, "bold")
     return lines + (ink.wrap(sentence, 1, "bold red") if (sentence := warning(session)) else [])
 
 

@@ -34,8 +34,9 @@ def find_steps(
     bounds = _step_bounds(training, closing_events(training))
     loaders = training_loaders(events)
     apart = _apart(events, blocks, spans)
+    device = _DeviceTimeline(events, spans)
     steps = [
-        _make_step(index, start, end, _between(training, start, end), apart, blocks, loaders)
+        _make_step(index, start, end, _between(training, start, end), apart, blocks, loaders, device)
         for index, (start, end) in enumerate(bounds)
     ]
     starts = [step.start_ns for step in steps]
@@ -100,6 +101,7 @@ def _make_step(
     apart: Sequence[Interval],
     blocks: Sequence[Block],
     loaders: set[int],
+    device: _DeviceTimeline,
 ) -> Step:
     near = [interval for interval in apart if interval.end > start and interval.start < end]
     intervals = [
@@ -121,7 +123,7 @@ def _make_step(
         num_forwards=len(top_level(events, "forward")),
         num_backwards=len(top_level(events, "backward")),
         num_updates=len(top_level(events, "optimizer")),
-        device_phases=_device_phases(events),
+        device_phases=device.phases(events, end),
         is_first_of_epoch=any(event.kind == "iterator" for event in events),
         apart_ms=apart_ns / 1e6,
         saving_ms=sum(event.end_ns - event.start_ns for event in events if event.kind == "saving") / 1e6,
@@ -148,15 +150,34 @@ def _count_samples(events: Sequence[Event], loaders: set[int]) -> int:
     return next((samples for samples in by_model.values() if samples), 0)
 
 
-def _device_phases(events: Sequence[Event]) -> dict[str, float] | None:
-    timed = [
+class _DeviceTimeline:
+    """Steps on the device's own clock: each lasts from its first doing there to the next step's."""
+
+    def __init__(self, events: Sequence[Event], spans: Sequence[tuple[int, int, list[Event]]]) -> None:
+        self._starts = [(e.start_ns, e.device_start_ms) for e in events if e.device_start_ms is not None]
+        marked = [_on_device(inside) for _, _, inside in spans]
+        self._apart = [Interval(min(i.start for i in m), max(i.end for i in m), "apart") for m in marked if m]
+
+    def phases(self, events: Sequence[Event], end_ns: int) -> dict[str, float] | None:
+        timed = _on_device(events)
+        if not timed:
+            return None
+        start = min(interval.start for interval in timed)
+        last = max(interval.end for interval in timed)
+        position = bisect.bisect_left(self._starts, end_ns, key=lambda known: known[0])
+        end = max(last, self._starts[position][1]) if position < len(self._starts) else last
+        near = [interval for interval in self._apart if interval.end > start and interval.start < end]
+        shares = share_out([*timed, *near], start, end, "other")
+        shares.pop("apart", None)
+        return shares
+
+
+def _on_device(events: Sequence[Event]) -> list[Interval]:
+    return [
         Interval(event.device_start_ms, event.device_end_ms, _PHASE_OF_KIND[event.kind])
         for event in events
         if event.device_start_ms is not None and event.device_end_ms is not None and event.kind in _PHASE_OF_KIND
     ]
-    if not timed:
-        return None
-    return share_out(timed, min(i.start for i in timed), max(i.end for i in timed), "other")
 
 
 def _make_evaluation(span: tuple[int, int, list[Event]], after_step: int) -> Evaluation:

@@ -31,6 +31,7 @@ from slipstream.records import (
 from slipstream.runner.pace import Pace
 from slipstream.seams.listener import Token
 
+_CPU_TIMED = 8  # reading the process's CPU time is dear: one batch in so many is enough
 _MARKED = ("iterator", "input", "transfer", "forward", "backward", "optimizer")
 
 
@@ -65,7 +66,8 @@ class Recorder:
         self._places: dict[Site, int] = {}
         self._noted: set[str] = set()
         self._writing = threading.Lock()
-        self._num_fetches = 0
+        self._num_inputs = 0
+        self._input_cpu_ns = 0  # CPU time when the open input was entered; 0: not timed
         self._learners: set[int] = set()
         self._is_evaluating = False
         self.subjects: dict[tuple[type, int], Loader | Model | Optimizer] = {}
@@ -85,7 +87,10 @@ class Recorder:
             self.thread = threading.get_ident()  # the script trains in this thread
         before = self.phase
         self.phase = phase
-        return Token(before, self.clock.now_ns(), None if self._device is None else self._device.mark())
+        if phase == "input":
+            self._num_inputs += 1
+            self._input_cpu_ns = self.clock.cpu_ns() if self._num_inputs % _CPU_TIMED == 1 else 0
+        return (before, self.clock.now_ns(), None if self._device is None else self._device.mark())
 
     def leave(
         self,
@@ -108,8 +113,11 @@ class Recorder:
         self.phase = "other" if before == "start" else before
         if self._sink is not None:
             # An Event as it lies on the wire: making the struct itself here would cost every step a few microseconds
-            times = (start_ns, self.clock.now_ns())
-            event = (kind, ident, *times, samples, num_bytes, 0, grad, training, pinned, blocking, site, caller, kept)
+            now_ns, cpu_ns = self.clock.now_ns(), 0
+            if kind == "input" and self._input_cpu_ns:
+                cpu_ns = self.clock.cpu_ns() - self._input_cpu_ns
+            how = (samples, num_bytes, cpu_ns, grad, training, pinned, blocking, site, caller, kept)
+            event = (kind, ident, start_ns, now_ns, *how)
             if self._device is None:
                 self._events.append(event)
             else:
@@ -135,7 +143,7 @@ class Recorder:
 
     def abandon(self, token: Token | None) -> None:
         if token is not None:
-            self.phase = token.phase
+            self.phase = token[0]
 
     def pulse(self) -> None:
         if self.on_pulse is not None and not self.is_muted:
@@ -164,13 +172,9 @@ class Recorder:
             self._noted.add(sentence)
             self.write(Told(note=sentence))
 
-    # --- batches built by the dataset -----------------------------------------------------------------------------
+    # --- batches built by a worker ------------------------------------------------------------------------------
 
-    def begin_fetch(self) -> tuple[int, int] | None:
-        """In the main process the input event holds a fetch's time already: one in eight is enough for its CPU time."""
-        self._num_fetches += 1
-        if self.worker < 0 and self._num_fetches % 8 != 1:
-            return None
+    def begin_fetch(self) -> tuple[int, int]:
         return self.clock.now_ns(), self.clock.cpu_ns()
 
     def end_fetch(self, token: tuple[int, int], num_samples: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -16,8 +17,8 @@ from slipstream.records import Rehearsal
 from slipstream.seams.batch import copy_batch, walk_tensors
 
 _MOST_PARAMETERS = 200_000_000
-_ROUNDS = 9
-_LEAST_ROUNDS = 4
+_ROUNDS = 41
+_LEAST_ROUNDS = 5
 
 Run = Callable[[], Any]
 
@@ -37,14 +38,15 @@ def race(remedy: str, setting: str, now: Run, then: Run, seconds: float) -> Rehe
             first, second = _timed_ms(now), _timed_ms(then)
         pairs.append((first, second))
     ratios = sorted(first / second for first, second in pairs)
+    outside = max(0, int((len(ratios) - 1.96 * len(ratios) ** 0.5) / 2))  # pairs beyond the 95% interval of the median
     return Rehearsal(
         remedy=remedy,
         setting=setting,
         now_ms=_median([first for first, _ in pairs]),
         then_ms=_median([second for _, second in pairs]),
         ratio=_median(ratios),
-        low=ratios[1],
-        high=ratios[-2],
+        low=ratios[outside],
+        high=ratios[-1 - outside],
         num_pairs=len(pairs),
     )
 
@@ -166,8 +168,6 @@ def _copy_optimizer(optimizer: torch.optim.Optimizer, changes: dict[str, Any]) -
 
 def _accepted(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """The defaults that the class takes as arguments; some classes keep more in them."""
-    import inspect
-
     names = inspect.signature(type(optimizer).__init__).parameters
     return {key: value for key, value in optimizer.defaults.items() if key in names}
 

@@ -52,6 +52,7 @@ class Ride:
         self._sampler: Sampler | None = None
         self._complained: set[str] = set()
         self._has_device = False
+        self._steps_since_search = 0
         self._start_ns = self.recorder.clock.now_ns()
 
     @property
@@ -81,10 +82,11 @@ class Ride:
 
     def _leave(self, ending: Ending) -> None:
         if self._schedule is not None:
-            with contextlib.suppress(Exception):
-                self._survey.break_off_dissection()
-            with contextlib.suppress(Exception):
+            self._survey.break_off_dissection()
+            try:
                 self._schedule.finish()
+            except Exception as fault:
+                self.complain("the end of the ride", fault)
             self._survey.close()
         if self._sampler is not None:
             self._sampler.stop()
@@ -128,7 +130,7 @@ class Ride:
         self._tally.install(self.patches, early)
 
     def _install(self, torch: Any) -> None:
-        from slipstream.seams.loader import FetchSeam, LoaderSeam
+        from slipstream.seams.loader import LoaderSeam, WorkerSeam
         from slipstream.seams.module import ModuleSeam
         from slipstream.seams.patch import Patches
         from slipstream.seams.saving import SavingSeam
@@ -150,7 +152,7 @@ class Ride:
         recorder.on_step = self._on_step
         self._start_schedule()
         self._survey.install(patches)
-        FetchSeam(recorder, self).install(patches)
+        WorkerSeam(recorder, self).install(patches)
         SavingSeam(recorder).install(patches, torch, "save")
 
     def _on_safetensors(self, module: ModuleType) -> None:
@@ -171,8 +173,6 @@ class Ride:
             self.patches.around(arguments, "__init__", "transformers.arguments", lambda args, kwargs: None, after)
 
     # --- while it rides --------------------------------------------------------------------------------------------
-
-    _steps_since_search = 0
 
     def _on_step(self) -> None:
         self._steps_since_search += 1
@@ -211,6 +211,7 @@ class Ride:
             self.recorder.follow_device(device)
         TransferSeam(self.recorder).install(self.patches)
         SyncSeam(self.recorder).install(self.patches)
+        self._loader.look_for_bytes()
 
     def _start_schedule(self) -> None:
         from slipstream.runner.schedule import Schedule
@@ -220,7 +221,7 @@ class Ride:
         endless = settings.mode == "watch"
         schedule = Schedule(self.recorder, 1e9 if endless else settings.seconds, settings.num_steps, endless)
         survey = Survey(self.recorder, self._modules, self._optimizers)
-        survey.rehearsal_s = 0.0 if endless else max(2.0, 0.15 * settings.seconds)
+        survey.rehearsal_s = 0.0 if endless else max(1.5, 0.15 * settings.seconds)
         survey.on_quiet = self._stop_sampler
         schedule.on_first_step = survey.at_first_step
         schedule.on_block = survey.at_block

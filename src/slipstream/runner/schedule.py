@@ -4,6 +4,7 @@ step, stop. Says when a block ends; the recorder and the seams do the rest."""
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,7 @@ class Schedule:
         self._recorder = recorder
         self._clock = recorder.clock
         self._seconds = seconds
+        self._most_ns = int(1.5e9 * seconds)
         self._asked_steps = num_steps
         self._watch_only = watch_only  # a program that watches itself: nothing is replaced, nothing is stopped
         self._kept = KeptBatches(recorder.clock)
@@ -33,7 +35,7 @@ class Schedule:
         self._state_ns = self._clock.now_ns()
         self._first_ns = 0  # when the first step was over: start-up does not count
         self._last_step_ns = 0
-        self._recent_ns: list[int] = []
+        self._recent_ns: deque[int] = deque(maxlen=8)
         self._handed_out = 0
         self._trial_target = 0
         self._block = _open_block(0, "start", self._state_ns, self._clock.cpu_ns())
@@ -53,20 +55,20 @@ class Schedule:
     def on_step(self) -> None:
         now = self._clock.now_ns()
         if self._last_step_ns:
-            self._recent_ns = [*self._recent_ns[-7:], now - self._last_step_ns]
+            self._recent_ns.append(now - self._last_step_ns)
         self._last_step_ns = now
         self._steps_in_state += 1
         if self._state == "start":
             self._first_ns = now
             self.on_first_step()
             self._enter("warmup", "warmup")
-        elif now - self._first_ns > 1.5e9 * self._seconds:
-            self.finish()
         elif not (self._watch_only and self._state == "watch") and self._is_over(now):
             self._advance()
 
     def on_pulse(self) -> None:
-        """A place where the script can be stopped."""
+        """A place where the script can be stopped: also inside a validation that never comes to a step."""
+        if self._first_ns and not self.is_done and self._clock.now_ns() - self._first_ns > self._most_ns:
+            self.finish()
         if self.is_done and threading.get_ident() == self._recorder.thread:
             raise StopRide
 

@@ -35,6 +35,7 @@ class Survey:
         self._probe: Probe | None = None
         self._caught: tuple[int, Any, tuple[Any, ...], dict[str, Any]] | None = None
         self._threads_site: Site | None = None
+        self._has_autocast = False  # it was on around a forward pass, and is off again when the step ends
         self._denormal_share = 0.0
         self._gauged_ns = 0
         self._counted_ns = 0
@@ -44,10 +45,14 @@ class Survey:
     def install(self, patches: Patches) -> None:
         import torch
 
-        def after(token: Any, args: Any, kwargs: Any, result: Any) -> None:
+        def after_threads(token: Any, args: Any, kwargs: Any, result: Any) -> None:
             self._threads_site = current_site()
 
-        patches.around(torch, "set_num_threads", "threads", lambda args, kwargs: None, after)
+        def after_autocast(token: Any, args: Any, kwargs: Any, result: Any) -> None:
+            self._has_autocast |= bool(args[0]._enabled)
+
+        patches.around(torch, "set_num_threads", "threads", None, after_threads)
+        patches.around(torch.autocast, "__enter__", "autocast", None, after_autocast)
 
     def close(self) -> None:
         self._gauge.close()
@@ -105,7 +110,8 @@ class Survey:
 
         models = [s for s in self._recorder.subjects.values() if isinstance(s, Model) and s.num_parameters]
         facts = read_torch_facts(models[0].device if models else "cpu")
-        self._recorder.write(Told(torch=msgspec.structs.replace(facts, threads_site=self._threads_site)))
+        ours = {"threads_site": self._threads_site, "autocast_seen": self._has_autocast}
+        self._recorder.write(Told(torch=msgspec.structs.replace(facts, **ours)))
 
     def _count_tensors(self) -> None:
         recorder = self._recorder

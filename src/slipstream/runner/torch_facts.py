@@ -33,7 +33,6 @@ def read_torch_facts(device: str = "") -> TorchFacts:
         cudnn_benchmark=torch.backends.cudnn.benchmark,
         deterministic=torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic,
         flush_denormal=_flushes_denormals(),
-        autocast_seen=_is_autocast_on(kind),
     )
 
 
@@ -115,10 +114,3 @@ def _flushes_denormals() -> bool:
     # The script may have made another device the default: only the CPU is asked here.
     smallest = torch.tensor(torch.finfo(torch.float32).tiny, dtype=torch.float32, device="cpu")
     return bool((smallest / 2).item() == 0.0)
-
-
-def _is_autocast_on(kind: str) -> bool:
-    try:
-        return torch.is_autocast_enabled(kind)
-    except Exception:
-        return False

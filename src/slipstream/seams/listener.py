@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from slipstream.clock.device import DeviceMark
 from slipstream.records import EventKind, Loader, Model, Optimizer, Site
 
-
-class Token(NamedTuple):
-    """What was there when a passage was entered."""
-
-    phase: str  # to be restored
-    start_ns: int
-    mark: DeviceMark | None
+# What was there when a passage was entered: the phase to go back to, the time in ns, the device's mark. A plain tuple,
+# since one is made at every passage.
+Token = tuple[str, int, DeviceMark | None]
 
 
 class Listener(Protocol):

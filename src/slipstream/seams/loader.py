@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any, Protocol
 
+import msgspec
 import torch.utils.data
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import fetch, worker
@@ -26,16 +27,16 @@ _HUGE = 10**9  # samplers that pretend to be endless
 
 
 class LoaderSeam:
-    def __init__(self, listener: Listener, supply: Supply | None = None, look_for_bytes: bool = False) -> None:
+    def __init__(self, listener: Listener, supply: Supply | None = None) -> None:
         self._listener = listener
         self._supply = supply
-        self._look_for_bytes = look_for_bytes
+        self._looks_for_bytes = False
         self._counter = itertools.count()
         self._sites: weakref.WeakKeyDictionary[Any, Site | None] = weakref.WeakKeyDictionary()
         self._dataset_sites: dict[int, Site] = {}
         self._idents: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # loaders and iterators
         self._facts: dict[int, Loader] = {}
-        self._learnt: set[int] = set()
+        self._num_bytes: dict[int, int] = {}  # of a batch, by loader; also: which loaders' batches were looked at
         self._last = (0, -1)  # the iterator made last, and its loader
         self.collate_codes: set[CodeType] = set()  # functions that build batches, for the stack sampler
         self.current = -1  # the loader that was iterated last; forked workers inherit it
@@ -93,28 +94,31 @@ class LoaderSeam:
         if token is None:
             return
         ident = self._ident_of(args[0])
-        if ident not in self._learnt:
-            self._learn_batch(ident, self._facts.get(ident), result)
-        self._listener.leave(token, "input", ident, samples=count_samples(result), num_bytes=self._num_bytes)
+        num_bytes = self._num_bytes.get(ident)
+        if num_bytes is None:
+            num_bytes = self._learn_batch(ident, result)
+        self._listener.leave(token, "input", ident, count_samples(result), num_bytes)
 
     def _abandon_next(self, token: Token | None) -> None:
         self._listener.abandon(token)  # StopIteration: the end of an epoch
 
-    _num_bytes = 0
+    def look_for_bytes(self) -> None:
+        """Batches travel to a device: are their floats bytes in disguise? Every loader's next batch tells."""
+        self._looks_for_bytes = True
+        self._num_bytes.clear()
 
     def _ident_of(self, iterator: Any) -> int:
         last, ident = self._last
         return ident if last == id(iterator) else self._idents.get(iterator, -1)
 
-    def _learn_batch(self, ident: int, facts: Loader | None, batch: Any) -> None:
-        self._learnt.add(ident)
-        if facts is None:
-            return
-        self._num_bytes = count_bytes(batch)
-        tensors = describe_tensors(batch, self._look_for_bytes)
-        if tensors:
-            self._facts[ident] = _with(facts, tensor_facts=tensors)
+    def _learn_batch(self, ident: int, batch: Any) -> int:
+        num_bytes = self._num_bytes[ident] = count_bytes(batch)
+        facts = self._facts.get(ident)
+        tensors = describe_tensors(batch, self._looks_for_bytes) if facts is not None else []
+        if facts is not None and tensors:
+            self._facts[ident] = msgspec.structs.replace(facts, tensor_facts=tensors)
             self._listener.meet(self._facts[ident])
+        return num_bytes
 
     def _meet(self, loader: Any) -> int:
         ident = self._idents.get(loader)
@@ -135,12 +139,6 @@ class LoaderSeam:
 
 def _is_rebuilt(loader: Any) -> bool:
     return type(loader).__module__.split(".")[0] in ("accelerate", "lightning", "pytorch_lightning")
-
-
-def _with(facts: Loader, **changes: Any) -> Loader:
-    import msgspec
-
-    return msgspec.structs.replace(facts, **changes)
 
 
 def read_loader(loader: Any, ident: int, site: Site | None, framework_site: Site | None) -> Loader:
@@ -201,39 +199,36 @@ def _framework(loader: Any, site: Site | None) -> str:
     return ""
 
 
-class FetchSeam:
-    """Batches as they are built by the dataset: in this process, or in a loader's worker."""
+class WorkerSeam:
+    """Batches as a loader's worker builds them. In the main process they are the input event itself."""
 
     def __init__(self, listener: FetchListener, worker_listener: WorkerListener) -> None:
         self._listener = listener
         self._worker_listener = worker_listener
 
     def install(self, patches: Patches) -> None:
-        for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
-            patches.around(fetcher, "fetch", "loader.fetch", self._before, self._after)
+        self._patches = patches
         # functools.wraps keeps the name under which spawned workers look this function up
         patches.around(worker, "_worker_loop", "loader.worker", self._before_worker, self._after_worker)
 
-    def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int] | None:
-        return self._listener.begin_fetch()
-
-    def _after(self, token: tuple[int, int] | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        if token is None:
-            return
-        index = args[1]
-        self._listener.end_fetch(token, len(index) if isinstance(index, (list, tuple)) else 1)
-
     def _before_worker(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._worker_listener.become_worker(args[10] if len(args) > 10 else -1)
+        for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
+            self._patches.around(fetcher, "fetch", "loader.fetch", self._before, self._after)
 
     def _after_worker(self, token: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         self._worker_listener.retire_worker()
 
+    def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
+        return self._listener.begin_fetch()
+
+    def _after(self, token: tuple[int, int], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        index = args[1]
+        self._listener.end_fetch(token, len(index) if isinstance(index, (list, tuple)) else 1)
+
 
 class FetchListener(Protocol):
-    def begin_fetch(self) -> tuple[int, int] | None:
-        """None: this one is not timed."""
-        ...
+    def begin_fetch(self) -> tuple[int, int]: ...
 
     def end_fetch(self, token: tuple[int, int], num_samples: int) -> None: ...
 

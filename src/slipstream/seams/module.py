@@ -140,6 +140,8 @@ class ModuleSeam:
     def _leave_forward(
         self, token: Token | None, ident: int, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
+        if token is None:
+            return
         if self.on_call is not None:
             self.on_call(module, args, kwargs)
         listener = self._listener

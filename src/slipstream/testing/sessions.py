@@ -150,7 +150,9 @@ class _Tape:
         self.now_ns += int(step_ms * 1e6)
         if self.loader:
             waited_ns = start_ns + int(phases.get("input", 0.0) * 1e6)
-            self.events.append(Event("input", self.loader.ident, start_ns, waited_ns, samples=32, kept=kept))
+            cpu_ns = 0 if self.loader.num_workers or kept else int(self.work_ms * self.cpu_share * 1e6)
+            ident = self.loader.ident
+            self.events.append(Event("input", ident, start_ns, waited_ns, samples=32, cpu_ns=cpu_ns, kept=kept))
             if not kept:
                 self._fetch(start_ns)
         self.steps.append(
@@ -171,9 +173,16 @@ class _Tape:
 
     def _fetch(self, start_ns: int) -> None:
         assert self.loader is not None
-        worker = len(self.fetches) % self.loader.num_workers if self.loader.num_workers else -1
+        if not self.loader.num_workers:
+            return  # the input event tells
+        worker = len(self.fetches) % self.loader.num_workers
         wall_ns = int(self.work_ms * 1e6)
         self.fetches.append(Fetch(self.loader.ident, worker, start_ns, wall_ns, int(wall_ns * self.cpu_share), 32))
+
+    def try_ceilings(self, phases: Mapping[str, float], cpu_ms: float | None) -> None:
+        self.steps_of("kept", 20, phases, sum(phases.values()) * 2 if cpu_ms is None else cpu_ms)
+        if self.loader:
+            self.drain(24)
 
     def drain(self, num_batches: int) -> None:
         assert self.loader is not None
@@ -220,15 +229,27 @@ def made_session(
     loader = (loader or made_loader(num_workers)) if has_loader else None
     resting = {"transfer": transfer_ms, "forward": forward_ms, "backward": backward_ms, "optimizer": optimizer_ms}
     watched = {"input": input_ms, **{phase: ms * starved for phase, ms in resting.items()}, "other": other_ms}
-    kept = {"input": 0.0, **resting, "other": other_ms}
     tape = _Tape(loader, watched, input_ms if work_ms is None else work_ms, cpu_share)
     tape.steps_of("warmup", 8, watched)
     if not is_short:
         tape.steps_of("watch", num_steps, watched)
-        tape.steps_of("kept", 20, kept, sum(kept.values()) * 2 if compute_cpu_ms is None else compute_cpu_ms)
-        if loader:
-            tape.drain(24)
+        tape.try_ceilings({"input": 0.0, **resting, "other": other_ms}, compute_cpu_ms)
     device = environment.torch.device if environment.torch else "cpu"
+    seen = _session(environment, loader, model or made_model(device), optimizer or made_optimizer(device), tape)
+    return msgspec.structs.replace(
+        seen,
+        evaluations=list(evaluations),
+        stacks=list(stacks),
+        memory=list(memory),
+        anatomy=anatomy,
+        rehearsals=list(rehearsals),
+        length=length,
+    )
+
+
+def _session(
+    environment: Environment, loader: Loader | None, model: Model, optimizer: Optimizer, tape: _Tape
+) -> Session:
     return Session(
         command="check",
         script=["train.py"],
@@ -237,17 +258,11 @@ def made_session(
         environment=environment,
         ending=Ending("stopped", 0, 30.0),
         loaders=[loader] if loader else [],
-        models=[model or made_model(device)],
-        optimizers=[optimizer or made_optimizer(device)],
+        models=[model],
+        optimizers=[optimizer],
         sites=[LOADER_SITE, MODEL_SITE, OPTIMIZER_SITE],
         events=tape.events,
         blocks=tape.blocks,
         steps=tape.steps,
-        evaluations=list(evaluations),
         fetches=tape.fetches,
-        stacks=list(stacks),
-        memory=list(memory),
-        anatomy=anatomy,
-        rehearsals=list(rehearsals),
-        length=length,
     )

@@ -19,6 +19,7 @@ class Case:
     framework: str = ""
     needs: tuple[str, ...] = ()  # packages beside torch and numpy
     exit_code: int = 0
+    remedy: str = ""  # the rehearsal that the cause rests on: whether there is anything to find depends on the machine
 
     @property
     def file(self) -> Path:
@@ -36,8 +37,10 @@ class Case:
         return "--epochs" if '"--epochs"' in self.file.read_text() else "--steps"
 
 
-def _planted(name: str, cause: str = "", framework: str = "", needs: tuple[str, ...] = ()) -> Case:
-    return Case(name, "planted", cause or name, framework, needs)
+def _planted(
+    name: str, cause: str = "", framework: str = "", needs: tuple[str, ...] = (), *, remedy: str = ""
+) -> Case:
+    return Case(name, "planted", cause or name, framework, needs, remedy=remedy)
 
 
 PLANTED: list[Case] = [
@@ -57,14 +60,14 @@ PLANTED: list[Case] = [
     _planted("frequent_saving"),
     _planted("frequent_validation"),
     _planted("frequent_logging"),
-    _planted("unfused_optimizer"),
+    _planted("unfused_optimizer", remedy="fused_optimizer"),
     _planted("tiny_operations"),
     _planted("grad_in_evaluation"),
     _planted("growing_memory"),
-    _planted("few_threads", "cpu_threads"),
-    _planted("many_threads", "cpu_threads"),
-    _planted("slow_layout"),
-    _planted("denormals"),
+    _planted("few_threads", "cpu_threads", remedy="threads"),
+    _planted("many_threads", "cpu_threads", remedy="threads"),
+    _planted("slow_layout", remedy="channels_last"),
+    _planted("denormals", remedy="flush_denormals"),
     _planted("lightning_no_workers", "no_workers", "lightning", ("lightning",)),
     _planted("transformers_slow_transform", "slow_transform", "transformers", ("transformers", "accelerate")),
     _planted("accelerate_slow_collate", "slow_collate", "accelerate", ("accelerate",)),
