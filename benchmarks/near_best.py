@@ -1,0 +1,222 @@
+"""Is tune's recipe near the best there is? Every cell of a grid of settings is raced against the base, tune searches
+the same script, and the grid's winner meets tune's recipe head to head. Cells are kept as they come, so an interrupted run
+goes on where it was. Writes benchmarks/results/near_best.md."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from slipstream.runner.relay import Relay
+
+from page import RESULTS, machine, write_page
+from slipstream.records import Choice, Entrant, Recipe, Setting, Speed, Tick
+from slipstream.techniques.catalogue import environment_of
+from slipstream.testing.photographs import make_photographs
+from slipstream.verify.speed import Comparison
+
+WORKLOADS = Path(__file__).parent / "workloads"
+BLOCK_S = 0.4
+ROUNDS = 20
+NEAR = 0.95  # of the grid's best
+SHARE = 0.2  # of the grid's time
+OFF: Setting = False
+
+
+@dataclass(frozen=True)
+class Workload:
+    name: str
+    axes: dict[str, tuple[Setting, ...]]  # False: the script as it is
+    needs_photographs: bool = False
+    tick: Tick = "optimizer"
+
+    def script(self, photographs: Path) -> list[str]:
+        data = ["--data", str(photographs)] if self.needs_photographs else []
+        return [str(WORKLOADS / f"{self.name}.py"), *data]
+
+    def cells(self) -> Iterator[Recipe]:
+        for settings in itertools.product(*self.axes.values()):
+            chosen = zip(self.axes, settings, strict=True)
+            recipe = Recipe(tuple(Choice(name, setting) for name, setting in chosen if setting is not OFF))
+            if recipe.choices and not ("prefetch" in str(recipe) and "workers" not in str(recipe)):
+                yield recipe
+
+
+GRID = [
+    Workload(
+        "photographs",
+        {
+            "workers": (OFF, 1, 2, 3),
+            "channels_last": (OFF, True),
+            "fused_optimizer": (OFF, True),
+            "cpu_threads": (OFF, 1),
+        },
+        needs_photographs=True,
+    ),
+    Workload(
+        "language",
+        {
+            "compile": (OFF, "default"),
+            "fused_attention": (OFF, True),
+            "fused_optimizer": (OFF, True),
+            "cpu_threads": (OFF, 1),
+        },
+    ),
+    Workload(
+        "tabular",
+        {
+            "workers": (OFF, 1, 2),
+            "compile": (OFF, "default"),
+            "fused_optimizer": (OFF, True),
+            "cpu_threads": (OFF, 1),
+        },
+    ),
+    Workload(
+        "accelerator",
+        {"workers": (OFF, 1, 2, 3, 4), "prefetch": (OFF, 4), "cpu_threads": (OFF, 1)},
+        needs_photographs=True,
+    ),
+]
+
+
+def race(workload: Workload, photographs: Path, recipes: list[Recipe], num_rounds: int) -> list[Comparison] | str:
+    """Each recipe against the first. A string: one of them could not ride, and why."""
+
+    def variables(recipe: Recipe) -> dict[str, str]:
+        return {k: v for c in recipe.choices for k, v in environment_of(c.technique, c.setting).items()}
+
+    rng = random.Random(0)
+    with Relay(workload.script(photographs), tick=workload.tick, environment_of=variables) as relay:
+        for ident, recipe in enumerate(recipes):
+            failure = relay.enter(Entrant(ident, "candidate" if recipe.choices else "base", recipe))
+            if failure:
+                return failure
+        first = relay.lap(0, 0, 4, 1)
+        num_steps = max(4, math.ceil(BLOCK_S / max(first.step_s, 1e-4)))
+        comparisons = [Comparison() for _ in recipes[1:]]
+        for number in range(1, num_rounds + 1):
+            order = rng.sample(range(len(recipes)), len(recipes))
+            laps = {ident: relay.lap(ident, number, num_steps, 1) for ident in order}
+            for failed in (lap.failure for lap in laps.values() if lap.failure):
+                return failed
+            for comparison, ident in zip(comparisons, range(1, len(recipes)), strict=True):
+                comparison.add_laps(laps[0], laps[ident])
+        return comparisons
+
+
+def measure_grid(workload: Workload, photographs: Path, kept: dict[str, Any], save: Any) -> None:
+    cells = list(workload.cells())
+    assert len(cells) <= 32
+    for number, recipe in enumerate(cells, 1):
+        if str(recipe) in kept:
+            continue
+        start = time.monotonic()
+        result = race(workload, photographs, [Recipe(), recipe], ROUNDS)
+        seconds = time.monotonic() - start
+        if isinstance(result, str):
+            kept[str(recipe)] = {"failure": result, "seconds": seconds}
+        else:
+            speed = result[0].speed()
+            kept[str(recipe)] = {"ratio": speed.ratio, "low": speed.low, "high": speed.high, "seconds": seconds}
+        save()
+        print(f"{workload.name} {number}/{len(cells)} {recipe}: {kept[str(recipe)]}", file=sys.stderr, flush=True)
+
+
+def run_tune(workload: Workload, photographs: Path, budget: str) -> tuple[Recipe, float]:
+    """The recipe that `slipstream tune` writes, and how long it took."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "slipstream", "tune", "--quiet", "--budget", budget, "--json", "out.json"]
+        start = time.monotonic()
+        subprocess.run([*command, *workload.script(photographs)], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        seconds = time.monotonic() - start
+        verdicts = json.loads((Path(folder) / "out.json").read_text())["verdicts"]
+    kept = [Choice(v["technique"], v["setting"]) for v in verdicts if v["decision"] == "kept"]
+    return Recipe(tuple(dict.fromkeys(kept))), seconds
+
+
+def winner(workload: Workload, kept: dict[str, Any]) -> Recipe:
+    best = max(workload.cells(), key=lambda recipe: kept[str(recipe)].get("ratio", 0.0))
+    return best if kept[str(best)].get("ratio", 0.0) > 1.0 else Recipe()
+
+
+def meet(workload: Workload, photographs: Path, best: Recipe, tuned: Recipe) -> Speed:
+    """The winner's step over the tuned one's: 1 is as good, more is better than the grid."""
+    if set(best.choices) == set(tuned.choices):
+        return Speed(1.0, 1.0, 1.0)
+    result = race(workload, photographs, [best, tuned], 2 * ROUNDS)
+    if isinstance(result, str):
+        raise RuntimeError(result)
+    return result[0].speed()
+
+
+def judge(workload: Workload, photographs: Path, budget: str) -> dict[str, Any]:
+    path = RESULTS / f"grid-{workload.name}.json"
+    kept: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+
+    def save() -> None:
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(kept, indent=1) + "\n")
+        os.replace(partial, path)
+
+    measure_grid(workload, photographs, kept, save)
+    tuned, tune_s = run_tune(workload, photographs, budget)
+    best = winner(workload, kept)
+    near = meet(workload, photographs, best, tuned)
+    grid_s = sum(cell["seconds"] for cell in kept.values())
+    ratio = kept.get(str(best), {}).get("ratio", 1.0)
+    return {"best": str(best), "ratio": ratio, "tuned": str(tuned), "near": near, "tune_s": tune_s, "grid_s": grid_s}
+
+
+def render(rows: dict[str, dict[str, Any]], head: str) -> str:
+    lines = [
+        "| workload | grid's best | against the base | tune's recipe | of the grid's best | time of the grid's |",
+        "|---|---|---:|---|---:|---:|",
+    ]
+    for name, row in rows.items():
+        near: Speed = row["near"]
+        of_best = f"{near.ratio:.1%} ({near.low:.1%} to {near.high:.1%})"
+        share = f"{row['tune_s']:.0f} of {row['grid_s']:.0f} s ({row['tune_s'] / row['grid_s']:.0%})"
+        lines.append(f"| {name} | {row['best']} | {row['ratio']:.2f}x | {row['tuned']} | {of_best} | {share} |")
+    return (
+        f"# Near the best\n\n{head}\n\n" + "\n".join(lines) + "\n\n"
+        f"Each cell of the grid was raced against the base for {ROUNDS} rounds, riders taking turns; cells are in "
+        "grid-*.json. The grid's best and tune's recipe were then raced against each other. Asked for: at least "
+        f"{NEAR:.0%} of the grid's best in at most {SHARE:.0%} of its time.\n"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=[workload.name for workload in GRID], action="append")
+    parser.add_argument("--budget", default="90s")
+    options = parser.parse_args()
+    head = machine()
+    rows: dict[str, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        photographs = Path(folder)
+        make_photographs(photographs, 320)
+        for workload in GRID:
+            if not options.only or workload.name in options.only:
+                rows[workload.name] = judge(workload, photographs, options.budget)
+    write_page("near_best", render(rows, head))
+    worst = min(row["near"].ratio for row in rows.values())
+    slowest = median(row["tune_s"] / row["grid_s"] for row in rows.values())
+    if worst < NEAR or slowest > SHARE:
+        sys.exit(f"tune reached {worst:.1%} of the grid's best at worst, in {slowest:.0%} of its time.")
+
+
+if __name__ == "__main__":
+    main()

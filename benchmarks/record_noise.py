@@ -1,0 +1,111 @@
+"""Records how a training step of about 50 ms varies on this machine: a few processes of the same small convnet take
+turns in random order, as riders do. Writes benchmarks/results/noise.json, from which benchmarks/never_fooled.py draws."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from typing import IO, cast
+
+from page import RESULTS, machine
+
+STEP_MS = 50.0
+LAP_STEPS = 12
+LEAD_IN = 1
+NUM_RIDERS = 4
+
+
+class Rider:
+    """A process that runs as many steps as it is told and answers with the milliseconds of each."""
+
+    def __init__(self, num_channels: int) -> None:
+        command = [sys.executable, __file__, "--ride", str(num_channels)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.lap(20)  # warm
+
+    def lap(self, num_steps: int) -> list[float]:
+        orders, answers = cast("IO[str]", self.process.stdin), cast("IO[str]", self.process.stdout)
+        orders.write(f"{num_steps}\n")
+        orders.flush()
+        return cast("list[float]", json.loads(answers.readline()))
+
+    def close(self) -> None:
+        cast("IO[str]", self.process.stdin).close()
+        self.process.wait()
+
+
+def ride(num_channels: int) -> None:
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, num_channels, 3, padding=1), nn.BatchNorm2d(num_channels), nn.ReLU()]
+    layers += [nn.Conv2d(num_channels, num_channels, 3, padding=1), nn.BatchNorm2d(num_channels), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(num_channels, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    x, y = torch.randn(16, 3, 64, 64), torch.randint(0, 10, (16,))
+    for line in sys.stdin:
+        times_ms = []
+        for _ in range(int(line)):
+            start = time.perf_counter()
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            times_ms.append(round((time.perf_counter() - start) * 1e3, 3))
+        print(json.dumps(times_ms), flush=True)
+
+
+def record(seconds: float, num_channels: int) -> list[tuple[int, list[float]]]:
+    """Laps in the order of time: who rode, and the milliseconds of each step after the lead-in."""
+    laps = []
+    rng = random.Random(0)
+    with ExitStack() as stack:
+        riders = [stack.enter_context(_closing(num_channels)) for _ in range(NUM_RIDERS)]
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            for ident in rng.sample(range(NUM_RIDERS), NUM_RIDERS):
+                laps.append((ident, riders[ident].lap(LEAD_IN + LAP_STEPS)[LEAD_IN:]))
+    return laps
+
+
+class _closing:  # noqa: N801
+    def __init__(self, num_channels: int) -> None:
+        self.rider = Rider(num_channels)
+
+    def __enter__(self) -> Rider:
+        return self.rider
+
+    def __exit__(self, *fault: object) -> None:
+        self.rider.close()
+
+
+def fitting_width() -> int:
+    """The number of channels with which a step takes about 50 ms here."""
+    for num_channels in (8, 16, 24, 32, 48, 64, 96, 128):
+        with _closing(num_channels) as rider:
+            if sorted(rider.lap(9))[4] >= STEP_MS:
+                return num_channels
+    return 128
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=240.0)
+    parser.add_argument("--ride", type=int, help="be a rider with so many channels (used by this script itself)")
+    options = parser.parse_args()
+    if options.ride:
+        ride(options.ride)
+        return
+    named = machine()
+    laps = record(options.seconds, fitting_width())
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "noise.json").write_text(json.dumps({"machine": named, "laps": laps}, indent=None) + "\n")
+
+
+if __name__ == "__main__":
+    main()
