@@ -1,6 +1,6 @@
 """Is tune's recipe near the best there is? Every cell of a grid of settings is raced against the base, tune searches
-the same script, and the grid's winner meets tune's recipe head to head. Cells are kept as they come, so an interrupted run
-goes on where it was. Writes benchmarks/results/near_best.md."""
+the same script, and the winner meets the recipe of tune head to head. Cells are kept as they come, so an interrupted
+run goes on where it was. Writes benchmarks/results/near_best.md."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Records how a training step of about 50 ms varies on this machine: a few processes of the same small convnet take
-turns in random order, as riders do. Writes benchmarks/results/noise.json, from which benchmarks/never_fooled.py draws."""
+turns in random order, as riders do. Writes benchmarks/results/noise.json, from which never_fooled.py draws."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import click
 
 from slipstream.version import VERSION
 
-COMMANDS: Final = ("check", "run", "report")
+COMMANDS: Final = ("check", "tune", "run", "report", "techniques", "selftest")
 
 # Ours come first; from the script's name on, everything is the script's.
 SCRIPT_SETTINGS: Final = {"ignore_unknown_options": True, "allow_interspersed_args": False}
@@ -39,9 +39,12 @@ def slipstream() -> None:
 
     \b
     Where does the time go?        slipstream check train.py --epochs 90
-    The same for a module:         slipstream check -m package.train --epochs 90
-    Train as usual, and watch:     slipstream run train.py --epochs 90
+    What makes it faster?          slipstream tune train.py --epochs 90
+    Train with what was kept:      slipstream run train.py --epochs 90
     The last report again:         slipstream report
+    What can be tried at all:      slipstream techniques
+
+    A module goes like a script:   slipstream tune -m package.train --epochs 90
 
     SLIPSTREAM_DISABLE=1 in the environment switches everything off: the script then runs as with bare python.
     """

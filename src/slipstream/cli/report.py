@@ -12,16 +12,20 @@ from slipstream.cli.commands import Refused
 @click.command("report")
 @click.argument("session", required=False, type=click.Path(path_type=Path))
 @click.option("--json", "json_path", type=click.Path(path_type=Path), metavar="FILE", help="Write it as JSON.")
-@click.option("--quiet", is_flag=True, help="The verdict and one line for each finding.")
-def command(session: Path | None, json_path: Path | None, quiet: bool) -> None:
+@click.option(
+    "--markdown", "markdown_path", type=click.Path(path_type=Path), metavar="FILE", help="Write tune's table."
+)
+@click.option("--quiet", is_flag=True, help="The verdict and one line for each finding; of a tuning the table.")
+def command(session: Path | None, json_path: Path | None, markdown_path: Path | None, quiet: bool) -> None:
     """Show a saved SESSION again; without one, the last of this directory.
 
     \b
     slipstream report
     slipstream report --json result.json
+    slipstream report --markdown table.md          of the last tune
     slipstream report .slipstream/sessions/20260102T030405-train.msgpack
     """
-    from slipstream.cli.showing import export, show
+    from slipstream.cli.showing import export, export_markdown, show
     from slipstream.runner.storage import StorageError, latest, load_session
 
     path = session or latest()
@@ -34,3 +38,8 @@ def command(session: Path | None, json_path: Path | None, quiet: bool) -> None:
     show(saved, quiet=quiet)
     if json_path is not None:
         export(saved, json_path)
+    if markdown_path is not None:
+        try:
+            export_markdown(saved, markdown_path)
+        except ValueError as error:
+            raise Refused(f"{error}.") from None

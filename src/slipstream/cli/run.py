@@ -1,38 +1,164 @@
-"""slipstream run: the script as python runs it, in this process, with nothing but a watcher in its loop."""
+"""slipstream run: the script as python runs it, in this process, with its recipe and nothing else in its loop."""
 
 from __future__ import annotations
 
 import functools
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from slipstream.cli.commands import SCRIPT_SETTINGS, Action, Refused, is_switched_off, read_script, script_argument
+from slipstream.cli.commands import (
+    SCRIPT_SETTINGS,
+    Action,
+    Refused,
+    is_switched_off,
+    num_ranks,
+    read_script,
+    script_argument,
+)
+
+if TYPE_CHECKING:
+    from slipstream.records import Recipe
+    from slipstream.tune.recipe_file import RecipeFile
+
+RECIPE: Final = "slipstream.toml"
+_PREPARED: Final = "SLIPSTREAM_PREPARED"  # this process was started anew for the recipe's environment variables
 
 
 @click.command("run", context_settings=SCRIPT_SETTINGS, options_metavar="[OPTIONS]")
+@click.option(
+    "--recipe",
+    "recipe_path",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The recipe; otherwise slipstream.toml here or beside the script.",
+)
+@click.option("--no-recipe", is_flag=True, help="Train as it is, even if there is a recipe.")
+@click.option("--tune", "tune_first", is_flag=True, help="Make the recipe first: slipstream tune, then train with it.")
 @script_argument
-def command(is_module: bool, script: tuple[str, ...]) -> Action:
-    """Run SCRIPT as python would, watch it, and say in one line at the end how fast it went.
+def command(
+    recipe_path: Path | None, no_recipe: bool, tune_first: bool, is_module: bool, script: tuple[str, ...]
+) -> Action:
+    """Run SCRIPT as python would, with the recipe that `slipstream tune` wrote, and say at the end how fast it went.
 
     \b
-    slipstream run train.py --epochs 90
-    slipstream run -m package.train --epochs 90
-    torchrun --nproc-per-node 2 --no-python slipstream run train.py
+    slipstream tune train.py --epochs 90             makes slipstream.toml, once
+    slipstream run train.py --epochs 90              trains with it, source untouched
+    slipstream run --tune train.py --epochs 90       both
+    slipstream run --no-recipe -m package.train      as bare python, and one line at the end
 
-    Weights, losses, printed lines and the exit code are those of bare python. The line at the end goes to stderr.
+    The recipe is applied from the first step. Without one, weights, losses, printed lines and the exit code are those
+    of bare python. What slipstream says itself goes to stderr.
     """
-    return functools.partial(_run, read_script(script, is_module))
+    if no_recipe and (recipe_path is not None or tune_first):
+        raise click.UsageError("--no-recipe stands alone: leave out --recipe and --tune, or leave out --no-recipe")
+    typed = read_script(script, is_module)
+    if is_switched_off():
+        from slipstream.runner.launch import become_python
+
+        return functools.partial(become_python, typed)
+    if tune_first and num_ranks() > 1:
+        raise Refused(f"--tune races with one process, and this is one of {num_ranks()} ranks. Tune without torchrun.")
+    if tune_first:
+        return functools.partial(_tune_and_run, typed, recipe_path)
+    return functools.partial(_run, typed, recipe_path, no_recipe)
 
 
-def _run(script: list[str]) -> int | None:
-    from slipstream.runner.launch import LaunchError, become_python
+def _run(script: list[str], recipe_path: Path | None, no_recipe: bool) -> int | None:
+    try:
+        file = None if no_recipe else _find(script, recipe_path)
+    except Refused as refusal:
+        refusal.show()
+        return refusal.exit_code
+    if file is not None:
+        _prepare_environment(file.recipe)
+    from slipstream.runner.launch import LaunchError
     from slipstream.runner.watched import run_watched
 
-    if is_switched_off():
-        become_python(script)
     try:
-        run_watched(script)
+        if file is None or not file.recipe.choices:
+            run_watched(script)
+            return None
+        from slipstream.techniques.outfit import fit
+
+        run_watched(script, file.recipe, fit, file.base_step_ms)
     except LaunchError as error:
         Refused(str(error)).show()
         return 2
     return None
+
+
+def _find(script: list[str], given: Path | None) -> RecipeFile | None:
+    """The recipe of this script, if there is one that can be used; what is to be said about it is said here."""
+    path = given or next((folder / RECIPE for folder in _folders(script) if (folder / RECIPE).is_file()), None)
+    if path is None:
+        name = " ".join(script[:2] if script[0] == "-m" else script[:1])
+        _say(f"no {RECIPE} here: training as it is. slipstream tune {name} makes one.")
+        return None
+    if num_ranks() > 1:
+        _say(f"{path} was measured with one process and is not applied to {num_ranks()} ranks: training as it is.")
+        return None
+    from slipstream.tune.recipe_file import differences, read_recipe
+
+    try:
+        file = read_recipe(path)
+    except ValueError as error:
+        raise Refused(f"{error}.") from None
+    if _PREPARED not in os.environ:  # else it was said before
+        _say(f"{path}: {file.recipe}")
+        if changed := differences(file, script):
+            _say(f"{' '.join(changed)} It may not fit any more: slipstream tune makes a new one.")
+    return file
+
+
+def _folders(script: list[str]) -> list[Path]:
+    """Here first, then beside the script."""
+    return [Path(), *([] if script[0] == "-m" else [Path(script[0]).parent])]
+
+
+def _prepare_environment(recipe: Recipe) -> None:
+    """Variables that libraries read when the process starts: it is started anew with them, once."""
+    if os.environ.pop(_PREPARED, None):
+        return
+    from slipstream.techniques.catalogue import environment_of
+
+    wanted: dict[str, str] = {}
+    for choice in recipe.choices:
+        wanted |= environment_of(choice.technique, choice.setting)
+    if any(os.environ.get(name) != value for name, value in wanted.items()):
+        _start_anew(sys.orig_argv[1:], {**wanted, _PREPARED: "1"})
+
+
+def _tune_and_run(script: list[str], recipe_path: Path | None) -> int | None:
+    """Tuning loads much into its process that the script must not find there: training gets a fresh one."""
+    from slipstream.cli.tune import Request, tune_until_interrupted
+
+    path = recipe_path or Path(RECIPE)
+    before = _stamp(path)
+    if code := tune_until_interrupted(Request(script, recipe_path=path)):
+        return code
+    how = ["--recipe", str(path)] if path.is_file() and _stamp(path) != before else ["--no-recipe"]
+    module, rest = (["-m"], script[1:]) if script[0] == "-m" else ([], script)
+    from slipstream.runner.launch import interpreter_flags
+
+    _start_anew([*interpreter_flags(), "-m", "slipstream", "run", *how, *module, *rest], {})
+    return None
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """Tells a recipe that was written from one that was there before."""
+    return (path.stat().st_mtime_ns, path.stat().st_ino) if path.is_file() else None
+
+
+def _start_anew(arguments: list[str], variables: dict[str, str]) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(sys.executable, [sys.executable, *arguments], {**os.environ, **variables})
+
+
+def _say(sentence: str) -> None:
+    if os.environ.get("RANK", "0") == "0":
+        click.echo(f"slipstream: {sentence}", err=True)

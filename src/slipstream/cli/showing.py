@@ -1,4 +1,4 @@
-"""What `check` and `report` both print and write."""
+"""What `check`, `tune` and `report` print and write."""
 
 from __future__ import annotations
 
@@ -43,7 +43,17 @@ def show_path(path: Path) -> None:
 def export(session: Session, path: Path) -> None:
     from slipstream.report.json import export as to_json
 
-    data = to_json(session)
+    _write(to_json(session), path)
+
+
+def export_markdown(session: Session, path: Path) -> None:
+    """ValueError for a session that is no tuning."""
+    from slipstream.report.markdown import to_markdown
+
+    _write(to_markdown(session).encode(), path)
+
+
+def _write(data: bytes, path: Path) -> None:
     if str(path) == "-":
         sys.stdout.buffer.write(data + b"\n")
         return

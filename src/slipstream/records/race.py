@@ -9,8 +9,9 @@ import msgspec
 from slipstream.records.recipe import Choice, Edit, NumericsClass, Recipe, Setting
 
 # base: the script as it is. twin: the same with `nothing`. candidate: with a recipe. proof: a candidate that draws the
-# base's random numbers, not timed. rounding: the base with weights moved by one ulp. seed: the base with another seed.
-Role = Literal["base", "twin", "candidate", "proof", "rounding", "seed"]
+# base's random numbers, not timed. rounding: the base with weights moved by one ulp. coarse: the base with weights rounded
+# to bfloat16 once, before the first step: what lower precision may do to gradients. seed: the base with another seed.
+Role = Literal["base", "twin", "candidate", "proof", "rounding", "coarse", "seed"]
 Decision = Literal["kept", "rejected", "unsure", "failed", "not_applicable"]
 Tick = Literal["optimizer", "backward", "forward", "input"]  # what the riders count as a step
 
@@ -80,6 +81,7 @@ class RiderRecord(msgspec.Struct, frozen=True):
     declined: list[str] = []  # what they could not do
     edits: list[Edit] = []
     failure: str = ""
+    num_launches: int = 1  # more: riders did not fit beside each other and took turns by being launched anew
 
 
 class Speed(msgspec.Struct, frozen=True):
@@ -137,5 +139,7 @@ class Tuning(msgspec.Struct, frozen=True):
     seconds_after: float | None = None
     seconds_spent: float = 0.0
     is_complete: bool = True
+    was_interrupted: bool = False  # by Ctrl-C: the journal knows what was decided
     riders: list[RiderRecord] = []  # laps and losses for the report; sketches are dropped
     edits: list[Edit] = []
+    notes: list[str] = []  # plain sentences: what was not tried, resumed, or less exact than usual

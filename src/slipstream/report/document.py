@@ -115,7 +115,10 @@ class VerdictPart(msgspec.Struct, frozen=True):
     reason: Annotated[str, Meta(description="one line")]
     kind: Annotated[
         str,
-        Meta(description="`single`: alone against the base; `cumulative`, `left_out`, `total`: `recipe` as a whole"),
+        Meta(
+            description="`single`: raced alone. In `combinations`: `cumulative`, the winners so far; `left_out`, what"
+            " the technique is worth among the others; `total`, all that was kept"
+        ),
     ]
     recipe: Annotated[dict[str, Setting], Meta(description="all that was on: technique to setting")]
     is_sound: Annotated[bool | None, Meta(description="whether the numerics held; null: not seen or not raced")]
@@ -125,7 +128,7 @@ class VerdictPart(msgspec.Struct, frozen=True):
     batch_size: Annotated[int | None, Meta(description="samples in a step")]
     peak_bytes: Annotated[int | None, Meta(description="memory of the process and its children at the most")]
     one_off_s: Annotated[float, Meta(description="start-up beyond the base's: compilation, worker start")]
-    payback_steps: Annotated[int | None, Meta(description="steps after which that is paid back; null: no cost, or never")]
+    payback_steps: Annotated[int | None, Meta(description="steps after which it has paid; null: no cost, or never")]
 
 
 class SpeedPart(msgspec.Struct, frozen=True):
@@ -148,6 +151,7 @@ class TuningPart(msgspec.Struct, frozen=True):
     seconds_after: Annotated[float | None, Meta(description="the whole training with the recipe")]
     seconds_spent: Annotated[float, Meta(description="on the races")]
     is_complete: Annotated[bool, Meta(description="false: interrupted, or the budget was used up first")]
+    notes: Annotated[list[str], Meta(description="how it went, where that matters")]
 
 
 class Export(msgspec.Struct, frozen=True):
@@ -183,7 +187,8 @@ class Export(msgspec.Struct, frozen=True):
     notes: Annotated[list[str], Meta(description="what could not be seen, what was switched off")]
     written: Annotated[list[str], Meta(description="files that the script wrote during the ride")]
     verdicts: Annotated[
-        list[VerdictPart], Meta(description="of a tuning, in the order they were reached; empty otherwise")
+        list[VerdictPart], Meta(description="of a tuning: one for each technique and setting; empty otherwise")
     ]
+    combinations: Annotated[list[VerdictPart], Meta(description="of a tuning: winners raced together; empty otherwise")]
     total: Annotated[SpeedPart | None, Meta(description="what was kept, together, against the base; null: no tuning")]
     tuning: Annotated[TuningPart | None, Meta(description="the tuning as a whole; null: no tuning")]

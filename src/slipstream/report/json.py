@@ -21,7 +21,7 @@ from slipstream.report.document import (
 )
 from slipstream.report.place import relative, where
 from slipstream.report.stages import StageTable, input_stages, main_stages
-from slipstream.report.tune_json import total_of, tuning_of, verdicts_of
+from slipstream.report.tune_json import combinations_of, total_of, tuning_of, verdicts_of
 from slipstream.report.tune_words import gain
 from slipstream.report.verdict import evaluation, outlook, verdict, warning
 
@@ -63,6 +63,7 @@ def document(session: Session) -> Export:
         notes=session.notes,
         written=[relative(path, session.cwd) for path in session.written],
         verdicts=verdicts_of(session.tuning) if session.tuning else [],
+        combinations=combinations_of(session.tuning) if session.tuning else [],
         total=total_of(session.tuning) if session.tuning else None,
         tuning=tuning_of(session.tuning) if session.tuning else None,
     )

@@ -1,5 +1,5 @@
-"""The parts of docs/ that are written from the code: `python -m slipstream.report.pages docs`. A test compares them,
-so that no page says what the code does not do."""
+"""What of docs/ is written from the code: `python -m slipstream.report.pages docs`. A test compares it, so that no page
+says what the code does not do."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
+from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from slipstream.diagnose.causes import catalogue
+from slipstream.diagnose.causes import catalogue as causes
 from slipstream.records import Environment
+from slipstream.report.cards import technique_page, techniques_table
 from slipstream.report.document import Export
+from slipstream.techniques.catalogue import catalogue as techniques
 
 _BEGIN, _END = "<!-- written from the code: make docs -->\n", "<!-- end -->\n"
 
@@ -65,8 +68,8 @@ def _type_name(hint: Any) -> str:
     if origin is list:
         return f"array of {_type_name(arguments[0])}s"
     if origin is dict:
-        return f"object of {_type_name(arguments[1])}s"
-    if arguments and (origin is Union or type(None) in arguments):
+        return f"object of {_type_name(arguments[1])}s" if not get_args(arguments[1]) else "object"
+    if origin in (Union, UnionType):
         return " or ".join(_type_name(argument) for argument in arguments)
     return {str: "string", int: "number", float: "number", bool: "boolean", type(None): "null"}.get(hint, "object")
 
@@ -74,19 +77,36 @@ def _type_name(hint: Any) -> str:
 def findings_table() -> str:
     """Every cause of the catalogue with the sentence that its module opens with."""
     lines = ["| cause | what it means |", "|---|---|"]
-    for cause, find in catalogue().items():
+    for cause, find in causes().items():
         opening = (import_module(find.__module__).__doc__ or "").strip().split("\n\n")[0]
         lines.append(f"| `{cause}` | {' '.join(opening.split())} |")
     return "\n".join(lines) + "\n"
 
 
-PAGES: dict[str, Callable[[], str]] = {"json.md": json_tables, "findings.md": findings_table}
+# Pages with a part between two marks that is written from the code.
+PAGES: dict[str, Callable[[], str]] = {
+    "json.md": json_tables,
+    "findings.md": findings_table,
+    "techniques.md": lambda: techniques_table(techniques()),
+}
+
+
+def whole_pages() -> dict[str, str]:
+    """Pages that are written from the code from their first line to their last: one for each technique."""
+    return {f"techniques/{ident}.md": technique_page(ident, each) for ident, each in techniques().items()}
 
 
 def main(docs: Path) -> None:
     for name, write in PAGES.items():
         path = docs / name
         path.write_text(refresh(path.read_text(encoding="utf-8"), write()), encoding="utf-8")
+    pages = whole_pages()
+    for name, text in pages.items():
+        (docs / name).parent.mkdir(exist_ok=True)
+        (docs / name).write_text(text, encoding="utf-8")
+    for path in (docs / "techniques").glob("*.md"):
+        if f"techniques/{path.name}" not in pages:  # of a technique that is no more
+            path.unlink()
 
 
 if __name__ == "__main__":

@@ -68,12 +68,14 @@ def as_gain(ratio: float) -> str:
 
 def as_ratio(ratio: float) -> str:
     """A measured speed-up; below 1 it is a loss."""
-    digits = 0 if ratio >= 100 else 1 if ratio >= 10 else 2 if ratio >= 0.095 else 3
+    digits = 0 if ratio >= 100 else 1 if ratio >= 10 else 2 if ratio >= 0.0095 else 3
     return f"{ratio:.{digits}f}x"
 
 
 def between_ratios(low: float, high: float) -> str:
-    return f"{as_ratio(low).removesuffix('x')}–{as_ratio(high).removesuffix('x')}"
+    """An interval of ratios; what a few rounds could not bound yet is a question mark."""
+    ends = (as_ratio(low) if low > 0.011 else "?", as_ratio(high) if high < 99 else "?")
+    return "–".join(end.removesuffix("x") for end in dict.fromkeys(ends))
 
 
 def as_count(number: float) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from slipstream.records import Ending
+from slipstream.runner import fit
 from slipstream.runner.traces import hide_in_module
 from slipstream.seams.patch import Patches
 
@@ -46,7 +47,8 @@ class Boarding:
 
 def follow(ride: Ride) -> None:
     """From now on every process that the script starts is boarded, until the ride is left."""
-    boarding = Boarding(__name__, board_spawned.__name__, msgspec.json.encode(ride.settings))
+    passport = msgspec.json.encode((ride.settings, fit.name_of(ride.fit)))
+    boarding = Boarding(__name__, board_spawned.__name__, passport)
     patches = Patches(ride.complain, lambda: False)
     patches.on_close(_follow_forks(ride))
     hide_in_module(ride.arrivals, patches)
@@ -72,12 +74,13 @@ def unfollow(ride: Ride) -> None:
         _followed.remove(item)
 
 
-def board_spawned(settings: bytes) -> None:
+def board_spawned(passport: bytes) -> None:
     """In a spawned child, before the script is imported there. Its own children are followed too."""
     from slipstream.runner import grace
     from slipstream.runner.ride import Ride, RideSettings
 
-    ride = Ride(msgspec.json.decode(settings, type=RideSettings))
+    settings, fitting = msgspec.json.decode(passport, type=tuple[RideSettings, str])
+    ride = Ride(settings, fit.find(fitting))
     ride.board("child")
     follow(ride)
     _leave_at_end(ride)

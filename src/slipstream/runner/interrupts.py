@@ -1,11 +1,13 @@
 """Ctrl-C while a script rides: the first one is the script's, and the session is still saved; the second kills it.
-A termination of ours becomes the rider's."""
+A termination of ours becomes the rider's. While riders race, both are ours: they end the race."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
 import subprocess
+import threading
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
@@ -61,3 +63,34 @@ class Interrupts:
     def _send(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             self._rider.send_signal(number)
+
+
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """A termination of ours takes the way of an exception, so that riders and rooms go first."""
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    with _handling({signal.SIGTERM: leave, signal.SIGHUP: leave}):
+        yield
+
+
+@contextlib.contextmanager
+def unbroken() -> Iterator[None]:
+    """Another Ctrl-C would leave riders behind; ending them takes a few seconds at the most."""
+    with _handling(dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), signal.SIG_IGN)):
+        yield
+
+
+@contextlib.contextmanager
+def _handling(handlers: dict[signal.Signals, Any]) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from slipstream.records import Ended, Ending, Message, Model, Told
+from slipstream.records import Ended, Ending, Message, Model, Recipe, Role, Tick, Told
 from slipstream.runner.recorder import Recorder, Sink
 from slipstream.runner.spool import MemorySink, Spool
 from slipstream.seams.arrival import Arrivals
 
 if TYPE_CHECKING:
+    from slipstream.runner.fit import Fit, Outfit
+    from slipstream.runner.racing import Racing
     from slipstream.runner.sampler import Sampler
     from slipstream.runner.schedule import Schedule
     from slipstream.runner.survey import Survey
@@ -32,19 +34,30 @@ _LIBRARIES = ("lightning", "pytorch_lightning", "transformers", "accelerate", "d
 
 
 class RideSettings(msgspec.Struct, frozen=True):
-    mode: Literal["check", "run", "watch"]
+    mode: Literal["check", "run", "watch", "race"]
     num_steps: int = 0
     seconds: float = 60.0
     spool: str = ""
     script: list[str] = []
+    recipe: Recipe = Recipe()  # run, race
+    # race alone
+    role: Role = "base"
+    baton: str = ""  # a Unix socket
+    tick: Tick = "optimizer"
+    seed: int = 0
+    warm_up: int = 5
 
 
 class Ride:
-    def __init__(self, settings: RideSettings) -> None:
+    def __init__(self, settings: RideSettings, fit: Fit | None = None) -> None:
         self.settings = settings
+        self.fit = fit  # puts the recipe in place
+        self.rig: Outfit | None = None
+        self.complaints: list[str] = []
+        self._racing: Racing | None = None
         self._sink: Sink | None = self._make_sink()
         self.recorder = Recorder(self._sink)
-        self._tally: Tally | None = None
+        self.tally: Tally | None = None
         self.arrivals = Arrivals()
         self.patches: Patches | None = None
         self._schedule: Schedule | None = None
@@ -63,12 +76,23 @@ class Ride:
 
     def board(self, role: str = "rider") -> None:
         self.recorder.board(role)
+        if self.settings.mode == "race":
+            self._board_race()
+            return
         self.arrivals.when_imported("torch", self._on_torch)
         self.arrivals.when_imported("safetensors.torch", self._on_safetensors)
         self.arrivals.when_imported("transformers.training_args", self._on_transformers)
 
+    def _board_race(self) -> None:
+        from slipstream.runner.racing import Racing
+
+        self._racing = Racing(self)
+        self._racing.board()
+
     def board_child(self) -> None:
         """In a process that the script forked: start afresh. It keeps the seams that it inherited."""
+        if self._racing is not None:
+            self._racing.board_child()
         self.recorder.forget()
         self._sampler = None
         if self._schedule is not None:
@@ -81,6 +105,8 @@ class Ride:
             self._leave(ending)
 
     def _leave(self, ending: Ending) -> None:
+        if self._racing is not None:
+            self._racing.leave(ending)
         if self._schedule is not None:
             self._survey.break_off_dissection()
             try:
@@ -101,10 +127,10 @@ class Ride:
 
     def summary_line(self) -> str:
         seconds = (self.recorder.clock.now_ns() - self._start_ns) / 1e9
-        steps = self._tally.num_steps if self._tally is not None else 0
-        if self._tally is None or not steps:
+        steps = self.tally.num_steps if self.tally is not None else 0
+        if self.tally is None or not steps:
             return f"slipstream: {seconds:.1f} s; no update and no batch was seen, so there was no step to count"
-        samples = self._tally.count_samples()
+        samples = self.tally.count_samples()
         rate = f", {samples / seconds:,.0f} samples/s" if samples else ""
         return f"slipstream: {steps:,} steps in {seconds:.1f} s ({steps / seconds:.1f} steps/s{rate})"
 
@@ -126,8 +152,10 @@ class Ride:
         self.patches = Patches(self.complain, torch.compiler.is_compiling)
         early = Patches(self.complain, torch.compiler.is_compiling)
         self.patches.on_close(early.close)
-        self._tally = Tally()
-        self._tally.install(self.patches, early)
+        if self.fit is not None and self.settings.recipe.choices:
+            self.rig = self.fit(self.settings.recipe, self.patches, self.complain, False)
+        self.tally = Tally()
+        self.tally.install(self.patches, early)
 
     def _install(self, torch: Any) -> None:
         from slipstream.seams.loader import LoaderSeam, WorkerSeam
@@ -277,18 +305,19 @@ class Ride:
             return
         self._complained.add(seam)
         sentence = f"the seam '{seam}' was switched off after {type(fault).__name__}: {fault}"
+        self.complaints.append(sentence)
         with contextlib.suppress(Exception):
             self.recorder.note(sentence)
             print(f"slipstream: {sentence}; the script goes on", file=sys.stderr)
 
     def _make_sink(self) -> Sink | None:
-        if self.settings.mode == "run":
+        if self.settings.mode in ("run", "race"):
             return None
         return Spool(Path(self.settings.spool)) if self.settings.spool else MemorySink()
 
 
-def board(settings: RideSettings) -> Ride:
-    ride = Ride(settings)
+def board(settings: RideSettings, fit: Fit | None = None) -> Ride:
+    ride = Ride(settings, fit)
     ride.board()
     return ride
 

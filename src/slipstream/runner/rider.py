@@ -1,5 +1,5 @@
-"""The process that runs the script for `check`: makes its view of the file system, boards, launches. Started by
-supervise with a ticket; everything it learns goes to the spool."""
+"""The process that runs the script for `check` and for a race: makes its view of the file system, boards, launches.
+Started with a ticket by supervise or by the relay; what it learns goes to the spool, or over the baton's socket."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ import msgspec
 
 from slipstream.records import Ending, Told
 from slipstream.runner import children, downloads, grace, mounts, moving, overlay, redirect, trackers
-from slipstream.runner.launch import LaunchError, launch
+from slipstream.runner.fit import Fit
+from slipstream.runner.launch import LaunchError, interpreter_flags, launch
 from slipstream.runner.ride import RideSettings, board
 from slipstream.runner.spool import Spool
 from slipstream.runner.target import is_module
@@ -37,20 +38,32 @@ class Ticket(msgspec.Struct, frozen=True):
     count_loopback: bool = False  # tests: a server on this machine is a remote one
 
 
-def main(ticket_path: str) -> None:
+def command(ticket: Ticket, entry: str = ENTRY) -> list[str]:
+    """What starts such a process, with this interpreter and its flags. The ticket is left in the spool."""
+    path = Path(ticket.settings.spool) / "ticket.json"
+    path.write_bytes(msgspec.json.encode(ticket))
+    return [sys.executable, *interpreter_flags(), entry, str(path)]
+
+
+def main(ticket_path: str, fit: Fit | None = None) -> None:
     ticket = msgspec.json.decode(Path(ticket_path).read_bytes(), type=Ticket)
+    is_racing = ticket.settings.mode == "race"
+    if is_racing:
+        # A group of its own: the terminal's Ctrl-C is for the relay, and if that is killed, the system itself continues
+        # and hangs up the group's stopped processes.
+        os.setpgid(0, 0)
     if sys.platform == "linux":
-        mounts.die_with_parent(signal.SIGTERM)
+        mounts.die_with_parent(signal.SIGKILL if is_racing else signal.SIGTERM)  # a stopped process hears only that
     spool = Path(ticket.settings.spool)
     is_covered = _enter_view(ticket, spool)
     if not (getattr(sys.flags, "safe_path", False) or sys.flags.isolated):
         sys.path.insert(0, "")  # launch puts the script's directory there
     _claim_module(ticket.settings.script)
-    ride = board(ticket.settings)
+    ride = board(ticket.settings, fit)
     trackers.silence(ride.arrivals, ticket.scratch)
-    if is_covered:
+    if is_covered and not is_racing:
         downloads.note_connections(spool, count_loopback=ticket.count_loopback)
-    else:
+    elif not is_covered:
         _redirect(ticket, ride.arrivals)
     children.follow(ride)
     grace.limit_stopping(ride)
@@ -58,6 +71,8 @@ def main(ticket_path: str) -> None:
     def leave(ending: Ending) -> None:
         children.unfollow(ride)
         ride.leave(ending)
+        if is_racing and ending.reason == "stopped":
+            os._exit(0)  # the script has cleaned up; taking the interpreter down would cost every heat a second
 
     try:
         launch(ticket.settings.script, leave)

@@ -1,5 +1,5 @@
-"""The temporary directory of one check: layers, spool, scratch. Leaves nothing behind, and sweeps up after a check that
-was killed before it could."""
+"""The temporary directory of one rider: layers, spool, scratch. Leaves nothing behind, and sweeps up after a command
+that was killed before it could."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from slipstream.runner import overlay
+from slipstream.runner import downloads, overlay
 
 _PREFIX = "slipstream-check-"
 
@@ -23,8 +23,18 @@ class Room:
         self.layers = self.path / "layers"
         for folder in (self.spool, self.scratch, self.layers):
             folder.mkdir()
+        self.plan: overlay.Plan | None = None
+
+    def cover(self, cwd: Path, *, own_user: bool) -> overlay.Plan:
+        """Plans a throw-away view of the file system for the rider, with what earlier ones downloaded."""
+        through = [str(self.spool), str(self.scratch)]
+        kept = downloads.kept_downloads(cwd)
+        self.plan = overlay.prepare(self.layers, own_user=own_user, through=through, kept=kept)
+        return self.plan
 
     def remove(self) -> None:
+        if self.plan is not None:
+            overlay.clean_up(self.plan)
         overlay.remove(self.path)
 
 

@@ -22,11 +22,10 @@ from slipstream.runner.assemble import assemble
 from slipstream.runner.gpu import GpuSampler
 from slipstream.runner.idle import gpu_present_but_unused
 from slipstream.runner.interrupts import Interrupts
-from slipstream.runner.launch import interpreter_flags
 from slipstream.runner.leftovers import no_leftovers
 from slipstream.runner.machine import read_environment
 from slipstream.runner.ride import RideSettings
-from slipstream.runner.rider import ENTRY, EXIT_REFUSED, EXIT_UNCOVERED, REFUSED, UNCOVERED, Ticket
+from slipstream.runner.rider import EXIT_REFUSED, EXIT_UNCOVERED, REFUSED, UNCOVERED, Ticket, command
 from slipstream.runner.room import Room
 from slipstream.runner.spool import SpoolReader
 from slipstream.runner.terminal import Terminal
@@ -142,12 +141,8 @@ def _ride_covered(order: Order, line: Line | None, cwd: Path) -> _Ride:
 def _ride_in_room(order: Order, line: Line | None, cwd: Path, room: Room, *, own_user: bool | None) -> _Ride | str:
     """A string: the overlay could not be made, and why."""
     ride = _Ride(line)
-    plan = None
     try:
-        if own_user is not None:
-            through = [str(room.spool), str(room.scratch)]
-            kept = downloads.kept_downloads(cwd)
-            plan = overlay.prepare(room.layers, own_user=own_user, through=through, kept=kept)
+        plan = room.cover(cwd, own_user=own_user) if own_user is not None else None
         settings = RideSettings(
             mode="check", num_steps=order.num_steps, seconds=order.seconds, spool=str(room.spool), script=order.script
         )
@@ -166,21 +161,17 @@ def _ride_in_room(order: Order, line: Line | None, cwd: Path, room: Room, *, own
             ride.written += [path for path, _ in overlay.written(plan)]
         return ride
     finally:
-        if plan is not None:
-            overlay.clean_up(plan)
         room.remove()
 
 
 def _run(ride: _Ride, ticket: Ticket, room: Room) -> int:
     """Starts the rider and stays with it until it has ended. Returns what Popen calls the return code."""
-    ticket_path = room.spool / "ticket.json"
-    ticket_path.write_bytes(msgspec.json.encode(ticket))
     reader = SpoolReader(room.spool)
-    command = [sys.executable, *interpreter_flags(), ENTRY, str(ticket_path)]
+    start = command(ticket)
     sys.stdout.flush()
     sys.stderr.flush()
     with Terminal() as terminal:
-        rider = subprocess.Popen(command, stdout=terminal.stdout, stderr=terminal.stderr)
+        rider = subprocess.Popen(start, stdout=terminal.stdout, stderr=terminal.stderr)
         ride.process = rider.pid
         terminal.started()
         try:

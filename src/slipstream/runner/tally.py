@@ -3,8 +3,11 @@ seams are not there at all."""
 
 from __future__ import annotations
 
+import time
+from array import array
 from collections import Counter
-from typing import Any
+from itertools import pairwise
+from typing import Any, Final
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -13,10 +16,14 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from slipstream.seams.batch import count_samples
 from slipstream.seams.patch import Patches
 
+_MOST_TIMES: Final = 50_000
+_PAUSE: Final = 10  # times the usual: validation, saving, workers that start; not a step
+
 
 class Tally:
     def __init__(self) -> None:
         self.samples = 0
+        self._update_ns = array("q")  # when the first updates were done
         self._updates: Counter[int] = Counter()  # by optimizer
         self._num_backwards = 0
         self._num_batches = 0
@@ -36,6 +43,14 @@ class Tally:
         """Updates of the optimizer that steps most rarely; without one, backward passes; without those, batches."""
         return min(self._updates.values()) if self._updates else self._num_backwards or self._num_batches
 
+    def step_s(self) -> float | None:
+        """An average step, from update to update; pauses between some of them are left out. None: too few."""
+        gaps = sorted(late - early for early, late in pairwise(self._update_ns))
+        if len(gaps) < 2:
+            return None
+        usual = [gap for gap in gaps if gap <= _PAUSE * gaps[len(gaps) // 2]]
+        return sum(usual) / len(usual) * self._updates.total() / self.num_steps / 1e9
+
     def count_samples(self) -> int:
         return self.samples if self._updates else self.samples + self._pending
 
@@ -50,6 +65,8 @@ class Tally:
 
     def _after_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._updates[id(optimizer)] += 1
+        if len(self._update_ns) < _MOST_TIMES:
+            self._update_ns.append(time.perf_counter_ns())
         self.samples += self._pending
         self._pending = 0
         if self._early is not None:

@@ -1,4 +1,5 @@
-"""The ride of `run`: in this process, watch only. Adds one line on stderr at the very end, and nothing else."""
+"""The ride of `run`: in this process, with a recipe or without. Adds a line on stderr at the very end, one more where a
+part of the recipe could not be put in place, and nothing else."""
 
 from __future__ import annotations
 
@@ -6,27 +7,40 @@ import atexit
 import contextlib
 import os
 import sys
+from collections.abc import Iterator
 
-from slipstream.records import Ending
+from slipstream.records import Ending, Recipe
+from slipstream.runner.fit import Fit
 from slipstream.runner.launch import launch
-from slipstream.runner.ride import RideSettings, board
+from slipstream.runner.ride import Ride, RideSettings, board
 from slipstream.runner.traces import hide_in_module
 from slipstream.seams.patch import Patches
 
+_AS_IT_IS = Recipe()
 
-def run_watched(script: list[str]) -> None:
+
+def run_watched(
+    script: list[str], recipe: Recipe = _AS_IT_IS, fit: Fit | None = None, base_step_ms: float | None = None
+) -> None:
+    """`base_step_ms`: a step without the recipe, as tune measured it."""
     process = os.getpid()
-    ride = board(RideSettings(mode="run", num_steps=0, seconds=0.0, script=script))
+    ride = board(RideSettings(mode="run", num_steps=0, seconds=0.0, script=script, recipe=recipe), fit)
 
     def say() -> None:
         if os.getpid() != process:
             return  # a child that the script forked
         with contextlib.suppress(Exception):
-            if line := ride.summary_line():
+            for line in last_words(ride, base_step_ms):
                 print(line, file=sys.__stderr__, flush=True)
 
     patches = Patches(ride.complain, lambda: False)
-    hide_in_module(ride.arrivals, patches)
+    if recipe.choices:
+        from slipstream.runner import children
+
+        children.follow(ride)  # training processes that the script spawns get the recipe too
+        patches.on_close(lambda: children.unfollow(ride))
+    else:
+        hide_in_module(ride.arrivals, patches)
 
     def leave(ending: Ending) -> None:
         patches.close()
@@ -34,3 +48,30 @@ def run_watched(script: list[str]) -> None:
 
     atexit.register(say)  # the first registered runs last: after everything that the script says
     launch(script, leave)
+
+
+def last_words(ride: Ride, base_step_ms: float | None) -> Iterator[str]:
+    if line := ride.summary_line():
+        yield f"{line}{_saved(ride, base_step_ms)}"
+    for sentence in ride.rig.declined if ride.rig is not None else []:
+        yield f"slipstream: of the recipe was not applied: {sentence}"
+
+
+def _saved(ride: Ride, base_step_ms: float | None) -> str:
+    """Against the base that tune measured: on this machine, but at another time."""
+    tally = ride.tally
+    step_s = tally.step_s() if tally is not None else None
+    if tally is None or step_s is None or not base_step_ms:
+        return ""
+    saved_s = tally.num_steps * (base_step_ms / 1000 - step_s)
+    base = f"the base that tune measured, {base_step_ms:.1f} ms a step"
+    if saved_s <= 0:
+        return f"; {step_s * 1000:.1f} ms a step, no faster than {base}"
+    return f"; about {_duration(saved_s)} less than {base}"
+
+
+def _duration(seconds: float) -> str:
+    for limit, unit_s, unit in ((60, 1, "s"), (3600, 60, "min"), (float("inf"), 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / unit_s:.1f} {unit}"
+    raise AssertionError("no duration is longer")

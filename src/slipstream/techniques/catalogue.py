@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Protocol
+from typing import Final, Protocol
 
 import slipstream.techniques as package
 from slipstream.records import Edit, Setting
@@ -32,20 +32,35 @@ class Technique(Protocol):
     def edit(self, observation: Observation, setting: Setting) -> list[Edit]: ...
 
 
+_FURNITURE: Final = {"card", "catalogue", "observation", "rig", "outfit", "__main__"}
+
+
+class _Catalogue(Mapping[str, Technique]):
+    """A technique is imported when it is looked up: `run` needs those of its recipe and no others."""
+
+    def __init__(self) -> None:
+        found = pkgutil.iter_modules(package.__path__)
+        self._names = [info.name for info in found if not info.ispkg and info.name not in _FURNITURE]
+
+    def __getitem__(self, ident: str) -> Technique:
+        if ident not in self._names:
+            raise KeyError(ident)
+        return importlib.import_module(f"{package.__name__}.{ident}")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, ident: object) -> bool:
+        return ident in self._names
+
+
 @lru_cache(maxsize=1)
-def catalogue() -> dict[str, Technique]:
+def catalogue() -> Mapping[str, Technique]:
     """By id, which is the file's stem."""
-    found: dict[str, Technique] = {}
-    for info in pkgutil.iter_modules(package.__path__):
-        if info.name in _FURNITURE:
-            continue
-        module = importlib.import_module(f"{package.__name__}.{info.name}")
-        if hasattr(module, "CARD"):
-            found[info.name] = module
-    return found
-
-
-_FURNITURE = {"card", "catalogue", "observation", "rig", "outfit", "__main__"}
+    return _Catalogue()
 
 
 def technique(ident: str) -> Technique:

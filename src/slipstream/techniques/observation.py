@@ -1,8 +1,8 @@
-"""What a check saw of the script, as techniques ask about it. Reads records alone, so that it works without torch."""
+"""What a check saw of the script, as techniques ask about it. Reads records alone, so that it works without torch, and
+imports diagnose only when asked: `run` imports every technique before the script, and asks nothing."""
 
 from __future__ import annotations
 
-from slipstream.diagnose.training import device_of, main_model, main_optimizer, training_loader
 from slipstream.records import Loader, Model, Optimizer, Session, Summary, TorchFacts
 
 
@@ -22,6 +22,8 @@ class Observation:
     @property
     def device(self) -> str:
         """cpu, cuda, mps, xpu: where the model lives."""
+        from slipstream.diagnose.training import device_of
+
         return device_of(self.session).partition(":")[0] or "cpu"
 
     @property
@@ -32,15 +34,21 @@ class Observation:
     @property
     def model(self) -> Model | None:
         """The largest."""
+        from slipstream.diagnose.training import main_model
+
         return main_model(self.session)
 
     @property
     def optimizer(self) -> Optimizer | None:
+        from slipstream.diagnose.training import main_optimizer
+
         return main_optimizer(self.session)
 
     @property
     def loader(self) -> Loader | None:
         """That training learns from; None where the script has no DataLoader."""
+        from slipstream.diagnose.training import training_loader
+
         return training_loader(self.session)
 
     def gain_of(self, causes: tuple[str, ...]) -> float:

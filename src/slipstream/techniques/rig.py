@@ -3,8 +3,8 @@ first appear, calls that they wrap. A technique that fails is set aside and said
 
 from __future__ import annotations
 
+import copy
 import inspect
-import itertools
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from slipstream.records import Edit
 from slipstream.seams.outermost import OutermostFinder
 from slipstream.seams.patch import Patches, rewrite_arguments
-from slipstream.seams.place import current_site
+from slipstream.seams.place import OURS, current_site
 
 LoaderArguments = dict[str, Any]  # every argument of DataLoader(...), by name, defaults filled in
 Wrapper = Callable[..., Any]  # wrapper(call, *args, **kwargs): what to do around a module's call
@@ -25,7 +25,7 @@ _SETTLING_STEPS = 3
 
 
 class Rig:
-    """One per riding process. The technique that is being applied is `self.technique`."""
+    """What one technique holds. All of a ride's rigs share what they found and what they say."""
 
     def __init__(
         self, patches: Patches, complain: Callable[[str, BaseException], None], is_proof: bool = False
@@ -37,13 +37,13 @@ class Rig:
         self.declined: list[str] = []
         self.edits: list[Edit] = []
         self._complain = complain
-        self._loader_changes: list[tuple[str, Callable[[LoaderArguments], None]]] = []
-        self._model_changes: list[tuple[str, Callable[[torch.nn.Module], None]]] = []
-        self._optimizer_changes: list[tuple[str, Callable[[torch.optim.Optimizer], None]]] = []
-        self._met: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._finder: OutermostFinder | None = None
-        self._num_updates = 0
-        self._counter = itertools.count()
+        self._shared = _Shared()
+
+    def named(self, technique: str) -> Rig:
+        """The same rig in the name of one technique, which may speak at any time: from a wrapper, steps later."""
+        view = copy.copy(self)
+        view.technique = technique
+        return view
 
     # --- what a technique says -------------------------------------------------------------------------------------
 
@@ -67,37 +67,24 @@ class Rig:
 
     def on_loader(self, change: Callable[[LoaderArguments], None]) -> None:
         """`change` edits the arguments of every DataLoader(...) in place, before it is built."""
-        if not self._loader_changes:
-            signature = inspect.signature(DataLoader.__init__)
-
-            def rewrite(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-                bound = signature.bind(*args, **kwargs)
-                given = set(bound.arguments)
-                bound.apply_defaults()
-                arguments = {name: value for name, value in bound.arguments.items() if name != "self"}
-                before = dict(arguments)
-                for technique, alter in self._loader_changes:
-                    self._try(technique, alter, arguments)
-                changed = {n: v for n, v in arguments.items() if n in given or v is not before[n]}
-                return (args[0],), changed
-
-            rewrite_arguments(self.patches, DataLoader, "__init__", "technique.loader", rewrite)
-        self._loader_changes.append((self.technique, change))
+        if not self._shared.loader_changes:
+            rewrite_arguments(self.patches, DataLoader, "__init__", "technique.loader", self._rewrite_loader)
+        self._shared.loader_changes.append((self.technique, change))
 
     def on_model(self, change: Callable[[torch.nn.Module], None]) -> None:
         """`change` meets every module with parameters that the script itself calls, once, before its first call."""
-        if self._finder is None:
-            self._finder = OutermostFinder(self._find)
-            self._finder.install(self.patches)
+        if self._shared.finder is None:
+            self._shared.finder = OutermostFinder(self._find)
+            self._shared.finder.install(self.patches)
             self._follow_updates()
-        self._model_changes.append((self.technique, change))
+        self._shared.model_changes.append((self.technique, change))
 
     def on_optimizer(self, change: Callable[[torch.optim.Optimizer], None]) -> None:
         """`change` meets every optimizer once, before its first step."""
-        if not self._optimizer_changes:
+        if not self._shared.optimizer_changes:
             hook = self.patches.guard("technique.optimizer", self._before_step)
             self.patches.on_close(register_optimizer_step_pre_hook(hook).remove)
-        self._optimizer_changes.append((self.technique, change))
+        self._shared.optimizer_changes.append((self.technique, change))
 
     def wrap_call(self, module: torch.nn.Module, wrapper: Wrapper) -> None:
         """Stands around this instance's call. The wrapper put on later is the outer one."""
@@ -121,10 +108,16 @@ class Rig:
 
         self.patches.on_close(put_back)
 
+    def is_compiled(self, module: torch.nn.Module) -> bool:
+        """By the script: what stands in the slot for us or for a seam does not count."""
+        slot = vars(module).get(_SLOT)
+        while slot is not None and getattr(slot, "__code__", None) and slot.__code__.co_filename.startswith(OURS):
+            slot = getattr(slot, "__wrapped__", None)
+        return hasattr(module, "_orig_mod") or slot is not None
+
     # --- inside ----------------------------------------------------------------------------------------------------
 
     def _try(self, technique: str, change: Callable[[Any], None], thing: Any) -> None:
-        self.technique = technique
         before = dict(thing) if isinstance(thing, dict) else None
         try:
             change(thing)
@@ -132,36 +125,63 @@ class Rig:
             if before is not None:
                 thing.clear()
                 thing.update(before)
+            self.named(technique).decline(f"{type(fault).__name__}: {fault}")
             self._complain(f"technique {technique}", fault)
 
+    def _rewrite_loader(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        bound = _LOADER_SIGNATURE.bind(*args, **kwargs)
+        given = set(bound.arguments)
+        bound.apply_defaults()
+        arguments = {name: value for name, value in bound.arguments.items() if name != "self"}
+        before = dict(arguments)
+        for technique, alter in self._shared.loader_changes:
+            self._try(technique, alter, arguments)
+        return (args[0],), {n: v for n, v in arguments.items() if n in given or v is not before[n]}
+
     def _find(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if module in self._met or next(module.parameters(), None) is None:
+        met = self._shared.met
+        if module in met or next(module.parameters(), None) is None:
             return
         if torch.utils.data.get_worker_info() is not None:
             return  # a transform
-        self._met.add(module)
-        for technique, change in self._model_changes:
+        met.add(module)
+        for technique, change in self._shared.model_changes:
             self._try(technique, change, module)
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if optimizer not in self._met:
-            self._met.add(optimizer)
-            for technique, change in self._optimizer_changes:
+        if optimizer not in self._shared.met:
+            self._shared.met.add(optimizer)
+            for technique, change in self._shared.optimizer_changes:
                 self._try(technique, change, optimizer)
 
     def _follow_updates(self) -> None:
         """The search ends a few updates after it began; a new optimizer begins it anew."""
         seen: weakref.WeakSet[Any] = weakref.WeakSet()
+        num_updates = 0
 
         def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-            assert self._finder is not None
+            nonlocal num_updates
+            finder = self._shared.finder
+            assert finder is not None
             if optimizer not in seen:
                 seen.add(optimizer)
-                self._num_updates = 0
-                self._finder.search()
-            self._num_updates += 1
-            if self._num_updates == _SETTLING_STEPS:
-                self._finder.settle()
+                num_updates = 0
+                finder.search()
+            num_updates += 1
+            if num_updates == _SETTLING_STEPS:
+                finder.settle()
 
         hook = self.patches.guard("technique.search", after_step)
         self.patches.on_close(register_optimizer_step_post_hook(hook).remove)
+
+
+class _Shared:
+    def __init__(self) -> None:
+        self.loader_changes: list[tuple[str, Callable[[LoaderArguments], None]]] = []
+        self.model_changes: list[tuple[str, Callable[[torch.nn.Module], None]]] = []
+        self.optimizer_changes: list[tuple[str, Callable[[torch.optim.Optimizer], None]]] = []
+        self.met: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.finder: OutermostFinder | None = None
+
+
+_LOADER_SIGNATURE = inspect.signature(DataLoader.__init__)

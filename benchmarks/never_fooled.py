@@ -1,0 +1,97 @@
+"""Can tune be fooled? Thousands of tunings on a simulated track, through the real search, in the noise that
+record_noise.py found on this machine and in worse. Writes benchmarks/results/never_fooled.md."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import dataclass
+
+from page import RESULTS, machine, write_page
+from slipstream.testing.noise import CALM, Recording, Weather
+from slipstream.testing.tunings import NUM_CANDIDATES, STEP_S, Outcome, simulate
+
+GAIN = 1.05
+MOST_FOOLED, LEAST_FOUND, LEAST_COVERED = 0.05, 0.90, 0.93
+DRIFT = Weather(spread=0.0, correlation=0.0, drift=0.01, outlier_share=0.0)
+OUTLIERS = Weather(spread=0.0, correlation=0.0, drift=0.0, outlier_share=0.05, outlier_size=1.0)
+CORRELATED = Weather(spread=0.02, correlation=0.9, drift=0.0, outlier_share=0.0)
+NOISE_FILE = RESULTS / "noise.json"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where tunings are simulated."""
+
+    name: str
+    recording: Recording | None
+    weather: Weather
+    lottery: float = 0.0
+
+    def tunings(self, number: int, gain: float) -> list[Outcome]:
+        return [simulate(seed, gain, self.recording, self.weather, self.lottery) for seed in range(number)]
+
+
+def places() -> list[Place]:
+    recorded = Recording.read(NOISE_FILE)
+    return [
+        Place("as recorded", recorded, CALM),
+        Place("recorded, with drift (1% a block)", recorded, DRIFT),
+        Place("recorded, with outliers (5% of blocks take twice as long)", recorded, OUTLIERS),
+        Place("recorded, with autocorrelated noise (2%, 0.9 from block to block)", recorded, CORRELATED),
+        Place("recorded, with all of it, milder", recorded, Weather(spread=0.01)),
+        Place("recorded, processes that differ for life (0.3%)", recorded, CALM, lottery=0.003),
+        Place("made: 3% noise, correlation, drift, outliers", None, Weather()),
+    ]
+
+
+def share(outcomes: list[bool]) -> float:
+    return sum(outcomes) / len(outcomes)
+
+
+def coverage(tunings: list[Outcome]) -> float:
+    return share([speed.low <= truth <= speed.high for one in tunings for truth, speed in one.intervals])
+
+
+def row(place: Place, num_useless: int, num_gain: int) -> str:
+    useless, useful = place.tunings(num_useless, 1.0), place.tunings(num_gain, GAIN)
+    fooled = share([bool(one.kept) for one in useless])
+    found = share([len(one.kept) > 0 for one in useful])
+    covered = coverage(useless), coverage(useful)
+    is_met = fooled <= MOST_FOOLED and found >= LEAST_FOUND and min(covered) >= LEAST_COVERED
+    figures = f"{fooled:.1%} of {num_useless} | {found:.1%} of {num_gain} | {covered[0]:.1%} | {covered[1]:.1%}"
+    return f"| {place.name} | {figures} | {'met' if is_met else '**missed**'} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--useless", type=int, default=600, help="tunings without any gain, in each place")
+    parser.add_argument("--useful", type=int, default=200, help="tunings with one true gain, in each place")
+    options = parser.parse_args()
+    start = time.monotonic()
+    rows = [row(place, options.useless, options.useful) for place in places()]
+    recorded_on = json.loads(NOISE_FILE.read_text())["machine"]
+    page = (
+        f"""# Never fooled
+
+{machine()}
+Noise recorded on: {recorded_on}
+{NUM_CANDIDATES} candidates, a step of {STEP_S * 1e3:.0f} ms, the default budget, the real search on a simulated track
+({time.monotonic() - start:.0f} s of computing). `benchmarks/never_fooled.py` makes this page.
+
+- *Fooled*: tunings of useless candidates alone that kept anything. At most {MOST_FOOLED:.0%} is promised.
+- *Found*: tunings in which one candidate is {GAIN - 1:.0%} faster and something was kept. At least {LEAST_FOUND:.0%}.
+- *Covered*: 95% intervals that hold the truth, over all candidates that raced. At least {LEAST_COVERED:.0%}.
+
+| Noise | Fooled | Found | Covered, nothing there | Covered, a gain there | |
+|---|---|---|---|---|---|
+"""
+        + "\n".join(rows)
+        + "\n"
+    )
+    write_page("never_fooled", page)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""slipstream selftest: does everything hold on this machine? With a report to attach to an issue."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import click
+
+from slipstream.cli.commands import Action
+
+
+@click.command("selftest")
+@click.option("--device", default="cpu", show_default=True, metavar="DEVICE", help="cpu, cuda, cuda:1, mps, xpu.")
+@click.option("--only", default="", metavar="A,B", help="These techniques (or seams) and no others.")
+@click.option(
+    "--report",
+    "report_path",
+    type=click.Path(path_type=Path),
+    default=Path("slipstream-selftest.md"),
+    show_default=True,
+    metavar="FILE",
+    help="Where the report goes.",
+)
+def command(device: str, only: str, report_path: Path) -> Action:
+    """Put every technique and every seam through its contract on this machine, in minutes, and write a report.
+
+    \b
+    slipstream selftest
+    slipstream selftest --device cuda
+    slipstream selftest --only compile,seams
+
+    The exit code is 0 only if everything holds. Attach the report to an issue: it has the outcomes and the environment,
+    and nothing of your own code.
+    """
+    from slipstream.testing.selftest import parts
+
+    names = [name.strip() for name in only.split(",") if name.strip()]
+    if unknown := [name for name in names if name not in parts()]:
+        raise click.BadParameter(f"there is no {unknown[0]!r}; there are: {', '.join(parts())}.", param_hint="--only")
+    return functools.partial(_test, device, names or parts(), report_path)
+
+
+def _test(device: str, names: list[str], report_path: Path) -> int:
+    from slipstream.runner.machine import read_environment
+    from slipstream.testing.selftest import SEAMS, Part, run_part, write_report
+
+    environment = read_environment(Path.cwd())
+    results: list[Part] = []
+    try:
+        for number, name in enumerate(names, start=1):
+            click.echo(f" {number:>2}/{len(names)}  {name:<20} ", nl=False)
+            part = run_part(name, device)
+            results.append(part)
+            num_ok = sum(outcome.is_ok for outcome in part.outcomes)
+            click.echo(f"{num_ok} of {len(part.outcomes)} hold")
+            for outcome in part.outcomes:
+                if not outcome.is_ok:
+                    click.echo(f"         {outcome.name}: {outcome.detail}")
+            if name == SEAMS and not num_ok:
+                break  # no such device: nothing else will hold either
+    except KeyboardInterrupt:
+        click.echo("\nslipstream: interrupted; the report has what was tested so far.", err=True)
+    report_path.write_text(write_report(environment, device, results), encoding="utf-8")
+    holds = len(results) == len(names) and all(part.is_ok for part in results)
+    click.echo(f"\n {'Everything holds' if holds else 'Not everything holds'} on {device}. Wrote {report_path}.")
+    return 0 if holds else 1

@@ -1,0 +1,245 @@
+"""slipstream tune: race every remedy on the real script, keep what is faster beyond doubt and numerically sound."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import click
+import msgspec
+
+from slipstream.cli.commands import (
+    SCRIPT_SETTINGS,
+    Action,
+    Refused,
+    is_switched_off,
+    num_ranks,
+    read_script,
+    script_argument,
+)
+from slipstream.records import NumericsClass
+from slipstream.tuning import CHECK_S, check_names, journal_of, seconds_of
+
+if TYPE_CHECKING:
+    from slipstream.records import Session
+    from slipstream.report.tune_live import TuneLive
+
+
+def _read_duration(ctx: click.Context, param: click.Parameter, value: str) -> float:
+    try:
+        return seconds_of(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def _read_names(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
+    """Techniques, with commas between them."""
+    names = tuple(name.strip() for name in value.split(",") if name.strip())
+    try:
+        check_names(names)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}.") from None
+    return names
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What the user typed."""
+
+    script: list[str]
+    budget_s: float = 300.0
+    only: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    allow: NumericsClass = "approximate"
+    check_s: float = CHECK_S
+    json_path: Path | None = None
+    markdown_path: Path | None = None
+    recipe_path: Path = Path("slipstream.toml")
+    quiet: bool = False
+    use_overlay: bool = True
+
+
+@click.command("tune", context_settings=SCRIPT_SETTINGS, options_metavar="[OPTIONS]")
+@click.option(
+    "--budget",
+    "budget_s",
+    callback=_read_duration,
+    default="5m",
+    show_default=True,
+    metavar="TIME",
+    help="For the races: 90s, 5m, 1h.",
+)
+@click.option("--only", callback=_read_names, default="", metavar="A,B", help="Try these techniques and no others.")
+@click.option("--without", callback=_read_names, default="", metavar="A,B", help="Do not try these.")
+@click.option(
+    "--allow",
+    type=click.Choice(get_args(NumericsClass)),
+    default="approximate",
+    show_default=True,
+    help="The loosest numerics that may be kept.",
+)
+@click.option(
+    "--seconds",
+    "check_s",
+    type=click.FloatRange(min=1),
+    default=CHECK_S,
+    show_default=True,
+    metavar="S",
+    help="Length of the check before the races.",
+)
+@click.option("--json", "json_path", type=click.Path(path_type=Path), metavar="FILE", help="Write the result as JSON.")
+@click.option("--markdown", "markdown_path", type=click.Path(path_type=Path), metavar="FILE", help="Write the table.")
+@click.option(
+    "--recipe",
+    "recipe_path",
+    type=click.Path(path_type=Path),
+    default=Path("slipstream.toml"),
+    show_default=True,
+    metavar="FILE",
+    help="Where the recipe goes.",
+)
+@click.option("--quiet", is_flag=True, help="The sentence and the table; nothing while it races.")
+@click.option("--no-overlay", is_flag=True, help="Let riders write to the real file system.")
+@script_argument
+def command(no_overlay: bool, is_module: bool, script: tuple[str, ...], **options: Any) -> Action:
+    """Race every remedy on SCRIPT, keep what is faster beyond doubt and numerically sound, and write slipstream.toml.
+
+    \b
+    slipstream tune train.py --epochs 90
+    slipstream tune --budget 15m --markdown table.md train.py
+    slipstream tune --only workers,compile -m package.train --config small.yaml
+    slipstream tune --allow redrawn train.py           nothing that lowers precision
+    slipstream run train.py --epochs 90                then train with what was kept
+
+    First a short check, then the races: copies of the script, each with its own recipe from its first line, take turns
+    of a few steps. Speed is compared turn by turn, losses and gradients step by step. Files that they write are thrown
+    away. Ctrl-C keeps what is decided: the same command again goes on from there. slipstream techniques lists what is
+    tried.
+    """
+    typed = read_script(script, is_module)
+    if is_switched_off():
+        raise Refused("SLIPSTREAM_DISABLE is set, so there is nothing to tune. Unset it.")
+    if num_ranks() > 1:
+        raise Refused(
+            f"tune races with one process each, and this is one of {num_ranks()} ranks (WORLD_SIZE). Tune the script"
+            " without torchrun, on one device."
+        )
+    return functools.partial(tune_until_interrupted, Request(typed, use_overlay=not no_overlay, **options))
+
+
+def tune_until_interrupted(request: Request) -> int:
+    """Ctrl-C during the check is the script's; after that it is ours."""
+    try:
+        return _tune(request)
+    except KeyboardInterrupt:
+        _say("interrupted; nothing was changed. What was decided is remembered: the same command again goes on.")
+        return 130
+
+
+def _tune(request: Request) -> int:
+    from slipstream.report.live import LiveLine
+    from slipstream.report.tune_live import TuneLive
+    from slipstream.runner.supervise import RefusalError
+    from slipstream.tune.order import TuneOrder
+    from slipstream.tune.seat import RaceError
+    from slipstream.tuning import NothingToTuneError, tune_script
+
+    journal = str(journal_of(request.script))
+    order = TuneOrder(request.budget_s, request.only, request.without, request.allow, journal)
+    live = TuneLive(sys.stderr, quiet=request.quiet)
+    try:
+        with live:
+            if not sys.stderr.isatty():  # otherwise the check has a line of its own there
+                live.start()
+                live.note(f"check     about {request.check_s:.0f} s")
+            session = tune_script(
+                request.script,
+                order,
+                live,
+                check_s=request.check_s,
+                use_overlay=request.use_overlay,
+                line=None if request.quiet else LiveLine(),
+                on_check=functools.partial(_show_check, live),
+            )
+    except NothingToTuneError as error:
+        return _show_failed_check(error.session)
+    except (RefusalError, RaceError) as error:
+        _say(str(error))
+        return 2
+    return _give(session, request, live.summary)
+
+
+def _say(sentence: str) -> None:
+    click.echo(f"slipstream: {sentence}", err=True)
+
+
+def _show_check(live: TuneLive, session: Session) -> None:
+    from slipstream.report.verdict import verdict
+
+    if sys.stderr.isatty():
+        live.start()
+    live.note(f"check     {verdict(session)}")
+
+
+def _show_failed_check(session: Session) -> int:
+    """What the script did in place of training, as check says it."""
+    from slipstream.cli.showing import show
+    from slipstream.runner.outcome import exit_code, remark
+
+    show(session, quiet=True)
+    if sentence := remark(session):
+        _say(sentence)
+    return exit_code(session) or 2
+
+
+def _give(session: Session, request: Request, summary: str) -> int:
+    """The result in every form that was asked for; one that fails does not cost the others."""
+    from slipstream.cli.showing import export, export_markdown, noting, show, show_path
+    from slipstream.runner.storage import save_session
+
+    tuning = session.tuning
+    assert tuning is not None
+    sentences: list[str] = []
+    with noting(sentences):
+        show(session, quiet=request.quiet)
+    with noting(sentences):
+        _write_recipe(session, request)
+    with noting(sentences):
+        path = save_session(session)
+        if not request.quiet:
+            show_path(path)
+    if request.json_path is not None:
+        with noting(sentences):
+            export(session, request.json_path)
+    if request.markdown_path is not None:
+        with noting(sentences):
+            export_markdown(session, request.markdown_path)
+    for sentence in sentences:
+        _say(sentence)
+    if was_interrupted(session):
+        so_far = f"{summary} so far. It is remembered: " if summary else "nothing was decided yet; "
+        _say(f"interrupted; {so_far}the same command again goes on from there.")
+        return 130
+    return 2 if sentences else 0
+
+
+def _write_recipe(session: Session, request: Request) -> None:
+    from slipstream.tune.recipe_file import write_recipe
+
+    tuning, path = session.tuning, request.recipe_path
+    assert tuning is not None
+    if was_interrupted(session):
+        return
+    if tuning.recipe.choices:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_recipe(path, tuning, session)
+        if not request.quiet:
+            click.echo(f"\n Wrote {path}. Train with it: slipstream run {' '.join(request.script)}")
+    elif not request.quiet:
+        stays = "; the one that is there stays" if path.is_file() else ""
+        click.echo(f"\n Nothing was kept, so no {path} was written{stays}.")
+
+
+def was_interrupted(session: Session) -> bool:
+    return session.tuning is not None and session.tuning.was_interrupted

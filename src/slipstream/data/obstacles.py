@@ -1,0 +1,144 @@
+"""What stands against building a loader's batches in other processes, as half a sentence; "" if nothing does.
+Asked in the riding process, before the loader is built, with the arguments it is built with."""
+
+from __future__ import annotations
+
+import ast
+import io
+import multiprocessing
+import pickle
+import sys
+from typing import Any
+
+import torch
+from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
+
+from slipstream.data.attributes import walk
+from slipstream.data.sharding import does_shard, num_shards
+
+# Handles that lead astray when processes share them: an offset, a transaction or a connection has one owner.
+_UNSHARED = ("h5py.", "sqlite3.", "lmdb.", "socket.", "zipfile.", "tarfile.", "netCDF4.", "tables.file.", "_io.")
+_HARMLESS = (io.BytesIO, io.StringIO)
+_MOST_PICKLED = 2**31  # bytes: a spawned worker gets a copy of its own
+
+
+def obstacle(arguments: dict[str, Any], num_workers: int) -> str:
+    dataset = arguments["dataset"]
+    if multiprocessing.current_process().daemon:
+        return "the process that builds the loader may not start others"
+    if isinstance(dataset, (IterDataPipe, MapDataPipe)):
+        return "data pipes share and seed themselves"
+    if isinstance(dataset, IterableDataset):
+        reason = _iterable_obstacle(dataset, num_workers)
+        if reason:
+            return reason
+    held = _held_on_device(dataset)
+    if held:
+        return f"the dataset holds a tensor on {held}"
+    if start_method(arguments) == "fork":
+        handle = _shared_handle(dataset)
+        return f"the dataset holds an open {handle}, which processes must not share" if handle else ""
+    return _spawn_obstacle(arguments)
+
+
+def _iterable_obstacle(dataset: Any, num_workers: int) -> str:
+    if not does_shard(dataset):
+        return "the iterable dataset does not share its data among workers (get_worker_info), so each would repeat it"
+    if hasattr(type(dataset), "__len__"):
+        return "the iterable dataset has a length, and in shards it ends in more batches than that"
+    shards = num_shards(dataset)
+    if shards is not None and shards < num_workers:
+        return f"the iterable dataset has {shards} shards only"
+    return ""
+
+
+def start_method(arguments: dict[str, Any]) -> str:
+    """How workers would be started. Asks without settling it: the script may still set it."""
+    context = arguments.get("multiprocessing_context")
+    if context is not None:
+        return context if isinstance(context, str) else str(context.get_start_method())
+    return multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+
+
+def _held_on_device(dataset: Any) -> str:
+    return next(
+        (
+            str(v.device)
+            for _, v in walk(dataset)
+            if isinstance(v, torch.Tensor) and v.device.type not in ("cpu", "meta")
+        ),
+        "",
+    )
+
+
+def _shared_handle(dataset: Any) -> str:
+    for path, value in walk(dataset):
+        if any(value is stream for stream in (sys.stdin, sys.stdout, sys.stderr)):
+            continue
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        if kind.startswith(_UNSHARED) and not isinstance(value, _HARMLESS) and not getattr(value, "closed", False):
+            return f"{type(value).__name__} ({path.lstrip('.')})"
+    return ""
+
+
+# --- spawn and forkserver: the script is imported again, the dataset is pickled ---------------------------------------
+
+
+def _spawn_obstacle(arguments: dict[str, Any]) -> str:
+    if not is_main_guarded():
+        return 'workers are spawned here, and the script has no `if __name__ == "__main__":` around its training'
+    for name in ("dataset", "collate_fn", "worker_init_fn"):
+        reason = _pickle_obstacle(arguments.get(name))
+        if reason:
+            return f"workers are spawned here, and the {name} {reason}"
+    return ""
+
+
+def is_main_guarded() -> bool:
+    """Whether the line of the main module that is running now would not run in a process that imports it."""
+    main = sys.modules["__main__"]
+    path = getattr(main, "__file__", None)
+    if path is None:
+        return True  # a notebook or a prompt: nothing is imported again
+    line = 0
+    frame = sys._getframe()
+    while frame is not None:
+        if frame.f_globals is vars(main) and frame.f_code.co_name == "<module>":
+            line = frame.f_lineno
+        frame = frame.f_back  # type: ignore[assignment]
+    if line == 0:
+        return True  # called from elsewhere: importing the main module does not come here
+    try:
+        with open(path, "rb") as source:
+            tree = ast.parse(source.read())
+    except (OSError, SyntaxError):
+        return False
+    return any(_is_guard(part) and part.lineno <= line <= (part.end_lineno or 0) for part in tree.body)
+
+
+def _is_guard(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.If) and any(
+        isinstance(node, ast.Name) and node.id == "__name__" for node in ast.walk(statement.test)
+    )
+
+
+class _Sink:
+    """Counts what is pickled and keeps none of it."""
+
+    num_bytes = 0
+
+    def write(self, data: Any) -> int:
+        self.num_bytes += len(data)
+        if self.num_bytes > _MOST_PICKLED:
+            raise OverflowError
+        return len(data)
+
+
+def _pickle_obstacle(thing: Any) -> str:
+    try:
+        pickle.Pickler(_Sink(), protocol=5).dump(thing)
+    except OverflowError:
+        return "is too large to be sent to each"
+    except Exception as fault:  # whatever the user's __getstate__ may raise
+        return f"cannot be pickled ({type(fault).__name__})"
+    return ""

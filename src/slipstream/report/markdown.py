@@ -1,0 +1,72 @@
+"""A tuning as Markdown, to paste into an issue, a pull request or a page: the sentence, the table, the reasons, and
+what it was measured on. Text from the user's side cannot become markup."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from slipstream.records import Environment, Session
+from slipstream.report.quantity import plural
+from slipstream.report.tune_table import HEADINGS, table_rows
+from slipstream.report.tune_words import caveats, costs, gain, not_applicable, reasons
+from slipstream.report.verdict import script_of
+
+_ALIGN = "lrrrrlll"
+
+
+def to_markdown(session: Session) -> str:
+    """Raises ValueError for a session that is not a tuning."""
+    if session.tuning is None:
+        raise ValueError(f"only a tuning has a table to share; this session is a {session.command}")
+    return "\n".join(_lines(session)) + "\n"
+
+
+def _lines(session: Session) -> Iterator[str]:
+    tuning = session.tuning
+    assert tuning is not None
+    yield f"**{_plain(gain(session))}**"
+    for sentence in caveats(session):
+        yield f"\n{_plain(sentence)}"
+    yield ""
+    rows = [row.cells for row in table_rows(tuning)]
+    columns = [index for index in range(len(HEADINGS)) if any(row[index] for row in rows)]
+    yield _row(HEADINGS[index] for index in columns)
+    yield "|" + "|".join("---:" if _ALIGN[index] == "r" else "---" for index in columns) + "|"
+    for row in rows:
+        yield _row(_plain(row[index]) for index in columns)
+    listed = [*costs(tuning), *reasons(tuning)]
+    if listed:
+        yield ""
+    for name, sentence in listed:
+        yield f"- `{name}`: {_plain(sentence)}"
+    if folded := not_applicable(tuning):
+        yield f"\nNot applicable: {_plain('; '.join(folded))}."
+    yield f"\n<sub>{_plain(_basis(session))}</sub>"
+
+
+def _row(cells: Iterator[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _basis(session: Session) -> str:
+    environment = session.environment
+    parts = [
+        f"slipstream {environment.slipstream} tune {script_of(session)}",
+        *_machine(environment),
+        "relative to base: base step over step, riders taking turns, with its 95% interval",
+    ]
+    return "; ".join(parts)
+
+
+def _machine(environment: Environment) -> Iterator[str]:
+    yield f"{environment.cpu}, {environment.num_usable:g} of {plural(environment.num_logical, 'core')}"
+    yield from (gpu.name for gpu in environment.gpus)
+    if environment.torch is not None:
+        yield f"torch {environment.torch.version} on {environment.torch.device or 'cpu'}"
+
+
+def _plain(text: str) -> str:
+    """On one line, and nothing in it read as Markdown or HTML."""
+    text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`*_|\[\]~#])", r"\\\1", text)

@@ -1,0 +1,175 @@
+"""One racing rider seen from outside: its room, its processes, its end of the wire. Its output goes to files of ours
+that are kept short. Ends it and leaves nothing, however it went."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from slipstream.records import Told
+from slipstream.runner import passing
+from slipstream.runner.passing import Finished, Go, Joined, Report, Stop, Tell, Welcome, Word
+from slipstream.runner.rider import EXIT_REFUSED, EXIT_UNCOVERED, REFUSED, UNCOVERED, Ticket, command
+from slipstream.runner.room import Room
+from slipstream.runner.spool import SpoolReader
+from slipstream.runner.tree import Tree
+
+BATON = "baton"  # the socket's name in the spool
+_POLL_S = 0.1
+_FAREWELL_S = 2.0
+_WEIGHING_S = 3.0
+_MOST_OUTPUT_BYTES = 4 << 20
+_TAIL_BYTES = 8192
+_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Warning|Iteration)\b.*|^[\w.]+: .+")
+
+
+class OutError(Exception):
+    """The rider is out: why, in one line."""
+
+
+class UncoveredError(Exception):
+    """Its view of the file system could not be made: it may try again without."""
+
+
+class Lane:
+    def __init__(self, room: Room, ticket: Ticket, entry: str, environment: dict[str, str]) -> None:
+        self.room = room
+        self.holder = 0  # the process that holds the baton
+        self.on_wait: Callable[[], None] = lambda: None
+        self._wire: passing.Wire | None = None
+        self._listener = passing.listen(Path(ticket.settings.baton))
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self._stdout, self._stderr = (os.open(room.path / name, flags, 0o600) for name in ("stdout", "stderr"))
+        self._weighed_s = -_WEIGHING_S
+        self._weight_bytes = 0
+        self.start_s = time.monotonic()
+        self._process = subprocess.Popen(
+            command(ticket, entry),
+            stdin=subprocess.DEVNULL,
+            stdout=self._stdout,
+            stderr=self._stderr,
+            env={**os.environ, **environment},
+        )
+        self._tree = Tree(self._process.pid)
+
+    # --- words ------------------------------------------------------------------------------------------------------
+
+    def hear(self, limit_s: float) -> Word:
+        """The next word. Raises OutError if the rider ended without one, or said nothing for so long."""
+        deadline_s = time.monotonic() + limit_s
+        while True:
+            word = self._listen(min(_POLL_S, max(0.0, deadline_s - time.monotonic())))
+            if word is not None:
+                return word
+            if self._process.poll() is not None:
+                if (word := self._listen(0.0)) is not None:  # its last one
+                    return word
+                raise self._verdict()
+            if time.monotonic() >= deadline_s:
+                where = "in a step" if self.holder else "without a step"
+                raise OutError(f"hangs: {limit_s:.0f} s {where}, and was ended")
+            self.on_wait()
+
+    def _listen(self, timeout_s: float) -> Word | None:
+        if self._wire is None:
+            if not select.select([self._listener], [], [], timeout_s)[0]:
+                return None
+            self._wire = passing.Wire(self._listener.accept()[0])
+            self._listener.close()  # who comes later hears nothing and rides on unheld
+        try:
+            word = self._wire.receive(timeout_s)
+        except TimeoutError:
+            return None
+        if word is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_FAREWELL_S)
+            raise self._verdict()
+        if isinstance(word, Joined):
+            self.holder = word.process
+            self._wire.send(Welcome())
+        return word
+
+    def go(self, num_steps: int, lead_in: int) -> None:
+        """Passes the baton: everything of the rider's runs again."""
+        assert self._wire is not None
+        self._wire.send(Go(num_steps, lead_in))
+        self._tree.resume()
+
+    def ask(self, limit_s: float) -> Report:
+        """Of a rider that stands: what it has to report. Its workers stand still before it looks for it, and it stands
+        still itself afterwards."""
+        assert self._wire is not None
+        self._tree.stop(spared=self.holder)
+        self._wire.send(Tell())
+        report = self.hear(limit_s)
+        if isinstance(report, Finished):
+            raise OutError(report.ending.message or "the script ended")
+        assert isinstance(report, Report), report
+        self._tree.stop()
+        self._shorten_output()
+        return report
+
+    def memory_bytes(self) -> int:
+        """As of now or a moment ago: for a large process the system takes its time to tell."""
+        if time.monotonic() - self._weighed_s > _WEIGHING_S:
+            self._weight_bytes = self._tree.memory_bytes(self.holder or self._process.pid)
+            self._weighed_s = time.monotonic()
+        return self._weight_bytes
+
+    def told(self) -> list[Told]:
+        """What is written in its spool: where it could not be covered, which files it opened."""
+        return [message for _, message in SpoolReader(self.room.spool).read() if isinstance(message, Told)]
+
+    # --- its end ----------------------------------------------------------------------------------------------------
+
+    def close(self, is_polite: bool) -> None:
+        """Politely: a script that stands is stopped by an exception and may clean up, for a moment."""
+        if is_polite and self._wire is not None and self._process.poll() is None:
+            self._wire.send(Stop())
+            self._tree.resume()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_FAREWELL_S)
+        self._tree.kill()
+        self._process.wait()
+        if self._wire is not None:
+            self._wire.close()
+        self._listener.close()
+        for descriptor in (self._stdout, self._stderr):
+            os.close(descriptor)
+        self.room.remove()
+
+    def _verdict(self) -> Exception:
+        """Why it is gone."""
+        code, spool = self._process.poll(), self.room.spool
+        if code == EXIT_UNCOVERED and (spool / UNCOVERED).exists():
+            return UncoveredError((spool / UNCOVERED).read_text())
+        if code == EXIT_REFUSED and (spool / REFUSED).exists():
+            return OutError((spool / REFUSED).read_text())
+        last = self._last_line()
+        if code is not None and code < 0:
+            name = signal.Signals(-code).name if -code in list(signal.Signals) else f"signal {-code}"
+            return OutError(f"ended by {name}" + (f": {last}" if last else ""))
+        if not code:
+            return OutError("the script ended" + ("" if self.holder else " before its first step"))
+        return OutError(last or f"ended with exit code {code}")
+
+    def _last_line(self) -> str:
+        """Of what it said on stderr: the exception, if it says one."""
+        size = os.fstat(self._stderr).st_size
+        text = os.pread(self._stderr, _TAIL_BYTES, max(0, size - _TAIL_BYTES)).decode(errors="replace")
+        lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith((" ", "\t"))]
+        raised = [line for line in lines if _EXCEPTION.match(line)]
+        return (raised or lines or [""])[-1][:300]
+
+    def _shorten_output(self) -> None:
+        """While it stands still. It appends, so that what follows begins at the start again."""
+        for descriptor in (self._stdout, self._stderr):
+            if os.fstat(descriptor).st_size > _MOST_OUTPUT_BYTES:
+                os.ftruncate(descriptor, 0)

@@ -1,0 +1,69 @@
+"""What the relay knows of one rider, over all its launches. A launch repeats the steps of the one before, so that only
+what goes beyond is added."""
+
+from __future__ import annotations
+
+import statistics
+
+from slipstream.records import Edit, Entrant, Lap, RiderRecord, Snapshot, Witness
+from slipstream.runner.passing import Report, Ticked
+
+
+class Ledger:
+    def __init__(self, entrant: Entrant) -> None:
+        self.entrant = entrant
+        self.laps: list[Lap] = []
+        self.warm: list[Ticked] = []  # of the last launch
+        self.startup_s = 0.0
+        self.peak_bytes = 0
+        self.device_peak_bytes = 0
+        self.failure = ""
+        self.num_launches = 0
+        self._losses: list[tuple[int, float]] = []
+        self._snapshots: list[Snapshot] = []
+        self._digests: list[tuple[int, str]] = []
+        self._changes: list[str] = []
+        self._declined: list[str] = []
+        self._edits: list[Edit] = []
+        self._num_known = 0  # steps whose losses earlier launches told
+
+    def launch(self) -> None:
+        self.num_launches += 1
+        self.warm = []
+        self._num_known = max((step + 1 for step, _ in self._losses), default=0)
+
+    def take(self, report: Report) -> None:
+        self._losses += [(step, loss) for step, loss in report.losses if step >= self._num_known]
+        if not self._snapshots:
+            self._snapshots = list(report.snapshots)
+        last = self._digests[-1][0] if self._digests else -1
+        self._digests += [(step, digest) for step, digest in report.digests if step > last]
+        self.device_peak_bytes = max(self.device_peak_bytes, report.device_peak_bytes)
+        self._changes, self._declined, self._edits = report.changes, report.declined, report.edits
+
+    @property
+    def steady(self) -> list[Ticked]:
+        """Steps of the warm-up that can be compared: not the first, nothing compiled."""
+        return [tick for tick in self.warm[1:] if not tick.is_disturbed]
+
+    @property
+    def step_s(self) -> float:
+        """Roughly; 0.0 while it is not known."""
+        laps = [lap.step_s for lap in self.laps[-5:] if lap.num_steps]
+        warm = [tick.seconds for tick in self.steady]
+        return max(statistics.median(laps) if laps else 0.0, statistics.median(warm) if warm else 0.0)
+
+    def record(self) -> RiderRecord:
+        return RiderRecord(
+            entrant=self.entrant,
+            laps=list(self.laps),
+            witness=Witness(list(self._losses), list(self._snapshots), list(self._digests)),
+            startup_s=self.startup_s,
+            peak_bytes=self.peak_bytes,
+            device_peak_bytes=self.device_peak_bytes,
+            changes=list(self._changes),
+            declined=list(self._declined),
+            edits=list(self._edits),
+            failure=self.failure,
+            num_launches=max(1, self.num_launches),
+        )

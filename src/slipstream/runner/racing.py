@@ -1,0 +1,110 @@
+"""Everything that a race adds to a ride, put together: seeds, twins, the recipe, the witness, the baton."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from slipstream.records import Ending
+from slipstream.runner.passing import Report
+from slipstream.runner.seeding import SHIFT, Seeding
+from slipstream.seams.patch import Patches
+
+if TYPE_CHECKING:
+    from slipstream.runner.baton import Baton
+    from slipstream.runner.ride import Ride
+    from slipstream.runner.witness import Witness
+
+
+class Racing:
+    def __init__(self, ride: Ride) -> None:
+        self._ride = ride
+        self._seeds = Patches(ride.complain, lambda: False)
+        self._baton: Baton | None = None
+        self._witness: Witness
+
+    def board(self) -> None:
+        settings, arrivals = self._ride.settings, self._ride.arrivals
+        Seeding(settings.seed, SHIFT if settings.role == "seed" else 0, self._seeds).install(arrivals)
+        arrivals.when_imported("torch", self._on_torch)
+
+    def board_child(self) -> None:
+        if self._baton is not None:
+            self._baton.forget()
+
+    def leave(self, ending: Ending) -> None:
+        if self._baton is not None:
+            self._baton.finish(ending)
+        self._seeds.close()
+
+    def _on_torch(self, module: ModuleType) -> None:
+        """A fault here leaves a rider that never stands still: the relay sees none of its ticks and ends it."""
+        try:
+            self._install(module)
+        except Exception as fault:
+            self._ride.complain("race", fault)
+
+    def _install(self, torch: Any) -> None:
+        from slipstream.runner.baton import Baton
+        from slipstream.runner.tally import Tally
+        from slipstream.runner.witness import Witness
+
+        ride, settings = self._ride, self._ride.settings
+        assert ride.fit is not None
+        ride.patches = patches = Patches(ride.complain, torch.compiler.is_compiling)
+        early = Patches(ride.complain, torch.compiler.is_compiling)
+        patches.on_close(early.close)
+        ride.rig = rig = ride.fit(settings.recipe, patches, ride.complain, settings.role == "proof")
+        rig.technique = "witness"  # the techniques have had their say
+        if settings.role in ("rounding", "coarse"):
+            from slipstream.runner.twins import Coarsen, Nudge
+
+            rig.on_model(Nudge() if settings.role == "rounding" else Coarsen())
+        baton = self._baton = Baton(settings.baton, settings.warm_up)
+        witness = self._witness = Witness(lambda: baton.num_ticks, by_hand=settings.tick == "backward")
+        rig.on_model(witness.meet)
+        witness.install(patches)
+        tally = Tally()
+        tally.install(patches, early)
+        baton.count_samples = tally.count_samples
+        baton.synchronise = witness.synchronise
+        baton.aside_ns = lambda: witness.aside_ns
+        baton.report = self._report
+        self._count_ticks(baton, patches)
+
+        timing = Patches(ride.complain, torch.compiler.is_compiling)
+        patches.on_close(timing.close)
+        baton.time_input(timing)
+
+        def on_warm() -> None:
+            timing.close()
+            witness.end_snapshots()
+
+        baton.on_warm = on_warm
+
+    def _count_ticks(self, baton: Baton, patches: Patches) -> None:
+        tick = self._ride.settings.tick
+        if tick == "optimizer":
+            baton.count_updates(patches)
+        elif tick == "backward":
+            baton.count_backwards(patches)
+        elif tick == "input":
+            baton.count_batches(patches)
+        else:
+            assert self._ride.rig is not None
+            baton.count_calls(self._ride.rig)
+
+    def _report(self) -> Report:
+        rig, witness, baton = self._ride.rig, self._witness, self._baton
+        assert rig is not None and baton is not None
+        peak_bytes, free_bytes = witness.device_memory()
+        return Report(
+            losses=witness.take_losses(),
+            snapshots=witness.take_snapshots(),
+            digests=[(baton.num_ticks, witness.digest())],
+            device_peak_bytes=peak_bytes,
+            device_free_bytes=free_bytes,
+            changes=list(rig.changes),
+            declined=[*rig.declined, *self._ride.complaints],
+            edits=list(rig.edits),
+        )

@@ -1,0 +1,296 @@
+"""The track with real processes: riders of the user's script, each in a room of its own, one baton. Whoever does not
+hold it stands still with all its processes. Decides nothing but who is plainly too slow to be waited for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from slipstream.records import Entrant, Lap, Recipe, RiderRecord, Session, Tick
+from slipstream.runner import capacity, overlay
+from slipstream.runner.interrupts import ended_by_signals, unbroken
+from slipstream.runner.lane import BATON, Lane, OutError, UncoveredError
+from slipstream.runner.ledger import Ledger
+from slipstream.runner.leftovers import no_leftovers
+from slipstream.runner.passing import Finished, Joined, Report, Standing, Ticked
+from slipstream.runner.ride import RideSettings
+from slipstream.runner.rider import Ticket
+from slipstream.runner.room import Room
+from slipstream.runner.track import SLOWER
+
+MOST_RIDERS = 6
+ENTRY = str(Path(__file__).parent.parent / "techniques" / "__main__.py")
+_START_FACTOR = 10  # times the base's start-up, before a rider without a step is ended
+_STEP_FACTOR = 20  # times what a block should take
+_SLOW = 3.0
+_VERY_SLOW = 10.0  # not even the rest of the warm-up is waited for
+_SLOW_EXCESS_S, _VERY_SLOW_EXCESS_S = 0.5e-3, 5e-3  # shorter steps vary that much by themselves
+_LEAST_SNAPSHOTS = 3  # of the first steps, which are never timed
+
+
+class Relay:
+    """Use as a context manager: leaving it ends every rider."""
+
+    def __init__(
+        self,
+        script: list[str],
+        *,
+        tick: Tick = "optimizer",
+        environment_of: Callable[[Recipe], dict[str, str]] = lambda recipe: {},
+        use_overlay: bool = True,
+        seed: int = 0,
+        warm_up: int = 5,
+        limit_s: float = 60.0,
+        start_limit_s: float = 600.0,
+        entry: str = ENTRY,
+    ) -> None:
+        self._script, self._tick, self._seed, self._entry = script, tick, seed, entry
+        self._environment_of = environment_of
+        self._warm_up = max(_LEAST_SNAPSHOTS, warm_up)
+        self._limit_s, self._start_limit_s = limit_s, start_limit_s
+        self._use_overlay = use_overlay
+        self._cwd = Path.cwd()
+        self._ledgers: dict[int, Ledger] = {}
+        self._lanes: dict[int, Lane] = {}  # who is there, the one that rode longest ago first
+        self._base: Ledger | None = None
+        self._device_free_bytes = 0
+        self._shared_before = capacity.shared_bytes()[0]
+        self._shared_each = 0
+        self._parent: Path = overlay.temporary_directory()
+        self._own_user: bool | None = None
+        self._stack = contextlib.ExitStack()
+        self.notes: list[str] = []
+        self.written: list[str] = []  # by riders without an overlay
+        self.on_wait: Callable[[], None] = lambda: None
+
+    def __enter__(self) -> Relay:
+        self._stack.enter_context(ended_by_signals())
+        self._stack.enter_context(no_leftovers())
+        self._stack.callback(self._end_all)
+        parent, own_user, reason = overlay.probe() if self._use_overlay else (None, False, "--no-overlay")
+        if parent is not None:
+            self._parent, self._own_user = parent, own_user
+        else:
+            self._go_uncovered(reason)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with unbroken():
+            self._stack.close()
+
+    # --- the track ----------------------------------------------------------------------------------------------------
+
+    def enter(self, entrant: Entrant) -> str:
+        ledger = self._ledgers[entrant.ident] = Ledger(entrant)
+        if entrant.role == "base" and self._base is None:
+            self._base = ledger
+        self._launch(ledger)
+        return ledger.failure
+
+    def lap(self, rider: int, round: int, num_steps: int, lead_in: int) -> Lap:
+        ledger = self._ledgers[rider]
+        if rider not in self._lanes and not ledger.failure:
+            self._launch(ledger)
+        lap = Lap(rider, round, 0, 0, 0.0, time.perf_counter_ns(), failure=ledger.failure)
+        if not ledger.failure:
+            lap = self._ride_block(ledger, lap, num_steps, lead_in)
+        ledger.laps.append(lap)
+        return lap
+
+    def record(self, rider: int) -> RiderRecord:
+        return self._ledgers[rider].record()
+
+    def leave(self, rider: int) -> RiderRecord:
+        self._end(rider)
+        return self._ledgers[rider].record()
+
+    def capacity(self) -> int:
+        base = self._base
+        if base is None or not base.peak_bytes:
+            return 2
+        num_free = min(
+            capacity.num_fitting(capacity.free_bytes(), base.peak_bytes),
+            capacity.num_fitting(capacity.shared_bytes()[1], self._shared_each),
+            capacity.num_on_device(self._device_free_bytes, base.device_peak_bytes),
+        )
+        return max(1, min(MOST_RIDERS, len(self._lanes) + num_free))
+
+    def now_s(self) -> float:
+        return time.monotonic()
+
+    # --- launching ----------------------------------------------------------------------------------------------------
+
+    def _launch(self, ledger: Ledger) -> None:
+        """Until it stands after its warm-up, or is out."""
+        while len(self._lanes) >= self.capacity():
+            self._end(next(iter(self._lanes)))
+        try:
+            lane = self._start(ledger)
+        except OSError as error:
+            ledger.failure = f"could not be started: {error}"
+            return
+        try:
+            self._warm(lane, ledger)
+        except UncoveredError as uncovered:  # this system has no overlay after all: all riders do without
+            self._close(lane)
+            ledger.num_launches -= 1
+            self._go_uncovered(str(uncovered))
+            self._launch(ledger)
+        except OutError as out:
+            ledger.failure = str(out)
+            self._close(lane)
+        except BaseException:
+            self._close(lane)
+            raise
+        else:
+            self._lanes[ledger.entrant.ident] = lane
+
+    def _start(self, ledger: Ledger) -> Lane:
+        entrant = ledger.entrant
+        ledger.launch()
+        room = Room(self._parent)
+        try:
+            plan = room.cover(self._cwd, own_user=self._own_user) if self._own_user is not None else None
+            settings = RideSettings(
+                mode="race",
+                spool=str(room.spool),
+                script=self._script,
+                recipe=entrant.recipe,
+                role=entrant.role,
+                baton=str(room.spool / BATON),
+                tick=self._tick,
+                seed=self._seed,
+                warm_up=self._warm_up,
+            )
+            hashing = {} if os.environ.get("PYTHONHASHSEED", "").isdigit() else {"PYTHONHASHSEED": "0"}
+            environment = {**hashing, **self._environment_of(entrant.recipe)}
+            lane = Lane(room, Ticket(settings, str(room.scratch), plan), self._entry, environment)
+        except BaseException:
+            room.remove()
+            raise
+        lane.on_wait = self.on_wait
+        return lane
+
+    def _warm(self, lane: Lane, ledger: Ledger) -> None:
+        base = self._base
+        limit_s = self._start_limit_s
+        if base is not None and base is not ledger and base.startup_s:
+            limit_s = max(self._limit_s, _START_FACTOR * base.startup_s)
+        while True:
+            word = lane.hear(limit_s)
+            if isinstance(word, Joined):
+                ledger.startup_s = time.monotonic() - lane.start_s
+            elif isinstance(word, Ticked):
+                ledger.warm.append(word)
+                self._judge_pace(ledger)
+            elif isinstance(word, Standing):
+                self._collect(lane, ledger)
+                return
+            elif isinstance(word, Finished):
+                ledger.take(word.report)
+                raise OutError(word.ending.message or f"the script ended after {len(ledger.warm)} steps")
+
+    def _judge_pace(self, ledger: Ledger) -> None:
+        """Raises OutError for a candidate that no number of rounds would save. What a step waits for its batch may
+        pass, as workers come up; what it computes will not."""
+        base_s = self._base.step_s if self._base is not None else 0.0
+        if ledger.entrant.role != "candidate" or not base_s or not ledger.steady:
+            return
+        last = ledger.steady[-1]
+        computing_s = last.seconds - last.input_s
+        step_s = statistics.median(tick.seconds for tick in ledger.steady)
+        is_hopeless = computing_s > max(_VERY_SLOW * base_s, base_s + _VERY_SLOW_EXCESS_S)
+        is_slow = step_s > max(_SLOW * base_s, base_s + _SLOW_EXCESS_S)
+        if is_hopeless or (is_slow and len(ledger.warm) == self._warm_up):
+            step_s = computing_s if is_hopeless else step_s
+            times = f"{1e3 * step_s:.1f} ms a step instead of {1e3 * base_s:.1f} ms"
+            reason = f"{SLOWER} {times}: {step_s / base_s:.0f}x slower"
+            seconds = sum(tick.seconds for tick in ledger.steady)
+            lap = Lap(ledger.entrant.ident, -1, 1, len(ledger.steady), seconds, time.perf_counter_ns(), failure=reason)
+            ledger.laps.append(lap)
+            raise OutError(reason)
+
+    # --- blocks -------------------------------------------------------------------------------------------------------
+
+    def _ride_block(self, ledger: Ledger, empty: Lap, num_steps: int, lead_in: int) -> Lap:
+        lane = self._lanes.pop(empty.rider)
+        self._lanes[empty.rider] = lane  # the last to have ridden
+        lane.on_wait = self.on_wait
+        limit_s = max(self._limit_s, _STEP_FACTOR * (num_steps + lead_in) * ledger.step_s)
+        try:
+            lane.go(num_steps, lead_in)
+            word = lane.hear(limit_s)
+            if isinstance(word, Standing):
+                self._collect(lane, ledger)
+                return _timed(empty, word)
+            assert isinstance(word, Finished), word
+        except OutError as out:
+            ledger.failure = str(out)
+        else:
+            ledger.take(word.report)
+            if word.ending.exit_code:
+                ledger.failure = word.ending.message or f"ended with exit code {word.ending.exit_code}"
+        self._end(empty.rider, is_polite=False)
+        return msgspec.structs.replace(empty, is_last=True, failure=ledger.failure)
+
+    def _collect(self, lane: Lane, ledger: Ledger) -> None:
+        report: Report = lane.ask(self._limit_s)
+        ledger.take(report)
+        ledger.peak_bytes = max(ledger.peak_bytes, lane.memory_bytes())
+        if report.device_free_bytes:
+            self._device_free_bytes = report.device_free_bytes
+        if ledger is self._base and not self._shared_each:
+            grown = capacity.shared_bytes()[0] - self._shared_before
+            self._shared_each = grown if grown > 1 << 20 else 0
+
+    # --- ending -------------------------------------------------------------------------------------------------------
+
+    def _end(self, rider: int, is_polite: bool = True) -> None:
+        lane = self._lanes.pop(rider, None)
+        if lane is not None:
+            self._close(lane, is_polite)
+
+    def _end_all(self) -> None:
+        for rider in list(self._lanes):
+            self._end(rider, is_polite=False)
+
+    def _close(self, lane: Lane, is_polite: bool = False) -> None:
+        with unbroken():
+            for told in lane.told():
+                self.notes += [told.note] if told.note and told.note not in self.notes else []
+                self.written += [path for path in told.written if path not in self.written]
+            lane.close(is_polite)
+
+    def _go_uncovered(self, reason: str) -> None:
+        self._parent, self._own_user = overlay.temporary_directory(), None
+        self.notes.append(
+            f"No throw-away file system ({reason}): checkpoints and logs of known libraries were redirected and"
+            " deleted; other files that the script wrote are real."
+        )
+
+
+def tick_of(session: Session) -> Tick:
+    """What the riders of this script count as a step, from what its check saw."""
+    if session.optimizers or any(step.num_updates for step in session.steps):
+        return "optimizer"
+    if any(step.num_backwards for step in session.steps):
+        return "backward"
+    return "forward" if any(step.num_forwards for step in session.steps) else "input"
+
+
+def _timed(lap: Lap, word: Standing) -> Lap:
+    return msgspec.structs.replace(
+        lap,
+        first_step=word.first_step,
+        num_steps=word.num_steps,
+        seconds=word.seconds,
+        time_ns=word.time_ns,
+        num_samples=word.num_samples,
+        is_disturbed=word.is_disturbed,
+    )

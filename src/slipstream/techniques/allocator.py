@@ -1,0 +1,112 @@
+"""Makes the memory allocator keep what tensors gave back, in place of returning it to the system and asking anew.
+
+Helps on the CPU, where every large tensor is a fresh mapping whose pages are zeroed and faulted in at each step, and on
+CUDA where sizes vary and memory splinters. Hurts where memory is short: what is kept is not free for others.
+"""
+
+from __future__ import annotations
+
+import ctypes.util
+import os
+import platform
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slipstream.records import Edit, Setting
+from slipstream.techniques.card import YES, Answer, Card, no
+from slipstream.techniques.observation import Observation
+
+if TYPE_CHECKING:
+    from slipstream.techniques.rig import Rig
+
+CARD = Card(
+    title="Memory kept by the allocator",
+    seam="process",
+    causes=(),
+    numerics="identical",
+    memory="more",
+)
+VALUES = ("keep", "huge_pages", "jemalloc", "tcmalloc", "expandable_segments")
+
+# glibc maps every block above 128 KiB to 32 MiB afresh and trims its heap eagerly: a step's tensors are paid for page
+# by page, again and again. Blocks of up to 1 GiB now stay on the heap, and the heap keeps 8 GiB.
+_KEEP = {
+    "MALLOC_MMAP_THRESHOLD_": str(2**30),
+    "MALLOC_TRIM_THRESHOLD_": str(2**33),
+    "MALLOC_TOP_PAD_": str(2**26),
+}
+_HUGE = "glibc.malloc.hugetlb=1"  # glibc 2.35 and newer: asks for pages of 2 MiB
+_LIBRARIES = {"jemalloc": "jemalloc", "tcmalloc": "tcmalloc_minimal"}
+
+
+def applies(observation: Observation) -> Answer:
+    if observation.device == "cuda" and "expandable_segments" in _cuda_options():
+        return no("the environment sets it already")
+    if observation.device not in ("cpu", "cuda"):
+        return no(f"nothing is known to help on {observation.device}")
+    if any(name in os.environ.get("LD_PRELOAD", "") for name in ("jemalloc", "tcmalloc", "mimalloc")):
+        return no("another allocator is preloaded already")
+    if not settings(observation):
+        return no("neither glibc nor jemalloc nor tcmalloc is there")
+    return YES
+
+
+def settings(observation: Observation) -> list[Setting]:
+    if observation.device == "cuda":
+        return ["expandable_segments"]
+    found: list[Setting] = []
+    if platform.libc_ver()[0] == "glibc" and not any(name in os.environ for name in _KEEP):
+        found = ["huge_pages", "keep"] if _has_huge_pages() else ["keep"]
+    return found + [name for name, library in _LIBRARIES.items() if _find(library)]
+
+
+def environment(setting: Setting) -> dict[str, str]:
+    """What must be in the environment when the process starts; what the user put there stays in front."""
+    if setting == "expandable_segments":
+        options = _joined(_cuda_options(), "expandable_segments:True", ",")
+        return {"PYTORCH_CUDA_ALLOC_CONF": options, "PYTORCH_ALLOC_CONF": options}
+    if setting in _LIBRARIES:
+        return {"LD_PRELOAD": _joined(os.environ.get("LD_PRELOAD", ""), _path(str(setting)), ":")}
+    if setting == "huge_pages":
+        return {**_KEEP, "GLIBC_TUNABLES": _joined(os.environ.get("GLIBC_TUNABLES", ""), _HUGE, ":")}
+    return dict(_KEEP)
+
+
+def apply(rig: Rig, setting: Setting) -> None:
+    """Nothing can be done any more once the process runs: only whether it was done is said."""
+    wanted = environment(setting)
+    if all(os.environ.get(name) == value for name, value in wanted.items()):
+        rig.changed(" ".join(f"{name}={value}" for name, value in wanted.items()))
+    else:
+        rig.decline(f"must be in the environment before the process starts: {' '.join(wanted)}")
+
+
+def edit(observation: Observation, setting: Setting) -> list[Edit]:
+    words = " ".join(f"{name}={value}" for name, value in environment(setting).items())
+    reason = "the allocator reads the environment before Python starts: put this before the command"
+    return [Edit("allocator", "by_hand", None, text=words, reason=reason)]
+
+
+def _joined(before: str, part: str, separator: str) -> str:
+    return before if part in before.split(separator) else separator.join(filter(None, (before, part)))
+
+
+def _cuda_options() -> str:
+    return os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
+
+
+def _has_huge_pages() -> bool:
+    try:
+        offered = Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text()
+    except OSError:
+        return False
+    version = tuple(int(part) for part in platform.libc_ver()[1].split(".")[:2] if part.isdigit())
+    return "[never]" not in offered and version >= (2, 35)
+
+
+def _find(library: str) -> str | None:
+    return ctypes.util.find_library(library)
+
+
+def _path(setting: str) -> str:
+    return _find(_LIBRARIES[setting]) or f"lib{_LIBRARIES[setting]}.so"

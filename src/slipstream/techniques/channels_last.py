@@ -1,0 +1,64 @@
+"""Keeps images and convolution weights in memory with the channels innermost, as convolution kernels like them.
+
+Helps convolutional networks on the CPU (oneDNN) and on tensor cores. Hurts where layers between the convolutions want
+the other order and copy back and forth. Tensors that leave the model are laid out as the script knows them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slipstream.records import Edit, Setting
+from slipstream.techniques.card import YES, Answer, Card, no
+from slipstream.techniques.observation import Observation
+
+if TYPE_CHECKING:
+    import torch
+
+    from slipstream.techniques.rig import Rig
+
+CARD = Card(
+    title="Channels innermost in memory",
+    seam="module",
+    causes=("slow_layout",),
+    numerics="reordered",
+    claims=("layout of images",),
+    nesting=20,
+)
+
+
+def applies(observation: Observation) -> Answer:
+    models = observation.session.models
+    if models and not any(model.num_convolutions for model in models):
+        return no("the model has no convolutions")
+    if models and all(model.is_channels_last for model in models if model.num_convolutions):
+        return no("the script does it already")
+    if observation.device == "mps":
+        return no("Apple's kernels do not gain from it")
+    return YES
+
+
+def settings(observation: Observation) -> list[Setting]:
+    return [True]
+
+
+def apply(rig: Rig, setting: Setting) -> None:
+    from slipstream.techniques.parts.layout import Layout, convolution_weights, is_turned
+
+    def change(module: torch.nn.Module) -> None:
+        weights = convolution_weights(module)
+        if not weights:
+            return
+        if all(is_turned(weight) for weight in weights):
+            rig.decline("the script does it already")
+            return
+        rig.wrap_call(module, Layout(rig, module, weights).call)
+
+    rig.on_model(change)
+
+
+def edit(observation: Observation, setting: Setting) -> list[Edit]:
+    site = observation.model.site if observation.model else None
+    text = "model = model.to(memory_format=torch.channels_last)"
+    reason = "after the model is built; and each batch of images: x = x.to(memory_format=torch.channels_last)"
+    return [Edit("channels_last", "by_hand", site, text=text, reason=reason)]

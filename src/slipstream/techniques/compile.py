@@ -1,0 +1,80 @@
+"""Compiles the models that the script calls while they train: operations are fused, Python is left out.
+
+Helps where many small operations are launched one by one, or where memory traffic between them dominates. Hurts where
+shapes change often (every new one may compile anew) and in short trainings: compiling takes from seconds to minutes.
+Evaluation stays as it is: it would be compiled a second time, and its numbers are the script's own. State dicts keep
+their bare names, since the module is not replaced. What cannot be compiled runs as before.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+from slipstream.records import Edit, Setting
+from slipstream.techniques.card import YES, Answer, Card, no
+from slipstream.techniques.observation import Observation
+
+if TYPE_CHECKING:
+    import torch
+
+    from slipstream.techniques.rig import Rig
+
+CARD = Card(
+    title="Compiled models",
+    seam="module",
+    causes=("tiny_operations",),
+    numerics="reordered",
+    needs=("a C++ compiler",),
+    claims=("attention kernels",),  # the compiler recognises attention itself, and cannot look through ours
+    needs_proof=True,  # compiled dropout draws other numbers
+    nesting=0,
+)
+VALUES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs")
+
+
+def applies(observation: Observation) -> Answer:
+    model = observation.model
+    if model is not None and model.is_compiled:
+        return no("the script does it already")
+    if observation.device == "mps":
+        return no("compiling for Apple's GPUs is not yet fit for training")
+    if observation.device == "cpu" and not _has_compiler():
+        return no("there is no C++ compiler (g++ or clang++) on this machine")
+    if observation.device != "cpu" and importlib.util.find_spec("triton") is None:
+        return no("triton, which makes the kernels for this device, is not installed")
+    return YES
+
+
+def settings(observation: Observation) -> list[Setting]:
+    if observation.device == "cuda":
+        return ["default", "reduce-overhead", "max-autotune-no-cudagraphs"]
+    return ["default", "max-autotune-no-cudagraphs"]
+
+
+def apply(rig: Rig, setting: Setting) -> None:
+    from slipstream.techniques.parts.compiled import Compiled, configure
+
+    mode = "default" if setting is True else str(setting)
+
+    def change(module: torch.nn.Module) -> None:
+        if rig.is_compiled(module):
+            rig.decline("the script compiles it itself")
+            return
+        configure(rig)
+        rig.wrap_call(module, Compiled(rig, module, mode).call)
+
+    rig.on_model(change)
+
+
+def edit(observation: Observation, setting: Setting) -> list[Edit]:
+    site = observation.model.site if observation.model else None
+    text = "model.compile()" if setting in (True, "default") else f'model.compile(mode="{setting}")'
+    reason = "once, after the model is built and moved to its device"
+    return [Edit("compile", "by_hand", site, text=text, reason=reason)]
+
+
+def _has_compiler() -> bool:
+    return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++", "cl"))

@@ -1,0 +1,69 @@
+"""Computes with another number of CPU threads than torch chose.
+
+Helps where a container's quota or hyper-threads make torch start more threads than can run, where loader workers need
+the cores, or where operations are too small to share. Hurts where large operations lose cores.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from slipstream.records import Edit, Setting
+from slipstream.techniques.card import YES, Answer, Card, no
+from slipstream.techniques.observation import Observation
+
+if TYPE_CHECKING:
+    from slipstream.techniques.rig import Rig
+
+CARD = Card(
+    title="Number of CPU threads",
+    seam="process",
+    causes=("cpu_threads",),
+    numerics="reordered",  # a sum is split among the threads
+)
+VALUES = range(1, 257)
+
+
+def applies(observation: Observation) -> Answer:
+    if observation.device != "cpu":
+        return no(f"the model lives on {observation.device}, not on the CPU")
+    if observation.torch is not None and not settings(observation):
+        return no(f"there is one core, and the script uses {observation.torch.num_threads} thread")
+    return YES
+
+
+def settings(observation: Observation) -> list[Setting]:
+    """All usable cores, the physical ones, half of them, one: without what the script has now."""
+    usable, physical = observation.num_cores, observation.environment.num_cores
+    now = observation.torch.num_threads if observation.torch else 0
+    wanted = [usable, min(usable, physical), max(1, usable // 2), 1]
+    return [count for count in dict.fromkeys(wanted) if count != now]
+
+
+def apply(rig: Rig, setting: Setting) -> None:
+    import torch
+
+    from slipstream.seams.patch import rewrite_arguments
+
+    count, before, process = int(setting), torch.get_num_threads(), os.getpid()
+
+    def rewrite(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if os.getpid() != process:  # a loader's worker, which torch itself confines to one thread
+            return args, kwargs
+        rig.changed(f"the script's own set_num_threads{args} -> {count}")
+        return (count,), {}
+
+    torch.set_num_threads(count)
+    rig.changed(f"threads {before} -> {count}")
+    rig.patches.on_close(lambda: torch.set_num_threads(before))
+    rewrite_arguments(rig.patches, torch, "set_num_threads", "technique.threads", rewrite)
+
+
+def edit(observation: Observation, setting: Setting) -> list[Edit]:
+    site = observation.torch.threads_site if observation.torch else None
+    if site is not None:
+        return [Edit("cpu_threads", "argument", site, call="set_num_threads", argument="int", text=str(setting))]
+    first = observation.optimizer.site if observation.optimizer else None
+    text = f"torch.set_num_threads({setting})"
+    return [Edit("cpu_threads", "before" if first else "by_hand", first, text=text)]

@@ -1,0 +1,71 @@
+"""Lets cuDNN time its convolution algorithms on the first batch of each shape and keep the fastest.
+
+Helps convolutions on NVIDIA GPUs when shapes stay the same. Hurts when they vary: every new shape is timed anew.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slipstream.records import Edit, Setting
+from slipstream.techniques.card import YES, Answer, Card, no
+from slipstream.techniques.observation import Observation
+
+if TYPE_CHECKING:
+    import torch
+
+    from slipstream.techniques.rig import Rig
+
+CARD = Card(
+    title="cuDNN times its algorithms",
+    seam="process",
+    causes=("no_autotune",),
+    numerics="reordered",
+    memory="more",  # faster algorithms may want workspace
+    needs=("cuda",),
+)
+
+
+def applies(observation: Observation) -> Answer:
+    facts, model = observation.torch, observation.model
+    if observation.device != "cuda":
+        return no(f"the model lives on {observation.device}: cuDNN is for NVIDIA GPUs")
+    if facts is not None and facts.cudnn_benchmark:
+        return no("the script does it already")
+    if facts is not None and facts.deterministic:
+        return no("the script asks for determinism, which rules it out")
+    if model is not None and not model.num_convolutions:
+        return no("the model has no convolutions")
+    return YES
+
+
+def settings(observation: Observation) -> list[Setting]:
+    return [True]
+
+
+def apply(rig: Rig, setting: Setting) -> None:
+    import torch
+
+    before = torch.backends.cudnn.benchmark
+
+    def switch_on(module: torch.nn.Module) -> None:
+        """At the first call: by then the script has set whatever it sets."""
+        if torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled():
+            rig.decline("the script asks for determinism, which rules it out")
+        elif next(module.parameters()).device.type != "cuda":
+            rig.decline(f"the model lives on {next(module.parameters()).device.type}: cuDNN is for NVIDIA GPUs")
+        else:
+            torch.backends.cudnn.benchmark = True
+            rig.changed("cudnn.benchmark False -> True")
+
+    def put_back() -> None:
+        torch.backends.cudnn.benchmark = before
+
+    rig.on_model(switch_on)
+    rig.patches.on_close(put_back)
+
+
+def edit(observation: Observation, setting: Setting) -> list[Edit]:
+    site = observation.optimizer.site if observation.optimizer else None
+    text = "torch.backends.cudnn.benchmark = True"
+    return [Edit("cudnn_benchmark", "before" if site else "by_hand", site, text=text)]

@@ -1,0 +1,67 @@
+"""Switches off the deterministic algorithms that the script asks for, to show what they cost.
+
+Helps where scatter, interpolation or cuDNN have a faster algorithm whose sums come in no fixed order. Hurts those who
+asked for determinism for a reason: two runs no longer agree to the bit. So it is timed, and never kept unasked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slipstream.records import Edit, Setting
+from slipstream.techniques.card import YES, Answer, Card, no
+from slipstream.techniques.observation import Observation
+
+if TYPE_CHECKING:
+    import torch
+
+    from slipstream.techniques.rig import Rig
+
+CARD = Card(
+    title="What determinism costs",
+    seam="process",
+    causes=(),
+    numerics="reordered",
+    is_opt_in=True,
+)
+
+
+def applies(observation: Observation) -> Answer:
+    facts = observation.torch
+    if facts is not None and not facts.deterministic:
+        return no("the script does not ask for determinism")
+    return YES
+
+
+def settings(observation: Observation) -> list[Setting]:
+    return [True]
+
+
+def apply(rig: Rig, setting: Setting) -> None:
+    import torch
+
+    def switch_off(module: torch.nn.Module) -> None:
+        """At the first call: by then the script has asked for what it wants."""
+        is_on, warns_only = (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        )
+        cudnn = torch.backends.cudnn.deterministic
+        if not is_on and not cudnn:
+            rig.decline("the script does not ask for determinism")
+            return
+        torch.use_deterministic_algorithms(False)
+        torch.backends.cudnn.deterministic = False
+        rig.changed("deterministic algorithms on -> off")
+
+        def put_back() -> None:
+            torch.use_deterministic_algorithms(is_on, warn_only=warns_only)
+            torch.backends.cudnn.deterministic = cudnn
+
+        rig.patches.on_close(put_back)
+
+    rig.on_model(switch_off)
+
+
+def edit(observation: Observation, setting: Setting) -> list[Edit]:
+    return [Edit("determinism_off", "by_hand", None, reason="whether two runs must agree to the bit is yours to say")]

@@ -1,0 +1,71 @@
+"""The next batch is copied to the device on a stream of its own while the step runs.
+
+Helps on accelerators where copies take a share of the step that pinned memory alone does not hide, above all where the
+script waits for the device in every step. Hurts where device memory is short: one more batch lies there. Needs workers
+to run ahead; without them the copy itself still overlaps. The script keeps its batches as they are, on the host: when
+it asks for a tensor on the device, the copy is there already. Same batches, same order, same bits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slipstream.records import Edit, Setting
+from slipstream.techniques.card import YES, Answer, Card, no
+from slipstream.techniques.observation import Observation
+from slipstream.techniques.pinned_memory import DEVICES, pin
+
+if TYPE_CHECKING:
+    from slipstream.techniques.rig import Rig
+
+CARD = Card(
+    title="The next batch copied while the step runs",
+    seam="transfer",
+    causes=("pageable_transfer",),
+    numerics="identical",
+    memory="more",
+    needs=("accelerator",),
+    claims=("loader.next",),
+)
+LEAST_SHARE = 0.01  # of the step that copies must take before hiding them can gain anything
+
+
+def applies(observation: Observation) -> Answer:
+    loader, summary = observation.loader, observation.summary
+    if observation.device not in DEVICES:
+        return no(f"the model is on {observation.device}: copies run beside the step on CUDA, ROCm or XPU devices only")
+    if loader is None:
+        return no("the script has no DataLoader")
+    if loader.tensor_facts and all(facts.device != "cpu" for facts in loader.tensor_facts):
+        return no("the loader's batches are on the device already")
+    transfer_ms = summary.phases.get("transfer", 0.0) if summary is not None else None
+    if summary is not None and transfer_ms is not None and transfer_ms < LEAST_SHARE * summary.step_ms:
+        return no(f"copies take only {transfer_ms:.2g} ms of a step of {summary.step_ms:.3g} ms")
+    return YES
+
+
+def settings(observation: Observation) -> list[Setting]:
+    return [True]
+
+
+def apply(rig: Rig, setting: Setting) -> None:
+    from slipstream.data.ahead import Ahead
+    from slipstream.data.device import Accelerator
+    from slipstream.runner.torch_facts import read_torch_facts
+
+    if read_torch_facts().accelerator not in DEVICES:
+        rig.decline("there is no CUDA, ROCm or XPU device here")
+        return
+
+    def on_change() -> None:
+        rig.changed("batches are copied to the device ahead of their step")
+
+    Ahead(Accelerator(), rig.decline, on_change).install(rig.patches)
+    rig.on_loader(lambda arguments: pin(rig, arguments))  # a copy out of pageable memory overlaps with nothing
+
+
+def edit(observation: Observation, setting: Setting) -> list[Edit]:
+    loader = observation.loader
+    reason = "copy the next batch on a torch.Stream of its own before the step, and wait for it after"
+    site = loader.site if loader is not None else None
+    return [Edit(technique="device_prefetch", kind="by_hand", site=site, reason=reason)]

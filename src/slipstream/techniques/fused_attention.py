@@ -1,0 +1,63 @@
+"""Replaces attention written by hand, softmax(q k^T) v, by torch's fused kernel, which never writes the weights down.
+
+Helps transformers with long sequences: the weights are what fills memory and time. Hurts short sequences a little.
+Only what is proved on the script's own batch, results and gradients, is replaced: scaled and masked in the usual ways
+(a causal or padding mask, added or filled in), without dropout on the weights. A row that is masked altogether with
+minus infinity gives zeros where the script would have given NaN.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slipstream.records import Edit, Setting
+from slipstream.techniques.card import YES, Answer, Card, no
+from slipstream.techniques.observation import Observation
+
+if TYPE_CHECKING:
+    import torch
+
+    from slipstream.techniques.rig import Rig
+
+CARD = Card(
+    title="Fused attention",
+    seam="module",
+    causes=(),
+    numerics="reordered",
+    memory="less",
+    claims=("attention kernels",),
+    nesting=10,
+)
+
+
+def applies(observation: Observation) -> Answer:
+    anatomy, model = observation.session.anatomy, observation.model
+    if anatomy is not None and not anatomy.attentions:
+        return no("no attention written by hand was seen")
+    if model is not None and model.is_compiled:
+        return no("the script compiles the model, and the compiler recognises attention itself")
+    return YES
+
+
+def settings(observation: Observation) -> list[Setting]:
+    return [True]
+
+
+def apply(rig: Rig, setting: Setting) -> None:
+    from slipstream.techniques.parts.attending import Search
+
+    def change(module: torch.nn.Module) -> None:
+        if rig.is_compiled(module):
+            rig.decline("the script compiles the model, and the compiler recognises attention itself")
+        else:
+            rig.wrap_call(module, Search(rig, module).call)
+
+    rig.on_model(change)
+
+
+def edit(observation: Observation, setting: Setting) -> list[Edit]:
+    anatomy = observation.session.anatomy
+    text = "torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)"
+    reason = "in place of the products and the softmax"
+    sites = list(dict.fromkeys(attention.site for attention in anatomy.attentions)) if anatomy else [None]
+    return [Edit("fused_attention", "by_hand", site, text=text, reason=reason) for site in sites]

@@ -1,0 +1,186 @@
+"""Updates all parameters in one kernel for each group, in place of one pass over memory for every term of the formula.
+
+Helps where the update is a visible part of the step: many parameters, small batches. Hurts rarely: on some CPUs and for
+a handful of large tensors the unfused loops are as fast. Checkpoints show the script's own flags and load anywhere.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from slipstream.records import Edit, Setting
+from slipstream.techniques.card import YES, Answer, Card, no
+from slipstream.techniques.observation import Observation
+
+if TYPE_CHECKING:
+    import torch
+
+    from slipstream.techniques.rig import Rig
+
+CARD = Card(
+    title="Fused optimizer",
+    seam="optimizer",
+    causes=("unfused_optimizer",),
+    numerics="reordered",
+    claims=("optimizer kernels",),
+)
+_CLASSES = ("Adam", "AdamW", "SGD", "Adagrad")
+_TAKE_SPARSE = ("SGD", "Adagrad")
+
+
+def applies(observation: Observation) -> Answer:
+    optimizer = observation.optimizer
+    if optimizer is None:
+        return no("no optimizer was seen")
+    if optimizer.fused:
+        return no("the script does it already")
+    if optimizer.fused is False or optimizer.foreach is not None:
+        return no("the script chose another implementation itself")
+    if not optimizer.can_fuse:
+        return no(f"{optimizer.class_name} has no fused implementation on {optimizer.device}")
+    return YES
+
+
+def settings(observation: Observation) -> list[Setting]:
+    return [True]
+
+
+def apply(rig: Rig, setting: Setting) -> None:
+    def consider(optimizer: torch.optim.Optimizer) -> None:
+        reason = _why_not(optimizer)
+        if reason:
+            rig.decline(reason)
+        elif _kind(optimizer) in _TAKE_SPARSE and not _has_gradients(optimizer):
+            # Stepped with a closure: whether gradients are sparse is only known after it ran.
+            handle = optimizer.register_step_post_hook(lambda optimizer, args, kwargs: later(optimizer, handle))
+        else:
+            fuse(optimizer)
+
+    def later(optimizer: Any, handle: Any) -> None:
+        handle.remove()
+        try:
+            reason = _why_not(optimizer)
+            rig.decline(reason) if reason else fuse(optimizer)
+        except Exception as fault:  # inside the script's own step
+            rig.decline(f"{type(fault).__name__}: {fault}")
+
+    def fuse(optimizer: torch.optim.Optimizer) -> None:
+        Fusion(optimizer).install(rig)
+        rig.changed(f"{type(optimizer).__name__} fused")
+
+    rig.on_optimizer(consider)
+
+
+def edit(observation: Observation, setting: Setting) -> list[Edit]:
+    optimizer = observation.optimizer
+    if optimizer is None or optimizer.site is None:
+        return [Edit("fused_optimizer", "by_hand", None, text="fused=True", reason="no line builds the optimizer")]
+    kind = optimizer.class_name
+    return [Edit("fused_optimizer", "argument", optimizer.site, call=kind, argument="fused", text="True")]
+
+
+class Fusion:
+    """One optimizer's flags: True while it steps, the script's own wherever the script looks at a checkpoint."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+        self._default = optimizer.defaults.get("fused")
+        self._flags: list[Any] = []
+
+    def install(self, rig: Rig) -> None:
+        optimizer = self._optimizer
+        self._switch_on()
+        optimizer.defaults["fused"] = True  # for groups that are added later
+        rig.patches.on_close(self._put_back)
+        rig.patches.on_close(optimizer.register_state_dict_post_hook(self._after_state_dict).remove)
+        rig.patches.on_close(optimizer.register_load_state_dict_post_hook(self._after_load).remove)
+
+    def _switch_on(self) -> None:
+        self._flags = [group.get("fused") for group in self._optimizer.param_groups]
+        for group in self._optimizer.param_groups:
+            group["fused"] = True
+            for parameter in group["params"]:
+                if parameter in self._optimizer.state:
+                    _adapt(self._optimizer.state[parameter], parameter)
+
+    def _put_back(self) -> None:
+        self._optimizer.defaults["fused"] = self._default
+        for index, group in enumerate(self._optimizer.param_groups):
+            group["fused"] = self._flag(index)
+
+    def _flag(self, index: int) -> Any:
+        return self._flags[index] if index < len(self._flags) else self._default
+
+    def _after_state_dict(self, optimizer: Any, state_dict: dict[str, Any]) -> None:
+        for index, group in enumerate(state_dict["param_groups"]):
+            group["fused"] = self._flag(index)
+        for key, state in state_dict["state"].items():  # unfused, the count lives on the host
+            step = state.get("step") if isinstance(state, dict) else None
+            if step is not None and hasattr(step, "device") and step.device.type != "cpu":
+                state_dict["state"][key] = {**state, "step": step.cpu()}
+
+    def _after_load(self, optimizer: Any) -> None:
+        self._switch_on()
+
+
+def _adapt(state: dict[str, Any], parameter: torch.Tensor) -> None:
+    """What unfused steps left behind: the count where the kernel wants it, and the moments in the parameter's own
+    layout, since the kernels walk all of them with one index."""
+    import torch
+
+    for name, value in state.items():
+        if not isinstance(value, torch.Tensor):
+            continue
+        if name == "step":
+            state[name] = value.to(device=parameter.device, dtype=torch.float32)
+        elif value.shape == parameter.shape and value.stride() != parameter.stride():
+            state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+
+
+def _why_not(optimizer: torch.optim.Optimizer) -> str:
+    kind = _kind(optimizer)
+    if not kind:
+        return f"{type(optimizer).__name__} has no fused implementation"
+    for group in optimizer.param_groups:
+        if group.get("fused") is not None or group.get("foreach") is not None:
+            return "the script chose an implementation itself"
+        for parameter in group["params"]:
+            grad = parameter.grad
+            if grad is not None and grad.is_sparse:
+                return "its gradients are sparse"
+            if grad is not None and grad.stride() != parameter.stride():
+                return "its gradients are laid out in memory otherwise than the parameters"
+        reason = _ask_torch(kind, group)
+        if reason:
+            return reason
+    return ""
+
+
+def _kind(optimizer: torch.optim.Optimizer) -> str:
+    """The class of torch whose own step this is; "" for a step of somebody else's."""
+    owner = next(kind for kind in type(optimizer).__mro__ if "step" in vars(kind))
+    is_torchs = owner.__module__.startswith("torch.optim.") and owner.__name__ in _CLASSES
+    known = next((kind.__name__ for kind in type(optimizer).__mro__ if kind.__name__ in _CLASSES), "")
+    return known if is_torchs else ""
+
+
+def _has_gradients(optimizer: torch.optim.Optimizer) -> bool:
+    return any(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"])
+
+
+def _ask_torch(kind: str, group: dict[str, Any]) -> str:
+    """torch's own checks of what may be fused, on an optimizer of one number with the same hyperparameters."""
+    import torch
+    from torch.optim.optimizer import _device_dtype_check_for_fused
+
+    make = getattr(torch.optim, kind)
+    known = set(inspect.signature(make.__init__).parameters) - {"self", "params", "fused", "foreach"}
+    given = {name: value for name, value in group.items() if name in known}
+    try:
+        make([torch.nn.Parameter(torch.zeros(1))], **given, fused=True)
+        for parameter in group["params"]:
+            _device_dtype_check_for_fused(parameter)
+    except (RuntimeError, ValueError) as refusal:
+        return str(refusal)
+    return ""

@@ -1,0 +1,83 @@
+"""Runs products and convolutions of the models that train in bf16 or fp16, keeping weights, losses and sums in fp32.
+
+Helps where the device has units for it: most GPUs since 2017, a few CPUs since 2020. Hurts on CPUs without them, where
+it is 8 to 30 times slower, and that is seen within a step or two. Models are called under autocast only while they
+train with gradients on: evaluation keeps the script's own precision. What they return is fp32 again, so that the
+script's losses and metrics are computed as before. fp16 scales the loss, because small gradients would vanish.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slipstream.records import Edit, Setting
+from slipstream.techniques.card import YES, Answer, Card, no
+from slipstream.techniques.observation import Observation
+
+if TYPE_CHECKING:
+    import torch
+
+    from slipstream.techniques.rig import Rig
+
+CARD = Card(
+    title="Mixed precision",
+    seam="module",
+    causes=("full_precision",),
+    numerics="approximate",
+    memory="less",  # activations take half
+    claims=("precision",),
+    nesting=30,
+)
+VALUES = ("bf16", "fp16")
+
+
+def applies(observation: Observation) -> Answer:
+    facts, model = observation.torch, observation.model
+    if facts is not None and facts.autocast_seen:
+        return no("the script uses autocast itself")
+    if model is not None and "float32" not in model.dtypes:
+        return no(f"the model is {' and '.join(model.dtypes)} already")
+    return YES
+
+
+def settings(observation: Observation) -> list[Setting]:
+    """fp16 on accelerators only, and first where they have no bf16 units."""
+    facts = observation.torch
+    if observation.device == "cpu":
+        return ["bf16"]
+    if facts is not None and facts.has_fast_fp16 and not facts.has_fast_bf16:
+        return ["fp16", "bf16"]
+    return ["bf16", "fp16"]
+
+
+def apply(rig: Rig, setting: Setting) -> None:
+    import torch
+
+    from slipstream.techniques.parts.loss_scale import LossScale
+    from slipstream.techniques.parts.precision import Precision, Switch
+
+    dtype = torch.float16 if setting == "fp16" else torch.bfloat16
+    switch = Switch(rig)
+    switch.watch_for_the_scripts_own()
+    scale = LossScale(rig, switch) if dtype is torch.float16 else None
+
+    def change(module: torch.nn.Module) -> None:
+        parameter = next(module.parameters())
+        if not any(parameter.dtype is torch.float32 for parameter in module.parameters()):
+            rig.decline(f"{type(module).__name__} is not in fp32")
+            return
+        if scale is not None:
+            scale.follow(module)
+        rig.wrap_call(module, Precision(switch, module, parameter.device.type, dtype, scale).call)
+
+    rig.on_model(change)
+
+
+def edit(observation: Observation, setting: Setting) -> list[Edit]:
+    site = observation.model.site if observation.model else None
+    dtype = "float16" if setting == "fp16" else "bfloat16"
+    text = f"torch.autocast({observation.device!r}, dtype=torch.{dtype})"
+    if setting == "fp16" or site is None:
+        reason = "fp16 also needs torch.amp.GradScaler around backward, clipping and step" if setting == "fp16" else ""
+        return [Edit("mixed_precision", "by_hand", site, text=text, reason=reason)]
+    return [Edit("mixed_precision", "around", site, text=text)]

@@ -1,0 +1,83 @@
+"""Workers stay from epoch to epoch instead of being started anew.
+
+Helps where epochs are short or the dataset is slow to open. Hurts in memory: they stay during validation too. Done so
+that shuffling and augmentation are the same as with fresh workers: the seeds of each epoch are drawn as before. Torch's
+own switch, written into a script, draws another shuffle from the second epoch on. A script that changes its dataset
+between epochs gets fresh workers each time, since the old ones would not see the change.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slipstream.records import Edit, Setting
+from slipstream.techniques.card import YES, Answer, Card, no
+from slipstream.techniques.observation import Observation
+from slipstream.techniques.parts.loader_call import argument_edits, where
+
+if TYPE_CHECKING:
+    from slipstream.data.epochs import Epochs
+    from slipstream.techniques.rig import LoaderArguments, Rig
+
+CARD = Card(
+    title="Workers that stay between epochs",
+    seam="loader",
+    causes=("worker_restart",),
+    numerics="redrawn",
+    memory="more",
+    claims=("loader.persistent_workers",),
+    nesting=1,  # sees the workers that others brought
+)
+
+
+def applies(observation: Observation) -> Answer:
+    from slipstream.diagnose.training import is_several_epochs  # here: `run` needs none of it
+
+    loader, length = observation.loader, observation.session.length
+    if loader is None:
+        return no("the script has no DataLoader")
+    if loader.num_workers == 0:
+        return no("the loader has no workers; where `workers` adds some, they stay anyway")
+    if loader.persistent_workers:
+        return no("the script does it already")
+    if length is not None and length.num_epochs == 1 and not is_several_epochs(observation.session):
+        return no("the training is one epoch long")
+    return YES
+
+
+def settings(observation: Observation) -> list[Setting]:
+    return [True]
+
+
+def apply(rig: Rig, setting: Setting) -> None:
+    from slipstream.data.epochs import Epochs
+
+    epochs = Epochs(rig.decline)
+    ours: set[int] = set()  # datasets: frameworks build a loader a second time, with our argument in it
+    epochs.install(rig.patches)
+    rig.on_loader(lambda arguments: _change(rig, epochs, ours, arguments))
+
+
+def _change(rig: Rig, epochs: Epochs, ours: set[int], arguments: LoaderArguments) -> None:
+    from torch.utils.data import IterDataPipe, MapDataPipe
+
+    from slipstream.seams.place import current_site
+
+    dataset = arguments["dataset"]
+    epochs.expect(None)
+    if not arguments["num_workers"]:
+        return
+    if arguments["persistent_workers"]:
+        epochs.expect("kept" if id(dataset) in ours else None)
+        return
+    if isinstance(dataset, (IterDataPipe, MapDataPipe)):
+        rig.decline("data pipes share and seed themselves")
+        return
+    arguments["persistent_workers"] = True
+    ours.add(id(dataset))
+    epochs.expect("kept")
+    rig.changed(f"workers stay between epochs {where(current_site())}")
+
+
+def edit(observation: Observation, setting: Setting) -> list[Edit]:
+    return argument_edits(observation, "persistent_workers", {"persistent_workers": "True"})

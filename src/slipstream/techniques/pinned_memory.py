@@ -1,0 +1,84 @@
+"""Batches are built in pinned memory, and copied to the device without the host waiting.
+
+Helps on accelerators where copies take a share of the step. Hurts where memory is short: pinned pages cannot be
+swapped. Only batches of loaders, and only towards the device: a copy back, or out of a buffer that the script fills
+itself, stays as it was. Not for a script that changes a batch in place after it has copied it. Same bits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slipstream.records import Edit, Setting
+from slipstream.techniques.card import YES, Answer, Card, no
+from slipstream.techniques.observation import Observation
+from slipstream.techniques.parts.loader_call import argument_edits, where
+
+if TYPE_CHECKING:
+    from slipstream.techniques.rig import LoaderArguments, Rig
+
+CARD = Card(
+    title="Pinned memory and copies without waiting",
+    seam="transfer",
+    causes=("pageable_transfer",),
+    numerics="identical",
+    memory="more",
+    needs=("accelerator",),
+    claims=("loader.pin_memory",),
+)
+DEVICES = ("cuda", "xpu")
+
+
+def applies(observation: Observation) -> Answer:
+    from slipstream.diagnose.transfers import transfers  # here: `run` needs none of it
+
+    loader = observation.loader
+    if observation.device not in DEVICES:
+        return no(f"the model is on {observation.device}: pinned memory is for copies to CUDA, ROCm or XPU devices")
+    if loader is None:
+        return no("the script has no DataLoader")
+    copies = transfers(observation.session)
+    if loader.pin_memory and copies and not any(copy.pinned and copy.blocking for copy in copies):
+        return no("the script does it already")
+    return YES
+
+
+def settings(observation: Observation) -> list[Setting]:
+    return [True]
+
+
+def apply(rig: Rig, setting: Setting) -> None:
+    from slipstream.data.nonblocking import NonBlockingCopies
+    from slipstream.runner.torch_facts import read_torch_facts
+
+    if read_torch_facts().accelerator not in DEVICES:
+        rig.decline("there is no CUDA, ROCm or XPU device here")
+        return
+
+    def on_change() -> None:
+        rig.changed("copies of batches to the device no longer wait")
+
+    NonBlockingCopies(on_change).install(rig.patches)
+    rig.on_loader(lambda arguments: pin(rig, arguments))
+
+
+def pin(rig: Rig, arguments: LoaderArguments) -> None:
+    from slipstream.seams.place import current_site
+
+    if not arguments["pin_memory"]:
+        arguments["pin_memory"] = True
+        rig.changed(f"pin_memory False -> True {where(current_site())}")
+
+
+def edit(observation: Observation, setting: Setting) -> list[Edit]:
+    from slipstream.diagnose.transfers import transfers
+
+    loader = observation.loader
+    edits = argument_edits(observation, "pinned_memory", {"pin_memory": "True"}) if loader else []
+    copies = [copy for copy in transfers(observation.session) if copy.blocking]
+    sites = [observation.session.sites[n] for n in sorted({c.ident for c in copies if c.ident >= 0})]
+    return edits + [
+        Edit(technique="pinned_memory", kind="argument", site=site, call="to", argument="non_blocking", text="True")
+        for site in sites
+        if ".to(" in site.text
+    ]

@@ -1,0 +1,81 @@
+"""Each worker holds more batches ready: prefetch_factor 4 or 8 in place of 2.
+
+Helps where batches take unequal times to build and the step waits for the slow ones. Hurts only in memory: the batches
+held ready lie in /dev/shm, and more of them are lost when an epoch is left early. Same batches, same order.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slipstream.data.room import num_batches_held
+from slipstream.records import Edit, Loader, Recipe, Setting
+from slipstream.techniques.card import YES, Answer, Card, no
+from slipstream.techniques.observation import Observation
+from slipstream.techniques.parts.loader_call import argument_edits, where
+
+if TYPE_CHECKING:
+    from slipstream.techniques.rig import LoaderArguments, Rig
+
+CARD = Card(
+    title="More batches held ready",
+    seam="loader",
+    causes=("shallow_prefetch",),
+    numerics="identical",
+    memory="more",
+    claims=("loader.prefetch_factor",),
+    nesting=1,  # sees the workers that others brought
+)
+VALUES = range(1, 65)
+DEPTHS = (4, 8)
+DEFAULT = 2  # torch's own
+
+
+def applies(observation: Observation) -> Answer:
+    return applies_with(observation, Recipe())
+
+
+def applies_with(observation: Observation, recipe: Recipe) -> Answer:
+    """The same question beside other techniques: where they bring workers there is something to hold ready."""
+    loader = observation.loader
+    if loader is None:
+        return no("the script has no DataLoader")
+    num_workers = recipe.setting_of("workers")
+    count = loader.num_workers if num_workers is None else int(num_workers)
+    if count == 0:
+        return no("the loader has no workers that could hold batches ready")
+    if (loader.prefetch_factor or DEFAULT) >= max(DEPTHS):
+        return no(f"the script holds {loader.prefetch_factor} batches ready already")
+    if not _depths(observation, loader, count):
+        return no("/dev/shm or memory has no room for more batches")
+    return YES
+
+
+def settings(observation: Observation) -> list[Setting]:
+    loader = observation.loader
+    return list(_depths(observation, loader, max(1, loader.num_workers))) if loader is not None else []
+
+
+def _depths(observation: Observation, loader: Loader, num_workers: int) -> list[int]:
+    held = num_batches_held(observation.environment, loader)
+    now = loader.prefetch_factor or DEFAULT
+    return [depth for depth in DEPTHS if depth > now and depth * num_workers <= held]
+
+
+def apply(rig: Rig, setting: Setting) -> None:
+    rig.on_loader(lambda arguments: _change(rig, arguments, int(setting)))
+
+
+def _change(rig: Rig, arguments: LoaderArguments, depth: int) -> None:
+    from slipstream.seams.place import current_site
+
+    if not arguments["num_workers"]:
+        return
+    now = arguments["prefetch_factor"] or DEFAULT
+    if now < depth:
+        arguments["prefetch_factor"] = depth
+        rig.changed(f"prefetch_factor {now} -> {depth} {where(current_site())}")
+
+
+def edit(observation: Observation, setting: Setting) -> list[Edit]:
+    return argument_edits(observation, "prefetch", {"prefetch_factor": str(int(setting))})

@@ -1,0 +1,72 @@
+"""Lets matrix products of fp32 numbers run on TF32 units: ten bits of mantissa in, fp32 out.
+
+Helps where an NVIDIA GPU from Ampere on spends its time in fp32 products or convolutions. Hurts never in speed; models
+that need all 23 bits (some physics, some losses) show it in the gradients, which are compared.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slipstream.records import Edit, Setting
+from slipstream.techniques.card import YES, Answer, Card, no
+from slipstream.techniques.observation import Observation
+
+if TYPE_CHECKING:
+    import torch
+
+    from slipstream.techniques.rig import Rig
+
+CARD = Card(
+    title="TF32 units for fp32 products",
+    seam="process",
+    causes=("full_precision",),
+    numerics="approximate",
+    needs=("cuda",),
+)
+
+
+def applies(observation: Observation) -> Answer:
+    facts, model = observation.torch, observation.model
+    if observation.device != "cuda":
+        return no(f"the model lives on {observation.device}, which has no TF32 units")
+    if facts is not None and not facts.has_tf32:
+        return no("this GPU has no TF32 units; they came with Ampere")
+    if facts is not None and facts.matmul_precision != "highest":
+        return no("the script allows it already")
+    if model is not None and "float32" not in model.dtypes:
+        return no("no parameter is fp32")
+    return YES
+
+
+def settings(observation: Observation) -> list[Setting]:
+    return [True]
+
+
+def apply(rig: Rig, setting: Setting) -> None:
+    import torch
+
+    matmul, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+
+    def allow(module: torch.nn.Module) -> None:
+        """At the first call: by then the script has set whatever it sets."""
+        parameter = next(module.parameters())
+        if parameter.device.type != "cuda":
+            rig.decline(f"the model lives on {parameter.device.type}, which has no TF32 units")
+            return
+        torch.set_float32_matmul_precision("high")
+        torch.backends.cudnn.allow_tf32 = True
+        rig.changed("float32_matmul_precision highest -> high")
+
+    def put_back() -> None:
+        torch.set_float32_matmul_precision(matmul)
+        torch.backends.cudnn.allow_tf32 = convolutions
+
+    rig.on_model(allow)
+    rig.patches.on_close(put_back)
+
+
+def edit(observation: Observation, setting: Setting) -> list[Edit]:
+    site = observation.optimizer.site if observation.optimizer else None
+    text = 'torch.set_float32_matmul_precision("high")'
+    return [Edit("tf32", "before" if site else "by_hand", site, text=text)]

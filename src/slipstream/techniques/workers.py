@@ -1,0 +1,161 @@
+"""Batches are built in worker processes beside the step, as many as the machine has cores for.
+
+Helps where the step waits for input; and, as a smaller number, where workers take the cores that the step needs.
+Hurts where a batch is quicker built than handed over, or where the cores are busy already. Every loader with enough
+batches gets them, those of validation too: they read the same kind of data. Workers that the script did not have stay
+from epoch to epoch, as long as it leaves its dataset alone. Without random numbers in the dataset the training stays
+the same bit for bit, shuffling included; with them augmentations are drawn anew. An iterable dataset must share its
+data among workers (get_worker_info), and then gives the same samples in another order.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slipstream.data.room import num_batches_held
+from slipstream.records import Edit, Loader, Setting
+from slipstream.techniques.card import YES, Answer, Card, no
+from slipstream.techniques.observation import Observation
+from slipstream.techniques.parts.loader_call import argument_edits, where
+
+if TYPE_CHECKING:
+    from slipstream.data.epochs import Epochs
+    from slipstream.techniques.rig import LoaderArguments, Rig
+
+CARD = Card(
+    title="Worker processes for the loader",
+    seam="loader",
+    causes=("no_workers", "worker_count"),
+    numerics="redrawn",
+    memory="more",
+    claims=("loader.num_workers",),
+)
+VALUES = range(257)
+HELD = 2  # batches that a worker holds ready, unless the script says otherwise
+LEAST_SHARE = 0.02  # of the step that input must take before workers can gain anything
+
+
+def applies(observation: Observation) -> Answer:
+    loader, summary = observation.loader, observation.summary
+    if loader is None:
+        return no("the script has no DataLoader")
+    if loader.is_iterable and not _may_shard(loader):
+        return no("the iterable dataset does not share its data among workers (get_worker_info)")
+    on_device = next((facts.device for facts in loader.tensor_facts if facts.device != "cpu"), None)
+    if on_device is not None:
+        return no(f"the dataset makes its tensors on {on_device}, which a worker could not")
+    if not settings(observation):
+        return no(_why_none(observation, loader))
+    if loader.num_workers == 0 and summary is not None and summary.step_ms > 0:
+        input_ms = summary.phases.get("input", 0.0)
+        if input_ms < LEAST_SHARE * summary.step_ms:
+            return no(f"input takes only {input_ms:.2g} ms of a step of {summary.step_ms:.3g} ms")
+    return YES
+
+
+def _may_shard(loader: Loader) -> bool:
+    """A dataset of the user's own that never names the question cannot share; of others the rider will know."""
+    if loader.getitem_site is None:
+        return True
+    try:
+        return "get_worker_info" in Path(loader.getitem_site.file).read_text(errors="replace")
+    except OSError:
+        return True
+
+
+def _why_none(observation: Observation, loader: Loader) -> str:
+    if num_batches_held(observation.environment, loader) < HELD:
+        return "/dev/shm has no room for the batches of a worker"
+    return f"an epoch has {loader.num_batches} batches only"
+
+
+def settings(observation: Observation) -> list[Setting]:
+    """The number that the diagnosis predicts first, then doublings and halvings of it, nearest first."""
+    loader = observation.loader
+    if loader is None:
+        return []
+    most = _most(observation, loader)
+    guess = min(max(1, most), _guess(observation))
+    counts = {count for count in (guess, *(2**power for power in range(8)), most) if 1 <= count <= most}
+    ordered = sorted(counts - {loader.num_workers}, key=lambda count: _distance(count, guess))
+    return [*ordered, 0] if loader.num_workers > 0 else [*ordered]
+
+
+def _most(observation: Observation, loader: Loader) -> int:
+    """Never more than cores after the container's quota, than /dev/shm holds batches of, than there is work for."""
+    prefetch = loader.prefetch_factor or HELD
+    most = min(observation.num_cores, num_batches_held(observation.environment, loader) // prefetch)
+    return min(most, loader.num_batches // 2) if loader.num_batches is not None else most
+
+
+def _guess(observation: Observation) -> int:
+    from slipstream.diagnose.input_path import input_path  # here: `run` needs none of it
+    from slipstream.diagnose.workers import best_num_workers
+
+    summary = observation.summary
+    path = input_path(observation.session, summary) if summary is not None else None
+    best = best_num_workers(observation.session, summary, path) if summary is not None and path is not None else 0
+    return best or observation.num_cores
+
+
+def _distance(count: int, guess: int) -> tuple[float, int]:
+    return abs(math.log2(count / guess)), -count
+
+
+def apply(rig: Rig, setting: Setting) -> None:
+    from slipstream.data.epochs import Epochs
+
+    epochs = Epochs(rig.decline)
+    lent: set[int] = set()  # datasets whose loaders had none: frameworks build such a loader a second time
+    epochs.install(rig.patches)
+    rig.on_loader(lambda arguments: _change(rig, epochs, lent, arguments, int(setting)))
+
+
+def _change(rig: Rig, epochs: Epochs, lent: set[int], arguments: LoaderArguments, count: int) -> None:
+    from slipstream.data.obstacles import obstacle
+    from slipstream.seams.place import current_site
+
+    now, dataset = arguments["num_workers"], arguments["dataset"]
+    epochs.expect("lent" if now == count and id(dataset) in lent else None)
+    if now == count or type(now) is not int:
+        return
+    place = where(current_site())
+    reason = obstacle(arguments, count) if count else ""
+    if not reason and _is_tiny(arguments, count):
+        reason = "it has too few batches to share"
+    if reason:
+        rig.decline(f"the loader built {place} keeps num_workers {now}: {reason}")
+        return
+    arguments["num_workers"] = count
+    if count == 0:
+        arguments.update(prefetch_factor=None, persistent_workers=False, multiprocessing_context=None, timeout=0)
+    elif now == 0:
+        arguments["persistent_workers"] = True
+        lent.add(id(dataset))
+        epochs.expect("lent")
+    rig.changed(f"num_workers {now} -> {count} {place}")
+
+
+def _is_tiny(arguments: LoaderArguments, count: int) -> bool:
+    """Fewer batches than the workers would hold ready: an evaluation of a moment."""
+    try:
+        if arguments["batch_sampler"] is not None:
+            num_batches = len(arguments["batch_sampler"])
+        else:
+            num_samples = len(arguments["sampler"] if arguments["sampler"] is not None else arguments["dataset"])
+            num_batches = math.ceil(num_samples / (arguments["batch_size"] or 1))
+    except Exception:  # no length, or whatever the user's raises
+        return False
+    return bool(num_batches < HELD * count)
+
+
+def edit(observation: Observation, setting: Setting) -> list[Edit]:
+    loader = observation.loader
+    arguments = {"num_workers": str(int(setting))}
+    if loader is not None and loader.num_workers == 0:
+        arguments["persistent_workers"] = "True"
+    if setting == 0 and loader is not None and loader.persistent_workers:
+        arguments["persistent_workers"] = "False"
+    return argument_edits(observation, "workers", arguments)

@@ -1,0 +1,109 @@
+"""The contract battery of every technique and the check of the seams, each in a process of its own, so that one that
+crashes or hangs is an outcome and not the end. Makes the report that a user attaches to an issue."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from slipstream.records import Environment
+
+SEAMS: Final = "seams"
+LIMIT_S: Final = 300.0
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    name: str
+    is_ok: bool
+    detail: str = ""
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A technique, or the seams."""
+
+    ident: str
+    outcomes: list[Outcome]
+
+    @property
+    def is_ok(self) -> bool:
+        return all(outcome.is_ok for outcome in self.outcomes)
+
+
+def parts() -> list[str]:
+    from slipstream.techniques.catalogue import catalogue
+
+    return [SEAMS, *catalogue()]
+
+
+def run_part(ident: str, device: str, limit_s: float = LIMIT_S) -> Part:
+    """In a process of its own."""
+    with tempfile.TemporaryDirectory(prefix="slipstream-") as folder:
+        answer = Path(folder) / "outcomes.json"
+        command = [sys.executable, "-m", "slipstream.testing.selftest", ident, device, str(answer)]
+        try:
+            process = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            return Part(ident, [Outcome("ends", False, f"still running after {limit_s:.0f} s")])
+        if answer.exists():
+            return Part(ident, msgspec.json.decode(answer.read_bytes(), type=list[Outcome]))
+        last = (process.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
+        return Part(ident, [Outcome("ends", False, f"exit code {process.returncode}: {last}")])
+
+
+def outcomes_of(ident: str, device: str) -> Iterator[Outcome]:
+    if ident == SEAMS:
+        from slipstream.testing.seam_check import check_seams
+
+        for name, is_ok, detail in check_seams(device):
+            yield Outcome(name, is_ok, detail)
+        return
+    from slipstream.testing.battery import battery
+
+    for result in battery(ident, device):
+        yield Outcome(result.name, result.is_ok, result.detail)
+
+
+def write_report(environment: Environment, device: str, results: list[Part]) -> str:
+    """Markdown, to attach to an issue: first what failed, then everything, then the machine."""
+    failed = [(part, outcome) for part in results for outcome in part.outcomes if not outcome.is_ok]
+    num_checks = sum(len(part.outcomes) for part in results)
+    lines = [
+        "# slipstream selftest",
+        "",
+        f"{num_checks - len(failed)} of {num_checks} checks hold on `{device}`.",
+        "",
+        *(f"- **{part.ident}**, {outcome.name}: {_line(outcome.detail)}" for part, outcome in failed),
+        *([""] if failed else []),
+        "| part | check | holds | detail |",
+        "|---|---|---|---|",
+    ]
+    for part in results:
+        for outcome in part.outcomes:
+            word = "yes" if outcome.is_ok else "**no**"
+            lines.append(f"| {part.ident} | {outcome.name} | {word} | {_line(outcome.detail)} |")
+    lines += ["", "```json", msgspec.json.format(msgspec.json.encode(environment), indent=1).decode(), "```"]
+    return "\n".join(lines) + "\n"
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def main(ident: str, device: str, answer: str) -> None:
+    outcomes = []
+    try:
+        for outcome in outcomes_of(ident, device):
+            outcomes.append(outcome)
+    except Exception as error:
+        outcomes.append(Outcome("runs", False, f"{type(error).__name__}: {error}"))
+    Path(answer).write_bytes(msgspec.json.encode(outcomes))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

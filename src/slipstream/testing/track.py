@@ -1,0 +1,157 @@
+"""A track without processes: a clock of its own, riders whose true step times are chosen, and weather.
+For tests of what asks a Track; it simulates the answers, not a machine."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+from slipstream.records import Entrant, Lap, Recipe, RiderRecord, Witness
+from slipstream.runner.track import SLOWER
+from slipstream.testing.noise import CALM, Noise
+from slipstream.testing.witnesses import made_witness_of
+
+Factor = Callable[[Recipe], float]  # the true step time under a recipe, the base's being 1
+Fault = Callable[[Entrant, int], str]  # after so many steps: why the rider is out, or ""
+Seen = Callable[[Entrant, int], Witness]  # what its training did in so many steps
+
+_HOPELESS = 3.0  # a rider that is so many times slower is out in its warm-up
+
+
+class SimulatedTrack:
+    """Time passes only while a rider starts or rides."""
+
+    def __init__(
+        self,
+        factor: Factor = lambda recipe: 1.0,
+        step_s: float = 0.05,
+        noise: Noise | None = None,
+        seed: int = 0,
+        startup_s: Callable[[Recipe], float] = lambda recipe: 4.0,
+        lottery: float = 0.0,  # sigma of the log of what a process is faster or slower by, for all its life
+        num_riders: int = 16,  # that memory holds
+        num_steps: int | None = None,  # until the script ends
+        batch_size: int = 32,
+        fault: Fault = lambda entrant, num_steps: "",
+        witness: Seen = made_witness_of,
+        peak_bytes: Callable[[Recipe], int] = lambda recipe: 2**30,
+    ) -> None:
+        self.num_laps = 0
+        self.most_at_once = 0
+        self._rng = random.Random(seed)
+        self._factor = factor
+        self._step_s = step_s
+        self._noise = noise or Noise(self._rng, weather=CALM)
+        self._startup_s = startup_s
+        self._lottery = lottery
+        self._capacity = num_riders
+        self._length = num_steps
+        self._batch_size = batch_size
+        self._fault = fault
+        self._witness = witness
+        self._peak_bytes = peak_bytes
+        self._now_s = 0.0
+        self._riders: dict[int, _Rider] = {}
+        self._present: set[int] = set()
+
+    def enter(self, entrant: Entrant) -> str:
+        assert entrant.ident not in self._riders, f"rider {entrant.ident} has entered before"
+        if self._capacity > 1:
+            assert len(self._present) < self._capacity, f"memory holds {self._capacity} riders and one more entered"
+        luck = math.exp(self._rng.gauss(0.0, self._lottery))
+        true_step_s = self._step_s * self._factor(entrant.recipe) * luck
+        rider = self._riders[entrant.ident] = _Rider(entrant, true_step_s)
+        rider.failure = self._fault(entrant, 0)
+        times = self._factor(entrant.recipe)
+        if not rider.failure and times > _HOPELESS and entrant.role == "candidate":
+            rider.failure = f"{SLOWER} {times:.0f} times the base's step"
+        self._start(rider)
+        if rider.failure:
+            self._present.discard(entrant.ident)
+        return rider.failure
+
+    def lap(self, rider: int, round: int, num_steps: int, lead_in: int) -> Lap:
+        who = self._riders[rider]
+        assert not who.failure and not who.is_over, f"rider {rider} is out and was asked for a lap"
+        if rider not in self._present:
+            assert self._capacity == 1, f"rider {rider} has left and was asked for a lap"
+            self._start(who)
+        first, began_s = who.num_steps + lead_in, self._now_s
+        left = num_steps + lead_in if self._length is None else self._length - who.num_steps
+        ridden = max(0, min(num_steps, left - lead_in))
+        seconds = who.step_s * self._noise.factor(lead_in + num_steps)
+        self._now_s += seconds * (lead_in + ridden)
+        who.num_steps += min(lead_in + num_steps, left)
+        who.failure = self._fault(who.entrant, who.num_steps)
+        who.is_over = left < lead_in + num_steps
+        if who.failure or who.is_over:
+            self._present.discard(rider)
+        self.num_laps += 1
+        lap = Lap(
+            rider=rider,
+            round=round,
+            first_step=first,
+            num_steps=ridden,
+            seconds=seconds * ridden,
+            time_ns=int((began_s + seconds * lead_in) * 1e9),
+            num_samples=ridden * self._batch_size,
+            is_last=who.is_over,
+            failure=who.failure,
+        )
+        who.laps.append(lap)
+        return lap
+
+    def record(self, rider: int) -> RiderRecord:
+        who = self._riders[rider]
+        return RiderRecord(
+            entrant=who.entrant,
+            laps=list(who.laps),
+            witness=self._witness(who.entrant, who.num_steps),
+            startup_s=self._startup_s(who.entrant.recipe),
+            peak_bytes=self._peak_bytes(who.entrant.recipe),
+            changes=[f"{choice.technique}: {choice}" for choice in who.entrant.recipe.choices],
+            failure=who.failure,
+        )
+
+    def leave(self, rider: int) -> RiderRecord:
+        self._present.discard(rider)
+        self._riders[rider].is_over = True
+        return self.record(rider)
+
+    def capacity(self) -> int:
+        return self._capacity
+
+    def now_s(self) -> float:
+        return self._now_s
+
+    @property
+    def entrants(self) -> list[Entrant]:
+        """All that ever entered, in order."""
+        return [rider.entrant for rider in self._riders.values()]
+
+    def _start(self, rider: _Rider) -> None:
+        if self._capacity == 1:
+            self._present.clear()  # by relaunching: who rides is alone
+        self._present.add(rider.entrant.ident)
+        self.most_at_once = max(self.most_at_once, len(self._present))
+        self._now_s += self._startup_s(rider.entrant.recipe)
+
+
+class _Rider:
+    def __init__(self, entrant: Entrant, step_s: float) -> None:
+        self.entrant = entrant
+        self.step_s = step_s
+        self.num_steps = 0
+        self.laps: list[Lap] = []
+        self.is_over = False
+        self.failure = ""
+
+
+def choice_factors(**factors: float) -> Factor:
+    """Techniques by name that multiply the step, whatever their setting; all others change nothing."""
+
+    def factor(recipe: Recipe) -> float:
+        return math.prod(factors.get(choice.technique, 1.0) for choice in recipe.choices)
+
+    return factor

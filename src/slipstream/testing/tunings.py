@@ -1,0 +1,81 @@
+"""Whole tunings on a simulated track: twelve made techniques, of which at most one is worth anything, through the real
+search. For the proof that tune is never fooled; says nothing about any real technique."""
+
+from __future__ import annotations
+
+import random
+from functools import lru_cache
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+
+from slipstream.diagnose import diagnose
+from slipstream.records import Edit, Session, Setting, Speed
+from slipstream.techniques.card import YES, Answer, Card
+from slipstream.techniques.observation import Observation
+from slipstream.testing.noise import Noise, Recording, Weather
+from slipstream.testing.sessions import made_session
+from slipstream.testing.track import SimulatedTrack, choice_factors
+from slipstream.tune.order import TuneOrder
+from slipstream.tune.search import tune
+from slipstream.tune.teller import Silence
+
+NUM_CANDIDATES = 12
+STEP_S = 0.05
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """Of one tuning."""
+
+    kept: tuple[str, ...]
+    intervals: tuple[tuple[float, Speed], ...]  # the truth and what was said of it, for every candidate that raced
+    seconds: float  # of the budget
+
+
+def simulate(
+    seed: int,
+    gain: float = 1.0,  # of one technique, drawn by the seed; the others are worth nothing
+    recording: Recording | None = None,
+    weather: Weather | None = None,
+    lottery: float = 0.0,
+    num_riders: int = 6,
+) -> Outcome:
+    draws = random.Random(seed)
+    names = [f"made_{number:02}" for number in range(NUM_CANDIDATES)]
+    lucky = draws.choice(names)
+    truth = dict.fromkeys(names, 1.0) | {lucky: gain}
+    track = SimulatedTrack(
+        choice_factors(**{lucky: 1.0 / gain}),
+        step_s=STEP_S,
+        noise=Noise(random.Random(draws.random()), recording, weather),
+        seed=seed,
+        lottery=lottery,
+        num_riders=num_riders,
+    )
+    known: Any = {name: _technique() for name in ("nothing", *names)}
+    tuning = tune(_session(), track, TuneOrder(seed=seed), Silence(), known)
+    told = [(truth[one.technique], one.speed) for one in tuning.verdicts if one.kind == "single" and one.speed]
+    kept = tuple(choice.technique for choice in tuning.recipe.choices)
+    if tuning.total is not None:
+        told.append((gain if lucky in kept else 1.0, tuning.total))
+    return Outcome(kept, tuple(told), track.now_s())
+
+
+@lru_cache(maxsize=1)
+def _session() -> Session:
+    return diagnose(made_session())
+
+
+def _technique() -> SimpleNamespace:
+    def applies(observation: Observation) -> Answer:
+        return YES
+
+    def settings(observation: Observation) -> list[Setting]:
+        return [True]
+
+    def edit(observation: Observation, setting: Setting) -> list[Edit]:
+        return []
+
+    card = Card(title="A made technique", seam="process", causes=(), numerics="identical")
+    return SimpleNamespace(CARD=card, applies=applies, settings=settings, edit=edit)

@@ -1,0 +1,59 @@
+"""Made witnesses: what riders' trainings would have left behind, sound or with a planted fault.
+For tests of what reads witnesses; real trainings are in tests/verify/test_never_wrong.py."""
+
+from __future__ import annotations
+
+import math
+import random
+from functools import lru_cache
+
+from slipstream.records import Entrant, Sketch, Snapshot, Witness
+
+NUM_SNAPSHOTS = 3
+SKETCH_SIZE = 16
+PARAMETERS = {"conv.weight": 1.0, "fc.weight": 0.4, "fc.bias": 0.1}  # name to gradient norm
+LAP_STEPS = 10
+
+
+@lru_cache(maxsize=256)
+def made_witness(
+    num_steps: int = 60,
+    seed: int = 0,
+    rounding: float = 0.0,  # relative error of gradients and losses
+    gradient_scale: float = 1.0,
+    loss_shift: float = 0.0,  # added to every loss
+    from_step: int = 0,  # the shift begins here
+) -> Witness:
+    """Losses fall from 2.3; the same seed gives the same batches. With `rounding` nothing is bit-equal any more."""
+    batches, jitter = random.Random(seed), random.Random(f"{seed} {rounding}")
+    losses = []
+    for step in range(num_steps):
+        value = 2.3 * math.exp(-step / 100) + batches.gauss(0.0, 0.05)
+        value *= 1.0 + rounding * jitter.gauss(0.0, 1.0)
+        losses.append((step, value + (loss_shift if step >= from_step else 0.0)))
+    state = f"{seed} {rounding} {gradient_scale} {loss_shift}"
+    return Witness(
+        losses=losses,
+        snapshots=[_snapshot(step, seed, rounding, gradient_scale) for step in range(min(num_steps, NUM_SNAPSHOTS))],
+        digests=[(step, f"{state} {step}") for step in range(LAP_STEPS, num_steps + 1, LAP_STEPS)],
+    )
+
+
+def _snapshot(step: int, seed: int, rounding: float, scale: float) -> Snapshot:
+    draws, jitter = random.Random(f"{seed} {step}"), random.Random(f"{seed} {step} {rounding}")
+    sketches = []
+    for name, norm in PARAMETERS.items():
+        raw = [draws.gauss(0.0, 1.0) for _ in range(SKETCH_SIZE)]
+        unit = norm * scale / math.hypot(*raw)
+        values = [unit * value + norm * scale * rounding * jitter.gauss(0.0, 1.0) / 4 for value in raw]
+        sketches.append(Sketch(name, 1000, math.hypot(*values), values))
+    return Snapshot(step, sketches)
+
+
+def made_witness_of(entrant: Entrant, num_steps: int) -> Witness:
+    """What a sound rider of this role would leave: the same bits, save for the twins that are to differ."""
+    if entrant.role == "seed":
+        return made_witness(num_steps, seed=1)
+    if entrant.role == "rounding":
+        return made_witness(num_steps, rounding=1e-7)
+    return made_witness(num_steps)

@@ -1,0 +1,113 @@
+"""Who is to race: every technique that applies, most promising first. What is not raced says why."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
+
+from slipstream.records import NUMERICS, Choice, NumericsClass, Recipe, Session, Setting, Verdict
+from slipstream.techniques.card import Answer, Card
+from slipstream.techniques.catalogue import Technique
+from slipstream.techniques.observation import Observation
+from slipstream.tune.order import TuneOrder
+
+CONTROL = "nothing"  # the A/A twin rides in every tuning and is no candidate
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    technique: str
+    card: Card
+    settings: tuple[Setting, ...]  # best guess first
+    gain: float = 1.0  # as the findings predict it
+    is_keepable: bool = True  # False: timed to say what it would give; kept only where --only names it
+
+    @property
+    def first(self) -> Choice:
+        return Choice(self.technique, self.settings[0])
+
+
+def propose(
+    session: Session, order: TuneOrder, known: Mapping[str, Technique]
+) -> tuple[list[Candidate], list[Verdict]]:
+    """Candidates in the order of their predicted gain, and a verdict for each technique that cannot be one."""
+    offered = {ident: technique for ident, technique in known.items() if ident != CONTROL}
+    _refuse_unknown("--only", order.only, offered)
+    _refuse_unknown("--without", order.without, offered)
+    observation = Observation(session)
+    candidates: list[Candidate] = []
+    refused: list[Verdict] = []
+    for ident, technique in offered.items():
+        if order.only and ident not in order.only:
+            continue
+        answer = _consider(ident, technique, observation, order)
+        if isinstance(answer, Verdict):
+            refused.append(answer)
+        else:
+            candidates.append(answer)
+    # A stable sort: what is proved by a rider of its own (compile) costs most and comes last among equals.
+    candidates.sort(key=lambda one: (-one.gain, one.card.needs_proof))
+    return candidates, refused
+
+
+def latecomers(
+    session: Session, order: TuneOrder, known: Mapping[str, Technique], recipe: Recipe, raced: Collection[str]
+) -> list[Candidate]:
+    """Techniques that had nothing to do in the script as it is and have beside this recipe: those that offer
+    `applies_with(observation, recipe)`."""
+    observation = Observation(session)
+    found = []
+    for ident, technique in known.items():
+        is_asked = ident not in raced and (not order.only or ident in order.only)
+        if is_asked and hasattr(technique, "applies_with"):
+            answer = _consider(ident, technique, observation, order, recipe)
+            if isinstance(answer, Candidate) and answer.is_keepable:
+                found.append(answer)
+    return found
+
+
+def _refuse_unknown(option: str, named: Sequence[str], offered: Mapping[str, Technique]) -> None:
+    for ident in named:
+        if ident not in offered:
+            raise ValueError(f"{option} {ident}: no technique is called that; there are: {', '.join(offered)}")
+
+
+def _consider(
+    ident: str, technique: Technique, observation: Observation, order: TuneOrder, beside: Recipe | None = None
+) -> Candidate | Verdict:
+    card = technique.CARD
+    if ident in order.without:
+        return _refused(ident, "left out by --without")
+    if is_looser(card.numerics, order.allow):
+        reason = f"its numerics are {card.numerics!r}, looser than --allow {order.allow}"
+        return _refused(ident, f"{reason}; --allow {card.numerics} would try it")
+    try:
+        asked = technique.applies(observation) if beside is None else _applies_with(technique, observation, beside)
+        settings = tuple(technique.settings(observation)) if asked.is_yes else ()
+        gain = observation.gain_of(card.causes)
+    except Exception as fault:  # a technique that stumbles over this script must not cost the others
+        return Verdict(ident, True, "failed", f"could not tell whether it applies: {type(fault).__name__}: {fault}")
+    if not asked.is_yes:
+        return _refused(ident, asked.reason)
+    if not settings:
+        return _refused(ident, "no setting is worth trying here")
+    return Candidate(ident, card, settings, gain, not card.is_opt_in or ident in order.only)
+
+
+def _applies_with(technique: Technique, observation: Observation, recipe: Recipe) -> Answer:
+    answer = technique.applies_with(observation, recipe)  # type: ignore[attr-defined]
+    assert isinstance(answer, Answer)
+    return answer
+
+
+def _refused(ident: str, reason: str) -> Verdict:
+    return Verdict(ident, True, "not_applicable", reason)
+
+
+def is_looser(numerics: NumericsClass, allowed: NumericsClass) -> bool:
+    return NUMERICS.index(numerics) > NUMERICS.index(allowed)
+
+
+def loosest(classes: Sequence[NumericsClass]) -> NumericsClass:
+    """Of a recipe: that of its loosest technique."""
+    return max(classes, key=NUMERICS.index, default="identical")

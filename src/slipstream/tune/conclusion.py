@@ -1,0 +1,85 @@
+"""What a tuning comes to, from what its meeting knows: numbers for the table, the report and the recipe file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from slipstream.diagnose.outlook import training_length
+from slipstream.records import Choice, Edit, Recipe, RiderRecord, Session, Speed, Tuning, Verdict
+from slipstream.techniques.observation import Observation
+from slipstream.tune.contest import Contest
+from slipstream.tune.meeting import Meeting
+from slipstream.tune.ruling import batch_size, samples_per_s
+
+
+def conclude(meeting: Meeting, total: Contest | None, is_complete: bool, was_interrupted: bool) -> Tuning:
+    summary, base = meeting.session.summary, meeting.paddock.record(meeting.base)
+    is_timed = any(lap.num_steps for lap in meeting.base.laps)
+    step_ms = meeting.base_step_s() * 1e3 if is_timed or summary is None else summary.step_ms
+    speed = total.speed() if total is not None and meeting.recipe.choices else None
+    before, after = _seconds(meeting.session, speed, _one_off_s(meeting.verdicts))
+    noise = meeting.noise.speed()
+    return Tuning(
+        base_step_ms=step_ms,
+        base_samples_per_s=samples_per_s(base) or (summary.samples_per_s if summary else 0.0),
+        verdicts=[*meeting.verdicts, *_of_noise(noise, meeting.noise.note())],
+        total=speed,
+        recipe=meeting.recipe,
+        noise=noise,
+        noise_note=meeting.noise.note(),
+        base_batch_size=batch_size(meeting),
+        base_peak_bytes=base.device_peak_bytes or base.peak_bytes or None,
+        ceiling_ms=summary.ceilings.best_ms() if summary else None,
+        seconds_before=before,
+        seconds_after=after,
+        seconds_spent=meeting.budget.spent_s(),
+        is_complete=is_complete,
+        was_interrupted=was_interrupted,
+        riders=[_without_sketches(record) for record in meeting.paddock.past],
+        edits=_edits(meeting, total),
+        notes=list(meeting.notes),
+    )
+
+
+def _of_noise(speed: Speed | None, note: str) -> list[Verdict]:
+    if speed is None:
+        return []
+    reason = note or "the control: no more than chance"
+    recipe = Recipe((Choice("nothing"),))
+    return [
+        Verdict("nothing", True, "unsure" if note else "rejected", reason, speed=speed, recipe=recipe, kind="noise")
+    ]
+
+
+def _one_off_s(verdicts: Sequence[Verdict]) -> float:
+    return next((verdict.one_off_s for verdict in verdicts if verdict.kind == "total"), 0.0)
+
+
+def _seconds(session: Session, total: Speed | None, one_off_s: float) -> tuple[float | None, float | None]:
+    """The whole training now and with the recipe. Only steps get faster; evaluation and start-up stay what they are."""
+    num_steps, _ = training_length(session)
+    summary = session.summary
+    if summary is None or summary.seconds_left is None or num_steps is None:
+        return None, None
+    if total is None:
+        return summary.seconds_left, None
+    saved_s = num_steps * summary.step_ms / 1e3 * (1.0 - 1.0 / total.ratio)
+    return summary.seconds_left, max(0.0, summary.seconds_left - saved_s) + one_off_s
+
+
+def _without_sketches(record: RiderRecord) -> RiderRecord:
+    witness = msgspec.structs.replace(record.witness, snapshots=[])
+    return msgspec.structs.replace(record, witness=witness)
+
+
+def _edits(meeting: Meeting, total: Contest | None) -> list[Edit]:
+    """As the rider that carried the whole recipe made them; else as the techniques say."""
+    seen = meeting.paddock.record(total.seat).edits if total is not None else []
+    observation = Observation(meeting.session)
+    edits: list[Edit] = []
+    for choice in meeting.recipe.choices:
+        made = [edit for edit in seen if edit.technique == choice.technique]
+        edits += made or meeting.techniques[choice.technique].edit(observation, choice.setting)
+    return edits

@@ -1,0 +1,178 @@
+"""One comparison: a challenger against its anchor, round by round, until it is decided. Pure: laps in, outcome out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+from slipstream.diagnose.statistics import median
+from slipstream.records import Lap, RiderRecord, Speed
+from slipstream.runner.track import SLOWER
+from slipstream.tune.seat import Seat
+from slipstream.verify.speed import Comparison
+
+Outcome = Literal["faster", "not_faster", "slower", "failed", "declined", "no_effect", "measured", "undecided"]
+
+FUTILITY = 0.05  # how often a true gain may be given up: that costs power, not honesty
+WORTH = 0.03  # a gain that is certainly less, and does not even look like one, is given up
+TIGHT = 0.01  # half the width at which an interval is good enough to print
+PLAINLY_SLOWER = 3.0
+MIN_ROUNDS = 8  # fewer bound nothing, however clear they look
+MIN_MEASURED = 16  # rounds
+
+
+class Contest:
+    """goal: `decide` is a race for a verdict, `measure` a race for an interval, `control` the twin beside them."""
+
+    def __init__(
+        self,
+        seat: Seat,
+        anchor: Seat,
+        *,
+        alpha: float,
+        margin: float,
+        floor: Callable[[], float],
+        goal: Literal["decide", "measure", "control"] = "decide",
+        base: Seat | None = None,
+        is_mirrored: bool = False,
+        max_rounds: int = 0,
+    ) -> None:
+        self.seat = seat
+        self.anchor = anchor
+        self.comparison = Comparison()
+        self.against_base = self.comparison if base is None or base is anchor else Comparison()
+        self.outcome: Outcome | None = None
+        self.failure = ""
+        self.num_rounds_of_turn = 0
+        self._speed: Speed | None = None  # reckoned once for each round
+        self._ratios: list[float] = []
+        self._alpha = alpha  # of this comparison: its share of the tuning's
+        self._margin = margin
+        self._floor = floor  # what the machine's noise asks of a gain
+        self._goal = goal
+        self._base = base
+        self._is_mirrored = is_mirrored  # asks whether the anchor is faster than the challenger
+        self._max_rounds = max_rounds
+
+    @property
+    def is_control(self) -> bool:
+        return self._goal == "control"
+
+    @property
+    def is_final(self) -> bool:
+        """The whole recipe: what the user is promised."""
+        return self._goal == "measure"
+
+    @property
+    def is_patient(self) -> bool:
+        """May be asked to wait for its next turn."""
+        return self._goal == "decide"
+
+    def speed(self) -> Speed | None:
+        if not self.comparison.num_rounds:
+            return None
+        if self._speed is None or self._speed.num_rounds != self.comparison.num_rounds:
+            self._speed = self.comparison.speed()
+        return self._speed
+
+    def speed_against_base(self, through: Speed | None = None) -> Speed | None:
+        """`through` is the anchor's, where the base did not ride along."""
+        speed = self.speed()
+        if self.against_base is self.comparison or speed is None:
+            return speed
+        if self.against_base.num_rounds:
+            return self.against_base.speed()
+        return chained(through, speed) if through is not None else None
+
+    def promise(self) -> float:
+        """What it seems to win, cheaply."""
+        return math.exp(median(self._ratios)) if self._ratios else 1.0
+
+    def is_promising(self) -> bool:
+        return self._goal == "decide" and self.outcome is None and self.promise() > 1.0 + 2 * self._margin
+
+    def add(self, laps: Mapping[int, Lap]) -> None:
+        """A round that the challenger and its anchor both rode; disturbed blocks count for nothing."""
+        lap, anchor = laps[id(self.seat)], laps[id(self.anchor)]
+        self.num_rounds_of_turn += 1
+        if lap.failure:
+            self.fail(lap.failure)
+            return
+        ratio = log_ratio(*((lap, anchor) if self._is_mirrored else (anchor, lap)))
+        if ratio is not None:
+            self.comparison.add(ratio)
+            self._ratios.append(ratio)
+        if self.against_base is not self.comparison and id(self._base) in laps:
+            ratio = log_ratio(laps[id(self._base)], lap)
+            if ratio is not None:
+                self.against_base.add(ratio)
+        self._decide()
+
+    def add_warm_up(self, laps: Sequence[Lap], anchor_s: float) -> None:
+        """Of a rider that was too slow to be let in: a few steps say by how much, with hardly an interval."""
+        for lap in laps:
+            if lap.step_s > 0.0:
+                self.comparison.add(math.log(anchor_s / lap.step_s))
+
+    def _decide(self) -> None:
+        seen = self.comparison
+        if self._is_plainly_slower():
+            self.fail(f"{SLOWER} {1 / self.promise():.1f} times the step of {self.anchor.name}")
+        elif self._goal == "decide" and seen.num_rounds >= MIN_ROUNDS:
+            margin = max(self._margin, self._floor())
+            if seen.is_faster(margin, self._alpha):
+                self.outcome = "faster"
+            elif seen.is_not_faster(self._margin, FUTILITY) or self._is_hopeless():
+                self.outcome = "not_faster"
+        elif self._goal == "measure" and seen.num_rounds >= MIN_MEASURED and seen.num_rounds % 4 == 0:
+            speed = seen.speed()
+            if speed.high - speed.low <= 2 * TIGHT * speed.ratio:
+                self.outcome = "measured"
+        if self._max_rounds and self.num_rounds_of_turn >= self._max_rounds:
+            self.end("measured")
+
+    def _is_plainly_slower(self) -> bool:
+        """Twice in a row: no number of rounds would save it."""
+        return len(self._ratios) >= 2 and max(self._ratios[-2:]) < -math.log(PLAINLY_SLOWER)
+
+    def _is_hopeless(self) -> bool:
+        return self.comparison.is_not_faster(WORTH, FUTILITY) and self.promise() < 1.0 + self._margin
+
+    def is_over(self) -> bool:
+        return self.outcome is not None
+
+    def end(self, outcome: Outcome) -> None:
+        self.outcome = self.outcome or outcome
+
+    def fail(self, failure: str) -> None:
+        self.outcome = "slower" if failure.startswith(SLOWER) else "failed"
+        self.failure = failure.removeprefix(SLOWER).strip()
+
+    def has_effect(self, record: RiderRecord) -> bool:
+        """Whether every technique of its recipe really changed something; if not, the contest is over."""
+        if self.seat.role != "candidate":
+            return True
+        for choice in self.seat.recipe.choices:
+            said = f"{choice.technique}: "
+            if any(sentence.startswith(said) for sentence in record.changes):
+                continue
+            declined = [sentence.removeprefix(said) for sentence in record.declined if sentence.startswith(said)]
+            self.outcome = "declined" if declined else "no_effect"
+            self.failure = "; ".join(declined) or "it had no effect on this script"
+            return False
+        return True
+
+
+def chained(first: Speed, second: Speed) -> Speed:
+    """The third against the first, where only neighbours raced; wider than it need be."""
+    rounds = min(first.num_rounds, second.num_rounds)
+    return Speed(first.ratio * second.ratio, first.low * second.low, first.high * second.high, rounds)
+
+
+def log_ratio(base: Lap, challenger: Lap) -> float | None:
+    """None: one of the two does not count."""
+    for lap in (base, challenger):
+        if lap.failure or lap.is_disturbed or lap.step_s <= 0.0:
+            return None
+    return math.log(base.step_s / challenger.step_s)

@@ -1,0 +1,206 @@
+"""Riders that share a baton: rounds in random order, each comparison ended as soon as it is decided, its place given to
+the next. Proposes nothing and remembers nothing."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+
+from slipstream.diagnose.statistics import median
+from slipstream.records import Lap
+from slipstream.tune.budget import Budget
+from slipstream.tune.contest import MIN_ROUNDS, Contest
+from slipstream.tune.pace import block_steps, lead_in_steps, typical_step_s
+from slipstream.tune.seat import Paddock, RaceError, Seat
+from slipstream.tune.teller import Teller
+
+MAX_CHALLENGERS = 4  # more would set a block too far apart in time from the one it is paired with
+PROBE_STEPS = 2  # of an anchor, twice, before anyone is compared with it
+RELAUNCH_BLOCKS = 4  # a launch costs more than a block: ride that much longer
+MAX_DEATHS = 2  # of an anchor, one after the other
+MIN_TURN = 10  # rounds: fewer decide nothing
+FIRST_PASS = 0.6  # of the time: then the most promising of those undecided come back
+GRACE_SHARE = 0.05  # of the budget, beyond a deadline
+FINAL_GRACE_SHARE = 0.25
+BETTER = 1.01  # a benched candidate returns for one on the track only if it looks better by so much
+
+
+class Heat:
+    """All heats of a tuning: rounds are numbered through."""
+
+    def __init__(self, paddock: Paddock, budget: Budget, tell: Teller, seed: int, step_s: float) -> None:
+        self._paddock = paddock
+        self._budget = budget
+        self._tell = tell
+        self._random = random.Random(seed)
+        self._step_s = step_s  # of the anchor: what the check said, then what was timed
+        self._round = 0
+        self._lap_s: list[float] = []
+        self._num_riders = 2  # of the heat that is on
+        self._startup_s: list[float] = []
+        self._deaths: dict[int, int] = {}
+
+    def race(
+        self,
+        contests: Sequence[Contest],
+        deadline_s: Callable[[], float],
+        settle: Callable[[Contest], None],
+        companions: Iterable[Seat] = (),
+    ) -> None:
+        """Until every contest is decided or the time is over. `settle` hears of each as it is decided. Contests of one
+        heat share an anchor; companions ride along, so that others can be compared with them too."""
+        if not contests:
+            return
+        waiting, riding, benched = list(contests), list[Contest](), list[Contest]()
+        fixed = list(dict.fromkeys([contests[0].anchor, *companions]))
+        self._start(fixed)
+        num_slots = max(1, min(MAX_CHALLENGERS, self._paddock.num_challengers(len(fixed))))
+        self._num_riders = len(fixed) + min(num_slots, len(contests))
+        while True:
+            while len(riding) < num_slots and (waiting or benched):
+                contest = waiting.pop(0) if waiting else _most_promising(benched)
+                if not self._is_time_for(contest, deadline_s()):
+                    contest.end("undecided")
+                    settle(contest)
+                elif self._admit(contest):
+                    riding.append(contest)
+                else:
+                    settle(contest)
+            # The control alone has nothing to be compared with.
+            if all(one.is_control for one in riding) and not waiting and not benched:
+                break
+            if self._is_time_up(riding, deadline_s()):
+                break
+            self._ride(fixed, riding)
+            for contest in [one for one in riding if one.is_over()]:
+                riding.remove(contest)
+                self._paddock.release(contest.seat)
+                settle(contest)
+            self._rotate(waiting, riding, benched, num_slots, deadline_s())
+        for contest in [*riding, *benched, *waiting]:
+            self._paddock.release(contest.seat)
+            contest.end("undecided")
+            settle(contest)
+        for seat in fixed:
+            self._paddock.release(seat)
+        self._tell.racing([])
+
+    def warm(self, seat: Seat) -> None:
+        """On the track and timed: from here on the track knows how many riders it holds."""
+        self._start([seat])
+
+    # --- who rides ---------------------------------------------------------------------------------------------------
+
+    def _start(self, fixed: Sequence[Seat]) -> None:
+        for seat in fixed:
+            failure = self._enter(seat)
+            if failure:
+                raise RaceError(f"{seat.name} could not be started: {failure}")
+            if not seat.laps:  # its pace, which tells the length of blocks
+                for _ in range(2):
+                    lap = self._paddock.lap(seat, self._round, PROBE_STEPS, 1)
+                    self._survive(seat, lap)
+
+    def _enter(self, seat: Seat) -> str:
+        start_s, is_new = self._budget.now_s(), seat.rider is None
+        failure = self._paddock.enter(seat)
+        if is_new:
+            self._startup_s.append(self._budget.now_s() - start_s)
+        self._tell.left(self._budget.left_s())
+        return failure
+
+    def _is_time_for(self, contest: Contest, deadline_s: float) -> bool:
+        """A rider that would be stopped before it can be decided is not launched at all; the whole recipe always is."""
+        return contest.is_final or self._budget.now_s() + self.need_s(contest.seat.rider is None) < deadline_s
+
+    def need_s(self, is_new: bool = True) -> float:
+        """The least that a contest takes."""
+        startup_s = median(self._startup_s) if is_new and self._startup_s else 0.0
+        return startup_s + MIN_TURN * self._typical_round_s()
+
+    def _is_time_up(self, riding: Sequence[Contest], deadline_s: float) -> bool:
+        """Who looks like a winner gets a few rounds more: its start-up is paid, and not to know would waste it. The
+        whole recipe gets what it takes to say anything at all."""
+        grace = GRACE_SHARE if any(one.is_promising() for one in riding) else 0.0
+        if any(one.is_final and one.comparison.num_rounds < MIN_ROUNDS for one in riding):
+            grace = FINAL_GRACE_SHARE
+        return self._budget.now_s() >= deadline_s + grace * self._budget.budget_s
+
+    def _typical_round_s(self) -> float:
+        if self._lap_s:
+            return self._num_riders * median(self._lap_s[-9:])
+        return self._num_riders * (block_steps(self._step_s) + 1) * self._step_s
+
+    def _admit(self, contest: Contest) -> bool:
+        """False: it is out already."""
+        failure = self._enter(contest.seat)
+        if failure:
+            anchor_s = typical_step_s(contest.anchor.laps[-5:]) or self._step_s
+            contest.fail(failure)
+            contest.add_warm_up(self._paddock.record(contest.seat).laps, anchor_s)
+            return False
+        if not contest.has_effect(self._paddock.record(contest.seat)):
+            self._paddock.leave(contest.seat)
+            return False
+        contest.num_rounds_of_turn = 0
+        return True
+
+    def _rotate(
+        self, waiting: list[Contest], riding: list[Contest], benched: list[Contest], num_slots: int, deadline_s: float
+    ) -> None:
+        """Whoever has had its turn makes room for one that has not raced yet, or that looks better."""
+        left_s = deadline_s - self._budget.now_s()
+        num_turns = (len(waiting) + len(riding)) / num_slots
+        turn = max(MIN_TURN, int(FIRST_PASS * left_s / self._typical_round_s() / max(1.0, num_turns)))
+        for contest in [one for one in riding if one.is_patient and one.num_rounds_of_turn >= turn]:
+            best = max((one.promise() for one in benched), default=0.0)
+            if waiting or best > BETTER * contest.promise():
+                if not waiting and not self._is_time_for(_peek(benched), deadline_s):
+                    return
+                riding.remove(contest)
+                benched.append(contest)
+                self._paddock.release(contest.seat)
+                return  # one at a time: the next round shows whether another must
+
+    # --- a round -----------------------------------------------------------------------------------------------------
+
+    def _ride(self, fixed: Sequence[Seat], riding: Sequence[Contest]) -> None:
+        seats = [*fixed, *(contest.seat for contest in riding)]
+        self._tell.racing([seat.name for seat in seats])
+        self._random.shuffle(seats)
+        self._round += 1
+        start_s = self._budget.now_s()
+        num_steps = self._num_steps()
+        laps = {id(seat): self._lap(seat, num_steps) for seat in seats}
+        for seat in fixed:
+            self._survive(seat, laps[id(seat)])
+        self._step_s = typical_step_s(fixed[0].laps[-9:]) or self._step_s
+        for contest in riding:
+            contest.add(laps)
+        self._lap_s.append((self._budget.now_s() - start_s) / len(seats))
+        self._tell.left(self._budget.left_s())
+
+    def _num_steps(self) -> int:
+        return block_steps(self._step_s) * (RELAUNCH_BLOCKS if self._paddock.is_relaunching() else 1)
+
+    def _lap(self, seat: Seat, num_steps: int) -> Lap:
+        return self._paddock.lap(seat, self._round, num_steps, lead_in_steps(num_steps))
+
+    def _survive(self, seat: Seat, lap: Lap) -> None:
+        """An anchor that died is started again with its next block, but not for ever."""
+        if not lap.failure:
+            self._deaths.pop(id(seat), None)
+            return
+        self._deaths[id(seat)] = self._deaths.get(id(seat), 0) + 1
+        if self._deaths[id(seat)] >= MAX_DEATHS:
+            raise RaceError(f"{seat.name} did not stay in the race: {lap.failure}")
+
+
+def _peek(benched: Sequence[Contest]) -> Contest:
+    return max(benched, key=Contest.promise)
+
+
+def _most_promising(benched: list[Contest]) -> Contest:
+    best = _peek(benched)
+    benched.remove(best)
+    return best

@@ -1,0 +1,115 @@
+"""What a tuning has decided, appended as it happens: interrupted, it goes on from there. A journal of another script,
+order or machine, or older than a day, is not read."""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import msgspec
+
+from slipstream.records import Recipe, Session, Verdict
+from slipstream.tune.order import TuneOrder
+from slipstream.tune.source import script_digest
+
+MAX_AGE = timedelta(days=1)
+
+
+class Header(msgspec.Struct, frozen=True, tag="tuning"):
+    """All of it must be the same for a journal to be believed, save the time."""
+
+    facts: dict[str, str]
+    created: str
+
+
+class Decided(msgspec.Struct, frozen=True, tag="verdict"):
+    verdict: Verdict
+
+
+class Finished(msgspec.Struct, frozen=True, tag="recipe"):
+    """The recipe is found; only the race of the whole is left."""
+
+    recipe: Recipe
+    revised: list[Verdict] = []  # all verdicts, as they stand then
+
+
+class Journal:
+    """Without a path it remembers nothing."""
+
+    def __init__(self, path: str, facts: dict[str, str]) -> None:
+        self._path = Path(path) if path else None
+        self.verdicts: list[Verdict] = []
+        self.finished: Finished | None = None
+        self._open(facts)
+
+    def remember(self, verdict: Verdict) -> None:
+        self._append(Decided(verdict))
+
+    def finish(self, recipe: Recipe, verdicts: list[Verdict]) -> None:
+        self._append(Finished(recipe, list(verdicts)))
+
+    def delete(self) -> None:
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+    def _open(self, facts: dict[str, str]) -> None:
+        if self._path is None:
+            return
+        entries = _read(self._path)
+        if entries and isinstance(entries[0], Header) and _is_current(entries[0], facts):
+            for entry in entries[1:]:
+                if isinstance(entry, Finished):
+                    self.finished, self.verdicts = entry, list(entry.revised)
+                elif isinstance(entry, Decided):
+                    self.verdicts.append(entry.verdict)
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.write_bytes(b"")
+        self._append(Header(facts, datetime.now(timezone.utc).isoformat()))
+
+    def _append(self, entry: Header | Decided | Finished) -> None:
+        if self._path is None:
+            return
+        # A disk that is full must not end a tuning; it only cannot be resumed.
+        with contextlib.suppress(OSError), self._path.open("ab") as file:
+            file.write(msgspec.json.encode(entry) + b"\n")
+
+
+def _read(path: Path) -> list[Header | Decided | Finished]:
+    """Up to the first line that is not whole: the last one, if the machine stopped in the middle of it."""
+    entries: list[Header | Decided | Finished] = []
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError:
+        return entries
+    for line in lines:
+        try:
+            entries.append(msgspec.json.decode(line, type=Header | Decided | Finished))
+        except msgspec.MsgspecError:
+            break
+    return entries
+
+
+def _is_current(header: Header, facts: dict[str, str]) -> bool:
+    try:
+        age = datetime.now(timezone.utc) - datetime.fromisoformat(header.created)
+    except (ValueError, TypeError):
+        return False
+    return header.facts == facts and timedelta(0) <= age < MAX_AGE
+
+
+def facts_of(session: Session, order: TuneOrder) -> dict[str, str]:
+    """What must not have changed since."""
+    environment = session.environment
+    facts = {
+        "script": " ".join(session.script),
+        "digest": script_digest(session.script, session.cwd),
+        "cwd": session.cwd,
+        "machine": f"{environment.cpu}, {environment.num_usable:g} cores, {[gpu.name for gpu in environment.gpus]}",
+        "python": environment.python,
+        "slipstream": environment.slipstream,
+        "torch": environment.torch.version if environment.torch else "",
+        "order": f"{sorted(order.only)} {sorted(order.without)} {order.allow} {order.margin} {order.alpha}",
+    }
+    return facts | {f"library {name}": version for name, version in sorted(environment.libraries.items())}

@@ -1,0 +1,90 @@
+"""Numerics of a recipe: its rider's witness against the base's, with the bands that twins draw. Twins and proofs ride
+only when a verdict depends on them, are not timed, and leave at once."""
+
+from __future__ import annotations
+
+import msgspec
+
+from slipstream.records import Numerics, NumericsClass, Recipe, RiderRecord, Role, Witness
+from slipstream.tune.budget import Budget
+from slipstream.tune.pace import typical_step_s
+from slipstream.tune.seat import Paddock, Seat
+from slipstream.verify.numerics import judge
+
+RIDE_SHARE = 0.05  # of the budget: the most that one untimed rider may ride
+MIN_CURVE = 40  # steps, where the time allows: shorter curves say little
+LAP_S = 2.0
+COARSE_STEPS = 5  # its gradients of the first steps are all that is asked of it
+_BANDS: tuple[Role, ...] = ("rounding", "seed", "coarse")
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """What a recipe says of its numerics. Its class is that of its loosest technique; but what redraws random numbers
+    can be held against the base by its curve alone, whatever else is on."""
+
+    numerics: NumericsClass
+    is_redrawn: bool = False
+    needs_proof: bool = False  # timed with random numbers of its own, proved with the base's
+
+    def judged_as(self, is_timed: bool = True) -> NumericsClass:
+        by_curve = self.is_redrawn or (self.needs_proof and is_timed)
+        return "redrawn" if by_curve and self.numerics != "different" else self.numerics
+
+
+class Jury:
+    def __init__(self, paddock: Paddock, budget: Budget, base: Seat) -> None:
+        self._paddock = paddock
+        self._budget = budget
+        self._base = base
+        self._bands: dict[Role, Witness | None] = {}
+        self.twin: Seat | None = None  # of the control, once it has ridden
+
+    def glance(self, claim: Claim, record: RiderRecord) -> Numerics:
+        """At a timed rider, with what is known already: for verdicts that do not depend on it."""
+        return self._named(claim, self._judge(claim.judged_as(), record.witness))
+
+    def hear(self, claim: Claim, record: RiderRecord, num_steps: int) -> Numerics:
+        """The same with all the twins that it takes to keep a recipe."""
+        # Whose every bit is the base's needs no band.
+        if not self._judge("identical", record.witness).is_sound:
+            num_wanted = 2 * max(MIN_CURVE, num_steps)  # others may ride longer than this one did
+            self._draw("rounding", num_wanted)
+            self._draw("seed", num_wanted)
+            if claim.numerics == "approximate":
+                self._draw("coarse", COARSE_STEPS)
+        return self.glance(claim, record)
+
+    def prove(self, claim: Claim, recipe: Recipe, num_steps: int) -> Numerics:
+        """By a rider that draws the base's random numbers."""
+        proof = self._ride(self._paddock.seat("proof", recipe), max(MIN_CURVE, num_steps))
+        if proof is None or not proof.losses:
+            return Numerics(claim.numerics, None, "the rider that was to prove it did not get there")
+        return self._named(claim, self._judge(claim.judged_as(is_timed=False), proof))
+
+    def _named(self, claim: Claim, numerics: Numerics) -> Numerics:
+        return msgspec.structs.replace(numerics, claimed=claim.numerics)
+
+    def _judge(self, claimed: NumericsClass, candidate: Witness) -> Numerics:
+        base = self._paddock.record(self._base).witness
+        twin = self._paddock.record(self.twin).witness if self.twin is not None else Witness()
+        rounding, seed, coarse = (self._bands.get(role) for role in _BANDS)
+        return judge(claimed, base, candidate, twin if twin.losses else None, rounding, seed, coarse)
+
+    def _draw(self, role: Role, num_steps: int) -> None:
+        if role not in self._bands:
+            self._bands[role] = self._ride(self._paddock.seat(role, Recipe()), num_steps)
+
+    def _ride(self, seat: Seat, num_steps: int) -> Witness | None:
+        """Rides so many steps or until its share of the time is used up; None if it could not start."""
+        if self._paddock.enter(seat):
+            return None
+        deadline_s = self._budget.now_s() + RIDE_SHARE * self._budget.budget_s
+        step_s = typical_step_s(self._base.laps) or 0.1
+        block = max(1, min(num_steps, round(LAP_S / step_s)))
+        while seat.num_steps < num_steps and self._budget.now_s() < deadline_s:
+            lap = self._paddock.lap(seat, -1, block, 1)
+            if lap.failure or lap.is_last:
+                break
+        record = self._paddock.record(seat)
+        self._paddock.leave(seat)
+        return record.witness

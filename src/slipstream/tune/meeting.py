@@ -1,0 +1,119 @@
+"""What the phases of one tuning share: the track's people, the time, and the verdicts so far. Decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from slipstream.records import Choice, Decision, Numerics, Recipe, RiderRecord, Session, Verdict
+from slipstream.runner.track import Track
+from slipstream.techniques.catalogue import Technique
+from slipstream.tune.budget import Budget
+from slipstream.tune.candidates import loosest
+from slipstream.tune.conflicts import Conflict
+from slipstream.tune.contest import Contest
+from slipstream.tune.heat import Heat
+from slipstream.tune.journal import Journal
+from slipstream.tune.jury import Claim, Jury
+from slipstream.tune.noise import Noise
+from slipstream.tune.order import TuneOrder
+from slipstream.tune.pace import typical_step_s
+from slipstream.tune.payback import one_off_s
+from slipstream.tune.seat import Paddock, Seat
+from slipstream.tune.teller import Teller
+
+UNKNOWN_STEP_S = 0.1  # until the base has been timed
+
+
+class Meeting:
+    def __init__(
+        self,
+        session: Session,
+        track: Track,
+        order: TuneOrder,
+        tell: Teller,
+        techniques: Mapping[str, Technique],
+        journal: Journal,
+    ) -> None:
+        self.session = session
+        self.order = order
+        self.tell = tell
+        self.techniques = techniques
+        self.journal = journal
+        self.budget = Budget(track, order.budget_s)
+        self.paddock = Paddock(track, tell)
+        self.base = self.paddock.seat("base", Recipe())
+        self.jury = Jury(self.paddock, self.budget, self.base)
+        self.noise = Noise(order.margin)
+        step_s = session.summary.step_ms / 1e3 if session.summary else UNKNOWN_STEP_S
+        self.heat = Heat(self.paddock, self.budget, tell, order.seed, step_s)
+        self.conflicts: list[Conflict] = []
+        self.verdicts: list[Verdict] = []
+        self.notes: list[str] = []
+        self.recipe = Recipe()  # the best that is known so far
+        self._twin: Seat | None = None
+
+    # --- what is said -----------------------------------------------------------------------------------------------
+
+    def decide(self, verdict: Verdict, is_remembered: bool = True) -> Verdict:
+        self.verdicts.append(verdict)
+        self.tell.decided(verdict)
+        if is_remembered:
+            self.journal.remember(verdict)
+        return verdict
+
+    def revise(self, choice: Choice, decision: Decision, reason: str) -> None:
+        """A winner's verdict, when a later phase knows better."""
+        for at, verdict in enumerate(self.verdicts):
+            if verdict.kind == "single" and verdict.choice == choice:
+                self.verdicts[at] = msgspec.structs.replace(verdict, decision=decision, reason=reason)
+
+    def note(self, sentence: str) -> None:
+        if sentence not in self.notes:
+            self.notes.append(sentence)
+            self.tell.note(sentence)
+
+    # --- who rides ----------------------------------------------------------------------------------------------------
+
+    def seat(self, recipe: Recipe) -> Seat:
+        return self.paddock.seat("candidate", recipe) if recipe.choices else self.base
+
+    def twin_contest(self, max_rounds: int = 0) -> Contest:
+        """A fresh one each time: whatever a process is lucky or unlucky in, it keeps for life."""
+        seat = Seat("twin", Recipe((Choice("nothing"),)))
+        self.jury.twin = self.jury.twin or seat
+        self._twin = self._twin or seat
+        twin = self.contest(seat, self.base, goal="control", max_rounds=max_rounds)
+        self.noise.watch(twin)
+        return twin
+
+    def contest(self, seat: Seat, anchor: Seat, alpha: float | None = None, **how: object) -> Contest:
+        settings = {"alpha": self.order.alpha if alpha is None else alpha, "margin": self.order.margin, **how}
+        return Contest(seat, anchor, floor=self.noise.margin, **settings)  # type: ignore[arg-type]
+
+    # --- what is known of a recipe ------------------------------------------------------------------------------------
+
+    def claim(self, recipe: Recipe) -> Claim:
+        cards = [self.techniques[choice.technique].CARD for choice in recipe.choices]
+        classes = [card.numerics for card in cards]
+        return Claim(loosest(classes), "redrawn" in classes, any(card.needs_proof for card in cards))
+
+    def companions(self) -> list[Seat]:
+        """The base rides along where memory allows, so that every row of the table is against it."""
+        return [self.base] if self.paddock.num_challengers(num_fixed=2) > 0 else []
+
+    def glance(self, seat: Seat, record: RiderRecord) -> Numerics | None:
+        if not record.witness.losses and not record.witness.snapshots:
+            return None
+        return self.jury.glance(self.claim(seat.recipe), record)
+
+    def base_step_s(self) -> float:
+        known = typical_step_s(self.base.laps)
+        return known if known is not None else UNKNOWN_STEP_S
+
+    def one_off_s(self, record: RiderRecord) -> float:
+        """Beyond the twin's start-up, which like a candidate's finds the files in memory; the base came first."""
+        if self._twin is not None and self._twin.past:
+            return one_off_s(record.startup_s, self._twin.past[0].startup_s)
+        return one_off_s(record.startup_s, self.paddock.record(self.base).startup_s)

@@ -1,0 +1,66 @@
+"""What nothing at all seems to win on this machine, and what that asks of a gain before it is believed."""
+
+from __future__ import annotations
+
+import math
+
+from slipstream.records import Speed
+from slipstream.tune.contest import Contest
+
+FAR = 0.01  # an interval of the control that stays this far from 1 shows a machine that cannot be trusted
+MIN_ROUNDS = 6  # fewer say nothing about the machine
+_GRID = 400  # margins are rounded up to a quarter of a percent, so that a comparison is not begun anew each round
+
+
+class Noise:
+    """Of the twins that rode in this tuning."""
+
+    def __init__(self, margin: float) -> None:
+        self._margin = margin
+        self._twins: list[Contest] = []
+        self._known: tuple[int, float] = (0, margin)
+
+    def watch(self, twin: Contest) -> None:
+        self._twins.append(twin)
+
+    def margin(self) -> float:
+        """That a gain must exceed: the twin's own seeming gain or loss, all of its interval where it is no accident."""
+        num_rounds = sum(twin.comparison.num_rounds for twin in self._twins)
+        if num_rounds != self._known[0]:
+            self._known = (num_rounds, math.ceil(self._reckon() * _GRID - 1e-9) / _GRID)
+        return self._known[1]
+
+    def _reckon(self) -> float:
+        worst = self._margin
+        for twin in self._twins:
+            if twin.comparison.num_rounds < MIN_ROUNDS:
+                continue
+            worst = max(worst, abs(twin.promise() - 1.0))
+            if twin.comparison.is_faster(FAR, 0.025) or _is_slower(twin):
+                worst = max(worst, *(abs(bound - 1.0) for bound in _bounds(twin.comparison.speed())))
+        return worst
+
+    def speed(self) -> Speed | None:
+        """Of the twin that seems farthest from the base."""
+        speeds = [twin.comparison.speed() for twin in self._twins if twin.comparison.num_rounds]
+        return max(speeds, key=lambda speed: abs(math.log(speed.ratio)), default=None)
+
+    def note(self) -> str:
+        """ "" where the machine was quiet enough."""
+        if not self._twins:
+            return ""
+        speed = self.speed()
+        if speed is None:
+            return "The control did not ride: how far this machine's noise reaches is not known."
+        if speed.high >= 1.0 - FAR and speed.low <= 1.0 + FAR:
+            return ""
+        wins = "win" if speed.ratio > 1.0 else "lose"
+        return f"This machine was too noisy to tell: nothing at all seems to {wins} {abs(speed.ratio - 1.0):.0%}."
+
+
+def _is_slower(twin: Contest) -> bool:
+    return twin.comparison.is_not_faster(-FAR, 0.025)
+
+
+def _bounds(speed: Speed) -> tuple[float, float]:
+    return speed.low, speed.high

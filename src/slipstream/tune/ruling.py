@@ -1,0 +1,118 @@
+"""From a contest that is over to a verdict with numbers and a reason."""
+
+from __future__ import annotations
+
+import msgspec
+
+from slipstream.diagnose.statistics import median
+from slipstream.records import Choice, Decision, Numerics, RiderRecord, Speed, Verdict
+from slipstream.tune.contest import WORTH, Contest
+from slipstream.tune.meeting import Meeting
+from slipstream.tune.pace import typical_step_s
+from slipstream.tune.payback import never_pays, payback_steps
+
+
+def times(speed: Speed) -> str:
+    return f"{speed.ratio:.2f}x ({speed.low:.2f} to {speed.high:.2f})"
+
+
+def rule(
+    meeting: Meeting, contest: Contest, choice: Choice, is_keepable: bool = True, through: Speed | None = None
+) -> Verdict:
+    """A technique alone against the base; or a further setting of it against the best, which is `through` the base."""
+    record = meeting.paddock.record(contest.seat)
+    verdict = describe(meeting, contest, choice, record, through)
+    if contest.outcome != "faster":
+        decision, reason = _lost(contest)
+        numerics = meeting.glance(contest.seat, record) if contest.comparison.num_rounds else None
+        return _with(verdict, decision, reason, numerics)
+    assert verdict.speed is not None
+    never = never_pays(verdict.payback_steps, meeting.session)
+    if never or not is_keepable:
+        unasked = f"faster, {times(verdict.speed)}, but never kept unasked: --only {choice.technique} keeps it"
+        return _with(verdict, "rejected", never or unasked, meeting.glance(contest.seat, record))
+    return convict(meeting, contest, verdict, record)
+
+
+def convict(meeting: Meeting, contest: Contest, verdict: Verdict, record: RiderRecord) -> Verdict:
+    """What is faster must be sound too."""
+    recipe, claim = contest.seat.recipe, meeting.claim(contest.seat.recipe)
+    meeting.paddock.release(contest.seat)  # the twins may need its room
+    numerics = meeting.jury.hear(claim, record, contest.seat.num_steps)
+    if claim.needs_proof and numerics.is_sound is not False:
+        numerics = meeting.jury.prove(claim, recipe, contest.seat.num_steps)
+    if numerics.is_sound is None:
+        return _with(verdict, "unsure", f"faster, but its numerics could not be seen: {numerics.reason}", numerics)
+    if not numerics.is_sound:
+        return _with(verdict, "rejected", f"faster, but not sound: {numerics.reason}", numerics)
+    return _with(verdict, "kept", _paid(verdict), numerics)
+
+
+def describe(
+    meeting: Meeting, contest: Contest, choice: Choice, record: RiderRecord, through: Speed | None = None
+) -> Verdict:
+    """Everything but the decision. The speed is against the base, whoever the anchor was."""
+    step_s = typical_step_s(contest.seat.laps or record.laps)
+    one_off = meeting.one_off_s(record) if step_s is not None else 0.0
+    speed = contest.speed_against_base(through)
+    # From the paired ratio, not from two medians that the machine's drift may have set apart.
+    then_s = meeting.base_step_s() / speed.ratio if speed is not None else None
+    return Verdict(
+        choice.technique,
+        choice.setting,
+        "unsure",
+        "",
+        speed=speed,
+        step_ms=step_s * 1e3 if step_s is not None else None,
+        samples_per_s=samples_per_s(record),
+        batch_size=batch_size(meeting),
+        peak_bytes=record.device_peak_bytes or record.peak_bytes or None,
+        one_off_s=one_off,
+        payback_steps=payback_steps(one_off, meeting.base_step_s(), then_s) if then_s is not None else None,
+        recipe=contest.seat.recipe,
+    )
+
+
+def _lost(contest: Contest) -> tuple[Decision, str]:
+    speed = contest.speed()
+    if contest.outcome == "failed":
+        return "failed", contest.failure
+    if contest.outcome == "declined":
+        return "not_applicable", contest.failure
+    if contest.outcome in ("no_effect", "slower"):
+        return "rejected", contest.failure if contest.outcome == "no_effect" else f"plainly slower: {contest.failure}"
+    if speed is None and contest.seat.laps:
+        return "unsure", "no block of it could be timed: something was compiled or started anew in each"
+    if speed is None:
+        return "unsure", "not tried: the time was used up; --budget gives it more"
+    if contest.outcome == "not_faster":
+        than = f" than {contest.anchor.name}" if contest.anchor.recipe.choices else ""
+        return "rejected", f"slower{than}" if speed.high < 1.0 else f"no faster{than}: {_at_most(speed)}"
+    if speed.high < 1.0 + WORTH:
+        return "rejected", f"no gain worth having: {_at_most(speed)}"
+    return "unsure", f"not decided in {speed.num_rounds} rounds: {times(speed)}; --budget gives it more"
+
+
+def _at_most(speed: Speed) -> str:
+    return f"at most {speed.high:.2f}x"
+
+
+def _paid(verdict: Verdict) -> str:
+    if verdict.payback_steps is None:
+        return "faster and sound"
+    return f"faster and sound; {verdict.one_off_s:.0f} s once, paid after {verdict.payback_steps:,} steps"
+
+
+def _with(verdict: Verdict, decision: Decision, reason: str, numerics: Numerics | None) -> Verdict:
+    return msgspec.structs.replace(verdict, decision=decision, reason=reason, numerics=numerics)
+
+
+def samples_per_s(record: RiderRecord) -> float | None:
+    rates = [lap.num_samples / lap.seconds for lap in record.laps if lap.num_samples and lap.seconds > 0.0]
+    return median(rates) if rates else None
+
+
+def batch_size(meeting: Meeting) -> int | None:
+    """Samples in a step, as the check counted them."""
+    summary = meeting.session.summary
+    return round(summary.samples_per_step) or None if summary is not None else None

@@ -1,0 +1,94 @@
+"""A tuning from a diagnosed check to a recipe: alone, climbed, together, left out, all of it. Proposes heats; when they
+are decided and what is remembered is others' business. Pure apart from the track and the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from slipstream.records import Recipe, Session, Tuning
+from slipstream.runner.track import Track
+from slipstream.techniques.catalogue import Technique, catalogue
+from slipstream.tune.alone import climb, race_alone
+from slipstream.tune.candidates import Candidate, latecomers, propose
+from slipstream.tune.conclusion import conclude
+from slipstream.tune.conflicts import find_conflicts
+from slipstream.tune.contest import Contest
+from slipstream.tune.finish import race_total
+from slipstream.tune.journal import Journal, facts_of
+from slipstream.tune.meeting import Meeting
+from slipstream.tune.order import TuneOrder
+from slipstream.tune.seat import RaceError
+from slipstream.tune.teller import Teller
+from slipstream.tune.together import add_latecomers, combine, leave_out
+
+
+def tune(
+    session: Session,
+    track: Track,
+    order: TuneOrder,
+    tell: Teller,
+    techniques: Mapping[str, Technique] | None = None,
+) -> Tuning:
+    """`session` is a diagnosed check. ValueError: the order names what there is not. RaceError: the script as it is
+    could not be raced. Interrupted, it returns what is known; the journal goes on from there."""
+    known = catalogue() if techniques is None else techniques
+    candidates, refused = propose(session, order, known)
+    journal = Journal(order.journal, facts_of(session, order) if order.journal else {})
+    meeting = Meeting(session, track, order, tell, known, journal)
+    for verdict in refused:
+        meeting.decide(verdict, is_remembered=False)
+    total: Contest | None = None
+    is_complete = was_interrupted = False
+    try:
+        total = _search(meeting, candidates)
+        is_complete = True
+    except RaceError as error:
+        if not meeting.base.laps:
+            raise
+        meeting.note(f"The tuning ended early: {error}.")
+    except KeyboardInterrupt:
+        was_interrupted = True
+        meeting.note("Interrupted. The same command goes on from here." if order.journal else "Interrupted.")
+    finally:
+        meeting.paddock.clear()
+    if is_complete:
+        journal.delete()
+    return conclude(meeting, total, is_complete, was_interrupted)
+
+
+def _search(meeting: Meeting, candidates: Sequence[Candidate]) -> Contest | None:
+    meeting.conflicts = find_conflicts({ident: technique.CARD for ident, technique in meeting.techniques.items()})
+    if meeting.journal.verdicts:
+        meeting.note(f"Resumed: {len(meeting.journal.verdicts)} verdicts stand from the tuning that was interrupted.")
+    finished = meeting.journal.finished
+    if finished is not None:
+        meeting.recipe = finished.recipe
+        known = {(verdict.kind, verdict.choice) for verdict in meeting.verdicts}
+        for verdict in finished.revised:
+            if (verdict.kind, verdict.choice) not in known:
+                meeting.decide(verdict, is_remembered=False)
+    else:
+        _find_recipe(meeting, candidates)
+        meeting.journal.finish(meeting.recipe, meeting.verdicts)
+    if not meeting.recipe.choices:
+        return None
+    total, meeting.recipe = race_total(meeting, meeting.recipe)
+    return total
+
+
+def _find_recipe(meeting: Meeting, candidates: Sequence[Candidate]) -> None:
+    winners = race_alone(meeting, candidates)
+    if candidates and meeting.paddock.is_relaunching():
+        meeting.note(
+            "Memory holds one rider at a time: they took turns by relaunching, which is slower and less exact."
+        )
+    if not winners:
+        return
+    meeting.recipe = Recipe((winners[0].choice,))
+    winners = sorted(climb(meeting, winners), key=lambda winner: -winner.speed.ratio)
+    meeting.recipe = combine(meeting, winners)
+    raced = {one.technique for one in candidates}
+    late = latecomers(meeting.session, meeting.order, meeting.techniques, meeting.recipe, raced)
+    meeting.recipe = add_latecomers(meeting, meeting.recipe, late)
+    if len(meeting.recipe.choices) > 1:
+        meeting.recipe = leave_out(meeting, meeting.recipe)

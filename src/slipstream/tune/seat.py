@@ -1,0 +1,161 @@
+"""A recipe's place in the race, through as many riders as it takes: a script that comes to its end is started again.
+The paddock keeps no more riders on the track than it holds. Decides nothing about speed."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterable
+
+import msgspec
+
+from slipstream.records import Entrant, Lap, Recipe, RiderRecord, Role, Witness
+from slipstream.runner.track import Track
+from slipstream.tune.teller import Teller
+
+_NAMES: dict[Role, str] = {
+    "twin": "nothing",
+    "rounding": "rounding twin",
+    "coarse": "coarse twin",
+    "seed": "seed twin",
+}
+
+
+class RaceError(Exception):
+    """A sentence for the user: there is nothing to compare with."""
+
+
+class Seat:
+    def __init__(self, role: Role, recipe: Recipe) -> None:
+        self.role = role
+        self.recipe = recipe
+        self.rider: int | None = None  # on the track now
+        self.past: list[RiderRecord] = []
+        self.laps: list[Lap] = []
+        self.num_laps_of_rider = 0
+
+    @property
+    def name(self) -> str:
+        return _NAMES.get(self.role) or (f"proof of {self.recipe}" if self.role == "proof" else str(self.recipe))
+
+    @property
+    def num_steps(self) -> int:
+        """The farthest step that any of its riders came to."""
+        return max((lap.first_step + lap.num_steps for lap in self.laps), default=0)
+
+
+class Paddock:
+    """Everyone who is on the track or was."""
+
+    def __init__(self, track: Track, tell: Teller) -> None:
+        self._track = track
+        self._tell = tell
+        self._idents = itertools.count()
+        self._seats: dict[tuple[Role, Recipe], Seat] = {}
+        self._on_track: list[Seat] = []  # longest first
+        self._idle: set[int] = set()  # ids of seats that may be asked to leave when room is needed
+        self.past: list[RiderRecord] = []
+
+    def seat(self, role: Role, recipe: Recipe) -> Seat:
+        """The one that this recipe already has, which spares its start-up if it is still on the track."""
+        return self._seats.setdefault((role, recipe), Seat(role, recipe))
+
+    def num_challengers(self, num_fixed: int = 1) -> int:
+        """Beside so many others. By relaunching there is room for any number: only one of them is ever there."""
+        return self._track.capacity() - num_fixed if self._track.capacity() > 1 else sys.maxsize
+
+    def is_relaunching(self) -> bool:
+        return self._track.capacity() < 2
+
+    def enter(self, seat: Seat) -> str:
+        """ "" once it stands on the track, or why it does not."""
+        self._idle.discard(id(seat))
+        if seat.rider is not None:
+            return ""
+        self._make_room()
+        ident = next(self._idents)
+        self._tell.entering(seat.name)
+        failure = self._track.enter(Entrant(ident, seat.role, seat.recipe))
+        if failure:
+            self._file(seat, ident)
+        else:
+            seat.rider, seat.num_laps_of_rider = ident, 0
+            self._on_track.append(seat)
+        return failure
+
+    def lap(self, seat: Seat, round: int, num_steps: int, lead_in: int) -> Lap:
+        """A block of this seat. A script that ended in the block before is started again first."""
+        failure = self.enter(seat)
+        if failure:
+            return Lap(-1, round, 0, 0, 0.0, 0, failure=failure)
+        assert seat.rider is not None
+        lap = self._track.lap(seat.rider, round, num_steps, lead_in)
+        if lap.num_steps:
+            seat.num_laps_of_rider += 1
+        if lap.is_last and not lap.failure:
+            lap = self._close_last(seat, lap, num_steps)
+        seat.laps.append(lap)
+        self._tell.lap(seat.name, round)
+        if lap.failure or lap.is_last:
+            self.leave(seat)
+        return lap
+
+    def _close_last(self, seat: Seat, lap: Lap, num_steps: int) -> Lap:
+        if seat.num_laps_of_rider < 2:
+            reached = lap.first_step + lap.num_steps
+            return msgspec.structs.replace(lap, failure=f"the script ended after {reached} steps, too few to time it")
+        # Half a block or less is a stump: the end of an epoch, evaluation, saving.
+        return lap if lap.num_steps > num_steps // 2 else msgspec.structs.replace(lap, is_disturbed=True)
+
+    def record(self, seat: Seat) -> RiderRecord:
+        """All its riders as one."""
+        now = [self._track.record(seat.rider)] if seat.rider is not None else []
+        return merged([*seat.past, *now]) or RiderRecord(Entrant(-1, seat.role, seat.recipe))
+
+    def release(self, seat: Seat) -> None:
+        """May stay until its room is needed."""
+        if seat.rider is not None:
+            self._idle.add(id(seat))
+
+    def leave(self, seat: Seat) -> None:
+        if seat.rider is None:
+            return
+        rider, seat.rider = seat.rider, None
+        self._idle.discard(id(seat))
+        self._on_track.remove(seat)
+        self._file(seat, rider)
+
+    def _file(self, seat: Seat, rider: int) -> None:
+        record = self._track.leave(rider)
+        seat.past.append(record)
+        self.past.append(record)
+
+    def clear(self) -> None:
+        for seat in list(self._on_track):
+            self.leave(seat)
+
+    def _make_room(self) -> None:
+        idle = [seat for seat in self._on_track if id(seat) in self._idle]
+        idle.sort(key=lambda seat: seat.role == "base")  # the base is wanted again soonest
+        while idle and len(self._on_track) >= self._track.capacity():
+            self.leave(idle.pop(0))
+
+
+def merged(records: Iterable[RiderRecord]) -> RiderRecord | None:
+    """The witness is that of the rider that came farthest: each of them began at step 0."""
+    known = list(records)
+    if not known:
+        return None
+    return msgspec.structs.replace(
+        known[-1],
+        entrant=known[0].entrant,
+        laps=[lap for record in known for lap in record.laps],
+        witness=max((record.witness for record in known), key=_length),
+        startup_s=known[0].startup_s,
+        peak_bytes=max(record.peak_bytes for record in known),
+        device_peak_bytes=max(record.device_peak_bytes for record in known),
+    )
+
+
+def _length(witness: Witness) -> int:
+    return max((step for step, _ in witness.losses), default=-1)

@@ -1,0 +1,32 @@
+"""The script's own text, by which a recipe or a journal knows whether it is still the same. Reads, never imports."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from slipstream.runner.target import is_module
+
+
+def source_file(script: Sequence[str], cwd: str | Path) -> Path | None:
+    """None for a module that does not lie in the working directory: finding it would mean importing its package."""
+    if not script:
+        return None
+    if not is_module(script):
+        path = Path(cwd) / script[0]
+        return path / "__main__.py" if path.is_dir() else path
+    if len(script) < 2:
+        return None
+    stem = Path(cwd, *script[1].split("."))
+    places = (stem.with_name(stem.name + ".py"), stem / "__main__.py")
+    return next((place for place in places if place.is_file()), None)
+
+
+def script_digest(script: Sequence[str], cwd: str | Path) -> str:
+    """ "" where the file is not found."""
+    path = source_file(script, cwd)
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest() if path is not None else ""
+    except OSError:
+        return ""

@@ -1,0 +1,158 @@
+"""Winners together, best first: each must add something beside those kept before it. Then each is left out once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from slipstream.records import Choice, Decision, Numerics, Recipe, Speed, Verdict
+from slipstream.tune.alone import Winner
+from slipstream.tune.budget import TOTAL_SHARE
+from slipstream.tune.candidates import Candidate
+from slipstream.tune.conflicts import conflict_with
+from slipstream.tune.contest import Contest
+from slipstream.tune.meeting import Meeting
+from slipstream.tune.ruling import describe, times
+from slipstream.tune.seat import RaceError
+
+
+def combine(meeting: Meeting, winners: Sequence[Winner]) -> Recipe:
+    """Winners come best first."""
+    recipe, speed = Recipe((winners[0].choice,)), winners[0].speed
+    meeting.recipe = recipe
+    for at, winner in enumerate(winners[1:], start=1):
+        conflict = conflict_with(winner.choice.technique, recipe, meeting.conflicts)
+        if conflict is not None:
+            _drop(meeting, winner, recipe, f"{conflict}; the other one gains more")
+            continue
+        num_after = len(winners) - 1 - at
+        contest = meeting.contest(meeting.seat(recipe.plus(winner.choice)), meeting.seat(recipe), base=meeting.base)
+        verdict = _add(meeting, contest, winner, num_after, speed)
+        if verdict.decision == "kept":
+            recipe, speed = verdict.recipe, verdict.speed or speed
+            meeting.recipe = recipe
+    return recipe
+
+
+def add_latecomers(meeting: Meeting, recipe: Recipe, candidates: Sequence[Candidate]) -> Recipe:
+    """What applies only beside what was kept. It has not won alone, so it must win beyond doubt here."""
+    through = next((v.speed for v in reversed(meeting.verdicts) if v.recipe == recipe and v.speed is not None), None)
+    for candidate in candidates:
+        if conflict_with(candidate.technique, recipe, meeting.conflicts) is not None:
+            continue
+        alpha = meeting.order.alpha / len(meeting.techniques)
+        larger = recipe.plus(candidate.first)
+        contest = meeting.contest(meeting.seat(larger), meeting.seat(recipe), alpha, base=meeting.base)
+        verdict = _add(meeting, contest, candidate, 0, through)
+        if verdict.decision == "kept":
+            recipe, through = verdict.recipe, verdict.speed or through
+    return recipe
+
+
+def _add(meeting: Meeting, contest: Contest, who: Winner | Candidate, num_after: int, through: Speed | None) -> Verdict:
+    _race(meeting, contest, num_after)
+    recipe = contest.anchor.recipe
+    choice = who.choice if isinstance(who, Winner) else who.first
+    verdict = describe(meeting, contest, choice, meeting.paddock.record(contest.seat), through)
+    decision, reason = _weigh(contest, recipe, meeting.order.margin if isinstance(who, Winner) else None)
+    numerics = None
+    if decision == "kept":
+        numerics = _hear(meeting, contest)
+        if numerics.is_sound is not True:
+            decision = "unsure" if numerics.is_sound is None else "rejected"
+            reason = f"not sound beside {recipe}: {numerics.reason}"
+    verdict = msgspec.structs.replace(verdict, decision=decision, reason=reason, numerics=numerics, kind="cumulative")
+    meeting.decide(verdict)
+    if decision != "kept":
+        meeting.paddock.leave(contest.seat)
+        if isinstance(who, Winner):
+            meeting.revise(choice, decision, f"{times(who.speed)} alone, but {reason}")
+    return verdict
+
+
+def _race(meeting: Meeting, contest: Contest, num_after: int) -> None:
+    """The better one comes first and has the time, save what those after it need at the least."""
+    budget = meeting.budget
+    need_s = meeting.heat.need_s()
+    deadline_s = max(budget.moment_s(TOTAL_SHARE) - num_after * need_s, budget.now_s() + 1.01 * need_s)
+    deadline_s = min(deadline_s, budget.moment_s(TOTAL_SHARE))
+    try:
+        meeting.heat.race([contest], lambda: deadline_s, lambda contest: None, meeting.companions())
+    except RaceError as error:
+        contest.fail(str(error))
+
+
+def _weigh(contest: Contest, recipe: Recipe, margin: float | None) -> tuple[Decision, str]:
+    """What has won alone and is not decided beside the others stays if it looks like a gain of more than the margin,
+    for the whole recipe is raced in the end. None: it has not won alone."""
+    speed = contest.speed()
+    if contest.outcome == "failed":
+        return "failed", f"beside {recipe} it failed: {contest.failure}"
+    if contest.outcome in ("slower", "declined", "no_effect"):
+        return "rejected", f"beside {recipe}: {contest.failure}"
+    if speed is None:
+        return "unsure", f"there was no time to race it beside {recipe}; --budget gives it more"
+    if contest.outcome == "faster":
+        return "kept", f"adds {times(speed)} beside {recipe}"
+    if contest.outcome == "not_faster":
+        return "rejected", f"adds nothing beside {recipe}: at most {speed.high:.2f}x"
+    if margin is not None and speed.ratio > 1.0 + margin:
+        return "kept", f"seems to add {times(speed)} beside {recipe}, not decided"
+    return "unsure", f"what it adds beside {recipe} was not decided: {times(speed)}"
+
+
+def _hear(meeting: Meeting, contest: Contest) -> Numerics:
+    """Each technique was proved alone: here the curves of the timed riders, which may have drawn other numbers."""
+    meeting.paddock.release(contest.seat)
+    record = meeting.paddock.record(contest.seat)
+    return meeting.jury.hear(meeting.claim(contest.seat.recipe), record, contest.seat.num_steps)
+
+
+def _drop(meeting: Meeting, winner: Winner, recipe: Recipe, reason: str) -> None:
+    verdict = Verdict(
+        winner.choice.technique, winner.choice.setting, "rejected", reason, recipe=recipe, kind="cumulative"
+    )
+    meeting.decide(verdict)
+    meeting.revise(winner.choice, "rejected", f"{times(winner.speed)} alone, but {reason}")
+
+
+def leave_out(meeting: Meeting, recipe: Recipe) -> Recipe:
+    """At most one goes: two that stand in for each other both look superfluous. The last came in last, so that it is
+    needed beside all others has just been shown."""
+    contests = {
+        choice: meeting.contest(meeting.seat(recipe.without(choice.technique)), meeting.seat(recipe), is_mirrored=True)
+        for choice in recipe.choices[:-1]
+    }
+    try:
+        meeting.heat.race(list(contests.values()), lambda: meeting.budget.moment_s(TOTAL_SHARE), lambda contest: None)
+    except RaceError as error:
+        meeting.note(f"Leaving techniques out was not tried: {error}.")
+        return recipe
+    superfluous = [choice for choice, contest in contests.items() if contest.outcome == "not_faster"]
+    gone = min(superfluous, key=lambda choice: contests[choice].promise(), default=None)
+    for choice, contest in contests.items():
+        _report_left_out(meeting, choice, contest, choice == gone, recipe)
+        if recipe.without(choice.technique) != recipe and choice != gone:
+            meeting.paddock.leave(contest.seat)
+    return recipe.without(gone.technique) if gone is not None else recipe
+
+
+def _report_left_out(meeting: Meeting, choice: Choice, contest: Contest, is_gone: bool, recipe: Recipe) -> None:
+    speed = contest.speed()
+    if speed is None:
+        return
+    reason = f"worth {times(speed)} inside the recipe"
+    if is_gone:
+        reason = f"leaving it out of {recipe} costs nothing: it is worth {times(speed)} there"
+        meeting.revise(choice, "rejected", reason)
+    verdict = Verdict(
+        choice.technique,
+        choice.setting,
+        "rejected" if is_gone else "kept",
+        reason,
+        speed=speed,
+        recipe=recipe.without(choice.technique),
+        kind="left_out",
+    )
+    meeting.decide(verdict)

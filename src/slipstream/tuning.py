@@ -1,0 +1,208 @@
+"""Tuning from end to end, for the command and for programs: a short check, the races, one session. And
+`slipstream.tune(function)`, which makes a script of a function first, because every rider is a process of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from slipstream.records import NUMERICS, NumericsClass, Recipe, Session, Tuning
+
+if TYPE_CHECKING:
+    from slipstream.runner.supervise import Line
+    from slipstream.tune.order import TuneOrder
+    from slipstream.tune.teller import Teller
+
+CHECK_S: Final = 20.0
+INSIDE: Final = "SLIPSTREAM_TUNING"  # set for riders of a function: a module that tunes when imported would never end
+_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class NothingToTuneError(Exception):
+    """The check did not see what a race needs; `session` says what it saw."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__("the check saw no training")
+        self.session = session
+
+
+def tune_script(
+    script: list[str],
+    order: TuneOrder,
+    tell: Teller,
+    *,
+    check_s: float = CHECK_S,
+    use_overlay: bool = True,
+    line: Line | None = None,
+    on_check: Callable[[Session], None] = lambda session: None,
+) -> Session:
+    """The session of the check, with the tuning in it. Raises NothingToTuneError where the check failed."""
+    from slipstream.diagnose import diagnose
+    from slipstream.runner.outcome import exit_code
+    from slipstream.runner.supervise import Order, supervise
+
+    session = diagnose(supervise(Order(script, seconds=check_s, use_overlay=use_overlay), line))
+    session = msgspec.structs.replace(session, command="tune")
+    if exit_code(session) or session.summary is None:
+        raise NothingToTuneError(session)
+    on_check(session)
+    tuning, notes = _race(session, order, tell, use_overlay)
+    return msgspec.structs.replace(session, tuning=tuning, notes=[*session.notes, *notes])
+
+
+def _race(session: Session, order: TuneOrder, tell: Teller, use_overlay: bool) -> tuple[Tuning, list[str]]:
+    from slipstream.runner.relay import Relay, tick_of
+    from slipstream.tune.search import tune
+
+    relay = Relay(
+        session.script, tick=tick_of(session), environment_of=environment_of, use_overlay=use_overlay, seed=order.seed
+    )
+    with relay as track:
+        tuning = tune(session, track, order, tell)
+    return tuning, relay.notes
+
+
+def environment_of(recipe: Recipe) -> dict[str, str]:
+    """Variables that a rider needs before its process starts."""
+    from slipstream.techniques import catalogue
+
+    variables: dict[str, str] = {}
+    for choice in recipe.choices:
+        variables |= catalogue.environment_of(choice.technique, choice.setting)
+    return variables
+
+
+def seconds_of(duration: str) -> float:
+    """90s, 5m, 1.5h or a bare number of seconds."""
+    number, unit = (duration[:-1], duration[-1]) if duration[-1:] in _UNITS else (duration, "s")
+    try:
+        seconds = float(number) * _UNITS[unit]
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise ValueError(f"{duration!r} is not a duration. Write it like 90s, 5m or 1h.")
+    return seconds
+
+
+def check_names(names: Sequence[str]) -> None:
+    """ValueError for a technique that does not exist, with those that do."""
+    from slipstream.techniques.catalogue import catalogue
+    from slipstream.tune.candidates import CONTROL
+
+    known = [name for name in catalogue() if name != CONTROL]
+    for name in names:
+        if name not in known:
+            raise ValueError(f"no technique is called {name!r}; there are: {', '.join(known)}")
+
+
+def journal_of(script: Sequence[str], root: Path | None = None) -> Path:
+    """Where an interrupted tuning of this script, with these arguments, is remembered."""
+    import hashlib
+
+    name = "".join(char if char.isalnum() else "-" for char in Path(script[-1 if script[0] == "-m" else 0]).stem)
+    digest = hashlib.sha256("\0".join(script).encode()).hexdigest()[:12]
+    return (root or Path.cwd()) / ".slipstream" / "journals" / f"{name}-{digest}.jsonl"
+
+
+# --- from a notebook or a program -------------------------------------------------------------------------------------
+
+
+class Tuned:
+    """What `slipstream.tune(train)` returns: `.session`, `.tuning`, `.recipe`; shows itself in a notebook."""
+
+    def __init__(self, session: Session, script: Path, recipe_path: Path | None) -> None:
+        self.session = session
+        self.script = script  # what the riders ran
+        self.recipe_path = recipe_path  # None: nothing was kept
+
+    @property
+    def tuning(self) -> Tuning:
+        assert self.session.tuning is not None
+        return self.session.tuning
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.tuning.recipe
+
+    def __str__(self) -> str:
+        import io
+
+        from rich.console import Console
+
+        from slipstream.report.terminal import render_session
+
+        text = io.StringIO()
+        render_session(self.session, Console(file=text, width=100, no_color=True))
+        return text.getvalue()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        from slipstream.report.tune_notebook import tuning_to_html
+
+        return tuning_to_html(self.session)
+
+
+def tune_function(
+    function: Callable[..., Any],
+    *,
+    budget: str | float = "5m",
+    only: Sequence[str] = (),
+    without: Sequence[str] = (),
+    allow: NumericsClass = "approximate",
+    seconds: float = CHECK_S,
+    recipe: str | Path = "slipstream.toml",
+    quiet: bool = False,
+) -> Tuned:
+    """See `slipstream.tune`."""
+    from slipstream.runner.function_script import write_script
+    from slipstream.runner.storage import save_session
+    from slipstream.tune.order import TuneOrder
+    from slipstream.tune.recipe_file import write_recipe
+
+    if os.environ.get(INSIDE):
+        raise ValueError(
+            "slipstream.tune was called by a rider of slipstream.tune: importing the module starts it again. Put the"
+            ' call under `if __name__ == "__main__":`.'
+        )
+    if allow not in NUMERICS:
+        raise ValueError(f"allow={allow!r}: it is one of {', '.join(NUMERICS)}")
+    check_names([*only, *without])
+    budget_s = seconds_of(budget) if isinstance(budget, str) else float(budget)
+    script = write_script(function, Path.cwd() / ".slipstream" / "functions")
+    typed = [os.path.relpath(script)]
+    order = TuneOrder(budget_s, tuple(only), tuple(without), allow, str(journal_of(typed)))
+    session = _tune_told(typed, order, seconds, quiet)
+    save_session(session)
+    path: Path | None = None
+    if session.tuning is not None and session.tuning.recipe.choices:
+        path = Path(recipe)
+        write_recipe(path, session.tuning, session)
+    return Tuned(session, script, path)
+
+
+def _tune_told(script: list[str], order: TuneOrder, check_s: float, quiet: bool) -> Session:
+    """With progress in the cell's output, and the check's failure as an exception."""
+    from slipstream.report.tune_live import TuneLive
+    from slipstream.report.verdict import verdict
+    from slipstream.runner.outcome import remark
+    from slipstream.runner.supervise import RefusalError
+
+    os.environ[INSIDE] = "1"
+    try:
+        with TuneLive(sys.stdout, quiet=quiet) as live:
+            live.start()
+            live.note(f"checking for about {check_s:.0f} s")
+            return tune_script(script, order, live, check_s=check_s, on_check=lambda seen: live.note(verdict(seen)))
+    except NothingToTuneError as error:
+        raise ValueError(remark(error.session) or verdict(error.session)) from None
+    except RefusalError as error:
+        raise ValueError(str(error)) from None
+    finally:
+        del os.environ[INSIDE]

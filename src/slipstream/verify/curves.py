@@ -1,0 +1,131 @@
+"""Loss curves side by side: step i against step i where both saw the same batches, window against window where they did
+not. What other seeds and other rounding do to a curve says how far another may stray. See docs/numerics.md."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import fmean
+
+from slipstream.records import Witness
+
+Curve = dict[int, float]  # by step
+
+MAX_WINDOWS = 6
+WINDOW_STEPS = 8  # at least
+FIRST_STEPS = 3  # are compared one by one
+DEVIATIONS = 4.0  # of a window's mean: chance alone reaches that in one of 16,000 windows
+SEED_TIMES = 3.0  # as far as another seed went
+RIPPLE_TIMES = 3.0  # as far as a twin's ups and downs are from the base's
+MISALIGNED = 1.0  # of the base's own ups and downs; curves that saw other batches are 1.4 or 1.7 of them apart
+
+
+def curves(witness: Witness) -> list[Curve]:
+    """One for each of the losses of a step: a GAN has two, accumulation several."""
+    found: list[Curve] = []
+    num_seen: dict[int, int] = {}
+    for step, value in witness.losses:
+        at = num_seen.get(step, 0)
+        num_seen[step] = at + 1
+        if at == len(found):
+            found.append({})
+        found[at][step] = value
+    return found
+
+
+def common_steps(base: Curve, other: Curve) -> list[int]:
+    """Where the base's loss is finite and the other has one."""
+    return [step for step, value in base.items() if step in other and math.isfinite(value)]
+
+
+def find_non_finite(base: Witness, candidate: Witness) -> str:
+    for ours, theirs in zip(curves(base), curves(candidate), strict=False):
+        for step in common_steps(ours, theirs):
+            if not math.isfinite(theirs[step]):
+                return f"the loss is {theirs[step]} at step {step}, and the base's is {ours[step]:.4g}"
+    return ""
+
+
+def find_stray_step(
+    base: Curve, candidate: Curve, twins: Sequence[tuple[Curve, float]], floors: tuple[float, float]
+) -> str:
+    """Of curves that saw the same batches: the first steps one by one, which may differ by a multiple of what each twin
+    does; later ones by windows, whose ups and downs are the batches' and must be the base's. The floors are of the
+    first step and of later ones, relative."""
+    steps = common_steps(base, candidate)
+    first, floor = (share * _scale(base, steps) for share in floors)
+    limit = 0.0
+    for at, step in enumerate(steps[:FIRST_STEPS]):
+        limit = max(
+            [
+                limit,
+                first if at == 0 else floor,
+                *(times * abs(twin[step] - base[step]) for twin, times in twins if step in twin),
+            ]
+        )
+        if abs(candidate[step] - base[step]) > limit:
+            return f"the loss is {candidate[step]:.5g} at step {step}, and the base's is {base[step]:.5g}"
+    widest = 0.0
+    for window in _windows(steps):
+        widest = max([widest, *(_ripple(base, window, twin) for twin, _ in twins)])
+        limit = max(floor, MISALIGNED * _ripple(base, window), RIPPLE_TIMES * widest)
+        if _ripple(base, window, candidate) > limit:
+            return f"losses do not rise and fall with the base's in steps {window[0]} to {window[-1]}: other batches?"
+    return ""
+
+
+def find_stray_window(base: Curve, candidate: Curve, seeds: Sequence[Curve]) -> str:
+    """Of curves that need not have seen the same batches: means of windows."""
+    steps = common_steps(base, candidate)
+    windows = _windows(steps)
+    other_seed = max((_shift(base, seed, windows) for seed in seeds), default=0.0)
+    for window in windows:
+        by_chance = math.hypot(_spread(base, window), _spread(candidate, window)) / math.sqrt(len(window))
+        limit = max(DEVIATIONS * by_chance, SEED_TIMES * other_seed, 1e-3 * _scale(base, steps))
+        ours, theirs = _mean(base, window), _mean(candidate, window)
+        if abs(theirs - ours) > limit:
+            where = f"in steps {window[0]} to {window[-1]}"
+            return f"the mean loss is {theirs:.4g} {where}, the base's {ours:.4g}: more than chance and seeds explain"
+    return ""
+
+
+def worst_loss(base: Curve, candidate: Curve) -> float | None:
+    """The largest difference of a step, relative to the base's usual loss."""
+    steps = common_steps(base, candidate)
+    scale = _scale(base, steps)
+    away = [abs(candidate[step] - base[step]) for step in steps if math.isfinite(candidate[step])]
+    return max(away, default=0.0) / scale if scale else None
+
+
+def _windows(steps: Sequence[int]) -> list[Sequence[int]]:
+    num_windows = max(1, min(MAX_WINDOWS, len(steps) // WINDOW_STEPS))
+    size = max(1, math.ceil(len(steps) / num_windows))
+    return [steps[at : at + size] for at in range(0, len(steps), size)]
+
+
+def _shift(base: Curve, seed: Curve, windows: Sequence[Sequence[int]]) -> float:
+    """How far another seed's windows usually are from the base's."""
+    seen = [window for window in windows if all(step in seed for step in window)]
+    return math.sqrt(fmean([(_mean(seed, window) - _mean(base, window)) ** 2 for window in seen] or [0.0]))
+
+
+def _mean(curve: Curve, window: Sequence[int]) -> float:
+    return fmean(curve[step] for step in window)
+
+
+def _spread(curve: Curve, window: Sequence[int]) -> float:
+    """Standard deviation about the window's mean; the trend inside it counts, which only widens the band."""
+    mean = _mean(curve, window)
+    return math.sqrt(sum((curve[step] - mean) ** 2 for step in window) / max(1, len(window) - 1))
+
+
+def _ripple(base: Curve, window: Sequence[int], other: Curve | None = None) -> float:
+    """Root mean square of the steps up and down: of the base, or of how far another curve is from it."""
+    known = [step for step in window if other is None or step in other]
+    away = [base[step] - (other[step] if other is not None else 0.0) for step in known]
+    return math.sqrt(fmean([(right - left) ** 2 for left, right in pairwise(away)] or [0.0]))
+
+
+def _scale(base: Curve, steps: Sequence[int]) -> float:
+    return fmean([abs(base[step]) for step in steps] or [0.0])

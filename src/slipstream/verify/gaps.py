@@ -1,0 +1,95 @@
+"""How far one rider's sketched tensors lie from the base's: tensor by tensor, and all together. Judges nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from statistics import median
+
+import msgspec
+
+from slipstream.records import Sketch, Snapshot, Witness
+
+WEAK = 1e-2
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """Of one tensor, relative to the base's norm."""
+
+    name: str
+    norm: float  # the base's
+    error: float
+    is_broken: bool = False  # not finite, or not there, where the base's is
+    is_count: bool = False  # one whole number: equal or not
+
+
+class Gaps(msgspec.Struct, frozen=True):
+    """Of one snapshot."""
+
+    tensors: dict[str, Gap]
+    together: float = 0.0  # the error of all tensors as one
+    norm_ratio: float = 1.0  # of all tensors as one: 0.9 where gradients were scaled by 0.9
+
+    @property
+    def typical(self) -> float:
+        return median([gap.error for gap in self.tensors.values() if not gap.is_broken] or [0.0])
+
+
+def gradient_gaps(base: Witness, other: Witness, negligible: float, weak: Collection[str] = ()) -> dict[int, Gaps]:
+    """By step, for the steps that both witnessed. A gradient smaller than `negligible` beside the largest is measured
+    against the largest; one that is `weak` already if it is smaller than WEAK."""
+    return {step: _gaps(left.gradients, right.gradients, negligible, weak) for step, left, right in _pairs(base, other)}
+
+
+def buffer_gaps(base: Witness, other: Witness) -> dict[int, Gaps]:
+    return {step: _gaps(left.buffers, right.buffers, 1e-6) for step, left, right in _pairs(base, other)}
+
+
+def weak_gradients(base: Witness, twins: Sequence[Witness]) -> set[str]:
+    """Those that rounding alone moves by a hundredth or more at the first step: a bias before batch norm, whose
+    gradient is zero but for rounding. In lower precision it is the rounding of that precision."""
+    found = [gradient_gaps(base, twin, 1e-9) for twin in twins]
+    firsts = [gaps[min(gaps)] for gaps in found if gaps]
+    return {gap.name for gaps in firsts for gap in gaps.tensors.values() if gap.error > WEAK}
+
+
+def _pairs(base: Witness, other: Witness) -> list[tuple[int, Snapshot, Snapshot]]:
+    theirs = {snapshot.step: snapshot for snapshot in other.snapshots}
+    return [(ours.step, ours, theirs[ours.step]) for ours in base.snapshots if ours.step in theirs]
+
+
+def _gaps(base: Sequence[Sketch], other: Sequence[Sketch], negligible: float, weak: Collection[str] = ()) -> Gaps:
+    theirs = _matched(base, other)
+    largest = max((one.norm for one in base if not one.num_bad), default=0.0)
+    tensors = {}
+    square_error = square_base = square_other = 0.0
+    for ours in base:
+        if ours.num_bad:
+            continue  # the base's own is not finite: nothing to be held to
+        name, match = ours.name, theirs.get(ours.name)
+        scale = max(ours.norm, (WEAK if name in weak else negligible) * largest)
+        if match is None or match.num_bad or match.numel != ours.numel:
+            is_broken = match is not None or ours.norm > negligible * largest
+            tensors[name] = Gap(name, ours.norm, math.inf if is_broken else 0.0, is_broken)
+            continue
+        distance = math.dist(ours.values, match.values)
+        error = distance / scale if scale else (0.0 if distance == 0.0 else math.inf)
+        tensors[name] = Gap(name, ours.norm, error, is_count=_is_count(ours))
+        square_error += distance**2
+        square_base += ours.norm**2
+        square_other += match.norm**2
+    if not square_base:
+        return Gaps(tensors)
+    return Gaps(tensors, math.sqrt(square_error / square_base), math.sqrt(square_other / square_base))
+
+
+def _matched(base: Sequence[Sketch], other: Sequence[Sketch]) -> dict[str, Sketch]:
+    """By name; by place where no name is the same but every size is, as under a wrapper that renames."""
+    by_name = {one.name: one for one in other}
+    if any(one.name in by_name for one in base) or [one.numel for one in base] != [one.numel for one in other]:
+        return by_name
+    return {ours.name: theirs for ours, theirs in zip(base, other, strict=True)}
+
+
+def _is_count(sketch: Sketch) -> bool:
+    return sketch.numel == 1 and sketch.name.endswith("num_batches_tracked")

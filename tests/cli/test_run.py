@@ -1,0 +1,134 @@
+"""slipstream run with a recipe, in processes of its own: applied from the start, warned about, refused in words."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slipstream.cli.run import _tune_and_run
+from slipstream.cli.tune import Request
+
+TRAIN = """
+import os, sys
+print([name for name in ("torch", "rich", "scipy", "psutil", "numpy") if name in sys.modules])
+print([name for name in sorted(os.environ) if name.startswith(("SLIPSTREAM_", "MALLOC_"))])
+import torch
+print(torch.get_num_threads())
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+for step in range(40):
+    model(torch.randn(8, 4)).sum().backward()
+    optimizer.step()
+"""
+RECIPE = """
+version = 1
+[recipe]
+allocator = "keep"
+cpu_threads = 1
+[script]
+command = ["other.py"]
+[evidence]
+base_step_ms = 60000.0
+"""
+QUICK = "import sys; print(sys.argv)"
+
+
+def run(*args: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "slipstream", "run", *args],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "OMP_NUM_THREADS": "2", **environment},
+    )
+
+
+def test_the_recipe_beside_the_script_is_applied_from_the_start(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job/train.py").write_text(TRAIN)
+    (tmp_path / "job/slipstream.toml").write_text(RECIPE)
+    done = run("job/train.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "[]",
+        "['MALLOC_MMAP_THRESHOLD_', 'MALLOC_TOP_PAD_', 'MALLOC_TRIM_THRESHOLD_']",
+        "1",
+    ]
+    first, warning, last = done.stderr.splitlines()
+    assert first == "slipstream: job/slipstream.toml: allocator=keep + cpu_threads=1", (
+        "said once, not by both processes"
+    )
+    assert "measured on other.py" in warning and "slipstream tune makes a new one" in warning
+    assert last.startswith("slipstream: 40 steps in ")
+    assert last.endswith("less than the base that tune measured, 60000.0 ms a step")
+
+
+def test_without_a_recipe_it_says_how_to_get_one(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(QUICK)
+    (tmp_path / "broken.toml").write_text("version = 1\n[recipe]\nwarp_drive = true\n")
+    done = run("train.py", "--recipe", "x", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "['train.py', '--recipe', 'x']\n")
+    assert done.stderr.startswith(
+        "slipstream: no slipstream.toml here: training as it is. slipstream tune train.py makes one.\n"
+    )
+    assert "makes one" not in run("--no-recipe", "train.py", cwd=tmp_path).stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--recipe", "missing.toml"], "missing.toml cannot be read"),
+        (["--recipe", "broken.toml"], "broken.toml, line 3: no technique is called 'warp_drive'; there are: "),
+        (["--no-recipe", "--tune"], "--no-recipe stands alone"),
+    ],
+)
+def test_a_recipe_that_cannot_be_used_is_a_sentence(tmp_path: Path, args: list[str], words: str) -> None:
+    (tmp_path / "train.py").write_text(QUICK)
+    (tmp_path / "broken.toml").write_text("version = 1\n[recipe]\nwarp_drive = true\n")
+    done = run(*args, "train.py", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert words in done.stderr and "Traceback" not in done.stderr
+
+
+def test_ranks_get_no_recipe_and_one_line(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(QUICK)
+    (tmp_path / "slipstream.toml").write_text(RECIPE)
+    first = run("train.py", cwd=tmp_path, WORLD_SIZE="2", RANK="0")
+    assert (first.returncode, first.stdout) == (0, "['train.py']\n")
+    assert "was measured with one process and is not applied to 2 ranks" in first.stderr
+    assert "measured" not in run("train.py", cwd=tmp_path, WORLD_SIZE="2", RANK="1").stderr
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize("script", [["train.py", "--epochs", "3"], ["-m", "package.train", "-v"]])
+def test_after_tuning_a_fresh_process_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keeps: bool, script: list[str]
+) -> None:
+    """Only the two ends are made: what tune leaves behind, and what the system is asked to start."""
+    monkeypatch.chdir(tmp_path)
+    started: list[list[str]] = []
+
+    def tune(request: Request) -> int:
+        if keeps:
+            request.recipe_path.write_text(RECIPE)
+        return 0
+
+    monkeypatch.setattr("slipstream.cli.tune.tune_until_interrupted", tune)
+    monkeypatch.setattr("os.execve", lambda path, args, variables: started.append(args))
+    assert _tune_and_run(script, None) is None
+    how = ["--recipe", "slipstream.toml"] if keeps else ["--no-recipe"]
+    [arguments] = started
+    assert arguments[arguments.index("-m") :] == ["-m", "slipstream", "run", *how, *script]
+
+
+def test_what_cannot_be_tuned_is_not_trained(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('hello')")
+    done = run("--tune", "train.py", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout.count("hello\n") == 1, "the check's; training was not begun"
+    assert "no module was called" in done.stderr

@@ -1,0 +1,171 @@
+"""slipstream tune as a user types it: one real tuning, and made ones for every way of giving the result."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from slipstream.cli.commands import slipstream
+from slipstream.cli.tune import Request, _give
+from slipstream.records import Recipe, Session
+from slipstream.runner.storage import latest, load_session, save_session
+from slipstream.testing.sessions import made_session
+from slipstream.testing.verdicts import tuned
+from slipstream.tune.recipe_file import read_recipe
+
+TRAIN = """
+import torch
+torch.manual_seed(0)
+model = torch.nn.Linear(64, 8)
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(1_000_000):
+    model(torch.randn(16, 64)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def session(here: Path) -> Session:
+    (here / "train.py").write_text("print('training')\n")
+    return tuned(msgspec.structs.replace(made_session(), cwd=str(here)))
+
+
+def test_a_real_tuning_from_check_to_report(here: Path) -> None:
+    (here / "train.py").write_text(TRAIN)
+    command = [sys.executable, "-m", "slipstream", "tune", "--budget", "4s", "--seconds", "5", "--only"]
+    command += ["fused_optimizer,tf32", "--json", "out/tune.json", "--markdown", "out/tune.md", "train.py"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr
+    assert "starting  as it is" in done.stderr and "Traceback" not in done.stderr
+    document = json.loads((here / "out/tune.json").read_text())
+    verdicts = {verdict["technique"]: verdict for verdict in document["verdicts"]}
+    assert verdicts.keys() == {"fused_optimizer", "tf32"}
+    assert verdicts["tf32"]["decision"] == "not_applicable" and verdicts["tf32"]["ratio"] is None
+    assert verdicts["fused_optimizer"]["decision"] in ("kept", "rejected", "unsure")
+    assert set(document["total"]) == {"ratio", "low", "high"} and document["step_ms"] > 0
+    kept = verdicts["fused_optimizer"]["decision"] == "kept"
+    assert (here / "slipstream.toml").exists() == kept
+    assert "| as it is |" in (here / "out/tune.md").read_text()
+    assert "relative to base" in done.stdout
+    path = latest(here)
+    assert path is not None and load_session(path).command == "tune"
+
+
+def test_what_was_kept_is_written_where_it_was_asked_for(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
+    request = Request(["train.py"], recipe_path=Path("recipes/cpu.toml"), json_path=Path("t.json"))
+    assert _give(session, request, "") == 0
+    file = read_recipe(Path("recipes/cpu.toml"))
+    assert session.tuning is not None and file.recipe == session.tuning.recipe
+    assert file.base_step_ms == session.tuning.base_step_ms and file.script == ["train.py"]
+    out = capsys.readouterr().out
+    assert "Wrote recipes/cpu.toml. Train with it: slipstream run train.py" in out
+    assert "Saved as .slipstream/sessions/" in out
+
+
+def test_nothing_kept_writes_nothing_and_says_so(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
+    assert session.tuning is not None
+    nothing = msgspec.structs.replace(session.tuning, recipe=Recipe(), total=None)
+    session = msgspec.structs.replace(session, tuning=nothing)
+    assert _give(session, Request(["train.py"]), "") == 0
+    assert not Path("slipstream.toml").exists()
+    assert "Nothing was kept, so no slipstream.toml was written." in capsys.readouterr().out
+    Path("slipstream.toml").write_text("by hand")
+    assert _give(session, Request(["train.py"]), "") == 0
+    assert Path("slipstream.toml").read_text() == "by hand"
+    assert "the one that is there stays" in capsys.readouterr().out
+
+
+def test_an_interrupted_tuning_keeps_its_session_and_says_how_to_go_on(
+    session: Session, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert session.tuning is not None
+    broken = msgspec.structs.replace(session.tuning, is_complete=False, was_interrupted=True)
+    assert _give(msgspec.structs.replace(session, tuning=broken), Request(["train.py"]), "2 kept") == 130
+    assert not Path("slipstream.toml").exists() and latest() is not None
+    assert "interrupted; 2 kept so far. It is remembered: the same command again goes on" in capsys.readouterr().err
+
+
+def test_quiet_is_the_sentence_and_the_table(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _give(session, Request(["train.py"], quiet=True), "") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "as fast" in lines[0] and lines[-1].startswith(" ceiling")
+
+
+def test_one_form_that_cannot_be_written_costs_no_other(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
+    request = Request(["train.py"], json_path=Path("train.py/x.json"), markdown_path=Path("t.md"))
+    assert _give(session, request, "") == 2
+    assert Path("slipstream.toml").exists() and Path("t.md").exists()
+    assert "'train.py'" in capsys.readouterr().err
+
+
+def test_report_shows_a_tuning_again(session: Session) -> None:
+    save_session(session)
+    again = CliRunner().invoke(slipstream, ["report", "--markdown", "again.md", "--json", "again.json"])
+    assert again.exit_code == 0, again.output
+    assert "1.61x as fast" in again.output and "workers=2" in again.output
+    assert Path("again.md").read_text().startswith("**")
+    assert json.loads(Path("again.json").read_text())["total"]["ratio"] == 1.61
+    save_session(made_session())
+    os.utime(latest() or "", (2**31, 2**31))
+    refused = CliRunner().invoke(slipstream, ["report", "--markdown", "-"])
+    assert refused.exit_code == 2 and "only a tuning has a table" in refused.output
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--budget", "soon", "train.py"], "'soon' is not a duration. Write it like 90s, 5m or 1h."),
+        (["--budget", "-5m", "train.py"], "'-5m' is not a duration"),
+        (["--budget", "0s", "train.py"], "'0s' is not a duration"),
+        (["--only", "warp_drive", "train.py"], "no technique is called 'warp_drive'; there are: "),
+        (["--without", "nothing", "train.py"], "no technique is called 'nothing'"),
+        (["--allow", "anything", "train.py"], "identical"),
+        (["missing.py"], "There is no file 'missing.py'"),
+        ([], "Which script?"),
+    ],
+)
+def test_bad_input_is_a_sentence_and_exit_code_2(session: Session, args: list[str], words: str) -> None:
+    done = CliRunner().invoke(slipstream, ["tune", *args])
+    assert done.exit_code == 2
+    assert words in " ".join(done.output.split()) and "Traceback" not in done.output
+
+
+def test_many_ranks_and_the_switch(session: Session) -> None:
+    ranks = CliRunner(env={"WORLD_SIZE": "2"}).invoke(slipstream, ["tune", "train.py"])
+    assert ranks.exit_code == 2 and "one of 2 ranks" in ranks.output
+    off = CliRunner(env={"SLIPSTREAM_DISABLE": "1"}).invoke(slipstream, ["tune", "train.py"])
+    assert off.exit_code == 2 and "SLIPSTREAM_DISABLE" in off.output
+
+
+def test_help_teaches() -> None:
+    text = CliRunner().invoke(slipstream, ["tune", "--help"]).output
+    for piece in (
+        "slipstream tune --budget 15m --markdown table.md train.py",
+        "Ctrl-C keeps what is decided",
+        "--allow",
+    ):
+        assert piece in text
+    overview = CliRunner().invoke(slipstream, ["--help"]).output
+    assert "slipstream tune train.py" in overview and "selftest" in overview
+
+
+def test_a_script_that_fails_is_not_tuned(here: Path) -> None:
+    (here / "train.py").write_text("raise SystemExit(7)")
+    command = [sys.executable, "-m", "slipstream", "tune", "--seconds", "1", "train.py"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 7
+    assert "before any step" in done.stdout and "Traceback" not in done.stderr

@@ -1,0 +1,60 @@
+"""A loader as a script builds and reads it, bare and with a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import Dataset
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+
+from slipstream.records import Choice, Recipe, Setting
+from slipstream.seams.patch import Patches
+from slipstream.techniques.outfit import fit
+from slipstream.techniques.rig import Rig
+
+
+class Numbers(Dataset[Any]):
+    """Sample i is i; where `noise`, a random number of the process that builds it as well."""
+
+    def __init__(self, num_samples: int = 24, noise: bool = False) -> None:
+        self.num_samples = num_samples
+        self.noise = noise
+        self.offset = 0
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        value = torch.tensor([float(index + self.offset), 0.0])
+        if self.noise:
+            value[1] = torch.rand(())
+        return value
+
+
+@contextmanager
+def _riding(faults: list[str], **choices: Setting) -> Iterator[Rig]:
+    places = {name: vars(_MultiProcessingDataLoaderIter)[name] for name in ("_reset", "_next_data")}
+    patches = Patches(lambda seam, fault: faults.append(f"{seam}: {fault!r}"), torch.compiler.is_compiling)
+    try:
+        yield fit(Recipe(tuple(Choice(name, setting) for name, setting in choices.items())), patches, patches._complain)
+    finally:
+        patches.close()
+    assert not patches.leftovers
+    assert all(vars(_MultiProcessingDataLoaderIter)[name] is value for name, value in places.items())
+
+
+@pytest.fixture
+def riding() -> Iterator[Callable[..., Any]]:
+    """`with riding(workers=2) as rig:` puts a recipe in place; a fault of ours fails the test."""
+    faults: list[str] = []
+    yield lambda **choices: _riding(faults, **choices)
+    assert not faults
+
+
+@pytest.fixture
+def numbers() -> type[Numbers]:
+    return Numbers

@@ -1,0 +1,121 @@
+"""What stands against workers, asked of datasets as users write them."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from slipstream.data.obstacles import obstacle
+
+
+def ask(dataset: Any, num_workers: int = 2, **arguments: Any) -> str:
+    return obstacle({"dataset": dataset, "multiprocessing_context": "fork", **arguments}, num_workers)
+
+
+class Repeats(IterableDataset[int]):
+    def __iter__(self) -> Any:
+        yield from range(10)
+
+
+class Shares(IterableDataset[int]):
+    def __iter__(self) -> Any:
+        info = get_worker_info()
+        yield from range(info.id if info else 0, 10, info.num_workers if info else 1)
+
+
+class SharesElsewhere(IterableDataset[int]):
+    def __iter__(self) -> Any:
+        return iter(self.mine())
+
+    def mine(self) -> Any:
+        return _part()
+
+
+def _part() -> Any:
+    info = torch.utils.data.get_worker_info()
+    return range(info.id if info else 0, 10)
+
+
+class HasLength(Shares):
+    def __len__(self) -> int:
+        return 10
+
+
+class HasShards(Shares):
+    num_shards = 1
+
+
+class Wraps(IterableDataset[int]):
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __iter__(self) -> Any:
+        yield from self.dataset
+
+
+@pytest.mark.parametrize(
+    ("dataset", "reason"),
+    [
+        (Repeats(), "each would repeat it"),
+        (Wraps(Repeats()), "each would repeat it"),
+        (Shares(), ""),
+        (SharesElsewhere(), ""),
+        (Wraps(Shares()), ""),
+        (HasLength(), "has a length"),
+        (HasShards(), "1 shards only"),
+    ],
+)
+def test_iterable_datasets(dataset: Any, reason: str) -> None:
+    assert reason in ask(dataset) and bool(reason) == bool(ask(dataset))
+
+
+class Holder:
+    def __init__(self, **held: Any) -> None:
+        vars(self).update(held)
+
+
+def test_open_file_is_not_shared(tmp_path: Path) -> None:
+    path = tmp_path / "records.bin"
+    path.write_bytes(b"0123")
+    with path.open("rb") as file:
+        assert "an open BufferedReader (inner.file)" in ask(Holder(inner=Holder(file=file)))
+    assert ask(Holder(inner=Holder(file=file))) == ""  # closed
+
+
+def test_streams_of_the_process_and_loggers_are_no_handles() -> None:
+    logger = logging.Logger("made")
+    logger.addHandler(logging.StreamHandler(sys.stderr))
+    assert ask(Holder(logger=logger, out=sys.stdout)) == ""
+
+
+def test_spawned_workers_need_what_can_be_pickled() -> None:
+    reason = ask([1, 2], multiprocessing_context="spawn", collate_fn=lambda samples: samples)
+    assert "the collate_fn cannot be pickled" in reason
+    assert ask([1, 2], multiprocessing_context="spawn", collate_fn=None) == ""
+
+
+def test_spawned_workers_need_a_guarded_script(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        textwrap.dedent("""
+        from slipstream.data.obstacles import obstacle
+
+        def train():
+            print(repr(obstacle({"dataset": [1, 2], "multiprocessing_context": "spawn"}, 2)))
+
+        train()
+        if __name__ == "__main__":
+            train()
+        """)
+    )
+    out = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True, timeout=60).stdout
+    bare, guarded = out.splitlines()
+    assert "__name__" in bare and guarded == "''"

@@ -1,0 +1,178 @@
+"""The rider's side of the baton, with a relay played by a thread: what it counts, when it stands, who holds it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from slipstream.records import Ending, Recipe
+from slipstream.runner.baton import Baton, num_compiled
+from slipstream.runner.passing import (
+    Finished,
+    Go,
+    Joined,
+    Report,
+    Standing,
+    Stop,
+    Tell,
+    Ticked,
+    Welcome,
+    Wire,
+    Word,
+    listen,
+)
+from slipstream.seams.patch import Patches
+from slipstream.seams.stop import StopRide
+from slipstream.techniques.outfit import fit
+
+WARM_UP = 3
+
+
+class Other:
+    """The relay: says what it is told to say whenever the rider stands, and remembers what it heard."""
+
+    def __init__(self, path: Path, answers: list[Word]) -> None:
+        self.heard: list[Word] = []
+        self._answers = answers
+        self._listener = listen(path)
+        self._thread = threading.Thread(target=self._play, daemon=True)
+        self._thread.start()
+
+    def _play(self) -> None:
+        wire = Wire(self._listener.accept()[0])
+        while (word := wire.receive(20.0)) is not None:
+            self.heard.append(word)
+            if isinstance(word, Joined):
+                wire.send(Welcome())
+            elif isinstance(word, Standing | Report) and self._answers:
+                wire.send(self._answers.pop(0))
+
+    def close(self) -> list[Word]:
+        self._listener.close()
+        self._thread.join(20.0)
+        return self.heard
+
+
+@pytest.fixture
+def patches() -> Iterator[Patches]:
+    def fail(seam: str, fault: BaseException) -> None:
+        raise AssertionError(seam) from fault
+
+    patches = Patches(fail, lambda: False)
+    yield patches
+    patches.close()
+
+
+def train(num_steps: int, on_step: Callable[[int], None] = lambda step: None) -> None:
+    model, critic = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+    first, second = (torch.optim.SGD(m.parameters(), 0.1) for m in (model, critic))
+    for step in range(num_steps):
+        model(torch.ones(1, 2)).sum().backward()
+        first.step()
+        second.step()  # belongs to the same step
+        on_step(step)
+
+
+def test_blocks_of_the_asked_length_then_the_end(tmp_path: Path, patches: Patches) -> None:
+    relay = Other(tmp_path / "baton", [Tell(), Go(4, 2), Go(1, 0), Stop()])
+    baton = Baton(str(tmp_path / "baton"), WARM_UP)
+    baton.count_updates(patches)
+    baton.report = lambda: Report([(baton.num_ticks, 0.0)])
+    steps: list[int] = []
+    with pytest.raises(StopRide):
+        train(100, steps.append)
+    with pytest.raises(StopRide):
+        train(1)  # a script that caught the first
+    baton.finish(Ending("stopped", 0, 0.0))
+    patches.close()
+    baton._wire.close()  # type: ignore[union-attr]
+    heard = relay.close()
+    assert heard[0] == Joined(os.getpid())
+    assert [type(word) for word in heard[1:5]] == [Ticked, Ticked, Ticked, Standing]
+    assert heard[5] == Report([(3, 0.0)])  # asked for after the warm-up alone
+    blocks = [(w.first_step, w.num_steps) for w in heard if isinstance(w, Standing)]
+    # three steps of warm-up, two of lead-in, four timed, then one more at once
+    assert blocks == [(3, 0), (5, 4), (9, 1)]
+    assert len(steps) == 9 and baton.num_ticks == 11  # the tenth was stopped inside its update
+    assert all(w.seconds > 0 for w in heard if isinstance(w, Standing) and w.num_steps)
+
+
+def test_a_script_that_ends_by_itself_says_so(tmp_path: Path, patches: Patches) -> None:
+    relay = Other(tmp_path / "baton", [Go(50, 1)])
+    baton = Baton(str(tmp_path / "baton"), WARM_UP)
+    baton.count_updates(patches)
+    train(6)
+    ending = Ending("raised", 1, 0.0, "ValueError: mine")
+    baton.finish(ending)
+    patches.close()
+    baton._wire.close()  # type: ignore[union-attr]
+    assert relay.close()[-1] == Finished(ending, Report())
+
+
+def test_who_comes_second_rides_on_unheld(tmp_path: Path, patches: Patches) -> None:
+    baton = Baton(str(tmp_path / "nobody"), WARM_UP)
+    baton.count_updates(patches)
+    train(5)
+    assert baton.num_ticks == 5 and not baton.is_held
+
+
+def test_a_fault_of_ours_at_a_tick_does_not_reach_the_script(
+    tmp_path: Path, patches: Patches, capsys: pytest.CaptureFixture[str]
+) -> None:
+    baton = Baton(str(tmp_path / "nobody"), WARM_UP)
+    baton.count_updates(patches)
+
+    def fail() -> None:
+        raise RuntimeError("ours")
+
+    baton._next = fail
+    train(2)
+    assert "could not time it: RuntimeError: ours" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("tick", ["backward", "forward", "input"])
+def test_other_ticks(tmp_path: Path, patches: Patches, tick: str) -> None:
+    baton = Baton(str(tmp_path / "nobody"), WARM_UP)
+    rig = fit(Recipe(), patches, lambda seam, fault: None)
+    if tick == "backward":
+        baton.count_backwards(patches)
+    elif tick == "forward":
+        baton.count_calls(rig)
+    else:
+        baton.count_batches(patches)
+    data = torch.utils.data.TensorDataset(torch.ones(8, 2))
+    model, probe = torch.nn.Sequential(torch.nn.Linear(2, 1)), torch.nn.Linear(2, 1)
+    for (batch,) in torch.utils.data.DataLoader(data, batch_size=2):
+        loss = model(batch).sum()
+        probe(batch)  # another module: part of the same step
+        loss.backward()
+    assert baton.num_ticks == 4
+
+
+def test_a_forked_child_lets_go_of_its_parents_baton(tmp_path: Path, patches: Patches) -> None:
+    relay = Other(tmp_path / "baton", [])
+    baton = Baton(str(tmp_path / "baton"), WARM_UP)
+    baton.count_updates(patches)
+    train(1)
+    assert baton.is_held
+    wire = baton._wire
+    baton.forget()
+    train(WARM_UP + 1)  # would stand still for ever
+    assert not baton.is_held
+    assert wire is not None
+    wire.close()
+    assert [type(word) for word in relay.close()] == [Joined, Ticked]
+
+
+def test_compiling_is_noticed() -> None:
+    before = num_compiled()
+    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1))
+    once = num_compiled()
+    assert once != before
+    torch.ones(1) + 1
+    assert num_compiled() == once

@@ -1,0 +1,31 @@
+"""How many riders fit, from made files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+
+from slipstream.runner import capacity
+
+GB = 1 << 30
+
+
+def test_room_for_more_riders() -> None:
+    assert capacity.num_fitting(10 * GB, 2 * GB) == 3
+    assert capacity.num_fitting(2 * GB, 2 * GB) == 0
+    assert capacity.num_fitting(GB, 0) > 1000  # uses none
+    assert capacity.num_on_device(8 * GB, 5 * GB) == 0 and capacity.num_on_device(24 * GB, 5 * GB) == 2
+    assert capacity.num_on_device(0, 0) > 1000  # there is no device
+
+
+def test_a_containers_limit_counts_without_its_caches(tmp_path: Path) -> None:
+    group = tmp_path / "sys/fs/cgroup"
+    group.mkdir(parents=True)
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("0::/\n")
+    (tmp_path / "proc/self/mountinfo").write_text("30 23 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw\n")
+    (group / "memory.max").write_text(f"{GB}\n")
+    (group / "memory.current").write_text(f"{GB * 3 // 4}\n")
+    (group / "memory.stat").write_text(f"anon 1\ninactive_file {GB // 4}\n")
+    assert capacity.free_bytes(tmp_path) == min(GB // 2, psutil.virtual_memory().available)

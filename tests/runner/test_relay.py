@@ -1,0 +1,184 @@
+"""Races of a tiny script with real processes. Riders start slowly, so that one heat serves most of the questions."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from slipstream.records import Choice, Entrant, Recipe
+from slipstream.runner.relay import Relay
+from slipstream.runner.track import SLOWER
+
+TRAIN = """
+import sys, torch
+data = torch.utils.data.TensorDataset(torch.randn(40_000, 8), torch.randn(40_000, 1))
+model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.BatchNorm1d(32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
+optimizer = torch.optim.SGD(model.parameters(), 0.05)
+open("written.txt", "w").write("by a rider")
+for x, y in torch.utils.data.DataLoader(data, batch_size=4, shuffle=True, num_workers=int(sys.argv[1])):
+    optimizer.zero_grad()
+    (model(x) - y).square().mean().backward()
+    optimizer.step()
+    print("noise of the script's own")
+"""
+
+# Stands in for techniques/__main__.py: the recipe names what goes wrong in the optimizer's step
+ENTRY = """
+import sys, time
+from slipstream.records import Recipe
+from slipstream.runner.rider import main
+from slipstream.techniques import outfit
+
+def fit(recipe, patches, complain, is_proof):
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+    num_steps = 0
+    def hook(*_):
+        nonlocal num_steps
+        num_steps += 1
+        for choice in recipe.choices:
+            if choice.technique == "slow": time.sleep(0.25)
+            if choice.technique == "raises" and num_steps > 12: raise ValueError("of its own")
+            if choice.technique == "hangs" and num_steps > 12: time.sleep(1000)
+    register_optimizer_step_pre_hook(hook)
+    return outfit.fit(Recipe(), patches, complain, is_proof)
+
+main(sys.argv[1], fit)
+"""
+STEPS, LEAD_IN = 5, 2
+
+
+def recipe(name: str) -> Recipe:
+    return Recipe((Choice(name),))
+
+
+def rooms() -> set[Path]:
+    return {path for place in (tempfile.gettempdir(), "/dev/shm") for path in Path(place).glob("slipstream-check-*")}
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "entry.py").write_text(ENTRY)
+    before = rooms()
+    yield tmp_path
+    assert not {path for path in rooms() - before if f"-{os.getpid()}-" in path.name}
+    assert not psutil.Process().children(recursive=True)
+    assert not (tmp_path / "written.txt").exists()
+
+
+def states(relay: Relay, rider: int) -> list[str]:
+    return [psutil.Process(pid).status() for pid in relay._lanes[rider]._tree.members()]
+
+
+@pytest.mark.timeout(400)  # eight riders import torch one after the other
+def test_a_heat(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    entrants = [
+        Entrant(0, "base"),
+        Entrant(1, "twin", recipe("nothing")),
+        Entrant(2, "rounding"),
+        Entrant(3, "candidate", recipe("slow")),
+        Entrant(4, "candidate", recipe("raises")),
+        Entrant(5, "candidate", recipe("hangs")),
+        Entrant(6, "seed"),
+    ]
+    with Relay(["train.py", "0"], entry=str(here / "entry.py"), limit_s=3.0) as relay:
+        reasons = [relay.enter(entrant) for entrant in entrants[:6]]
+        assert reasons[:3] == ["", "", ""] and reasons[4:] == ["", ""]
+        assert reasons[3].startswith(SLOWER) and "ms a step instead of" in reasons[3]
+        assert relay.leave(3).laps[0].num_steps == 1  # one step was enough to see it
+        assert relay.capacity() > 1
+        for round_ in range(2):
+            for rider in (1, 0, 2):
+                lap = relay.lap(rider, round_, STEPS, LEAD_IN)
+                assert (lap.rider, lap.round, lap.num_steps, lap.failure, lap.is_last) == (
+                    rider,
+                    round_,
+                    STEPS,
+                    "",
+                    False,
+                )
+                assert lap.first_step == 5 + LEAD_IN + round_ * (STEPS + LEAD_IN)
+                assert lap.num_samples == 4 * STEPS and lap.seconds > 0
+                assert {state for other in (0, 1, 2) for state in states(relay, other)} == {"stopped"}
+        lap = relay.lap(4, 0, 20, 1)
+        assert lap.failure == relay.record(4).failure == "ValueError: of its own" and lap.is_last
+        assert relay.lap(4, 1, 20, 1).failure
+        lap = relay.lap(5, 0, 20, 1)
+        assert "hangs" in lap.failure
+        assert "stopped" in states(relay, 0)  # costs only itself
+
+        base, twin, rounding = (relay.leave(rider).witness for rider in (0, 1, 2))
+        assert len(base.losses) == 5 + 2 * (STEPS + LEAD_IN) and len(base.snapshots) == 3 and len(base.digests) == 3
+        assert twin == base
+        assert rounding.digests[0] != base.digests[0]
+        assert rounding.losses[0][1] == pytest.approx(base.losses[0][1], rel=1e-4)
+        _rides_by_relaunching(relay, entrants[6], base.losses)
+    assert "noise" not in "".join(capfd.readouterr())
+
+
+def _rides_by_relaunching(relay: Relay, seed: Entrant, losses: list[tuple[int, float]]) -> None:
+    """No two fit: the base is launched anew for its lap, and sees what it saw before."""
+    relay.capacity = lambda: 1  # type: ignore[method-assign]
+    assert relay.enter(seed) == ""
+    lap = relay.lap(0, 2, STEPS, LEAD_IN)
+    assert (lap.first_step, lap.num_steps, lap.failure) == (5 + LEAD_IN, STEPS, "")
+    record = relay.record(0)
+    assert record.num_launches == 2 and record.witness.losses == losses
+    other = relay.record(6)
+    assert not other.failure and len(other.witness.losses) == 5
+    assert all(a != b for a, b in zip(other.witness.losses, losses, strict=False))
+
+
+DRIVE = """
+import sys
+from slipstream.records import Entrant
+from slipstream.runner.relay import Relay
+with Relay(["train.py", "2"], use_overlay=False) as relay:
+    assert relay.enter(Entrant(0, "base")) == ""
+    assert relay.lap(0, 0, 2, 1).num_steps == 2
+    print("standing", flush=True)
+    sys.stdin.readline()
+    print("riding", flush=True)
+    relay.lap(0, 1, 10**9, 1)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_no_process_outlives_the_relay(here: Path, number: signal.Signals) -> None:
+    (here / "drive.py").write_text(DRIVE)
+    command = [sys.executable, "drive.py"]
+    driver = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, stderr=subprocess.PIPE)
+    assert driver.stdin is not None and driver.stdout is not None
+    assert driver.stdout.readline() == "standing\n"
+    riders = psutil.Process(driver.pid).children(recursive=True)
+    assert len(riders) == 3  # the loader's workers too
+    assert {process.status() for process in riders} == {"stopped"}
+    if number == signal.SIGINT:  # while it rides; the other one while it stands, when it hears nothing
+        driver.stdin.write("\n")
+        driver.stdin.flush()
+        assert driver.stdout.readline() == "riding\n"
+        time.sleep(0.2)
+        driver.send_signal(number)
+        assert "KeyboardInterrupt" in driver.communicate(timeout=20)[1]
+        assert not [path for path in rooms() if f"-{driver.pid}-" in path.name]
+    else:
+        driver.kill()
+        driver.communicate(timeout=20)
+    _, alive = psutil.wait_procs(riders, timeout=5)
+    assert not alive
+    (here / "written.txt").unlink()  # no overlay: real

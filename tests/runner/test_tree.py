@@ -1,0 +1,56 @@
+"""A process and all that it started: stopped, continued, weighed and ended together, orphans included."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from slipstream.runner.leftovers import no_leftovers
+from slipstream.runner.tree import Tree
+
+# A leader with a child, and a grandchild whose own parent is gone
+FAMILY = """
+import os, subprocess, sys, time
+os.setpgid(0, 0)
+sleep = [sys.executable, "-c", "import time; time.sleep(100)"]
+subprocess.Popen(sleep)
+orphan = "import subprocess, sys; print(subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL).pid)"
+subprocess.run([sys.executable, "-c", orphan, *sleep])
+print("ready", flush=True)
+while True: time.sleep(0.01)
+"""
+
+
+def states(pids: list[int]) -> set[str]:
+    return {psutil.Process(pid).status() for pid in pids}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted on Linux alone")
+def test_a_family_stands_still_goes_on_and_ends() -> None:
+    with no_leftovers():
+        process = subprocess.Popen([sys.executable, "-c", FAMILY], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        orphan = int(process.stdout.readline())
+        assert process.stdout.readline() == "ready\n"
+        tree = Tree(process.pid)
+        members = tree.members()
+        assert members[0] == process.pid and orphan in members and len(members) == 3
+        tree.stop(spared=orphan)
+        assert states([pid for pid in members if pid != orphan]) == {"stopped"}
+        assert states([orphan]) != {"stopped"}
+        tree.stop()
+        assert states(members) == {"stopped"}
+        assert tree.memory_bytes(process.pid) > 1 << 20
+        tree.resume()
+        assert "stopped" not in states(members)
+        tree.stop()
+        tree.kill()
+        assert process.wait(5) == -9
+        process.stdout.close()
+        time.sleep(0.01)
+        assert not [pid for pid in members if Path(f"/proc/{pid}").exists()]

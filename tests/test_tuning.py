@@ -1,0 +1,77 @@
+"""`slipstream.tune`: a function for users beside a room of the same name, and what it refuses before anything runs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import slipstream
+from slipstream.records import Session
+from slipstream.testing.sessions import made_session
+from slipstream.testing.verdicts import tuned
+from slipstream.tuning import INSIDE, Tuned, journal_of, seconds_of
+
+
+def train() -> None:
+    raise AssertionError("riders call it, not we")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("5m", 300), ("1h", 3600), ("1.5h", 5400), ("45", 45), ("0.5m", 30)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "m", "5 parsecs", "-1s", "0", "nan", "inf", "5mm"])
+def test_what_is_no_duration_is_said(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is not a duration\. Write it like 90s, 5m or 1h"):
+        seconds_of(text)
+
+
+def test_the_room_of_the_same_name_can_be_called() -> None:
+    import slipstream.tune.order
+
+    assert isinstance(slipstream.tune, ModuleType) and slipstream.tune is sys.modules["slipstream.tune"]
+    assert slipstream.tune.order.TuneOrder().budget_s == 300.0
+    with pytest.raises(ValueError, match="'soon' is not a duration"):
+        slipstream.tune(train, budget="soon")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"only": ["warp_drive"]}, "no technique is called 'warp_drive'"),
+        ({"allow": "anything"}, "it is one of identical, reordered"),
+    ],
+)
+def test_a_wrong_option_is_an_error_before_anything_runs(options: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        slipstream.tune(train, **options)
+
+
+def test_a_rider_that_tunes_would_never_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(INSIDE, "1")
+    with pytest.raises(ValueError, match='Put the call under `if __name__ == "__main__":`'):
+        slipstream.tune(train)
+
+
+def test_journals_know_the_script_and_its_arguments(tmp_path: Path) -> None:
+    paths = {
+        journal_of(script, tmp_path)
+        for script in (["train.py"], ["train.py", "--epochs", "3"], ["-m", "pkg.train"], ["other/train.py"])
+    }
+    assert len(paths) == 4
+    assert all(path.parent == tmp_path / ".slipstream/journals" for path in paths)
+    assert journal_of(["train.py"], tmp_path) in paths
+
+
+def test_a_tuned_function_shows_itself() -> None:
+    session: Session = tuned(made_session())
+    shown = Tuned(session, Path("train.py"), Path("slipstream.toml"))
+    assert str(shown.recipe) == "workers=2 + channels_last"
+    assert "1.61x as fast" in str(shown) and repr(shown) == str(shown)
+    assert "<table>" in shown._repr_html_()

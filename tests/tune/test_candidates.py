@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from slipstream.records import Choice, Finding, Recipe, Session
+from slipstream.techniques.card import YES, no
+from slipstream.tune.candidates import latecomers, loosest, propose
+from slipstream.tune.order import TuneOrder
+
+
+def _names(session: Session, order: TuneOrder, known: dict[str, Any]) -> list[str]:
+    return [candidate.technique for candidate in propose(session, order, known)[0]]
+
+
+def test_candidates_come_in_the_order_of_the_predicted_gain(session: Session, technique: Any) -> None:
+    seen = msgspec.structs.replace(
+        session, findings=[Finding("slow", "", "", 1.2, ""), Finding("slower", "", "", 2.0, "")]
+    )
+    known = {
+        "nothing": technique(),
+        "proved": technique(needs_proof=True),
+        "plain": technique(),
+        "some": technique(causes=("slow",)),
+        "most": technique(causes=("other", "slower")),
+    }
+    assert _names(seen, TuneOrder(), known) == ["most", "some", "plain", "proved"]
+
+
+def test_what_does_not_apply_says_why(session: Session, technique: Any) -> None:
+    known = {"a": technique(answer=no("the script does it already")), "b": technique(settings=())}
+    candidates, refused = propose(session, TuneOrder(), known)
+    assert candidates == []
+    assert [(one.decision, one.reason) for one in refused] == [
+        ("not_applicable", "the script does it already"),
+        ("not_applicable", "no setting is worth trying here"),
+    ]
+
+
+def test_without_leaves_out_and_only_takes_no_other(session: Session, technique: Any) -> None:
+    known = {"a": technique(), "b": technique(), "c": technique()}
+    candidates, refused = propose(session, TuneOrder(without=("b",)), known)
+    assert [one.technique for one in candidates] == ["a", "c"]
+    assert [(one.technique, one.reason) for one in refused] == [("b", "left out by --without")]
+    candidates, refused = propose(session, TuneOrder(only=("c",)), known)
+    assert [one.technique for one in candidates] == ["c"] and refused == []
+
+
+def test_looser_numerics_than_allowed_are_not_tried_and_the_reason_names_allow(
+    session: Session, technique: Any
+) -> None:
+    known = {"half": technique("approximate"), "batch": technique("different")}
+    candidates, (refused,) = propose(session, TuneOrder(), known)
+    assert [one.technique for one in candidates] == ["half"]
+    assert refused.technique == "batch" and "--allow different" in refused.reason
+    assert _names(session, TuneOrder(allow="reordered"), known) == []
+
+
+@pytest.mark.parametrize("option", ["only", "without"])
+def test_an_unknown_name_is_refused_with_those_there_are(session: Session, technique: Any, option: str) -> None:
+    known = {"nothing": technique(), "workers": technique(), "compile": technique()}
+    with pytest.raises(ValueError, match=f"--{option} wokers: .* there are: workers, compile$"):
+        propose(session, TuneOrder(**{option: ("wokers",)}), known)
+
+
+def test_opt_in_is_tried_but_kept_only_where_it_is_named(session: Session, technique: Any) -> None:
+    known = {"off": technique(is_opt_in=True), "on": technique()}
+    keepable = {one.technique: one.is_keepable for one in propose(session, TuneOrder(), known)[0]}
+    assert keepable == {"off": False, "on": True}
+    assert propose(session, TuneOrder(only=("off",)), known)[0][0].is_keepable
+
+
+def test_a_technique_that_stumbles_costs_no_other(session: Session, technique: Any) -> None:
+    broken = technique()
+    broken.applies = lambda observation: 1 / 0
+    candidates, (refused,) = propose(session, TuneOrder(), {"broken": broken, "fine": technique()})
+    assert [one.technique for one in candidates] == ["fine"]
+    assert refused.decision == "failed" and "ZeroDivisionError" in refused.reason
+
+
+def test_latecomers_apply_only_beside_a_recipe(session: Session, technique: Any) -> None:
+    late = technique(answer=no("there are no workers"))
+    late.applies_with = lambda observation, recipe: YES if recipe.setting_of("workers") else no("still none")
+    known = {"late": late, "workers": technique()}
+    raced = {"workers"}
+    assert latecomers(session, TuneOrder(), known, Recipe(), raced) == []
+    recipe = Recipe((Choice("workers", 2),))
+    assert [one.technique for one in latecomers(session, TuneOrder(), known, recipe, raced)] == ["late"]
+    assert latecomers(session, TuneOrder(without=("late",)), known, recipe, raced) == []
+    assert latecomers(session, TuneOrder(only=("workers",)), known, recipe, raced) == []
+
+
+def test_a_recipe_is_as_loose_as_its_loosest_technique() -> None:
+    assert loosest(["reordered", "approximate", "identical"]) == "approximate"
+    assert loosest([]) == "identical"

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from slipstream.records import Choice, Entrant, Lap, Recipe, RiderRecord
+from slipstream.tune.contest import MIN_ROUNDS, Contest
+from slipstream.tune.seat import Seat
+
+BASE = Seat("base", Recipe())
+SEAT = Seat("candidate", Recipe((Choice("a"),)))
+
+
+def _contest(**how: Any) -> Contest:
+    settings: dict[str, Any] = {"alpha": 0.01, "margin": 0.01, "floor": lambda: 0.0}
+    return Contest(SEAT, BASE, **{**settings, **how})
+
+
+def _ride(contest: Contest, ratio: float, num_rounds: int = 60, spread: float = 0.01, **lap: Any) -> Contest:
+    draws = random.Random(1)
+    for round in range(num_rounds):
+        if contest.is_over():
+            break
+        laps = {
+            id(BASE): Lap(0, round, 0, 10, draws.gauss(1.0, spread), 0),
+            id(SEAT): Lap(1, round, 0, 10, draws.gauss(1.0, spread) / ratio, 0, **lap),
+        }
+        contest.add(laps)
+    return contest
+
+
+@pytest.mark.parametrize(
+    ("ratio", "outcome"), [(1.3, "faster"), (1.05, "faster"), (0.9, "not_faster"), (1.0, "not_faster"), (0.2, "slower")]
+)
+def test_a_comparison_ends_as_soon_as_it_is_decided(ratio: float, outcome: str) -> None:
+    contest = _ride(_contest(), ratio)
+    assert contest.outcome == outcome
+    assert contest.comparison.num_rounds < 60
+
+
+def test_plainly_slower_takes_two_rounds_and_says_by_how_much() -> None:
+    contest = _ride(_contest(), 0.1)
+    assert contest.comparison.num_rounds == 2
+    assert contest.failure.endswith("times the step of as it is") and contest.failure[:2] in ("9.", "10")
+
+
+def test_a_gain_within_the_machines_noise_is_not_believed() -> None:
+    assert _ride(_contest(floor=lambda: 0.08), 1.05).outcome != "faster"
+
+
+def test_noise_never_rejects_what_might_be_a_gain() -> None:
+    """The floor raises the bar for keeping alone."""
+    assert _ride(_contest(floor=lambda: 0.5), 1.2).outcome is None
+
+
+def test_disturbed_rounds_count_for_nothing() -> None:
+    contest = _ride(_contest(), 1.5, num_rounds=30, is_disturbed=True)
+    assert contest.outcome is None and contest.speed() is None
+
+
+def test_a_mirrored_contest_asks_what_the_anchor_is_worth() -> None:
+    contest = _ride(_contest(is_mirrored=True), 0.8)
+    assert contest.outcome == "faster"
+    assert contest.promise() == pytest.approx(1.25, rel=0.02)
+
+
+def test_a_control_rides_its_rounds_whatever_it_seems_to_win() -> None:
+    contest = _ride(_contest(goal="control", max_rounds=MIN_ROUNDS + 4), 1.5)
+    assert contest.outcome == "measured" and contest.comparison.num_rounds == MIN_ROUNDS + 4
+
+
+def test_measuring_ends_with_a_tight_interval() -> None:
+    speed = _ride(_contest(goal="measure"), 1.5, num_rounds=200).speed()
+    assert speed is not None and speed.num_rounds < 200
+    assert speed.low < 1.5 < speed.high and speed.high - speed.low < 0.03 * 1.01
+
+
+def test_a_failed_rider_is_out_with_its_reason() -> None:
+    contest = _ride(_contest(), 1.5, failure="killed by signal 9")
+    assert (contest.outcome, contest.failure) == ("failed", "killed by signal 9")
+
+
+@pytest.mark.parametrize(
+    ("changes", "declined", "outcome", "reason"),
+    [
+        (["a: num_workers 0 -> 2"], [], None, ""),
+        ([], ["a: the loader is iterable"], "declined", "the loader is iterable"),
+        (["b: something"], [], "no_effect", "it had no effect on this script"),
+    ],
+)
+def test_a_technique_that_did_nothing_does_not_race(
+    changes: list[str], declined: list[str], outcome: str | None, reason: str
+) -> None:
+    contest = _contest()
+    record = RiderRecord(Entrant(1, "candidate", SEAT.recipe), changes=changes, declined=declined)
+    assert contest.has_effect(record) == (outcome is None)
+    assert (contest.outcome, contest.failure) == (outcome, reason)
+
+
+def test_where_the_base_did_not_ride_along_the_speed_goes_through_the_anchor() -> None:
+    first = _ride(_contest(), 1.2).speed()
+    contest = _ride(_contest(base=Seat("base", Recipe((Choice("elsewhere"),)))), 1.5)
+    speed = contest.speed_against_base(first)
+    assert speed is not None and speed.ratio == pytest.approx(1.8, rel=0.02)
+    assert speed.low < 1.8 < speed.high
+    assert contest.speed_against_base(None) is None

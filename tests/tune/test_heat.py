@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from slipstream.records import Choice, Entrant, Recipe
+from slipstream.testing.track import SimulatedTrack, choice_factors
+from slipstream.tune.budget import Budget
+from slipstream.tune.contest import Contest
+from slipstream.tune.heat import Heat
+from slipstream.tune.seat import Paddock, RaceError, Seat
+
+
+class Course:
+    def __init__(self, track: SimulatedTrack, tell: Any, budget_s: float = 300.0) -> None:
+        self.track = track
+        self.paddock = Paddock(track, tell)
+        self.budget = Budget(track, budget_s)
+        self.heat = Heat(self.paddock, self.budget, tell, seed=0, step_s=0.05)
+        self.base = self.paddock.seat("base", Recipe())
+        self.settled: list[tuple[str, str | None]] = []
+
+    def contest(self, name: str, floor: float = 0.0) -> Contest:
+        seat = self.paddock.seat("candidate", Recipe((Choice(name),)))
+        return Contest(seat, self.base, alpha=0.01, margin=0.01, floor=lambda: floor)
+
+    def race(self, *names: str, deadline_s: float = 300.0, companions: tuple[Seat, ...] = ()) -> None:
+        contests = [self.contest(name) for name in names]
+        self.heat.race(contests, lambda: deadline_s, self._settle, companions)
+
+    def _settle(self, contest: Contest) -> None:
+        self.settled.append((str(contest.seat.recipe), contest.outcome))
+        self.paddock.leave(contest.seat)
+
+
+@pytest.fixture
+def course(listener: Any) -> Callable[..., Course]:
+    return lambda track, **how: Course(track, listener, **how)
+
+
+def test_the_next_candidate_takes_the_place_of_one_that_is_decided(course: Any, listener: Any) -> None:
+    track = SimulatedTrack(choice_factors(a=0.5, b=2.0, c=0.5), num_riders=2)
+    race = course(track)
+    race.race("a", "b", "c")
+    assert race.settled == [("a", "faster"), ("b", "not_faster"), ("c", "faster")]
+    assert listener.entered == ["as it is", "a", "b", "c"], "the base rode on through all of it"
+    assert track.most_at_once == 2
+
+
+def test_riders_take_turns_in_an_order_drawn_anew(course: Any) -> None:
+    round_orders: dict[int, list[int]] = {}
+
+    class Watched(SimulatedTrack):
+        def lap(self, rider: int, round: int, num_steps: int, lead_in: int) -> Any:
+            round_orders.setdefault(round, []).append(rider)
+            assert lead_in >= 1
+            return super().lap(rider, round, num_steps, lead_in)
+
+    course(Watched()).race("a", "b", "c")
+    full = [tuple(order) for round, order in round_orders.items() if round > 0]
+    assert all(sorted(order) == sorted(set(order)) for order in full), "each rides once in a round"
+    assert len(set(full)) > 3
+
+
+def test_a_rider_that_dies_costs_only_itself(course: Any) -> None:
+    def fault(entrant: Entrant, num_steps: int) -> str:
+        return "out of memory" if entrant.recipe.setting_of("a") and num_steps > 20 else ""
+
+    race = course(SimulatedTrack(choice_factors(a=0.5, b=0.5), fault=fault))
+    race.race("a", "b")
+    assert race.settled == [("a", "failed"), ("b", "faster")]
+
+
+def test_who_is_too_slow_to_be_let_in_is_timed_all_the_same(course: Any) -> None:
+    race = course(SimulatedTrack(choice_factors(a=9.0)))
+    contests = [race.contest("a")]
+    race.heat.race(contests, lambda: 300.0, race._settle)
+    assert race.settled == [("a", "slower")]
+    assert contests[0].failure == "9 times the base's step"
+
+
+def test_a_base_that_dies_once_is_started_again_and_twice_ends_the_race(course: Any) -> None:
+    def once(entrant: Entrant, num_steps: int) -> str:
+        return "killed" if entrant.ident == 0 and num_steps > 30 else ""
+
+    race = course(SimulatedTrack(choice_factors(a=0.5), fault=once))
+    race.race("a")
+    assert race.settled == [("a", "faster")]
+
+    def always(entrant: Entrant, num_steps: int) -> str:
+        return "killed" if entrant.role == "base" and num_steps > 8 else ""
+
+    with pytest.raises(RaceError, match="as it is did not stay in the race: killed"):
+        course(SimulatedTrack(fault=always)).race("a")
+
+
+def test_a_base_that_cannot_start_ends_the_race(course: Any) -> None:
+    with pytest.raises(RaceError, match="as it is could not be started: no such file"):
+        course(SimulatedTrack(fault=lambda entrant, num_steps: "no such file")).race("a")
+
+
+def test_nobody_is_launched_who_could_not_be_decided_in_time(course: Any, listener: Any) -> None:
+    race = course(SimulatedTrack(startup_s=lambda recipe: 100.0))
+    race.race("a", deadline_s=150.0)
+    assert race.settled == [("a", "undecided")] and listener.entered == ["as it is"]
+
+
+def test_everyone_has_a_turn_before_anyone_has_a_second(course: Any, listener: Any) -> None:
+    """b cannot be decided in the time there is, and looks better than nothing; c and d still race."""
+    race = course(SimulatedTrack(choice_factors(b=0.8, c=0.5, d=0.5), num_riders=2, startup_s=lambda recipe: 1.0))
+    contests = [race.contest("b", floor=1.0), race.contest("c"), race.contest("d")]
+    race.heat.race(contests, lambda: 60.0, race._settle)
+    assert race.settled == [("c", "faster"), ("d", "faster"), ("b", "undecided")]
+    assert listener.entered == ["as it is", "b", "c", "d", "b"], "and the time that was left went to b"
+
+
+def test_by_relaunching_blocks_are_longer(course: Any) -> None:
+    race = course(SimulatedTrack(choice_factors(a=0.5), num_riders=1))
+    race.race("a")
+    assert race.settled == [("a", "faster")]
+    assert {lap.num_steps for lap in race.base.laps if lap.round > 0} == {32}
+
+
+def test_short_scripts_are_raced_through_restarts(course: Any) -> None:
+    track = SimulatedTrack(choice_factors(a=0.5), num_steps=40, startup_s=lambda recipe: 1.0)
+    race = course(track)
+    race.race("a")
+    assert race.settled == [("a", "faster")]
+    assert sum(entrant.role == "base" for entrant in track.entrants) > 1

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from typing import Any
+
+from slipstream.records import Choice, Entrant, Recipe, Witness
+from slipstream.testing.track import SimulatedTrack, choice_factors
+from slipstream.testing.witnesses import made_witness, made_witness_of
+from slipstream.tune.jury import Claim
+
+
+def test_what_redraws_is_judged_by_its_curve_whatever_else_is_on() -> None:
+    assert Claim("approximate").judged_as() == "approximate"
+    assert Claim("approximate", is_redrawn=True).judged_as() == "redrawn"
+    assert Claim("approximate", is_redrawn=True).judged_as(is_timed=False) == "redrawn"
+    assert Claim("different", is_redrawn=True).judged_as() == "different"
+
+
+def test_only_the_timed_rider_of_what_needs_proof_may_redraw() -> None:
+    claim = Claim("reordered", needs_proof=True)
+    assert claim.judged_as() == "redrawn" and claim.judged_as(is_timed=False) == "reordered"
+
+
+def test_lower_precision_beside_other_draws_is_kept_and_named_by_the_looser_class(
+    run: Any, technique: Any, verdict_of: Any
+) -> None:
+    """Half precision alone keeps the gradients; beside workers, which draw other augmentations, nobody can."""
+
+    def seen(entrant: Entrant, num_steps: int) -> Witness:
+        if entrant.recipe.setting_of("workers"):
+            return made_witness(num_steps, seed=3)
+        if entrant.recipe.setting_of("half"):
+            return made_witness(num_steps, rounding=1e-4)
+        return made_witness_of(entrant, num_steps)
+
+    known = {"workers": technique("redrawn"), "half": technique("approximate")}
+    tuning = run(SimulatedTrack(choice_factors(workers=0.6, half=0.7), witness=seen), known)
+    assert tuning.recipe == Recipe((Choice("workers"), Choice("half")))
+    assert verdict_of(tuning, "recipe", kind="total").numerics.claimed == "approximate"

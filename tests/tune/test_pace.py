@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import pytest
+
+from slipstream.records import Lap
+from slipstream.tune.budget import TOTAL_SHARE, share_kept_back
+from slipstream.tune.pace import block_steps, lead_in_steps, typical_step_s
+
+
+@pytest.mark.parametrize("step_ms", [0.5, 1, 5, 20, 50, 90])
+def test_a_block_is_a_third_of_a_second_or_so(step_ms: float) -> None:
+    assert 0.25 <= block_steps(step_ms / 1e3) * step_ms / 1e3 <= 0.5
+
+
+@pytest.mark.parametrize(("step_s", "num_steps"), [(0.2, 4), (1.9, 4), (2.1, 1), (30.0, 1)])
+def test_long_steps_make_blocks_of_four_and_very_long_ones_of_one(step_s: float, num_steps: int) -> None:
+    assert block_steps(step_s) == num_steps
+
+
+def test_every_block_has_a_lead_in() -> None:
+    assert [lead_in_steps(num_steps) for num_steps in (1, 4, 16, 400)] == [1, 1, 1, 25]
+
+
+def test_the_typical_step_leaves_out_what_does_not_count() -> None:
+    laps = [Lap(0, 0, 0, 10, 1.0, 0), Lap(0, 1, 0, 10, 9.0, 0, is_disturbed=True), Lap(0, 2, 0, 0, 0.0, 0)]
+    assert typical_step_s(laps) == 0.1
+    assert typical_step_s(laps[1:]) is None
+
+
+def test_time_is_kept_back_only_for_what_there_is_to_do() -> None:
+    assert share_kept_back(0, 0) == 0.0
+    assert share_kept_back(1, 0) == TOTAL_SHARE
+    assert TOTAL_SHARE < share_kept_back(2, 0) < share_kept_back(2, 1) < 0.6

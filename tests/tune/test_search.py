@@ -1,0 +1,346 @@
+"""Whole tunings on a simulated track."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+import pytest
+
+from slipstream.diagnose import diagnose
+from slipstream.records import Choice, Entrant, Length, Recipe, Session, Witness
+from slipstream.techniques.card import YES, no
+from slipstream.testing.noise import Noise, Weather
+from slipstream.testing.sessions import made_session
+from slipstream.testing.track import SimulatedTrack, choice_factors
+from slipstream.testing.witnesses import made_witness, made_witness_of
+from slipstream.tune.seat import RaceError
+
+
+def _recipe(**choices: Any) -> Recipe:
+    return Recipe(tuple(Choice(name, setting) for name, setting in choices.items()))
+
+
+def test_winners_are_kept_together_and_the_rest_is_not(run: Any, technique: Any, verdict_of: Any) -> None:
+    track = SimulatedTrack(choice_factors(a=0.8, b=0.9, slow=1.5))
+    tuning = run(track, {"slow": technique(), "useless": technique(), "b": technique(), "a": technique()})
+    assert tuning.recipe == _recipe(a=True, b=True) and tuning.is_complete
+    assert {name: verdict_of(tuning, name).decision for name in ("a", "b", "slow", "useless")} == {
+        "a": "kept",
+        "b": "kept",
+        "slow": "rejected",
+        "useless": "rejected",
+    }
+    assert tuning.total is not None and tuning.total.low <= 1 / 0.72 <= tuning.total.high
+    beside = verdict_of(tuning, "b", kind="cumulative")
+    assert beside.recipe == tuning.recipe and beside.speed.ratio == pytest.approx(1 / 0.72, rel=1e-3)
+    assert "adds 1.11x" in beside.reason and "beside a" in beside.reason
+    assert verdict_of(tuning, "a", kind="left_out").speed.ratio == pytest.approx(1.25, rel=1e-3)
+    assert verdict_of(tuning, "recipe", kind="total").decision == "kept"
+    assert verdict_of(tuning, "nothing", kind="noise").speed == tuning.noise
+    assert tuning.seconds_spent < 300
+
+
+def test_every_row_has_its_numbers(run: Any, technique: Any, verdict_of: Any) -> None:
+    tuning = run(SimulatedTrack(choice_factors(a=0.8)), {"a": technique()})
+    row = verdict_of(tuning, "a")
+    assert row.step_ms == pytest.approx(40.0) and row.samples_per_s == pytest.approx(800.0)
+    assert row.batch_size == 32 and row.peak_bytes == 2**30
+    assert row.numerics.is_sound and row.recipe == _recipe(a=True)
+    assert tuning.base_step_ms == pytest.approx(50.0) and tuning.base_samples_per_s == pytest.approx(640.0)
+    assert tuning.base_batch_size == 32 and tuning.base_peak_bytes == 2**30
+    assert tuning.ceiling_ms is not None
+    assert {record.entrant.role for record in tuning.riders} >= {"base", "twin", "candidate"}
+    assert all(not record.witness.snapshots for record in tuning.riders), "sketches are not kept"
+
+
+def test_every_verdict_is_told_as_soon_as_it_is_known(run: Any, technique: Any, listener: Any) -> None:
+    tuning = run(SimulatedTrack(choice_factors(a=0.8)), {"a": technique(), "b": technique(answer=no("not here"))})
+    told = [(one.kind, one.technique) for one in listener.verdicts]
+    assert told[0] == ("single", "b")
+    assert told == [(one.kind, one.technique) for one in tuning.verdicts if one.kind != "noise"]
+
+
+def test_what_adds_nothing_beside_a_better_one_is_dropped(run: Any, technique: Any, verdict_of: Any) -> None:
+    def either(recipe: Recipe) -> float:
+        return min((0.7 if choice.technique == "a" else 0.8 for choice in recipe.choices), default=1.0)
+
+    tuning = run(SimulatedTrack(lambda recipe: either(recipe.without("nothing"))), {"b": technique(), "a": technique()})
+    assert tuning.recipe == _recipe(a=True)
+    dropped = verdict_of(tuning, "b")
+    assert dropped.decision == "rejected"
+    assert dropped.reason.startswith("1.25x") and "adds nothing beside a" in dropped.reason
+
+
+def test_what_the_others_make_superfluous_is_left_out(run: Any, technique: Any, verdict_of: Any) -> None:
+    """a is best alone; b and c together do all that a does, and more."""
+
+    def factor(recipe: Recipe) -> float:
+        on = {choice.technique for choice in recipe.choices}
+        if {"b", "c"} <= on:
+            return 0.5
+        return 0.7 if "a" in on and not {"b", "c"} & on else {"b": 0.65, "c": 0.66}.get("".join(on & {"b", "c"}), 1.0)
+
+    def best_alone(recipe: Recipe) -> float:
+        return 0.6 if recipe == _recipe(a=True) else factor(recipe.without("nothing"))
+
+    def stacked(recipe: Recipe) -> float:
+        return 0.55 if recipe == _recipe(a=True, b=True) else best_alone(recipe)
+
+    tuning = run(SimulatedTrack(stacked), {name: technique() for name in "abc"})
+    assert tuning.recipe == _recipe(b=True, c=True)
+    assert verdict_of(tuning, "a").decision == "rejected"
+    assert "costs nothing" in verdict_of(tuning, "a", kind="left_out").reason
+
+
+def test_conflicting_winners_are_not_combined_and_both_are_named(
+    run: Any, technique: Any, verdict_of: Any, listener: Any
+) -> None:
+    known = {"a": technique(claims=("the call",)), "b": technique(claims=("the call",))}
+    tuning = run(SimulatedTrack(choice_factors(a=0.8, b=0.7)), known)
+    assert tuning.recipe == _recipe(b=True)
+    assert "a and b both claim the call" in verdict_of(tuning, "a").reason
+    assert not any("+" in rider for rider in listener.entered)
+
+
+def test_settings_are_climbed_and_not_gridded(run: Any, technique: Any, verdict_of: Any, listener: Any) -> None:
+    factors = {1: 0.9, 2: 0.7, 4: 0.6, 8: 0.65, 16: 0.5}
+
+    def factor(recipe: Recipe) -> float:
+        setting = recipe.setting_of("w")
+        return 1.0 if setting is None else factors[int(setting)]
+
+    tuning = run(SimulatedTrack(factor), {"w": technique(settings=(2, 1, 4, 8, 16))})
+    assert tuning.recipe == _recipe(w=4)
+    assert verdict_of(tuning, "w", 8).reason == "slower than w=4"
+    best = verdict_of(tuning, "w", 2)
+    assert best.decision == "rejected" and best.reason.startswith("w=4 is faster still, 1.67x")
+    assert "w=16" not in listener.entered and "w=1" not in listener.entered
+
+
+def test_a_setting_that_is_too_much_leads_to_the_next_smaller(run: Any, technique: Any) -> None:
+    factors = {1: 0.6, 2: 0.8, 4: 0.9}
+    track = SimulatedTrack(lambda recipe: factors.get(int(recipe.setting_of("w") or 0), 1.0))
+    assert run(track, {"w": technique(settings=(2, 1, 4))}).recipe == _recipe(w=1)
+
+
+def test_named_settings_are_climbed_down_the_list(run: Any, technique: Any, listener: Any) -> None:
+    factors = {"default": 0.8, "more": 0.7, "most": 0.75, "other": 0.1}
+    track = SimulatedTrack(lambda recipe: factors.get(str(recipe.setting_of("c")), 1.0))
+    assert run(track, {"c": technique(settings=tuple(factors))}).recipe == _recipe(c="more")
+    assert "c=other" not in listener.entered
+
+
+def test_what_is_unsound_is_rejected_however_fast(run: Any, technique: Any, verdict_of: Any) -> None:
+    def seen(entrant: Entrant, num_steps: int) -> Witness:
+        wrong = entrant.recipe.setting_of("a") is not None
+        return made_witness(num_steps, loss_shift=0.5) if wrong else made_witness_of(entrant, num_steps)
+
+    tuning = run(SimulatedTrack(choice_factors(a=0.5), witness=seen), {"a": technique()})
+    assert tuning.recipe == Recipe()
+    assert verdict_of(tuning, "a").decision == "rejected"
+    assert verdict_of(tuning, "a").reason.startswith("faster, but not sound")
+
+
+def test_losses_that_were_not_seen_are_unsure_and_never_kept(run: Any, technique: Any, verdict_of: Any) -> None:
+    track = SimulatedTrack(choice_factors(a=0.5), witness=lambda entrant, num_steps: Witness())
+    tuning = run(track, {"a": technique()})
+    assert tuning.recipe == Recipe() and verdict_of(tuning, "a").decision == "unsure"
+    assert "could not be seen" in verdict_of(tuning, "a").reason
+
+
+def _rounded(entrant: Entrant, num_steps: int) -> Witness:
+    if entrant.role == "candidate" and entrant.recipe.setting_of("a") is not None:
+        return made_witness(num_steps, rounding=1e-7)
+    return made_witness_of(entrant, num_steps)
+
+
+def test_twins_draw_bands_only_for_what_is_not_bit_equal(run: Any, technique: Any, listener: Any) -> None:
+    run(SimulatedTrack(choice_factors(a=0.5)), {"a": technique("reordered")})
+    assert "rounding twin" not in listener.entered
+    tuning = run(SimulatedTrack(choice_factors(a=0.5), witness=_rounded), {"a": technique("reordered")})
+    assert listener.entered.count("rounding twin") == listener.entered.count("seed twin") == 1
+    assert tuning.recipe == _recipe(a=True)
+
+
+def test_lower_precision_is_held_against_a_coarse_twin_too(run: Any, technique: Any, listener: Any) -> None:
+    run(SimulatedTrack(choice_factors(a=0.5), witness=_rounded), {"a": technique("approximate")})
+    assert "coarse twin" in listener.entered
+
+
+@pytest.mark.parametrize("is_sound", [True, False])
+def test_what_needs_proof_is_judged_by_a_rider_of_its_own(run: Any, technique: Any, is_sound: bool) -> None:
+    """The timed rider draws other numbers, as another seed would; the proof must not."""
+
+    def seen(entrant: Entrant, num_steps: int) -> Witness:
+        if entrant.role == "candidate":
+            return made_witness(num_steps, seed=2)
+        if entrant.role == "proof":
+            return made_witness(num_steps, rounding=1e-7, gradient_scale=1.0 if is_sound else 0.5)
+        return made_witness_of(entrant, num_steps)
+
+    track = SimulatedTrack(choice_factors(c=0.5), witness=seen)
+    tuning = run(track, {"c": technique("reordered", needs_proof=True)})
+    assert sum(entrant.role == "proof" for entrant in track.entrants) == 1
+    assert bool(tuning.recipe.choices) == is_sound
+
+
+def test_opt_in_is_timed_and_not_kept_unasked(run: Any, technique: Any, verdict_of: Any) -> None:
+    known = {"off": technique(is_opt_in=True)}
+    tuning = run(SimulatedTrack(choice_factors(off=0.7)), known)
+    verdict = verdict_of(tuning, "off")
+    assert tuning.recipe == Recipe() and verdict.decision == "rejected"
+    assert "1.43x" in verdict.reason and "--only off" in verdict.reason
+    assert run(SimulatedTrack(choice_factors(off=0.7)), known, only=("off",)).recipe == _recipe(off=True)
+
+
+def test_plainly_slower_costs_one_start_and_says_how_much(run: Any, technique: Any, verdict_of: Any) -> None:
+    track = SimulatedTrack(choice_factors(bf16=12.0))
+    verdict = verdict_of(run(track, {"bf16": technique("approximate")}), "bf16")
+    assert verdict.decision == "rejected" and verdict.reason == "plainly slower: 12 times the base's step"
+    assert track.now_s() < 60
+
+
+def test_a_rider_that_fails_is_a_record(run: Any, technique: Any, verdict_of: Any) -> None:
+    def fault(entrant: Entrant, num_steps: int) -> str:
+        return "RuntimeError: no kernel" if entrant.recipe.setting_of("a") else ""
+
+    tuning = run(SimulatedTrack(choice_factors(b=0.5), fault=fault), {"a": technique(), "b": technique()})
+    assert verdict_of(tuning, "a").decision == "failed"
+    assert verdict_of(tuning, "a").reason == "RuntimeError: no kernel"
+    assert tuning.recipe == _recipe(b=True)
+
+
+def test_compilation_that_never_pays_is_not_kept(run: Any, technique: Any, verdict_of: Any) -> None:
+    known = {"c": technique()}
+
+    def track() -> SimulatedTrack:
+        return SimulatedTrack(choice_factors(c=0.8), startup_s=lambda recipe: 24.0 if recipe.setting_of("c") else 4.0)
+
+    short = diagnose(made_session(length=Length(num_steps=1500)))
+    verdict = verdict_of(run(track(), known, short), "c")
+    assert verdict.decision == "rejected" and verdict.reason == "pays only after 2,000 steps; this training has 1,500"
+    verdict = verdict_of(run(track(), known, diagnose(made_session(length=Length(num_steps=10_000)))), "c")
+    assert verdict.decision == "kept" and verdict.payback_steps == 2000 and verdict.one_off_s == 20.0
+
+
+def test_the_whole_training_before_and_after(run: Any, technique: Any) -> None:
+    seen = diagnose(made_session(length=Length(num_steps=10_000)))
+    assert seen.summary is not None and seen.summary.seconds_left is not None
+    tuning = run(SimulatedTrack(choice_factors(a=0.5), step_s=0.032), {"a": technique()}, seen)
+    assert tuning.seconds_before == seen.summary.seconds_left
+    assert tuning.seconds_after == pytest.approx(tuning.seconds_before / 2, rel=0.01)
+
+
+def test_a_latecomer_is_raced_beside_what_it_needs(run: Any, technique: Any, verdict_of: Any) -> None:
+    late = technique(answer=no("there are no workers"))
+    late.applies_with = lambda observation, recipe: YES if recipe.setting_of("w") else no("still none")
+    tuning = run(SimulatedTrack(choice_factors(w=0.5, late=0.8)), {"w": technique(), "late": late})
+    assert tuning.recipe == _recipe(w=True, late=True)
+    assert verdict_of(tuning, "late", kind="cumulative").decision == "kept"
+
+
+def test_a_short_budget_keeps_time_for_the_whole_recipe(run: Any, technique: Any) -> None:
+    track = SimulatedTrack(choice_factors(a=0.6, b=0.8, c=0.9), num_riders=3)
+    known = {"a": technique(), **{f"u{number}": technique() for number in range(8)}, "b": technique(), "c": technique()}
+    tuning = run(track, known, budget_s=90.0)
+    assert tuning.recipe.setting_of("a") is True and tuning.total is not None
+    assert tuning.seconds_spent < 90 * 1.1
+    untried = [one for one in tuning.verdicts if one.decision == "unsure" and one.speed is None]
+    assert untried and all("--budget" in one.reason for one in untried)
+
+
+def test_the_whole_recipe_is_raced_even_if_the_time_is_over(run: Any, technique: Any) -> None:
+    """Starting takes so long that nothing is left for it: it gets the rounds that say anything at all."""
+    slow_start = SimulatedTrack(choice_factors(a=0.5), startup_s=lambda recipe: 15.0)
+    tuning = run(slow_start, {"a": technique()}, budget_s=60.0)
+    assert tuning.recipe == _recipe(a=True)
+    assert tuning.total is not None and tuning.total.low > 1.9
+    assert 60 < tuning.seconds_spent < 60 * 1.5
+
+
+def test_no_candidate_no_race(run: Any, technique: Any) -> None:
+    track = SimulatedTrack()
+    tuning = run(track, {"a": technique(answer=no("not here"))})
+    assert track.entrants == [] and tuning.is_complete and tuning.total is None
+    assert tuning.base_step_ms > 0 and tuning.noise_note == ""
+
+
+def test_a_noisy_machine_is_said_and_small_gains_are_not_believed(run: Any, technique: Any) -> None:
+    def factor(recipe: Recipe) -> float:
+        return {"nothing": 0.92, "a": 0.95, "b": 0.5}.get(recipe.choices[0].technique if recipe.choices else "", 1.0)
+
+    tuning = run(SimulatedTrack(factor), {"a": technique(), "b": technique()})
+    assert "nothing at all seems to win 9%" in tuning.noise_note
+    assert tuning.recipe == _recipe(b=True)
+
+
+def test_a_lucky_process_does_not_make_a_recipe(run: Any, technique: Any, verdict_of: Any) -> None:
+    """The whole recipe is raced by a fresh rider: what the first one won by its luck alone is gone."""
+    num_entered = 0
+
+    def factor(recipe: Recipe) -> float:
+        nonlocal num_entered
+        num_entered += recipe == _recipe(a=True)
+        return 0.9 if recipe == _recipe(a=True) and num_entered < 3 else 1.0
+
+    tuning = run(SimulatedTrack(factor), {"a": technique()})
+    assert tuning.recipe == Recipe() and tuning.total is None
+    assert verdict_of(tuning, "a").decision in ("rejected", "unsure")
+    assert "won its own race" in verdict_of(tuning, "a").reason
+
+
+def test_one_rider_at_a_time_is_said(run: Any, technique: Any) -> None:
+    tuning = run(SimulatedTrack(choice_factors(a=0.5), num_riders=1), {"a": technique()}, budget_s=1000.0)
+    assert tuning.recipe == _recipe(a=True)
+    assert any("relaunching" in note for note in tuning.notes)
+
+
+def test_a_base_that_cannot_ride_is_an_error_with_a_reason(run: Any, technique: Any) -> None:
+    with pytest.raises(RaceError, match="no such file"):
+        run(SimulatedTrack(fault=lambda entrant, num_steps: "no such file"), {"a": technique()})
+
+
+def test_a_base_that_dies_for_good_leaves_what_is_known(run: Any, technique: Any, verdict_of: Any) -> None:
+    is_dead = False
+
+    def fault(entrant: Entrant, num_steps: int) -> str:
+        nonlocal is_dead
+        is_dead = is_dead or num_steps > 250
+        return "killed" if is_dead and entrant.role == "base" else ""
+
+    known = {"slow": technique(), **{f"u{number}": technique() for number in range(6)}}
+    tuning = run(SimulatedTrack(choice_factors(slow=2.0), num_riders=2, fault=fault), known)
+    assert not tuning.is_complete and not tuning.was_interrupted
+    assert any("ended early" in note and "killed" in note for note in tuning.notes)
+    assert verdict_of(tuning, "slow").decision == "rejected"
+
+
+def test_interrupted_it_returns_what_is_known_and_leaves_nobody_on_the_track(
+    run: Any, technique: Any, verdict_of: Any
+) -> None:
+    class Interrupted(SimulatedTrack):
+        def lap(self, rider: int, round: int, num_steps: int, lead_in: int) -> Any:
+            if self.num_laps == 60:
+                raise KeyboardInterrupt
+            return super().lap(rider, round, num_steps, lead_in)
+
+    track = Interrupted(choice_factors(a=2.0), num_riders=2)
+    tuning = run(track, {"a": technique(), **{f"u{number}": technique() for number in range(6)}})
+    assert not tuning.is_complete and tuning.was_interrupted
+    assert verdict_of(tuning, "a").decision == "rejected"
+    assert not track._present
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_in_bad_weather_the_gain_is_found_and_nothing_else(run: Any, technique: Any, seed: int) -> None:
+    track = SimulatedTrack(choice_factors(g=1 / 1.1), noise=Noise(random.Random(seed), weather=Weather()), seed=seed)
+    known = {**{f"u{number}": technique() for number in range(5)}, "g": technique()}
+    assert run(track, known, seed=seed).recipe == _recipe(g=True)
+
+
+def test_a_session_without_a_summary_can_be_tuned(run: Any, technique: Any, session: Session) -> None:
+    bare = msgspec.structs.replace(session, summary=None)
+    tuning = run(SimulatedTrack(choice_factors(a=0.5)), {"a": technique()}, bare)
+    assert tuning.recipe == _recipe(a=True) and tuning.ceiling_ms is None

@@ -1,0 +1,46 @@
+"""A few hundred of the tunings that benchmarks/never_fooled.py runs by the thousand; seeds are fixed."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from slipstream.testing.noise import Recording, Weather
+from slipstream.testing.tunings import Outcome, simulate
+
+NOISE = Path(__file__).parents[2] / "benchmarks" / "results" / "noise.json"
+NUM_USELESS, NUM_USEFUL = 80, 20
+
+
+@cache
+def _useless() -> list[Outcome]:
+    """Half in the noise of the machine that it was recorded on, half in made weather."""
+    recording = Recording.read(NOISE)
+    made = [simulate(seed) for seed in range(NUM_USELESS // 2)]
+    return made + [
+        simulate(seed, recording=recording, weather=Weather(spread=0.01)) for seed in range(NUM_USELESS // 2)
+    ]
+
+
+@cache
+def _useful() -> list[Outcome]:
+    return [simulate(seed, gain=1.05) for seed in range(NUM_USEFUL)]
+
+
+def test_useless_candidates_are_not_kept() -> None:
+    # 5% would be four; fewer are kept by far, because the promise holds at every look and for all candidates together.
+    assert sum(bool(one.kept) for one in _useless()) <= 1
+
+
+def test_a_true_gain_of_five_percent_is_found() -> None:
+    assert sum(len(one.kept) == 1 for one in _useful()) >= 0.9 * NUM_USEFUL
+
+
+def test_intervals_hold_the_truth() -> None:
+    held = [speed.low <= truth <= speed.high for one in (*_useless(), *_useful()) for truth, speed in one.intervals]
+    assert len(held) > 1000
+    assert sum(held) >= 0.97 * len(held)
+
+
+def test_the_budget_is_kept() -> None:
+    assert max(one.seconds for one in (*_useless(), *_useful())) < 330.0

@@ -1,0 +1,103 @@
+"""Planted faults in real trainings are rejected, sound techniques are not."""
+
+from __future__ import annotations
+
+import shutil
+from functools import cache
+
+import pytest
+import torch
+from planted import BASE, Change, train
+
+from slipstream.records import Numerics, NumericsClass, Witness
+from slipstream.verify.numerics import judge
+
+TINY = Change(loss_scale=1e-6)  # fp32 does not care; the gradients are below fp16's smallest number
+EVERYWHERE = [("convnet", "sgd"), ("convnet", "adam"), ("transformer", "sgd"), ("transformer", "adam")]
+CLAIMS: tuple[NumericsClass, ...] = ("identical", "reordered", "approximate")
+
+
+@cache
+def _base(model: str, optimizer: str, script: Change) -> tuple[Witness, ...]:
+    """Base, twin, rounding, seed, coarse."""
+    known = train(model, optimizer, script, "base"), train(model, optimizer, script, "twin", num_steps=6)
+    bands = train(model, optimizer, script, "rounding"), train(model, optimizer, script, "seed")
+    return *known, *bands, train(model, optimizer, script, "coarse", num_steps=5)
+
+
+def _judge(claimed: NumericsClass, model: str, optimizer: str, change: Change, script: Change = BASE) -> Numerics:
+    base, twin, rounding, seed, coarse = _base(model, optimizer, script)
+    return judge(claimed, base, train(model, optimizer, change), twin, rounding, seed, coarse)
+
+
+@pytest.mark.parametrize(("model", "optimizer"), EVERYWHERE)
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(Change(gradient_scale=0.9), id="gradients_scaled"),
+        pytest.param(Change(skipped_batch=0), id="first_batch_skipped"),
+        pytest.param(Change(skipped_batch=6), id="later_batch_skipped"),
+        pytest.param(Change(label_shift=1), id="labels_shifted"),
+        pytest.param(Change(has_dropout=False), id="dropout_off"),
+    ],
+)
+def test_faults_are_rejected_whatever_is_claimed(model: str, optimizer: str, change: Change) -> None:
+    base, twin, rounding, seed, coarse = _base(model, optimizer, BASE)
+    faulty = train(model, optimizer, change)
+    for claimed in CLAIMS:
+        verdict = judge(claimed, base, faulty, twin, rounding, seed, coarse)
+        assert verdict.is_sound is False, (claimed, verdict)
+
+
+@pytest.mark.parametrize("claimed", CLAIMS)
+def test_batch_norm_updated_twice_is_rejected(claimed: NumericsClass) -> None:
+    verdict = _judge(claimed, "convnet", "sgd", Change(is_norm_updated_twice=True))
+    assert verdict.is_sound is False
+    assert "buffer" in verdict.reason
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_tiny_gradients_that_fp16_loses_are_rejected(optimizer: str) -> None:
+    lost = Change(loss_scale=TINY.loss_scale, precision=torch.float16)
+    assert _judge("approximate", "convnet", optimizer, lost, TINY).is_sound is False
+
+
+@pytest.mark.parametrize(("model", "optimizer"), EVERYWHERE)
+def test_lower_precision_is_accepted_as_approximate_alone(model: str, optimizer: str) -> None:
+    for precision in (torch.bfloat16, torch.float16):
+        verdict = _judge("approximate", model, optimizer, Change(precision=precision))
+        assert verdict.is_sound, verdict
+    assert _judge("reordered", model, optimizer, Change(precision=torch.bfloat16)).is_sound is False
+
+
+@pytest.mark.parametrize(
+    ("model", "optimizer", "change"),
+    [
+        pytest.param("convnet", "sgd", Change(is_channels_last=True), id="channels_last_before_batch_norm_sgd"),
+        pytest.param("convnet", "adam", Change(is_channels_last=True), id="channels_last_before_batch_norm_adam"),
+        pytest.param("convnet", "sgd", Change(num_threads=2), id="threads"),
+        pytest.param("transformer", "sgd", Change(is_fused=True), id="fused_sgd"),
+        pytest.param("transformer", "adam", Change(is_fused=True), id="fused_adam"),
+    ],
+)
+def test_other_rounding_is_accepted(model: str, optimizer: str, change: Change) -> None:
+    verdict = _judge("reordered", model, optimizer, change)
+    assert verdict.is_sound, verdict
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
+def test_compile_with_eagers_dropout_is_accepted() -> None:
+    import torch._inductor.config
+
+    torch.compiler.reset()
+    with torch._inductor.config.patch(fallback_random=True):
+        verdict = _judge("reordered", "perceptron", "adam", Change(is_compiled=True))
+    torch.compiler.reset()
+    assert verdict.is_sound, verdict
+    assert "bit-equal" not in verdict.reason, "nothing was compiled"
+
+
+def test_the_same_again_is_bit_equal() -> None:
+    verdict = _judge("identical", "convnet", "sgd", BASE)
+    assert verdict.is_sound
+    assert verdict.reason == "bit-equal in 16 steps"
