@@ -67,6 +67,7 @@ def test_journals_know_the_script_and_its_arguments(tmp_path: Path) -> None:
     assert len(paths) == 4
     assert all(path.parent == tmp_path / ".slipstream/journals" for path in paths)
     assert journal_of(["train.py"], tmp_path) in paths
+    assert journal_of(["-m", "train", "-v"], tmp_path).name.startswith("train-")
 
 
 def test_a_tuned_function_shows_itself() -> None:

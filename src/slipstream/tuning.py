@@ -104,7 +104,9 @@ def journal_of(script: Sequence[str], root: Path | None = None) -> Path:
     """Where an interrupted tuning of this script, with these arguments, is remembered."""
     import hashlib
 
-    name = "".join(char if char.isalnum() else "-" for char in Path(script[-1 if script[0] == "-m" else 0]).stem)
+    from slipstream.runner.target import display_name
+
+    name = "".join(char if char.isalnum() else "-" for char in Path(display_name(script)).stem)
     digest = hashlib.sha256("\0".join(script).encode()).hexdigest()[:12]
     return (root or Path.cwd()) / ".slipstream" / "journals" / f"{name}-{digest}.jsonl"
 
@@ -174,17 +176,17 @@ def tune_function(
     if allow not in NUMERICS:
         raise ValueError(f"allow={allow!r}: it is one of {', '.join(NUMERICS)}")
     check_names([*only, *without])
-    budget_s = seconds_of(budget) if isinstance(budget, str) else float(budget)
+    budget_s = seconds_of(str(budget))
     script = write_script(function, Path.cwd() / ".slipstream" / "functions")
     typed = [os.path.relpath(script)]
     order = TuneOrder(budget_s, tuple(only), tuple(without), allow, str(journal_of(typed)))
     session = _tune_told(typed, order, seconds, quiet)
     save_session(session)
-    path: Path | None = None
-    if session.tuning is not None and session.tuning.recipe.choices:
-        path = Path(recipe)
-        write_recipe(path, session.tuning, session)
-    return Tuned(session, script, path)
+    tuned = Tuned(session, script, None)
+    if tuned.recipe.choices and not tuned.tuning.was_interrupted:
+        tuned.recipe_path = Path(recipe)
+        write_recipe(tuned.recipe_path, tuned.tuning, session)
+    return tuned
 
 
 def _tune_told(script: list[str], order: TuneOrder, check_s: float, quiet: bool) -> Session:
@@ -193,6 +195,7 @@ def _tune_told(script: list[str], order: TuneOrder, check_s: float, quiet: bool)
     from slipstream.report.verdict import verdict
     from slipstream.runner.outcome import remark
     from slipstream.runner.supervise import RefusalError
+    from slipstream.tune.seat import RaceError
 
     os.environ[INSIDE] = "1"
     try:
@@ -202,7 +205,7 @@ def _tune_told(script: list[str], order: TuneOrder, check_s: float, quiet: bool)
             return tune_script(script, order, live, check_s=check_s, on_check=lambda seen: live.note(verdict(seen)))
     except NothingToTuneError as error:
         raise ValueError(remark(error.session) or verdict(error.session)) from None
-    except RefusalError as error:
+    except (RefusalError, RaceError) as error:
         raise ValueError(str(error)) from None
     finally:
         del os.environ[INSIDE]

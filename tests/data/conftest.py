@@ -56,5 +56,19 @@ def riding() -> Iterator[Callable[..., Any]]:
 
 
 @pytest.fixture
+def message_of() -> Callable[..., str]:
+    """What a call raised. `pytest.raises` would keep the traceback, and with it the iterator and its workers."""
+
+    def catch(call: Callable[[], Any], kind: type[Exception]) -> str:
+        try:
+            call()
+        except kind as fault:
+            return str(fault)
+        raise AssertionError(f"no {kind.__name__} was raised")
+
+    return catch
+
+
+@pytest.fixture
 def numbers() -> type[Numbers]:
     return Numbers

@@ -77,7 +77,9 @@ def test_batches_and_copies_are_those_of_the_bare_script(numbers: Any, num_worke
     with ahead(device, told):
         assert script() == bare
     assert told == ["changed"]
-    assert len([entry for entry in device.log if entry.startswith("receive")]) == 7  # all but the first, once each
+    received = [entry for entry in device.log if entry.startswith("receive")]
+    # Once each, but for the first of all; and for the second, where it was taken before anything was learnt
+    assert len(received) in ((7,) if num_workers == 0 else (6, 7))
 
 
 def test_next_batch_is_on_its_way_before_the_step_runs(numbers: Any) -> None:
@@ -88,7 +90,7 @@ def test_next_batch_is_on_its_way_before_the_step_runs(numbers: Any) -> None:
             batch = next(iterator)
             wait_until_built(iterator)
             to_device(batch)
-        assert device.log == ["start 4", "receive 4", "start 8", "receive 8"] or device.log[-1] == "receive 8"
+        assert device.log[-1] == "receive 8"
         next(iterator)
         assert "start 12" in device.log
 
@@ -128,7 +130,7 @@ def test_copies_that_nobody_asks_for_come_to_an_end(numbers: Any) -> None:
     assert device.log == ["start 4", "start 8", "start 12", "start 16"]  # the last was ahead when the third was missed
 
 
-def test_exception_comes_with_the_batch_it_belongs_to(numbers: Any) -> None:
+def test_exception_comes_with_the_batch_it_belongs_to(numbers: Any, message_of: Any) -> None:
     class Broken(numbers):  # type: ignore[misc]
         def __getitem__(self, index: int) -> torch.Tensor:
             if index == 8:
@@ -140,11 +142,10 @@ def test_exception_comes_with_the_batch_it_belongs_to(numbers: Any) -> None:
         assert next(iterator)[0].item() == 0
         wait_until_built(iterator)
         assert next(iterator)[0].item() == 4
-        with pytest.raises(KeyError, match="eight"):
-            next(iterator)
+        assert "eight" in message_of(lambda: next(iterator), KeyError)
         assert next(iterator)[0].item() == 12
-        with pytest.raises(StopIteration):
-            next(iterator)
+        assert message_of(lambda: next(iterator), StopIteration) == ""
+        iterator._shutdown_workers()  # the traceback is a cycle of torch's own: they would end late
 
 
 def test_device_out_of_memory_ends_it_and_not_the_script(numbers: Any) -> None:

@@ -62,7 +62,8 @@ def test_time_left_stays_when_the_names_are_long() -> None:
 def test_every_verdict_is_a_line() -> None:
     line = verdict_line(made_verdict("workers", "kept", 1.51, 2, reason="faster beyond doubt"))
     assert line == " kept      workers=2            1.51x 1.46–1.56 reordered    faster beyond doubt"
-    assert "\n" not in verdict_line(made_verdict("compile", "failed", reason="two\nlines"))
+    hostile = verdict_line(made_verdict("compile", "failed", reason="two\nlines, \x1b[31mred"))
+    assert hostile.isprintable() and hostile.endswith("two lines, ?[31mred")
     assert verdict_line(made_verdict("workers", "kept", 1.51, 2), unicode=False).isascii()
 
 

@@ -113,6 +113,12 @@ def test_nothing_kept_is_said(sessions: Sessions, paint: Paint) -> None:
     assert "→" not in text.splitlines()[1]
 
 
+def test_nothing_tried_is_not_called_tried(sessions: Sessions, paint: Paint) -> None:
+    late = made_verdict("workers", "unsure", setting=2, reason="not tried: the time was used up")
+    text = paint(render_session, tuned(sessions["slow"], verdicts=[late], recipe=Recipe(), total=None))
+    assert "0 tried" in text and "Nothing could be tried" in text and "workers=2: not tried" in text
+
+
 @pytest.mark.parametrize(
     ("length", "words"),
     [

@@ -40,7 +40,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def run(script: Path) -> str:
-    return subprocess.run([sys.executable, "-S", script], capture_output=True, text=True, check=True, cwd="/").stdout
+    return subprocess.run([sys.executable, script], capture_output=True, text=True, check=True, cwd="/").stdout
 
 
 def test_a_function_of_a_module_is_imported(module: Any, tmp_path: Path) -> None:

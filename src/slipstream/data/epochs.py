@@ -5,7 +5,6 @@ the sampler at `iter()` and twice, and workers that stay draw no seed for a new 
 from __future__ import annotations
 
 import contextlib
-import sys
 import weakref
 from collections.abc import Callable, Iterator
 from multiprocessing import current_process
@@ -17,6 +16,7 @@ from torch.utils.data._utils import worker
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from slipstream.data.attributes import difference, look
+from slipstream.data.hold import Hold
 from slipstream.data.reseeding import ReseedingQueue
 from slipstream.seams.patch import Patches
 
@@ -40,6 +40,7 @@ class Epochs:
         self._expected: Kind | None = None
         self._kinds: weakref.WeakKeyDictionary[Any, Kind] = weakref.WeakKeyDictionary()
         self._portraits: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
+        self._holds: weakref.WeakKeyDictionary[Any, Hold] = weakref.WeakKeyDictionary()
 
     def expect(self, kind: Kind | None) -> None:
         """What the loader that is being built now is to be."""
@@ -74,28 +75,35 @@ class Epochs:
         changed = difference(before, now) if before is not None else ""
         if changed:
             self._tell(f"the script changed {changed} of the dataset between epochs: its workers were started anew")
-        if _is_in_use(loader):  # somebody is still reading: the next epoch gets workers of its own
-            _dismiss(loader)
+        if self._is_in_use(loader):  # somebody is still reading: the next epoch gets workers of its own
+            self._dismiss(loader)
         elif changed:
-            _dismiss(loader)._shutdown_workers()
+            self._dismiss(loader)._shutdown_workers()
 
     def _starting(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def _get_iterator(loader: Any) -> Any:
-            if self._kinds.get(loader) != "lent" or not loader.num_workers:
+            kind = self._kinds.get(loader)
+            if kind is None or not loader.num_workers:
                 return original(loader)
-            if current_process().daemon:  # iterated inside another loader's worker
+            if kind == "lent" and current_process().daemon:  # iterated inside another loader's worker
                 _without_workers(loader)
                 return original(loader)
-            states = _generator_states(loader)
-            try:
-                return original(loader)
-            except Exception as fault:
-                self._tell(f"the workers could not be started ({type(fault).__name__}: {fault}): it goes on without")
-                _without_workers(loader)
-                _restore(states)
-            return original(loader)  # raises again what was the script's own
+            iterator = original(loader) if kind == "kept" else self._start(loader, original)
+            if loader.num_workers:
+                self._holds[loader] = Hold(loader, iterator)
+            return iterator
 
         return _get_iterator
+
+    def _start(self, loader: Any, original: Callable[[Any], Any]) -> Any:
+        states = _generator_states(loader)
+        try:
+            return original(loader)
+        except Exception as fault:
+            self._tell(f"the workers could not be started ({type(fault).__name__}: {fault}): it goes on without")
+            _without_workers(loader)
+            _restore(states)
+        return original(loader)  # raises again what was the script's own
 
     def _resetting(self, original: Callable[..., None]) -> Callable[..., None]:
         def _reset(iterator: Any, loader: Any, first_iter: bool = False) -> None:
@@ -120,6 +128,19 @@ class Epochs:
         with _held_back(iterator, indices):
             reset()
         getattr(iterator, _STATE).is_primed = False
+
+    def _is_in_use(self, loader: Any) -> bool:
+        """Batches are still to come out of the loader's iterator, and somebody besides the loader holds it."""
+        epoch: Epoch | None = vars(loader._iterator).get(_STATE)
+        is_over = not loader._iterator._task_info and (epoch is None or epoch.is_primed)
+        return not is_over and self._holds[loader].is_shared()
+
+    def _dismiss(self, loader: Any) -> Any:
+        """Its iterator comes to its end as one of a loader whose workers do not stay."""
+        self._holds.pop(loader).release()
+        iterator, loader._iterator = loader._iterator, None
+        iterator._persistent_workers = False
+        return iterator
 
     # --- a batch is asked for ----------------------------------------------------------------------------------------
 
@@ -147,7 +168,7 @@ class Epochs:
                 f"the script changes {changed} of the dataset while it is read, which workers do not see: "
                 "from the next epoch on there are none"
             )
-            _dismiss(loader)
+            self._dismiss(loader)
             _without_workers(loader)
 
 
@@ -155,27 +176,9 @@ def _nothing(token: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: 
     pass
 
 
-def _dismiss(loader: Any) -> Any:
-    """Its iterator comes to its end as one of a loader whose workers do not stay."""
-    iterator, loader._iterator = loader._iterator, None
-    iterator._persistent_workers = False
-    return iterator
-
-
 def _portrait(loader: Any) -> dict[str, Any]:
     collate = {f"collate_fn{path}": token for path, token in look(loader.collate_fn, 1).items()}
     return {**look(loader.dataset), **collate, "collate_fn": id(loader.collate_fn)}
-
-
-def _is_in_use(loader: Any) -> bool:
-    """Batches are still to come out of the loader's iterator, and somebody besides the loader holds it."""
-    epoch: Epoch | None = vars(loader._iterator).get(_STATE)
-    is_over = not loader._iterator._task_info and (epoch is None or epoch.is_primed)
-    return not is_over and _num_holders(vars(loader)) > _num_holders({"_iterator": object()})
-
-
-def _num_holders(owner: dict[str, Any]) -> int:
-    return sys.getrefcount(owner["_iterator"])
 
 
 def _without_workers(loader: Any) -> None:

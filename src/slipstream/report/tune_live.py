@@ -69,7 +69,7 @@ def verdict_line(verdict: Verdict, *, unicode: bool = True) -> str:
     decision = WORDS.get(verdict.decision, verdict.decision)
     measured = " ".join(filter(None, (relative(verdict.speed), numerics_word(verdict.numerics))))
     line = f" {decision:<9} {_name(verdict):<20} {measured:<28} {verdict.reason}"
-    return _encodable(" ".join(line.rstrip().splitlines()), unicode)
+    return _encodable(" ".join(line.rstrip().splitlines()), unicode).rstrip()
 
 
 def _name(verdict: Verdict) -> str:
@@ -88,6 +88,8 @@ def _name(verdict: Verdict) -> str:
 
 
 def _encodable(text: str, unicode: bool) -> str:
+    """Printable too: a reason may hold what the script printed."""
+    text = "".join(char if char.isprintable() else "?" for char in text)
     return text if unicode else text.translate(_PLAIN).encode("ascii", "replace").decode()
 
 

@@ -9,6 +9,7 @@ from slipstream.report.quantity import as_ratio, in_seconds, plural
 from slipstream.report.tune_table import tried
 
 NOTHING_KEPT = "Nothing that was tried made the script faster beyond doubt; it stays as it is."
+NOTHING_TRIED = "Nothing could be tried; the reasons stand below. The script stays as it is."
 BROKEN_OFF = "Interrupted before anything was kept."
 _RANK = {"kept": 0, "unsure": 1, "rejected": 2, "failed": 3}
 
@@ -19,7 +20,7 @@ def gain(session: Session) -> str:
     if tuning is None:
         return ""
     if not tuning.recipe.choices:
-        return BROKEN_OFF if tuning.was_interrupted else NOTHING_KEPT
+        return BROKEN_OFF if tuning.was_interrupted else NOTHING_KEPT if _started(tuning) else NOTHING_TRIED
     sentence = f"{as_fast(tuning.total)} with {tuning.recipe}." if tuning.total else f"Kept: {tuning.recipe}."
     return f"{_before_and_after(session, tuning)}{sentence}"
 
@@ -58,7 +59,12 @@ def raced(session: Session) -> str:
     tuning = session.tuning
     if tuning is None:
         return ""
-    return f"{len(tried(tuning))} tried in {in_seconds(tuning.seconds_spent)}"
+    return f"{len(_started(tuning))} tried in {in_seconds(tuning.seconds_spent)}"
+
+
+def _started(tuning: Tuning) -> list[Verdict]:
+    """Not those for which no time was left."""
+    return [verdict for verdict in tried(tuning) if verdict.speed is not None or verdict.decision != "unsure"]
 
 
 def costs(tuning: Tuning) -> Iterator[tuple[str, str]]:

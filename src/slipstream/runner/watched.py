@@ -54,7 +54,7 @@ def last_words(ride: Ride, base_step_ms: float | None) -> Iterator[str]:
     if line := ride.summary_line():
         yield f"{line}{_saved(ride, base_step_ms)}"
     for sentence in ride.rig.declined if ride.rig is not None else []:
-        yield f"slipstream: of the recipe was not applied: {sentence}"
+        yield f"slipstream: not applied: {sentence}"
 
 
 def _saved(ride: Ride, base_step_ms: float | None) -> str:

@@ -6,7 +6,8 @@ the other order and copy back and forth. Tensors that leave the model are laid o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import weakref
+from typing import TYPE_CHECKING, Any
 
 from slipstream.records import Edit, Setting
 from slipstream.techniques.card import YES, Answer, Card, no
@@ -52,8 +53,10 @@ def apply(rig: Rig, setting: Setting) -> None:
         if all(is_turned(weight) for weight in weights):
             rig.decline("the script does it already")
             return
-        rig.wrap_call(module, Layout(rig, module, weights).call)
+        rig.wrap_call(module, Layout(rig, module, weights, optimizers).call)
 
+    optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+    rig.on_optimizer(optimizers.add)
     rig.on_model(change)
 
 

@@ -37,7 +37,7 @@ def settings(observation: Observation) -> list[Setting]:
 
 
 def apply(rig: Rig, setting: Setting) -> None:
-    """The script's thread at once: threads started later inherit its mode. Those that run by then, at the first call."""
+    """The script's thread at once: later threads inherit its mode. Those that run by then: at the first call."""
     import torch
 
     tiny = torch.tensor(torch.finfo(torch.float32).tiny, dtype=torch.float32, device="cpu")

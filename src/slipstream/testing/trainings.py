@@ -1,5 +1,6 @@
 """Three tiny but real trainings, written as users write them: a convnet with batch norm, a transformer with attention
-by hand, and a GAN with two optimizers. They know nothing of techniques; what they did comes back as numbers and bytes."""
+by hand, and a GAN with two optimizers. They know nothing of techniques; what they did comes back as numbers and
+bytes."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class Gap(msgspec.Struct, frozen=True):
     name: str
     norm: float  # the base's
     error: float
-    is_broken: bool = False  # not finite, or not there, where the base's is
+    trouble: str = ""  # beyond measuring: "is not finite", "is missing"
     is_count: bool = False  # one whole number: equal or not
 
 
@@ -32,7 +32,7 @@ class Gaps(msgspec.Struct, frozen=True):
 
     @property
     def typical(self) -> float:
-        return median([gap.error for gap in self.tensors.values() if not gap.is_broken] or [0.0])
+        return median([gap.error for gap in self.tensors.values() if not gap.trouble] or [0.0])
 
 
 def gradient_gaps(base: Witness, other: Witness, negligible: float, weak: Collection[str] = ()) -> dict[int, Gaps]:
@@ -66,11 +66,11 @@ def _gaps(base: Sequence[Sketch], other: Sequence[Sketch], negligible: float, we
     for ours in base:
         if ours.num_bad:
             continue  # the base's own is not finite: nothing to be held to
-        name, match = ours.name, theirs.get(ours.name)
+        name, match = ours.name, theirs.pop(ours.name, None)
         scale = max(ours.norm, (WEAK if name in weak else negligible) * largest)
-        if match is None or match.num_bad or match.numel != ours.numel:
-            is_broken = match is not None or ours.norm > negligible * largest
-            tensors[name] = Gap(name, ours.norm, math.inf if is_broken else 0.0, is_broken)
+        trouble = _trouble(ours, match, negligible * largest)
+        if trouble or match is None:
+            tensors[name] = Gap(name, ours.norm, math.inf if trouble else 0.0, trouble)
             continue
         distance = math.dist(ours.values, match.values)
         error = distance / scale if scale else (0.0 if distance == 0.0 else math.inf)
@@ -78,6 +78,10 @@ def _gaps(base: Sequence[Sketch], other: Sequence[Sketch], negligible: float, we
         square_error += distance**2
         square_base += ours.norm**2
         square_other += match.norm**2
+    known = {one.name for one in base}
+    for name, extra in theirs.items():
+        if name not in known and (extra.num_bad or extra.norm > negligible * largest):
+            tensors[name] = Gap(name, 0.0, math.inf, "is there, and the base has none")
     if not square_base:
         return Gaps(tensors)
     return Gaps(tensors, math.sqrt(square_error / square_base), math.sqrt(square_other / square_base))
@@ -89,6 +93,14 @@ def _matched(base: Sequence[Sketch], other: Sequence[Sketch]) -> dict[str, Sketc
     if any(one.name in by_name for one in base) or [one.numel for one in base] != [one.numel for one in other]:
         return by_name
     return {ours.name: theirs for ours, theirs in zip(base, other, strict=True)}
+
+
+def _trouble(ours: Sketch, match: Sketch | None, negligible: float) -> str:
+    if match is None:
+        return "is missing" if ours.norm > negligible else ""
+    if match.num_bad:
+        return "is not finite, and the base's is"
+    return "has another size" if match.numel != ours.numel else ""
 
 
 def _is_count(sketch: Sketch) -> bool:

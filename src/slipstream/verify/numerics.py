@@ -164,9 +164,8 @@ class _Hearing:
         band = APPROXIMATE if is_approximate else REORDERED
         fault = self._fault(band, likes) or self._loss_fault(_LOSS_FLOORS[judged], likes)
         if not fault:
-            lost = percent(self._worst_loss() or 0.0)
-            reason = f"gradients off by at most {percent(off)} at first, losses by {lost} in {self.num_common} steps"
-            return self.sound(reason, off)
+            losses = _told("losses", self._worst_loss() or 0.0)
+            return self.sound(f"{_told('gradients', off)} at first, {losses} in {self.num_common} steps", off)
         is_unknown = is_approximate and self.coarse is None
         if not is_unknown or self._fault(NO_PRECISION, likes) or self._loss_fault(_NO_PRECISION_LOSS, likes):
             return self.unsound(fault, off)
@@ -184,7 +183,7 @@ class _Hearing:
         fault = find_gradient_fault(
             band, gradients, [gradient_gaps(self.base, like, negligible, weak) for like in likes]
         )
-        return fault or find_buffer_fault(band, buffers, [buffer_gaps(self.base, like) for like in likes])
+        return fault or find_buffer_fault(band, buffers, [buffer_gaps(self.base, like) for like in likes], gradients)
 
     def _loss_fault(self, floors: tuple[float, float], likes: list[Witness]) -> str:
         """After the gradients: what they were allowed to differ by shows in later losses too."""
@@ -207,6 +206,10 @@ class _Hearing:
 
     def unsound(self, reason: str, worst_gradient: float | None = None) -> Numerics:
         return Numerics(self.claimed, False, reason, worst_gradient, self._worst_loss())
+
+
+def _told(what: str, error: float) -> str:
+    return f"{what} off by at most {percent(error)}" if error else f"{what} the same"
 
 
 def _curves_of(witnesses: list[Witness], number: int) -> list[Curve]:

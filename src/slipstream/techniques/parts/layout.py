@@ -4,6 +4,7 @@ back. A model that cannot live with it is turned back for good, and its call is 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,8 +20,11 @@ class Layout:
     """The first call with images of a size is a trial: a model that insists on contiguous activations
     (`x.view(...)` after a convolution) gets its old layout back, and its call again."""
 
-    def __init__(self, rig: Rig, module: torch.nn.Module, weights: list[torch.nn.Parameter]) -> None:
+    def __init__(
+        self, rig: Rig, module: torch.nn.Module, weights: list[torch.nn.Parameter], optimizers: Iterable[Any]
+    ) -> None:
         self._rig = rig
+        self._optimizers = optimizers
         self._module = weakref.ref(module)
         self._weights = weights
         self._tried: set[Any] = set()
@@ -65,6 +69,15 @@ class Layout:
             weight.data = weight.data.contiguous(memory_format=wanted)
             if weight.grad is not None:
                 weight.grad.data = weight.grad.data.contiguous(memory_format=wanted)
+        for optimizer in self._optimizers:  # fused ones walk weights and moments with one index
+            for weight in self._weights:
+                _turn_state(optimizer.state.get(weight, {}), weight.shape, wanted)
+
+
+def _turn_state(state: dict[str, Any], shape: torch.Size, wanted: torch.memory_format) -> None:
+    for name, value in state.items():
+        if isinstance(value, torch.Tensor) and value.shape == shape:
+            state[name] = value.contiguous(memory_format=wanted)
 
 
 def convolution_weights(module: torch.nn.Module) -> list[torch.nn.Parameter]:

@@ -27,6 +27,7 @@ _NUM_TRIALS = 3  # backward passes at the start whose graph is kept, so that the
 class LossScale:
     def __init__(self, rig: Rig, switch: Switch) -> None:
         self.scale = FIRST_SCALE
+        self._grad_scale = FIRST_SCALE
         self.num_skipped = 0
         self._switch = switch
         self._num_good = 0
@@ -140,10 +141,17 @@ class LossScale:
             self._hide(self._stepping[-1])
 
     def _run_grad(self, given: dict[str, Any]) -> Any:
+        """torch.autograd.grad hands its result to the script: it is repeated until nothing overflows."""
         starts = _starts(_listed(given["outputs"]), given.get("grad_outputs"))
-        scaled = [start * self.scale if start is not None else None for start in starts]
-        found = self._grad(**{**given, "grad_outputs": scaled})
-        return tuple(None if grad is None else grad / self.scale for grad in found)
+        while True:
+            # Activations that retain their gradient collect it here too, at every attempt: then nothing is scaled.
+            scale = 1.0 if any(not leaf.is_leaf for leaf in self._alive()) else self._grad_scale
+            scaled = [start * scale if start is not None else None for start in starts]
+            kept = {"retain_graph": True} if scale > 1.0 else {}
+            found = self._grad(**{**given, **kept, "grad_outputs": scaled})
+            if scale == 1.0 or all(grad is None or bool(grad.isfinite().all()) for grad in found):
+                return tuple(None if grad is None else grad / scale for grad in found)
+            self._grad_scale = max(1.0, scale / 16)
 
     # --- updates ----------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,66 @@
+"""What `run` says at the end: time saved against the measured base, without the pauses between steps."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from slipstream.runner.ride import Ride, RideSettings
+from slipstream.runner.tally import Tally
+from slipstream.runner.watched import last_words
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
+    clock = SimpleNamespace(now_ns=0)
+    monkeypatch.setattr("slipstream.runner.tally.time", SimpleNamespace(perf_counter_ns=lambda: clock.now_ns))
+    return clock
+
+
+def updates(clock: Any, gaps_ms: list[float], num_optimizers: int = 1) -> Tally:
+    tally = Tally()
+    tally._early = None
+    optimizers = [object() for _ in range(num_optimizers)]
+    for index, gap_ms in enumerate(gaps_ms):
+        clock.now_ns += int(gap_ms * 1e6)
+        tally._after_update(optimizers[index % num_optimizers], None, None)
+    return tally
+
+
+def words(tally: Tally | None, base_step_ms: float | None, declined: tuple[str, ...] = ()) -> list[str]:
+    ride = Ride(RideSettings(mode="run"))
+    ride.tally = tally
+    ride.rig = SimpleNamespace(declined=list(declined))  # type: ignore[assignment]
+    return list(last_words(ride, base_step_ms))
+
+
+def test_steps_are_averaged_and_pauses_left_out(clock: Any) -> None:
+    bursts = updates(clock, [1000.0, *[10.0, 30.0] * 50, 9000.0, *[10.0, 30.0] * 50])
+    assert bursts.step_s() == pytest.approx(0.020), "neither the start nor the validation, but both kinds of step"
+
+
+def test_two_optimizers_make_one_step(clock: Any) -> None:
+    assert updates(clock, [5.0, 15.0] * 40, num_optimizers=2).step_s() == pytest.approx(0.020, rel=0.02)
+
+
+@pytest.mark.parametrize("num_updates", [0, 1, 2])
+def test_too_few_steps_say_nothing(clock: Any, num_updates: int) -> None:
+    assert updates(clock, [10.0] * num_updates).step_s() is None
+
+
+def test_time_saved(clock: Any) -> None:
+    tally = updates(clock, [20.0] * 3001)
+    [line] = words(tally, 50.0)
+    assert line.startswith("slipstream: 3,001 steps in ")
+    assert line.endswith("; about 1.5 min less than the base that tune measured, 50.0 ms a step")
+    [line] = words(tally, 15.0)
+    assert line.endswith("; 20.0 ms a step, no faster than the base that tune measured, 15.0 ms a step")
+    [line] = words(tally, None)
+    assert "less" not in line and "base" not in line
+
+
+def test_what_was_not_applied_is_said(clock: Any) -> None:
+    [_, line] = words(updates(clock, [20.0] * 5), None, ("compile: no compiler",))
+    assert line == "slipstream: not applied: compile: no compiler"

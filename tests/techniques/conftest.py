@@ -1,0 +1,41 @@
+"""A recipe put on in this process for as long as a `with` lasts; and one thread: these trainings are far too small to
+share, and threads that wait for each other spin."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from slipstream.records import Choice, Recipe, Setting
+from slipstream.seams.patch import Patches
+from slipstream.techniques.outfit import fit
+from slipstream.techniques.rig import Rig
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def riding() -> Callable[..., Any]:
+    return _riding
+
+
+@contextlib.contextmanager
+def _riding(*choices: str | tuple[str, Setting], is_proof: bool = False) -> Iterator[Rig]:
+    faults: list[BaseException] = []
+    recipe = Recipe(tuple(Choice(one) if isinstance(one, str) else Choice(*one) for one in choices))
+    patches = Patches(lambda name, fault: faults.append(fault), torch.compiler.is_compiling)
+    try:
+        yield fit(recipe, patches, lambda name, fault: faults.append(fault), is_proof)
+    finally:
+        patches.close()
+    assert not faults and not patches.leftovers

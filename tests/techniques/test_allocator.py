@@ -1,0 +1,69 @@
+"""The allocator: what the environment says, in addition to what the user said; and that glibc listens."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import msgspec
+import pytest
+
+from slipstream.techniques import allocator
+from slipstream.techniques.observation import Observation
+from slipstream.testing.sessions import made_environment, made_model, made_session
+
+# Blocks of 64 MiB, as a large activation is: taken, written and given back, again and again.
+BLOCKS = """
+import resource
+for turn in range(20):
+    if turn == 2:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    block = bytearray(b"x") * 2**26
+    del block
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def seen_on(device: str) -> Observation:
+    environment, model = made_environment(device=device), made_model(device)
+    return Observation(msgspec.structs.replace(made_session(), environment=environment, models=[model]))
+
+
+@pytest.mark.skipif("keep" not in allocator.settings(seen_on("cpu")), reason="not glibc")
+def test_blocks_that_come_back_are_not_paid_for_again() -> None:
+    def count_faults(environment: dict[str, str]) -> int:
+        command = [sys.executable, "-S", "-c", BLOCKS]
+        return int(subprocess.run(command, env=os.environ | environment, capture_output=True, check=True).stdout)
+
+    bare = count_faults({})
+    for setting in allocator.settings(seen_on("cpu")):
+        assert count_faults(allocator.environment(setting)) < bare / 10, setting
+
+
+def test_what_the_user_put_into_the_environment_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.check=0")
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
+    wanted = "glibc.malloc.check=0:glibc.malloc.hugetlb=1"
+    assert allocator.environment("huge_pages")["GLIBC_TUNABLES"] == wanted
+    options = allocator.environment("expandable_segments")
+    assert set(options.values()) == {"max_split_size_mb:64,expandable_segments:True"}
+    monkeypatch.setenv("GLIBC_TUNABLES", wanted)  # as the rider finds it
+    assert allocator.environment("huge_pages")["GLIBC_TUNABLES"] == wanted
+
+
+def test_a_process_that_runs_already_says_that_it_is_too_late(riding: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with riding(("allocator", "keep")) as rig:
+        pass
+    assert "before the process starts" in rig.declined[0]
+    for name, value in allocator.environment("keep").items():
+        monkeypatch.setenv(name, value)
+    with riding(("allocator", "keep")) as rig:
+        pass
+    assert rig.changes and not rig.declined
+
+
+def test_each_device_has_its_own_settings() -> None:
+    assert allocator.settings(seen_on("cuda:0")) == ["expandable_segments"]
+    assert not allocator.applies(seen_on("mps")).is_yes

@@ -1,0 +1,89 @@
+"""Every technique of the catalogue keeps the contract; and the contract notices one that does not."""
+
+from __future__ import annotations
+
+import os
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from slipstream.records import Edit
+from slipstream.techniques.card import YES, Card
+from slipstream.techniques.catalogue import catalogue
+from slipstream.testing import battery as room
+from slipstream.testing.battery import battery
+
+# Compiling three trainings takes a minute: test_compile.py has one, `make promises` all.
+SLOW = set() if os.environ.get("SLIPSTREAM_EVERY") else {"compile"}
+
+
+@pytest.mark.parametrize("ident", sorted(set(catalogue()) - SLOW))
+def test_keeps_the_contract(ident: str) -> None:
+    results = battery(ident)
+    assert len(results) >= 7
+    assert all(result.is_ok for result in results), [result for result in results if not result.is_ok]
+
+
+def planted(apply: Any, numerics: Any = "identical") -> ModuleType:
+    module: Any = ModuleType("slipstream.techniques.planted", "Helps nobody. Hurts.")
+    module.CARD = Card(title="Planted", seam="module", causes=(), numerics=numerics)
+    module.applies = lambda observation: YES
+    module.settings = lambda observation: [True]
+    module.edit = lambda observation, setting: [Edit("planted", "by_hand", None)]
+    module.apply = apply
+    return module  # type: ignore[no-any-return]
+
+
+def scale_gradients(rig: Any, setting: Any) -> None:
+    def scale(optimizer: Any, args: Any, kwargs: Any) -> None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad.mul_(0.9)
+
+    handle = torch.optim.optimizer.register_optimizer_step_pre_hook(scale)
+    rig.patches.on_close(handle.remove)
+
+
+def leave_something(rig: Any, setting: Any) -> None:
+    torch.set_num_threads(2)
+
+
+def swallow(rig: Any, setting: Any) -> None:
+    def call(inner: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return inner(*args, **kwargs)
+        except BaseException:
+            raise RuntimeError("something of ours") from None
+
+    rig.on_model(lambda module: rig.wrap_call(module, call))
+
+
+def rename(rig: Any, setting: Any) -> None:
+    def change(optimizer: Any) -> None:
+        rig.patches.on_close(optimizer.register_state_dict_post_hook(lambda _, state: {**state, "ours": 1}).remove)
+
+    rig.on_optimizer(change)
+
+
+@pytest.mark.parametrize(
+    ("apply", "numerics", "broken"),
+    [
+        (scale_gradients, "identical", "gan: numerics"),
+        (scale_gradients, "reordered", "convnet: numerics"),
+        (leave_something, "identical", "gan: numerics"),
+        (swallow, "identical", "gan: an exception passes"),
+        (rename, "identical", "gan: the checkpoint loads bare"),
+    ],
+)
+def test_a_technique_that_breaks_it_is_noticed(
+    apply: Any, numerics: str, broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = planted(apply, numerics)
+    monkeypatch.setattr(room, "technique", lambda ident: module)
+    monkeypatch.setattr(room, "environment_of", lambda ident, setting: {})
+    monkeypatch.setattr("slipstream.techniques.outfit.technique", lambda ident: module)
+    results = battery("planted", trainings=[broken.partition(":")[0]])
+    torch.set_num_threads(1)
+    assert broken in [result.name for result in results if not result.is_ok], results

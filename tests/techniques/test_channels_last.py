@@ -1,0 +1,97 @@
+"""Channels last: what leaves the model is as the script knows it, and a model that cannot live with it gets its way."""
+
+from __future__ import annotations
+
+import copy
+import io
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class Views(nn.Module):
+    """Flattens with view, which a convolution's output in the other layout does not allow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.3))
+        self.head = nn.Linear(64, 2)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        y = self.body(x)
+        return self.head(y.view(y.size(0), -1))
+
+
+class Pictures(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(2, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 3, 3))
+        self.places = nn.Parameter(torch.randn(1, 2, 6, 6))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        assert self.places.view(2, -1).shape == (2, 36)
+        self.layout = x.is_contiguous(memory_format=torch.channels_last)
+        return {"picture": self.body(x + self.places)}
+
+
+def train(model: nn.Module) -> list[float]:
+    torch.manual_seed(3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    losses = []
+    for _ in range(3):
+        out = model(torch.randn(4, 2, 6, 6))
+        out = out["picture"].view(4, -1) if isinstance(out, dict) else out
+        loss: Any = out.square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def test_a_model_that_needs_contiguous_activations_trains_on_to_the_bit(riding: Any) -> None:
+    """Its first call is made twice: batch norm's statistics and dropout's draws are those of one call."""
+    model = Views()
+    bare = copy.deepcopy(model)
+    losses = train(bare)
+    with riding("channels_last") as rig:
+        assert train(model) == losses
+        assert model.body[0].weight.is_contiguous()  # type: ignore[union-attr,operator]
+    assert "needs contiguous activations" in rig.declined[0] and not rig.changes
+    assert all(torch.equal(value, bare.state_dict()[name]) for name, value in model.state_dict().items())
+
+
+def test_the_script_sees_contiguous_outputs_and_its_other_parameters_untouched(riding: Any) -> None:
+    model = Pictures()
+    bare = copy.deepcopy(model)
+    losses = train(bare)
+    with riding("channels_last") as rig:
+        for one, other in zip(losses, train(model), strict=True):
+            assert abs(one - other) < 1e-5
+        assert model.layout and not model.body[0].weight.is_contiguous()  # type: ignore[union-attr,operator]
+        file = io.BytesIO()
+        torch.save(model.state_dict(), file)
+    assert rig.changes == ["channels_last: 2 convolution weights and the images given to them"]
+    assert model.body[0].weight.is_contiguous()  # type: ignore[union-attr,operator]
+    loaded = Pictures()
+    loaded.load_state_dict(torch.load(io.BytesIO(file.getvalue()), weights_only=True))
+    assert torch.equal(loaded.body[0].weight, model.body[0].weight)  # type: ignore[arg-type]
+
+
+def test_an_error_of_the_scripts_own_is_not_taken_for_ours(riding: Any) -> None:
+    class Fails(nn.Conv2d):
+        calls = 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            raise RuntimeError("of the script")
+
+    model = Fails(2, 2, 3)
+    with riding("channels_last"):
+        try:
+            model(torch.randn(1, 2, 4, 4))
+        except RuntimeError as fault:
+            assert str(fault) == "of the script" and model.calls == 1
+        else:
+            raise AssertionError("swallowed")

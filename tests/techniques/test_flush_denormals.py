@@ -1,0 +1,43 @@
+"""Denormals: zero in every thread of the pool while the recipe lasts, numbers again afterwards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from slipstream.techniques.parts.openmp import run_in_pool, share_that_flushes
+
+
+def test_every_thread_flushes_even_those_that_ran_before(riding: Any) -> None:
+    torch.set_num_threads(2)
+    assert share_that_flushes() == 0.0  # and the pool has two threads from now on
+    torch.set_flush_denormal(True)
+    assert 0.0 < share_that_flushes() < 1.0  # what a script that calls torch's function alone would get
+    torch.set_flush_denormal(False)
+    with riding("flush_denormals") as rig:
+        nn.Linear(2, 2)(torch.ones(1, 2))
+        assert share_that_flushes() == 1.0
+    assert rig.changes == ["flush_denormals: denormals are zero in 2 threads"]
+    assert share_that_flushes() == 0.0
+
+
+def test_the_pool_runs_a_function_once_in_each_thread() -> None:
+    import threading
+
+    torch.set_num_threads(2)
+    seen: list[int] = []
+    assert run_in_pool(lambda: seen.append(threading.get_ident()))
+    assert len(seen) == len(set(seen)) == 2
+
+
+def test_a_script_that_flushes_already_is_left_alone(riding: Any) -> None:
+    torch.set_flush_denormal(True)
+    try:
+        with riding("flush_denormals") as rig:
+            nn.Linear(2, 2)(torch.ones(1, 2))
+        assert rig.declined == ["flush_denormals: they are flushed already"]
+        assert (torch.tensor(torch.finfo(torch.float32).tiny) / 2).item() == 0.0
+    finally:
+        torch.set_flush_denormal(False)

@@ -1,0 +1,171 @@
+"""Attention by hand in the ways people write it: replaced where it is the same, left alone where it is not."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from slipstream.techniques import fused_attention
+from slipstream.techniques.observation import Observation
+from slipstream.testing.sessions import made_anatomy, made_session
+
+LENGTH, WIDTH, HEADS = 12, 16, 4
+
+
+class Base(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(WIDTH, 3 * WIDTH)
+        self.register_buffer("causal", torch.tril(torch.ones(LENGTH, LENGTH)).bool())
+        self.dropout = nn.Dropout(0.0)
+        self.scale = torch.sqrt(torch.tensor([WIDTH // HEADS], dtype=torch.float32))
+
+    def heads(self, x: torch.Tensor) -> Any:
+        parts = self.project(x).split(WIDTH, dim=2)
+        return (part.view(*x.shape[:2], HEADS, -1).transpose(1, 2) for part in parts)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        q, k, v = self.heads(x)
+        return self.attend(q, k, v).transpose(1, 2).reshape(x.shape)
+
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+        raise NotImplementedError
+
+
+class NanoGPT(Base):
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+        att = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))
+        att = att.masked_fill(~self.causal, float("-inf"))  # type: ignore[operator]
+        return self.dropout(functional.softmax(att, dim=-1)) @ v
+
+
+class Padded(Base):
+    """A tutorial's: a tensor as scale, -1e10 as mask, and one sample that is nothing but padding."""
+
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+        mask = torch.ones(q.size(0), 1, 1, LENGTH)
+        mask[0], mask[1, ..., LENGTH // 2 :] = 0, 0
+        energy = torch.matmul(q, k.permute(0, 1, 3, 2)) / self.scale
+        return torch.matmul(torch.softmax(energy.masked_fill(mask == 0, -1e10), dim=-1), v)
+
+
+class Flat(Base):
+    """Heads folded into the batch, everything in place, the mask added."""
+
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+        q, k, v = (part.flatten(0, 1) for part in (q, k, v))
+        scores = torch.bmm(q, k.transpose(1, 2))
+        scores *= 0.3
+        scores += torch.full((LENGTH, LENGTH), -1e9).triu(1)
+        return torch.bmm(scores.softmax(-1), v).unflatten(0, (-1, HEADS))
+
+
+class Plain(Base):
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+        weights = torch.where(self.causal, q @ k.mT, -torch.inf).float().softmax(-1).type_as(q)  # type: ignore[call-overload]
+        return weights @ v
+
+
+class Looking(Base):
+    """Also looks at the weights: they are there, and learn."""
+
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+        weights = functional.softmax(q @ k.transpose(-2, -1), dim=-1)
+        assert weights.shape == (q.size(0), HEADS, LENGTH, LENGTH) and weights.dtype is q.dtype
+        return weights @ v + weights.square().mean()
+
+
+class Odd(Base):
+    """A softmax over the queries: no kernel does that."""
+
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+        return functional.softmax(q @ k.transpose(-2, -1), dim=-2) @ v
+
+
+class Learnt(Base):
+    """A bias that learns, and a number added to every score."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.randn(LENGTH, LENGTH))
+
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+        return functional.softmax(q @ k.transpose(-2, -1) + self.bias + 1.0, dim=-1) @ v
+
+
+def train(model: nn.Module, num_steps: int = 3) -> list[torch.Tensor]:
+    torch.manual_seed(1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(num_steps):
+        optimizer.zero_grad()
+        loss: Any = model(torch.randn(3, LENGTH, WIDTH)).square().mean()
+        loss.backward()
+        optimizer.step()
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def both(kind: type[nn.Module], riding: Any) -> tuple[float, Any]:
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), kind())
+    bare = train(copy.deepcopy(model))
+    with riding("fused_attention") as rig:
+        changed = train(model)
+    distances = [float((one - other).norm() / one.norm()) for one, other in zip(bare, changed, strict=True)]
+    return max(distances), rig
+
+
+@pytest.mark.parametrize("kind", [NanoGPT, Padded, Flat, Plain, Looking])
+def test_the_usual_ways_are_replaced_and_learn_the_same(kind: type[nn.Module], riding: Any) -> None:
+    distance, rig = both(kind, riding)
+    assert rig.changes == [f"fused_attention: attention of {kind.__name__}"] and not rig.declined
+    assert distance < 1e-5
+
+
+@pytest.mark.parametrize("kind", [Odd, Learnt])
+def test_what_no_kernel_does_is_computed_as_it_was_written(kind: type[nn.Module], riding: Any) -> None:
+    distance, rig = both(kind, riding)
+    assert not rig.changes and rig.declined == ["fused_attention: no attention written by hand was found in Sequential"]
+    assert distance == 0.0
+
+
+def test_dropout_on_the_weights_is_left_alone_to_the_bit(riding: Any) -> None:
+    model = NanoGPT()
+    model.dropout.p = 0.5
+    bare = train(copy.deepcopy(model))
+    with riding("fused_attention") as rig:
+        assert all(map(torch.equal, bare, train(model)))
+    assert "dropout" in rig.declined[0] and not rig.changes
+
+
+def test_the_fused_kernel_is_really_called_and_nothing_else_is_proved_wrong(
+    riding: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel that gives another result is not used; the right one is, once for each call after the first."""
+    right, calls = functional.scaled_dot_product_attention, []
+
+    def wrong(*args: Any, **kwargs: Any) -> Any:
+        calls.append(kwargs["is_causal"])
+        return right(*args, **kwargs) * 1.01
+
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", wrong)
+    distance, rig = both(NanoGPT, riding)
+    assert distance == 0.0 and "differs from the script's attention" in rig.declined[0] and calls == [True]
+
+
+def test_only_the_module_with_attention_in_it_is_touched(riding: Any) -> None:
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), NanoGPT())
+    with riding("fused_attention"):
+        train(model)
+        assert "_compiled_call_impl" in vars(model[1]) and "_compiled_call_impl" not in vars(model[0])
+
+
+def test_it_applies_where_attention_by_hand_was_seen() -> None:
+    session = made_session()
+    seen = msgspec.structs.replace(session, anatomy=made_anatomy({"aten::bmm": (2, 1.0)}))
+    assert fused_attention.applies(Observation(seen)).reason == "no attention written by hand was seen"

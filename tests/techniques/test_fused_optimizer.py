@@ -1,0 +1,150 @@
+"""The fused optimizer: checkpoints cannot tell, resumed moments are walked rightly, and the script's choices win."""
+
+from __future__ import annotations
+
+import copy
+import io
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from torch import nn
+
+from slipstream.techniques import fused_optimizer
+from slipstream.techniques.observation import Observation
+from slipstream.testing.sessions import made_optimizer, made_session
+
+KINDS: dict[str, dict[str, Any]] = {
+    "Adam": {"amsgrad": True},
+    "AdamW": {"weight_decay": 0.1},
+    "SGD": {"momentum": 0.9, "nesterov": True},
+    "Adagrad": {},
+}
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 2))
+
+
+def steps(model: nn.Module, optimizer: Any, num_steps: int = 3, has_closure: bool = False) -> None:
+    torch.manual_seed(num_steps)
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss: Any = model(torch.randn(5, 2, 6, 6)).square().mean()
+        loss.backward()
+        return loss
+
+    for _ in range(num_steps):
+        if has_closure:
+            optimizer.step(closure)
+        else:
+            closure()
+            optimizer.step()
+
+
+def distance(one: nn.Module, other: nn.Module) -> float:
+    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    return max(float((a - b).detach().norm() / a.detach().norm()) for a, b in pairs)
+
+
+@pytest.mark.parametrize("has_closure", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_steps_the_same_and_resumes_both_ways(kind: str, has_closure: bool, riding: Any) -> None:
+    make = getattr(torch.optim, kind)
+    bare, model = net(), net()
+    theirs, ours = (make(one.parameters(), lr=0.05, **KINDS[kind]) for one in (bare, model))
+    steps(bare, theirs, has_closure=has_closure)
+    steps(bare, theirs, 2)
+    with riding("fused_optimizer") as rig:
+        steps(model, ours, has_closure=has_closure)
+        assert rig.changes == [f"fused_optimizer: {kind} fused"] and ours.param_groups[0]["fused"] is True
+        file = io.BytesIO()
+        torch.save(ours.state_dict(), file)
+        state = torch.load(io.BytesIO(file.getvalue()), weights_only=True)
+        assert state["param_groups"][0]["fused"] is None
+        ours.load_state_dict(state)  # in the middle of the training
+        assert ours.param_groups[0]["fused"] is True
+        steps(model, ours, 2)
+    assert ours.param_groups[0]["fused"] is None and distance(bare, model) < 1e-5
+
+
+def test_resumed_moments_of_another_layout_are_not_walked_with_the_wrong_index(riding: Any) -> None:
+    """torch's own CPU kernel mixes up elements where a parameter and its moments differ in strides."""
+    bare = net()
+    theirs = torch.optim.AdamW(bare.parameters(), lr=0.05)
+    steps(bare, theirs)
+    saved = copy.deepcopy((bare.state_dict(), theirs.state_dict()))
+    steps(bare, theirs)
+    for choices in (["fused_optimizer"], ["fused_optimizer", "channels_last"]):
+        model = net()
+        if len(choices) == 1:
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        ours = torch.optim.AdamW(model.parameters(), lr=0.05)
+        model.load_state_dict(saved[0])
+        ours.load_state_dict(copy.deepcopy(saved[1]))
+        with riding(*choices) as rig:
+            steps(model, ours, has_closure=len(choices) == 2)  # the layout is turned inside the first step
+        assert len(rig.changes) == len(choices) and distance(bare, model) < 1e-4
+
+
+@pytest.mark.parametrize("given", [{"foreach": True}, {"foreach": False}, {"fused": False}, {"differentiable": True}])
+def test_what_the_script_chose_stays(given: dict[str, bool], riding: Any) -> None:
+    with riding("fused_optimizer") as rig:
+        model = net()
+        optimizer = torch.optim.Adam(model.parameters(), **given)
+        if "differentiable" not in given:
+            steps(model, optimizer, 1)
+        else:
+            for parameter in model.parameters():
+                parameter.grad = torch.zeros_like(parameter)
+            with torch.no_grad():
+                optimizer.step()
+    assert not rig.changes and len(rig.declined) == 1
+    assert {name: optimizer.param_groups[0][name] for name in given} == given
+
+
+@pytest.mark.parametrize("has_closure", [False, True])
+def test_sparse_gradients_are_left_to_the_optimizer_that_can(has_closure: bool, riding: Any) -> None:
+    table = nn.Embedding(10, 3, sparse=True)
+    optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        loss: Any = table(torch.tensor([1, 2])).sum()
+        loss.backward()
+        return 0.0
+
+    with riding("fused_optimizer") as rig:
+        for _ in range(3):
+            if has_closure:
+                optimizer.step(closure)
+            else:
+                closure()
+                optimizer.step()
+    assert rig.declined == ["fused_optimizer: its gradients are sparse"]
+
+
+def test_an_optimizer_of_ones_own_is_not_touched(riding: Any) -> None:
+    class Own(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            for parameter in self.param_groups[0]["params"]:
+                parameter.data.sub_(parameter.grad)
+
+    with riding("fused_optimizer") as rig:
+        model = net()
+        steps(model, Own(model.parameters(), lr=0.1), 1)
+    assert rig.declined == ["fused_optimizer: Own has no fused implementation"]
+
+
+def test_it_applies_unless_the_script_chose() -> None:
+    def reason(**facts: Any) -> str:
+        session = msgspec.structs.replace(made_session(), optimizers=[made_optimizer(**facts)])
+        return fused_optimizer.applies(Observation(session)).reason
+
+    assert reason() == ""
+    assert reason(fused=True) == "the script does it already"
+    assert reason(foreach=False) == "the script chose another implementation itself"
+    assert reason(can_fuse=False, class_name="Lion") == "Lion has no fused implementation on cpu"

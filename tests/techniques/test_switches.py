@@ -1,0 +1,72 @@
+"""Techniques that are one switch of torch's: thread count, TF32, cuDNN's timing, determinism."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from slipstream.techniques import cpu_threads, cudnn_benchmark, determinism_off, tf32
+from slipstream.techniques.observation import Observation
+from slipstream.testing.sessions import made_environment, made_model, made_session
+
+
+def seen(device: str = "cpu", num_usable: float = 8.0, num_convolutions: int = 3, **facts: Any) -> Observation:
+    environment = made_environment(num_usable=num_usable, device=device, **facts)
+    model = made_model(device, num_convolutions=num_convolutions)
+    return Observation(msgspec.structs.replace(made_session(), environment=environment, models=[model]))
+
+
+def test_threads_are_all_half_or_one_but_not_what_they_are() -> None:
+    assert cpu_threads.settings(seen(num_threads=8)) == [4, 1]
+    assert cpu_threads.settings(seen(num_threads=1)) == [8, 4]
+    assert cpu_threads.settings(seen(num_usable=1.0, num_threads=16)) == [1]
+    assert not cpu_threads.applies(seen(num_usable=1.0, num_threads=1)).is_yes
+    assert not cpu_threads.applies(seen("cuda:0")).is_yes
+
+
+def threads_of_worker(worker: int) -> None:
+    assert torch.get_num_threads() == 1
+
+
+def test_the_scripts_own_number_gives_way_but_loader_workers_keep_theirs(riding: Any) -> None:
+    with riding(("cpu_threads", 2)) as rig:
+        torch.set_num_threads(7)
+        assert torch.get_num_threads() == 2
+        data = TensorDataset(torch.arange(4))
+        assert len(list(DataLoader(data, num_workers=1, worker_init_fn=threads_of_worker))) == 4
+    assert rig.changes[1] == "cpu_threads: the script's own set_num_threads(7,) -> 2"
+    assert torch.get_num_threads() == 1
+
+
+def test_determinism_is_switched_off_at_the_first_call_and_put_back(riding: Any) -> None:
+    with riding("determinism_off") as rig:
+        torch.use_deterministic_algorithms(True, warn_only=True)  # as scripts do: after the import
+        try:
+            nn.Linear(1, 1)(torch.ones(1))
+            assert not torch.are_deterministic_algorithms_enabled()
+            rig.patches.close()
+            assert torch.is_deterministic_algorithms_warn_only_enabled()
+        finally:
+            torch.use_deterministic_algorithms(False)
+    assert rig.changes == ["determinism_off: deterministic algorithms on -> off"]
+    assert determinism_off.CARD.is_opt_in
+    assert determinism_off.applies(seen(deterministic=True)).is_yes
+    assert determinism_off.applies(seen()).reason == "the script does not ask for determinism"
+
+
+def test_tf32_wants_units_and_a_script_that_has_not_chosen() -> None:
+    assert tf32.applies(seen("cuda:0", has_tf32=True)).is_yes
+    assert "Ampere" in tf32.applies(seen("cuda:0")).reason
+    assert tf32.applies(seen("cuda:0", has_tf32=True, matmul_precision="high")).reason == "the script allows it already"
+    assert "lives on cpu" in tf32.applies(seen()).reason
+
+
+def test_cudnn_is_not_timed_where_it_is_already_or_must_not_be() -> None:
+    assert cudnn_benchmark.applies(seen("cuda:0")).is_yes
+    assert cudnn_benchmark.applies(seen("cuda:0", cudnn_benchmark=True)).reason == "the script does it already"
+    assert "determinism" in cudnn_benchmark.applies(seen("cuda:0", deterministic=True)).reason
+    assert cudnn_benchmark.applies(seen("cuda:0", num_convolutions=0)).reason == "the model has no convolutions"
