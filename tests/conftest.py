@@ -21,7 +21,7 @@ def _patched_places() -> dict[str, Any]:
     import torch.utils.data
     from torch.optim import optimizer
     from torch.utils.data._utils import fetch, worker
-    from torch.utils.data.dataloader import _BaseDataLoaderIter
+    from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
     owners: list[Any] = [
         torch.nn.Module,
@@ -29,6 +29,7 @@ def _patched_places() -> dict[str, Any]:
         torch.autograd,
         torch.utils.data.DataLoader,
         _BaseDataLoaderIter,
+        _MultiProcessingDataLoaderIter,
         fetch._MapDatasetFetcher,
         fetch._IterableDatasetFetcher,
         worker,

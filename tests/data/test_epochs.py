@@ -148,7 +148,9 @@ def test_epoch_left_early_and_begun_again(riding: Any, numbers: Any) -> None:
         torch.manual_seed(0)
         loader = shuffled(numbers())
         assert script(loader) == bare
-        assert not loader._iterator._shutdown  # one set of workers served all three
+        workers = loader._iterator._workers
+        script(loader)
+        assert loader._iterator._workers is workers  # the same ones served every epoch
 
 
 def test_one_loader_read_twice_at_a_time(riding: Any, numbers: Any) -> None:

@@ -1,4 +1,4 @@
-"""Mixed precision: what the script sees stays fp32, its own choices win, and fp16's scaling cannot be told from none."""
+"""Mixed precision: what the script sees stays fp32, its own choices win, and fp16's scaling is not seen."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_what_a_framework_calls_past_the_outermost_module_is_met_below_it(rig: R
     def closure() -> float:
         loss: Any = task.training_step(torch.ones(3, 2))
         loss.backward()
-        return float(loss)
+        return float(loss.detach())
 
     optimizer.step(closure)
     assert met == [task.net]

@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Iterator
-from multiprocessing import current_process
 from typing import Any, Literal
 
 import torch
@@ -85,9 +84,6 @@ class Epochs:
             kind = self._kinds.get(loader)
             if kind is None or not loader.num_workers:
                 return original(loader)
-            if kind == "lent" and current_process().daemon:  # iterated inside another loader's worker
-                _without_workers(loader)
-                return original(loader)
             iterator = original(loader) if kind == "kept" else self._start(loader, original)
             if loader.num_workers:
                 self._holds[loader] = Hold(loader, iterator)
@@ -96,6 +92,7 @@ class Epochs:
         return _get_iterator
 
     def _start(self, loader: Any, original: Callable[[Any], Any]) -> Any:
+        """Memory may be short; and a loader that is read inside another's worker may have none of its own."""
         states = _generator_states(loader)
         try:
             return original(loader)

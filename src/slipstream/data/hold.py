@@ -4,7 +4,6 @@ for five seconds."""
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import weakref
 from typing import Any
@@ -15,28 +14,17 @@ class Hold:
 
     def __init__(self, loader: Any, iterator: Any) -> None:
         self._box = [iterator]
-        self._finalizer = weakref.finalize(loader, _end, self._box)
+        self._finalizer = weakref.finalize(loader, self._box.clear)
         self._finalizer.atexit = False
 
     def is_shared(self) -> bool:
-        return _is_shared(self._box)
+        """Whether anybody holds it besides us and the loader: how many references those make, an example tells."""
+        example = [object()]
+        loader = {"_iterator": example[0]}
+        is_shared = sys.getrefcount(self._box[0]) > sys.getrefcount(example[0])
+        del loader
+        return is_shared
 
     def release(self) -> None:
         self._finalizer.detach()
         self._box.clear()
-
-
-def _is_shared(box: list[Any]) -> bool:
-    """Whether anybody holds it besides the box and the loader: how many references that makes, an example tells."""
-    example = [object()]
-    loader = {"_iterator": example[0]}
-    is_shared = sys.getrefcount(box[0]) > sys.getrefcount(example[0])
-    del loader
-    return is_shared
-
-
-def _end(box: list[Any]) -> None:
-    # Still read, as in `for batch in DataLoader(...)`: whoever reads it is its end
-    if box and not _is_shared(box):
-        with contextlib.suppress(Exception):
-            box.pop()._shutdown_workers()

@@ -34,7 +34,7 @@ class Lap(msgspec.Struct, frozen=True):
     seconds: float
     time_ns: int  # when it began, on the host's monotonic clock
     num_samples: int = 0
-    is_disturbed: bool = False  # something was compiled anew, workers were started: does not count
+    is_disturbed: bool = False  # something was compiled anew: does not count
     is_last: bool = False  # the script came to its end
     failure: str = ""  # the rider is out: why, in one line
 

@@ -89,7 +89,7 @@ def reason_lines(tuning: Tuning, ink: Ink) -> Iterator[Text]:
 
 def _listed(word: str, entries: Iterable[tuple[str, str]], ink: Ink) -> Iterator[Text]:
     for name, sentence in entries:
-        name = ink.clip(name, 24)
+        name = ink.clip(name, ink.width - MARGIN - 2)
         lines = ink.wrap(f"{name}: {sentence}", MARGIN, "dim")
         lines[0] = heading(word, "", ink) + Text(name) + lines[0][MARGIN + len(name) :]
         yield from lines

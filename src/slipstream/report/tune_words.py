@@ -76,10 +76,14 @@ def costs(tuning: Tuning) -> Iterator[tuple[str, str]]:
 
 
 def reasons(tuning: Tuning) -> Iterator[tuple[str, str]]:
-    """One for each technique that was tried and is not in the recipe: of its settings the one that came closest."""
+    """For each technique that was tried and is not in the recipe, of its settings the one that came closest; those
+    with the same reason together."""
+    by_reason: dict[str, list[str]] = {}
     for verdicts in _by_technique(tuning).values():
         closest = min(verdicts, key=lambda verdict: (_RANK[verdict.decision], -_ratio(verdict)))
-        yield str(closest.choice), closest.reason
+        by_reason.setdefault(closest.reason, []).append(str(closest.choice))
+    for reason, names in by_reason.items():
+        yield ", ".join(names), reason
 
 
 def _by_technique(tuning: Tuning) -> dict[str, list[Verdict]]:

@@ -97,7 +97,8 @@ def _guess(observation: Observation) -> int:
     summary = observation.summary
     path = input_path(observation.session, summary) if summary is not None else None
     best = best_num_workers(observation.session, summary, path) if summary is not None and path is not None else 0
-    return best or observation.num_cores
+    # One worker hides work but does not share it: where the forecast is a little off it loses, and two do not
+    return max(best, 2) if best else observation.num_cores
 
 
 def _distance(count: int, guess: int) -> tuple[float, int]:

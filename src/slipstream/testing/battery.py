@@ -155,9 +155,15 @@ def _check_numerics(module: Technique, recipe: Recipe, training: Training, devic
         assert _are_equal(base, changed), "claimed to be identical, but weights or losses differ"
     else:
         worst = _distance(base, changed, with_weights=numerics == "reordered")
-        allowed = _TOLERANCES[numerics]
+        allowed = _allowed(numerics, device)
         assert worst <= allowed, f"off by {worst:.1e}, {allowed:.0e} allowed for {numerics}"
     return "; ".join(said) or "had nothing to do"
+
+
+def _allowed(numerics: NumericsClass, device: str) -> float:
+    """On GPUs convolutions round to TF32 by default and sums come in any order: all is coarser there."""
+    tolerance = _TOLERANCES.get(numerics, 0.0)
+    return tolerance if device == "cpu" or not tolerance else max(tolerance, 2e-2)
 
 
 def _check_exception(module: Technique, recipe: Recipe, training: Training, device: str) -> str:
@@ -182,7 +188,7 @@ def _check_checkpoint(module: Technique, recipe: Recipe, training: Training, dev
     assert all(loss == loss for loss in after.losses), "a bare training that resumed from it has a loss that is NaN"
     resumed = Ride(recipe, is_proof=module.CARD.needs_proof).run(lambda: training(device, checkpoint=base.checkpoint))
     distance = _distance(bare(training, device, resumed=True), resumed, with_weights=False)
-    allowed = _TOLERANCES.get(module.CARD.numerics, 0.0)
+    allowed = _allowed(module.CARD.numerics, device)
     assert distance <= allowed, f"resumed from a bare checkpoint it is off by {distance:.1e}"
     return "loads bare, and resumes from a bare one"
 

@@ -100,6 +100,7 @@ class Fused:
         self._rig = rig
         self._name = type(module).__name__
         self._is_on = True
+        self._is_said = False
 
     def call(self, call: Any, *args: Any, **kwargs: Any) -> Any:
         if not self._is_on or torch.compiler.is_compiling():
@@ -113,7 +114,9 @@ class Fused:
             return call(*args, **kwargs)
 
     def _fuse(self, weights: Deferred, values: torch.Tensor, manual: Callable[[], torch.Tensor]) -> torch.Tensor:
-        self._rig.changed(f"attention of {self._name}")
+        if not self._is_said:
+            self._is_said = True
+            self._rig.changed(f"attention of {self._name}")
         return weights.plan.fuse(values)
 
 

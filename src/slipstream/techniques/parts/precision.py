@@ -44,6 +44,7 @@ class Precision:
         self._device = device
         self._dtype = dtype
         self._scale = scale
+        self._is_said = False
 
     def call(self, call: Any, *args: Any, **kwargs: Any) -> Any:
         module: Any = self._module()
@@ -63,7 +64,9 @@ class Precision:
             result = call(*args, **kwargs)
         finally:
             context.__exit__(None, None, None)
-        switch.rig.changed(f"{type(module).__name__} under autocast in {str(self._dtype).removeprefix('torch.')}")
+        if not self._is_said:
+            self._is_said = True
+            switch.rig.changed(f"{type(module).__name__} under autocast in {str(self._dtype).removeprefix('torch.')}")
         return convert(result, self._to_fp32)
 
     def _to_fp32(self, tensor: torch.Tensor) -> torch.Tensor:

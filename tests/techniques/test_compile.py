@@ -1,0 +1,120 @@
+"""Compiled models, really compiled. One small training with everything in it, because compiling takes seconds."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from torch import nn
+
+from slipstream.techniques import compile as technique
+from slipstream.techniques.observation import Observation
+from slipstream.testing.sessions import made_model, made_session
+
+pytestmark = pytest.mark.skipif(not technique._has_compiler(), reason="no C++ compiler")
+
+
+@pytest.fixture(autouse=True)
+def small_compiler() -> Iterator[None]:
+    """No pool of processes for one graph."""
+    import torch._inductor.config as config
+
+    with config.patch(compile_threads=1):
+        yield
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Dropout(0.5), nn.Linear(16, 2))
+
+
+def train(model: nn.Module, num_steps: int = 3) -> list[float]:
+    torch.manual_seed(1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for _ in range(num_steps):
+        loss: Any = model(torch.randn(4, 8)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def test_a_bare_container_is_captured_and_with_eagers_random_numbers_learns_the_same(riding: Any) -> None:
+    bare, model, x = net(), net(), torch.randn(3, 8)
+    losses = train(bare)
+    names = list(bare.state_dict())
+    with riding(("compile", "default"), is_proof=True) as rig:
+        for one, other in zip(losses, train(model), strict=True):
+            assert abs(one - other) < 1e-5 * abs(one)
+        assert rig.changes == ["compile: Sequential compiled into 1 graph"] and not rig.declined
+        assert list(model.state_dict()) == names
+        twin = copy.deepcopy(model).eval()
+        graphs = _num_graphs()
+        with torch.no_grad():
+            assert torch.equal(model.eval()(x), twin(x))  # evaluation is not compiled
+        assert _num_graphs() == graphs
+    assert not torch._inductor.config.fallback_random and not torch._dynamo.config.suppress_errors
+
+
+def _num_graphs() -> int:
+    return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+
+def test_a_model_that_cannot_be_captured_runs_as_it_is(riding: Any) -> None:
+    class Hidden(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net()
+
+        @torch.compiler.disable
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.net(x)
+
+    losses = train(net())
+    with riding(("compile", "default")) as rig:
+        assert train(Hidden()) == losses
+    assert rig.declined == ["compile: nothing of Hidden was captured"] and not rig.changes
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_a_compiler_that_fails_costs_nothing_but_time(
+    direction: str, riding: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in the backward pass, which torch would otherwise compile when nothing can be repaired any more."""
+    import torch._inductor.compile_fx as inductor
+
+    calls: list[str] = []
+
+    def fail(*args: Any, **kwargs: Any) -> None:
+        calls.append(direction)
+        raise OSError("no such compiler")
+
+    losses = train(net())
+    monkeypatch.setattr(inductor, f"compile_fx_{direction}", fail)
+    with torch._inductor.config.patch(force_disable_caches=True), riding(("compile", "default")) as rig:
+        assert train(net()) == losses
+    assert calls and not rig.changes and len(rig.declined) == 1
+
+
+def test_a_script_that_compiles_itself_is_left_alone(riding: Any) -> None:
+    model: Any = net()
+    model._compiled_call_impl = model._call_impl  # as Module.compile() does, without the compiling
+    with riding(("compile", "default")) as rig:
+        train(model, 1)
+    assert rig.declined == ["compile: the script compiles it itself"]
+
+
+def test_it_applies_where_there_is_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    observation = Observation(made_session())
+    assert technique.applies(observation).is_yes
+    assert technique.settings(observation) == ["default", "max-autotune-no-cudagraphs"]
+    compiled = msgspec.structs.replace(made_session(), models=[made_model(is_compiled=True)])
+    assert technique.applies(Observation(compiled)).reason == "the script does it already"
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert "no C++ compiler" in technique.applies(observation).reason
