@@ -20,10 +20,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from slipstream.runner.relay import Relay
-
 from page import RESULTS, machine, write_page
 from slipstream.records import Choice, Entrant, Recipe, Setting, Speed, Tick
+from slipstream.runner.relay import Relay
 from slipstream.techniques.catalogue import environment_of
 from slipstream.testing.photographs import make_photographs
 from slipstream.verify.speed import Comparison

@@ -4,21 +4,32 @@ import pytest
 
 from slipstream.records import Lap
 from slipstream.tune.budget import TOTAL_SHARE, share_kept_back
-from slipstream.tune.pace import block_steps, lead_in_steps, typical_step_s
+from slipstream.tune.pace import block, typical_step_s
 
 
 @pytest.mark.parametrize("step_ms", [0.5, 1, 5, 20, 50, 90])
 def test_a_block_is_a_third_of_a_second_or_so(step_ms: float) -> None:
-    assert 0.25 <= block_steps(step_ms / 1e3) * step_ms / 1e3 <= 0.5
+    assert 0.25 <= block(step_ms / 1e3)[0] * step_ms / 1e3 <= 0.5
 
 
 @pytest.mark.parametrize(("step_s", "num_steps"), [(0.2, 4), (1.9, 4), (2.1, 1), (30.0, 1)])
 def test_long_steps_make_blocks_of_four_and_very_long_ones_of_one(step_s: float, num_steps: int) -> None:
-    assert block_steps(step_s) == num_steps
+    assert block(step_s) == (num_steps, 1)
 
 
 def test_every_block_has_a_lead_in() -> None:
-    assert [lead_in_steps(num_steps) for num_steps in (1, 4, 16, 400)] == [1, 1, 1, 25]
+    assert [block(step_s) for step_s in (3.0, 0.1, 0.025, 0.001)] == [(1, 1), (4, 1), (16, 1), (400, 25)]
+
+
+@pytest.mark.parametrize(("step_s", "epoch_steps"), [(0.2, 10), (0.02, 30), (0.001, 7), (0.5, 1), (0.004, 600)])
+def test_short_epochs_are_timed_whole(step_s: float, epoch_steps: int) -> None:
+    num_steps, lead_in = block(step_s, epoch_steps)
+    assert (num_steps + lead_in) % epoch_steps == 0
+    assert num_steps >= block(step_s)[0]
+
+
+def test_long_epochs_are_not() -> None:
+    assert block(0.2, epoch_steps=13) == block(0.2)
 
 
 def test_the_typical_step_leaves_out_what_does_not_count() -> None:

@@ -9,8 +9,8 @@ import msgspec
 from slipstream.records.recipe import Choice, Edit, NumericsClass, Recipe, Setting
 
 # base: the script as it is. twin: the same with `nothing`. candidate: with a recipe. proof: a candidate that draws the
-# base's random numbers, not timed. rounding: the base with weights moved by one ulp. coarse: the base with weights rounded
-# to bfloat16 once, before the first step: what lower precision may do to gradients. seed: the base with another seed.
+# base's random numbers, not timed. rounding: the base with weights moved by one ulp. coarse: the base with weights
+# rounded to bfloat16 once, before the first step: what lower precision may do to gradients. seed: another seed.
 Role = Literal["base", "twin", "candidate", "proof", "rounding", "coarse", "seed"]
 Decision = Literal["kept", "rejected", "unsure", "failed", "not_applicable"]
 Tick = Literal["optimizer", "backward", "forward", "input"]  # what the riders count as a step

@@ -10,7 +10,7 @@ from slipstream.diagnose.statistics import median
 from slipstream.records import Lap
 from slipstream.tune.budget import Budget
 from slipstream.tune.contest import MIN_ROUNDS, Contest
-from slipstream.tune.pace import block_steps, lead_in_steps, typical_step_s
+from slipstream.tune.pace import block, typical_step_s
 from slipstream.tune.seat import Paddock, RaceError, Seat
 from slipstream.tune.teller import Teller
 
@@ -28,12 +28,15 @@ BETTER = 1.01  # a benched candidate returns for one on the track only if it loo
 class Heat:
     """All heats of a tuning: rounds are numbered through."""
 
-    def __init__(self, paddock: Paddock, budget: Budget, tell: Teller, seed: int, step_s: float) -> None:
+    def __init__(
+        self, paddock: Paddock, budget: Budget, tell: Teller, seed: int, step_s: float, epoch_steps: int = 0
+    ) -> None:
         self._paddock = paddock
         self._budget = budget
         self._tell = tell
         self._random = random.Random(seed)
         self._step_s = step_s  # of the anchor: what the check said, then what was timed
+        self._epoch_steps = epoch_steps  # 0: not known
         self._round = 0
         self._lap_s: list[float] = []
         self._num_riders = 2  # of the heat that is on
@@ -60,7 +63,7 @@ class Heat:
             while len(riding) < num_slots and (waiting or benched):
                 contest = waiting.pop(0) if waiting else _most_promising(benched)
                 if not self._is_time_for(contest, deadline_s()):
-                    contest.end("undecided")
+                    self._probe(contest, deadline_s())
                     settle(contest)
                 elif self._admit(contest):
                     riding.append(contest)
@@ -113,6 +116,13 @@ class Heat:
         """A rider that would be stopped before it can be decided is not launched at all; the whole recipe always is."""
         return contest.is_final or self._budget.now_s() + self.need_s(contest.seat.rider is None) < deadline_s
 
+    def _probe(self, contest: Contest, deadline_s: float) -> None:
+        """There is no time to race it, but a few steps show at once if it is plainly slower, or cannot ride at all."""
+        is_new = contest.seat.rider is None and not contest.comparison.num_rounds
+        if is_new and self._budget.now_s() + median(self._startup_s or [0.0]) < deadline_s and self._admit(contest):
+            self._paddock.release(contest.seat)
+        contest.end("undecided")
+
     def need_s(self, is_new: bool = True) -> float:
         """The least that a contest takes."""
         startup_s = median(self._startup_s) if is_new and self._startup_s else 0.0
@@ -129,7 +139,7 @@ class Heat:
     def _typical_round_s(self) -> float:
         if self._lap_s:
             return self._num_riders * median(self._lap_s[-9:])
-        return self._num_riders * (block_steps(self._step_s) + 1) * self._step_s
+        return self._num_riders * sum(self._block()) * self._step_s
 
     def _admit(self, contest: Contest) -> bool:
         """False: it is out already."""
@@ -170,8 +180,8 @@ class Heat:
         self._random.shuffle(seats)
         self._round += 1
         start_s = self._budget.now_s()
-        num_steps = self._num_steps()
-        laps = {id(seat): self._lap(seat, num_steps) for seat in seats}
+        num_steps, lead_in = self._block()
+        laps = {id(seat): self._paddock.lap(seat, self._round, num_steps, lead_in) for seat in seats}
         for seat in fixed:
             self._survive(seat, laps[id(seat)])
         self._step_s = typical_step_s(fixed[0].laps[-9:]) or self._step_s
@@ -180,11 +190,8 @@ class Heat:
         self._lap_s.append((self._budget.now_s() - start_s) / len(seats))
         self._tell.left(self._budget.left_s())
 
-    def _num_steps(self) -> int:
-        return block_steps(self._step_s) * (RELAUNCH_BLOCKS if self._paddock.is_relaunching() else 1)
-
-    def _lap(self, seat: Seat, num_steps: int) -> Lap:
-        return self._paddock.lap(seat, self._round, num_steps, lead_in_steps(num_steps))
+    def _block(self) -> tuple[int, int]:
+        return block(self._step_s, self._epoch_steps, RELAUNCH_BLOCKS if self._paddock.is_relaunching() else 1)
 
     def _survive(self, seat: Seat, lap: Lap) -> None:
         """An anchor that died is started again with its next block, but not for ever."""

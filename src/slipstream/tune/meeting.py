@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from slipstream.diagnose.training import epoch_steps
 from slipstream.records import Choice, Decision, Numerics, Recipe, RiderRecord, Session, Verdict
 from slipstream.runner.track import Track
 from slipstream.techniques.catalogue import Technique
@@ -47,7 +48,7 @@ class Meeting:
         self.jury = Jury(self.paddock, self.budget, self.base)
         self.noise = Noise(order.margin)
         step_s = session.summary.step_ms / 1e3 if session.summary else UNKNOWN_STEP_S
-        self.heat = Heat(self.paddock, self.budget, tell, order.seed, step_s)
+        self.heat = Heat(self.paddock, self.budget, tell, order.seed, step_s, _epoch_steps(session))
         self.conflicts: list[Conflict] = []
         self.verdicts: list[Verdict] = []
         self.notes: list[str] = []
@@ -117,3 +118,9 @@ class Meeting:
         if self._twin is not None and self._twin.past:
             return one_off_s(record.startup_s, self._twin.past[0].startup_s)
         return one_off_s(record.startup_s, self.paddock.record(self.base).startup_s)
+
+
+def _epoch_steps(session: Session) -> int:
+    """0: not known, or not a whole number."""
+    known = epoch_steps(session) or 0.0
+    return round(known) if abs(known - round(known)) < 0.01 else 0

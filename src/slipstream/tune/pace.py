@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import math
+
 from slipstream.diagnose.statistics import median
 from slipstream.records import Lap
 
 BLOCK_S = 0.4
 MIN_STEPS = 4  # batches of several workers arrive in bursts: fewer steps would time a burst
 LONG_STEP_S = 2.0  # from here a single step is a block
+SHORT_EPOCH_S = 2.5
 LEAD_IN_SHARE = 16  # one step in so many; caches are cold when the baton comes
 
 
-def block_steps(step_s: float) -> int:
-    if step_s > LONG_STEP_S:
-        return 1
-    return max(MIN_STEPS, round(BLOCK_S / max(step_s, 1e-6)))
-
-
-def lead_in_steps(num_steps: int) -> int:
-    return max(1, num_steps // LEAD_IN_SHARE)
+def block(step_s: float, epoch_steps: int = 0, times: int = 1) -> tuple[int, int]:
+    """How many steps are timed, and how many lead in. Where epochs are short a block and its lead-in are whole epochs:
+    what an epoch's start costs comes round in every block and not in some of them."""
+    num_steps = times * (1 if step_s > LONG_STEP_S else max(MIN_STEPS, round(BLOCK_S / max(step_s, 1e-6))))
+    lead_in = max(1, num_steps // LEAD_IN_SHARE)
+    if epoch_steps and epoch_steps * step_s <= SHORT_EPOCH_S:
+        num_steps = math.ceil((num_steps + lead_in) / epoch_steps) * epoch_steps - lead_in
+    return num_steps, lead_in
 
 
 def typical_step_s(laps: list[Lap]) -> float | None:
