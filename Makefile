@@ -34,7 +34,7 @@ lint: $(READY)
 
 # The promises on every script of the zoo; `make test` takes one of each shape.
 promises: $(READY)
-	SLIPSTREAM_EVERY=1 $(BIN)/python -m pytest tests/promises
+	SLIPSTREAM_EVERY=1 $(BIN)/python -m pytest tests/promises tests/zoo tests/techniques
 
 bench: $(READY)
 	$(BIN)/python benchmarks/startup.py

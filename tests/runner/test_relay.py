@@ -74,10 +74,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "entry.py").write_text(ENTRY)
-    before = rooms()
+    before, processes = rooms(), set(psutil.Process().children(recursive=True))
     yield tmp_path
     assert not {path for path in rooms() - before if f"-{os.getpid()}-" in path.name}
-    assert not psutil.Process().children(recursive=True)
+    assert not set(psutil.Process().children(recursive=True)) - processes
     assert not (tmp_path / "written.txt").exists()
 
 

@@ -80,7 +80,7 @@ def _run(script: list[str], recipe_path: Path | None, no_recipe: bool) -> int | 
 
     try:
         if file is None or not file.recipe.choices:
-            run_watched(script)
+            run_watched(script, hint="" if file is not None or no_recipe or num_ranks() > 1 else _hint(script))
             return None
         from slipstream.techniques.outfit import fit
 
@@ -91,12 +91,16 @@ def _run(script: list[str], recipe_path: Path | None, no_recipe: bool) -> int | 
     return None
 
 
+def _hint(script: list[str]) -> str:
+    """Said at the very end: nothing of ours comes between the script's own lines."""
+    name = " ".join(script[:2] if script[0] == "-m" else script[:1])
+    return f"; no {RECIPE} here: slipstream tune {name} makes one"
+
+
 def _find(script: list[str], given: Path | None) -> RecipeFile | None:
     """The recipe of this script, if there is one that can be used; what is to be said about it is said here."""
     path = given or next((folder / RECIPE for folder in _folders(script) if (folder / RECIPE).is_file()), None)
     if path is None:
-        name = " ".join(script[:2] if script[0] == "-m" else script[:1])
-        _say(f"no {RECIPE} here: training as it is. slipstream tune {name} makes one.")
         return None
     if num_ranks() > 1:
         _say(f"{path} was measured with one process and is not applied to {num_ranks()} ranks: training as it is.")

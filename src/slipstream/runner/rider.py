@@ -3,6 +3,7 @@ Started with a ticket by supervise or by the relay; what it learns goes to the s
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib.util
 import os
@@ -71,14 +72,25 @@ def main(ticket_path: str, fit: Fit | None = None) -> None:
     def leave(ending: Ending) -> None:
         children.unfollow(ride)
         ride.leave(ending)
-        if is_racing and ending.reason == "stopped":
-            os._exit(0)  # the script has cleaned up; taking the interpreter down would cost every heat a second
+        if ending.reason == "stopped":
+            _end_at_once(is_racing)
 
     try:
         launch(ticket.settings.script, leave)
     except LaunchError as error:
         (spool / REFUSED).write_text(str(error))
         sys.exit(EXIT_REFUSED)
+
+
+def _end_at_once(is_racing: bool) -> None:
+    """The script has cleaned up after itself; taking the interpreter down would cost another second. The relay ends
+    what is left of a rider's processes itself; elsewhere the script's own exit handlers do."""
+    if not is_racing:
+        atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(0)
 
 
 def _claim_module(script: list[str]) -> None:

@@ -20,9 +20,14 @@ _AS_IT_IS = Recipe()
 
 
 def run_watched(
-    script: list[str], recipe: Recipe = _AS_IT_IS, fit: Fit | None = None, base_step_ms: float | None = None
+    script: list[str],
+    recipe: Recipe = _AS_IT_IS,
+    fit: Fit | None = None,
+    base_step_ms: float | None = None,
+    hint: str = "",
 ) -> None:
-    """`base_step_ms`: a step without the recipe, as tune measured it."""
+    """`base_step_ms`: a step without the recipe, as tune measured it. `hint`: said behind the last line if there was
+    anything to train."""
     process = os.getpid()
     ride = board(RideSettings(mode="run", num_steps=0, seconds=0.0, script=script, recipe=recipe), fit)
 
@@ -30,7 +35,7 @@ def run_watched(
         if os.getpid() != process:
             return  # a child that the script forked
         with contextlib.suppress(Exception):
-            for line in last_words(ride, base_step_ms):
+            for line in last_words(ride, base_step_ms, hint):
                 print(line, file=sys.__stderr__, flush=True)
 
     patches = Patches(ride.complain, lambda: False)
@@ -50,9 +55,9 @@ def run_watched(
     launch(script, leave)
 
 
-def last_words(ride: Ride, base_step_ms: float | None) -> Iterator[str]:
-    if line := ride.summary_line():
-        yield f"{line}{_saved(ride, base_step_ms)}"
+def last_words(ride: Ride, base_step_ms: float | None, hint: str = "") -> Iterator[str]:
+    is_training = ride.tally is not None and ride.tally.num_steps > 0
+    yield f"{ride.summary_line()}{_saved(ride, base_step_ms)}{hint if is_training else ''}"
     for sentence in ride.rig.declined if ride.rig is not None else []:
         yield f"slipstream: not applied: {sentence}"
 
