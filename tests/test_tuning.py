@@ -6,13 +6,14 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import msgspec
 import pytest
 
 import slipstream
 from slipstream.records import Session
 from slipstream.testing.sessions import made_session
 from slipstream.testing.verdicts import tuned
-from slipstream.tuning import INSIDE, Tuned, journal_of, seconds_of
+from slipstream.tuning import INSIDE, Tuned, journal_of, seconds_of, with_tuning
 
 
 def train() -> None:
@@ -76,3 +77,11 @@ def test_a_tuned_function_shows_itself() -> None:
     assert str(shown.recipe) == "workers=2 + channels_last"
     assert "1.61x as fast" in str(shown) and repr(shown) == str(shown)
     assert "<table>" in shown._repr_html_()
+
+
+def test_what_riders_wrote_for_good_is_listed_once(tmp_path: Path) -> None:
+    session = msgspec.structs.replace(made_session(), cwd=str(tmp_path), written=["log.txt"], notes=["one"])
+    tuning = tuned(session).tuning
+    assert tuning is not None
+    both = with_tuning(session, tuning, ["two"], ["/srv/model.pt", "/srv/model.pt"])
+    assert both.written == ["log.txt", "/srv/model.pt"] and both.notes == ["one", "two"] and both.tuning == tuning

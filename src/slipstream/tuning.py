@@ -51,11 +51,20 @@ def tune_script(
     if exit_code(session) or session.summary is None:
         raise NothingToTuneError(session)
     on_check(session)
-    tuning, notes = _race(session, order, tell, use_overlay)
-    return msgspec.structs.replace(session, tuning=tuning, notes=[*session.notes, *notes])
+    tuning, notes, written = _race(session, order, tell, use_overlay)
+    return with_tuning(session, tuning, notes, written)
 
 
-def _race(session: Session, order: TuneOrder, tell: Teller, use_overlay: bool) -> tuple[Tuning, list[str]]:
+def with_tuning(session: Session, tuning: Tuning, notes: list[str], written: list[str]) -> Session:
+    """`written`: by riders that could not be covered."""
+    from slipstream.runner.supervise import shorten
+
+    paths = list(dict.fromkeys([*session.written, *shorten(written, Path(session.cwd))]))
+    return msgspec.structs.replace(session, tuning=tuning, notes=[*session.notes, *notes], written=paths)
+
+
+def _race(session: Session, order: TuneOrder, tell: Teller, use_overlay: bool) -> tuple[Tuning, list[str], list[str]]:
+    """With what the riders noted, and the files that they wrote for good."""
     from slipstream.runner.relay import Relay, tick_of
     from slipstream.tune.search import tune
 
@@ -64,7 +73,7 @@ def _race(session: Session, order: TuneOrder, tell: Teller, use_overlay: bool) -
     )
     with relay as track:
         tuning = tune(session, track, order, tell)
-    return tuning, relay.notes
+    return tuning, relay.notes, relay.written
 
 
 def environment_of(recipe: Recipe) -> dict[str, str]:
@@ -183,7 +192,7 @@ def tune_function(
     session = _tune_told(typed, order, seconds, quiet)
     save_session(session)
     tuned = Tuned(session, script, None)
-    if tuned.recipe.choices and not tuned.tuning.was_interrupted:
+    if tuned.recipe.choices and tuned.tuning.is_complete:
         tuned.recipe_path = Path(recipe)
         write_recipe(tuned.recipe_path, tuned.tuning, session)
     return tuned

@@ -30,7 +30,7 @@ version = 1
 allocator = "keep"
 cpu_threads = 1
 [script]
-command = ["other.py"]
+command = ["train.py", "--epochs", "3"]
 [evidence]
 base_step_ms = 60000.0
 """
@@ -52,6 +52,7 @@ def test_the_recipe_beside_the_script_is_applied_from_the_start(tmp_path: Path) 
     (tmp_path / "job").mkdir()
     (tmp_path / "job/train.py").write_text(TRAIN)
     (tmp_path / "job/slipstream.toml").write_text(RECIPE)
+    (tmp_path / "slipstream.toml").write_text(RECIPE.replace("train.py", "other.py"))  # passed over
     done = run("job/train.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
@@ -63,7 +64,7 @@ def test_the_recipe_beside_the_script_is_applied_from_the_start(tmp_path: Path) 
     assert first == "slipstream: job/slipstream.toml: allocator=keep + cpu_threads=1", (
         "said once, not by both processes"
     )
-    assert "measured on other.py" in warning and "slipstream tune makes a new one" in warning
+    assert "measured with other arguments: --epochs 3" in warning and "slipstream tune makes a new one" in warning
     assert last.startswith("slipstream: 40 steps in ")
     assert last.endswith("less than the base that tune measured, 60000.0 ms a step")
 
@@ -82,6 +83,16 @@ def test_the_script_has_its_own_options(tmp_path: Path) -> None:
     done = run("--no-recipe", "train.py", "--recipe", "x", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "['train.py', '--recipe', 'x']\n")
     assert "makes one" not in done.stderr
+
+
+def test_a_recipe_of_another_script_is_applied_only_by_name(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(QUICK)
+    path = tmp_path / "slipstream.toml"
+    path.write_text(RECIPE.replace("train.py", "jobs/other.py").replace('allocator = "keep"', ""))
+    first, _ = run("train.py", cwd=tmp_path).stderr.splitlines()
+    assert first == ("slipstream: slipstream.toml was measured on jobs/other.py, not on train.py: training as it is.")
+    first, warning, *_ = run("--recipe", "slipstream.toml", "train.py", cwd=tmp_path).stderr.splitlines()
+    assert first == "slipstream: slipstream.toml: cpu_threads=1" and "measured on jobs/other.py" in warning
 
 
 @pytest.mark.parametrize(

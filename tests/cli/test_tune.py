@@ -99,6 +99,14 @@ def test_an_interrupted_tuning_keeps_its_session_and_says_how_to_go_on(
     assert "interrupted; 2 kept so far. It is remembered: the same command again goes on" in capsys.readouterr().err
 
 
+def test_a_tuning_that_ended_early_writes_no_recipe(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
+    assert session.tuning is not None and session.tuning.recipe.choices
+    early = msgspec.structs.replace(session.tuning, is_complete=False)
+    assert _give(msgspec.structs.replace(session, tuning=early), Request(["train.py"]), "") == 0
+    assert not Path("slipstream.toml").exists()
+    assert "did not come to its end, so no slipstream.toml was written" in capsys.readouterr().out
+
+
 def test_quiet_is_the_sentence_and_the_table(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
     assert _give(session, Request(["train.py"], quiet=True), "") == 0
     lines = capsys.readouterr().out.splitlines()

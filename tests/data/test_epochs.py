@@ -182,6 +182,55 @@ def test_dataset_changed_between_epochs_is_seen(riding: Any, numbers: Any) -> No
         assert any("changed offset of the dataset between epochs" in sentence for sentence in rig.declined)
 
 
+def test_contents_changed_between_epochs_are_seen(riding: Any) -> None:
+    import numpy as np
+
+    class Rows(Dataset[Any]):
+        def __init__(self) -> None:
+            self.rows = np.arange(16.0)
+
+        def __len__(self) -> int:
+            return 16
+
+        def __getitem__(self, index: int) -> Any:
+            return self.rows[index]
+
+    with riding(workers=1) as rig:
+        loader: Any = DataLoader(Rows(), 4)
+        assert [n for batch in loader for n in batch.tolist()] == list(range(16))
+        loader.dataset.rows *= 2
+        assert [n for batch in loader for n in batch.tolist()] == list(range(0, 32, 2))
+    assert any("changed rows of the dataset" in sentence for sentence in rig.declined)
+
+
+def test_workers_do_not_stay_where_contents_are_too_large_to_compare(
+    riding: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from slipstream.data import attributes
+
+    monkeypatch.setattr(attributes, "_MOST_VALUES", 10)
+    with riding(workers=1) as rig:
+        loader: Any = DataLoader(Identities(), 4)
+        loader.dataset.names = ["a"] * 11
+        epochs = [{int(p) for batch in loader for p in batch} for _ in range(2)]
+    assert epochs[0].isdisjoint(epochs[1]) and any("too large" in sentence for sentence in rig.declined)
+
+
+def test_workers_are_lent_to_four_loaders_at_a_time(riding: Any, numbers: Any) -> None:
+    def read_one(loader: Any) -> list[float]:
+        return [row[0] for batch in loader for row in batch.tolist()]
+
+    with riding(workers=1) as rig:
+        loaders = [DataLoader(numbers(8), 2) for _ in range(5)]
+        for _ in range(2):
+            assert [read_one(loader) for loader in loaders] == [list(map(float, range(8)))] * 5
+        assert [loader.num_workers for loader in loaders] == [1, 1, 1, 1, 0]
+        del loaders[0]
+        fresh = DataLoader(numbers(8), 2)
+        assert read_one(fresh) == list(map(float, range(8))) and fresh.num_workers == 1
+    assert any("lent to four loaders already" in sentence for sentence in rig.declined)
+
+
 def test_dataset_changed_while_it_is_read_gets_no_workers_any_more(riding: Any, numbers: Any) -> None:
     with riding(workers=2) as rig:
         loader = DataLoader(numbers(32), 4)

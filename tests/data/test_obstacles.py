@@ -15,8 +15,8 @@ from torch.utils.data import IterableDataset, get_worker_info
 from slipstream.data.obstacles import obstacle
 
 
-def ask(dataset: Any, num_workers: int = 2, **arguments: Any) -> str:
-    return obstacle({"dataset": dataset, "multiprocessing_context": "fork", **arguments}, num_workers)
+def ask(dataset: Any, wanted: int = 2, **arguments: Any) -> str:
+    return obstacle({"dataset": dataset, "multiprocessing_context": "fork", **arguments}, wanted)
 
 
 class Repeats(IterableDataset[int]):
@@ -43,15 +43,6 @@ def _part() -> Any:
     return range(info.id if info else 0, 10)
 
 
-class HasLength(Shares):
-    def __len__(self) -> int:
-        return 10
-
-
-class HasShards(Shares):
-    num_shards = 1
-
-
 class Wraps(IterableDataset[int]):
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
@@ -68,12 +59,17 @@ class Wraps(IterableDataset[int]):
         (Shares(), ""),
         (SharesElsewhere(), ""),
         (Wraps(Shares()), ""),
-        (HasLength(), "has a length"),
-        (HasShards(), "1 shards only"),
     ],
 )
 def test_iterable_datasets(dataset: Any, reason: str) -> None:
-    assert reason in ask(dataset) and bool(reason) == bool(ask(dataset))
+    assert reason in ask(dataset, 1) and bool(reason) == bool(ask(dataset, 1))
+
+
+def test_batches_of_an_iterable_dataset_are_not_divided_anew() -> None:
+    """Neither by more workers than one nor where the script has more."""
+    for asked, now in ((2, 0), (1, 4), (0, 4)):
+        assert "in number and size" in ask(Shares(), asked, num_workers=now)
+    assert ask(Shares(), 0, num_workers=1) == "" and ask([1, 2], 0, num_workers=4) == ""
 
 
 class Holder:

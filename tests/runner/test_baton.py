@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
@@ -176,3 +179,36 @@ def test_compiling_is_noticed() -> None:
     assert once != before
     torch.ones(1) + 1
     assert num_compiled() == once
+
+
+def test_workers_stand_still_before_anyone_knows_and_go_on_with_the_script(tmp_path: Path, patches: Patches) -> None:
+    worker = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(100,), daemon=True)
+    worker.start()
+    seen: list[str] = []
+
+    def state() -> str:
+        return psutil.Process(worker.pid).status()
+
+    def report() -> Report:
+        deadline_s = time.monotonic() + 5.0
+        while state() != "stopped" and time.monotonic() < deadline_s:  # a signal takes its way
+            time.sleep(0.001)
+        seen.append(state())
+        return Report()
+
+    relay = Other(tmp_path / "baton", [Tell(), Go(2, 1), Tell(), Stop()])
+    baton = Baton(str(tmp_path / "baton"), WARM_UP)
+    baton.count_updates(patches)
+    baton.report = report
+    try:
+        with pytest.raises(StopRide):
+            train(100, lambda step: seen.append(state()) if step == WARM_UP else None)
+        assert seen[0] == seen[2] == "stopped" and seen[1] != "stopped"
+        assert state() != "stopped", "it may end with the script"
+    finally:
+        worker.kill()
+        worker.join()
+        baton.finish(Ending("stopped", 0, 0.0))
+        patches.close()
+        baton._wire.close()  # type: ignore[union-attr]
+        relay.close()

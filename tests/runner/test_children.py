@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.records import Boarded, Ending
+from slipstream.records import Boarded, Ended, Ending
 from slipstream.runner.children import Boarding, follow, unfollow
 from slipstream.runner.ride import RideSettings, board
 from slipstream.runner.spool import SpoolReader
 from slipstream.runner.supervise import Order, supervise
+from slipstream.seams.patch import Patches
 
 TRAIN = """
 import multiprocessing, sys, torch
@@ -50,6 +51,26 @@ def test_children_say_that_they_board(tmp_path: Path, method: str) -> None:
     assert child.exitcode == 0
     roles = {process: m.role for process, m in SpoolReader(tmp_path).read() if isinstance(m, Boarded)}
     assert roles == {os.getpid(): "rider", child.pid: "child"}
+
+
+def test_a_forked_child_leaves_its_parents_changes_in_place(tmp_path: Path) -> None:
+    """Their undoing may touch what both share; the child's record is written all the same."""
+    shared = multiprocessing.Value("i", 0)
+    ride = board(RideSettings(mode="check", spool=str(tmp_path), script=["train.py"]))
+    own = ride.patches or Patches(ride.complain, lambda: False)
+    ride.patches = own
+    own.on_close(lambda: setattr(shared, "value", shared.value + 1))
+    follow(ride)
+    try:
+        child = multiprocessing.get_context("fork").Process(target=nothing)
+        child.start()
+        child.join()
+        assert (child.exitcode, shared.value) == (0, 0)
+    finally:
+        unfollow(ride)
+        ride.leave(Ending("finished", 0, 0.0))
+    assert shared.value == 1
+    assert {process for process, m in SpoolReader(tmp_path).read() if isinstance(m, Ended)} == {os.getpid(), child.pid}
 
 
 def test_following_leaves_nothing_behind(tmp_path: Path) -> None:

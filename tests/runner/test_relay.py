@@ -15,7 +15,8 @@ import psutil
 import pytest
 
 from slipstream.records import Choice, Entrant, Recipe
-from slipstream.runner.relay import Relay
+from slipstream.runner.passing import Ticked
+from slipstream.runner.relay import Relay, too_slow_s
 from slipstream.runner.track import SLOWER
 
 TRAIN = """
@@ -40,13 +41,16 @@ from slipstream.techniques import outfit
 
 def fit(recipe, patches, complain, is_proof):
     from torch.optim.optimizer import register_optimizer_step_pre_hook
-    num_steps = 0
+    num_steps, begun_s = 0, 0.0
     def hook(*_):
-        nonlocal num_steps
+        nonlocal num_steps, begun_s
         num_steps += 1
         for choice in recipe.choices:
             if choice.technique == "slow": time.sleep(0.25)
-            if choice.technique == "raises" and num_steps > 12: raise ValueError("of its own")
+            if choice.technique == "raises" and num_steps > 12:
+                while time.process_time() < 3.5 + begun_s: pass  # longer than the limit, but it computes
+                raise ValueError("of its own")
+            begun_s = time.process_time()
             if choice.technique == "hangs" and num_steps > 12: time.sleep(1000)
     register_optimizer_step_pre_hook(hook)
     return outfit.fit(Recipe(), patches, complain, is_proof)
@@ -100,7 +104,7 @@ def test_a_heat(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
         reasons = [relay.enter(entrant) for entrant in entrants[:6]]
         assert reasons[:3] == ["", "", ""] and reasons[4:] == ["", ""]
         assert reasons[3].startswith(SLOWER) and "ms a step instead of" in reasons[3]
-        assert relay.leave(3).laps[0].num_steps == 1  # one step was enough to see it
+        assert relay.leave(3).laps[0].num_steps == 2  # two steps were enough to see it
         assert relay.capacity() > 1
         for round_ in range(2):
             for rider in (1, 0, 2):
@@ -117,9 +121,10 @@ def test_a_heat(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
                 assert {state for other in (0, 1, 2) for state in states(relay, other)} == {"stopped"}
         lap = relay.lap(4, 0, 20, 1)
         assert lap.failure == relay.record(4).failure == "ValueError: of its own" and lap.is_last
+        assert (lap.first_step, lap.num_steps) == (12, 0), "how far it came"
         assert relay.lap(4, 1, 20, 1).failure
         lap = relay.lap(5, 0, 20, 1)
-        assert "hangs" in lap.failure
+        assert lap.failure == "had not reached a step after 3 s, and was ended"
         assert "stopped" in states(relay, 0)  # costs only itself
 
         base, twin, rounding = (relay.leave(rider).witness for rider in (0, 1, 2))
@@ -182,3 +187,21 @@ def test_no_process_outlives_the_relay(here: Path, number: signal.Signals) -> No
     _, alive = psutil.wait_procs(riders, timeout=5)
     assert not alive
     (here / "written.txt").unlink()  # no overlay: real
+
+
+@pytest.mark.parametrize(
+    ("steps", "is_warm", "step_s"),
+    [
+        ([(0.5, 0.0)], False, 0.0),  # one slow step may be the machine's
+        ([(0.01, 0.0), (0.5, 0.0)], False, 0.0),
+        ([(0.5, 0.0), (0.4, 0.0)], False, 0.4),
+        ([(0.5, 0.49), (0.5, 0.49)], False, 0.0),  # waits for workers that come up
+        ([(0.04, 0.0), (0.04, 0.0)], False, 0.0),
+        ([(0.04, 0.0), (0.04, 0.0), (0.04, 0.0)], True, 0.04),
+        ([(0.04, 0.03), (0.04, 0.03), (0.04, 0.03)], True, 0.0),
+        ([(0.01, 0.0), (0.01, 0.0), (0.5, 0.0)], True, 0.0),
+    ],
+)
+def test_who_is_too_slow_to_be_waited_for(steps: list[tuple[float, float]], is_warm: bool, step_s: float) -> None:
+    ticks = [Ticked(seconds, input_s, False) for seconds, input_s in steps]
+    assert too_slow_s(ticks, 0.01, is_warm) == pytest.approx(step_s)

@@ -46,6 +46,8 @@ def test_a_family_stands_still_goes_on_and_ends() -> None:
         tree.stop()
         assert states(members) == {"stopped"}
         assert tree.memory_bytes(process.pid) > 1 << 20
+        used_s = tree.cpu_s()
+        assert used_s > 0.0 and tree.cpu_s() == used_s, "who stands still uses nothing"
         tree.resume()
         assert "stopped" not in states(members)
         tree.stop()

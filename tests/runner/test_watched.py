@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from slipstream.records import Ending
 from slipstream.runner.ride import Ride, RideSettings
 from slipstream.runner.tally import Tally
 from slipstream.runner.watched import last_words
+from slipstream.seams.patch import Patches
 
 
 @pytest.fixture
@@ -29,10 +31,12 @@ def updates(clock: Any, gaps_ms: list[float], num_optimizers: int = 1) -> Tally:
     return tally
 
 
-def words(tally: Tally | None, base_step_ms: float | None, declined: tuple[str, ...] = ()) -> list[str]:
+def words(
+    tally: Tally | None, base_step_ms: float | None, declined: tuple[str, ...] = (), changes: tuple[str, ...] = ()
+) -> list[str]:
     ride = Ride(RideSettings(mode="run"))
     ride.tally = tally
-    ride.rig = SimpleNamespace(declined=list(declined))  # type: ignore[assignment]
+    ride.rig = SimpleNamespace(declined=list(declined), changes=list(changes))  # type: ignore[assignment]
     return list(last_words(ride, base_step_ms))
 
 
@@ -64,3 +68,21 @@ def test_time_saved(clock: Any) -> None:
 def test_what_was_not_applied_is_said(clock: Any) -> None:
     [_, line] = words(updates(clock, [20.0] * 5), None, ("compile: no compiler",))
     assert line == "slipstream: not applied: compile: no compiler"
+
+
+def test_what_was_applied_but_not_everywhere_is_a_note(clock: Any) -> None:
+    declined = ("workers: the loader of validation keeps none", "compile: no compiler")
+    [_, note, refusal] = words(updates(clock, [20.0] * 5), None, declined, ("workers: num_workers 0 -> 2",))
+    assert note == "slipstream: note: workers: the loader of validation keeps none"
+    assert refusal == "slipstream: not applied: compile: no compiler"
+
+
+def test_a_fault_while_leaving_is_said_and_stays_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    ride = Ride(RideSettings(mode="run"))
+    ride.patches = Patches(ride.complain, lambda: False)
+    undone: list[str] = []
+    ride.patches.on_close(lambda: undone.append("the rest"))
+    ride.patches.on_close(lambda: {}["ours"])
+    ride.leave(Ending("finished", 0, 0.0))
+    assert undone == ["the rest"] and "KeyError: 'ours'" in ride.complaints[0]
+    assert "'leaving'" in capsys.readouterr().err

@@ -6,8 +6,13 @@ import copy
 import io
 from typing import Any
 
+import msgspec
 import torch
 from torch import nn
+
+from slipstream.techniques import channels_last
+from slipstream.techniques.observation import Observation
+from slipstream.testing.sessions import made_model, made_session
 
 
 class Views(nn.Module):
@@ -95,3 +100,34 @@ def test_an_error_of_the_scripts_own_is_not_taken_for_ours(riding: Any) -> None:
             assert str(fault) == "of the script" and model.calls == 1
         else:
             raise AssertionError("swallowed")
+
+
+def test_it_does_not_go_with_the_scripts_own_fused_optimizer() -> None:
+    """Moments that it saves, or resumes from, would be laid out in another way than the weights."""
+    session = made_session()
+    [optimizer] = session.optimizers
+
+    def ask(fused: bool | None) -> Any:
+        chosen = msgspec.structs.replace(optimizer, fused=fused)
+        models = [made_model("cpu", num_convolutions=3)]
+        return channels_last.applies(Observation(msgspec.structs.replace(session, optimizers=[chosen], models=models)))
+
+    assert "fused optimizer" in ask(True).reason and ask(None).is_yes and ask(False).is_yes
+
+
+def test_a_branch_taken_late_that_needs_contiguous_activations_gets_its_way(riding: Any) -> None:
+    class Branching(Views):
+        is_late = False
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return super().forward(x) if self.is_late else self.head(self.body(x).flatten(1))
+
+    model, x = Branching(), torch.randn(4, 2, 6, 6)
+    model.body[2] = nn.Identity()
+    with riding("channels_last") as rig:
+        model(x)
+        model.is_late = True
+        late = model(x)
+        assert model.body[0].weight.is_contiguous()  # type: ignore[union-attr,operator]
+    assert rig.changes and "needs contiguous activations" in rig.declined[0]
+    assert torch.allclose(late, model(x), atol=1e-6)

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from slipstream.techniques import fused_attention
 from slipstream.techniques.observation import Observation
+from slipstream.techniques.parts.attention import Deferred
 from slipstream.testing.sessions import made_anatomy, made_session
 
 LENGTH, WIDTH, HEADS = 12, 16, 4
@@ -100,6 +101,28 @@ class Learnt(Base):
         return functional.softmax(q @ k.transpose(-2, -1) + self.bias + 1.0, dim=-1) @ v
 
 
+class Overwriting(Base):
+    """Changes its scores in place in ways that no plan follows, in statements that lead nowhere."""
+
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+        scores = q @ k.transpose(-2, -1)
+        scores[..., ~self.causal] = -torch.inf  # type: ignore[index,operator]
+        return functional.softmax(scores, dim=-1) @ v
+
+
+class Clamping(Base):
+    """Doubled before the change in place, which the double must not see."""
+
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+        scores = q @ k.transpose(-2, -1)
+        doubled = scores * 2
+        scores.clamp_(-0.01, 0.01)
+        scores.masked_fill_(self.causal, 0.5)  # type: ignore[arg-type]
+        scores.add_(1.0)
+        first = functional.softmax(scores, dim=-1) @ v
+        return first + functional.softmax(doubled + 1.0, dim=-1) @ v
+
+
 def train(model: nn.Module, num_steps: int = 3) -> list[torch.Tensor]:
     torch.manual_seed(1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -127,7 +150,7 @@ def test_the_usual_ways_are_replaced_and_learn_the_same(kind: type[nn.Module], r
     assert distance < 1e-5
 
 
-@pytest.mark.parametrize("kind", [Odd, Learnt])
+@pytest.mark.parametrize("kind", [Odd, Learnt, Overwriting, Clamping])
 def test_what_no_kernel_does_is_computed_as_it_was_written(kind: type[nn.Module], riding: Any) -> None:
     distance, rig = both(kind, riding)
     assert not rig.changes and rig.declined == ["fused_attention: no attention written by hand was found in Sequential"]
@@ -156,6 +179,17 @@ def test_the_fused_kernel_is_really_called_and_nothing_else_is_proved_wrong(
     monkeypatch.setattr(functional, "scaled_dot_product_attention", wrong)
     distance, rig = both(NanoGPT, riding)
     assert distance == 0.0 and "differs from the script's attention" in rig.declined[0] and calls == [True]
+
+
+def test_what_is_fused_is_not_computed_by_hand_as_well(riding: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[Deferred] = []
+    compute = Deferred.compute
+    with riding("fused_attention"):
+        model = nn.Sequential(NanoGPT())
+        train(model, 1)  # the proof needs both
+        monkeypatch.setattr(Deferred, "compute", lambda self: computed.append(self) or compute(self))
+        train(model, 2)
+    assert not computed
 
 
 def test_only_the_module_with_attention_in_it_is_touched(riding: Any) -> None:

@@ -98,6 +98,9 @@ def test_iterable_dataset_is_read_before_a_rider_is_spent(tmp_path: Path) -> Non
     assert "get_worker_info" in workers.applies(seen(is_iterable=True, getitem_site=site)).reason
     script.write_text("class Stream:\n    def __iter__(self): get_worker_info()\n")
     assert workers.applies(seen(is_iterable=True, getitem_site=site)).is_yes
+    assert workers.settings(seen(is_iterable=True, getitem_site=site)) == [1]
+    assert workers.settings(seen(is_iterable=True, getitem_site=site, num_workers=1)) == [0]
+    assert "in number and size" in workers.applies(seen(is_iterable=True, getitem_site=site, num_workers=4)).reason
 
 
 class Stream(IterableDataset[int]):
@@ -205,6 +208,26 @@ def test_copies_need_a_device(module: Any) -> None:
         assert not DataLoader(list(range(40)), 4).pin_memory
     if not torch.accelerator.is_available():
         assert "no CUDA" in rig.declined[0] and rig.changes == []
+
+
+def test_data_on_the_device_is_not_pinned() -> None:
+    """Torch would raise in the script's loop."""
+    from torch._subclasses import FakeTensorMode
+
+    with FakeTensorMode():
+        there = torch.utils.data.TensorDataset(torch.empty(8, 2, device="cuda"))
+    rig = Rig(Patches(lambda seam, fault: None, lambda: False), lambda seam, fault: None)
+    for dataset, is_pinned in ((there, False), (list(range(8)), True)):
+        arguments = {"dataset": dataset, "pin_memory": False}
+        pinned_memory.pin(rig, arguments)
+        assert arguments["pin_memory"] is is_pinned
+    assert "lies on cuda:0 already" in rig.declined[0] and len(rig.changes) == 1
+    facts = [TensorFacts("[0]", [4], "float32", "cpu", 16), TensorFacts("[1]", [4], "float32", "cuda:0", 16)]
+    made = made_session(
+        environment=made_environment(device="cuda:0"), transfer_ms=5.0, loader=made_loader(tensor_facts=facts)
+    )
+    for module in (pinned_memory, device_prefetch):
+        assert "on the device already" in module.applies(on_device(made)).reason
 
 
 def test_pinned_memory_is_done_already_only_if_copies_do_not_wait() -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from slipstream.techniques import mixed_precision
 from slipstream.techniques.observation import Observation
@@ -91,6 +92,36 @@ def test_a_script_that_uses_autocast_itself_is_left_alone(is_inside: bool, ridin
         model(x)
         assert model(x).dtype is (torch.bfloat16 if is_inside else torch.float32)
     assert rig.declined == ["mixed_precision: the script uses autocast itself"]
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.reentrant = reentrant
+        self.seen: list[torch.dtype] = []
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return checkpoint(self.inside, x, use_reentrant=self.reentrant)
+
+    def inside(self, x: torch.Tensor) -> Any:
+        y = self.layer(x)
+        self.seen.append(y.dtype)
+        return y.sigmoid()  # needs its result in the backward pass: recomputed to here
+
+
+@pytest.mark.parametrize("is_layer_wrapped", [False, True])
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_our_own_autocast_is_not_taken_for_the_scripts(riding: Any, reentrant: bool, is_layer_wrapped: bool) -> None:
+    """Checkpoints enter it again in the backward pass; and a model that is called alone may be part of another."""
+    with riding(("mixed_precision", "bf16")) as rig:
+        model, x = Checkpointed(reentrant), torch.randn(2, 4, requires_grad=True)
+        if is_layer_wrapped:
+            model.layer(x)
+        for _ in range(2):
+            backward(model(x).sum())
+    assert not rig.declined and len(rig.changes) == 1 + is_layer_wrapped
+    assert model.seen == [torch.bfloat16] * 4
 
 
 def applies(device: str = "cpu", dtypes: tuple[str, ...] = ("float32",), **facts: Any) -> Any:

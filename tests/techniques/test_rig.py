@@ -126,8 +126,51 @@ def test_wrappers_are_taken_away_and_copies_have_none(rig: Rig) -> None:
     assert layer(x) == layer.forward(x) and "_compiled_call_impl" not in vars(layer)
 
 
+class Stateful(nn.Linear):
+    """Hands out all its attributes, as Lightning's modules do: torch's own __getstate__ would leave the slot out."""
+
+    def __getstate__(self) -> Any:
+        return dict(vars(self))
+
+
+def test_copies_of_a_module_with_a_state_of_its_own_compute_with_their_own_weights(rig: Rig) -> None:
+    import copy
+    import io
+    import pickle
+
+    layer, x = Stateful(1, 1, bias=False), torch.ones(1)
+    rig.wrap_call(layer, lambda call, x: call(x) + 1)
+    file = io.BytesIO()
+    torch.save(layer, file)
+    loaded = torch.load(io.BytesIO(file.getvalue()), weights_only=False)
+    for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), loaded):
+        with torch.no_grad():
+            twin.weight.fill_(7.0)
+        assert twin(x) == 7.0 and layer(x) == layer.forward(x) + 1
+
+
+def test_one_of_many_ranks_is_left_alone(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    met: list[Any] = []
+    rig.named("some").on_model(met.append)
+    rig.named("other").on_optimizer(met.append)
+    rig.named("witness").on_model(met.append)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    layer = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    layer(torch.ones(1)).backward()
+    optimizer.step()
+    assert met == [layer], "the witness only looks"
+    assert [sentence.partition(",")[0] for sentence in rig.declined] == [
+        "some: this is one of 2 ranks",
+        "other: this is one of 2 ranks",
+    ]
+
+
 def test_compiled_by_the_script_is_told_from_wrapped_by_us(rig: Rig) -> None:
     mine, theirs = nn.Linear(1, 1), nn.Linear(1, 1)
     rig.wrap_call(mine, lambda call, x: call(x))
     theirs._compiled_call_impl = lambda x: x
     assert not rig.is_compiled(mine) and rig.is_compiled(theirs)
+    rig.wrap_call(theirs, lambda call, x: call(x))
+    assert rig.is_compiled(theirs), "seen through what stands above"

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from slipstream.records import Choice, Recipe
 from slipstream.techniques import cpu_threads, cudnn_benchmark, determinism_off, tf32
 from slipstream.techniques.observation import Observation
 from slipstream.testing.sessions import made_environment, made_model, made_session
@@ -42,6 +43,16 @@ def test_the_scripts_own_number_gives_way_but_loader_workers_keep_theirs(riding:
     assert torch.get_num_threads() == 1
 
 
+def test_a_spawned_loader_worker_keeps_the_one_thread_that_torch_gives_it(riding: Any) -> None:
+    """It rides in a process of its own, and is told so by torch's worker loop."""
+    from torch.utils.data._utils import worker
+
+    with riding(("cpu_threads", 2)) as rig:
+        exec("torch.set_num_threads(1)", {"__name__": worker.__name__, "torch": torch})
+        assert torch.get_num_threads() == 1
+    assert rig.changes == ["cpu_threads: threads 1 -> 2"]
+
+
 def test_determinism_is_switched_off_at_the_first_call_and_put_back(riding: Any) -> None:
     with riding("determinism_off") as rig:
         torch.use_deterministic_algorithms(True, warn_only=True)  # as scripts do: after the import
@@ -70,3 +81,13 @@ def test_cudnn_is_not_timed_where_it_is_already_or_must_not_be() -> None:
     assert cudnn_benchmark.applies(seen("cuda:0", cudnn_benchmark=True)).reason == "the script does it already"
     assert "determinism" in cudnn_benchmark.applies(seen("cuda:0", deterministic=True)).reason
     assert cudnn_benchmark.applies(seen("cuda:0", num_convolutions=0)).reason == "the model has no convolutions"
+
+
+def test_beside_workers_there_are_fewer_threads_and_never_more() -> None:
+    two, none = Recipe((Choice("workers", 2),)), Recipe((Choice("workers", 0),))
+    assert cpu_threads.applies_with(seen(num_threads=8), two).is_yes
+    assert cpu_threads.settings_with(seen(num_threads=8), two) == [6, 4, 1]
+    assert cpu_threads.settings_with(seen(num_usable=2.0, num_threads=2), two) == [1]
+    assert not cpu_threads.applies_with(seen(num_threads=8), none).is_yes
+    assert not cpu_threads.applies_with(seen(num_threads=1), two).is_yes
+    assert "cuda" in cpu_threads.applies_with(seen("cuda:0"), two).reason

@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from slipstream.records import Choice, Finding, Recipe, Session
+from slipstream.records import Choice, Finding, Numerics, Recipe, Session, Speed, Verdict
 from slipstream.techniques.card import YES, no
-from slipstream.tune.candidates import latecomers, loosest, propose
+from slipstream.tune.candidates import latecomers, loosest, propose, ruled_out
 from slipstream.tune.order import TuneOrder
 
 
@@ -95,3 +95,33 @@ def test_latecomers_apply_only_beside_a_recipe(session: Session, technique: Any)
 def test_a_recipe_is_as_loose_as_its_loosest_technique() -> None:
     assert loosest(["reordered", "approximate", "identical"]) == "approximate"
     assert loosest([]) == "identical"
+
+
+def _verdict(decision: Any = "rejected", ratio: float = 1.0, is_sound: bool | None = True, **how: Any) -> Verdict:
+    speed = Speed(ratio, ratio - 0.01, ratio + 0.01) if ratio else None
+    numerics = Numerics("identical", is_sound, "")
+    return Verdict("late", True, decision, "", speed=speed, numerics=numerics, **how)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "is_out"),
+    [
+        (_verdict(), False),
+        (_verdict("unsure", 0.0), False),
+        (_verdict(is_sound=False), True),
+        (_verdict("failed"), True),
+        (_verdict(ratio=0.2), True),
+        (_verdict(ratio=1.5), True),  # faster: never pays, or is not kept unasked
+        (_verdict(kind="cumulative"), True),
+    ],
+)
+def test_who_merely_gained_too_little_alone_may_come_again(verdict: Verdict, is_out: bool) -> None:
+    assert ruled_out([verdict], {"late"}) == ({"late"} if is_out else set())
+
+
+def test_a_latecomers_settings_may_depend_on_the_recipe(session: Session, technique: Any) -> None:
+    late = technique(settings=(4,))
+    late.applies_with = lambda observation, recipe: YES
+    late.settings_with = lambda observation, recipe: [recipe.setting_of("workers")]
+    (found,) = latecomers(session, TuneOrder(), {"late": late}, Recipe((Choice("workers", 2),)), set())
+    assert found.settings == (2,)

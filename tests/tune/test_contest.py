@@ -106,3 +106,17 @@ def test_where_the_base_did_not_ride_along_the_speed_goes_through_the_anchor() -
     assert speed is not None and speed.ratio == pytest.approx(1.8, rel=0.02)
     assert speed.low < 1.8 < speed.high
     assert contest.speed_against_base(None) is None
+
+
+def test_an_anchor_that_died_says_nothing_about_the_challenger() -> None:
+    contest = _contest()
+    contest.abandon("workers=2 did not stay in the race: killed")
+    assert contest.outcome == "undecided" and "workers=2" in contest.failure
+    contest.reopen()
+    assert contest.outcome is None and contest.failure == ""
+
+
+def test_only_what_is_undecided_is_opened_again() -> None:
+    contest = _ride(_contest(), 1.5)
+    contest.reopen()
+    assert contest.outcome == "faster"

@@ -129,3 +129,33 @@ def test_short_scripts_are_raced_through_restarts(course: Any) -> None:
     race.race("a")
     assert race.settled == [("a", "faster")]
     assert sum(entrant.role == "base" for entrant in track.entrants) > 1
+
+
+def test_by_relaunching_a_round_is_reckoned_with_its_starts(course: Any, listener: Any) -> None:
+    race = course(SimulatedTrack(choice_factors(a=0.5), num_riders=1, startup_s=lambda recipe: 20.0))
+    race.heat.warm(race.base)
+    assert race.heat.need_s(is_new=False) > 10 * 2 * 20.0
+    race.race("a", "b", "c", deadline_s=3000.0)
+    assert max(len(heat) for heat in listener.heats) == 2, "one against one"
+
+
+def test_an_anchor_that_dies_leaves_nobody_holding_a_place(course: Any) -> None:
+    def always(entrant: Entrant, num_steps: int) -> str:
+        return "killed" if entrant.role == "base" and num_steps > 8 else ""
+
+    race = course(SimulatedTrack(fault=always, num_riders=2))
+    with pytest.raises(RaceError):
+        race.race("a")
+    assert race.paddock.enter(race.paddock.seat("candidate", Recipe((Choice("b"),)))) == ""
+    assert race.paddock.enter(race.paddock.seat("candidate", Recipe((Choice("c"),)))) == ""
+
+
+def test_whoever_settles_may_name_one_more(course: Any) -> None:
+    race = course(SimulatedTrack(choice_factors(a=2.0, b=0.5)))
+
+    def settle(contest: Contest) -> Contest | None:
+        race._settle(contest)
+        return race.contest("b") if contest.outcome == "not_faster" else None
+
+    race.heat.race([race.contest("a")], lambda: 300.0, settle)
+    assert race.settled == [("a", "not_faster"), ("b", "faster")]

@@ -109,3 +109,25 @@ def test_it_may_be_interrupted_anywhere(run: Any, technique: Any, tmp_path: Path
     assert tuning.is_complete and tuning.recipe == Recipe((Choice("a", 2), Choice("b")))
     singles = [one.choice for one in tuning.verdicts if one.kind == "single"]
     assert len(singles) == len(set(singles)), "nothing is reported twice"
+
+
+def test_a_second_setting_that_was_owed_is_raced_after_all(
+    run: Any, technique: Any, tmp_path: Path, listener: Any
+) -> None:
+    journal = str(tmp_path / "journal.jsonl")
+    known = {"w": technique(settings=(8, 2))}
+    factors = {8: 1.2, 2: 0.7}
+
+    def factor(recipe: Recipe) -> float:
+        return factors.get(int(recipe.setting_of("w") or 0), 1.0)
+
+    class Halting(SimulatedTrack):
+        def lap(self, rider: int, round: int, num_steps: int, lead_in: int) -> Any:
+            if any(one.technique == "w" for one in listener.verdicts):
+                raise KeyboardInterrupt
+            return super().lap(rider, round, num_steps, lead_in)
+
+    assert run(Halting(factor), known, journal=journal).was_interrupted
+    listener.entered.clear()
+    assert run(SimulatedTrack(factor), known, journal=journal).recipe == Recipe((Choice("w", 2),))
+    assert "w=8" not in listener.entered

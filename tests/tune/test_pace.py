@@ -42,3 +42,10 @@ def test_time_is_kept_back_only_for_what_there_is_to_do() -> None:
     assert share_kept_back(0, 0) == 0.0
     assert share_kept_back(1, 0) == TOTAL_SHARE
     assert TOTAL_SHARE < share_kept_back(2, 0) < share_kept_back(2, 1) < 0.6
+
+
+@pytest.mark.parametrize(("step_s", "training_steps", "epoch_steps"), [(0.001, 60, 0), (0.02, 30, 15), (1.0, 6, 0)])
+def test_a_block_is_at_most_a_third_of_the_training(step_s: float, training_steps: int, epoch_steps: int) -> None:
+    num_steps, lead_in = block(step_s, epoch_steps, training_steps=training_steps)
+    assert num_steps >= 1 and lead_in == 1 and num_steps + lead_in <= training_steps // 3
+    assert block(step_s, epoch_steps, training_steps=10**6) == block(step_s, epoch_steps)

@@ -126,10 +126,23 @@ def test_a_setting_that_is_too_much_leads_to_the_next_smaller(run: Any, techniqu
 
 
 def test_named_settings_are_climbed_down_the_list(run: Any, technique: Any, listener: Any) -> None:
-    factors = {"default": 0.8, "more": 0.7, "most": 0.75, "other": 0.1}
+    factors = {"before": 0.1, "default": 0.8, "worse": 0.9, "best": 0.5}
     track = SimulatedTrack(lambda recipe: factors.get(str(recipe.setting_of("c")), 1.0))
-    assert run(track, {"c": technique(settings=tuple(factors))}).recipe == _recipe(c="more")
-    assert "c=other" not in listener.entered
+    known = {"c": technique(settings=("default", "worse", "best"))}
+    assert run(track, known).recipe == _recipe(c="best"), "one that lost does not end the climb"
+    assert listener.entered.index("c=worse") < listener.entered.index("c=best")
+
+
+@pytest.mark.parametrize("first", [1.2, 5.0])
+def test_where_the_best_guess_loses_one_more_setting_is_tried(
+    run: Any, technique: Any, verdict_of: Any, listener: Any, first: float
+) -> None:
+    factors = {8: first, 2: 0.7, 1: 0.1}
+    track = SimulatedTrack(lambda recipe: factors.get(int(recipe.setting_of("w") or 0), 1.0))
+    tuning = run(track, {"w": technique(settings=(8, 2)), "u": technique(settings=(1, 2, 3))})
+    assert tuning.recipe == _recipe(w=2)
+    assert verdict_of(tuning, "w", 8).decision == "rejected" and verdict_of(tuning, "w", 2).decision == "kept"
+    assert "u=2" in listener.entered and "u=3" not in listener.entered, "one more, and no grid"
 
 
 def test_what_is_unsound_is_rejected_however_fast(run: Any, technique: Any, verdict_of: Any) -> None:
@@ -344,3 +357,109 @@ def test_a_session_without_a_summary_can_be_tuned(run: Any, technique: Any, sess
     bare = msgspec.structs.replace(session, summary=None)
     tuning = run(SimulatedTrack(choice_factors(a=0.5)), {"a": technique()}, bare)
     assert tuning.recipe == _recipe(a=True) and tuning.ceiling_ms is None
+
+
+def test_a_whole_recipe_whose_numerics_were_not_seen_is_not_kept(run: Any, technique: Any, verdict_of: Any) -> None:
+    riders: set[int] = set()
+
+    def seen(entrant: Entrant, num_steps: int) -> Witness:
+        if entrant.recipe == _recipe(a=True):
+            riders.add(entrant.ident)
+        return Witness() if len(riders) > 1 and entrant.ident == max(riders) else made_witness_of(entrant, num_steps)
+
+    tuning = run(SimulatedTrack(choice_factors(a=0.5), witness=seen), {"a": technique()})
+    assert tuning.recipe == Recipe() and verdict_of(tuning, "recipe", kind="total").decision == "unsure"
+    assert "could not be seen" in verdict_of(tuning, "a").reason
+
+
+def test_resumed_before_its_last_race_a_recipe_is_proved_against_a_base_that_has_ridden(
+    run: Any, technique: Any, verdict_of: Any, tmp_path: Any
+) -> None:
+    def seen(entrant: Entrant, num_steps: int) -> Witness:
+        is_other = entrant.role in ("candidate", "proof")
+        return made_witness(num_steps, rounding=1e-7) if is_other else made_witness_of(entrant, num_steps)
+
+    class Broken(SimulatedTrack):
+        def lap(self, rider: int, round: int, num_steps: int, lead_in: int) -> Any:
+            if journal.exists() and b'"type":"recipe"' in journal.read_bytes():
+                raise KeyboardInterrupt
+            return super().lap(rider, round, num_steps, lead_in)
+
+    journal = tmp_path / "journal"
+    known = {"a": technique("reordered", needs_proof=True), "b": technique("reordered")}
+    factors = choice_factors(a=0.5, b=0.7)
+    assert run(Broken(factors, witness=seen), known, journal=str(journal)).was_interrupted
+    track = SimulatedTrack(factors, witness=seen)
+    tuning = run(track, known, journal=str(journal))
+    assert tuning.recipe == _recipe(a=True, b=True) and tuning.is_complete
+    assert verdict_of(tuning, "recipe", kind="total").numerics.is_sound is True
+    roles = [entrant.role for entrant in track.entrants]
+    assert roles.index("base") < roles.index("proof") and "rounding" in roles
+
+
+def test_what_wins_only_beside_another_is_found(run: Any, technique: Any, verdict_of: Any) -> None:
+    def factor(recipe: Recipe) -> float:
+        workers, threads = recipe.setting_of("w"), recipe.setting_of("t")
+        return (0.6 if threads else 0.8) if workers else (1.1 if threads else 1.0)
+
+    threads = technique()
+    threads.applies_with = lambda observation, recipe: YES if recipe.setting_of("w") else no("no workers")
+    tuning = run(SimulatedTrack(factor), {"t": threads, "w": technique()})
+    assert tuning.recipe == _recipe(w=True, t=True)
+    assert verdict_of(tuning, "t").decision == "rejected"
+    assert verdict_of(tuning, "t", kind="cumulative").decision == "kept"
+
+
+def test_a_row_does_not_contradict_its_ratio(run: Any, technique: Any) -> None:
+    noise = Noise(random.Random(3), weather=Weather())
+    tuning = run(SimulatedTrack(choice_factors(a=0.8, b=1.1), noise=noise), {"a": technique(), "b": technique()})
+    rows = [one for one in tuning.verdicts if one.step_ms is not None]
+    assert {row.kind for row in rows} >= {"single", "total"}
+    for row in rows:
+        assert row.step_ms * row.speed.ratio == pytest.approx(tuning.base_step_ms)
+        assert row.samples_per_s == pytest.approx(tuning.base_samples_per_s * row.speed.ratio)
+
+
+def test_broken_off_while_techniques_race_alone_it_knows_the_best_so_far(run: Any, technique: Any) -> None:
+    class Interrupted(SimulatedTrack):
+        def lap(self, rider: int, round: int, num_steps: int, lead_in: int) -> Any:
+            if self.num_laps == 60:
+                raise KeyboardInterrupt
+            return super().lap(rider, round, num_steps, lead_in)
+
+    tuning = run(Interrupted(choice_factors(a=0.5), num_riders=2), {"a": technique(), "b": technique()})
+    assert tuning.was_interrupted and tuning.recipe == _recipe(a=True)
+
+
+def test_a_setting_whose_anchor_died_is_unsure_and_names_the_anchor(run: Any, technique: Any, verdict_of: Any) -> None:
+    is_challenged = False
+
+    def fault(entrant: Entrant, num_steps: int) -> str:
+        nonlocal is_challenged
+        is_challenged = is_challenged or entrant.recipe == _recipe(w=4)
+        return "killed" if is_challenged and entrant.recipe == _recipe(w=2) else ""
+
+    tuning = run(SimulatedTrack(choice_factors(w=0.5), fault=fault), {"w": technique(settings=(2, 4))})
+    verdict = verdict_of(tuning, "w", 4)
+    assert verdict.decision == "unsure" and "w=2 did not stay in the race: killed" in verdict.reason
+
+
+def test_time_that_is_left_goes_to_what_was_not_decided(run: Any, technique: Any, listener: Any) -> None:
+    """Techniques alone may take what combining does not need; combining two takes less than was kept for it."""
+
+    def factor(recipe: Recipe) -> float:
+        is_late = any(verdict.kind == "cumulative" for verdict in listener.verdicts)
+        on = [choice.technique for choice in recipe.choices]
+        return 0.5 ** sum(name in ("a", "b") for name in on) * (
+            0.7 if is_late and any("u" in name for name in on) else 1
+        )
+
+    known = {"a": technique(), "b": technique(), **{f"u{number}": technique() for number in range(20)}}
+    tuning = run(SimulatedTrack(factor, num_riders=2), known, budget_s=300.0)
+    late = [choice for choice in tuning.recipe.choices if choice.technique not in ("a", "b", "nothing")]
+    assert len(tuning.recipe.choices) > 2 and late
+    told = [one.decision for one in listener.verdicts if one.kind == "single" and one.choice == late[0]]
+    assert told == ["unsure", "kept"]
+    singles = [one.choice for one in tuning.verdicts if one.kind == "single"]
+    assert len(singles) == len(set(singles)), "the first verdict is replaced"
+    assert tuning.seconds_spent < 300 * 1.05

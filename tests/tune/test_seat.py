@@ -28,9 +28,22 @@ def test_the_stump_of_a_block_does_not_count() -> None:
 
 
 def test_a_script_too_short_to_time_fails_and_says_so() -> None:
-    paddock = Paddock(SimulatedTrack(num_steps=6), Silence())
+    paddock = Paddock(SimulatedTrack(num_steps=4), Silence())
     lap = paddock.lap(paddock.seat("base", Recipe()), 0, 8, 1)
-    assert lap.failure == "the script ended after 6 steps, too few to time it"
+    assert lap.failure == "the script ended after 4 steps, too few to time it"
+
+
+def test_one_timed_block_is_enough_for_a_script_that_ends() -> None:
+    paddock = Paddock(SimulatedTrack(num_steps=10), Silence())
+    seat = paddock.seat("base", Recipe())
+    laps = [paddock.lap(seat, round, 8, 1) for round in range(4)]
+    assert not any(lap.failure for lap in laps)
+    assert [lap.is_disturbed for lap in laps] == [False, True, False, True]
+
+
+def test_by_relaunching_it_is_one_against_one() -> None:
+    paddock = Paddock(SimulatedTrack(num_riders=1), Silence())
+    assert paddock.num_challengers() == 1 and paddock.num_challengers(num_fixed=2) == 0
 
 
 def test_the_witness_is_that_of_the_rider_that_came_farthest() -> None:

@@ -34,7 +34,7 @@ _PREPARED: Final = "SLIPSTREAM_PREPARED"  # this process was started anew for th
     "recipe_path",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="The recipe; otherwise slipstream.toml here or beside the script.",
+    help="The recipe; otherwise this script's slipstream.toml, here or beside it.",
 )
 @click.option("--no-recipe", is_flag=True, help="Train as it is, even if there is a recipe.")
 @click.option("--tune", "tune_first", is_flag=True, help="Make the recipe first: slipstream tune, then train with it.")
@@ -80,7 +80,8 @@ def _run(script: list[str], recipe_path: Path | None, no_recipe: bool) -> int | 
 
     try:
         if file is None or not file.recipe.choices:
-            run_watched(script, hint="" if file is not None or no_recipe or num_ranks() > 1 else _hint(script))
+            is_said = file is not None or no_recipe or num_ranks() > 1 or _beside(script)
+            run_watched(script, hint="" if is_said else _hint(script))
             return None
         from slipstream.techniques.outfit import fit
 
@@ -93,34 +94,55 @@ def _run(script: list[str], recipe_path: Path | None, no_recipe: bool) -> int | 
 
 def _hint(script: list[str]) -> str:
     """Said at the very end: nothing of ours comes between the script's own lines."""
-    name = " ".join(script[:2] if script[0] == "-m" else script[:1])
-    return f"; no {RECIPE} here: slipstream tune {name} makes one"
+    return f"; no {RECIPE} here: slipstream tune {_name(script)} makes one"
+
+
+def _name(script: list[str]) -> str:
+    return " ".join(script[:2] if script[:1] == ["-m"] else script[:1])
 
 
 def _find(script: list[str], given: Path | None) -> RecipeFile | None:
     """The recipe of this script, if there is one that can be used; what is to be said about it is said here."""
-    path = given or next((folder / RECIPE for folder in _folders(script) if (folder / RECIPE).is_file()), None)
-    if path is None:
+    paths = [given] if given is not None else _beside(script)
+    if not paths:
         return None
     if num_ranks() > 1:
-        _say(f"{path} was measured with one process and is not applied to {num_ranks()} ranks: training as it is.")
+        _say(f"{paths[0]} was measured with one process and is not applied to {num_ranks()} ranks: training as it is.")
         return None
-    from slipstream.tune.recipe_file import differences, read_recipe
-
-    try:
-        file = read_recipe(path)
-    except ValueError as error:
-        raise Refused(f"{error}.") from None
+    for path in paths:
+        file = _read(path)
+        if given is not None or _is_of(file, script):
+            break
+    else:
+        _say(f"{path} was measured on {_name(file.script)}, not on {_name(script)}: training as it is.")
+        return None
     if _PREPARED not in os.environ:  # else it was said before
+        from slipstream.tune.recipe_file import differences
+
         _say(f"{path}: {file.recipe}")
         if changed := differences(file, script):
             _say(f"{' '.join(changed)} It may not fit any more: slipstream tune makes a new one.")
     return file
 
 
-def _folders(script: list[str]) -> list[Path]:
-    """Here first, then beside the script."""
-    return [Path(), *([] if script[0] == "-m" else [Path(script[0]).parent])]
+def _read(path: Path) -> RecipeFile:
+    from slipstream.tune.recipe_file import read_recipe
+
+    try:
+        return read_recipe(path)
+    except ValueError as error:
+        raise Refused(f"{error}.") from None
+
+
+def _is_of(file: RecipeFile, script: list[str]) -> bool:
+    """Another script's recipe lies in the same folder often enough; one that names no script is for all of them."""
+    return not file.script or Path(_name(file.script)).name == Path(_name(script)).name
+
+
+def _beside(script: list[str]) -> list[Path]:
+    """The recipes that are found without being named: here first, then beside the script."""
+    folders = [Path(), *([] if script[0] == "-m" else [Path(script[0]).parent])]
+    return [folder / RECIPE for folder in dict.fromkeys(folders) if (folder / RECIPE).is_file()]
 
 
 def _prepare_environment(recipe: Recipe) -> None:

@@ -231,7 +231,9 @@ def _write_recipe(session: Session, request: Request) -> None:
     assert tuning is not None
     if was_interrupted(session):
         return
-    if tuning.recipe.choices:
+    if not tuning.is_complete:
+        click.echo(f"\n The tuning did not come to its end, so no {path} was written. The same command again goes on.")
+    elif tuning.recipe.choices:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_recipe(path, tuning, session)
         if not request.quiet:

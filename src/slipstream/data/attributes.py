@@ -3,6 +3,8 @@ Looks, never calls: a property of the user's is not evaluated."""
 
 from __future__ import annotations
 
+import sys
+import zlib
 from collections.abc import Iterator
 from logging import Logger
 from types import FunctionType, MethodType, ModuleType
@@ -11,6 +13,10 @@ from typing import Any
 _MOST = 256  # a look is taken once an epoch, and must not be felt
 _MOST_ELEMENTS = 16  # of a list or dictionary: transforms, not samples
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_TUPLED = frozenset((*_PLAIN, tuple))
+_MOST_BYTES = 64 * 2**20  # of arrays, all together: read in a twentieth of a second
+_MOST_VALUES = 1_000_000  # of lists
+_UNREAD = "unread"
 _OPAQUE = (type, ModuleType, FunctionType, Logger)
 
 
@@ -46,8 +52,55 @@ def _children(value: Any) -> Iterator[tuple[str, Any]]:
 
 def look(root: Any, depth: int = 4) -> dict[str, Any]:
     """A portrait to compare with a later one: plain values as they are, everything else by identity and size.
-    Contents of arrays are not looked at."""
+    Contents of arrays and lists are not looked at."""
     return {path: _token(value) for path, value in walk(root, depth)}
+
+
+def look_closely(root: Any, depth: int = 4) -> dict[str, Any]:
+    """A portrait with the contents of arrays and of lists of plain values in it, as far as there is time for that."""
+    reader = _Reader()
+    return {path: (_token(value), reader.read(value)) for path, value in walk(root, depth)}
+
+
+def unread(portrait: dict[str, Any]) -> str:
+    """What may change unseen, because it was too large to be read; "" if nothing."""
+    return next((path.lstrip(".") for path, token in portrait.items() if token[1] is _UNREAD), "")
+
+
+class _Reader:
+    """Checksums of what can be changed in place without a trace. Each thing is read once, whatever leads to it."""
+
+    def __init__(self) -> None:
+        self._bytes_left = _MOST_BYTES
+        self._values_left = _MOST_VALUES
+        self._known: dict[int, Any] = {}
+
+    def read(self, value: Any) -> Any:
+        if id(value) not in self._known:
+            self._known[id(value)] = self._checksum(value)
+        return self._known[id(value)]
+
+    def _checksum(self, value: Any) -> Any:
+        numpy: Any = sys.modules.get("numpy")
+        if type(value) is list:
+            return self._of_list(value)
+        if numpy is None or not isinstance(value, numpy.ndarray) or not value.flags.writeable:
+            return None
+        self._bytes_left -= value.nbytes
+        if self._bytes_left < 0:
+            return _UNREAD
+        return value.shape, value.strides, zlib.crc32(numpy.ascontiguousarray(value).view(numpy.ndarray).tobytes())
+
+    def _of_list(self, values: list[Any]) -> Any:
+        self._values_left -= len(values)
+        if self._values_left < 0:
+            return _UNREAD
+        kinds = set(map(type, values))
+        if not kinds <= _TUPLED:
+            return None  # objects: those near the beginning are looked at one by one
+        if tuple in kinds and not {type(part) for one in values if type(one) is tuple for part in one} <= set(_PLAIN):
+            return None
+        return hash(tuple(values))
 
 
 def _token(value: Any) -> Any:

@@ -14,11 +14,12 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils import worker
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from slipstream.data.attributes import difference, look
+from slipstream.data.attributes import difference, look, look_closely, unread
 from slipstream.data.hold import Hold
 from slipstream.data.reseeding import ReseedingQueue
 from slipstream.seams.patch import Patches
 
+_MOST_LENT = 4  # loaders whose workers stay at a time
 # lent: the script has no workers; they are ours, and they stay. kept: the script's own workers, made to stay.
 Kind = Literal["lent", "kept"]
 _STATE = "_slipstream_epoch"  # on an iterator
@@ -72,11 +73,14 @@ class Epochs:
         if loader._iterator is None:
             return
         changed = difference(before, now) if before is not None else ""
+        large = unread(now)
         if changed:
             self._tell(f"the script changed {changed} of the dataset between epochs: its workers were started anew")
+        elif large:
+            self._tell(f"{large} of the dataset is too large to see whether it changes: workers do not stay")
         if self._is_in_use(loader):  # somebody is still reading: the next epoch gets workers of its own
             self._dismiss(loader)
-        elif changed:
+        elif changed or large:
             self._dismiss(loader)._shutdown_workers()
 
     def _starting(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -93,6 +97,10 @@ class Epochs:
 
     def _start(self, loader: Any, original: Callable[[Any], Any]) -> Any:
         """Memory may be short; and a loader that is read inside another's worker may have none of its own."""
+        if self._num_lent() >= _MOST_LENT:
+            self._tell("a loader goes on without workers: they are lent to four loaders already")
+            _without_workers(loader)
+            return original(loader)
         states = _generator_states(loader)
         try:
             return original(loader)
@@ -101,6 +109,10 @@ class Epochs:
             _without_workers(loader)
             _restore(states)
         return original(loader)  # raises again what was the script's own
+
+    def _num_lent(self) -> int:
+        lent = [loader for loader, kind in self._kinds.items() if kind == "lent" and loader.num_workers]
+        return sum(loader._iterator is not None for loader in lent)
 
     def _resetting(self, original: Callable[..., None]) -> Callable[..., None]:
         def _reset(iterator: Any, loader: Any, first_iter: bool = False) -> None:
@@ -174,8 +186,8 @@ def _nothing(token: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: 
 
 
 def _portrait(loader: Any) -> dict[str, Any]:
-    collate = {f"collate_fn{path}": token for path, token in look(loader.collate_fn, 1).items()}
-    return {**look(loader.dataset), **collate, "collate_fn": id(loader.collate_fn)}
+    collate = {f"collate_fn{path}": token for path, token in look_closely(loader.collate_fn, 1).items()}
+    return {**look_closely(loader.dataset), **collate, "collate_fn": (id(loader.collate_fn), None)}
 
 
 def _without_workers(loader: Any) -> None:

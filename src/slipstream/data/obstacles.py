@@ -1,4 +1,4 @@
-"""What stands against building a loader's batches in other processes, as half a sentence; "" if nothing does.
+"""What stands against building a loader's batches in so many processes, as half a sentence; "" if nothing does.
 Asked in the riding process, before the loader is built, with the arguments it is built with."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
 
 from slipstream.data.attributes import walk
-from slipstream.data.sharding import does_shard, num_shards
+from slipstream.data.sharding import does_shard
 
 # Handles that lead astray when processes share them: an offset, a transaction or a connection has one owner.
 _UNSHARED = ("h5py.", "sqlite3.", "lmdb.", "socket.", "zipfile.", "tarfile.", "netCDF4.", "tables.file.", "_io.")
@@ -24,15 +24,17 @@ _MOST_PICKLED = 2**31  # bytes: a spawned worker gets a copy of its own
 
 def obstacle(arguments: dict[str, Any], num_workers: int) -> str:
     dataset = arguments["dataset"]
-    if multiprocessing.current_process().daemon:
+    if num_workers and multiprocessing.current_process().daemon:
         return "the process that builds the loader may not start others"
     if isinstance(dataset, (IterDataPipe, MapDataPipe)):
         return "data pipes share and seed themselves"
     if isinstance(dataset, IterableDataset):
-        reason = _iterable_obstacle(dataset, num_workers)
+        reason = _iterable_obstacle(dataset, max(num_workers, arguments.get("num_workers") or 0))
         if reason:
             return reason
-    held = _held_on_device(dataset)
+    if num_workers == 0:
+        return ""
+    held = held_on_device(dataset)
     if held:
         return f"the dataset holds a tensor on {held}"
     if start_method(arguments) == "fork":
@@ -44,11 +46,8 @@ def obstacle(arguments: dict[str, Any], num_workers: int) -> str:
 def _iterable_obstacle(dataset: Any, num_workers: int) -> str:
     if not does_shard(dataset):
         return "the iterable dataset does not share its data among workers (get_worker_info), so each would repeat it"
-    if hasattr(type(dataset), "__len__"):
-        return "the iterable dataset has a length, and in shards it ends in more batches than that"
-    shards = num_shards(dataset)
-    if shards is not None and shards < num_workers:
-        return f"the iterable dataset has {shards} shards only"
+    if num_workers > 1:
+        return "each worker of an iterable dataset makes batches of its own share, others in number and size"
     return ""
 
 
@@ -60,7 +59,7 @@ def start_method(arguments: dict[str, Any]) -> str:
     return multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
 
 
-def _held_on_device(dataset: Any) -> str:
+def held_on_device(dataset: Any) -> str:
     return next(
         (
             str(v.device)

@@ -20,15 +20,6 @@ def does_shard(dataset: Any) -> bool:
     return isinstance(inner, IterableDataset) and does_shard(inner)  # a wrapper passes on what its dataset gives
 
 
-def num_shards(dataset: Any) -> int | None:
-    """How many parts there are to share, where the dataset says (those of the `datasets` library do)."""
-    for name in ("num_shards", "n_shards"):
-        count = getattr(dataset, name, None)
-        if isinstance(count, int):
-            return count
-    return None
-
-
 def _asks(dataset: Any) -> bool:
     """Whether `__iter__`, or what it calls of its own class and module, asks for the worker it runs in."""
     seen: set[CodeType] = set()

@@ -3,13 +3,16 @@ told to go on. Between the ends of a block it adds one count to a step."""
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
 import os
+import signal
 import sys
 import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -42,6 +45,7 @@ class Baton:
         self._start_samples = self._start_compiled = 0
         self._input_ns = self._aside_ns = 0
         self._first: weakref.ref[Any] | None = None
+        self._held: list[int] = []  # children that stand still with us
         self.count_samples: Callable[[], int] = lambda: 0
         self.synchronise: Callable[[], None] = lambda: None
         self.aside_ns: Callable[[], int] = lambda: 0  # time taken by us so far
@@ -168,6 +172,7 @@ class Baton:
         )
 
     def _stand(self, word: Standing) -> None:
+        self._held = _hold_children()  # before anyone knows: what workers do meanwhile is free work for the next block
         self._say(word)
         while True:
             answer = self._hear()
@@ -177,8 +182,10 @@ class Baton:
                 self._block = answer
                 break
             elif isinstance(answer, Stop):
+                self._wake()
                 self._left, self._next = 1, self._stop  # again, should the script catch it
                 self._stop()
+        self._wake()
         if answer.lead_in:
             self._left, self._next = answer.lead_in, self._begin
         else:
@@ -215,20 +222,41 @@ class Baton:
         if self.is_held:
             assert self._wire is not None
             self._wire.send(Finished(Ending("raised", 1, 0.0, sentence)))
-            os._exit(1)
+            self._exit(1)
         print(sentence, file=sys.stderr)
+
+    def _wake(self) -> None:
+        _send(self._held, signal.SIGCONT)
+        self._held = []
+
+    def _exit(self, code: int) -> NoReturn:
+        self._wake()  # to see that their parent is gone
+        os._exit(code)
 
     def _say(self, word: passing.Word) -> None:
         assert self._wire is not None
         if not self._wire.send(word):
-            os._exit(_EXIT_ALONE)
+            self._exit(_EXIT_ALONE)
 
     def _hear(self) -> passing.Word:
         assert self._wire is not None
         word = self._wire.receive()
         if word is None:
-            os._exit(_EXIT_ALONE)
+            self._exit(_EXIT_ALONE)
         return word
+
+
+def _hold_children() -> list[int]:
+    """The script's workers, and whatever else it started as they are."""
+    held = [process.pid for process in multiprocessing.active_children() if process.pid is not None]
+    _send(held, signal.SIGSTOP)
+    return held
+
+
+def _send(processes: list[int], number: signal.Signals) -> None:
+    for pid in processes:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
 
 
 def num_compiled() -> int:

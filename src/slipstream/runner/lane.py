@@ -23,6 +23,7 @@ from slipstream.runner.tree import Tree
 
 BATON = "baton"  # the socket's name in the spool
 _POLL_S = 0.1
+_BUSY = 0.2  # of a core, over the limit: who uses less waits for something that does not come
 _FAREWELL_S = 2.0
 _WEIGHING_S = 3.0
 _MOST_OUTPUT_BYTES = 4 << 20
@@ -61,20 +62,27 @@ class Lane:
 
     # --- words ------------------------------------------------------------------------------------------------------
 
-    def hear(self, limit_s: float) -> Word:
-        """The next word. Raises OutError if the rider ended without one, or said nothing for so long."""
-        deadline_s = time.monotonic() + limit_s
+    def hear(self, limit_s: float, most_s: float = 0.0) -> Word:
+        """The next word. Raises OutError if the rider ended without one, or said nothing for so long; one that computes
+        all the while (an evaluation, a long compilation) is waited for up to `most_s`."""
+        start_s = window_s = time.monotonic()
+        used_s: float | None = None
         while True:
-            word = self._listen(min(_POLL_S, max(0.0, deadline_s - time.monotonic())))
+            word = self._listen(min(_POLL_S, limit_s))
             if word is not None:
                 return word
             if self._process.poll() is not None:
                 if (word := self._listen(0.0)) is not None:  # its last one
                     return word
                 raise self._verdict()
-            if time.monotonic() >= deadline_s:
-                where = "in a step" if self.holder else "without a step"
-                raise OutError(f"hangs: {limit_s:.0f} s {where}, and was ended")
+            now_s = time.monotonic()
+            if used_s is None:  # not at once: most words come soon, and looking costs the rider's cores
+                used_s = self._tree.cpu_s()
+            if now_s - window_s >= limit_s:
+                is_busy = self._tree.cpu_s() - used_s > _BUSY * (now_s - window_s)
+                if not is_busy or now_s - start_s >= most_s:
+                    raise OutError(f"had not reached a step after {now_s - start_s:.0f} s, and was ended")
+                window_s, used_s = now_s, None
             self.on_wait()
 
     def _listen(self, timeout_s: float) -> Word | None:

@@ -34,7 +34,7 @@ class Pace:
             return not self._updates and self._close()
         if kind == "optimizer":
             self._updates[ident] += 1
-            return ident == self._rarest() and self._close()
+            return (len(self._updates) == 1 or ident == self._rarest()) and self._close()
         if kind == "forward" and not self._has_backward:
             self._num_forwards += 1
             if self._last_loader >= 0:

@@ -7,7 +7,7 @@ import contextlib
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -28,6 +28,7 @@ MOST_RIDERS = 6
 ENTRY = str(Path(__file__).parent.parent / "techniques" / "__main__.py")
 _START_FACTOR = 10  # times the base's start-up, before a rider without a step is ended
 _STEP_FACTOR = 20  # times what a block should take
+_BUSY_FACTOR = 10  # times that limit, for a rider that is silent and computes
 _SLOW = 3.0
 _VERY_SLOW = 10.0  # not even the rest of the warm-up is waited for
 _SLOW_EXCESS_S, _VERY_SLOW_EXCESS_S = 0.5e-3, 5e-3  # shorter steps vary that much by themselves
@@ -183,7 +184,7 @@ class Relay:
         if base is not None and base is not ledger and base.startup_s:
             limit_s = max(self._limit_s, _START_FACTOR * base.startup_s)
         while True:
-            word = lane.hear(limit_s)
+            word = lane.hear(limit_s, self._start_limit_s)
             if isinstance(word, Joined):
                 ledger.startup_s = time.monotonic() - lane.start_s
             elif isinstance(word, Ticked):
@@ -202,13 +203,8 @@ class Relay:
         base_s = self._base.step_s if self._base is not None else 0.0
         if ledger.entrant.role != "candidate" or not base_s or not ledger.steady:
             return
-        last = ledger.steady[-1]
-        computing_s = last.seconds - last.input_s
-        step_s = statistics.median(tick.seconds for tick in ledger.steady)
-        is_hopeless = computing_s > max(_VERY_SLOW * base_s, base_s + _VERY_SLOW_EXCESS_S)
-        is_slow = step_s > max(_SLOW * base_s, base_s + _SLOW_EXCESS_S)
-        if is_hopeless or (is_slow and len(ledger.warm) == self._warm_up):
-            step_s = computing_s if is_hopeless else step_s
+        step_s = too_slow_s(ledger.steady, base_s, is_warm=len(ledger.warm) == self._warm_up)
+        if step_s:
             times = f"{1e3 * step_s:.1f} ms a step instead of {1e3 * base_s:.1f} ms"
             reason = f"{SLOWER} {times}: {step_s / base_s:.0f}x slower"
             seconds = sum(tick.seconds for tick in ledger.steady)
@@ -225,7 +221,7 @@ class Relay:
         limit_s = max(self._limit_s, _STEP_FACTOR * (num_steps + lead_in) * ledger.step_s)
         try:
             lane.go(num_steps, lead_in)
-            word = lane.hear(limit_s)
+            word = lane.hear(limit_s, _BUSY_FACTOR * limit_s)
             if isinstance(word, Standing):
                 self._collect(lane, ledger)
                 return _timed(empty, word)
@@ -234,6 +230,8 @@ class Relay:
             ledger.failure = str(out)
         else:
             ledger.take(word.report)
+            reached = max((step for step, _ in word.report.digests), default=0)
+            empty = msgspec.structs.replace(empty, first_step=reached)
             if word.ending.exit_code:
                 ledger.failure = word.ending.message or f"ended with exit code {word.ending.exit_code}"
         self._end(empty.rider, is_polite=False)
@@ -282,6 +280,17 @@ def tick_of(session: Session) -> Tick:
     if any(step.num_backwards for step in session.steps):
         return "backward"
     return "forward" if any(step.num_forwards for step in session.steps) else "input"
+
+
+def too_slow_s(steady: Sequence[Ticked], base_s: float, is_warm: bool) -> float:
+    """What a step computes that is beyond hope; 0.0: there is hope. One slow step may be the machine's: it takes two in
+    a row, or all of the warm-up."""
+    computing_s = [tick.seconds - tick.input_s for tick in steady]
+    last_s = min(computing_s[-2:]) if len(computing_s) > 1 else 0.0
+    if last_s > max(_VERY_SLOW * base_s, base_s + _VERY_SLOW_EXCESS_S):
+        return last_s
+    step_s = statistics.median(computing_s) if is_warm and len(computing_s) > 1 else 0.0
+    return step_s if step_s > max(_SLOW * base_s, base_s + _SLOW_EXCESS_S) else 0.0
 
 
 def _timed(lap: Lap, word: Standing) -> Lap:

@@ -120,10 +120,20 @@ class Ride:
             self.recorder.flush(is_last=True)
         self.recorder.write(Told(libraries=_library_versions()))
         if self.patches is not None:
-            self.patches.close()
+            self.take_away(self.patches)
         self.arrivals.close()
         self.recorder.write(Ended(ending))
         self.recorder.close()
+
+    def take_away(self, patches: Patches) -> None:
+        """A fault here changes neither the script's exit code nor its exception. In a process that was forked they are
+        left: what their undoing touches, such as weights in shared memory, its parent is still using."""
+        if patches.process != os.getpid():
+            return
+        try:
+            patches.close()
+        except Exception as fault:
+            self.complain("leaving", fault)
 
     def summary_line(self) -> str:
         seconds = (self.recorder.clock.now_ns() - self._start_ns) / 1e9

@@ -122,8 +122,8 @@ class Schedule:
         if self._state == "warmup":
             return (steps >= 3 and elapsed_s >= 1.0) or elapsed_s > 0.1 * self._seconds
         if self._state == "watch":
-            enough = steps >= self._watch_steps() and (self._asked_steps > 0 or elapsed_s >= self._watch_s())
-            return enough or (elapsed_s > 0.3 * self._seconds and steps >= 3)
+            is_long = self._asked_steps > 0 or elapsed_s >= self._watch_s()
+            return (is_long and steps >= self._watch_steps()) or (elapsed_s > 0.3 * self._seconds and steps >= 3)
         if self._state == "trial":
             enough = self._handed_out >= self._trial_target or elapsed_s > 0.3 * self._seconds
             return enough and (not self._kept.credit() or elapsed_s > 0.6 * self._seconds)

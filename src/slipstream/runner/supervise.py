@@ -82,7 +82,7 @@ def supervise(order: Order, line: Line | None = None) -> Session:
         session,
         environment=environment,
         notes=[*([idle] if idle else []), *session.notes, *ride.notes],
-        written=_shorten(list(dict.fromkeys([*session.written, *ride.written])), cwd),
+        written=shorten(list(dict.fromkeys([*session.written, *ride.written])), cwd),
     )
 
 
@@ -238,7 +238,7 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _shorten(paths: list[str], cwd: Path) -> list[str]:
+def shorten(paths: list[str], cwd: Path) -> list[str]:
     """As the user knows them: relative to where they are; without what libraries leave in the temporary directory."""
     temporary = str(overlay.temporary_directory())
     names = []

@@ -1,5 +1,5 @@
 """The ride of `run`: in this process, with a recipe or without. Adds a line on stderr at the very end, one more where a
-part of the recipe could not be put in place, and nothing else."""
+part of the recipe could not be put in place or not everywhere, and nothing else."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def run_watched(
         hide_in_module(ride.arrivals, patches)
 
     def leave(ending: Ending) -> None:
-        patches.close()
+        ride.take_away(patches)
         ride.leave(ending)
 
     atexit.register(say)  # the first registered runs last: after everything that the script says
@@ -58,8 +58,15 @@ def run_watched(
 def last_words(ride: Ride, base_step_ms: float | None, hint: str = "") -> Iterator[str]:
     is_training = ride.tally is not None and ride.tally.num_steps > 0
     yield f"{ride.summary_line()}{_saved(ride, base_step_ms)}{hint if is_training else ''}"
-    for sentence in ride.rig.declined if ride.rig is not None else []:
-        yield f"slipstream: not applied: {sentence}"
+    if ride.rig is None:
+        return
+    applied = {_technique_of(sentence) for sentence in ride.rig.changes}
+    for sentence in ride.rig.declined:
+        yield f"slipstream: {'note' if _technique_of(sentence) in applied else 'not applied'}: {sentence}"
+
+
+def _technique_of(sentence: str) -> str:
+    return sentence.partition(":")[0]
 
 
 def _saved(ride: Ride, base_step_ms: float | None) -> str:

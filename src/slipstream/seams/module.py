@@ -14,13 +14,13 @@ from typing import Any
 import torch
 
 from slipstream.records import Model
+from slipstream.seams import slot
 from slipstream.seams.batch import count_samples, describe_tensors
 from slipstream.seams.listener import Listener, Token
 from slipstream.seams.patch import Patches
 from slipstream.seams.place import current_site, current_sites
 
 _MAX_HOOKED = 64
-_SLOT = "_compiled_call_impl"  # consulted by Module.__call__ on every instance, dropped by copy and pickle
 
 
 class ModuleSeam:
@@ -103,32 +103,27 @@ class ModuleSeam:
     # --- one hooked instance ----------------------------------------------------------------------------------------
 
     def _hook(self, module: torch.nn.Module) -> None:
-        inner = vars(module).get(_SLOT)
+        inner = slot.content(module)
         reference = weakref.ref(module)
 
         def call(*args: Any, **kwargs: Any) -> Any:
             target: Any = reference()
             return target._call_impl(*args, **kwargs) if inner is None else inner(*args, **kwargs)
 
-        if inner is not None:
-            call.__wrapped__ = inner  # type: ignore[attr-defined]  # so that others see what lies below the seam
         ident = self._idents[module]
 
         def after(token: Token | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
             self._leave_forward(token, ident, reference(), args, kwargs)
 
         passage = self._patches.passage(call, "module.call", self._before_call, after, self._listener.abandon)
-        vars(module)[_SLOT] = passage.function
-        self._hooked[module] = (passage, inner)
+        place = slot.Slot(passage.function, inner)
+        slot.fill(module, place)
+        self._hooked[module] = (passage, place)
 
     def _unhook(self, module: torch.nn.Module) -> None:
-        passage, inner = self._hooked.pop(module)
+        passage, place = self._hooked.pop(module)
         passage.retire()
-        if vars(module).get(_SLOT) is passage.function:
-            if inner is None:
-                del vars(module)[_SLOT]
-            else:
-                vars(module)[_SLOT] = inner
+        slot.clear(module, place)
 
     def _before_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Token | None:
         if self._listener.phase == "input":
@@ -202,7 +197,8 @@ def shield_from_dynamo(passing: CodeType) -> None:
         for seam in ("batch", "loader", "module", "training", "saving", "transfer", "place", "listener"):
             rules.SKIP_DIRS.append(str(Path(__file__).with_name(f"{seam}.py")))  # type: ignore[union-attr]
         rules._recompile_re()  # type: ignore[union-attr]
-        eval_frame.skip_code(passing)  # type: ignore[union-attr]
+        for code in (passing, slot.Slot.__call__.__code__):
+            eval_frame.skip_code(code)  # type: ignore[union-attr]
     except (AttributeError, TypeError):  # another torch: at worst a graph break that the script would not have had
         return
 
@@ -219,7 +215,7 @@ def read_model(module: torch.nn.Module, ident: int, args: tuple[Any, ...], kwarg
         parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
         dtypes=sorted({str(p.dtype).removeprefix("torch.") for p in parameters}),
         device=str(parameters[0].device) if parameters else "",
-        is_compiled=hasattr(module, "_orig_mod") or vars(module).get(_SLOT) is not None,
+        is_compiled=slot.is_compiled(module),
         num_modules=sum(1 for _ in module.modules()),
         num_convolutions=len(convolutions),
         is_channels_last=any(w.is_contiguous(memory_format=torch.channels_last) for w in weights),

@@ -4,6 +4,7 @@ that raises is switched off, said once, and the script goes on. Leaving puts bac
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, Final
@@ -35,6 +36,7 @@ class Patches:
         self._undo = ExitStack()
         self._is_compiling = is_compiling
         self._complain = complain
+        self.process = os.getpid()  # whose they are: a child that is forked only inherits them
         self.callback_names: list[str] = []
         self.leftovers: list[str] = []  # attributes that someone else patched over ours: left as they are
 

@@ -34,6 +34,8 @@ def applies(observation: Observation) -> Answer:
         return no("the model has no convolutions")
     if models and all(model.is_channels_last for model in models if model.num_convolutions):
         return no("the script does it already")
+    if observation.optimizer is not None and observation.optimizer.fused is True:
+        return no("the script's fused optimizer walks weights and moments alike, and saved moments keep their layout")
     if observation.device == "mps":
         return no("Apple's kernels do not gain from it")
     return YES

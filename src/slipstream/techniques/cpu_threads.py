@@ -7,9 +7,10 @@ the cores, or where operations are too small to share. Hurts where large operati
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
-from slipstream.records import Edit, Setting
+from slipstream.records import Edit, Recipe, Setting
 from slipstream.techniques.card import YES, Answer, Card, no
 from slipstream.techniques.observation import Observation
 
@@ -41,6 +42,23 @@ def settings(observation: Observation) -> list[Setting]:
     return [count for count in dict.fromkeys(wanted) if count != now]
 
 
+def applies_with(observation: Observation, recipe: Recipe) -> Answer:
+    """Beside workers, which need cores of their own."""
+    if observation.device != "cpu":
+        return applies(observation)
+    if not recipe.setting_of("workers"):
+        return no("no workers are added that need the cores")
+    return YES if settings_with(observation, recipe) else no("the script uses one thread already")
+
+
+def settings_with(observation: Observation, recipe: Recipe) -> list[Setting]:
+    """Fewer than now: what the workers leave, half of the cores, one."""
+    usable = observation.num_cores
+    now = observation.torch.num_threads if observation.torch else usable
+    wanted = [usable - int(recipe.setting_of("workers") or 0), usable // 2, 1]
+    return [count for count in dict.fromkeys(max(1, count) for count in wanted) if count < now]
+
+
 def apply(rig: Rig, setting: Setting) -> None:
     import torch
 
@@ -49,7 +67,7 @@ def apply(rig: Rig, setting: Setting) -> None:
     count, before, process = int(setting), torch.get_num_threads(), os.getpid()
 
     def rewrite(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        if os.getpid() != process:  # a loader's worker, which torch itself confines to one thread
+        if os.getpid() != process or _is_loader_worker():  # forked or spawned: torch confines it to one thread
             return args, kwargs
         rig.changed(f"the script's own set_num_threads{args} -> {count}")
         return (count,), {}
@@ -58,6 +76,17 @@ def apply(rig: Rig, setting: Setting) -> None:
     rig.changed(f"threads {before} -> {count}")
     rig.patches.on_close(lambda: torch.set_num_threads(before))
     rewrite_arguments(rig.patches, torch, "set_num_threads", "technique.threads", rewrite)
+
+
+def _is_loader_worker() -> bool:
+    """A spawned one is told its number of threads by torch before it knows that it is a worker."""
+    from torch.utils.data import get_worker_info
+    from torch.utils.data._utils import worker
+
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__") != worker.__name__:
+        frame = frame.f_back
+    return frame is not None or get_worker_info() is not None
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

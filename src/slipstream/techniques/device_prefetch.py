@@ -36,7 +36,7 @@ def applies(observation: Observation) -> Answer:
         return no(f"the model is on {observation.device}: copies run beside the step on CUDA, ROCm or XPU devices only")
     if loader is None:
         return no("the script has no DataLoader")
-    if loader.tensor_facts and all(facts.device != "cpu" for facts in loader.tensor_facts):
+    if any(facts.device != "cpu" for facts in loader.tensor_facts):  # even one cannot be pinned
         return no("the loader's batches are on the device already")
     transfer_ms = summary.phases.get("transfer", 0.0) if summary is not None else None
     if summary is not None and transfer_ms is not None and transfer_ms < LEAST_SHARE * summary.step_ms:

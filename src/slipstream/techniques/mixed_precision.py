@@ -57,7 +57,7 @@ def apply(rig: Rig, setting: Setting) -> None:
     from slipstream.techniques.parts.precision import Precision, Switch
 
     dtype = torch.float16 if setting == "fp16" else torch.bfloat16
-    switch = Switch(rig)
+    switch = Switch(rig, dtype)
     switch.watch_for_the_scripts_own()
     scale = LossScale(rig, switch) if dtype is torch.float16 else None
 

@@ -37,6 +37,8 @@ def applies(observation: Observation) -> Answer:
         return no(f"the model is on {observation.device}: pinned memory is for copies to CUDA, ROCm or XPU devices")
     if loader is None:
         return no("the script has no DataLoader")
+    if any(facts.device != "cpu" for facts in loader.tensor_facts):
+        return no("the loader's batches are on the device already")
     copies = transfers(observation.session)
     if loader.pin_memory and copies and not any(copy.pinned and copy.blocking for copy in copies):
         return no("the script does it already")
@@ -63,9 +65,15 @@ def apply(rig: Rig, setting: Setting) -> None:
 
 
 def pin(rig: Rig, arguments: LoaderArguments) -> None:
+    from slipstream.data.obstacles import held_on_device
     from slipstream.seams.place import current_site
 
-    if not arguments["pin_memory"]:
+    if arguments["pin_memory"]:
+        return
+    device = held_on_device(arguments["dataset"])
+    if device:
+        rig.decline(f"the loader built {where(current_site())} keeps its memory: its dataset lies on {device} already")
+    else:
         arguments["pin_memory"] = True
         rig.changed(f"pin_memory False -> True {where(current_site())}")
 

@@ -14,14 +14,15 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.data import DataLoader
 
 from slipstream.records import Edit
+from slipstream.seams import slot
 from slipstream.seams.outermost import OutermostFinder
 from slipstream.seams.patch import Patches, rewrite_arguments
-from slipstream.seams.place import OURS, current_site
+from slipstream.seams.place import current_site
 
 LoaderArguments = dict[str, Any]  # every argument of DataLoader(...), by name, defaults filled in
 Wrapper = Callable[..., Any]  # wrapper(call, *args, **kwargs): what to do around a module's call
-_SLOT = "_compiled_call_impl"  # on one instance: intercepts its __call__ alone, and copies and pickles drop it
 _SETTLING_STEPS = 3
+WITNESS = "witness"  # who looks in a race and changes nothing
 
 
 class Rig:
@@ -88,7 +89,7 @@ class Rig:
 
     def wrap_call(self, module: torch.nn.Module, wrapper: Wrapper) -> None:
         """Stands around this instance's call. The wrapper put on later is the outer one."""
-        inner = vars(module).get(_SLOT)
+        inner = slot.content(module)
         reference = weakref.ref(module)
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -97,25 +98,29 @@ class Rig:
             target: Any = reference()
             return wrapper(target._call_impl, *args, **kwargs)
 
-        vars(module)[_SLOT] = call
+        place = slot.Slot(call, inner)
+        slot.fill(module, place)
 
         def put_back() -> None:
             target = reference()
-            if target is not None and vars(target).get(_SLOT) is call:
-                vars(target)[_SLOT] = inner
-                if inner is None:
-                    del vars(target)[_SLOT]
+            if target is not None:
+                slot.clear(target, place)
 
         self.patches.on_close(put_back)
 
     def is_compiled(self, module: torch.nn.Module) -> bool:
         """By the script: what stands in the slot for us or for a seam does not count."""
-        slot = vars(module).get(_SLOT)
-        while slot is not None and getattr(slot, "__code__", None) and slot.__code__.co_filename.startswith(OURS):
-            slot = getattr(slot, "__wrapped__", None)
-        return hasattr(module, "_orig_mod") or slot is not None
+        return slot.is_compiled(module)
 
     # --- inside ----------------------------------------------------------------------------------------------------
+
+    def _may_change(self, technique: str) -> bool:
+        """Not one of many ranks: recipes are measured with one process, and ranks that differ would wait for ever."""
+        count = _num_ranks()
+        if count > 1 and technique != WITNESS:
+            self.named(technique).decline(f"this is one of {count} ranks, and recipes are measured with one process")
+            return False
+        return True
 
     def _try(self, technique: str, change: Callable[[Any], None], thing: Any) -> None:
         before = dict(thing) if isinstance(thing, dict) else None
@@ -135,7 +140,8 @@ class Rig:
         arguments = {name: value for name, value in bound.arguments.items() if name != "self"}
         before = dict(arguments)
         for technique, alter in self._shared.loader_changes:
-            self._try(technique, alter, arguments)
+            if self._may_change(technique):
+                self._try(technique, alter, arguments)
         return (args[0],), {n: v for n, v in arguments.items() if n in given or v is not before[n]}
 
     def _find(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -146,13 +152,15 @@ class Rig:
             return  # a transform
         met.add(module)
         for technique, change in self._shared.model_changes:
-            self._try(technique, change, module)
+            if self._may_change(technique):
+                self._try(technique, change, module)
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if optimizer not in self._shared.met:
             self._shared.met.add(optimizer)
             for technique, change in self._shared.optimizer_changes:
-                self._try(technique, change, optimizer)
+                if self._may_change(technique):
+                    self._try(technique, change, optimizer)
 
     def _follow_updates(self) -> None:
         """The search ends a few updates after it began; a new optimizer begins it anew."""
@@ -182,6 +190,12 @@ class _Shared:
         self.optimizer_changes: list[tuple[str, Callable[[torch.optim.Optimizer], None]]] = []
         self.met: weakref.WeakSet[Any] = weakref.WeakSet()
         self.finder: OutermostFinder | None = None
+
+
+def _num_ranks() -> int:
+    """Of the process group that the script has made, however it was started."""
+    group = torch.distributed
+    return group.get_world_size() if group.is_available() and group.is_initialized() else 1
 
 
 _LOADER_SIGNATURE = inspect.signature(DataLoader.__init__)

@@ -4,8 +4,8 @@ Helps where the step waits for input; and, as a smaller number, where workers ta
 Hurts where a batch is quicker built than handed over, or where the cores are busy already. Every loader with enough
 batches gets them, those of validation too: they read the same kind of data. Workers that the script did not have stay
 from epoch to epoch, as long as it leaves its dataset alone. Without random numbers in the dataset the training stays
-the same bit for bit, shuffling included; with them augmentations are drawn anew. An iterable dataset must share its
-data among workers (get_worker_info), and then gives the same samples in another order.
+the same bit for bit, shuffling included; with them augmentations are drawn anew. An iterable dataset gets one
+worker at most, which gives the same batches: several would make them of their shares, others in number and size.
 """
 
 from __future__ import annotations
@@ -66,17 +66,22 @@ def _may_shard(loader: Loader) -> bool:
 
 
 def _why_none(observation: Observation, loader: Loader) -> str:
+    if loader.is_iterable and loader.num_workers > 1:
+        return "another number of workers would change the batches of an iterable dataset in number and size"
     if num_batches_held(observation.environment, loader) < HELD:
         return "/dev/shm has no room for the batches of a worker"
     return f"an epoch has {loader.num_batches} batches only"
 
 
 def settings(observation: Observation) -> list[Setting]:
-    """The number that the diagnosis predicts first, then doublings and halvings of it, nearest first."""
+    """The number that the diagnosis predicts first, then doublings and halvings of it, nearest first. For an iterable
+    dataset one or none."""
     loader = observation.loader
     if loader is None:
         return []
     most = _most(observation, loader)
+    if loader.is_iterable:
+        return [1 - loader.num_workers] if loader.num_workers <= min(1, most) else []
     guess = min(max(1, most), _guess(observation))
     counts = {count for count in (guess, *(2**power for power in range(8)), most) if 1 <= count <= most}
     ordered = sorted(counts - {loader.num_workers}, key=lambda count: _distance(count, guess))
@@ -123,7 +128,7 @@ def _change(rig: Rig, epochs: Epochs, lent: set[int], arguments: LoaderArguments
     if now == count or type(now) is not int:
         return
     place = where(current_site())
-    reason = obstacle(arguments, count) if count else ""
+    reason = obstacle(arguments, count)
     if not reason and _is_tiny(arguments, count):
         reason = "it has too few batches to share"
     if reason:

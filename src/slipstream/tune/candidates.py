@@ -10,6 +10,7 @@ from slipstream.records import NUMERICS, Choice, NumericsClass, Recipe, Session,
 from slipstream.techniques.card import Answer, Card
 from slipstream.techniques.catalogue import Technique
 from slipstream.techniques.observation import Observation
+from slipstream.tune.contest import PLAINLY_SLOWER
 from slipstream.tune.order import TuneOrder
 
 CONTROL = "nothing"  # the A/A twin rides in every tuning and is no candidate
@@ -51,19 +52,39 @@ def propose(
 
 
 def latecomers(
-    session: Session, order: TuneOrder, known: Mapping[str, Technique], recipe: Recipe, raced: Collection[str]
+    session: Session, order: TuneOrder, known: Mapping[str, Technique], recipe: Recipe, out: Collection[str]
 ) -> list[Candidate]:
-    """Techniques that had nothing to do in the script as it is and have beside this recipe: those that offer
-    `applies_with(observation, recipe)`."""
+    """Techniques that had nothing to do or to gain in the script as it is and may have beside this recipe: those that
+    offer `applies_with(observation, recipe)`, and `settings_with` where the recipe changes which are worth trying."""
     observation = Observation(session)
     found = []
     for ident, technique in known.items():
-        is_asked = ident not in raced and (not order.only or ident in order.only)
+        is_asked = ident not in out and recipe.setting_of(ident) is None and (not order.only or ident in order.only)
         if is_asked and hasattr(technique, "applies_with"):
             answer = _consider(ident, technique, observation, order, recipe)
             if isinstance(answer, Candidate) and answer.is_keepable:
                 found.append(answer)
     return found
+
+
+def ruled_out(verdicts: Sequence[Verdict], raced: Collection[str]) -> set[str]:
+    """Of those that raced alone: all but the ones that merely gained too little there."""
+    out = set()
+    for ident in raced:
+        seen = [verdict for verdict in verdicts if verdict.technique == ident]
+        if any(verdict.kind != "single" or not _only_gained_too_little(verdict) for verdict in seen):
+            out.add(ident)
+    return out
+
+
+def _only_gained_too_little(verdict: Verdict) -> bool:
+    """Not failed, unsound or plainly slower; nor faster and refused for another reason."""
+    is_unsound = verdict.numerics is not None and verdict.numerics.is_sound is False
+    if is_unsound or verdict.decision not in ("rejected", "unsure"):
+        return False
+    if verdict.speed is None:
+        return verdict.decision == "unsure"
+    return verdict.speed.ratio > 1.0 / PLAINLY_SLOWER and verdict.speed.low <= 1.0
 
 
 def _refuse_unknown(option: str, named: Sequence[str], offered: Mapping[str, Technique]) -> None:
@@ -83,7 +104,7 @@ def _consider(
         return _refused(ident, f"{reason}; --allow {card.numerics} would try it")
     try:
         asked = technique.applies(observation) if beside is None else _applies_with(technique, observation, beside)
-        settings = tuple(technique.settings(observation)) if asked.is_yes else ()
+        settings = _settings(technique, observation, beside) if asked.is_yes else ()
         gain = observation.gain_of(card.causes)
     except Exception as fault:  # a technique that stumbles over this script must not cost the others
         return Verdict(ident, True, "failed", f"could not tell whether it applies: {type(fault).__name__}: {fault}")
@@ -98,6 +119,12 @@ def _applies_with(technique: Technique, observation: Observation, recipe: Recipe
     answer = technique.applies_with(observation, recipe)  # type: ignore[attr-defined]
     assert isinstance(answer, Answer)
     return answer
+
+
+def _settings(technique: Technique, observation: Observation, beside: Recipe | None) -> tuple[Setting, ...]:
+    if beside is not None and hasattr(technique, "settings_with"):
+        return tuple(technique.settings_with(observation, beside))
+    return tuple(technique.settings(observation))
 
 
 def _refused(ident: str, reason: str) -> Verdict:

@@ -11,7 +11,7 @@ from slipstream.records import Choice, Edit, Recipe, RiderRecord, Session, Speed
 from slipstream.techniques.observation import Observation
 from slipstream.tune.contest import Contest
 from slipstream.tune.meeting import Meeting
-from slipstream.tune.ruling import batch_size, samples_per_s
+from slipstream.tune.ruling import batch_size, paired, samples_per_s
 
 
 def conclude(meeting: Meeting, total: Contest | None, is_complete: bool, was_interrupted: bool) -> Tuning:
@@ -21,10 +21,12 @@ def conclude(meeting: Meeting, total: Contest | None, is_complete: bool, was_int
     speed = total.speed() if total is not None and meeting.recipe.choices else None
     before, after = _seconds(meeting.session, speed, _one_off_s(meeting.verdicts))
     noise = meeting.noise.speed()
+    rate = samples_per_s(base) or (summary.samples_per_s if summary else 0.0)
+    rows = [paired(verdict, step_ms, rate) for verdict in meeting.verdicts]
     return Tuning(
         base_step_ms=step_ms,
-        base_samples_per_s=samples_per_s(base) or (summary.samples_per_s if summary else 0.0),
-        verdicts=[*meeting.verdicts, *_of_noise(noise, meeting.noise.note())],
+        base_samples_per_s=rate,
+        verdicts=[*rows, *_of_noise(noise, meeting.noise.note())],
         total=speed,
         recipe=meeting.recipe,
         noise=noise,

@@ -149,6 +149,16 @@ class Contest:
         self.outcome = "slower" if failure.startswith(SLOWER) else "failed"
         self.failure = failure.removeprefix(SLOWER).strip()
 
+    def abandon(self, reason: str) -> None:
+        """Its anchor or the base did not stay in the race: that says nothing about the challenger."""
+        self.end("undecided")
+        self.failure = reason
+
+    def reopen(self) -> None:
+        """Undecided so far, it goes on."""
+        if self.outcome == "undecided":
+            self.outcome, self.failure = None, ""
+
     def has_effect(self, record: RiderRecord) -> bool:
         """Whether every technique of its recipe really changed something; if not, the contest is over."""
         if self.seat.role != "candidate":

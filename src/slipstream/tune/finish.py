@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import msgspec
 
-from slipstream.records import Choice, Decision, Numerics, Recipe
-from slipstream.tune.contest import Contest
+from slipstream.records import Choice, Decision, Numerics, Recipe, RiderRecord
+from slipstream.tune.contest import Contest, Outcome
+from slipstream.tune.jury import RIDE_SHARE
 from slipstream.tune.meeting import Meeting
 from slipstream.tune.ruling import describe, times
 from slipstream.tune.seat import Seat
 
 MIN_ROUNDS = 12  # fewer cannot speak against what the techniques showed one by one
+_OUT: tuple[Outcome, ...] = ("failed", "slower", "declined", "no_effect")
 
 
 def race_total(meeting: Meeting, recipe: Recipe) -> tuple[Contest, Recipe]:
     """The contest, and the recipe if it held."""
     seat = _fresh_seat(meeting, recipe)
-    numerics = _prove(meeting, recipe)
     contest = meeting.contest(seat, meeting.base, goal="measure")
-    meeting.heat.race([contest, meeting.twin_contest()], lambda: meeting.budget.moment_s(0.0), lambda contest: None)
+    kept_back = RIDE_SHARE if _is_proved(meeting, recipe) else 0.0
+    beside = [] if meeting.paddock.is_relaunching() else [meeting.twin_contest()]
+    meeting.heat.race([contest, *beside], lambda: meeting.budget.moment_s(kept_back), lambda contest: None)
     record = meeting.paddock.record(seat)
-    numerics = numerics or meeting.glance(seat, record)
+    numerics = _hear(meeting, contest, record)
     decision, reason = _weigh(contest, numerics, meeting.order.alpha)
     verdict = msgspec.structs.replace(
         describe(meeting, contest, Choice("recipe"), record),
@@ -48,24 +51,36 @@ def _fresh_seat(meeting: Meeting, recipe: Recipe) -> Seat:
     return Seat("candidate", recipe)
 
 
-def _prove(meeting: Meeting, recipe: Recipe) -> Numerics | None:
+def _is_proved(meeting: Meeting, recipe: Recipe) -> bool:
     """A single technique was proved when it won; several that need it are proved together."""
-    claim = meeting.claim(recipe)
-    if len(recipe.choices) < 2 or not claim.needs_proof:
+    return len(recipe.choices) > 1 and meeting.claim(recipe).needs_proof
+
+
+def _hear(meeting: Meeting, contest: Contest, record: RiderRecord) -> Numerics | None:
+    """After the race, when the base has ridden: a resumed tuning knows no step of it before. None: nothing was seen."""
+    if contest.outcome in _OUT or meeting.glance(contest.seat, record) is None:
         return None
-    return meeting.jury.prove(claim, recipe, meeting.seat(recipe).num_steps)
+    recipe, num_steps = contest.seat.recipe, contest.seat.num_steps
+    claim = meeting.claim(recipe)
+    numerics = meeting.jury.hear(claim, record, num_steps)
+    if _is_proved(meeting, recipe) and numerics.is_sound is not False:
+        numerics = meeting.jury.prove(claim, recipe, num_steps)
+    return numerics
 
 
 def _weigh(contest: Contest, numerics: Numerics | None, alpha: float) -> tuple[Decision, str]:
-    if contest.outcome in ("failed", "slower", "declined", "no_effect"):
+    if contest.outcome in _OUT:
         return "failed", f"failed at the end: {contest.failure}"
     if numerics is not None and numerics.is_sound is False:
         return "rejected", f"is not sound: {numerics.reason}"
     speed = contest.speed()
     if speed is None:
-        return "kept", "was not raced: the time was used up"
+        return "unsure", "could not be timed at the end"
     if contest.comparison.is_not_faster(0.0, alpha):
         return "rejected", f"was no faster at the end: {times(speed)}"
     if speed.num_rounds >= MIN_ROUNDS and not contest.comparison.is_faster(0.0, alpha):
         return "unsure", f"was not faster beyond doubt at the end: {times(speed)}"
+    if numerics is None or numerics.is_sound is None:
+        why = f": {numerics.reason}" if numerics is not None else ""
+        return "unsure", f"was faster at the end, but its numerics could not be seen{why}"
     return "kept", f"{times(speed)} against the script as it is"

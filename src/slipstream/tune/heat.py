@@ -29,7 +29,14 @@ class Heat:
     """All heats of a tuning: rounds are numbered through."""
 
     def __init__(
-        self, paddock: Paddock, budget: Budget, tell: Teller, seed: int, step_s: float, epoch_steps: int = 0
+        self,
+        paddock: Paddock,
+        budget: Budget,
+        tell: Teller,
+        seed: int,
+        step_s: float,
+        epoch_steps: int = 0,
+        training_steps: int = 0,
     ) -> None:
         self._paddock = paddock
         self._budget = budget
@@ -37,6 +44,7 @@ class Heat:
         self._random = random.Random(seed)
         self._step_s = step_s  # of the anchor: what the check said, then what was timed
         self._epoch_steps = epoch_steps  # 0: not known
+        self._training_steps = training_steps  # 0: not known
         self._round = 0
         self._lap_s: list[float] = []
         self._num_riders = 2  # of the heat that is on
@@ -47,15 +55,38 @@ class Heat:
         self,
         contests: Sequence[Contest],
         deadline_s: Callable[[], float],
-        settle: Callable[[Contest], None],
+        settle: Callable[[Contest], Contest | None],
         companions: Iterable[Seat] = (),
     ) -> None:
-        """Until every contest is decided or the time is over. `settle` hears of each as it is decided. Contests of one
-        heat share an anchor; companions ride along, so that others can be compared with them too."""
+        """Until every contest is decided or the time is over. `settle` hears of each as it is decided, and may give one
+        that is to be raced too. Contests of one heat share an anchor; companions ride along, so that others can be
+        compared with them too. Raises RaceError if one of these does not stay in the race."""
         if not contests:
             return
+        fixed, seats = list(dict.fromkeys([contests[0].anchor, *companions])), list[Seat]()
+        try:
+            self._race(contests, fixed, seats, deadline_s, settle)
+        finally:
+            for seat in [*fixed, *seats]:
+                self._paddock.release(seat)
+            self._tell.racing([])
+
+    def _race(
+        self,
+        contests: Sequence[Contest],
+        fixed: Sequence[Seat],
+        seats: list[Seat],
+        deadline_s: Callable[[], float],
+        decided: Callable[[Contest], Contest | None],
+    ) -> None:
+        """`seats` learns who was let in."""
         waiting, riding, benched = list(contests), list[Contest](), list[Contest]()
-        fixed = list(dict.fromkeys([contests[0].anchor, *companions]))
+
+        def settle(contest: Contest) -> None:
+            following = decided(contest)
+            if following is not None:
+                waiting.append(following)
+
         self._start(fixed)
         num_slots = max(1, min(MAX_CHALLENGERS, self._paddock.num_challengers(len(fixed))))
         self._num_riders = len(fixed) + min(num_slots, len(contests))
@@ -67,6 +98,7 @@ class Heat:
                     settle(contest)
                 elif self._admit(contest):
                     riding.append(contest)
+                    seats.append(contest.seat)
                 else:
                     settle(contest)
             # The control alone has nothing to be compared with.
@@ -83,10 +115,7 @@ class Heat:
         for contest in [*riding, *benched, *waiting]:
             self._paddock.release(contest.seat)
             contest.end("undecided")
-            settle(contest)
-        for seat in fixed:
-            self._paddock.release(seat)
-        self._tell.racing([])
+            decided(contest)
 
     def warm(self, seat: Seat) -> None:
         """On the track and timed: from here on the track knows how many riders it holds."""
@@ -139,7 +168,8 @@ class Heat:
     def _typical_round_s(self) -> float:
         if self._lap_s:
             return self._num_riders * median(self._lap_s[-9:])
-        return self._num_riders * sum(self._block()) * self._step_s
+        relaunch_s = median(self._startup_s or [0.0]) if self._paddock.is_relaunching() else 0.0
+        return self._num_riders * (sum(self._block()) * self._step_s + relaunch_s)
 
     def _admit(self, contest: Contest) -> bool:
         """False: it is out already."""
@@ -191,7 +221,8 @@ class Heat:
         self._tell.left(self._budget.left_s())
 
     def _block(self) -> tuple[int, int]:
-        return block(self._step_s, self._epoch_steps, RELAUNCH_BLOCKS if self._paddock.is_relaunching() else 1)
+        times = RELAUNCH_BLOCKS if self._paddock.is_relaunching() else 1
+        return block(self._step_s, self._epoch_steps, times, self._training_steps)
 
     def _survive(self, seat: Seat, lap: Lap) -> None:
         """An anchor that died is started again with its next block, but not for ever."""

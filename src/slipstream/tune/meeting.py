@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from slipstream.diagnose.outlook import training_length
 from slipstream.diagnose.training import epoch_steps
 from slipstream.records import Choice, Decision, Numerics, Recipe, RiderRecord, Session, Verdict
 from slipstream.runner.track import Track
@@ -48,9 +49,13 @@ class Meeting:
         self.jury = Jury(self.paddock, self.budget, self.base)
         self.noise = Noise(order.margin)
         step_s = session.summary.step_ms / 1e3 if session.summary else UNKNOWN_STEP_S
-        self.heat = Heat(self.paddock, self.budget, tell, order.seed, step_s, _epoch_steps(session))
+        num_steps, _ = training_length(session)
+        self.heat = Heat(
+            self.paddock, self.budget, tell, order.seed, step_s, _epoch_steps(session), int(num_steps or 0)
+        )
         self.conflicts: list[Conflict] = []
         self.verdicts: list[Verdict] = []
+        self.undecided: list[Contest] = []  # alone against the base, when the time was over
         self.notes: list[str] = []
         self.recipe = Recipe()  # the best that is known so far
         self._twin: Seat | None = None
@@ -58,6 +63,8 @@ class Meeting:
     # --- what is said -----------------------------------------------------------------------------------------------
 
     def decide(self, verdict: Verdict, is_remembered: bool = True) -> Verdict:
+        if verdict.kind == "single":  # raced again, it has a better one
+            self.verdicts = [one for one in self.verdicts if not _is_outdated(one, verdict)]
         self.verdicts.append(verdict)
         self.tell.decided(verdict)
         if is_remembered:
@@ -118,6 +125,10 @@ class Meeting:
         if self._twin is not None and self._twin.past:
             return one_off_s(record.startup_s, self._twin.past[0].startup_s)
         return one_off_s(record.startup_s, self.paddock.record(self.base).startup_s)
+
+
+def _is_outdated(known: Verdict, verdict: Verdict) -> bool:
+    return known.kind == "single" and known.decision == "unsure" and known.choice == verdict.choice
 
 
 def _epoch_steps(session: Session) -> int:

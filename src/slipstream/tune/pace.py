@@ -14,13 +14,17 @@ SHORT_EPOCH_S = 2.5
 LEAD_IN_SHARE = 16  # one step in so many; caches are cold when the baton comes
 
 
-def block(step_s: float, epoch_steps: int = 0, times: int = 1) -> tuple[int, int]:
+def block(step_s: float, epoch_steps: int = 0, times: int = 1, training_steps: int = 0) -> tuple[int, int]:
     """How many steps are timed, and how many lead in. Where epochs are short a block and its lead-in are whole epochs:
-    what an epoch's start costs comes round in every block and not in some of them."""
+    what an epoch's start costs comes round in every block and not in some of them. Never more than a third of the
+    whole training, where its length is known: a script that ends inside its first block is never timed."""
     num_steps = times * (1 if step_s > LONG_STEP_S else max(MIN_STEPS, round(BLOCK_S / max(step_s, 1e-6))))
     lead_in = max(1, num_steps // LEAD_IN_SHARE)
     if epoch_steps and epoch_steps * step_s <= SHORT_EPOCH_S:
         num_steps = math.ceil((num_steps + lead_in) / epoch_steps) * epoch_steps - lead_in
+    if training_steps and num_steps + lead_in > training_steps // 3:
+        lead_in = 1
+        num_steps = max(1, training_steps // 3 - lead_in)
     return num_steps, lead_in
 
 

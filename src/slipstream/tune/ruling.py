@@ -57,7 +57,8 @@ def describe(
     speed = contest.speed_against_base(through)
     # From the paired ratio, not from two medians that the machine's drift may have set apart.
     then_s = meeting.base_step_s() / speed.ratio if speed is not None else None
-    return Verdict(
+    base_rate = samples_per_s(meeting.paddock.record(meeting.base))
+    verdict = Verdict(
         choice.technique,
         choice.setting,
         "unsure",
@@ -71,6 +72,15 @@ def describe(
         payback_steps=payback_steps(one_off, meeting.base_step_s(), then_s) if then_s is not None else None,
         recipe=contest.seat.recipe,
     )
+    return paired(verdict, meeting.base_step_s() * 1e3, base_rate)
+
+
+def paired(verdict: Verdict, base_step_ms: float, base_samples_per_s: float | None) -> Verdict:
+    """Its step and rate as its ratio has them, so that a row cannot contradict itself where the machine drifts."""
+    if verdict.speed is None or verdict.step_ms is None:
+        return verdict
+    rate = base_samples_per_s * verdict.speed.ratio if base_samples_per_s else verdict.samples_per_s
+    return msgspec.structs.replace(verdict, step_ms=base_step_ms / verdict.speed.ratio, samples_per_s=rate)
 
 
 def _lost(contest: Contest) -> tuple[Decision, str]:
@@ -81,6 +91,8 @@ def _lost(contest: Contest) -> tuple[Decision, str]:
         return "not_applicable", contest.failure
     if contest.outcome in ("no_effect", "slower"):
         return "rejected", contest.failure if contest.outcome == "no_effect" else f"plainly slower: {contest.failure}"
+    if contest.outcome == "undecided" and contest.failure:
+        return "unsure", f"the race was broken off: {contest.failure}"
     if speed is None and contest.seat.laps:
         return "unsure", "no block of it could be timed: something was compiled or started anew in each"
     if speed is None:

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from slipstream.records import Recipe, Session, Tuning
 from slipstream.runner.track import Track
 from slipstream.techniques.catalogue import Technique, catalogue
-from slipstream.tune.alone import climb, race_alone
-from slipstream.tune.candidates import Candidate, latecomers, propose
+from slipstream.tune.alone import climb, race_again, race_alone
+from slipstream.tune.candidates import Candidate, latecomers, propose, ruled_out
 from slipstream.tune.conclusion import conclude
 from slipstream.tune.conflicts import find_conflicts
 from slipstream.tune.contest import Contest
@@ -19,7 +19,7 @@ from slipstream.tune.meeting import Meeting
 from slipstream.tune.order import TuneOrder
 from slipstream.tune.seat import RaceError
 from slipstream.tune.teller import Teller
-from slipstream.tune.together import add_latecomers, combine, leave_out
+from slipstream.tune.together import add_latecomers, combine, combine_more, leave_out
 
 
 def tune(
@@ -87,8 +87,9 @@ def _find_recipe(meeting: Meeting, candidates: Sequence[Candidate]) -> None:
     meeting.recipe = Recipe((winners[0].choice,))
     winners = sorted(climb(meeting, winners), key=lambda winner: -winner.speed.ratio)
     meeting.recipe = combine(meeting, winners)
-    raced = {one.technique for one in candidates}
-    late = latecomers(meeting.session, meeting.order, meeting.techniques, meeting.recipe, raced)
+    meeting.recipe = combine_more(meeting, meeting.recipe, race_again(meeting, candidates))
+    out = ruled_out(meeting.verdicts, {one.technique for one in candidates})
+    late = latecomers(meeting.session, meeting.order, meeting.techniques, meeting.recipe, out)
     meeting.recipe = add_latecomers(meeting, meeting.recipe, late)
     if len(meeting.recipe.choices) > 1:
         meeting.recipe = leave_out(meeting, meeting.recipe)

@@ -4,7 +4,6 @@ The paddock keeps no more riders on the track than it holds. Decides nothing abo
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Iterable
 
 import msgspec
@@ -61,8 +60,8 @@ class Paddock:
         return self._seats.setdefault((role, recipe), Seat(role, recipe))
 
     def num_challengers(self, num_fixed: int = 1) -> int:
-        """Beside so many others. By relaunching there is room for any number: only one of them is ever there."""
-        return self._track.capacity() - num_fixed if self._track.capacity() > 1 else sys.maxsize
+        """Beside so many others. By relaunching one against one: every further rider is a start in every round."""
+        return max(2, self._track.capacity()) - num_fixed
 
     def is_relaunching(self) -> bool:
         return self._track.capacity() < 2
@@ -90,22 +89,14 @@ class Paddock:
             return Lap(-1, round, 0, 0, 0.0, 0, failure=failure)
         assert seat.rider is not None
         lap = self._track.lap(seat.rider, round, num_steps, lead_in)
-        if lap.num_steps:
-            seat.num_laps_of_rider += 1
         if lap.is_last and not lap.failure:
-            lap = self._close_last(seat, lap, num_steps)
+            lap = _closed(lap, num_steps, is_only=not seat.num_laps_of_rider)
+        seat.num_laps_of_rider += lap.num_steps > 0 and not lap.is_disturbed
         seat.laps.append(lap)
         self._tell.lap(seat.name, round)
         if lap.failure or lap.is_last:
             self.leave(seat)
         return lap
-
-    def _close_last(self, seat: Seat, lap: Lap, num_steps: int) -> Lap:
-        if seat.num_laps_of_rider < 2:
-            reached = lap.first_step + lap.num_steps
-            return msgspec.structs.replace(lap, failure=f"the script ended after {reached} steps, too few to time it")
-        # Half a block or less is a stump: the end of an epoch, evaluation, saving.
-        return lap if lap.num_steps > num_steps // 2 else msgspec.structs.replace(lap, is_disturbed=True)
 
     def record(self, seat: Seat) -> RiderRecord:
         """All its riders as one."""
@@ -139,6 +130,15 @@ class Paddock:
         idle.sort(key=lambda seat: seat.role == "base")  # the base is wanted again soonest
         while idle and len(self._on_track) >= self._track.capacity():
             self.leave(idle.pop(0))
+
+
+def _closed(lap: Lap, num_steps: int, is_only: bool) -> Lap:
+    """The last of a rider. Half a block or less is a stump: the end of an epoch, evaluation, saving."""
+    if lap.num_steps > num_steps // 2:
+        return lap
+    reached = lap.first_step + lap.num_steps
+    failure = f"the script ended after {reached} steps, too few to time it" if is_only else ""
+    return msgspec.structs.replace(lap, is_disturbed=True, failure=failure)
 
 
 def merged(records: Iterable[RiderRecord]) -> RiderRecord | None:

@@ -19,12 +19,21 @@ from slipstream.tune.seat import RaceError
 
 def combine(meeting: Meeting, winners: Sequence[Winner]) -> Recipe:
     """Winners come best first."""
-    recipe, speed = Recipe((winners[0].choice,)), winners[0].speed
-    meeting.recipe = recipe
-    for at, winner in enumerate(winners[1:], start=1):
+    meeting.recipe = Recipe((winners[0].choice,))
+    return _extend(meeting, meeting.recipe, winners[0].speed, winners[1:])
+
+
+def combine_more(meeting: Meeting, recipe: Recipe, winners: Sequence[Winner]) -> Recipe:
+    """Who won at the second attempt, beside what is kept already."""
+    return _extend(meeting, recipe, _speed_of(meeting, recipe), winners) if winners else recipe
+
+
+def _extend(meeting: Meeting, recipe: Recipe, speed: Speed | None, winners: Sequence[Winner]) -> Recipe:
+    for at, winner in enumerate(winners):
         conflict = conflict_with(winner.choice.technique, recipe, meeting.conflicts)
         if conflict is not None:
-            _drop(meeting, winner, recipe, f"{conflict}; the other one gains more")
+            is_less = speed is not None and winner.speed.ratio <= speed.ratio
+            _drop(meeting, winner, recipe, f"{conflict}; the other one {'gains more' if is_less else 'was kept first'}")
             continue
         num_after = len(winners) - 1 - at
         contest = meeting.contest(meeting.seat(recipe.plus(winner.choice)), meeting.seat(recipe), base=meeting.base)
@@ -37,7 +46,7 @@ def combine(meeting: Meeting, winners: Sequence[Winner]) -> Recipe:
 
 def add_latecomers(meeting: Meeting, recipe: Recipe, candidates: Sequence[Candidate]) -> Recipe:
     """What applies only beside what was kept. It has not won alone, so it must win beyond doubt here."""
-    through = next((v.speed for v in reversed(meeting.verdicts) if v.recipe == recipe and v.speed is not None), None)
+    through = _speed_of(meeting, recipe)
     for candidate in candidates:
         if conflict_with(candidate.technique, recipe, meeting.conflicts) is not None:
             continue
@@ -48,6 +57,11 @@ def add_latecomers(meeting: Meeting, recipe: Recipe, candidates: Sequence[Candid
         if verdict.decision == "kept":
             recipe, through = verdict.recipe, verdict.speed or through
     return recipe
+
+
+def _speed_of(meeting: Meeting, recipe: Recipe) -> Speed | None:
+    """Against the base, from the last verdict on it."""
+    return next((v.speed for v in reversed(meeting.verdicts) if v.recipe == recipe and v.speed is not None), None)
 
 
 def _add(meeting: Meeting, contest: Contest, who: Winner | Candidate, num_after: int, through: Speed | None) -> Verdict:
@@ -80,7 +94,7 @@ def _race(meeting: Meeting, contest: Contest, num_after: int) -> None:
     try:
         meeting.heat.race([contest], lambda: deadline_s, lambda contest: None, meeting.companions())
     except RaceError as error:
-        contest.fail(str(error))
+        contest.abandon(str(error))
 
 
 def _weigh(contest: Contest, recipe: Recipe, margin: float | None) -> tuple[Decision, str]:
@@ -91,6 +105,8 @@ def _weigh(contest: Contest, recipe: Recipe, margin: float | None) -> tuple[Deci
         return "failed", f"beside {recipe} it failed: {contest.failure}"
     if contest.outcome in ("slower", "declined", "no_effect"):
         return "rejected", f"beside {recipe}: {contest.failure}"
+    if contest.outcome == "undecided" and contest.failure:
+        return "unsure", f"beside {recipe} the race was broken off: {contest.failure}"
     if speed is None:
         return "unsure", f"there was no time to race it beside {recipe}; --budget gives it more"
     if contest.outcome == "faster":

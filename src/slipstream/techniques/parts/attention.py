@@ -109,8 +109,21 @@ class Deferred(torch.Tensor):
             self._value, self._thunk = self._thunk(), None
         return self._value
 
+    def part(self) -> None:
+        """Before it is changed in place: what was derived from it goes on from what it was."""
+        if self._value is None:
+            self._value = self.compute().clone()
+
+    @property
+    def is_computed(self) -> bool:
+        """From then on it may be changed in place, by a view too, and the plan no longer says what it is."""
+        return self._value is not None
+
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _FACTS:  # asked by ourselves, outside the mode: known without computing it
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
         return func(*_real(args), **_real(kwargs or {}))
 
     @classmethod
@@ -148,6 +161,8 @@ class Attend(TorchFunctionMode):
             if outcome is not None:  # the same object goes on with what was done to it
                 target._thunk, target._value, target.plan = outcome._thunk, None, outcome.plan
                 return target
+        if isinstance(target, Deferred) and _is_in_place(func):
+            target.part()
         outcome = self._follow(func, args, kwargs)
         return outcome if outcome is not None else func(*_real(args), **_real(kwargs))
 
@@ -167,6 +182,8 @@ class Attend(TorchFunctionMode):
         if index is None or sum(isinstance(value, Deferred) for value in (*args, *kwargs.values())) != 1:
             return None
         source: Deferred = args[index]
+        if source.is_computed:
+            return None
         others = [value for i, value in enumerate(args) if i != index]
         plan = None if source.plan.is_soft and func not in (_DROPOUT | _CASTS) else source.plan
         dtype: torch.dtype | None = source.dtype
@@ -218,6 +235,8 @@ class Attend(TorchFunctionMode):
             return None
         weights, values = args
         if not isinstance(weights, Deferred) or isinstance(values, Deferred) or not weights.plan.is_soft:
+            return None
+        if weights.is_computed:
             return None
         keys = weights.plan.keys
         is_alike = values.dim() == keys.dim() and values.shape[:-2] == keys.shape[:-2]
@@ -275,6 +294,11 @@ def _fill(plan: Plan, mask: Any, value: Any, shape: torch.Size) -> Plan | None:
     if is_blank_uniform and plan.bias is not None:
         return None
     return plan.but(keep=keep, is_blank_uniform=is_blank_uniform)
+
+
+def _is_in_place(func: Any) -> bool:
+    name = getattr(func, "__name__", "")
+    return name == "__setitem__" or name.startswith("__i") or (name.endswith("_") and not name.endswith("__"))
 
 
 def _is_mask(mask: Any) -> bool:

@@ -3,6 +3,7 @@ back. A model that cannot live with it is turned back for good, and its call is 
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
 class Layout:
     """The first call with images of a size is a trial: a model that insists on contiguous activations
-    (`x.view(...)` after a convolution) gets its old layout back, and its call again."""
+    (`x.view(...)` after a convolution) gets its old layout back, and its call again. So does one that takes to it
+    later, in another branch."""
 
     def __init__(
         self, rig: Rig, module: torch.nn.Module, weights: list[torch.nn.Parameter], optimizers: Iterable[Any]
@@ -45,19 +47,19 @@ class Layout:
         given, named = convert(args, turn), convert(kwargs, turn)
         module: Any = self._module()
         signature = (module.training, *shapes)
-        if signature in self._tried:
-            result = call(*given, **named)
-        else:
-            with Trial(module) as trial:
-                try:
-                    result = call(*given, **named)
-                except RuntimeError as fault:
-                    if "view" not in str(fault):
-                        raise
+        is_new = signature not in self._tried
+        with Trial(module) if is_new else contextlib.nullcontext() as trial:
+            try:
+                result = call(*given, **named)
+            except RuntimeError as fault:
+                if "view" not in str(fault):
+                    raise
+                if trial is not None:  # later calls keep no copies: batch norm may count one batch twice
                     trial.rewind()
-                    self._turn(is_on=False)
-                    self._rig.decline(f"the model needs contiguous activations: {str(fault).splitlines()[0]}")
-                    return call(*args, **kwargs)
+                self._turn(is_on=False)
+                self._rig.decline(f"the model needs contiguous activations: {str(fault).splitlines()[0]}")
+                return call(*args, **kwargs)
+        if is_new:
             self._tried.add(signature)
             self._rig.changed(f"{len(self._weights)} convolution weights and the images given to them")
         return convert(result, lambda tensor: tensor.contiguous() if tensor.dim() == 4 else tensor)
