@@ -121,7 +121,7 @@ def _find(script: list[str], given: Path | None) -> RecipeFile | None:
 
         _say(f"{path}: {file.recipe}")
         if changed := differences(file, script):
-            _say(f"{' '.join(changed)} It may not fit any more: slipstream tune makes a new one.")
+            _say(f"{' '.join(changed)} If that matters here, slipstream tune makes a new one.")
     return file
 
 
