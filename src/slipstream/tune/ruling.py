@@ -96,7 +96,7 @@ def _lost(contest: Contest) -> tuple[Decision, str]:
     if speed is None and contest.seat.laps:
         return "unsure", "no block of it could be timed: something was compiled or started anew in each"
     if speed is None:
-        return "unsure", "not tried: the time was used up; --budget gives it more"
+        return "unsure", "not raced: the time was used up; --budget gives it more"
     if contest.outcome == "not_faster":
         than = f" than {contest.anchor.name}" if contest.anchor.recipe.choices else ""
         return "rejected", f"slower{than}" if speed.high < 1.0 else f"no faster{than}: {_at_most(speed)}"
