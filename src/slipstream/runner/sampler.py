@@ -41,7 +41,8 @@ class Sampler:
         self._sampled = 0.0
         self._timer = SignalTimer(INTERVAL_S, self._on_alarm)
         self._thread = threading.Thread(target=self._run, name="slipstream-sampler", daemon=True)
-        self.collate_codes: set[CodeType] = set()
+        self.collate_codes: dict[int, CodeType] = {}  # by identity
+        self._bytecodes: dict[tuple[int, int], tuple[CodeType, bool]] = {}
         self.on_flush: Callable[[], None] = lambda: None
 
     def start(self) -> None:
@@ -107,9 +108,18 @@ class Sampler:
     def _count(self, frame: FrameType, weight: int) -> None:
         if _is_our_own_work(frame):
             return
-        is_bytecode = frame.f_lasti >= 0 and frame.f_code.co_code[frame.f_lasti] in _BYTECODES
+        is_bytecode = self._is_bytecode(frame)
         phase = "input" if self._recorder.role == "worker" else self._recorder.sampled_phase()
         self._counts[self._classify(frame, phase, not is_bytecode)] += weight
+
+    def _is_bytecode(self, frame: FrameType) -> bool:
+        """Reading `co_code` makes a copy of it: once for each place."""
+        key = (id(frame.f_code), frame.f_lasti)
+        known = self._bytecodes.get(key)
+        if known is None:
+            found = frame.f_lasti >= 0 and frame.f_code.co_code[frame.f_lasti] in _BYTECODES
+            known = self._bytecodes[key] = (frame.f_code, found)
+        return known[1]
 
     def _classify(self, leaf: FrameType, phase: str, in_call: bool) -> Key:
         stage: Stage | None = None
@@ -128,7 +138,7 @@ class Sampler:
                 stage = stage_of_code(code)
             elif user is not None and stage_of_code(code) == "collate":
                 collating = True
-            if code in self.collate_codes:
+            if id(code) in self.collate_codes:
                 collating = True
             frame = frame.f_back
         if collating and stage in (None, "compute"):

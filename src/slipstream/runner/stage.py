@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import linecache
 import re
+from functools import lru_cache
 from types import CodeType, FrameType
 
 from slipstream.records import Stage
@@ -92,23 +93,26 @@ _CALLEES: tuple[tuple[re.Pattern[str], Stage], ...] = (
         "read",
     ),
 )
-_frame_stages: dict[CodeType, Stage | None] = {}
+# By file and name: hashing a code object goes through all that it holds, at every sample
+_frame_stages: dict[tuple[str, str], Stage | None] = {}
 
 
 def stage_of_code(code: CodeType) -> Stage | None:
     """What a library function is for, where we know it."""
-    if code in _frame_stages:
-        return _frame_stages[code]
+    key = (code.co_filename, code.co_name)
+    if key in _frame_stages:
+        return _frame_stages[key]
     name = code.co_filename.replace("\\", "/")
     found: Stage | None = None
     for part, function, stage in _FRAMES:
         if part in name and (not function or function == code.co_name):
             found = stage
             break
-    _frame_stages[code] = found
+    _frame_stages[key] = found
     return found
 
 
+@lru_cache(maxsize=4096)
 def stage_of_expression(expression: str) -> Stage | None:
     """For a call, what is called; its arguments have been evaluated by then and do not count."""
     name = callee(expression)
@@ -127,16 +131,16 @@ def callee(expression: str) -> str:
     return ""
 
 
-_expressions: dict[tuple[CodeType, int], str] = {}
+_expressions: dict[tuple[int, int], tuple[CodeType, str]] = {}  # by identity; the code is kept so that it stays itself
 
 
 def expression_of(frame: FrameType) -> str:
     """The expression that the frame is evaluating, or its whole line before Python 3.11."""
-    key = (frame.f_code, frame.f_lasti)
+    key = (id(frame.f_code), frame.f_lasti)
     known = _expressions.get(key)
     if known is None:
-        known = _expressions[key] = _read_expression(frame)
-    return known
+        known = _expressions[key] = (frame.f_code, _read_expression(frame))
+    return known[1]
 
 
 def _read_expression(frame: FrameType) -> str:

@@ -38,7 +38,7 @@ class LoaderSeam:
         self._facts: dict[int, Loader] = {}
         self._num_bytes: dict[int, int] = {}  # of a batch, by loader; also: which loaders' batches were looked at
         self._last = (0, -1)  # the iterator made last, and its loader
-        self.collate_codes: set[CodeType] = set()  # functions that build batches, for the stack sampler
+        self.collate_codes: dict[int, CodeType] = {}  # functions that build batches, by identity, for the sampler
         self.current = -1  # the loader that was iterated last; forked workers inherit it
         self.framework_site: Site | None = None  # where a framework was told how to build loaders
         self.on_new_loader: Callable[[], None] = lambda: None
@@ -128,7 +128,7 @@ class LoaderSeam:
             self._listener.meet(facts)
             code = getattr(loader.collate_fn, "__code__", None)
             if code is not None:
-                self.collate_codes.add(code)
+                self.collate_codes[id(code)] = code
             self.on_new_loader()
         return ident
 
