@@ -131,3 +131,11 @@ def test_a_second_setting_that_was_owed_is_raced_after_all(
     listener.entered.clear()
     assert run(SimulatedTrack(factor), known, journal=journal).recipe == Recipe((Choice("w", 2),))
     assert "w=8" not in listener.entered
+
+
+def test_a_journal_that_cannot_be_written_says_so_and_ends_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    journal = Journal(str(tmp_path / "file" / "journal.jsonl"), FACTS)
+    journal.remember(VERDICT)
+    assert not journal.is_kept
+    assert "No journal could be kept" in journal.fault and "cannot be resumed" in journal.fault

@@ -15,7 +15,6 @@ from slipstream.tune.seat import Paddock, RaceError, Seat
 from slipstream.tune.teller import Teller
 
 MAX_CHALLENGERS = 4  # more would set a block too far apart in time from the one it is paired with
-PROBE_STEPS = 2  # of an anchor, twice, before anyone is compared with it
 RELAUNCH_BLOCKS = 4  # a launch costs more than a block: ride that much longer
 MAX_DEATHS = 2  # of an anchor, one after the other
 MIN_TURN = 10  # rounds: fewer decide nothing
@@ -118,7 +117,7 @@ class Heat:
             decided(contest)
 
     def warm(self, seat: Seat) -> None:
-        """On the track and timed: from here on the track knows how many riders it holds."""
+        """On the track: from here on the track knows how many riders it holds."""
         self._start([seat])
 
     # --- who rides ---------------------------------------------------------------------------------------------------
@@ -128,10 +127,6 @@ class Heat:
             failure = self._enter(seat)
             if failure:
                 raise RaceError(f"{seat.name} could not be started: {failure}")
-            if not seat.laps:  # its pace, which tells the length of blocks
-                for _ in range(2):
-                    lap = self._paddock.lap(seat, self._round, PROBE_STEPS, 1)
-                    self._survive(seat, lap)
 
     def _enter(self, seat: Seat) -> str:
         start_s, is_new = self._budget.now_s(), seat.rider is None

@@ -3,7 +3,6 @@ order or machine, or older than a day, is not read."""
 
 from __future__ import annotations
 
-import contextlib
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -41,7 +40,12 @@ class Journal:
         self._path = Path(path) if path else None
         self.verdicts: list[Verdict] = []
         self.finished: Finished | None = None
+        self.fault = ""  # why nothing is remembered although it should be
         self._open(facts)
+
+    @property
+    def is_kept(self) -> bool:
+        return self._path is not None
 
     def remember(self, verdict: Verdict) -> None:
         self._append(Decided(verdict))
@@ -64,16 +68,26 @@ class Journal:
                 elif isinstance(entry, Decided):
                     self.verdicts.append(entry.verdict)
             return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.write_bytes(b"")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.write_bytes(b"")
+        except OSError as error:
+            self._give_up(error)
         self._append(Header(facts, datetime.now(timezone.utc).isoformat()))
 
     def _append(self, entry: Header | Decided | Finished) -> None:
         if self._path is None:
             return
-        # A disk that is full must not end a tuning; it only cannot be resumed.
-        with contextlib.suppress(OSError), self._path.open("ab") as file:
-            file.write(msgspec.json.encode(entry) + b"\n")
+        try:
+            with self._path.open("ab") as file:
+                file.write(msgspec.json.encode(entry) + b"\n")
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        """A disk that is full must not end a tuning; it only cannot be resumed, and says so."""
+        self._path = None
+        self.fault = f"No journal could be kept ({error.strerror}): interrupted, this tuning cannot be resumed."
 
 
 def _read(path: Path) -> list[Header | Decided | Finished]:

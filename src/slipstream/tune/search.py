@@ -48,9 +48,11 @@ def tune(
         meeting.note(f"The tuning ended early: {error}.")
     except KeyboardInterrupt:
         was_interrupted = True
-        meeting.note("Interrupted. The same command goes on from here." if order.journal else "Interrupted.")
+        meeting.note("Interrupted. The same command goes on from here." if journal.is_kept else "Interrupted.")
     finally:
         meeting.paddock.clear()
+    if journal.fault:
+        meeting.note(journal.fault)
     if is_complete:
         journal.delete()
     return conclude(meeting, total, is_complete, was_interrupted)
