@@ -98,13 +98,11 @@ def serve(step_ms: float, folder: Path, clock: Clock) -> None:
 def measure(step_ms: float, num_rounds: int, block_ms: float, clock: Clock) -> Result:
     """The bare step in ms, and µs added by each instrument, each block compared with the bare blocks beside it."""
     loop, num_steps = Loop(step_ms, clock), max(10, round(block_ms / step_ms))
-    with contextlib.ExitStack() as stack:
-        instruments = dict(INSTRUMENTS)
-        if importlib.util.find_spec("traceml_ai") is not None:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            instruments[TRACEML] = partner = Partner(step_ms, folder)
-            stack.callback(partner.close)
-        return _take_turns(loop, instruments, num_rounds, num_steps)
+    bare_ms, added = _take_turns(loop, INSTRUMENTS, num_rounds, num_steps)
+    if importlib.util.find_spec("traceml_ai") is not None:  # afterwards: its own processes would disturb the others
+        with tempfile.TemporaryDirectory() as folder, contextlib.closing(Partner(step_ms, Path(folder))) as partner:
+            added |= _take_turns(loop, {TRACEML: partner}, num_rounds, num_steps)[1]
+    return bare_ms, added
 
 
 def _take_turns(loop: Loop, instruments: dict[str, Instrument], num_rounds: int, num_steps: int) -> Result:

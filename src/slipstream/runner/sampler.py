@@ -134,6 +134,8 @@ class Sampler:
                 break  # who asked for the batch is not whose line builds it; after a fork, another process lies below
             if user is None and is_user_code(code.co_filename):
                 user = frame
+                if phase != "input":
+                    break  # who called the user's line matters only where batches are built
             elif user is None and stage is None:
                 stage = stage_of_code(code)
             elif user is not None and stage_of_code(code) == "collate":

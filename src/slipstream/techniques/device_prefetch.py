@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from slipstream.records import Edit, Setting
 from slipstream.techniques.card import YES, Answer, Card, no
 from slipstream.techniques.observation import Observation
-from slipstream.techniques.pinned_memory import DEVICES, pin
+from slipstream.techniques.parts.pinning import DEVICES, pin, why_no_copies
 
 if TYPE_CHECKING:
     from slipstream.techniques.rig import Rig
@@ -31,13 +31,9 @@ LEAST_SHARE = 0.01  # of the step that copies must take before hiding them can g
 
 
 def applies(observation: Observation) -> Answer:
-    loader, summary = observation.loader, observation.summary
-    if observation.device not in DEVICES:
-        return no(f"the model is on {observation.device}: copies run beside the step on CUDA, ROCm or XPU devices only")
-    if loader is None:
-        return no("the script has no DataLoader")
-    if any(facts.device != "cpu" for facts in loader.tensor_facts):  # even one cannot be pinned
-        return no("the loader's batches are on the device already")
+    summary, reason = observation.summary, why_no_copies(observation)
+    if reason:
+        return no(reason)
     transfer_ms = summary.phases.get("transfer", 0.0) if summary is not None else None
     if summary is not None and transfer_ms is not None and transfer_ms < LEAST_SHARE * summary.step_ms:
         return no(f"copies take only {transfer_ms:.2g} ms of a step of {summary.step_ms:.3g} ms")

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 from slipstream.records import Edit, Setting
 from slipstream.techniques.card import YES, Answer, Card, no
 from slipstream.techniques.observation import Observation
-from slipstream.techniques.parts.loader_call import argument_edits, where
+from slipstream.techniques.parts.loader_call import argument_edits
+from slipstream.techniques.parts.pinning import DEVICES, pin, why_no_copies
 
 if TYPE_CHECKING:
-    from slipstream.techniques.rig import LoaderArguments, Rig
+    from slipstream.techniques.rig import Rig
 
 CARD = Card(
     title="Pinned memory and copies without waiting",
@@ -26,19 +27,14 @@ CARD = Card(
     needs=("accelerator",),
     claims=("loader.pin_memory",),
 )
-DEVICES = ("cuda", "xpu")
 
 
 def applies(observation: Observation) -> Answer:
     from slipstream.diagnose.transfers import transfers  # here: `run` needs none of it
 
-    loader = observation.loader
-    if observation.device not in DEVICES:
-        return no(f"the model is on {observation.device}: pinned memory is for copies to CUDA, ROCm or XPU devices")
-    if loader is None:
-        return no("the script has no DataLoader")
-    if any(facts.device != "cpu" for facts in loader.tensor_facts):
-        return no("the loader's batches are on the device already")
+    loader, reason = observation.loader, why_no_copies(observation)
+    if reason or loader is None:
+        return no(reason)
     copies = transfers(observation.session)
     if loader.pin_memory and copies and not any(copy.pinned and copy.blocking for copy in copies):
         return no("the script does it already")
@@ -62,20 +58,6 @@ def apply(rig: Rig, setting: Setting) -> None:
 
     NonBlockingCopies(on_change).install(rig.patches)
     rig.on_loader(lambda arguments: pin(rig, arguments))
-
-
-def pin(rig: Rig, arguments: LoaderArguments) -> None:
-    from slipstream.data.obstacles import held_on_device
-    from slipstream.seams.place import current_site
-
-    if arguments["pin_memory"]:
-        return
-    device = held_on_device(arguments["dataset"])
-    if device:
-        rig.decline(f"the loader built {where(current_site())} keeps its memory: its dataset lies on {device} already")
-    else:
-        arguments["pin_memory"] = True
-        rig.changed(f"pin_memory False -> True {where(current_site())}")
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
