@@ -12,6 +12,7 @@ class Pace:
     def __init__(self) -> None:
         self.num_steps = 0
         self.samples = 0
+        self.closers: tuple[str, ...] = ("optimizer", "backward", "forward")  # kinds that may end a step
         self.learnt_from: Counter[int] = Counter()  # loader to the number of its batches that led to a backward pass
         self._updates: Counter[int] = Counter()
         self._last_loader = -1
@@ -28,12 +29,14 @@ class Pace:
         if kind == "backward":
             if not self._has_backward:
                 self._has_backward = True
+                self.closers = ("optimizer", "backward")
                 self.learnt_from.clear()
             if self._last_loader >= 0:
                 self.learnt_from[self._last_loader] += 1
             return not self._updates and self._close()
         if kind == "optimizer":
             self._updates[ident] += 1
+            self.closers = ("optimizer",)
             return (len(self._updates) == 1 or ident == self._rarest()) and self._close()
         if kind == "forward" and not self._has_backward:
             self._num_forwards += 1

@@ -51,8 +51,8 @@ class Racing:
 
         ride, settings = self._ride, self._ride.settings
         assert ride.fit is not None
-        ride.patches = patches = Patches(ride.complain, torch.compiler.is_compiling)
-        early = Patches(ride.complain, torch.compiler.is_compiling)
+        ride.patches = patches = Patches(ride.complain, torch.compiler.is_dynamo_compiling)
+        early = Patches(ride.complain, torch.compiler.is_dynamo_compiling)
         patches.on_close(early.close)
         ride.rig = rig = ride.fit(settings.recipe, patches, ride.complain, settings.role == "proof")
         rig.technique = "witness"  # the techniques have had their say
@@ -72,7 +72,7 @@ class Racing:
         baton.report = self._report
         self._count_ticks(baton, patches)
 
-        timing = Patches(ride.complain, torch.compiler.is_compiling)
+        timing = Patches(ride.complain, torch.compiler.is_dynamo_compiling)
         patches.on_close(timing.close)
         baton.time_input(timing)
 

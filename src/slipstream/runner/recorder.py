@@ -6,6 +6,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any, Protocol
 
 import msgspec
@@ -47,9 +48,10 @@ class Recorder:
     def __init__(self, sink: Sink | None, clock: Clock | None = None) -> None:
         self._sink = sink
         self.clock: Clock = clock or HostClock()
+        self._now_ns = self.clock.now_ns
         self._device: DeviceClock | None = None
         self.phase = "start"
-        self.thread = threading.get_ident()
+        self.thread = get_ident()
         self.pace = Pace()
         self.role = "rider"
         self.counts_samples = False
@@ -59,6 +61,7 @@ class Recorder:
         self.on_pulse: Callable[[], None] | None = None
         self.on_step: Callable[[], None] | None = None
         self._events: deque[tuple[Any, ...]] = deque()
+        self._uncounted: list[tuple[Any, ...]] = []  # the pace has still to see these
         # events whose marks the device has still to pass
         self._unread: deque[tuple[tuple[Any, ...], DeviceMark | None, DeviceMark | None]] = deque()
         self._fetches: deque[Fetch] = deque()
@@ -79,18 +82,20 @@ class Recorder:
     # --- what seams call ------------------------------------------------------------------------------------------
 
     def enter(self, phase: str) -> Token | None:
-        if self.is_muted:
+        if self.is_muted or (get_ident() != self.thread and not self._follow(phase)):
             return None
-        if threading.get_ident() != self.thread:
-            if phase not in ("backward", "optimizer"):
-                return None
-            self.thread = threading.get_ident()  # the script trains in this thread
-        before = self.phase
-        self.phase = phase
+        before, self.phase = self.phase, phase
         if phase == "input":
             self._num_inputs += 1
             self._input_cpu_ns = self.clock.cpu_ns() if self._num_inputs % _CPU_TIMED == 1 else 0
-        return (before, self.clock.now_ns(), None if self._device is None else self._device.mark())
+        return (before, self._now_ns(), None if self._device is None else self._device.mark())
+
+    def _follow(self, phase: str) -> bool:
+        """Whether the script turns out to train in this thread."""
+        if phase not in ("backward", "optimizer"):
+            return False
+        self.thread = get_ident()
+        return True
 
     def leave(
         self,
@@ -111,31 +116,41 @@ class Recorder:
             return
         before, start_ns, mark = token
         self.phase = "other" if before == "start" else before
-        if self._sink is not None:
-            # An Event as it lies on the wire: making the struct itself here would cost every step a few microseconds
-            now_ns, cpu_ns = self.clock.now_ns(), 0
-            if kind == "input" and self._input_cpu_ns:
-                cpu_ns = self.clock.cpu_ns() - self._input_cpu_ns
-            how = (samples, num_bytes, cpu_ns, grad, training, pinned, blocking, site, caller, kept)
-            event = (kind, ident, start_ns, now_ns, *how)
-            if self._device is None:
-                self._events.append(event)
-            else:
-                self._unread.append((event, mark, self._device.mark() if kind in _MARKED else None))
-        if samples and kind == "input":
-            self.counts_samples = True
-        if kind == "forward" or kind == "backward":
-            self._watch_mode(kind, ident, training)
-        if self.pace.see(kind, ident, samples) and self.on_step is not None:
-            self.on_step()
-
-    def _watch_mode(self, kind: EventKind, ident: int, training: bool) -> None:
-        if kind == "forward":
-            if training:
-                self._learners.add(ident)
-            self._is_evaluating = not training and ident in self._learners
+        now_ns, cpu_ns = self._now_ns(), 0
+        if kind == "input":
+            cpu_ns = self.clock.cpu_ns() - self._input_cpu_ns if self._input_cpu_ns else 0
+            self.counts_samples = self.counts_samples or samples > 0
+        elif kind == "forward":
+            self._watch_mode(ident, training)
         elif kind == "backward":
             self._is_evaluating = False
+        # An Event as it lies on the wire: making the struct itself here would cost every step a few microseconds
+        how = (samples, num_bytes, cpu_ns, grad, training, pinned, blocking, site, caller, kept)
+        event = (kind, ident, start_ns, now_ns, *how)
+        if self._sink is None:
+            pass
+        elif self._device is None:
+            self._events.append(event)
+        else:
+            self._unread.append((event, mark, self._device.mark() if kind in _MARKED else None))
+        self._uncounted.append(event)
+        if kind in self.pace.closers:
+            self._count()
+
+    def _count(self) -> None:
+        """Once a step rather than at each of its events: between two events the training has filled the caches with
+        its own, and every visit to our code is paid for in memory."""
+        uncounted, self._uncounted = self._uncounted, []
+        closed = [self.pace.see(event[0], event[1], event[4]) for event in uncounted]
+        if closed[-1] and self.on_step is not None:
+            self.on_step()
+
+    def _watch_mode(self, ident: int, training: bool) -> None:
+        if training:
+            self._is_evaluating = False
+            self._learners.add(ident)
+        else:
+            self._is_evaluating = ident in self._learners
 
     def sampled_phase(self) -> str:
         """The phase, as far as it can be told while it runs: for the stack sampler."""
@@ -196,11 +211,12 @@ class Recorder:
     def forget(self) -> None:
         """In a forked child: what the parent had not yet written is the parent's to write."""
         self._events.clear()
+        self._uncounted.clear()
         self._unread.clear()
         self._fetches.clear()
         self._memory.clear()
         self._writing = threading.Lock()
-        self.thread = threading.get_ident()
+        self.thread = get_ident()
 
     # --- writing ------------------------------------------------------------------------------------------------------
 

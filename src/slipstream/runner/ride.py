@@ -159,8 +159,8 @@ class Ride:
         from slipstream.runner.tally import Tally
         from slipstream.seams.patch import Patches
 
-        self.patches = Patches(self.complain, torch.compiler.is_compiling)
-        early = Patches(self.complain, torch.compiler.is_compiling)
+        self.patches = Patches(self.complain, torch.compiler.is_dynamo_compiling)
+        early = Patches(self.complain, torch.compiler.is_dynamo_compiling)
         self.patches.on_close(early.close)
         if self.fit is not None and self.settings.recipe.choices:
             self.rig = self.fit(self.settings.recipe, self.patches, self.complain, False)
@@ -175,7 +175,7 @@ class Ride:
         from slipstream.seams.training import BackwardSeam, OptimizerSeam, SchedulerSeam
 
         recorder = self.recorder
-        self.patches = patches = Patches(self.complain, torch.compiler.is_compiling)
+        self.patches = patches = Patches(self.complain, torch.compiler.is_dynamo_compiling)
         self._loader = LoaderSeam(recorder, self._supply if self.settings.mode == "check" else None)
         self._loader.install(patches)
         recorder.loader_of_worker = lambda: self._loader.current

@@ -23,6 +23,7 @@ INTERVAL_S = 0.005
 _FLUSH_S = 0.5
 # Where the interpreter looks for signals between two bytecodes; elsewhere it has just come back from a call.
 _BYTECODES = {dis.opmap[name] for name in ("JUMP_BACKWARD", "RESUME", "JUMP_ABSOLUTE", "FOR_ITER") if name in dis.opmap}
+_LINELESS = ("backward", "optimizer")  # torch's own work, whoever asked for it
 _CONSUMERS = ("__next__", "_worker_loop")
 _MAX_DEPTH = 80
 _OUR_DEPTH = 8  # calls below a callback of ours are few
@@ -110,7 +111,11 @@ class Sampler:
             return
         is_bytecode = self._is_bytecode(frame)
         phase = "input" if self._recorder.role == "worker" else self._recorder.sampled_phase()
-        self._counts[self._classify(frame, phase, not is_bytecode)] += weight
+        if phase in _LINELESS:
+            key: Key = (phase, "compute", "", 0, "", "", "", not is_bytecode, self._block())
+        else:
+            key = self._classify(frame, phase, not is_bytecode)
+        self._counts[key] += weight
 
     def _is_bytecode(self, frame: FrameType) -> bool:
         """Reading `co_code` makes a copy of it: once for each place."""
