@@ -44,7 +44,7 @@ def test_the_next_candidate_takes_the_place_of_one_that_is_decided(course: Any, 
     track = SimulatedTrack(choice_factors(a=0.5, b=2.0, c=0.5), num_riders=2)
     race = course(track)
     race.race("a", "b", "c")
-    assert race.settled == [("a", "faster"), ("b", "not_faster"), ("c", "faster")]
+    assert race.settled == [("a", "faster"), ("b", "slower"), ("c", "faster")]
     assert listener.entered == ["as it is", "a", "b", "c"], "the base rode on through all of it"
     assert track.most_at_once == 2
 
@@ -155,7 +155,7 @@ def test_whoever_settles_may_name_one_more(course: Any) -> None:
 
     def settle(contest: Contest) -> Contest | None:
         race._settle(contest)
-        return race.contest("b") if contest.outcome == "not_faster" else None
+        return race.contest("b") if contest.outcome == "slower" else None
 
     race.heat.race([race.contest("a")], lambda: 300.0, settle)
-    assert race.settled == [("a", "not_faster"), ("b", "faster")]
+    assert race.settled == [("a", "slower"), ("b", "faster")]

@@ -14,7 +14,7 @@ BASE, TWIN = Seat("base", Recipe()), Seat("twin", Recipe((Choice("nothing"),)))
 
 def _noise(ratio: float, spread: float = 0.005, num_rounds: int = 24) -> Noise:
     noise = Noise(0.01)
-    twin = Contest(TWIN, BASE, alpha=0.05, margin=0.01, floor=noise.margin, goal="control")
+    twin = Contest(TWIN, BASE, alpha=0.05, margin=0.01, floor=lambda: noise.margin(BASE), goal="control")
     noise.watch(twin)
     draws = random.Random(1)
     for round in range(num_rounds):
@@ -26,7 +26,7 @@ def _noise(ratio: float, spread: float = 0.005, num_rounds: int = 24) -> Noise:
 
 def test_a_quiet_machine_asks_for_the_margin_alone() -> None:
     noise = _noise(1.0)
-    assert noise.margin() == 0.01 and noise.note() == ""
+    assert noise.margin(BASE) == 0.01 and noise.note() == ""
 
 
 @pytest.mark.parametrize(("ratio", "word"), [(1.06, "win 6%"), (0.94, "lose 6%")])
@@ -35,11 +35,11 @@ def test_a_control_that_wins_is_said_and_raises_the_bar(ratio: float, word: str)
     assert noise.note() == f"This machine was too noisy to tell: nothing at all seems to {word}."
     speed = noise.speed()
     assert speed is not None
-    assert noise.margin() >= max(abs(speed.low - 1), abs(speed.high - 1)), "all of the interval, not its middle"
+    assert noise.margin(BASE) >= max(abs(speed.low - 1), abs(speed.high - 1)), "all of the interval, not its middle"
 
 
 def test_few_rounds_of_the_control_raise_nothing() -> None:
-    assert _noise(1.5, num_rounds=3).margin() == 0.01
+    assert _noise(1.5, num_rounds=3).margin(BASE) == 0.01
 
 
 def test_a_control_that_never_rode_is_said() -> None:
@@ -50,4 +50,4 @@ def test_a_control_that_never_rode_is_said() -> None:
 def test_the_worst_of_several_controls_stands() -> None:
     noise, other = _noise(1.0), _noise(1.06)
     noise.watch(other._twins[0])
-    assert "win 6%" in noise.note() and noise.margin() > 0.05
+    assert "win 6%" in noise.note() and noise.margin(BASE) > 0.05

@@ -463,3 +463,21 @@ def test_time_that_is_left_goes_to_what_was_not_decided(run: Any, technique: Any
     singles = [one.choice for one in tuning.verdicts if one.kind == "single"]
     assert len(singles) == len(set(singles)), "the first verdict is replaced"
     assert tuning.seconds_spent < 300 * 1.05
+
+
+def test_what_steadies_the_machine_is_raced_first_and_the_rest_on_top_of_it(
+    run: Any, technique: Any, verdict_of: Any, listener: Any
+) -> None:
+    known = {"a": technique(), "g": technique(is_ground=True), "slow": technique()}
+    tuning = run(SimulatedTrack(choice_factors(g=0.6, a=0.8, slow=5.0)), known)
+    assert tuning.recipe == _recipe(g=True, a=True)
+    order = [listener.entered.index(rider) for rider in ("g", "g + a", "a")]
+    assert order == sorted(order), "without g only when it is left out"
+    assert verdict_of(tuning, "a").speed.ratio == pytest.approx(1 / 0.48, rel=0.02), "against the script as it is"
+    assert verdict_of(tuning, "slow").decision == "rejected"
+    assert any("g is kept" in note for note in tuning.notes)
+
+
+def test_ground_that_gains_nothing_is_not_built_upon(run: Any, technique: Any, listener: Any) -> None:
+    tuning = run(SimulatedTrack(choice_factors(a=0.8)), {"a": technique(), "g": technique(is_ground=True)})
+    assert tuning.recipe == _recipe(a=True) and "a" in listener.entered

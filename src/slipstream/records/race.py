@@ -13,6 +13,7 @@ from slipstream.records.recipe import Choice, Edit, NumericsClass, Recipe, Setti
 # rounded to bfloat16 once, before the first step: what lower precision may do to gradients. seed: another seed.
 Role = Literal["base", "twin", "candidate", "proof", "rounding", "coarse", "seed"]
 Decision = Literal["kept", "rejected", "unsure", "failed", "not_applicable"]
+FARTHEST = 100.0  # times as fast, or as slow: where a bound stands that nothing speaks for yet
 Tick = Literal["optimizer", "backward", "forward", "input"]  # what the riders count as a step
 
 
@@ -91,6 +92,11 @@ class Speed(msgspec.Struct, frozen=True):
     low: float  # 95%, valid however often it was looked at
     high: float
     num_rounds: int = 0
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether enough was seen to bound it at all; else its bounds stand at FARTHEST."""
+        return self.low > 1.01 / FARTHEST and self.high < 0.99 * FARTHEST
 
 
 class Numerics(msgspec.Struct, frozen=True):

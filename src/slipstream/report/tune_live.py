@@ -16,7 +16,7 @@ import msgspec
 
 from slipstream.records import Verdict
 from slipstream.report.quantity import in_seconds
-from slipstream.report.tune_table import WORDS, numerics_word, relative
+from slipstream.report.tune_table import WORDS, numerics_word, relative, single_name
 
 _ERASE = "\r\x1b[2K"
 _REDRAW_S = 0.25
@@ -64,12 +64,15 @@ def _track(state: State) -> str:
     return f"{number}{', '.join(state.racing)}"
 
 
-def verdict_line(verdict: Verdict, *, unicode: bool = True) -> str:
-    """One line that stays, as soon as something is decided."""
+def verdict_line(verdict: Verdict, width: int = 0, *, unicode: bool = True) -> str:
+    """One line that stays, as soon as something is decided. Cut to the width where there is one: the report has all."""
     decision = WORDS.get(verdict.decision, verdict.decision)
     measured = " ".join(filter(None, (relative(verdict.speed), numerics_word(verdict.numerics))))
     line = f" {decision:<9} {_name(verdict):<20} {measured:<28} {verdict.reason}"
-    return _encodable(" ".join(line.rstrip().splitlines()), unicode).rstrip()
+    line = " ".join(line.rstrip().splitlines())
+    if 40 <= width <= len(line):
+        line = line[: width - 2].rstrip(" ,;:") + "…"
+    return _encodable(line, unicode).rstrip()
 
 
 def _name(verdict: Verdict) -> str:
@@ -84,7 +87,7 @@ def _name(verdict: Verdict) -> str:
         case "noise":
             return "nothing (A/A)"
         case "single":
-            return str(verdict.choice)
+            return single_name(verdict)
 
 
 def _encodable(text: str, unicode: bool) -> str:
@@ -142,7 +145,8 @@ class TuneLive:
             if verdict.decision == "not_applicable":  # a dozen on some machines: the report folds them
                 return
             self._state.last = f"{_name(verdict)} {WORDS.get(verdict.decision, verdict.decision)}"
-            self._say(verdict_line(verdict, unicode=self._unicode))
+            width = shutil.get_terminal_size().columns if self._is_terminal else 0
+            self._say(verdict_line(verdict, width, unicode=self._unicode))
 
     def left(self, seconds: float) -> None:
         with self._lock:

@@ -45,10 +45,15 @@ def table_rows(tuning: Tuning) -> list[Row]:
     return [
         _base(tuning),
         *_noise(tuning),
-        *(_tried(verdict, str(verdict.choice)) for verdict in tried(tuning)),
+        *(_tried(verdict, single_name(verdict)) for verdict in tried(tuning)),
         *_together(tuning),
         *_ceiling(tuning),
     ]
+
+
+def single_name(verdict: Verdict) -> str:
+    """ "+": raced on top of what was kept before it."""
+    return f"+ {verdict.choice}" if len(verdict.recipe.choices) > 1 else str(verdict.choice)
 
 
 def tried(tuning: Tuning) -> list[Verdict]:
@@ -112,7 +117,9 @@ def _ceiling(tuning: Tuning) -> Iterator[Row]:
 
 
 def relative(speed: Speed | None) -> str:
-    """The ratio and its 95% interval."""
+    """The ratio and its 95% interval; where there were too few rounds for one, the ratio alone."""
+    if speed is not None and not speed.is_bounded:
+        return f"~{as_ratio(speed.ratio)}"
     return f"{as_ratio(speed.ratio)} {between_ratios(speed.low, speed.high)}" if speed else ""
 
 

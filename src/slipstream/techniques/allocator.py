@@ -25,6 +25,7 @@ CARD = Card(
     causes=(),
     numerics="identical",
     memory="more",
+    is_ground=True,  # how a heap happens to lie decides how many pages every step has to ask for, for life
 )
 VALUES = ("keep", "huge_pages", "jemalloc", "tcmalloc", "expandable_segments")
 

@@ -22,6 +22,7 @@ class Card(msgspec.Struct, frozen=True):
     claims: tuple[str, ...] = ()  # what it takes for itself: two techniques that claim the same thing do not combine
     is_opt_in: bool = False  # tried and timed, never kept unless named with --only
     needs_proof: bool = False  # timed with other random numbers than the base's: the proof is a rider of its own
+    is_ground: bool = False  # makes one start of a script as fast as the next: raced first, and the others on top of it
     nesting: int = 0  # lower is put in place first: of wrappers around a module it stands nearest to the module's code
 
 

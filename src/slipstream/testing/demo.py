@@ -96,6 +96,10 @@ def write(folder: Path, num_images: int) -> None:
 
 def stopwatch(folder: Path, epochs: int, num_pairs: int = 2) -> None:
     """The whole training from start to end, bare and with the recipe, by turns."""
+    if not (folder / "slipstream.toml").exists():
+        print("\nNo stopwatch: tune kept nothing this time, so there is no recipe to train with.")
+        print("A machine that others use as well blurs the races: `make demo` tells more when it is quieter.")
+        return
     script = ["train.py", "--epochs", str(epochs)]
     commands = {
         "python": [sys.executable, *script],

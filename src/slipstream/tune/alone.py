@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from slipstream.records import Choice, Recipe, Setting, Speed, Verdict
+from slipstream.records import Choice, Setting, Speed, Verdict
 from slipstream.tune.budget import COMBINING_SHARE, TOTAL_SHARE, share_kept_back
 from slipstream.tune.candidates import Candidate
 from slipstream.tune.contest import Contest
@@ -36,24 +36,31 @@ class Winner(msgspec.Struct, frozen=True):
         return self.verdict.speed
 
 
-def race_alone(meeting: Meeting, candidates: Sequence[Candidate]) -> list[Winner]:
-    """Winners in the order of their gain."""
+def num_comparisons(candidates: Sequence[Candidate]) -> int:
+    """Every one gets its share of alpha: those that an earlier, interrupted tuning made, and the second setting of a
+    technique, whether it comes to that or not."""
+    return max(1, sum(min(2, len(one.settings)) for one in candidates))
+
+
+def race_alone(
+    meeting: Meeting, candidates: Sequence[Candidate], alpha: float, kept_back: float = 0.0, num_twins: int = 1
+) -> list[Winner]:
+    """Winners in the order of their gain; on top of the ground, where there is one. `kept_back` is the share of the
+    time that is others' in any case."""
     winners = _recall(meeting, candidates)
     _note_best(meeting, winners)
     known = {verdict.technique for verdict in meeting.verdicts}
     by_name = {one.technique: one for one in candidates}
-    # Every comparison gets its share of alpha: those that an earlier, interrupted tuning made, and the second setting
-    # of a technique, whether it comes to that or not.
-    alpha = meeting.order.alpha / max(1, sum(min(2, len(one.settings)) for one in candidates))
+    footing = meeting.footing
 
     def contest_of(choice: Choice) -> Contest:
-        return meeting.contest(meeting.seat(Recipe((choice,))), meeting.base, alpha)
+        return meeting.contest(meeting.seat(meeting.ground.plus(choice)), footing, alpha, base=meeting.base)
 
     def settle(contest: Contest) -> Contest | None:
         if contest.is_control:
             meeting.paddock.leave(contest.seat)
             return None
-        (choice,) = contest.seat.recipe.choices
+        choice = contest.seat.recipe.choices[-1]
         candidate = by_name[choice.technique]
         _settle(meeting, contest, candidate, winners)
         _note_best(meeting, winners)
@@ -62,14 +69,14 @@ def race_alone(meeting: Meeting, candidates: Sequence[Candidate]) -> list[Winner
 
     def deadline_s() -> float:
         num_climbing = sum(len(winner.candidate.settings) > 1 for winner in winners)
-        return meeting.budget.moment_s(share_kept_back(len(winners), num_climbing))
+        return meeting.budget.moment_s(max(kept_back, share_kept_back(len(winners), num_climbing)))
 
     contests = [contest_of(one.first) for one in candidates if one.technique not in known]
     contests += [contest_of(Choice(one.technique, one.settings[1])) for one in candidates if _is_owed(meeting, one)]
     if contests:
-        meeting.heat.warm(meeting.base)
-        twin = meeting.twin_contest(_num_twin_rounds(meeting))
-        meeting.heat.race([twin, *contests], deadline_s, settle)
+        meeting.heat.warm(footing)
+        twins = [meeting.twin_contest(footing, _num_twin_rounds(meeting)) for _ in range(num_twins)]
+        meeting.heat.race([*twins, *contests], deadline_s, settle)
     return sorted(winners, key=lambda winner: -winner.speed.ratio)
 
 
@@ -77,12 +84,13 @@ def race_again(meeting: Meeting, candidates: Sequence[Candidate]) -> list[Winner
     """Those that the time had left undecided, when combining the winners took less than was kept for it. A comparison
     goes on where it stood: its interval is valid however often it is looked at."""
     by_name = {one.technique: one for one in candidates}
-    contests, meeting.undecided = meeting.undecided, []
+    contests = [one for one in meeting.undecided if one.anchor is meeting.footing]
+    meeting.undecided = []
     deadline_s = meeting.budget.moment_s(TOTAL_SHARE + AGAIN_SHARE)
     winners: list[Winner] = []
 
     def settle(contest: Contest) -> None:
-        _settle(meeting, contest, by_name[contest.seat.recipe.choices[0].technique], winners)
+        _settle(meeting, contest, by_name[contest.seat.recipe.choices[-1].technique], winners)
 
     if contests and meeting.budget.now_s() + meeting.heat.need_s() < deadline_s:
         for contest in contests:
@@ -96,8 +104,8 @@ def race_again(meeting: Meeting, candidates: Sequence[Candidate]) -> list[Winner
 
 
 def _settle(meeting: Meeting, contest: Contest, candidate: Candidate, winners: list[Winner]) -> None:
-    (choice,) = contest.seat.recipe.choices
-    verdict = rule(meeting, contest, choice, candidate.is_keepable)
+    choice = contest.seat.recipe.choices[-1]
+    verdict = rule(meeting, contest, choice, candidate.is_keepable, meeting.speed_of(meeting.ground))
     meeting.decide(verdict)
     if verdict.decision == "kept":
         winners.append(Winner(candidate, verdict))
@@ -110,7 +118,7 @@ def _settle(meeting: Meeting, contest: Contest, candidate: Candidate, winners: l
 def _note_best(meeting: Meeting, winners: Sequence[Winner]) -> None:
     """Should the tuning be broken off here, this is what it knows."""
     if winners:
-        meeting.recipe = Recipe((max(winners, key=lambda winner: winner.speed.ratio).choice,))
+        meeting.recipe = meeting.ground.plus(max(winners, key=lambda winner: winner.speed.ratio).choice)
 
 
 def _second(candidate: Candidate, choice: Choice, contest: Contest) -> Choice | None:
@@ -165,13 +173,13 @@ def _climb_one(meeting: Meeting, winner: Winner, kept_back: float) -> Winner:
         verdict = _challenge(meeting, best, Choice(winner.choice.technique, setting), kept_back)
         if verdict.decision == "kept":
             meeting.revise(best.choice, "rejected", f"{verdict.choice} is faster still, {_against_base(verdict)}")
-            if meeting.recipe == Recipe((best.choice,)):
+            if meeting.recipe == meeting.ground.plus(best.choice):
                 meeting.recipe = verdict.recipe
             best = Winner(winner.candidate, verdict)
 
 
 def _challenge(meeting: Meeting, best: Winner, choice: Choice, kept_back: float) -> Verdict:
-    seat, anchor = meeting.seat(Recipe((choice,))), meeting.seat(Recipe((best.choice,)))
+    seat, anchor = meeting.seat(meeting.ground.plus(choice)), meeting.seat(meeting.ground.plus(best.choice))
     contest = meeting.contest(seat, anchor, base=meeting.base)
     deadline_s = meeting.budget.moment_s(kept_back)
     try:

@@ -17,7 +17,8 @@ Outcome = Literal["faster", "not_faster", "slower", "failed", "declined", "no_ef
 FUTILITY = 0.05  # how often a true gain may be given up: that costs power, not honesty
 WORTH = 0.03  # a gain that is certainly less, and does not even look like one, is given up
 TIGHT = 0.01  # half the width at which an interval is good enough to print
-PLAINLY_SLOWER = 3.0
+PLAINLY_SLOWER = 3.0  # twice in a row
+CLEARLY_SLOWER = 1.3  # four times in a row
 MIN_ROUNDS = 8  # fewer bound nothing, however clear they look
 MIN_MEASURED = 16  # rounds
 
@@ -119,9 +120,9 @@ class Contest:
         seen = self.comparison
         if self._is_plainly_slower():
             self.fail(f"{SLOWER} {1 / self.promise():.1f} times the step of {self.anchor.name}")
-        elif self._goal == "decide" and seen.num_rounds >= MIN_ROUNDS:
+        elif self._goal == "decide":
             margin = max(self._margin, self._floor())
-            if seen.is_faster(margin, self._alpha):
+            if seen.num_rounds >= MIN_ROUNDS and seen.is_faster(margin, self._alpha):
                 self.outcome = "faster"
             elif seen.is_not_faster(self._margin, FUTILITY) or self._is_hopeless():
                 self.outcome = "not_faster"
@@ -133,8 +134,11 @@ class Contest:
             self.end("measured")
 
     def _is_plainly_slower(self) -> bool:
-        """Twice in a row: no number of rounds would save it."""
-        return len(self._ratios) >= 2 and max(self._ratios[-2:]) < -math.log(PLAINLY_SLOWER)
+        """So often in a row that no number of rounds would save it. To be wrong here costs power, not honesty."""
+        rows = ((2, PLAINLY_SLOWER), (4, CLEARLY_SLOWER))
+        return not (self.is_control or self._is_mirrored) and any(
+            len(self._ratios) >= num and max(self._ratios[-num:]) < -math.log(times) for num, times in rows
+        )
 
     def _is_hopeless(self) -> bool:
         return self.comparison.is_not_faster(WORTH, FUTILITY) and self.promise() < 1.0 + self._margin

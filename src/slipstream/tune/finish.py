@@ -20,7 +20,7 @@ def race_total(meeting: Meeting, recipe: Recipe) -> tuple[Contest, Recipe]:
     seat = _fresh_seat(meeting, recipe)
     contest = meeting.contest(seat, meeting.base, goal="measure")
     kept_back = RIDE_SHARE if _is_proved(meeting, recipe) else 0.0
-    beside = [] if meeting.paddock.is_relaunching() else [meeting.twin_contest()]
+    beside = [] if meeting.paddock.is_relaunching() else [meeting.twin_contest(meeting.base)]
     meeting.heat.race([contest, *beside], lambda: meeting.budget.moment_s(kept_back), lambda contest: None)
     record = meeting.paddock.record(seat)
     numerics = _hear(meeting, contest, record)

@@ -45,6 +45,7 @@ class Heat:
         self._epoch_steps = epoch_steps  # 0: not known
         self._training_steps = training_steps  # 0: not known
         self._round = 0
+        self._blocks: tuple[int, int] | None = None  # steps and lead-in, once a round was ridden
         self._lap_s: list[float] = []
         self._num_riders = 2  # of the heat that is on
         self._startup_s: list[float] = []
@@ -205,7 +206,7 @@ class Heat:
         self._random.shuffle(seats)
         self._round += 1
         start_s = self._budget.now_s()
-        num_steps, lead_in = self._block()
+        num_steps, lead_in = self._blocks = self._block()
         laps = {id(seat): self._paddock.lap(seat, self._round, num_steps, lead_in) for seat in seats}
         for seat in fixed:
             self._survive(seat, laps[id(seat)])
@@ -216,6 +217,9 @@ class Heat:
         self._tell.left(self._budget.left_s())
 
     def _block(self) -> tuple[int, int]:
+        """The same from the first round to the last, so that whoever comes late is witnessed at the base's steps."""
+        if self._blocks is not None:
+            return self._blocks
         times = RELAUNCH_BLOCKS if self._paddock.is_relaunching() else 1
         return block(self._step_s, self._epoch_steps, times, self._training_steps)
 

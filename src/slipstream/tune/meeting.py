@@ -8,7 +8,7 @@ import msgspec
 
 from slipstream.diagnose.outlook import training_length
 from slipstream.diagnose.training import epoch_steps
-from slipstream.records import Choice, Decision, Numerics, Recipe, RiderRecord, Session, Verdict
+from slipstream.records import Choice, Decision, Numerics, Recipe, RiderRecord, Session, Speed, Verdict
 from slipstream.runner.track import Track
 from slipstream.techniques.catalogue import Technique
 from slipstream.tune.budget import Budget
@@ -58,6 +58,7 @@ class Meeting:
         self.undecided: list[Contest] = []  # alone against the base, when the time was over
         self.notes: list[str] = []
         self.recipe = Recipe()  # the best that is known so far
+        self.ground = Recipe()  # what techniques are raced on top of
         self._twin: Seat | None = None
 
     # --- what is said -----------------------------------------------------------------------------------------------
@@ -87,18 +88,23 @@ class Meeting:
     def seat(self, recipe: Recipe) -> Seat:
         return self.paddock.seat("candidate", recipe) if recipe.choices else self.base
 
-    def twin_contest(self, max_rounds: int = 0) -> Contest:
+    @property
+    def footing(self) -> Seat:
+        """Whom techniques race against: the script as it is, or with the ground that was won."""
+        return self.seat(self.ground)
+
+    def twin_contest(self, anchor: Seat, max_rounds: int = 0) -> Contest:
         """A fresh one each time: whatever a process is lucky or unlucky in, it keeps for life."""
-        seat = Seat("twin", Recipe((Choice("nothing"),)))
+        seat = Seat("twin", anchor.recipe.plus(Choice("nothing")))
         self.jury.twin = self.jury.twin or seat
         self._twin = self._twin or seat
-        twin = self.contest(seat, self.base, goal="control", max_rounds=max_rounds)
+        twin = self.contest(seat, anchor, goal="control", max_rounds=max_rounds)
         self.noise.watch(twin)
         return twin
 
     def contest(self, seat: Seat, anchor: Seat, alpha: float | None = None, **how: object) -> Contest:
         settings = {"alpha": self.order.alpha if alpha is None else alpha, "margin": self.order.margin, **how}
-        return Contest(seat, anchor, floor=self.noise.margin, **settings)  # type: ignore[arg-type]
+        return Contest(seat, anchor, floor=lambda: self.noise.margin(anchor), **settings)  # type: ignore[arg-type]
 
     # --- what is known of a recipe ------------------------------------------------------------------------------------
 
@@ -115,6 +121,10 @@ class Meeting:
         if not record.witness.losses and not record.witness.snapshots:
             return None
         return self.jury.glance(self.claim(seat.recipe), record)
+
+    def speed_of(self, recipe: Recipe) -> Speed | None:
+        """Against the base, from the last verdict on it."""
+        return next((v.speed for v in reversed(self.verdicts) if v.recipe == recipe and v.speed is not None), None)
 
     def base_step_s(self) -> float:
         known = typical_step_s(self.base.laps)

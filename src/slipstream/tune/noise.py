@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from slipstream.records import Speed
 from slipstream.tune.contest import Contest
+from slipstream.tune.seat import Seat
 
 FAR = 0.01  # an interval of the control that stays this far from 1 shows a machine that cannot be trusted
 MIN_ROUNDS = 6  # fewer say nothing about the machine
@@ -18,21 +20,26 @@ class Noise:
     def __init__(self, margin: float) -> None:
         self._margin = margin
         self._twins: list[Contest] = []
-        self._known: tuple[int, float] = (0, margin)
+        self._known: dict[int, tuple[int, float]] = {}  # by anchor
 
     def watch(self, twin: Contest) -> None:
         self._twins.append(twin)
 
-    def margin(self) -> float:
-        """That a gain must exceed: the twin's own seeming gain or loss, all of its interval where it is no accident."""
-        num_rounds = sum(twin.comparison.num_rounds for twin in self._twins)
-        if num_rounds != self._known[0]:
-            self._known = (num_rounds, math.ceil(self._reckon() * _GRID - 1e-9) / _GRID)
-        return self._known[1]
+    def margin(self, anchor: Seat) -> float:
+        """That a gain over this one must exceed: its twins' own seeming gain or loss, all of the interval where it is
+        no accident. Whose own twin never rode is taken to be as restless as the script as it is."""
+        twins = [twin for twin in self._twins if twin.anchor is anchor] or self._of_base()
+        num_rounds = sum(twin.comparison.num_rounds for twin in twins)
+        if self._known.get(id(anchor), (0, 0.0))[0] != num_rounds:
+            self._known[id(anchor)] = (num_rounds, math.ceil(self._reckon(twins) * _GRID - 1e-9) / _GRID)
+        return self._known.get(id(anchor), (0, self._margin))[1]
 
-    def _reckon(self) -> float:
+    def _of_base(self) -> list[Contest]:
+        return [twin for twin in self._twins if not twin.anchor.recipe.choices]
+
+    def _reckon(self, twins: Sequence[Contest]) -> float:
         worst = self._margin
-        for twin in self._twins:
+        for twin in twins:
             if twin.comparison.num_rounds < MIN_ROUNDS:
                 continue
             worst = max(worst, abs(twin.promise() - 1.0))
@@ -42,7 +49,7 @@ class Noise:
 
     def speed(self) -> Speed | None:
         """Of the twin that seems farthest from the base."""
-        speeds = [twin.comparison.speed() for twin in self._twins if twin.comparison.num_rounds]
+        speeds = [twin.comparison.speed() for twin in self._of_base() if twin.comparison.num_rounds]
         return max(speeds, key=lambda speed: abs(math.log(speed.ratio)), default=None)
 
     def note(self) -> str:
@@ -54,8 +61,11 @@ class Noise:
             return "The control did not ride: how far this machine's noise reaches is not known."
         if speed.high >= 1.0 - FAR and speed.low <= 1.0 + FAR:
             return ""
+        apart = f"{abs(speed.ratio - 1.0):.0%}"
+        if any(twin.anchor.recipe.choices and twin.comparison.num_rounds >= MIN_ROUNDS for twin in self._twins):
+            return f"Two starts of the script as it is differ by {apart} here, and by so much the total may be off."
         wins = "win" if speed.ratio > 1.0 else "lose"
-        return f"This machine was too noisy to tell: nothing at all seems to {wins} {abs(speed.ratio - 1.0):.0%}."
+        return f"This machine was too noisy to tell: nothing at all seems to {wins} {apart}."
 
 
 def _is_slower(twin: Contest) -> bool:

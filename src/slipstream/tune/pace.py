@@ -10,7 +10,7 @@ from slipstream.records import Lap
 BLOCK_S = 0.4
 MIN_STEPS = 4  # batches of several workers arrive in bursts: fewer steps would time a burst
 LONG_STEP_S = 2.0  # from here a single step is a block
-SHORT_EPOCH_S = 2.5
+SHORT_EPOCH_S = 1.2  # longer ones would leave too few rounds
 LEAD_IN_SHARE = 16  # one step in so many; caches are cold when the baton comes
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from slipstream.records import Recipe, Session, Tuning
 from slipstream.runner.track import Track
 from slipstream.techniques.catalogue import Technique, catalogue
-from slipstream.tune.alone import climb, race_again, race_alone
+from slipstream.tune.alone import climb, num_comparisons, race_again, race_alone
 from slipstream.tune.candidates import Candidate, latecomers, propose, ruled_out
 from slipstream.tune.conclusion import conclude
 from slipstream.tune.conflicts import find_conflicts
@@ -20,6 +20,8 @@ from slipstream.tune.order import TuneOrder
 from slipstream.tune.seat import RaceError
 from slipstream.tune.teller import Teller
 from slipstream.tune.together import add_latecomers, combine, combine_more, leave_out
+
+GROUND_SHARE = 0.3  # of the budget, at most
 
 
 def tune(
@@ -79,14 +81,16 @@ def _search(meeting: Meeting, candidates: Sequence[Candidate]) -> Contest | None
 
 
 def _find_recipe(meeting: Meeting, candidates: Sequence[Candidate]) -> None:
-    winners = race_alone(meeting, candidates)
+    alpha = meeting.order.alpha / num_comparisons(candidates)
+    _lay_ground(meeting, candidates, alpha)
+    winners = race_alone(meeting, [one for one in candidates if not one.card.is_ground], alpha)
     if candidates and meeting.paddock.is_relaunching():
         meeting.note(
             "Memory holds one rider at a time: they took turns by relaunching, which is slower and less exact."
         )
     if not winners:
         return
-    meeting.recipe = Recipe((winners[0].choice,))
+    meeting.recipe = meeting.ground.plus(winners[0].choice)
     winners = sorted(climb(meeting, winners), key=lambda winner: -winner.speed.ratio)
     meeting.recipe = combine(meeting, winners)
     meeting.recipe = combine_more(meeting, meeting.recipe, race_again(meeting, candidates))
@@ -95,3 +99,15 @@ def _find_recipe(meeting: Meeting, candidates: Sequence[Candidate]) -> None:
     meeting.recipe = add_latecomers(meeting, meeting.recipe, late)
     if len(meeting.recipe.choices) > 1:
         meeting.recipe = leave_out(meeting, meeting.recipe)
+
+
+def _lay_ground(meeting: Meeting, candidates: Sequence[Candidate], alpha: float) -> None:
+    """What makes every start of a script as fast as the next comes first. Where it wins, all else is raced on top of
+    it: there a difference between two riders is a difference between their recipes."""
+    ground = [one for one in candidates if one.card.is_ground]
+    num_twins = 2 if meeting.paddock.num_challengers() > 2 else 1  # how far starts differ is not seen from one
+    kept_back = 1.0 - GROUND_SHARE if len(ground) < len(candidates) else 0.0
+    winners = race_alone(meeting, ground, alpha, kept_back, num_twins)
+    if winners:
+        meeting.recipe = meeting.ground = Recipe((winners[0].choice,))
+        meeting.note(f"{meeting.ground} is kept: what follows is raced on top of it.")

@@ -19,13 +19,13 @@ from slipstream.tune.seat import RaceError
 
 def combine(meeting: Meeting, winners: Sequence[Winner]) -> Recipe:
     """Winners come best first."""
-    meeting.recipe = Recipe((winners[0].choice,))
+    meeting.recipe = meeting.ground.plus(winners[0].choice)
     return _extend(meeting, meeting.recipe, winners[0].speed, winners[1:])
 
 
 def combine_more(meeting: Meeting, recipe: Recipe, winners: Sequence[Winner]) -> Recipe:
     """Who won at the second attempt, beside what is kept already."""
-    return _extend(meeting, recipe, _speed_of(meeting, recipe), winners) if winners else recipe
+    return _extend(meeting, recipe, meeting.speed_of(recipe), winners) if winners else recipe
 
 
 def _extend(meeting: Meeting, recipe: Recipe, speed: Speed | None, winners: Sequence[Winner]) -> Recipe:
@@ -46,7 +46,7 @@ def _extend(meeting: Meeting, recipe: Recipe, speed: Speed | None, winners: Sequ
 
 def add_latecomers(meeting: Meeting, recipe: Recipe, candidates: Sequence[Candidate]) -> Recipe:
     """What applies only beside what was kept. It has not won alone, so it must win beyond doubt here."""
-    through = _speed_of(meeting, recipe)
+    through = meeting.speed_of(recipe)
     for candidate in candidates:
         if conflict_with(candidate.technique, recipe, meeting.conflicts) is not None:
             continue
@@ -57,11 +57,6 @@ def add_latecomers(meeting: Meeting, recipe: Recipe, candidates: Sequence[Candid
         if verdict.decision == "kept":
             recipe, through = verdict.recipe, verdict.speed or through
     return recipe
-
-
-def _speed_of(meeting: Meeting, recipe: Recipe) -> Speed | None:
-    """Against the base, from the last verdict on it."""
-    return next((v.speed for v in reversed(meeting.verdicts) if v.recipe == recipe and v.speed is not None), None)
 
 
 def _add(meeting: Meeting, contest: Contest, who: Winner | Candidate, num_after: int, through: Speed | None) -> Verdict:

@@ -20,8 +20,8 @@ from collections.abc import Callable
 from statistics import median
 
 from slipstream.records import Lap, Speed
+from slipstream.records.race import FARTHEST
 
-FARTHEST = 100.0  # a bound that nothing speaks for yet stands at 100 times faster, or slower
 # Slopes of the bet and the share of the stake on each. The steepest is nearly a sign test and decides large gains in
 # nine rounds; the flattest finds a gain of a fifth of the noise. Chosen by simulation, see docs/statistics.md.
 SLOPES = ((2.0, 0.375), (0.8, 0.25), (0.4, 0.25), (0.15, 0.125))
