@@ -4,7 +4,7 @@ import pytest
 
 from slipstream.records import Lap
 from slipstream.tune.budget import TOTAL_SHARE, share_kept_back
-from slipstream.tune.pace import block, typical_step_s
+from slipstream.tune.pace import block, evened, typical_step_s
 
 
 @pytest.mark.parametrize("step_ms", [0.5, 1, 5, 20, 50, 90])
@@ -21,7 +21,7 @@ def test_every_block_has_a_lead_in() -> None:
     assert [block(step_s) for step_s in (3.0, 0.1, 0.025, 0.001)] == [(1, 1), (4, 1), (16, 1), (400, 25)]
 
 
-@pytest.mark.parametrize(("step_s", "epoch_steps"), [(0.1, 10), (0.02, 30), (0.001, 7), (0.5, 1), (0.002, 600)])
+@pytest.mark.parametrize(("step_s", "epoch_steps"), [(0.2, 10), (0.02, 30), (0.001, 7), (0.5, 1), (0.004, 600)])
 def test_short_epochs_are_timed_whole(step_s: float, epoch_steps: int) -> None:
     num_steps, lead_in = block(step_s, epoch_steps)
     assert (num_steps + lead_in) % epoch_steps == 0
@@ -49,3 +49,17 @@ def test_a_block_is_at_most_a_third_of_the_training(step_s: float, training_step
     num_steps, lead_in = block(step_s, epoch_steps, training_steps=training_steps)
     assert num_steps >= 1 and lead_in == 1 and num_steps + lead_in <= training_steps // 3
     assert block(step_s, epoch_steps, training_steps=10**6) == block(step_s, epoch_steps)
+
+
+def _lap(seconds: float, starts_s: float = 0.0) -> Lap:
+    return Lap(0, 1, 0, 4, seconds, 0, starts_s=starts_s, epoch_start_s=0.5)
+
+
+def test_what_an_epochs_beginning_takes_is_spread_over_its_steps() -> None:
+    with_start, without = evened(_lap(0.9, starts_s=0.5), 0.1, 100), evened(_lap(0.4), 0.1, 100)
+    assert with_start.step_s == pytest.approx(without.step_s) == pytest.approx(0.1 + 0.5 / 100)
+
+
+@pytest.mark.parametrize("epoch_steps", [0, 10])
+def test_it_is_not_where_epochs_are_timed_whole_or_their_length_is_not_known(epoch_steps: int) -> None:
+    assert evened(_lap(0.9, starts_s=0.5), 0.1, epoch_steps).seconds == 0.9

@@ -35,6 +35,8 @@ class Lap(msgspec.Struct, frozen=True):
     seconds: float
     time_ns: int  # when it began, on the host's monotonic clock
     num_samples: int = 0
+    starts_s: float = 0.0  # of these seconds, what epochs that began in it took to begin
+    epoch_start_s: float = 0.0  # what the rider has found one such beginning to take
     is_disturbed: bool = False  # something was compiled anew: does not count
     is_last: bool = False  # the script came to its end
     failure: str = ""  # the rider is out: why, in one line

@@ -22,6 +22,7 @@ from slipstream.records import Ending
 from slipstream.runner import passing
 from slipstream.runner.fit import Outfit
 from slipstream.runner.passing import Finished, Go, Joined, Report, Standing, Stop, Tell, Ticked, Welcome
+from slipstream.runner.starts import EpochStarts
 from slipstream.seams.patch import Patches
 from slipstream.seams.stop import StopRide
 
@@ -42,7 +43,8 @@ class Baton:
         self._first_step = 0
         self._block = Go(0, 0)
         self._start_ns = self._last_ns = time.perf_counter_ns()
-        self._start_samples = self._start_compiled = 0
+        self._start_samples = self._start_compiled = self._starts_ns = 0
+        self.starts = EpochStarts()
         self._input_ns = self._aside_ns = 0
         self._first: weakref.ref[Any] | None = None
         self._held: list[int] = []  # children that stand still with us
@@ -118,6 +120,7 @@ class Baton:
 
     def tick(self) -> None:
         self.num_ticks += 1
+        self.starts.confirm()
         self._left -= 1
         if not self._left:
             try:
@@ -153,6 +156,7 @@ class Baton:
     def _begin(self) -> None:
         self._first_step = self.num_ticks
         self._start_samples, self._start_compiled = self.count_samples(), num_compiled()
+        self._starts_ns = self.starts.total_ns
         self._left, self._next = max(1, self._block.num_steps), self._end
         self.synchronise()
         self._start_ns = time.perf_counter_ns()
@@ -167,6 +171,8 @@ class Baton:
                 seconds,
                 self._start_ns,
                 self.count_samples() - self._start_samples,
+                (self.starts.total_ns - self._starts_ns) / 1e9,
+                self.starts.estimate_s(),
                 num_compiled() != self._start_compiled,
             )
         )

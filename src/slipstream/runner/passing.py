@@ -45,6 +45,8 @@ class Standing(msgspec.Struct, frozen=True, tag=True):
     seconds: float = 0.0
     time_ns: int = 0
     num_samples: int = 0
+    starts_s: float = 0.0
+    epoch_start_s: float = 0.0
     is_disturbed: bool = False
 
 

@@ -70,6 +70,7 @@ class Racing:
         baton.synchronise = witness.synchronise
         baton.aside_ns = lambda: witness.aside_ns
         baton.report = self._report
+        baton.starts.install(patches)
         self._count_ticks(baton, patches)
 
         timing = Patches(ride.complain, torch.compiler.is_dynamo_compiling)

@@ -301,5 +301,7 @@ def _timed(lap: Lap, word: Standing) -> Lap:
         seconds=word.seconds,
         time_ns=word.time_ns,
         num_samples=word.num_samples,
+        starts_s=word.starts_s,
+        epoch_start_s=word.epoch_start_s,
         is_disturbed=word.is_disturbed,
     )

@@ -121,8 +121,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Photographs, and a train.py that trains on them badly.")
     parser.add_argument("action", choices=("write", "stopwatch"))
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--images", type=int, default=320)
-    parser.add_argument("--epochs", type=int, default=12, help="of the trainings that the stopwatch times")
+    parser.add_argument("--images", type=int, default=640)
+    parser.add_argument("--epochs", type=int, default=6, help="of the trainings that the stopwatch times")
     options = parser.parse_args()
     if options.action == "write":
         write(options.folder, options.images)

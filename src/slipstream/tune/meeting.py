@@ -20,7 +20,7 @@ from slipstream.tune.journal import Journal
 from slipstream.tune.jury import Claim, Jury
 from slipstream.tune.noise import Noise
 from slipstream.tune.order import TuneOrder
-from slipstream.tune.pace import typical_step_s
+from slipstream.tune.pace import evened, typical_step_s
 from slipstream.tune.payback import one_off_s
 from slipstream.tune.seat import Paddock, Seat
 from slipstream.tune.teller import Teller
@@ -50,6 +50,7 @@ class Meeting:
         self.noise = Noise(order.margin)
         step_s = session.summary.step_ms / 1e3 if session.summary else UNKNOWN_STEP_S
         num_steps, _ = training_length(session)
+        self.paddock.even = lambda lap: evened(lap, step_s, _epoch_steps(session))
         self.heat = Heat(
             self.paddock, self.budget, tell, order.seed, step_s, _epoch_steps(session), int(num_steps or 0)
         )

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 
+import msgspec
+
 from slipstream.diagnose.statistics import median
 from slipstream.records import Lap
 
 BLOCK_S = 0.4
 MIN_STEPS = 4  # batches of several workers arrive in bursts: fewer steps would time a burst
 LONG_STEP_S = 2.0  # from here a single step is a block
-SHORT_EPOCH_S = 1.2  # longer ones would leave too few rounds
+SHORT_EPOCH_S = 2.5
 LEAD_IN_SHARE = 16  # one step in so many; caches are cold when the baton comes
 
 
@@ -20,12 +22,24 @@ def block(step_s: float, epoch_steps: int = 0, times: int = 1, training_steps: i
     whole training, where its length is known: a script that ends inside its first block is never timed."""
     num_steps = times * (1 if step_s > LONG_STEP_S else max(MIN_STEPS, round(BLOCK_S / max(step_s, 1e-6))))
     lead_in = max(1, num_steps // LEAD_IN_SHARE)
-    if epoch_steps and epoch_steps * step_s <= SHORT_EPOCH_S:
+    if epoch_steps and _is_short(step_s, epoch_steps):
         num_steps = math.ceil((num_steps + lead_in) / epoch_steps) * epoch_steps - lead_in
     if training_steps and num_steps + lead_in > training_steps // 3:
         lead_in = 1
         num_steps = max(1, training_steps // 3 - lead_in)
     return num_steps, lead_in
+
+
+def evened(lap: Lap, step_s: float, epoch_steps: int) -> Lap:
+    """With its share of an epoch's beginning, whether one fell into it or not. Blocks of whole epochs have it all."""
+    if not lap.num_steps or not epoch_steps or _is_short(step_s, epoch_steps):
+        return lap
+    share_s = lap.epoch_start_s * lap.num_steps / epoch_steps
+    return msgspec.structs.replace(lap, seconds=max(0.0, lap.seconds - lap.starts_s) + share_s)
+
+
+def _is_short(step_s: float, epoch_steps: int) -> bool:
+    return epoch_steps * step_s <= SHORT_EPOCH_S
 
 
 def typical_step_s(laps: list[Lap]) -> float | None:

@@ -4,7 +4,7 @@ The paddock keeps no more riders on the track than it holds. Decides nothing abo
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -54,6 +54,7 @@ class Paddock:
         self._on_track: list[Seat] = []  # longest first
         self._idle: set[int] = set()  # ids of seats that may be asked to leave when room is needed
         self.past: list[RiderRecord] = []
+        self.even: Callable[[Lap], Lap] = lambda lap: lap  # spreads what only some blocks paid for over all of them
 
     def seat(self, role: Role, recipe: Recipe) -> Seat:
         """The one that this recipe already has, which spares its start-up if it is still on the track."""
@@ -88,7 +89,7 @@ class Paddock:
         if failure:
             return Lap(-1, round, 0, 0, 0.0, 0, failure=failure)
         assert seat.rider is not None
-        lap = self._track.lap(seat.rider, round, num_steps, lead_in)
+        lap = self.even(self._track.lap(seat.rider, round, num_steps, lead_in))
         if lap.is_last and not lap.failure:
             lap = _closed(lap, num_steps, is_only=not seat.num_laps_of_rider)
         seat.num_laps_of_rider += lap.num_steps > 0 and not lap.is_disturbed
