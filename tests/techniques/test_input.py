@@ -246,7 +246,8 @@ def test_pinned_memory_is_done_already_only_if_copies_do_not_wait() -> None:
 # --- the same change as an edit --------------------------------------------------------------------------------------
 
 
-def test_edits_name_the_observed_call() -> None:
+def test_edits_name_the_observed_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")  # the user's own: nothing to add
     edits = workers.edit(seen(), 2)
     assert [(e.kind, e.site, e.call, e.argument, e.text) for e in edits] == [
         ("argument", LOADER_SITE, "DataLoader", "num_workers", "2"),
@@ -257,7 +258,8 @@ def test_edits_name_the_observed_call() -> None:
     assert (edit.technique, edit.argument, edit.text) == ("prefetch", "prefetch_factor", "4")
 
 
-def test_edit_for_the_trainer_names_its_arguments() -> None:
+def test_edit_for_the_trainer_names_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")  # the user's own: nothing to add
     site = Site("/home/ada/project/train.py", 9, "args = TrainingArguments(output_dir='x')")
     (edit, _) = workers.edit(seen(framework="transformers", site=site), 2)
     assert (edit.call, edit.argument) == ("TrainingArguments", "dataloader_num_workers")
@@ -266,3 +268,12 @@ def test_edit_for_the_trainer_names_its_arguments() -> None:
 def test_loader_without_a_line_is_edited_by_hand() -> None:
     (edit,) = persistent_workers.edit(seen(num_workers=2, site=None), True)
     assert edit.kind == "by_hand" and "persistent_workers=True" in edit.reason
+
+
+def test_beside_a_crowd_of_workers_threads_wait_asleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(16)))
+    assert [workers.environment(count) for count in (0, 3, 4)] == [{}, {}, {"OMP_WAIT_POLICY": "PASSIVE"}]
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    assert workers.environment(4) == {}, "what the user sets stays"

@@ -3,14 +3,17 @@
 Helps where the step waits for input; and, as a smaller number, where workers take the cores that the step needs.
 Hurts where a batch is quicker built than handed over, or where the cores are busy already. Every loader with enough
 batches gets them, those of validation too: they read the same kind of data. Workers that the script did not have stay
-from epoch to epoch, as long as it leaves its dataset alone. Without random numbers in the dataset the training stays
-the same bit for bit, shuffling included; with them augmentations are drawn anew. An iterable dataset gets one
-worker at most, which gives the same batches: several would make them of their shares, others in number and size.
+from epoch to epoch, as long as it leaves its dataset alone. Where they are a good part of the cores, the step's threads
+wait for each other asleep and not in a busy loop, which would take the cores from them. Without random numbers in the
+dataset the training stays the same bit for bit, shuffling included; with them augmentations are drawn anew. An iterable
+dataset gets one worker at most, which gives the same batches: several would make them of their shares, others in number
+and size.
 """
 
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +37,7 @@ CARD = Card(
 )
 VALUES = range(257)
 HELD = 2  # batches that a worker holds ready, unless the script says otherwise
+CROWDED = 4  # workers times this reach the number of cores: threads that spin are in their way
 LEAST_SHARE = 0.02  # of the step that input must take before workers can gain anything
 
 
@@ -110,6 +114,13 @@ def _distance(count: int, guess: int) -> tuple[float, int]:
     return abs(math.log2(count / guess)), -count
 
 
+def environment(setting: Setting) -> dict[str, str]:
+    """Read by OpenMP when the process starts. The same threads do the same work: no bit changes."""
+    is_set = any(name in os.environ for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"))
+    is_crowded = CROWDED * int(setting) >= len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else False
+    return {"OMP_WAIT_POLICY": "PASSIVE"} if setting and is_crowded and not is_set else {}
+
+
 def apply(rig: Rig, setting: Setting) -> None:
     from slipstream.data.epochs import Epochs
 
@@ -164,4 +175,8 @@ def edit(observation: Observation, setting: Setting) -> list[Edit]:
         arguments["persistent_workers"] = "True"
     if setting == 0 and loader is not None and loader.persistent_workers:
         arguments["persistent_workers"] = "False"
-    return argument_edits(observation, "workers", arguments)
+    edits = argument_edits(observation, "workers", arguments)
+    reason = "OpenMP reads the environment when the process starts: put this before the command"
+    return edits + [
+        Edit("workers", "by_hand", None, text=f"{k}={v}", reason=reason) for k, v in environment(setting).items()
+    ]
