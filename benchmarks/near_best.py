@@ -17,7 +17,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from page import RESULTS, machine, write_page
@@ -29,7 +28,7 @@ from slipstream.verify.speed import Comparison
 
 WORKLOADS = Path(__file__).parent / "workloads"
 BLOCK_S = 0.4
-ROUNDS = 20
+ROUNDS = 12
 NEAR = 0.95  # of the grid's best
 SHARE = 0.2  # of the grid's time
 OFF: Setting = False
@@ -60,7 +59,7 @@ GRID = [
         {
             "workers": (OFF, 1, 2, 3),
             "channels_last": (OFF, True),
-            "fused_optimizer": (OFF, True),
+            "allocator": (OFF, "huge_pages"),
             "cpu_threads": (OFF, 1),
         },
         needs_photographs=True,
@@ -71,13 +70,14 @@ GRID = [
             "compile": (OFF, "default"),
             "fused_attention": (OFF, True),
             "fused_optimizer": (OFF, True),
+            "allocator": (OFF, "huge_pages"),
             "cpu_threads": (OFF, 1),
         },
     ),
     Workload(
         "tabular",
         {
-            "workers": (OFF, 1, 2),
+            "workers": (OFF, 1, 2, 4),
             "compile": (OFF, "default"),
             "fused_optimizer": (OFF, True),
             "cpu_threads": (OFF, 1),
@@ -85,7 +85,7 @@ GRID = [
     ),
     Workload(
         "accelerator",
-        {"workers": (OFF, 1, 2, 3, 4), "prefetch": (OFF, 4), "cpu_threads": (OFF, 1)},
+        {"workers": (OFF, 1, 2, 4), "prefetch": (OFF, 4), "cpu_threads": (OFF, 1), "allocator": (OFF, "huge_pages")},
         needs_photographs=True,
     ),
 ]
@@ -137,13 +137,13 @@ def measure_grid(workload: Workload, photographs: Path, kept: dict[str, Any], sa
 def run_tune(workload: Workload, photographs: Path, budget: str) -> tuple[Recipe, float]:
     """The recipe that `slipstream tune` writes, and how long it took."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "slipstream", "tune", "--quiet", "--budget", budget, "--json", "out.json"]
+        command = [sys.executable, "-m", "slipstream", "tune", "--quiet", "--seconds", "10", "--budget", budget]
         start = time.monotonic()
+        command += ["--json", "out.json"]
         subprocess.run([*command, *workload.script(photographs)], cwd=folder, check=True, stdout=subprocess.DEVNULL)
         seconds = time.monotonic() - start
-        verdicts = json.loads((Path(folder) / "out.json").read_text())["verdicts"]
-    kept = [Choice(v["technique"], v["setting"]) for v in verdicts if v["decision"] == "kept"]
-    return Recipe(tuple(dict.fromkeys(kept))), seconds
+        recipe = json.loads((Path(folder) / "out.json").read_text())["tuning"]["recipe"]
+    return Recipe(tuple(Choice(name, setting) for name, setting in recipe.items())), seconds
 
 
 def winner(workload: Workload, kept: dict[str, Any]) -> Recipe:
@@ -200,7 +200,7 @@ def render(rows: dict[str, dict[str, Any]], head: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=[workload.name for workload in GRID], action="append")
-    parser.add_argument("--budget", default="90s")
+    parser.add_argument("--budget", default="75s")
     options = parser.parse_args()
     head = machine()
     rows: dict[str, dict[str, Any]] = {}
@@ -212,7 +212,7 @@ def main() -> None:
                 rows[workload.name] = judge(workload, photographs, options.budget)
     write_page("near_best", render(rows, head))
     worst = min(row["near"].ratio for row in rows.values())
-    slowest = median(row["tune_s"] / row["grid_s"] for row in rows.values())
+    slowest = max(row["tune_s"] / row["grid_s"] for row in rows.values())
     if worst < NEAR or slowest > SHARE:
         sys.exit(f"tune reached {worst:.1%} of the grid's best at worst, in {slowest:.0%} of its time.")
 

@@ -1,10 +1,12 @@
 """Records how a training step of about 50 ms varies on this machine: a few processes of the same small convnet take
-turns in random order, as riders do. Writes benchmarks/results/noise.json, from which never_fooled.py draws."""
+turns in random order, as riders do; once as they are, and once on the ground that tune lays first, where the allocator
+keeps its memory. Writes benchmarks/results/noise.json, from which never_fooled.py draws."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from contextlib import ExitStack
 from typing import IO, cast
 
 from page import RESULTS, machine
+from slipstream.techniques.allocator import environment
 
 STEP_MS = 50.0
 LAP_STEPS = 12
@@ -23,9 +26,11 @@ NUM_RIDERS = 4
 class Rider:
     """A process that runs as many steps as it is told and answers with the milliseconds of each."""
 
-    def __init__(self, num_channels: int) -> None:
+    def __init__(self, num_channels: int, variables: dict[str, str]) -> None:
         command = [sys.executable, __file__, "--ride", str(num_channels)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **variables}
+        )
         self.lap(20)  # warm
 
     def lap(self, num_steps: int) -> list[float]:
@@ -60,12 +65,12 @@ def ride(num_channels: int) -> None:
         print(json.dumps(times_ms), flush=True)
 
 
-def record(seconds: float, num_channels: int) -> list[tuple[int, list[float]]]:
+def record(seconds: float, num_channels: int, variables: dict[str, str]) -> list[tuple[int, list[float]]]:
     """Laps in the order of time: who rode, and the milliseconds of each step after the lead-in."""
     laps = []
     rng = random.Random(0)
     with ExitStack() as stack:
-        riders = [stack.enter_context(_closing(num_channels)) for _ in range(NUM_RIDERS)]
+        riders = [stack.enter_context(_closing(num_channels, variables)) for _ in range(NUM_RIDERS)]
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             for ident in rng.sample(range(NUM_RIDERS), NUM_RIDERS):
@@ -74,8 +79,8 @@ def record(seconds: float, num_channels: int) -> list[tuple[int, list[float]]]:
 
 
 class _closing:  # noqa: N801
-    def __init__(self, num_channels: int) -> None:
-        self.rider = Rider(num_channels)
+    def __init__(self, num_channels: int, variables: dict[str, str]) -> None:
+        self.rider = Rider(num_channels, variables)
 
     def __enter__(self) -> Rider:
         return self.rider
@@ -84,10 +89,10 @@ class _closing:  # noqa: N801
         self.rider.close()
 
 
-def fitting_width() -> int:
+def fitting_width(variables: dict[str, str]) -> int:
     """The number of channels with which a step takes about 50 ms here."""
-    for num_channels in (8, 16, 24, 32, 48, 64, 96, 128):
-        with _closing(num_channels) as rider:
+    for num_channels in (8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128):
+        with _closing(num_channels, variables) as rider:
             if sorted(rider.lap(9))[4] >= STEP_MS:
                 return num_channels
     return 128
@@ -95,16 +100,17 @@ def fitting_width() -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=240.0)
+    parser.add_argument("--seconds", type=float, default=120.0, help="of each recording")
     parser.add_argument("--ride", type=int, help="be a rider with so many channels (used by this script itself)")
     options = parser.parse_args()
     if options.ride:
         ride(options.ride)
         return
     named = machine()
-    laps = record(options.seconds, fitting_width())
+    grounds = {"laps": dict[str, str](), "steady_laps": environment("huge_pages")}
+    laps = {name: record(options.seconds, fitting_width(ground), ground) for name, ground in grounds.items()}
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "noise.json").write_text(json.dumps({"machine": named, "laps": laps}, indent=None) + "\n")
+    (RESULTS / "noise.json").write_text(json.dumps({"machine": named, **laps}, indent=None) + "\n")
 
 
 if __name__ == "__main__":

@@ -17,14 +17,15 @@ _OUT: tuple[Outcome, ...] = ("failed", "slower", "declined", "no_effect")
 
 def race_total(meeting: Meeting, recipe: Recipe) -> tuple[Contest, Recipe]:
     """The contest, and the recipe if it held."""
-    seat = _fresh_seat(meeting, recipe)
-    contest = meeting.contest(seat, meeting.base, goal="measure")
+    seat, base = _fresh_seat(meeting, recipe), _fresh_base(meeting)
+    contest = meeting.contest(seat, base, goal="measure")
     kept_back = RIDE_SHARE if _is_proved(meeting, recipe) else 0.0
-    beside = [] if meeting.paddock.is_relaunching() else [meeting.twin_contest(meeting.base)]
+    num_twins = min(2, meeting.paddock.num_challengers() - 1)
+    beside = [meeting.twin_contest(base) for _ in range(num_twins)]
     meeting.heat.race([contest, *beside], lambda: meeting.budget.moment_s(kept_back), lambda contest: None)
     record = meeting.paddock.record(seat)
     numerics = _hear(meeting, contest, record)
-    decision, reason = _weigh(contest, numerics, meeting.order.alpha)
+    decision, reason = _weigh(contest, numerics, meeting.order.alpha, meeting.noise.margin(base))
     verdict = msgspec.structs.replace(
         describe(meeting, contest, Choice("recipe"), record),
         decision=decision,
@@ -51,6 +52,15 @@ def _fresh_seat(meeting: Meeting, recipe: Recipe) -> Seat:
     return Seat("candidate", recipe)
 
 
+def _fresh_base(meeting: Meeting) -> Seat:
+    """If the one that lost to all others was only unlucky, another will not be."""
+    startup_s = meeting.paddock.record(meeting.base).startup_s
+    if not meeting.base.laps or meeting.paddock.is_relaunching() or startup_s > 0.1 * meeting.budget.left_s():
+        return meeting.base
+    meeting.paddock.leave(meeting.base)
+    return Seat("base", Recipe())
+
+
 def _is_proved(meeting: Meeting, recipe: Recipe) -> bool:
     """A single technique was proved when it won; several that need it are proved together."""
     return len(recipe.choices) > 1 and meeting.claim(recipe).needs_proof
@@ -68,7 +78,7 @@ def _hear(meeting: Meeting, contest: Contest, record: RiderRecord) -> Numerics |
     return numerics
 
 
-def _weigh(contest: Contest, numerics: Numerics | None, alpha: float) -> tuple[Decision, str]:
+def _weigh(contest: Contest, numerics: Numerics | None, alpha: float, margin: float) -> tuple[Decision, str]:
     if contest.outcome in _OUT:
         return "failed", f"failed at the end: {contest.failure}"
     if numerics is not None and numerics.is_sound is False:
@@ -80,6 +90,8 @@ def _weigh(contest: Contest, numerics: Numerics | None, alpha: float) -> tuple[D
         return "rejected", f"was no faster at the end: {times(speed)}"
     if speed.num_rounds >= MIN_ROUNDS and not contest.comparison.is_faster(0.0, alpha):
         return "unsure", f"was not faster beyond doubt at the end: {times(speed)}"
+    if contest.promise() <= 1.0 + margin:
+        return "unsure", f"was no faster at the end than nothing at all may seem to be: {times(speed)}, {margin:.0%}"
     if numerics is None or numerics.is_sound is None:
         why = f": {numerics.reason}" if numerics is not None else ""
         return "unsure", f"was faster at the end, but its numerics could not be seen{why}"

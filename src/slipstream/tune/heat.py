@@ -14,7 +14,7 @@ from slipstream.tune.pace import block, typical_step_s
 from slipstream.tune.seat import Paddock, RaceError, Seat
 from slipstream.tune.teller import Teller
 
-MAX_CHALLENGERS = 4  # more would set a block too far apart in time from the one it is paired with
+MAX_CHALLENGERS = 8  # they share one base, and the machine moves on within a second anyway
 RELAUNCH_BLOCKS = 4  # a launch costs more than a block: ride that much longer
 MAX_DEATHS = 2  # of an anchor, one after the other
 MIN_TURN = 10  # rounds: fewer decide nothing
