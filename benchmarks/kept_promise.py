@@ -18,8 +18,8 @@ from page import machine, write_page
 from slipstream.testing.photographs import make_photographs
 
 WITHIN = 0.06
-LENGTHS = {"photographs": ["--epochs", "60"], "language": ["--steps", "1500"]}
-LENGTHS |= {"tabular": ["--epochs", "20"], "accelerator": ["--epochs", "60"]}
+LENGTHS = {"photographs": ["--epochs", "5"], "language": ["--steps", "1500"]}
+LENGTHS |= {"tabular": ["--epochs", "60"], "accelerator": ["--epochs", "5"]}
 
 
 def timed_s(command: list[str], folder: Path) -> float:

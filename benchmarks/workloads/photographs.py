@@ -16,7 +16,7 @@ STD = np.array([0.229, 0.224, 0.225], dtype=np.float32)
 
 class Photographs(Dataset):
     def __init__(self, folder):
-        self.paths = sorted(Path(folder).glob("*.jpg"))
+        self.paths = sorted(Path(folder).glob("*.jpg")) * 8  # as if there were more of them
 
     def __len__(self):
         return len(self.paths)
@@ -40,7 +40,7 @@ def conv(inside, outside, stride):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", required=True)
-    parser.add_argument("--epochs", type=int, default=200)
+    parser.add_argument("--epochs", type=int, default=25)
     args = parser.parse_args()
     random.seed(0)
     torch.manual_seed(0)
