@@ -1,0 +1,72 @@
+"""A batch is taken from the arrays in one go, where the loader would take it sample by sample and stack the samples.
+
+Helps where the dataset is nothing but arrays: a `TensorDataset`, a `Subset` of one, a class whose `__getitem__` only
+indexes its tensors or NumPy arrays, a Hugging Face dataset in torch's format. Hurts nowhere; where samples are made one
+by one it does nothing. Batches are the same bit for bit, in the same order: the first are built both ways and compared.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slipstream.records import Edit, Setting
+from slipstream.techniques.card import YES, Answer, Card, no
+from slipstream.techniques.observation import Observation
+from slipstream.techniques.parts.loader_call import where
+
+if TYPE_CHECKING:
+    from slipstream.techniques.rig import LoaderArguments, Rig
+
+CARD = Card(
+    title="Batches indexed whole",
+    seam="loader",
+    causes=("slow_collate", "slow_transform", "no_workers"),
+    numerics="identical",
+    claims=("loader.fetch",),
+)
+VALUES = (True,)
+
+
+def applies(observation: Observation) -> Answer:
+    loader = observation.loader
+    if loader is None:
+        return no("the script has no DataLoader")
+    if loader.is_iterable:
+        return no("an iterable dataset gives its samples one by one")
+    if loader.batch_size is None:
+        return no("the loader does not make batches of samples itself")
+    if loader.collate_name != "default_collate":
+        return no(f"batches are made by the script's own {loader.collate_name}")
+    return YES
+
+
+def settings(observation: Observation) -> list[Setting]:
+    return [True]
+
+
+def apply(rig: Rig, setting: Setting) -> None:
+    from slipstream.data.batched import BatchedFetch
+
+    fetch = BatchedFetch(lambda why: rig.decline(f"batches are built sample by sample again: {why}"))
+    fetch.install(rig.patches)
+    rig.on_loader(lambda arguments: _look(rig, arguments))
+
+
+def _look(rig: Rig, arguments: LoaderArguments) -> None:
+    """Changes no argument: the fetcher finds out for itself. Here it is said."""
+    from slipstream.data.batched import can_gather
+    from slipstream.seams.place import current_site
+
+    if arguments["batch_size"] is None and arguments["batch_sampler"] is None:
+        return
+    place = where(current_site())
+    if can_gather(arguments["dataset"], arguments["collate_fn"]):
+        rig.changed(f"whole batches are indexed in the loader built {place}")
+    else:
+        rig.decline(f"the dataset of the loader built {place} is more than arrays that are indexed")
+
+
+def edit(observation: Observation, setting: Setting) -> list[Edit]:
+    loader = observation.loader
+    reason = "index the arrays with a whole batch of indices: a dataset with __getitems__, or no DataLoader at all"
+    return [Edit("batched_fetch", "by_hand", loader.site if loader is not None else None, reason=reason)]
