@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from slipstream.records import Choice, Entrant, Recipe
+from slipstream.testing.noise import Noise, Weather
 from slipstream.testing.track import SimulatedTrack, choice_factors
 from slipstream.tune.budget import Budget
 from slipstream.tune.contest import Contest
@@ -90,7 +92,7 @@ def test_a_base_that_dies_once_is_started_again_and_twice_ends_the_race(course: 
     assert race.settled == [("a", "faster")]
 
     def always(entrant: Entrant, num_steps: int) -> str:
-        return "killed" if entrant.role == "base" and num_steps > 8 else ""
+        return "killed" if entrant.role == "base" and num_steps > 4 else ""
 
     with pytest.raises(RaceError, match="as it is did not stay in the race: killed"):
         course(SimulatedTrack(fault=always)).race("a")
@@ -120,7 +122,7 @@ def test_by_relaunching_blocks_are_longer(course: Any) -> None:
     race = course(SimulatedTrack(choice_factors(a=0.5), num_riders=1))
     race.race("a")
     assert race.settled == [("a", "faster")]
-    assert {lap.num_steps for lap in race.base.laps if lap.round > 0} == {32}
+    assert {lap.num_steps for lap in race.base.laps if lap.round > 0} == {20}
 
 
 def test_short_scripts_are_raced_through_restarts(course: Any) -> None:
@@ -141,7 +143,7 @@ def test_by_relaunching_a_round_is_reckoned_with_its_starts(course: Any, listene
 
 def test_an_anchor_that_dies_leaves_nobody_holding_a_place(course: Any) -> None:
     def always(entrant: Entrant, num_steps: int) -> str:
-        return "killed" if entrant.role == "base" and num_steps > 8 else ""
+        return "killed" if entrant.role == "base" and num_steps > 4 else ""
 
     race = course(SimulatedTrack(fault=always, num_riders=2))
     with pytest.raises(RaceError):
@@ -159,3 +161,13 @@ def test_whoever_settles_may_name_one_more(course: Any) -> None:
 
     race.heat.race([race.contest("a")], lambda: 300.0, settle)
     assert race.settled == [("a", "slower"), ("b", "faster")]
+
+
+def test_the_worse_half_waits_until_the_better_is_decided(course: Any, listener: Any) -> None:
+    noise = Noise(random.Random(2), weather=Weather(spread=0.1, drift=0.0, outlier_share=0.0))
+    gains = {"a": 0.9, "b": 1.02, "c": 1.02, "d": 1.02, "e": 1.02, "f": 1.02, "g": 1.02}
+    race = course(SimulatedTrack(choice_factors(**gains), noise=noise))
+    race.race(*gains, deadline_s=200.0)
+    sizes = [len(heat) for heat in listener.heats]
+    assert max(sizes) == 8 and min(sizes) <= 5, "the base and all seven, then the better ones"
+    assert dict(race.settled)["a"] == "faster"

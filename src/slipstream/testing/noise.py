@@ -28,10 +28,10 @@ class Recording:
         return (self._sums[at + num_steps] - self._sums[at]) / num_steps
 
     @classmethod
-    def read(cls, path: Path) -> Recording:
+    def read(cls, path: Path, name: str = "laps") -> Recording:
         """As benchmarks/record_noise.py wrote it. Each rider's times are divided by their own median, so that what
         remains is the machine's doing and not the process's."""
-        laps: list[tuple[int, list[float]]] = json.loads(path.read_text())["laps"]
+        laps: list[tuple[int, list[float]]] = json.loads(path.read_text())[name]
         usual = {rider: median(ms for who, times in laps if who == rider for ms in times) for rider, _ in laps}
         return cls([ms / usual[rider] for rider, times in laps for ms in times])
 

@@ -18,6 +18,8 @@ MAX_CHALLENGERS = 8  # they share one base, and the machine moves on within a se
 RELAUNCH_BLOCKS = 4  # a launch costs more than a block: ride that much longer
 MAX_DEATHS = 2  # of an anchor, one after the other
 MIN_TURN = 10  # rounds: fewer decide nothing
+HALVING_ROUNDS = 16  # after so many the worse half of those undecided waits
+FEWEST = 3  # that go on
 FIRST_PASS = 0.6  # of the time: then the most promising of those undecided come back
 GRACE_SHARE = 0.05  # of the budget, beyond a deadline
 FINAL_GRACE_SHARE = 0.25
@@ -91,7 +93,7 @@ class Heat:
         num_slots = max(1, min(MAX_CHALLENGERS, self._paddock.num_challengers(len(fixed))))
         self._num_riders = len(fixed) + min(num_slots, len(contests))
         while True:
-            while len(riding) < num_slots and (waiting or benched):
+            while len(riding) < num_slots and (waiting or (benched and _num_racing(riding) < FEWEST)):
                 contest = waiting.pop(0) if waiting else _most_promising(benched)
                 if not self._is_time_for(contest, deadline_s()):
                     self._probe(contest, deadline_s())
@@ -112,6 +114,8 @@ class Heat:
                 self._paddock.release(contest.seat)
                 settle(contest)
             self._rotate(waiting, riding, benched, num_slots, deadline_s())
+            if not waiting:
+                self._halve(riding, benched)
         for contest in [*riding, *benched, *waiting]:
             self._paddock.release(contest.seat)
             contest.end("undecided")
@@ -198,6 +202,19 @@ class Heat:
                 self._paddock.release(contest.seat)
                 return  # one at a time: the next round shows whether another must
 
+    def _halve(self, riding: list[Contest], benched: list[Contest]) -> None:
+        """Rounds are worth most to those that look best: the others wait on the bench until these are decided."""
+        racing = sorted((one for one in riding if one.is_patient), key=Contest.promise)
+        if len(racing) <= FEWEST or min(one.num_rounds_of_turn for one in racing) < HALVING_ROUNDS:
+            return
+        num_staying = max(FEWEST, (len(racing) + 1) // 2)
+        for contest in racing[: len(racing) - num_staying]:
+            riding.remove(contest)
+            benched.append(contest)
+            self._paddock.release(contest.seat)
+        for contest in racing:
+            contest.num_rounds_of_turn = 0
+
     # --- a round -----------------------------------------------------------------------------------------------------
 
     def _ride(self, fixed: Sequence[Seat], riding: Sequence[Contest]) -> None:
@@ -231,6 +248,10 @@ class Heat:
         self._deaths[id(seat)] = self._deaths.get(id(seat), 0) + 1
         if self._deaths[id(seat)] >= MAX_DEATHS:
             raise RaceError(f"{seat.name} did not stay in the race: {lap.failure}")
+
+
+def _num_racing(riding: Sequence[Contest]) -> int:
+    return sum(one.is_patient for one in riding)
 
 
 def _peek(benched: Sequence[Contest]) -> Contest:

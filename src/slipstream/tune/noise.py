@@ -10,6 +10,7 @@ from slipstream.tune.contest import Contest
 from slipstream.tune.seat import Seat
 
 FAR = 0.01  # an interval of the control that stays this far from 1 shows a machine that cannot be trusted
+LIKELY = 0.5  # the control's own uncertainty is the races' as well: only what is more likely than not counts
 MIN_ROUNDS = 6  # fewer say nothing about the machine
 _GRID = 400  # margins are rounded up to a quarter of a percent, so that a comparison is not begun anew each round
 
@@ -42,7 +43,7 @@ class Noise:
         for twin in twins:
             if twin.comparison.num_rounds < MIN_ROUNDS:
                 continue
-            worst = max(worst, abs(twin.promise() - 1.0))
+            worst = max(worst, _distance(twin.comparison.speed(LIKELY)))
             if twin.comparison.is_faster(FAR, 0.025) or _is_slower(twin):
                 worst = max(worst, *(abs(bound - 1.0) for bound in _bounds(twin.comparison.speed())))
         return worst
@@ -66,6 +67,11 @@ class Noise:
             return f"Two starts of the script as it is differ by {apart} here, and by so much the total may be off."
         wins = "win" if speed.ratio > 1.0 else "lose"
         return f"This machine was too noisy to tell: nothing at all seems to {wins} {apart}."
+
+
+def _distance(speed: Speed) -> float:
+    """How far from 1 it is at the least."""
+    return max(0.0, speed.low - 1.0, 1.0 - speed.high)
 
 
 def _is_slower(twin: Contest) -> bool:

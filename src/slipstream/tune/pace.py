@@ -9,7 +9,7 @@ import msgspec
 from slipstream.diagnose.statistics import median
 from slipstream.records import Lap
 
-BLOCK_S = 0.4
+BLOCK_S = 0.25  # noise lasts about a second where we looked: short blocks share it best
 MIN_STEPS = 4  # batches of several workers arrive in bursts: fewer steps would time a burst
 LONG_STEP_S = 2.0  # from here a single step is a block
 SHORT_EPOCH_S = 2.5
