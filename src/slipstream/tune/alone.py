@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from slipstream.records import Choice, Setting, Speed, Verdict
+from slipstream.records import Choice, Recipe, Setting, Speed, Verdict
 from slipstream.tune.budget import COMBINING_SHARE, TOTAL_SHARE, share_kept_back
 from slipstream.tune.candidates import Candidate
 from slipstream.tune.contest import Contest
@@ -19,16 +19,24 @@ from slipstream.tune.seat import RaceError
 TWIN_ROUNDS = 24
 FEW_TWIN_ROUNDS = 12  # where it would keep the only place from the candidates
 FEWEST_TWIN_ROUNDS = MIN_ROUNDS  # where every one of them costs two starts
-AGAIN_SHARE = 0.1  # of the budget: for combining what wins at the second attempt
+LARGE = 1.1  # a gain that changes what the others are worth
+GROUND_SHARE = 0.3  # of the budget, at most
+GROUND_ROUNDS = 6
 
 
 class Winner(msgspec.Struct, frozen=True):
     candidate: Candidate
     verdict: Verdict  # kept
+    added: Speed | None = None  # to the ground, where that is not the script as it is
 
     @property
     def choice(self) -> Choice:
         return self.verdict.choice
+
+    @property
+    def own_ratio(self) -> float:
+        """What it adds to the ground that it was raced on."""
+        return self.added.ratio if self.added is not None else self.speed.ratio
 
     @property
     def speed(self) -> Speed:
@@ -43,15 +51,17 @@ def num_comparisons(candidates: Sequence[Candidate]) -> int:
 
 
 def race_alone(
-    meeting: Meeting, candidates: Sequence[Candidate], alpha: float, kept_back: float = 0.0, num_twins: int = 1
+    meeting: Meeting, candidates: Sequence[Candidate], alpha: float, begun: Sequence[Contest] = (), num_twins: int = 1
 ) -> list[Winner]:
-    """Winners in the order of their gain; on top of the ground, where there is one. `kept_back` is the share of the
-    time that is others' in any case."""
-    winners = _recall(meeting, candidates)
+    """Each on top of the ground, which may be the script as it is. Winners in the order of their gain. A large one ends
+    the heat: what the others are worth shows on top of it. `begun` go on where they stood."""
+    recalled = _recall(meeting, candidates)
+    winners = [Winner(one, verdict) for one, verdict in recalled if verdict.decision == "kept"]
     _note_best(meeting, winners)
-    known = {verdict.technique for verdict in meeting.verdicts}
+    known = {one.technique for one, _ in recalled}
     by_name = {one.technique: one for one in candidates}
     footing = meeting.footing
+    large_s: list[float] = []  # when a large gain was found
 
     def contest_of(choice: Choice) -> Contest:
         return meeting.contest(meeting.seat(meeting.ground.plus(choice)), footing, alpha, base=meeting.base)
@@ -63,16 +73,22 @@ def race_alone(
         choice = contest.seat.recipe.choices[-1]
         candidate = by_name[choice.technique]
         _settle(meeting, contest, candidate, winners)
+        if winners and winners[-1].own_ratio >= LARGE:
+            large_s.append(meeting.budget.now_s())
         _note_best(meeting, winners)
         following = _second(candidate, choice, contest)
         return contest_of(following) if following is not None else None
 
     def deadline_s() -> float:
+        if large_s:
+            return large_s[0]
         num_climbing = sum(len(winner.candidate.settings) > 1 for winner in winners)
-        return meeting.budget.moment_s(max(kept_back, share_kept_back(len(winners), num_climbing)))
+        return meeting.budget.moment_s(share_kept_back(len(winners), num_climbing))
 
-    contests = [contest_of(one.first) for one in candidates if one.technique not in known]
-    contests += [contest_of(Choice(one.technique, one.settings[1])) for one in candidates if _is_owed(meeting, one)]
+    contests = list(begun)
+    known |= {contest.seat.recipe.choices[-1].technique for contest in begun}
+    contests += [contest_of(one.first) for one in candidates if one.technique not in known]
+    contests += [contest_of(Choice(one.technique, one.settings[1])) for one in candidates if _is_owed(recalled, one)]
     if contests:
         meeting.heat.warm(footing)
         twins = [meeting.twin_contest(footing, _num_twin_rounds(meeting)) for _ in range(num_twins)]
@@ -80,27 +96,37 @@ def race_alone(
     return sorted(winners, key=lambda winner: -winner.speed.ratio)
 
 
-def race_again(meeting: Meeting, candidates: Sequence[Candidate]) -> list[Winner]:
-    """Those that the time had left undecided, when combining the winners took less than was kept for it. A comparison
-    goes on where it stood: its interval is valid however often it is looked at."""
-    by_name = {one.technique: one for one in candidates}
-    contests = [one for one in meeting.undecided if one.anchor is meeting.footing]
-    meeting.undecided = []
-    deadline_s = meeting.budget.moment_s(TOTAL_SHARE + AGAIN_SHARE)
+def race_ground(meeting: Meeting, candidates: Sequence[Candidate], alpha: float) -> tuple[list[Winner], list[Contest]]:
+    """For a few rounds, or as long as it looks like a gain. What is not decided then goes on among all the others."""
     winners: list[Winner] = []
+    begun: list[Contest] = []
+    recalled = _recall(meeting, candidates)
+    if recalled:
+        return [Winner(one, verdict) for one, verdict in recalled if verdict.decision == "kept"], []
+    by_name = {one.technique: one for one in candidates}
+    contests = [
+        meeting.contest(meeting.seat(Recipe((one.first,))), meeting.base, alpha, base=meeting.base)
+        for one in candidates
+    ]
 
     def settle(contest: Contest) -> None:
-        _settle(meeting, contest, by_name[contest.seat.recipe.choices[-1].technique], winners)
-
-    if contests and meeting.budget.now_s() + meeting.heat.need_s() < deadline_s:
-        for contest in contests:
+        if contest.is_control:
+            meeting.paddock.leave(contest.seat)
+        elif contest.outcome == "undecided":
             contest.reopen()
-        contests.sort(key=lambda contest: -contest.promise())
-        try:
-            meeting.heat.race(contests, lambda: deadline_s, settle)
-        except RaceError as error:
-            meeting.note(f"What was not decided could not be raced again: {error}.")
-    return sorted(winners, key=lambda winner: -winner.speed.ratio)
+            begun.append(contest)
+        else:
+            _settle(meeting, contest, by_name[contest.seat.recipe.choices[-1].technique], winners)
+
+    def deadline_s() -> float:
+        is_open = any(one.comparison.num_rounds < GROUND_ROUNDS or one.is_promising() for one in contests)
+        return meeting.budget.moment_s(1.0 - GROUND_SHARE) if is_open else 0.0
+
+    if contests:
+        meeting.heat.warm(meeting.base)
+        twin = meeting.twin_contest(meeting.base, _num_twin_rounds(meeting))
+        meeting.heat.race([twin, *contests], deadline_s, settle)
+    return sorted(winners, key=lambda winner: -winner.speed.ratio), begun
 
 
 def _settle(meeting: Meeting, contest: Contest, candidate: Candidate, winners: list[Winner]) -> None:
@@ -108,11 +134,9 @@ def _settle(meeting: Meeting, contest: Contest, candidate: Candidate, winners: l
     verdict = rule(meeting, contest, choice, candidate.is_keepable, meeting.speed_of(meeting.ground))
     meeting.decide(verdict)
     if verdict.decision == "kept":
-        winners.append(Winner(candidate, verdict))
+        winners.append(Winner(candidate, verdict, contest.speed()))
         return
     meeting.paddock.leave(contest.seat)
-    if contest.outcome == "undecided":
-        meeting.undecided.append(contest)
 
 
 def _note_best(meeting: Meeting, winners: Sequence[Winner]) -> None:
@@ -129,9 +153,9 @@ def _second(candidate: Candidate, choice: Choice, contest: Contest) -> Choice | 
     return Choice(candidate.technique, candidate.settings[1])
 
 
-def _is_owed(meeting: Meeting, candidate: Candidate) -> bool:
+def _is_owed(recalled: Sequence[tuple[Candidate, Verdict]], candidate: Candidate) -> bool:
     """Its second setting, by a tuning that was interrupted after the first one had lost."""
-    seen = [one for one in meeting.verdicts if one.kind == "single" and one.technique == candidate.technique]
+    seen = [verdict for one, verdict in recalled if one.technique == candidate.technique]
     if len(seen) != 1 or seen[0].choice != candidate.first or len(candidate.settings) < 2:
         return False
     return seen[0].decision == "rejected" and seen[0].speed is not None and seen[0].speed.low <= 1.0
@@ -143,17 +167,16 @@ def _num_twin_rounds(meeting: Meeting) -> int:
     return FEW_TWIN_ROUNDS if meeting.paddock.num_challengers() < 2 else TWIN_ROUNDS
 
 
-def _recall(meeting: Meeting, candidates: Sequence[Candidate]) -> list[Winner]:
-    """What an interrupted tuning had decided. Undecided ones race again."""
+def _recall(meeting: Meeting, candidates: Sequence[Candidate]) -> list[tuple[Candidate, Verdict]]:
+    """What an interrupted tuning had decided on this ground. Undecided ones race again."""
     by_name = {candidate.technique: candidate for candidate in candidates}
-    winners: dict[str, Winner] = {}
+    recalled = []
     for verdict in meeting.journal.verdicts:
-        if verdict.kind != "single" or verdict.technique not in by_name or verdict.decision == "unsure":
-            continue
-        meeting.decide(verdict, is_remembered=False)
-        if verdict.decision == "kept":
-            winners[verdict.technique] = Winner(by_name[verdict.technique], verdict)
-    return list(winners.values())
+        is_here = verdict.kind == "single" and verdict.recipe == meeting.ground.plus(verdict.choice)
+        if is_here and verdict.technique in by_name and verdict.decision != "unsure":
+            meeting.decide(verdict, is_remembered=False)
+            recalled.append((by_name[verdict.technique], verdict))
+    return recalled
 
 
 def climb(meeting: Meeting, winners: Sequence[Winner]) -> list[Winner]:

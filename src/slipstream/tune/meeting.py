@@ -56,7 +56,6 @@ class Meeting:
         )
         self.conflicts: list[Conflict] = []
         self.verdicts: list[Verdict] = []
-        self.undecided: list[Contest] = []  # alone against the base, when the time was over
         self.notes: list[str] = []
         self.recipe = Recipe()  # the best that is known so far
         self.ground = Recipe()  # what techniques are raced on top of
@@ -127,6 +126,15 @@ class Meeting:
         """Against the base, from the last verdict on it."""
         return next((v.speed for v in reversed(self.verdicts) if v.recipe == recipe and v.speed is not None), None)
 
+    def is_open(self, technique: str) -> bool:
+        """Nothing is decided about it yet."""
+        return all(verdict.technique != technique for verdict in self.verdicts)
+
+    def promise_of(self, technique: str) -> float:
+        """What its last race made it seem to be worth; more than any, where there was none."""
+        speeds = [v.speed.ratio for v in self.verdicts if v.technique == technique and v.speed is not None]
+        return speeds[-1] if speeds else 9.9
+
     def base_step_s(self) -> float:
         known = typical_step_s(self.base.laps)
         return known if known is not None else UNKNOWN_STEP_S
@@ -139,7 +147,9 @@ class Meeting:
 
 
 def _is_outdated(known: Verdict, verdict: Verdict) -> bool:
-    return known.kind == "single" and known.decision == "unsure" and known.choice == verdict.choice
+    if known.kind != "single" or known.technique != verdict.technique:
+        return False
+    return known.decision == "not_applicable" or (known.decision != "kept" and known.setting == verdict.setting)
 
 
 def _epoch_steps(session: Session) -> int:

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from slipstream.records import Recipe, Session, Tuning
 from slipstream.runner.track import Track
 from slipstream.techniques.catalogue import Technique, catalogue
-from slipstream.tune.alone import climb, num_comparisons, race_again, race_alone
+from slipstream.tune.alone import climb, num_comparisons, race_alone, race_ground
+from slipstream.tune.budget import TOTAL_SHARE
 from slipstream.tune.candidates import Candidate, latecomers, propose, ruled_out
 from slipstream.tune.conclusion import conclude
-from slipstream.tune.conflicts import find_conflicts
+from slipstream.tune.conflicts import conflict_with, find_conflicts
 from slipstream.tune.contest import Contest
 from slipstream.tune.finish import race_total
 from slipstream.tune.journal import Journal, facts_of
@@ -19,9 +20,9 @@ from slipstream.tune.meeting import Meeting
 from slipstream.tune.order import TuneOrder
 from slipstream.tune.seat import RaceError
 from slipstream.tune.teller import Teller
-from slipstream.tune.together import add_latecomers, combine, combine_more, leave_out
+from slipstream.tune.together import combine, leave_out
 
-GROUND_SHARE = 0.3  # of the budget, at most
+LATER = 0.25  # of alpha, from pass to pass: what was raced before has had a chance already
 
 
 def tune(
@@ -81,33 +82,52 @@ def _search(meeting: Meeting, candidates: Sequence[Candidate]) -> Contest | None
 
 
 def _find_recipe(meeting: Meeting, candidates: Sequence[Candidate]) -> None:
+    """Pass by pass, each on top of what those before it have won: what gains nothing where the step computes may gain
+    much where it waits, and the other way round."""
     alpha = meeting.order.alpha / num_comparisons(candidates)
-    _lay_ground(meeting, candidates, alpha)
-    winners = race_alone(meeting, [one for one in candidates if not one.card.is_ground], alpha)
-    if candidates and meeting.paddock.is_relaunching():
-        meeting.note(
-            "Memory holds one rider at a time: they took turns by relaunching, which is slower and less exact."
-        )
-    if not winners:
-        return
-    meeting.recipe = meeting.ground.plus(winners[0].choice)
-    winners = sorted(climb(meeting, winners), key=lambda winner: -winner.speed.ratio)
-    meeting.recipe = combine(meeting, winners)
-    meeting.recipe = combine_more(meeting, meeting.recipe, race_again(meeting, candidates))
-    out = ruled_out(meeting.verdicts, {one.technique for one in candidates})
-    late = latecomers(meeting.session, meeting.order, meeting.techniques, meeting.recipe, out)
-    meeting.recipe = add_latecomers(meeting, meeting.recipe, late)
+    begun = _lay_ground(meeting, candidates, alpha)
+    left = [one for one in candidates if meeting.is_open(one.technique)]
+    num_twins = 1
+    while left:
+        winners = race_alone(meeting, left, alpha, begun, num_twins)
+        if meeting.paddock.is_relaunching():
+            meeting.note(
+                "Memory holds one rider at a time: they took turns by relaunching, which is slower and less exact."
+            )
+        if not winners:
+            break
+        meeting.recipe = meeting.ground.plus(winners[0].choice)
+        winners = sorted(climb(meeting, winners), key=lambda winner: -winner.speed.ratio)
+        meeting.ground = meeting.recipe = combine(meeting, winners)
+        left, begun, num_twins = _left(meeting, candidates), [], 0
+        alpha *= LATER
     if len(meeting.recipe.choices) > 1:
         meeting.recipe = leave_out(meeting, meeting.recipe)
 
 
-def _lay_ground(meeting: Meeting, candidates: Sequence[Candidate], alpha: float) -> None:
+def _lay_ground(meeting: Meeting, candidates: Sequence[Candidate], alpha: float) -> list[Contest]:
     """What makes every start of a script as fast as the next comes first. Where it wins, all else is raced on top of
-    it: there a difference between two riders is a difference between their recipes."""
-    ground = [one for one in candidates if one.card.is_ground]
-    num_twins = 2 if meeting.paddock.num_challengers() > 2 else 1  # how far starts differ is not seen from one
-    kept_back = 1.0 - GROUND_SHARE if len(ground) < len(candidates) else 0.0
-    winners = race_alone(meeting, ground, alpha, kept_back, num_twins)
+    it: there a difference between two riders is a difference between their recipes. Gives the contests that go on."""
+    winners, begun = race_ground(meeting, [one for one in candidates if one.card.is_ground], alpha)
     if winners:
         meeting.recipe = meeting.ground = Recipe((winners[0].choice,))
         meeting.note(f"{meeting.ground} is kept: what follows is raced on top of it.")
+        return []
+    return begun
+
+
+def _left(meeting: Meeting, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Who may gain on top of what is kept now, where there is time: those that merely gained too little before, and
+    those that had nothing to do."""
+    if meeting.budget.now_s() + meeting.heat.need_s() >= meeting.budget.moment_s(TOTAL_SHARE):
+        return []
+    out = ruled_out(meeting.verdicts, {one.technique for one in candidates})
+    late = latecomers(meeting.session, meeting.order, meeting.techniques, meeting.recipe, out)
+    named = {one.technique: one for one in candidates if one.technique not in out and one.is_keepable}
+    named |= {one.technique: one for one in late}
+    free = [
+        one
+        for name, one in named.items()
+        if meeting.recipe.setting_of(name) is None and conflict_with(name, meeting.recipe, meeting.conflicts) is None
+    ]
+    return sorted(free, key=lambda one: -meeting.promise_of(one.technique))

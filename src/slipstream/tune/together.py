@@ -23,11 +23,6 @@ def combine(meeting: Meeting, winners: Sequence[Winner]) -> Recipe:
     return _extend(meeting, meeting.recipe, winners[0].speed, winners[1:])
 
 
-def combine_more(meeting: Meeting, recipe: Recipe, winners: Sequence[Winner]) -> Recipe:
-    """Who won at the second attempt, beside what is kept already."""
-    return _extend(meeting, recipe, meeting.speed_of(recipe), winners) if winners else recipe
-
-
 def _extend(meeting: Meeting, recipe: Recipe, speed: Speed | None, winners: Sequence[Winner]) -> Recipe:
     for at, winner in enumerate(winners):
         conflict = conflict_with(winner.choice.technique, recipe, meeting.conflicts)
@@ -41,21 +36,6 @@ def _extend(meeting: Meeting, recipe: Recipe, speed: Speed | None, winners: Sequ
         if verdict.decision == "kept":
             recipe, speed = verdict.recipe, verdict.speed or speed
             meeting.recipe = recipe
-    return recipe
-
-
-def add_latecomers(meeting: Meeting, recipe: Recipe, candidates: Sequence[Candidate]) -> Recipe:
-    """What applies only beside what was kept. It has not won alone, so it must win beyond doubt here."""
-    through = meeting.speed_of(recipe)
-    for candidate in candidates:
-        if conflict_with(candidate.technique, recipe, meeting.conflicts) is not None:
-            continue
-        alpha = meeting.order.alpha / len(meeting.techniques)
-        larger = recipe.plus(candidate.first)
-        contest = meeting.contest(meeting.seat(larger), meeting.seat(recipe), alpha, base=meeting.base)
-        verdict = _add(meeting, contest, candidate, 0, through)
-        if verdict.decision == "kept":
-            recipe, through = verdict.recipe, verdict.speed or through
     return recipe
 
 
