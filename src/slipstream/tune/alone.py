@@ -61,7 +61,7 @@ def race_alone(
     known = {one.technique for one, _ in recalled}
     by_name = {one.technique: one for one in candidates}
     footing = meeting.footing
-    large_s: list[float] = []  # when a large gain was found
+    ended_s: list[float] = []  # when the largest gain was found
 
     def contest_of(choice: Choice) -> Contest:
         return meeting.contest(meeting.seat(meeting.ground.plus(choice)), footing, alpha, base=meeting.base)
@@ -73,15 +73,15 @@ def race_alone(
         choice = contest.seat.recipe.choices[-1]
         candidate = by_name[choice.technique]
         _settle(meeting, contest, candidate, winners)
-        if winners and winners[-1].own_ratio >= LARGE:
-            large_s.append(meeting.budget.now_s())
         _note_best(meeting, winners)
         following = _second(candidate, choice, contest)
         return contest_of(following) if following is not None else None
 
     def deadline_s() -> float:
-        if large_s:
-            return large_s[0]
+        best = max((winner.own_ratio for winner in winners), default=1.0)
+        if best >= LARGE and not any(one.outcome is None and one.promise() > best for one in contests):
+            ended_s.append(meeting.budget.now_s())
+            return ended_s[0]
         num_climbing = sum(len(winner.candidate.settings) > 1 for winner in winners)
         return meeting.budget.moment_s(share_kept_back(len(winners), num_climbing))
 

@@ -45,6 +45,8 @@ class Jury:
 
     def hear(self, claim: Claim, record: RiderRecord, num_steps: int) -> Numerics:
         """The same with all the twins that it takes to keep a recipe."""
+        if self._base.num_steps < min(MIN_CURVE, num_steps):  # a resumed tuning on top of what an earlier one kept
+            self._ride(self._base, MIN_CURVE)
         # Whose every bit is the base's needs no band.
         if not self._judge("identical", record.witness).is_sound:
             num_wanted = 2 * max(MIN_CURVE, num_steps)  # others may ride longer than this one did

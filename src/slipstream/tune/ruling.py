@@ -12,6 +12,9 @@ from slipstream.tune.pace import typical_step_s
 from slipstream.tune.payback import never_pays, payback_steps
 
 
+SLOWER_BY = 1.03  # where there is no interval to say it
+
+
 def times(speed: Speed) -> str:
     if not speed.is_bounded:
         return f"about {speed.ratio:.2f}x, too few rounds for an interval"
@@ -101,8 +104,9 @@ def _lost(contest: Contest) -> tuple[Decision, str]:
         return "unsure", "not raced: the time was used up; --budget gives it more"
     if contest.outcome == "not_faster":
         than = f" than {contest.anchor.name}" if contest.anchor.recipe.choices else ""
-        is_slower = speed.high < 1.0 or not speed.is_bounded
-        return "rejected", f"slower{than}" if is_slower else f"no faster{than}: {_at_most(speed)}"
+        if speed.is_bounded:
+            return "rejected", f"slower{than}" if speed.high < 1.0 else f"no faster{than}: {_at_most(speed)}"
+        return "rejected", f"slower{than}" if speed.ratio < 1.0 / SLOWER_BY else f"no faster{than}"
     if speed.high < 1.0 + WORTH:
         return "rejected", f"no gain worth having: {_at_most(speed)}"
     return "unsure", f"not decided in {speed.num_rounds} rounds: {times(speed)}; --budget gives it more"
