@@ -11,7 +11,6 @@ from slipstream.tune.meeting import Meeting
 from slipstream.tune.pace import typical_step_s
 from slipstream.tune.payback import never_pays, payback_steps
 
-
 SLOWER_BY = 1.03  # where there is no interval to say it
 
 
