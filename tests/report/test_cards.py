@@ -51,4 +51,4 @@ def test_what_a_card_says() -> None:
 
 
 def test_the_order_is_by_place_then_strictness() -> None:
-    assert next(ident for ident, _ in ordered(catalogue())) == "prefetch"
+    assert next(ident for ident, _ in ordered(catalogue())) == "batched_fetch"
