@@ -422,7 +422,7 @@ def test_a_row_does_not_contradict_its_ratio(run: Any, technique: Any) -> None:
 def test_broken_off_while_techniques_race_alone_it_knows_the_best_so_far(run: Any, technique: Any) -> None:
     class Interrupted(SimulatedTrack):
         def lap(self, rider: int, round: int, num_steps: int, lead_in: int) -> Any:
-            if self.num_laps == 60:
+            if self.num_laps == 24:
                 raise KeyboardInterrupt
             return super().lap(rider, round, num_steps, lead_in)
 

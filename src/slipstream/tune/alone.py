@@ -92,7 +92,7 @@ def race_alone(
     if contests:
         meeting.heat.warm(footing)
         twins = [meeting.twin_contest(footing, _num_twin_rounds(meeting)) for _ in range(num_twins)]
-        meeting.heat.race([*twins, *contests], deadline_s, settle)
+        meeting.heat.race([contests[0], *twins, *contests[1:]], deadline_s, settle)
     return sorted(winners, key=lambda winner: -winner.speed.ratio)
 
 
@@ -125,7 +125,7 @@ def race_ground(meeting: Meeting, candidates: Sequence[Candidate], alpha: float)
     if contests:
         meeting.heat.warm(meeting.base)
         twin = meeting.twin_contest(meeting.base, _num_twin_rounds(meeting))
-        meeting.heat.race([twin, *contests], deadline_s, settle)
+        meeting.heat.race([*contests[:1], twin, *contests[1:]], deadline_s, settle)
     return sorted(winners, key=lambda winner: -winner.speed.ratio), begun
 
 

@@ -91,6 +91,8 @@ class Heat:
 
         self._start(fixed)
         num_slots = max(1, min(MAX_CHALLENGERS, self._paddock.num_challengers(len(fixed))))
+        if not contests[0].is_final:
+            num_slots = max(1, min(num_slots, self._num_affordable(len(fixed), deadline_s())))
         self._num_riders = len(fixed) + min(num_slots, len(contests))
         while True:
             while len(riding) < num_slots and (waiting or (benched and _num_racing(riding) < FEWEST)):
@@ -165,11 +167,21 @@ class Heat:
             grace = FINAL_GRACE_SHARE
         return self._budget.now_s() >= deadline_s + grace * self._budget.budget_s
 
+    def _num_affordable(self, num_fixed: int, deadline_s: float) -> int:
+        """Challengers that can be started and ride a turn in this time: a few that are decided rather than many that
+        are not."""
+        turn_s, startup_s = MIN_TURN * self._typical_lap_s(), median(self._startup_s or [0.0])
+        left_s = deadline_s - self._budget.now_s() - num_fixed * turn_s
+        return int(left_s / (turn_s + startup_s))
+
     def _typical_round_s(self) -> float:
+        return self._num_riders * self._typical_lap_s()
+
+    def _typical_lap_s(self) -> float:
         if self._lap_s:
-            return self._num_riders * median(self._lap_s[-9:])
+            return median(self._lap_s[-9:])
         relaunch_s = median(self._startup_s or [0.0]) if self._paddock.is_relaunching() else 0.0
-        return self._num_riders * (sum(self._block()) * self._step_s + relaunch_s)
+        return sum(self._block()) * self._step_s + relaunch_s
 
     def _admit(self, contest: Contest) -> bool:
         """False: it is out already."""
