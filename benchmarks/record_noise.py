@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack
+from statistics import median
 from typing import IO, cast
 
 from page import RESULTS, machine
@@ -110,6 +111,9 @@ def main() -> None:
     grounds = {"laps": dict[str, str](), "steady_laps": environment("huge_pages")}
     laps = {name: record(options.seconds, fitting_width(ground), ground) for name, ground in grounds.items()}
     RESULTS.mkdir(exist_ok=True)
+    for name, found in laps.items():
+        usual = [median(ms for who, times in found for ms in times if who == rider) for rider in range(NUM_RIDERS)]
+        print(f"{name}: usual step of each start, ms:", ", ".join(f"{ms:.1f}" for ms in usual))
     (RESULTS / "noise.json").write_text(json.dumps({"machine": named, **laps}, indent=None) + "\n")
 
 

@@ -8,7 +8,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
 
 from slipstream.data.batched import BatchedFetch, can_gather
-from slipstream.data.gather import gather_of, is_same, only_indexes
+from slipstream.data.gather import gather_of, is_same
+from slipstream.data.indexing import only_indexes, only_indexes_at
 from slipstream.seams.patch import Patches
 
 ROWS, CLASSES = torch.randn(37, 5), torch.randint(0, 3, (37,))
@@ -77,6 +78,13 @@ def test_datasets_that_are_arrays_give_the_same_batch_at_once(dataset: Any) -> N
 @pytest.mark.parametrize("kind", [Reshaped, Branching, Elsewhere, Summed])
 def test_what_does_more_than_index_is_left_alone(kind: Any) -> None:
     assert not only_indexes(kind.__getitem__) and not can_gather(kind(), None)
+
+
+@pytest.mark.parametrize("kind", [Columns, Named, Reshaped, Branching, Elsewhere, Summed])
+def test_the_source_alone_says_the_same(kind: Any) -> None:
+    line = kind.__getitem__.__code__.co_firstlineno
+    assert only_indexes_at(__file__, line) == only_indexes(kind.__getitem__) == (kind in (Columns, Named))
+    assert not only_indexes_at(__file__, line + 1) and not only_indexes_at("/no/such/file.py", 1)
 
 
 def test_a_column_that_cannot_be_indexed_at_once_is_left_alone() -> None:

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from slipstream.records import Choice, Environment, Event, Recipe, Session, Setting, Site, TensorFacts
 from slipstream.seams.patch import Patches
-from slipstream.techniques import device_prefetch, persistent_workers, pinned_memory, prefetch, workers
+from slipstream.techniques import batched_fetch, device_prefetch, persistent_workers, pinned_memory, prefetch, workers
 from slipstream.techniques.observation import Observation
 from slipstream.techniques.outfit import fit
 from slipstream.techniques.rig import Rig
@@ -277,3 +277,17 @@ def test_beside_a_crowd_of_workers_threads_wait_asleep(monkeypatch: pytest.Monke
     assert [workers.environment(count) for count in (0, 3, 4)] == [{}, {}, {"OMP_WAIT_POLICY": "PASSIVE"}]
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
     assert workers.environment(4) == {}, "what the user sets stays"
+
+
+def test_batches_are_indexed_whole_where_the_dataset_is_arrays(tmp_path: Path) -> None:
+    source = tmp_path / "data.py"
+    methods = "def __getitem__(self, i):\n  return self.x[i]\n", "def __getitem__(self, i):\n  return f(i)\n"
+    source.write_text("".join(methods))
+
+    def answer(line: int, **facts: Any) -> Any:
+        site = Site(str(source), line, "")
+        return batched_fetch.applies(seen(collate_name="default_collate", getitem_site=site, **facts))
+
+    assert answer(3, dataset_name="TensorDataset").is_yes and answer(1, dataset_name="A").is_yes
+    assert "one by one" in answer(3, dataset_name="A").reason
+    assert "script's own pad" in batched_fetch.applies(seen(collate_name="pad")).reason

@@ -127,12 +127,10 @@ class Recorder:
         # An Event as it lies on the wire: making the struct itself here would cost every step a few microseconds
         how = (samples, num_bytes, cpu_ns, grad, training, pinned, blocking, site, caller, kept)
         event = (kind, ident, start_ns, now_ns, *how)
-        if self._sink is None:
-            pass
-        elif self._device is None:
-            self._events.append(event)
-        else:
+        if self._device is not None and self._sink is not None:
             self._unread.append((event, mark, self._device.mark() if kind in _MARKED else None))
+        elif self._sink is not None:
+            self._events.append(event)
         self._uncounted.append(event)
         if kind in self.pace.closers:
             self._count()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from slipstream.data.indexing import only_indexes_at
 from slipstream.records import Edit, Setting
 from slipstream.techniques.card import YES, Answer, Card, no
 from slipstream.techniques.observation import Observation
@@ -25,6 +26,7 @@ CARD = Card(
     claims=("loader.fetch",),
 )
 VALUES = (True,)
+ARRAYS = ("TensorDataset", "Subset", "Dataset")  # the last is Hugging Face's; the rider knows what they hold
 
 
 def applies(observation: Observation) -> Answer:
@@ -37,6 +39,11 @@ def applies(observation: Observation) -> Answer:
         return no("the loader does not make batches of samples itself")
     if loader.collate_name != "default_collate":
         return no(f"batches are made by the script's own {loader.collate_name}")
+    if loader.dataset_name in ARRAYS:
+        return YES
+    site = loader.getitem_site
+    if site is None or not only_indexes_at(site.file, site.line):
+        return no(f"{loader.dataset_name} makes its samples one by one")
     return YES
 
 

@@ -52,7 +52,8 @@ class Ride:
         self.rig: Rig | None = None
 
     def run(self, training: Callable[[], Outcome]) -> Outcome:
-        patches = Patches(lambda seam, fault: self.complaints.append(f"{seam}: {fault!r}"), torch.compiler.is_compiling)
+        is_compiling = torch.compiler.is_dynamo_compiling
+        patches = Patches(lambda seam, fault: self.complaints.append(f"{seam}: {fault!r}"), is_compiling)
         with _environment(self.recipe):
             self.rig = fit(
                 self.recipe, patches, lambda name, fault: self.complaints.append(f"{name}: {fault!r}"), self.is_proof

@@ -1,5 +1,5 @@
-"""Each technique alone against the base, then the settings of those that won: climbed from neighbour to neighbour, not
-gridded."""
+"""Each technique by itself, against the base or on top of what is kept already; then the settings of those that won:
+climbed from neighbour to neighbour, not gridded."""
 
 from __future__ import annotations
 
@@ -85,10 +85,10 @@ def race_alone(
         num_climbing = sum(len(winner.candidate.settings) > 1 for winner in winners)
         return meeting.budget.moment_s(share_kept_back(len(winners), num_climbing))
 
-    contests = list(begun)
     known |= {contest.seat.recipe.choices[-1].technique for contest in begun}
-    contests += [contest_of(one.first) for one in candidates if one.technique not in known]
+    contests = [contest_of(one.first) for one in candidates if one.technique not in known]
     contests += [contest_of(Choice(one.technique, one.settings[1])) for one in candidates if _is_owed(recalled, one)]
+    contests += begun
     if contests:
         meeting.heat.warm(footing)
         twins = [meeting.twin_contest(footing, _num_twin_rounds(meeting)) for _ in range(num_twins)]
@@ -124,6 +124,8 @@ def race_ground(meeting: Meeting, candidates: Sequence[Candidate], alpha: float)
 
     if contests:
         meeting.heat.warm(meeting.base)
+        if meeting.heat.num_affordable(1, meeting.budget.moment_s(1.0 - GROUND_SHARE)) <= len(contests):
+            return [], contests  # there is no time for it and for the control
         twin = meeting.twin_contest(meeting.base, _num_twin_rounds(meeting))
         meeting.heat.race([*contests[:1], twin, *contests[1:]], deadline_s, settle)
     return sorted(winners, key=lambda winner: -winner.speed.ratio), begun

@@ -95,4 +95,6 @@ def _weigh(contest: Contest, numerics: Numerics | None, alpha: float, margin: fl
     if numerics is None or numerics.is_sound is None:
         why = f": {numerics.reason}" if numerics is not None else ""
         return "unsure", f"was faster at the end, but its numerics could not be seen{why}"
+    if not contest.comparison.is_faster(0.0, alpha):
+        return "kept", f"by its own race; {speed.num_rounds} rounds were left for the whole: {times(speed)}"
     return "kept", f"{times(speed)} against the script as it is"

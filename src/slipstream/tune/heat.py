@@ -14,7 +14,7 @@ from slipstream.tune.pace import block, typical_step_s
 from slipstream.tune.seat import Paddock, RaceError, Seat
 from slipstream.tune.teller import Teller
 
-MAX_CHALLENGERS = 8  # they share one base, and the machine moves on within a second anyway
+MAX_CHALLENGERS = 8  # they share one base; noise lasts a second, so a longer round pairs hardly worse
 RELAUNCH_BLOCKS = 4  # a launch costs more than a block: ride that much longer
 MAX_DEATHS = 2  # of an anchor, one after the other
 MIN_TURN = 10  # rounds: fewer decide nothing
@@ -92,7 +92,7 @@ class Heat:
         self._start(fixed)
         num_slots = max(1, min(MAX_CHALLENGERS, self._paddock.num_challengers(len(fixed))))
         if not contests[0].is_final:
-            num_slots = max(1, min(num_slots, self._num_affordable(len(fixed), deadline_s())))
+            num_slots = max(1, min(num_slots, self.num_affordable(len(fixed), deadline_s())))
         self._num_riders = len(fixed) + min(num_slots, len(contests))
         while True:
             while len(riding) < num_slots and (waiting or (benched and _num_racing(riding) < FEWEST)):
@@ -167,7 +167,7 @@ class Heat:
             grace = FINAL_GRACE_SHARE
         return self._budget.now_s() >= deadline_s + grace * self._budget.budget_s
 
-    def _num_affordable(self, num_fixed: int, deadline_s: float) -> int:
+    def num_affordable(self, num_fixed: int, deadline_s: float) -> int:
         """Challengers that can be started and ride a turn in this time: a few that are decided rather than many that
         are not."""
         turn_s, startup_s = MIN_TURN * self._typical_lap_s(), median(self._startup_s or [0.0])

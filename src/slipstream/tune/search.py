@@ -1,4 +1,4 @@
-"""A tuning from a diagnosed check to a recipe: alone, climbed, together, left out, all of it. Proposes heats; when they
+"""A tuning from a diagnosed check to a recipe: ground, passes, left out, all of it. Proposes heats; when they
 are decided and what is remembered is others' business. Pure apart from the track and the journal."""
 
 from __future__ import annotations
