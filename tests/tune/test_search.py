@@ -476,3 +476,11 @@ def test_what_steadies_the_machine_is_raced_first_and_the_rest_on_top_of_it(
 def test_ground_that_gains_nothing_is_not_built_upon(run: Any, technique: Any, listener: Any) -> None:
     tuning = run(SimulatedTrack(choice_factors(a=0.8)), {"a": technique(), "g": technique(is_ground=True)})
     assert tuning.recipe == _recipe(a=True) and "a" in listener.entered
+
+
+def test_the_ceiling_keeps_its_distance_where_the_machine_changed_its_pace(
+    run: Any, technique: Any, session: Any
+) -> None:
+    tuning = run(SimulatedTrack(choice_factors(a=0.5), step_s=0.013), {"a": technique()})
+    best_ms, checked_ms = session.summary.ceilings.best_ms(), session.summary.step_ms
+    assert tuning.ceiling_ms / tuning.base_step_ms == pytest.approx(best_ms / checked_ms)

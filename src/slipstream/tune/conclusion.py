@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from slipstream.diagnose.outlook import training_length
-from slipstream.records import Choice, Edit, Recipe, RiderRecord, Session, Speed, Tuning, Verdict
+from slipstream.records import Choice, Edit, Recipe, RiderRecord, Session, Speed, Summary, Tuning, Verdict
 from slipstream.techniques.observation import Observation
 from slipstream.tune.contest import Contest
 from slipstream.tune.meeting import Meeting
@@ -33,7 +33,7 @@ def conclude(meeting: Meeting, total: Contest | None, is_complete: bool, was_int
         noise_note=meeting.noise.note(),
         base_batch_size=batch_size(meeting),
         base_peak_bytes=base.device_peak_bytes or base.peak_bytes or None,
-        ceiling_ms=summary.ceilings.best_ms() if summary else None,
+        ceiling_ms=_ceiling_ms(summary, step_ms),
         seconds_before=before,
         seconds_after=after,
         seconds_spent=meeting.budget.spent_s(),
@@ -43,6 +43,14 @@ def conclude(meeting: Meeting, total: Contest | None, is_complete: bool, was_int
         edits=_edits(meeting, total),
         notes=list(meeting.notes),
     )
+
+
+def _ceiling_ms(summary: Summary | None, step_ms: float) -> float | None:
+    """As far below the base's step as the check found it below its own: the machine may have changed its pace since."""
+    best_ms = summary.ceilings.best_ms() if summary is not None else None
+    if summary is None or not best_ms or not summary.step_ms:
+        return best_ms
+    return best_ms / summary.step_ms * step_ms
 
 
 def _of_noise(speed: Speed | None, note: str) -> list[Verdict]:
