@@ -12,8 +12,10 @@ def test_a_block_is_a_quarter_of_a_second_or_so(step_ms: float) -> None:
     assert 0.2 <= block(step_ms / 1e3)[0] * step_ms / 1e3 <= 0.5
 
 
-@pytest.mark.parametrize(("step_s", "num_steps"), [(0.2, 4), (1.9, 4), (2.1, 1), (30.0, 1)])
-def test_long_steps_make_blocks_of_four_and_very_long_ones_of_one(step_s: float, num_steps: int) -> None:
+@pytest.mark.parametrize(
+    ("step_s", "num_steps"), [(0.06, 4), (0.12, 4), (0.17, 3), (0.25, 2), (1.9, 2), (2.1, 1), (30.0, 1)]
+)
+def test_longer_steps_make_blocks_of_fewer(step_s: float, num_steps: int) -> None:
     assert block(step_s) == (num_steps, 1)
 
 
@@ -39,9 +41,10 @@ def test_the_typical_step_leaves_out_what_does_not_count() -> None:
 
 
 def test_time_is_kept_back_only_for_what_there_is_to_do() -> None:
-    assert share_kept_back(0, 0) == 0.0
-    assert share_kept_back(1, 0) == TOTAL_SHARE
-    assert TOTAL_SHARE < share_kept_back(2, 0) < share_kept_back(2, 1) < 0.6
+    assert share_kept_back(0, 0, 0) == 0.0
+    assert share_kept_back(1, 0, 0) == TOTAL_SHARE
+    assert TOTAL_SHARE < share_kept_back(2, 0, 0) < share_kept_back(2, 1, 0) < share_kept_back(2, 1, 1) < 0.75
+    assert share_kept_back(0, 0, 1) > TOTAL_SHARE, "what was built on has yet to be proved"
 
 
 @pytest.mark.parametrize(("step_s", "training_steps", "epoch_steps"), [(0.001, 60, 0), (0.02, 30, 15), (1.0, 6, 0)])

@@ -124,6 +124,7 @@ class Verdict(msgspec.Struct, frozen=True):
     payback_steps: int | None = None  # after so many steps it has paid; None: it costs nothing, or never pays
     recipe: Recipe = Recipe()  # what was on: the technique alone, or (cumulative, leave-one-out) with others
     kind: Literal["single", "cumulative", "left_out", "total", "noise"] = "single"
+    is_provisional: bool = False  # kept for now: inside the recipe it has yet to be proved
 
     @property
     def choice(self) -> Choice:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import msgspec
 
 from slipstream.records import Choice, Recipe, Setting, Speed, Verdict
-from slipstream.tune.budget import COMBINING_SHARE, TOTAL_SHARE, share_kept_back
+from slipstream.tune.budget import share_kept_back
 from slipstream.tune.candidates import Candidate
-from slipstream.tune.contest import Contest
+from slipstream.tune.contest import LEADING, LEADING_ROUNDS, Contest
 from slipstream.tune.meeting import Meeting
 from slipstream.tune.noise import MIN_ROUNDS
 from slipstream.tune.ruling import rule, times
@@ -19,9 +19,10 @@ from slipstream.tune.seat import RaceError
 TWIN_ROUNDS = 24
 FEW_TWIN_ROUNDS = 12  # where it would keep the only place from the candidates
 FEWEST_TWIN_ROUNDS = MIN_ROUNDS  # where every one of them costs two starts
-LARGE = 1.1  # a gain that changes what the others are worth
 GROUND_SHARE = 0.3  # of the budget, at most
-GROUND_ROUNDS = 6
+GROUND_ROUNDS = LEADING_ROUNDS
+CLIMBING_ROUNDS = 8  # for a setting that does not look better: the technique is there either way
+OVER = 0.0  # a moment that has passed
 
 
 class Winner(msgspec.Struct, frozen=True):
@@ -54,14 +55,15 @@ def race_alone(
     meeting: Meeting, candidates: Sequence[Candidate], alpha: float, begun: Sequence[Contest] = (), num_twins: int = 1
 ) -> list[Winner]:
     """Each on top of the ground, which may be the script as it is. Winners in the order of their gain. A large one ends
-    the heat: what the others are worth shows on top of it. `begun` go on where they stood."""
+    the heat, or one that leads clearly: what the others are worth shows on top of it. `begun` go on where they
+    stood."""
     recalled = _recall(meeting, candidates)
     winners = [Winner(one, verdict) for one, verdict in recalled if verdict.decision == "kept"]
     _note_best(meeting, winners)
     known = {one.technique for one, _ in recalled}
     by_name = {one.technique: one for one in candidates}
     footing = meeting.footing
-    ended_s: list[float] = []  # when the largest gain was found
+    leaders: list[Contest] = []  # the one that is built on, before it is decided
 
     def contest_of(choice: Choice) -> Contest:
         return meeting.contest(meeting.seat(meeting.ground.plus(choice)), footing, alpha, base=meeting.base)
@@ -72,6 +74,8 @@ def race_alone(
             return None
         choice = contest.seat.recipe.choices[-1]
         candidate = by_name[choice.technique]
+        if contest in leaders and contest.outcome == "undecided":
+            contest.build_on()
         _settle(meeting, contest, candidate, winners)
         _note_best(meeting, winners)
         following = _second(candidate, choice, contest)
@@ -79,11 +83,14 @@ def race_alone(
 
     def deadline_s() -> float:
         best = max((winner.own_ratio for winner in winners), default=1.0)
-        if best >= LARGE and not any(one.outcome is None and one.promise() > best for one in contests):
-            ended_s.append(meeting.budget.now_s())
-            return ended_s[0]
+        better = [one for one in contests if one.outcome is None and one.promise() > best]
+        leader = max(better, key=Contest.promise, default=None)
+        if leader is not None and leader.is_leading() and by_name[leader.technique].is_keepable:
+            leaders[:] = [leader]
+        if leaders or (best >= LEADING and not better):
+            return OVER
         num_climbing = sum(len(winner.candidate.settings) > 1 for winner in winners)
-        return meeting.budget.moment_s(share_kept_back(len(winners), num_climbing))
+        return meeting.budget.moment_s(share_kept_back(len(winners), num_climbing, meeting.num_provisional))
 
     known |= {contest.seat.recipe.choices[-1].technique for contest in begun}
     contests = [contest_of(one.first) for one in candidates if one.technique not in known]
@@ -97,7 +104,7 @@ def race_alone(
 
 
 def race_ground(meeting: Meeting, candidates: Sequence[Candidate], alpha: float) -> tuple[list[Winner], list[Contest]]:
-    """For a few rounds, or as long as it looks like a gain. What is not decided then goes on among all the others."""
+    """For a few rounds. What has not lost then is built on; the rest goes on among all the others."""
     winners: list[Winner] = []
     begun: list[Contest] = []
     recalled = _recall(meeting, candidates)
@@ -112,15 +119,19 @@ def race_ground(meeting: Meeting, candidates: Sequence[Candidate], alpha: float)
     def settle(contest: Contest) -> None:
         if contest.is_control:
             meeting.paddock.leave(contest.seat)
-        elif contest.outcome == "undecided":
+            return
+        is_enough = contest.comparison.num_rounds >= GROUND_ROUNDS
+        if contest.outcome == "undecided" and is_enough and contest.promise() >= 1.0:
+            contest.build_on()
+        if contest.outcome == "undecided":
             contest.reopen()
             begun.append(contest)
         else:
-            _settle(meeting, contest, by_name[contest.seat.recipe.choices[-1].technique], winners)
+            _settle(meeting, contest, by_name[contest.technique], winners)
 
     def deadline_s() -> float:
-        is_open = any(one.comparison.num_rounds < GROUND_ROUNDS or one.is_promising() for one in contests)
-        return meeting.budget.moment_s(1.0 - GROUND_SHARE) if is_open else 0.0
+        is_open = any(one.comparison.num_rounds < GROUND_ROUNDS for one in contests)
+        return meeting.budget.moment_s(1.0 - GROUND_SHARE) if is_open else OVER
 
     if contests:
         meeting.heat.warm(meeting.base)
@@ -134,6 +145,9 @@ def race_ground(meeting: Meeting, candidates: Sequence[Candidate], alpha: float)
 def _settle(meeting: Meeting, contest: Contest, candidate: Candidate, winners: list[Winner]) -> None:
     choice = contest.seat.recipe.choices[-1]
     verdict = rule(meeting, contest, choice, candidate.is_keepable, meeting.speed_of(meeting.ground))
+    if contest.is_built_on and verdict.decision == "kept":
+        reason = f"ahead in {contest.comparison.num_rounds} rounds: to be proved inside the recipe"
+        verdict = msgspec.structs.replace(verdict, is_provisional=True, reason=reason)
     meeting.decide(verdict)
     if verdict.decision == "kept":
         winners.append(Winner(candidate, verdict, contest.speed()))
@@ -183,7 +197,7 @@ def _recall(meeting: Meeting, candidates: Sequence[Candidate]) -> list[tuple[Can
 
 def climb(meeting: Meeting, winners: Sequence[Winner]) -> list[Winner]:
     """The best setting of each."""
-    kept_back = TOTAL_SHARE + (COMBINING_SHARE if len(winners) > 1 else 0.0)
+    kept_back = share_kept_back(len(winners), 0, meeting.num_provisional)
     return [_climb_one(meeting, winner, kept_back) for winner in winners]
 
 
@@ -206,9 +220,14 @@ def _climb_one(meeting: Meeting, winner: Winner, kept_back: float) -> Winner:
 def _challenge(meeting: Meeting, best: Winner, choice: Choice, kept_back: float) -> Verdict:
     seat, anchor = meeting.seat(meeting.ground.plus(choice)), meeting.seat(meeting.ground.plus(best.choice))
     contest = meeting.contest(seat, anchor, base=meeting.base)
-    deadline_s = meeting.budget.moment_s(kept_back)
+    last_s = meeting.budget.moment_s(kept_back)
+
+    def deadline_s() -> float:
+        is_open = contest.comparison.num_rounds < CLIMBING_ROUNDS or contest.is_promising()
+        return last_s if is_open else OVER
+
     try:
-        meeting.heat.race([contest], lambda: deadline_s, lambda contest: None, meeting.companions())
+        meeting.heat.race([contest], deadline_s, lambda contest: None, meeting.companions())
     except RaceError as error:
         contest.abandon(str(error))
     verdict = meeting.decide(rule(meeting, contest, choice, through=best.speed))

@@ -8,6 +8,7 @@ from slipstream.runner.track import Track
 TOTAL_SHARE = 0.25
 COMBINING_SHARE = 0.2
 CLIMBING_SHARE = 0.1
+PROVING_SHARE = 0.15  # what was built on before it was decided has yet to be proved
 
 
 class Budget:
@@ -30,9 +31,9 @@ class Budget:
         return self._start_s + self.budget_s * (1.0 - kept_back)
 
 
-def share_kept_back(num_winners: int, num_climbing: int) -> float:
+def share_kept_back(num_winners: int, num_climbing: int, num_provisional: int) -> float:
     """While techniques still race alone: nothing to combine or to prove needs no time for it."""
-    if num_winners == 0:
-        return 0.0
     combining = COMBINING_SHARE if num_winners > 1 else 0.0
-    return TOTAL_SHARE + combining + (CLIMBING_SHARE if num_climbing else 0.0)
+    climbing = CLIMBING_SHARE if num_climbing else 0.0
+    proving = PROVING_SHARE if num_provisional else 0.0
+    return TOTAL_SHARE + combining + climbing + proving if num_winners or num_provisional else 0.0

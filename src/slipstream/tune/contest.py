@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
@@ -21,6 +22,9 @@ PLAINLY_SLOWER = 3.0  # twice in a row
 CLEARLY_SLOWER = 1.3  # four times in a row
 MIN_ROUNDS = 8  # fewer bound nothing, however clear they look
 MIN_MEASURED = 16  # rounds
+LEADING_ROUNDS = 5  # after which a lead may be built on, to be proved later
+LEADING = 1.1  # a gain that changes what the others are worth
+CLEAR = 2.5  # times its own uncertainty: by chance one in thirty
 
 
 class Contest:
@@ -46,6 +50,7 @@ class Contest:
         self.outcome: Outcome | None = None
         self.failure = ""
         self.num_rounds_of_turn = 0
+        self.is_built_on = False  # before it was decided
         self._speed: Speed | None = None  # reckoned once for each round
         self._ratios: list[float] = []
         self._alpha = alpha  # of this comparison: its share of the tuning's
@@ -55,6 +60,11 @@ class Contest:
         self._base = base
         self._is_mirrored = is_mirrored  # asks whether the anchor is faster than the challenger
         self._max_rounds = max_rounds
+
+    @property
+    def technique(self) -> str:
+        """The last of its recipe's: the one that it is about."""
+        return self.seat.recipe.choices[-1].technique
 
     @property
     def is_control(self) -> bool:
@@ -92,6 +102,12 @@ class Contest:
 
     def is_promising(self) -> bool:
         return self._goal == "decide" and self.outcome is None and self.promise() > 1.0 + 2 * self._margin
+
+    def is_leading(self) -> bool:
+        """So clearly that it is built on: what others are worth shows on top of it. Proves nothing."""
+        if self._goal != "decide" or len(self._ratios) < LEADING_ROUNDS or self.promise() < LEADING:
+            return False
+        return statistics.mean(self._ratios) > CLEAR * statistics.stdev(self._ratios) / math.sqrt(len(self._ratios))
 
     def add(self, laps: Mapping[int, Lap]) -> None:
         """A round that the challenger and its anchor both rode; disturbed blocks count for nothing."""
@@ -157,6 +173,10 @@ class Contest:
         """Its anchor or the base did not stay in the race: that says nothing about the challenger."""
         self.end("undecided")
         self.failure = reason
+
+    def build_on(self) -> None:
+        """It counts as faster for now."""
+        self.outcome, self.is_built_on = "faster", True
 
     def reopen(self) -> None:
         """Undecided so far, it goes on."""

@@ -25,7 +25,8 @@ def race_total(meeting: Meeting, recipe: Recipe) -> tuple[Contest, Recipe]:
     meeting.heat.race([contest, *beside], lambda: meeting.budget.moment_s(kept_back), lambda contest: None)
     record = meeting.paddock.record(seat)
     numerics = _hear(meeting, contest, record)
-    decision, reason = _weigh(contest, numerics, meeting.order.alpha, meeting.noise.margin(base))
+    is_proved = not meeting.num_provisional
+    decision, reason = _weigh(contest, numerics, meeting.order.alpha, meeting.noise.margin(base), is_proved)
     verdict = msgspec.structs.replace(
         describe(meeting, contest, Choice("recipe"), record),
         decision=decision,
@@ -35,10 +36,17 @@ def race_total(meeting: Meeting, recipe: Recipe) -> tuple[Contest, Recipe]:
     )
     meeting.decide(verdict)
     if decision == "kept":
+        for choice in meeting.provisional():
+            meeting.revise(choice, "kept", _reason(recipe, reason))
         return contest, recipe
     for choice in recipe.choices:
         meeting.revise(choice, decision, f"won its own race, but the whole recipe {reason}")
     return contest, Recipe()
+
+
+def _reason(recipe: Recipe, reason: str) -> str:
+    """For what was never proved by itself."""
+    return reason if len(recipe.choices) == 1 else f"what it adds was not decided; the whole recipe: {reason}"
 
 
 def _fresh_seat(meeting: Meeting, recipe: Recipe) -> Seat:
@@ -48,8 +56,7 @@ def _fresh_seat(meeting: Meeting, recipe: Recipe) -> Seat:
     startup_s = meeting.paddock.record(known).startup_s
     if known.rider is not None and startup_s > 0.1 * meeting.budget.left_s():
         return known
-    meeting.paddock.leave(known)
-    return Seat("candidate", recipe)
+    return meeting.fresh_seat(recipe)
 
 
 def _fresh_base(meeting: Meeting) -> Seat:
@@ -78,7 +85,10 @@ def _hear(meeting: Meeting, contest: Contest, record: RiderRecord) -> Numerics |
     return numerics
 
 
-def _weigh(contest: Contest, numerics: Numerics | None, alpha: float, margin: float) -> tuple[Decision, str]:
+def _weigh(
+    contest: Contest, numerics: Numerics | None, alpha: float, margin: float, is_proved: bool
+) -> tuple[Decision, str]:
+    """`is_proved`: each technique has shown its worth in a race of its own."""
     if contest.outcome in _OUT:
         return "failed", f"failed at the end: {contest.failure}"
     if numerics is not None and numerics.is_sound is False:
@@ -96,5 +106,7 @@ def _weigh(contest: Contest, numerics: Numerics | None, alpha: float, margin: fl
         why = f": {numerics.reason}" if numerics is not None else ""
         return "unsure", f"was faster at the end, but its numerics could not be seen{why}"
     if not contest.comparison.is_faster(0.0, alpha):
+        if not is_proved:
+            return "unsure", f"was not faster beyond doubt in the time that was left: {times(speed)}"
         return "kept", f"by its own race; {speed.num_rounds} rounds were left for the whole: {times(speed)}"
     return "kept", f"{times(speed)} against the script as it is"

@@ -60,6 +60,7 @@ class Meeting:
         self.recipe = Recipe()  # the best that is known so far
         self.ground = Recipe()  # what techniques are raced on top of
         self._twin: Seat | None = None
+        self._fresh: dict[Recipe, Seat] = {}
 
     # --- what is said -----------------------------------------------------------------------------------------------
 
@@ -76,7 +77,27 @@ class Meeting:
         """A winner's verdict, when a later phase knows better."""
         for at, verdict in enumerate(self.verdicts):
             if verdict.kind == "single" and verdict.choice == choice:
-                self.verdicts[at] = msgspec.structs.replace(verdict, decision=decision, reason=reason)
+                settled = msgspec.structs.replace(verdict, decision=decision, reason=reason, is_provisional=False)
+                self.verdicts[at] = settled
+
+    def revise_last(self, technique: str, decision: Decision, reason: str) -> None:
+        last = next((one for one in reversed(self.verdicts) if one.technique == technique), None)
+        if last is not None and last.kind == "single":
+            self.revise(last.choice, decision, reason)
+
+    def provisional(self) -> list[Choice]:
+        """What the recipe is built on without proof so far."""
+        built = {verdict.choice for verdict in self.verdicts if verdict.is_provisional and verdict.decision == "kept"}
+        return [choice for choice in self.recipe.choices if choice in built]
+
+    @property
+    def num_provisional(self) -> int:
+        return len(self.provisional())
+
+    def give_up(self, choice: Choice, reason: str) -> None:
+        """What could not be proved is not kept."""
+        self.revise(choice, "unsure", reason)
+        self.recipe = self.recipe.without(choice.technique)
 
     def note(self, sentence: str) -> None:
         if sentence not in self.notes:
@@ -87,6 +108,13 @@ class Meeting:
 
     def seat(self, recipe: Recipe) -> Seat:
         return self.paddock.seat("candidate", recipe) if recipe.choices else self.base
+
+    def fresh_seat(self, recipe: Recipe) -> Seat:
+        """Another process than the one that won: whatever luck that had, it kept. The same one from then on."""
+        if recipe not in self._fresh:
+            self.paddock.leave(self.seat(recipe))
+            self._fresh[recipe] = Seat("candidate", recipe)
+        return self._fresh[recipe]
 
     @property
     def footing(self) -> Seat:
@@ -129,11 +157,6 @@ class Meeting:
     def is_open(self, technique: str) -> bool:
         """Nothing is decided about it yet."""
         return all(verdict.technique != technique for verdict in self.verdicts)
-
-    def promise_of(self, technique: str) -> float:
-        """What its last race made it seem to be worth; more than any, where there was none."""
-        speeds = [v.speed.ratio for v in self.verdicts if v.technique == technique and v.speed is not None]
-        return speeds[-1] if speeds else 9.9
 
     def base_step_s(self) -> float:
         known = typical_step_s(self.base.laps)

@@ -50,7 +50,9 @@ class Noise:
 
     def speed(self) -> Speed | None:
         """Of the twin that seems farthest from the base."""
-        speeds = [twin.comparison.speed() for twin in self._of_base() if twin.comparison.num_rounds]
+        raced = [twin for twin in self._of_base() if twin.comparison.num_rounds]
+        enough = [twin for twin in raced if twin.comparison.num_rounds >= MIN_ROUNDS]
+        speeds = [twin.comparison.speed() for twin in enough or raced]
         return max(speeds, key=lambda speed: abs(math.log(speed.ratio)), default=None)
 
     def note(self) -> str:

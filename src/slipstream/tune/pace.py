@@ -11,6 +11,8 @@ from slipstream.records import Lap
 
 BLOCK_S = 0.25  # noise lasts about a second where we looked: short blocks share it best
 MIN_STEPS = 4  # batches of several workers arrive in bursts: fewer steps would time a burst
+FEW_STEPS = 2  # where even so few are a long block: with the step that leads in, bursts fall now here, now there
+ENOUGH_S = 0.5
 LONG_STEP_S = 2.0  # from here a single step is a block
 SHORT_EPOCH_S = 2.5
 LEAD_IN_SHARE = 16  # one step in so many; caches are cold when the baton comes
@@ -20,7 +22,7 @@ def block(step_s: float, epoch_steps: int = 0, times: int = 1, training_steps: i
     """How many steps are timed, and how many lead in. Where epochs are short a block and its lead-in are whole epochs:
     what an epoch's start costs comes round in every block and not in some of them. Never more than a third of the
     whole training, where its length is known: a script that ends inside its first block is never timed."""
-    num_steps = times * (1 if step_s > LONG_STEP_S else max(MIN_STEPS, round(BLOCK_S / max(step_s, 1e-6))))
+    num_steps = times * (1 if step_s > LONG_STEP_S else _num_steps(max(step_s, 1e-6)))
     lead_in = max(1, num_steps // LEAD_IN_SHARE)
     if epoch_steps and _is_short(step_s, epoch_steps):
         num_steps = math.ceil((num_steps + lead_in) / epoch_steps) * epoch_steps - lead_in
@@ -28,6 +30,11 @@ def block(step_s: float, epoch_steps: int = 0, times: int = 1, training_steps: i
         lead_in = 1
         num_steps = max(1, training_steps // 3 - lead_in)
     return num_steps, lead_in
+
+
+def _num_steps(step_s: float) -> int:
+    least = min(MIN_STEPS, max(FEW_STEPS, round(ENOUGH_S / step_s)))
+    return max(least, round(BLOCK_S / step_s))
 
 
 def evened(lap: Lap, step_s: float, epoch_steps: int) -> Lap:

@@ -9,18 +9,19 @@ from slipstream.records import Recipe, Session, Tuning
 from slipstream.runner.track import Track
 from slipstream.techniques.catalogue import Technique, catalogue
 from slipstream.tune.alone import climb, num_comparisons, race_alone, race_ground
-from slipstream.tune.budget import TOTAL_SHARE
+from slipstream.tune.budget import share_kept_back
 from slipstream.tune.candidates import Candidate, latecomers, propose, ruled_out
 from slipstream.tune.conclusion import conclude
 from slipstream.tune.conflicts import conflict_with, find_conflicts
 from slipstream.tune.contest import Contest
 from slipstream.tune.finish import race_total
 from slipstream.tune.journal import Journal, facts_of
+from slipstream.tune.left_out import leave_out
 from slipstream.tune.meeting import Meeting
 from slipstream.tune.order import TuneOrder
 from slipstream.tune.seat import RaceError
 from slipstream.tune.teller import Teller
-from slipstream.tune.together import combine, leave_out
+from slipstream.tune.together import combine
 
 LATER = 0.25  # of alpha, from pass to pass: what was raced before has had a chance already
 
@@ -54,6 +55,8 @@ def tune(
         meeting.note("Interrupted. The same command goes on from here." if journal.is_kept else "Interrupted.")
     finally:
         meeting.paddock.clear()
+    for choice in meeting.provisional():
+        meeting.give_up(choice, "it was ahead when the tuning ended, and had not been proved")
     if journal.fault:
         meeting.note(journal.fault)
     if is_complete:
@@ -101,8 +104,7 @@ def _find_recipe(meeting: Meeting, candidates: Sequence[Candidate]) -> None:
         meeting.ground = meeting.recipe = combine(meeting, winners)
         left, begun, num_twins = _left(meeting, candidates), [], 0
         alpha *= LATER
-    if len(meeting.recipe.choices) > 1:
-        meeting.recipe = leave_out(meeting, meeting.recipe)
+    leave_out(meeting)
 
 
 def _lay_ground(meeting: Meeting, candidates: Sequence[Candidate], alpha: float) -> list[Contest]:
@@ -111,7 +113,7 @@ def _lay_ground(meeting: Meeting, candidates: Sequence[Candidate], alpha: float)
     winners, begun = race_ground(meeting, [one for one in candidates if one.card.is_ground], alpha)
     if winners:
         meeting.recipe = meeting.ground = Recipe((winners[0].choice,))
-        meeting.note(f"{meeting.ground} is kept: what follows is raced on top of it.")
+        meeting.note(f"{meeting.ground} comes first: what follows is raced on top of it.")
         return []
     return begun
 
@@ -119,15 +121,18 @@ def _lay_ground(meeting: Meeting, candidates: Sequence[Candidate], alpha: float)
 def _left(meeting: Meeting, candidates: Sequence[Candidate]) -> list[Candidate]:
     """Who may gain on top of what is kept now, where there is time: those that merely gained too little before, and
     those that had nothing to do."""
-    if meeting.budget.now_s() + meeting.heat.need_s() >= meeting.budget.moment_s(TOTAL_SHARE):
+    kept_back = share_kept_back(1, 0, meeting.num_provisional)
+    if meeting.budget.now_s() + meeting.heat.need_s() >= meeting.budget.moment_s(kept_back):
         return []
     out = ruled_out(meeting.verdicts, {one.technique for one in candidates})
     late = latecomers(meeting.session, meeting.order, meeting.techniques, meeting.recipe, out)
     named = {one.technique: one for one in candidates if one.technique not in out and one.is_keepable}
     named |= {one.technique: one for one in late}
-    free = [
-        one
-        for name, one in named.items()
-        if meeting.recipe.setting_of(name) is None and conflict_with(name, meeting.recipe, meeting.conflicts) is None
-    ]
-    return sorted(free, key=lambda one: -meeting.promise_of(one.technique))
+    free = []
+    for name, one in named.items():
+        conflict = conflict_with(name, meeting.recipe, meeting.conflicts)
+        if conflict is not None:
+            meeting.revise_last(name, "rejected", f"{conflict}; the other one gains more")
+        elif meeting.recipe.setting_of(name) is None:
+            free.append(one)
+    return free

@@ -1,4 +1,4 @@
-"""Winners together, best first: each must add something beside those kept before it. Then each is left out once."""
+"""Winners together, best first: each must add something beside those kept before it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from slipstream.records import Choice, Decision, Numerics, Recipe, Speed, Verdict
+from slipstream.records import Decision, Numerics, Recipe, Speed, Verdict
 from slipstream.tune.alone import Winner
 from slipstream.tune.budget import TOTAL_SHARE
 from slipstream.tune.candidates import Candidate
@@ -106,44 +106,3 @@ def _drop(meeting: Meeting, winner: Winner, recipe: Recipe, reason: str) -> None
     )
     meeting.decide(verdict)
     meeting.revise(winner.choice, "rejected", f"{times(winner.speed)} alone, but {reason}")
-
-
-def leave_out(meeting: Meeting, recipe: Recipe) -> Recipe:
-    """At most one goes: two that stand in for each other both look superfluous. The last came in last, so that it is
-    needed beside all others has just been shown."""
-    contests = {
-        choice: meeting.contest(meeting.seat(recipe.without(choice.technique)), meeting.seat(recipe), is_mirrored=True)
-        for choice in recipe.choices[:-1]
-    }
-    try:
-        meeting.heat.race(list(contests.values()), lambda: meeting.budget.moment_s(TOTAL_SHARE), lambda contest: None)
-    except RaceError as error:
-        meeting.note(f"Leaving techniques out was not tried: {error}.")
-        return recipe
-    superfluous = [choice for choice, contest in contests.items() if contest.outcome == "not_faster"]
-    gone = min(superfluous, key=lambda choice: contests[choice].promise(), default=None)
-    for choice, contest in contests.items():
-        _report_left_out(meeting, choice, contest, choice == gone, recipe)
-        if recipe.without(choice.technique) != recipe and choice != gone:
-            meeting.paddock.leave(contest.seat)
-    return recipe.without(gone.technique) if gone is not None else recipe
-
-
-def _report_left_out(meeting: Meeting, choice: Choice, contest: Contest, is_gone: bool, recipe: Recipe) -> None:
-    speed = contest.speed()
-    if speed is None:
-        return
-    reason = f"worth {times(speed)} inside the recipe"
-    if is_gone:
-        reason = f"leaving it out of {recipe} costs nothing: it is worth {times(speed)} there"
-        meeting.revise(choice, "rejected", reason)
-    verdict = Verdict(
-        choice.technique,
-        choice.setting,
-        "rejected" if is_gone else "kept",
-        reason,
-        speed=speed,
-        recipe=recipe.without(choice.technique),
-        kind="left_out",
-    )
-    meeting.decide(verdict)

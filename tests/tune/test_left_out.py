@@ -1,0 +1,89 @@
+"""What is built on before it is decided: raced on top of at once, and kept only if it stands up inside the recipe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slipstream.records import Entrant, Recipe
+from slipstream.testing.track import SimulatedTrack, choice_factors
+
+
+def _names(recipe: Recipe) -> set[str]:
+    return {choice.technique for choice in recipe.choices}
+
+
+class Lucky(SimulatedTrack):
+    """Whose first riders with this technique are faster for life, by luck."""
+
+    def __init__(self, name: str, num_lucky: int, **how: Any) -> None:
+        self.entries: list[Entrant] = []
+        super().__init__(self._factor_of, **how)
+        self._lucky, self._num_lucky = name, num_lucky
+
+    def enter(self, entrant: Entrant) -> str:
+        self.entries.append(entrant)
+        return super().enter(entrant)
+
+    def _factor_of(self, recipe: Recipe) -> float:
+        with_it = [one for one in self.entries if self._lucky in _names(one.recipe)]
+        return 0.8 if self._lucky in _names(recipe) and len(with_it) <= self._num_lucky else 1.0
+
+
+def test_a_clear_lead_is_built_on_after_a_few_rounds(run: Any, technique: Any, listener: Any, verdict_of: Any) -> None:
+    tuning = run(SimulatedTrack(choice_factors(a=0.7, b=0.8)), {"a": technique(), "b": technique()})
+    first = next(one for one in listener.verdicts if one.technique == "a")
+    assert first.is_provisional and first.speed.num_rounds < 8, "fewer rounds than would prove it"
+    assert "a + b" in listener.entered and listener.entered.index("a + b") < len(listener.entered) - 1
+    assert _names(tuning.recipe) == {"a", "b"} and not any(one.is_provisional for one in tuning.verdicts)
+    assert verdict_of(tuning, "a", kind="left_out").speed.low > 1.0, "what it is worth was proved in the recipe"
+    assert "worth" in verdict_of(tuning, "a").reason
+
+
+def test_a_lead_by_luck_does_not_outlive_a_fresh_rider(run: Any, technique: Any) -> None:
+    tuning = run(Lucky("a", num_lucky=1), {"a": technique()})
+    assert not tuning.recipe.choices and tuning.total is None
+
+
+def test_what_is_worth_nothing_inside_the_recipe_goes(run: Any, technique: Any, verdict_of: Any) -> None:
+    """a seems to gain at first, b really does, on top of it and alone."""
+
+    def factor(recipe: Recipe) -> float:
+        names = _names(recipe) - {"nothing"}
+        return 0.6 if "b" in names else 0.75 if names == {"a"} else 1.0
+
+    known = {"a": technique(), "b": technique()}
+    tuning = run(SimulatedTrack(factor), known)
+    assert _names(tuning.recipe) == {"b"} and verdict_of(tuning, "a").decision == "rejected"
+
+
+def test_ground_that_has_not_lost_is_built_on_and_goes_again_where_it_is_worth_nothing(
+    run: Any, technique: Any, listener: Any, verdict_of: Any
+) -> None:
+    known = {"g": technique(is_ground=True), "a": technique()}
+    tuning = run(SimulatedTrack(choice_factors(a=0.7)), known)
+    assert "g + a" in listener.entered, "the rest was raced on top of it"
+    assert _names(tuning.recipe) == {"a"} and verdict_of(tuning, "g").decision == "rejected"
+
+
+def test_ground_stays_where_only_the_others_bring_out_its_worth(run: Any, technique: Any) -> None:
+    def factor(recipe: Recipe) -> float:
+        return {("g", "a"): 0.5, ("a",): 0.8}.get(tuple(_ordered(recipe)), 1.0)
+
+    tuning = run(SimulatedTrack(factor), {"g": technique(is_ground=True), "a": technique()})
+    assert _names(tuning.recipe) == {"g", "a"}
+
+
+def test_broken_off_what_was_only_built_on_is_not_kept(run: Any, technique: Any, verdict_of: Any) -> None:
+    class Interrupted(SimulatedTrack):
+        def enter(self, entrant: Entrant) -> str:
+            if {"a", "b"} <= _names(entrant.recipe):
+                raise KeyboardInterrupt
+            return super().enter(entrant)
+
+    tuning = run(Interrupted(choice_factors(a=0.7)), {"a": technique(), "b": technique()})
+    assert tuning.was_interrupted and not tuning.recipe.choices
+    assert verdict_of(tuning, "a").decision == "unsure" and "not been proved" in verdict_of(tuning, "a").reason
+
+
+def _ordered(recipe: Recipe) -> list[str]:
+    return sorted(_names(recipe) - {"nothing"}, key="ga".find)
