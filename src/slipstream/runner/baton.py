@@ -134,7 +134,11 @@ class Baton:
         if torch.utils.data.get_worker_info() is not None:
             return
         wire = passing.connect(self._path)
-        if wire is None or not wire.send(Joined(os.getpid())) or not isinstance(wire.receive(), Welcome):
+        if (
+            wire is None
+            or not wire.send(Joined(os.getpid(), time.monotonic()))
+            or not isinstance(wire.receive(), Welcome)
+        ):
             return  # another process of this rider was first
         self._wire, self._holder = wire, os.getpid()
         self._next = self._warm

@@ -27,6 +27,7 @@ class Joined(msgspec.Struct, frozen=True, tag=True):
     """A process of the rider has made its first tick. It waits for Welcome; hearing nothing, it rides on unheld."""
 
     process: int
+    at_s: float = 0.0  # by the clock that all processes share: it may wait to be heard
 
 
 class Ticked(msgspec.Struct, frozen=True, tag=True):

@@ -17,6 +17,10 @@ class Track(Protocol):
         Returns when it stands at a tick: "", or in one line why it is out."""
         ...
 
+    def expect(self, entrant: Entrant) -> None:
+        """It enters next: it may be launched already, beside the one that enters now, but stands at its first tick."""
+        ...
+
     def lap(self, rider: int, round: int, num_steps: int, lead_in: int) -> Lap:
         """Passes the baton and waits for the block's end. `failure` and `is_last` say that the rider is out; one that
         hangs is ended, and fails. A rider that is not at hand (capacity 1) is launched anew and warmed up first."""

@@ -71,6 +71,9 @@ class SimulatedTrack:
             self._present.discard(entrant.ident)
         return rider.failure
 
+    def expect(self, entrant: Entrant) -> None:
+        """Here nobody starts beside another."""
+
     def lap(self, rider: int, round: int, num_steps: int, lead_in: int) -> Lap:
         who = self._riders[rider]
         assert not who.failure and not who.is_over, f"rider {rider} is out and was asked for a lap"

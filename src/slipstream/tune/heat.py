@@ -3,6 +3,7 @@ the next. Proposes nothing and remembers nothing."""
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Iterable, Sequence
 
@@ -100,7 +101,10 @@ class Heat:
                 if not self._is_time_for(contest, deadline_s()):
                     self._probe(contest, deadline_s())
                     settle(contest)
-                elif self._admit(contest):
+                    continue
+                has_room = len(riding) + 1 < num_slots
+                self._paddock.expect(waiting[0].seat if waiting and has_room else None)
+                if self._admit(contest):
                     riding.append(contest)
                     seats.append(contest.seat)
                 else:
@@ -130,7 +134,8 @@ class Heat:
     # --- who rides ---------------------------------------------------------------------------------------------------
 
     def _start(self, fixed: Sequence[Seat]) -> None:
-        for seat in fixed:
+        for seat, following in itertools.zip_longest(fixed, fixed[1:]):
+            self._paddock.expect(following)
             failure = self._enter(seat)
             if failure:
                 raise RaceError(f"{seat.name} could not be started: {failure}")

@@ -53,6 +53,7 @@ class Paddock:
         self._seats: dict[tuple[Role, Recipe], Seat] = {}
         self._on_track: list[Seat] = []  # longest first
         self._idle: set[int] = set()  # ids of seats that may be asked to leave when room is needed
+        self._expected: dict[int, int] = {}  # the number that a seat will ride under
         self.past: list[RiderRecord] = []
         self.even: Callable[[Lap], Lap] = lambda lap: lap  # spreads what only some blocks paid for over all of them
 
@@ -67,13 +68,20 @@ class Paddock:
     def is_relaunching(self) -> bool:
         return self._track.capacity() < 2
 
+    def expect(self, seat: Seat | None) -> None:
+        """It enters next, and may be launched beside the one that enters now."""
+        if seat is not None and seat.rider is None and id(seat) not in self._expected:
+            ident = self._expected[id(seat)] = next(self._idents)
+            self._track.expect(Entrant(ident, seat.role, seat.recipe))
+
     def enter(self, seat: Seat) -> str:
         """ "" once it stands on the track, or why it does not."""
         self._idle.discard(id(seat))
         if seat.rider is not None:
             return ""
         self._make_room()
-        ident = next(self._idents)
+        ident = self._expected.pop(id(seat), None)
+        ident = next(self._idents) if ident is None else ident
         self._tell.entering(seat.name)
         failure = self._track.enter(Entrant(ident, seat.role, seat.recipe))
         if failure:
