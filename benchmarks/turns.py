@@ -90,9 +90,10 @@ class Contestant:
 
 
 def _environment(entrant: Entrant, folder: Path) -> dict[str, str]:
-    """Slipstream's sources and ours can be imported; caches and temporary files are its own."""
+    """Slipstream's sources and ours can be imported; caches are its own, and empty."""
     paths = [str(HERE.parent / "src"), str(HERE), os.environ.get("PYTHONPATH", "")]
-    own = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "XDG_CACHE_HOME": str(folder / "cache")}
+    own = {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    own |= {"SLIPSTREAM_CACHE": str(folder / "cache"), "XDG_CACHE_HOME": str(folder / "other-cache")}
     return {**os.environ, **own, **entrant.environment}
 
 
