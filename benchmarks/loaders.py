@@ -17,6 +17,7 @@ import argparse
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -135,15 +136,14 @@ def main() -> None:
     parser.add_argument("--recipe", default=RECIPE)
     parser.add_argument("--handover-recipe", default=HANDOVER_RECIPE)
     parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--only", help="those whose name contains one of these words, with commas between them")
+    parser.add_argument("--only", nargs="+", default=[""], help="those whose name contains one of these")
     options = parser.parse_args()
     try:
         tables = [entrants(options.recipe), handovers(options.handover_recipe)]
     except ValueError as fault:
         sys.exit(f"{parser.prog}: {fault}")
-    if options.only:
-        words = options.only.lower().split(",")
-        tables = [[one for one in table if any(word in one.label.lower() for word in words)] for table in tables]
+    tables = [[e for e in table if any(word.lower() in e.label.lower() for word in options.only)] for table in tables]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # through the cleaning up: many stand still
     head = machine()
     with tempfile.TemporaryDirectory(prefix="loaders-") as name, no_leftovers():
         folder = Path(name)
