@@ -7,6 +7,7 @@ The peers live in an environment of their own, and all contestants run in it whe
     python3 -m venv /tmp/peers && /tmp/peers/bin/pip install -c constraints.txt torch
     apt-get install libavdevice59 libavfilter8 libopencv-dev libturbojpeg0-dev pkg-config    # SPDL's and FFCV's
     /tmp/peers/bin/pip install -c constraints.txt -r benchmarks/peers/requirements.txt
+    /tmp/peers/bin/pip uninstall -y torchvision    # LitData pulls it in, and it need not import beside this torch
     python benchmarks/loaders.py --peers-python /tmp/peers/bin/python
 
 A peer that does not import is left out, and the page says so."""
@@ -34,7 +35,7 @@ from turns import Contestant, Entrant, say
 RECIPE = "decode_cache,thread_workers=2"
 HANDOVER_RECIPE = "workers=2,buffer_reuse"
 PHOTOGRAPHS = Path(__file__).parents[2] / "shared" / "data" / "photos"
-BATCH = 32
+BATCH, CORES = 32, 2
 WARM, LEAD_IN, TIMED = 4, 3, 8  # batches: before all rounds, before a lap, in a lap
 HANDOVER_TIMED = 40
 STARTING = 3  # at once
@@ -42,7 +43,7 @@ STARTING = 3  # at once
 
 def entrants(recipe: str) -> list[Entrant]:
     environment = variables(parse_recipe(recipe))
-    plain = [Entrant(f"DataLoader, {n} workers", "dataloader", {"num_workers": n}) for n in range(1, 5)]
+    plain = [Entrant(f"DataLoader, {n} worker{'s' * (n > 1)}", "dataloader", {"num_workers": n}) for n in range(1, 5)]
     return [
         Entrant(NO_WORKERS, "dataloader", {"num_workers": 0}),
         *plain,
@@ -138,6 +139,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--only", nargs="+", default=[""], help="those whose name contains one of these")
     options = parser.parse_args()
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])  # and so all contestants
     try:
         tables = [entrants(options.recipe), handovers(options.handover_recipe)]
     except ValueError as fault:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
@@ -16,6 +17,7 @@ FFCV_RAW = "FFCV, raw pixels"
 PLAIN_HANDOVER = "ready tensors by DataLoader, 2 workers"
 OURS_HANDOVER = "ready tensors by slipstream"
 COPYING = "the floats copied in memory"
+_OWN_FOLDER = re.compile(r"\S*/loaders-[^\s,]*")
 LEAST_LATER, LEAST_FIRST, LEAST_HANDOVER = 1.7, 1.1, 2.0
 
 
@@ -142,6 +144,6 @@ def _said(standings: Standings) -> str:
     lines = []
     for label in (FIRST, LATER, OURS_HANDOVER):
         facts = standings.riding[label].facts if label in standings.riding else {}
-        changes = [*facts.get("changes", []), *(f"declined: {why}" for why in facts.get("declined", []))]
-        lines += [f"- {label}: {what}" for what in changes]
-    return "What the techniques said:\n\n" + "\n".join(lines) if lines else ""
+        said = [*facts.get("changes", []), *(f"declined: {why}" for why in facts.get("declined", []))]
+        lines += [f"- {label.partition(',')[0]}: {_OWN_FOLDER.sub('its folder', what)}" for what in said]
+    return "What the techniques said:\n\n" + "\n".join(dict.fromkeys(lines)) if lines else ""
