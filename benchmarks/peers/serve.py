@@ -53,20 +53,24 @@ def touch(images: torch.Tensor) -> None:
 
 
 def answer(question: dict[str, Any], batches: Iterator[Any], look: Look, step: Any) -> dict[str, Any]:
-    """Lead-in, then the batches that are timed. Looked at are those of the warm-up and one of each lead-in."""
-    num_images = 0
-    for number in range(question["lead_in"]):
+    """Lead-in, then the batches that are timed, whose last one is looked at when the clock is off: what is made ahead
+    meanwhile is gone after the next lead-in. A question without timed batches is the warm-up."""
+    for _ in range(question["lead_in"]):
         images = next(batches)[0]
-        if number == 0 or not question["timed"]:
-            look.at(images)
-        else:
+        if question["timed"]:
             step(images)
-    start = time.perf_counter()
+        else:
+            look.at(images)
+    num_images, start = 0, time.perf_counter()
     for _ in range(question["timed"]):
         images = next(batches)[0]
         num_images += len(images)
         step(images)
-    return {"rate": num_images / (time.perf_counter() - start)} if num_images else {}
+    seconds = time.perf_counter() - start
+    if not num_images:
+        return {}
+    look.at(images)
+    return {"rate": num_images / seconds}
 
 
 def main() -> None:
