@@ -36,10 +36,12 @@ lint: $(READY)
 promises: $(READY)
 	SLIPSTREAM_EVERY=1 $(BIN)/python -m pytest tests/promises tests/zoo tests/techniques
 
+# PEERS: the python of an environment with other loaders (see benchmarks/loaders.py); without it they are left out.
 bench: $(READY)
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/batched.py
+	$(BIN)/python benchmarks/loaders.py $(if $(PEERS),--peers-python $(PEERS))
 	$(BIN)/python benchmarks/rounds.py
 	$(BIN)/python benchmarks/record_noise.py
 	$(BIN)/python benchmarks/never_fooled.py

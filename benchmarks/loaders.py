@@ -1,0 +1,169 @@
+"""Photographs out of loaders, images per second: DataLoader as it is, slipstream's recipe on the same script, and its
+peers doing the same work (benchmarks/peers). Each in a process of its own, by turns, the step an idle processor. Writes
+benchmarks/results/loaders.md.
+
+The peers live in an environment of their own, and all contestants run in it when it is given:
+
+    python3 -m venv /tmp/peers && /tmp/peers/bin/pip install -c constraints.txt torch
+    apt-get install libavdevice59 libavfilter8 libopencv-dev libturbojpeg0-dev pkg-config    # SPDL's and FFCV's
+    /tmp/peers/bin/pip install -c constraints.txt -r benchmarks/peers/requirements.txt
+    /tmp/peers/bin/pip uninstall -y torchvision    # LitData pulls it in, and it need not import beside this torch
+    python benchmarks/loaders.py --peers-python /tmp/peers/bin/python
+
+A peer that does not import is left out, and the page says so."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+from page import machine, write_page
+from recipes import parse_recipe, variables
+from slipstream.runner.leftovers import no_leftovers
+from slipstream.testing.photographs import make_photographs
+from standings import COPYING, FIRST, LATER, NO_WORKERS, OURS_HANDOVER, PLAIN_HANDOVER, Standings, render
+from turns import Contestant, Entrant, say
+
+RECIPE = "decode_cache,thread_workers=2"
+HANDOVER_RECIPE = "workers=2,buffer_reuse"
+PHOTOGRAPHS = Path(__file__).parents[2] / "shared" / "data" / "photos"
+BATCH, CORES = 32, 2
+WARM, LEAD_IN, TIMED = 4, 3, 8  # batches: before all rounds, before a lap, in a lap
+HANDOVER_TIMED = 40
+STARTING = 3  # at once
+SLOW_STARTERS = ("ffcv", "ours")  # they compile, or run an epoch first
+
+
+def entrants(recipe: str) -> list[Entrant]:
+    environment = variables(parse_recipe(recipe))
+    plain = [Entrant(f"DataLoader, {n} worker{'s' * (n > 1)}", "dataloader", {"num_workers": n}) for n in range(1, 5)]
+    return [
+        Entrant(NO_WORKERS, "dataloader", {"num_workers": 0}),
+        *plain,
+        Entrant(FIRST, "ours", {"recipe": recipe}, environment=environment),
+        Entrant(LATER, "ours", {"recipe": recipe}, environment=environment),
+        Entrant("torchdata.nodes, 2 threads, one call per batch", "torchdata"),
+        Entrant("grain, 2 threads", "grain"),
+        Entrant("SPDL, Pillow in its threads", "spdl", {"decoder": "pillow"}),
+        Entrant("LitData, 2 workers", "litdata"),
+        Entrant("WebDataset, 2 workers", "webdataset"),
+        Entrant("SPDL, its own decoder", "spdl", {"decoder": "ffmpeg"}, has_same_pixels=False),
+        Entrant("FFCV, JPEG encoded anew", "ffcv", {"mode": "jpg"}, has_same_pixels=False),
+        Entrant("FFCV, raw pixels", "ffcv", {"mode": "raw"}, has_same_pixels=False),
+    ]
+
+
+def handovers(recipe: str) -> list[Entrant]:
+    environment = variables(parse_recipe(recipe))
+    return [
+        Entrant(PLAIN_HANDOVER, "ready", {"by": "dataloader"}),
+        Entrant(OURS_HANDOVER, "ready", {"by": "recipe", "recipe": recipe}, environment=environment),
+        Entrant(COPYING, "ready", {"by": "copy"}),
+    ]
+
+
+def lay_out(source: Path | None, folder: Path, num_images: int) -> str:
+    """As many files as the first epoch needs for all of its rounds: copies, so that each is decoded once only."""
+    if source is not None:
+        paths = sorted(path for path in source.iterdir() if path.suffix.lower() in (".jpg", ".jpeg"))
+    else:
+        paths = make_photographs(folder.with_name("made"))
+    if not paths:
+        sys.exit(f"There is no JPEG in {source}.")
+    for number in range(num_images):
+        path = paths[number % len(paths)]
+        (folder / path.stem).mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, folder / path.stem / f"{number:05d}.jpg")
+    kilobytes = sum(path.stat().st_size for path in paths) / len(paths) / 1000
+    kind = "photographs" if source is not None else "made photographs"
+    return f"{len(paths)} {kind} of {kilobytes:.0f} KB, in copies: {num_images:,} files"
+
+
+def race(stable: list[Contestant], num_rounds: int, lead_in: int, timed: int) -> None:
+    """Rounds of one lap each, in an order that is drawn anew."""
+    rng = random.Random(0)
+    for number in range(1, num_rounds + 1) if stable else ():
+        riding = [contestant for contestant in stable if not contestant.failure]
+        for contestant in rng.sample(riding, len(riding)):
+            contestant.ask(lead_in, timed)
+        os.sync()  # what a cache has written goes to the disk now and not in somebody else's lap
+        lap = ", ".join(f"{c.entrant.label} {c.rates[-1]:,.0f}" for c in riding if not c.failure)
+        say(f"round {number}/{num_rounds}: {lap}")
+
+
+def start(entrant: Entrant, python: str, photographs: Path, folder: Path, num_batches: int) -> Contestant:
+    """Starts it and lets it warm up: data are converted, workers come, and for later epochs the first one is run."""
+    contestant = Contestant(entrant, python, photographs, folder)
+    contestant.ask(WARM + (num_batches if entrant.label == LATER else 0), 0)
+    say(f"{entrant.label} is " + (f"left out: {contestant.failure}" if contestant.failure else "ready"))
+    return contestant
+
+
+def meet(wanted: list[Entrant], python: str, photographs: Path, folder: Path, num_rounds: int) -> list[Contestant]:
+    """All are started, a few at a time since nothing is timed yet, and then raced."""
+    num_batches = count_batches(num_rounds)
+    in_haste = sorted(range(len(wanted)), key=lambda number: wanted[number].peer not in SLOW_STARTERS)
+    with ExitStack() as stack:
+        with ThreadPoolExecutor(STARTING) as pool:
+            asked = {
+                number: pool.submit(start, wanted[number], python, photographs, folder / str(number), num_batches)
+                for number in in_haste
+            }
+            for future in asked.values():
+                stack.callback(lambda future=future: future.result().close())
+        stable = [asked[number].result() for number in range(len(wanted))]
+        os.sync()
+        is_handover = bool(wanted) and wanted[0].peer == "ready"
+        race(stable, num_rounds, LEAD_IN, HANDOVER_TIMED if is_handover else TIMED)
+    return stable
+
+
+def count_batches(num_rounds: int) -> int:
+    """Of an epoch: so many that the first one lasts for all rounds, with what a loader makes ahead."""
+    return 2 * WARM + num_rounds * (LEAD_IN + TIMED)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--photos", type=Path, default=PHOTOGRAPHS if PHOTOGRAPHS.is_dir() else None)
+    parser.add_argument("--peers-python", default=sys.executable, help="the python of an environment with the peers")
+    parser.add_argument("--recipe", default=RECIPE)
+    parser.add_argument("--handover-recipe", default=HANDOVER_RECIPE)
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--only", nargs="+", default=[""], help="those whose name contains one of these")
+    options = parser.parse_args()
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])  # and so all contestants
+    try:
+        tables = [entrants(options.recipe), handovers(options.handover_recipe)]
+    except ValueError as fault:
+        sys.exit(f"{parser.prog}: {fault}")
+    tables = [[e for e in table if any(word.lower() in e.label.lower() for word in options.only)] for table in tables]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # through the cleaning up: many stand still
+    head = machine()
+    with tempfile.TemporaryDirectory(prefix="loaders-") as name, no_leftovers():
+        folder = Path(name)
+        say("photographs are copied")
+        photographs = folder / "photographs"
+        material = lay_out(options.photos, photographs, BATCH * count_batches(options.rounds))
+        stables = [
+            meet(table, options.peers_python, photographs, folder / str(number), options.rounds)
+            for number, table in enumerate(tables)
+        ]
+    standings = Standings(*stables)
+    write_page("loaders", render(standings, head, material, options))
+    missed = [goal.what for goal in standings.goals() if goal.is_met is False]
+    if missed:
+        sys.exit("Not met: " + "; ".join(missed) + ".")
+
+
+if __name__ == "__main__":
+    main()

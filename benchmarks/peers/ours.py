@@ -1,0 +1,37 @@
+"""slipstream's recipe on the same Dataset and the same loader without workers, put in place as `slipstream run` would.
+A technique that fails in the ride fails the benchmark; what it declines is said on the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from peers.work import BATCH, Job, Photographs
+from recipes import parse_recipe
+from slipstream.seams.patch import Patches
+from slipstream.techniques.outfit import fit
+
+
+def batches(job: Job) -> Iterator[Any]:
+    put_in_place(job)
+    yield from endless(Photographs(job.photographs))
+
+
+def endless(dataset: Dataset[Any]) -> Iterator[Any]:
+    loader = DataLoader(dataset, batch_size=BATCH, shuffle=True, drop_last=True)
+    while True:
+        yield from loader
+
+
+def put_in_place(job: Job) -> None:
+    complaints: list[str] = []
+
+    def complain(name: str, fault: BaseException) -> None:
+        complaints.append(f"{name}: {fault!r}")
+
+    rig = fit(parse_recipe(job.setting["recipe"]), Patches(complain, torch.compiler.is_dynamo_compiling), complain)
+    # These lists fill up during the ride, and go out with every answer
+    job.setting.update(changes=rig.changes, declined=rig.declined, complaints=complaints)

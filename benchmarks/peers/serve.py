@@ -1,0 +1,99 @@
+"""One contestant in a process of its own. Reads questions from stdin, a line of JSON each, and answers on stdout: how
+long so many batches took, with a step after each that leaves the processor idle."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from peers.work import Job
+
+STEP_S = 0.005
+PAGE_FLOATS = 1024
+
+
+class Look:
+    """What the batches are like, from those that are not timed."""
+
+    def __init__(self) -> None:
+        self.means: list[float] = []
+        self.squares: list[float] = []
+        self.shape = ""
+
+    def at(self, images: torch.Tensor) -> None:
+        assert bool(images.isfinite().all()), "a pixel is not a number"
+        self.means.append(float(images.mean()))
+        self.squares.append(float(images.square().mean()))
+        shape = f"{'x'.join(map(str, images.shape))} {str(images.dtype).removeprefix('torch.')}"
+        assert self.shape in ("", shape), f"a batch of {shape} after one of {self.shape}"
+        self.shape = shape
+
+    def facts(self) -> dict[str, Any]:
+        mean = sum(self.means) / len(self.means)
+        return {"mean": mean, "std": (sum(self.squares) / len(self.squares) - mean**2) ** 0.5, "shape": self.shape}
+
+
+def idle(images: torch.Tensor) -> None:
+    time.sleep(STEP_S)
+
+
+def touch(images: torch.Tensor) -> None:
+    """Every page once, as whatever uses the batch would: memory that is mapped but never seen costs nothing."""
+    images.view(-1)[::PAGE_FLOATS].sum()
+
+
+def answer(question: dict[str, Any], batches: Iterator[Any], look: Look, step: Any) -> dict[str, Any]:
+    """Lead-in, then the batches that are timed, whose last one is looked at when the clock is off: what is made ahead
+    meanwhile is gone after the next lead-in. A question without timed batches is the warm-up."""
+    for _ in range(question["lead_in"]):
+        images = next(batches)[0]
+        if question["timed"]:
+            step(images)
+        else:
+            look.at(images)
+    num_images, start = 0, time.perf_counter()
+    for _ in range(question["timed"]):
+        images = next(batches)[0]
+        num_images += len(images)
+        step(images)
+    seconds = time.perf_counter() - start
+    if not num_images:
+        return {}
+    look.at(images)
+    return {"rate": num_images / seconds}
+
+
+def main() -> None:
+    channel = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a library prints is not an answer
+    spec = json.loads(sys.argv[1])
+    job = Job(Path(spec["photographs"]), Path(spec["folder"]), spec["setting"])
+    torch.set_num_threads(1)  # the step is idle, and loaders bring their own threads or processes
+    look = Look()
+    try:
+        peer = importlib.import_module(f"peers.{spec['peer']}")
+        name = getattr(peer, "DISTRIBUTION", "")
+        version = {"version": f" ({name} {metadata.version(name)})"} if name else {}
+        batches = peer.batches(job)
+        for line in sys.stdin:
+            said = answer(json.loads(line), batches, look, touch if spec["peer"] == "ready" else idle)
+            print(json.dumps({**said, **look.facts(), **job.setting, **version}), file=channel, flush=True)
+    except Exception as fault:
+        traceback.print_exc()
+        print(json.dumps({"failure": f"{type(fault).__name__}: {fault}"}), file=channel, flush=True)
+    channel.flush()
+    os._exit(0)  # whatever threads and processes it has: they are ended from outside
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""What came of the race of loaders: rates, paired ratios, which goals are met, and the page that says so."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
+
+from intervals import Interval, paired_interval
+from turns import Contestant
+
+NO_WORKERS = "DataLoader as the script has it, no workers"
+FIRST, LATER = "slipstream, first epoch", "slipstream, later epochs"
+FFCV_RAW = "FFCV, raw pixels"
+PLAIN_HANDOVER = "ready tensors by DataLoader, 2 workers"
+OURS_HANDOVER = "ready tensors by slipstream"
+COPYING = "the floats copied in memory"
+_OWN_FOLDER = re.compile(r"\S*/loaders-[^\s,]*")
+LEAST_LATER, LEAST_FIRST, LEAST_HANDOVER = 1.7, 1.1, 2.0
+
+
+@dataclass(frozen=True)
+class Goal:
+    what: str
+    ratio: Interval | None  # None: one of the two was not there
+    least: float
+
+    @property
+    def is_met(self) -> bool | None:
+        return None if self.ratio is None else self.ratio.middle >= self.least
+
+    def __str__(self) -> str:
+        if self.ratio is None:
+            return f"- {self.what}: not judged, one of the two is left out."
+        verdict = "met" if self.ratio.low >= self.least else "met, but the interval reaches below it"
+        verdict = verdict if self.is_met else "not met"
+        return f"- {self.what}: {_times(self.ratio)}, asked for {self.least:g}x: **{verdict}**."
+
+
+class Standings:
+    def __init__(self, photographs: list[Contestant], ready: list[Contestant]) -> None:
+        self.photographs, self.ready = photographs, ready
+        self.riding = {c.entrant.label: c for c in (*photographs, *ready) if c.rates and not c.failure}
+        self.left_out = [c for c in (*photographs, *ready) if c.entrant.label not in self.riding]
+        self.best_plain = self._best(c for c in photographs if c.entrant.peer == "dataloader")
+        self.best_peer = self._best(c for c in photographs if c.entrant.peer != "ours" and c.entrant.has_same_pixels)
+
+    def _best(self, among: Iterable[Contestant]) -> str:
+        labels = [c.entrant.label for c in among if c.entrant.label in self.riding]
+        return max(labels, key=self.rate, default="")
+
+    def rate(self, label: str) -> float:
+        return median(self.riding[label].rates)
+
+    def ratio(self, label: str, other: str) -> Interval | None:
+        """Of neighbours in time: lap i of one over lap i of the other."""
+        if label not in self.riding or other not in self.riding:
+            return None
+        pairs = zip(self.riding[label].rates, self.riding[other].rates, strict=True)
+        return paired_interval([a / b for a, b in pairs])
+
+    def goals(self) -> list[Goal]:
+        return [
+            Goal(
+                f"Later epochs against the best that gives the same pixels ({self.best_peer})",
+                self.ratio(LATER, self.best_peer),
+                LEAST_LATER,
+            ),
+            Goal("Later epochs against FFCV's raw pixels", self.ratio(LATER, FFCV_RAW), 1.0),
+            Goal(
+                f"First epoch against the best plain loader ({self.best_plain})",
+                self.ratio(FIRST, self.best_plain),
+                LEAST_FIRST,
+            ),
+            Goal(
+                "Hand-over of ready batches against DataLoader's",
+                self.ratio(OURS_HANDOVER, PLAIN_HANDOVER),
+                LEAST_HANDOVER,
+            ),
+        ]
+
+
+def render(standings: Standings, head: str, material: str, options: argparse.Namespace) -> str:
+    parts = [
+        f"# Photographs out of loaders\n\n{head}",
+        f"{material}. Read, decode, random-resized-crop 224, flip, to float, normalise, batches of 32; after each a "
+        f"step of 5 ms of sleep. slipstream's recipe: `{options.recipe}`; "
+        f"for ready tensors: `{options.handover_recipe}`.",
+        _table(standings, standings.photographs, standings.best_plain),
+        "Ready tensors: the samples are floats that lie in memory, no step; of every batch each page is touched once.",
+        _table(standings, standings.ready, PLAIN_HANDOVER),
+        "\n".join(map(str, standings.goals())),
+        _far(standings),
+        _left_out(standings),
+        _said(standings),
+        f"Medians of {options.rounds} rounds, ratios of neighbours in time with a 95% interval (bootstrap). A round is "
+        "a lap of every contestant in an order drawn anew; who has no turn stands still with all its processes. "
+        "Converting data, starting workers and compiling are not timed. Same pixels: the very functions of the plain "
+        "script decode and crop; others decode or resize otherwise, and mean and std say by how much.",
+    ]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _table(standings: Standings, contestants: list[Contestant], base: str) -> str:
+    rows = [c for c in contestants if c.entrant.label in standings.riding]
+    if not rows:
+        return ""
+    lines = [f"| | images per second | against {base} | pixels | mean, std |", "|---|---:|---:|---|---:|"]
+    for contestant in rows:
+        label, facts = contestant.entrant.label, contestant.facts
+        ratio = standings.ratio(label, base)
+        pixels = "same" if contestant.entrant.has_same_pixels else "other"
+        lines.append(
+            f"| {label}{facts.get('version', '')} | {standings.rate(label):,.0f} | {_times(ratio) if ratio else ''} "
+            f"| {pixels}, {facts['shape']} | {facts['mean']:.2f}, {facts['std']:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def _times(ratio: Interval) -> str:
+    return f"{ratio.middle:.2f}x ({ratio.low:.2f} to {ratio.high:.2f})"
+
+
+def _far(standings: Standings) -> str:
+    """From what the memory allows."""
+    shares = [(label, standings.ratio(label, COPYING)) for label in (OURS_HANDOVER, PLAIN_HANDOVER)]
+    said = [f"{label} reach {ratio.middle:.0%}" for label, ratio in shares if ratio is not None]
+    if not said:
+        return ""
+    if LATER in standings.riding:
+        said.append(f"photographs in later epochs {standings.rate(LATER) / standings.rate(COPYING):.1%}")
+    return f"Of what copying the floats in memory allows ({standings.rate(COPYING):,.0f} images/s), {', '.join(said)}."
+
+
+def _left_out(standings: Standings) -> str:
+    lines = [f"- {c.entrant.label}: {c.failure}" for c in standings.left_out]
+    return "Left out:\n\n" + "\n".join(lines) if lines else ""
+
+
+def _said(standings: Standings) -> str:
+    """By the techniques: what they changed, and what they would not."""
+    lines = []
+    for label in (FIRST, LATER, OURS_HANDOVER):
+        facts = standings.riding[label].facts if label in standings.riding else {}
+        said = [*facts.get("changes", []), *(f"declined: {why}" for why in facts.get("declined", []))]
+        lines += [f"- {label.partition(',')[0]}: {_OWN_FOLDER.sub('its folder', what)}" for what in said]
+    return "What the techniques said:\n\n" + "\n".join(dict.fromkeys(lines)) if lines else ""

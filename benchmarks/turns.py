@@ -1,0 +1,101 @@
+"""Contestants that take turns: each in a process of its own, which stands still with all its workers and threads
+unless it is asked something. Who fails or does not answer is out, with a reason."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from slipstream.runner.tree import Tree
+
+HERE = Path(__file__).parent
+PATIENCE_S = 150.0  # converting, compiling, and an epoch until the cache is full
+
+
+@dataclass(frozen=True)
+class Entrant:
+    label: str
+    peer: str  # the module in peers/
+    setting: dict[str, Any] = field(default_factory=dict)
+    has_same_pixels: bool = True
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+class Contestant:
+    def __init__(self, entrant: Entrant, python: str, photographs: Path, folder: Path) -> None:
+        self.entrant = entrant
+        self.failure = ""
+        self.rates: list[float] = []
+        self.facts: dict[str, Any] = {}
+        folder.mkdir(parents=True)
+        self._log = (folder / "log.txt").open("w+")
+        spec = {"peer": entrant.peer, "setting": entrant.setting, "photographs": str(photographs)}
+        self._process = subprocess.Popen(
+            [python, "-m", "peers.serve", json.dumps({**spec, "folder": str(folder)})],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            env=_environment(entrant, folder),
+            start_new_session=True,
+        )
+        self._tree = Tree(self._process.pid)
+
+    def ask(self, lead_in: int, timed: int) -> None:
+        """Its turn: nobody else runs meanwhile. A lap of no timed batches only warms up."""
+        assert self._process.stdin is not None
+        self._tree.resume()
+        try:
+            print(json.dumps({"lead_in": lead_in, "timed": timed}), file=self._process.stdin, flush=True)
+            said = json.loads(self._line())
+        except (OSError, ValueError) as fault:
+            said = {"failure": f"it gave no answer ({fault}): {self._last_words()}"}
+        complaints = said.get("complaints")
+        self.failure = said.get("failure", "") or (f"failed in the ride: {complaints}" if complaints else "")
+        if self.failure:
+            self.close()
+            return
+        self._tree.stop()
+        if "rate" in said:
+            self.rates.append(said["rate"])
+        self.facts = said
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        if not select.select([self._process.stdout], [], [], PATIENCE_S)[0]:
+            raise TimeoutError(f"not within {PATIENCE_S:.0f} s")
+        return self._process.stdout.readline()
+
+    def _last_words(self) -> str:
+        self._log.seek(0)
+        return " / ".join(self._log.read().strip().splitlines()[-2:])
+
+    def close(self) -> None:
+        if self._log.closed:
+            return
+        self._tree.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._log):
+            assert stream is not None
+            with contextlib.suppress(OSError):  # a question that nobody read
+                stream.close()
+
+
+def _environment(entrant: Entrant, folder: Path) -> dict[str, str]:
+    """Slipstream's sources and ours can be imported; caches are its own, and empty."""
+    paths = [str(HERE.parent / "src"), str(HERE), os.environ.get("PYTHONPATH", "")]
+    own = {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    own |= {"SLIPSTREAM_CACHE": str(folder / "cache"), "XDG_CACHE_HOME": str(folder / "other-cache")}
+    return {**os.environ, **own, **entrant.environment}
+
+
+def say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
