@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from slipstream.records import Edit, Setting
 from slipstream.techniques.card import YES, Answer, Card, no
 from slipstream.techniques.observation import Observation
+from slipstream.techniques.parts.model_call import model_edit
 
 if TYPE_CHECKING:
     import torch
@@ -70,10 +71,14 @@ def apply(rig: Rig, setting: Setting) -> None:
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
-    site = observation.model.site if observation.model else None
-    text = "model.compile()" if setting in (True, "default") else f'model.compile(mode="{setting}")'
-    reason = "once, after the model is built and moved to its device"
-    return [Edit("compile", "by_hand", site, text=text, reason=reason)]
+    model = observation.model
+    mode = "" if setting in (True, "default") else f'mode="{setting}"'
+    if model is not None and not model.class_module.startswith("torch."):
+        return [model_edit(observation, "compile", f"{{model}}.compile({mode})")]
+    name = model.name if model is not None and model.name else "model"
+    text = f"compiled = torch.compile({', '.join(filter(None, (name, mode)))})"
+    reason = "a module of torch's own compiles nothing by itself: call `compiled` in its place where it trains"
+    return [Edit("compile", "by_hand", model.site if model else None, text=text, reason=reason)]
 
 
 def _has_compiler() -> bool:

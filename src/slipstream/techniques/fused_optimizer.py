@@ -76,8 +76,8 @@ def edit(observation: Observation, setting: Setting) -> list[Edit]:
     optimizer = observation.optimizer
     if optimizer is None or optimizer.site is None:
         return [Edit("fused_optimizer", "by_hand", None, text="fused=True", reason="no line builds the optimizer")]
-    kind = optimizer.class_name
-    return [Edit("fused_optimizer", "argument", optimizer.site, call=kind, argument="fused", text="True")]
+    kind, now = optimizer.class_name, repr(optimizer.fused)
+    return [Edit("fused_optimizer", "argument", optimizer.site, kind, argument="fused", text="True", observed=now)]
 
 
 class Fusion:

@@ -76,8 +76,9 @@ def apply(rig: Rig, setting: Setting) -> None:
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
     site = observation.model.site if observation.model else None
     dtype = "float16" if setting == "fp16" else "bfloat16"
-    text = f"torch.autocast({observation.device!r}, dtype=torch.{dtype})"
+    text = f'torch.autocast("{observation.device}", dtype=torch.{dtype})'
     if setting == "fp16" or site is None:
         reason = "fp16 also needs torch.amp.GradScaler around backward, clipping and step" if setting == "fp16" else ""
         return [Edit("mixed_precision", "by_hand", site, text=text, reason=reason)]
-    return [Edit("mixed_precision", "around", site, text=text)]
+    model = observation.model
+    return [Edit("mixed_precision", "around", site, call=model.name if model else "", text=text)]

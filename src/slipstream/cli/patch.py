@@ -1,0 +1,191 @@
+"""slipstream patch: the recipe as a diff of the user's own source."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from slipstream.cli.commands import Refused
+
+if TYPE_CHECKING:
+    from slipstream.records import Recipe, Session
+    from slipstream.rewrite.patch import Left, Patch
+
+RECIPE = "slipstream.toml"
+
+
+@click.command("patch")
+@click.argument("script")
+@click.option("-m", "is_module", is_flag=True, help="The script is a module, as in python -m.")
+@click.option(
+    "--session",
+    "session_name",
+    metavar="FILE",
+    default="latest",
+    show_default=True,
+    help="The session that saw the lines: of tune, else of check.",
+)
+@click.option(
+    "--recipe",
+    "recipe_path",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The recipe; otherwise this script's slipstream.toml, else what the session kept.",
+)
+@click.option("--write", "is_written", is_flag=True, help="Change the files. Otherwise the diff is printed.")
+@click.option("--force", is_flag=True, help="With --write: even where git has uncommitted changes.")
+def command(
+    script: str, is_module: bool, session_name: str, recipe_path: Path | None, is_written: bool, force: bool
+) -> None:
+    """Write the recipe that `slipstream tune` kept into SCRIPT's own source, at the lines that it saw.
+
+    \b
+    slipstream tune train.py --epochs 90             finds out what helps
+    slipstream patch train.py                        shows it as a diff
+    slipstream patch train.py | git apply            applies it; or:
+    slipstream patch train.py --write
+    slipstream patch --session nightly.msgpack -m package.train
+
+    Imported modules are changed where the call really is, inside the project only. Formatting and comments stay. What
+    cannot be written safely is listed on stderr, with the reason and the line to write by hand. Patching twice changes
+    nothing. Needs no torch.
+    """
+    typed = ["-m", script] if is_module else [script]
+    path = _source_file(typed)
+    session = _session(session_name, path)
+    patch = _make(session, _recipe(recipe_path, typed, path, session), path)
+    _say_left(patch.left)
+    if not patch.files:
+        _say("nothing to change" + (": what can be written is there already." if patch.done else "."))
+    elif is_written:
+        _write(patch, force)
+    else:
+        _show(patch, path)
+
+
+def _source_file(typed: list[str]) -> Path:
+    from slipstream.runner.target import refusal
+    from slipstream.tune.source import source_file
+
+    if sentence := refusal(typed):
+        raise Refused(sentence)
+    path = source_file(typed, Path())
+    if path is None:
+        raise Refused(f"The module {typed[1]} does not lie in {Path.cwd()}. Go to the folder that holds it.")
+    return path
+
+
+def _session(name: str, path: Path) -> Session:
+    from slipstream.runner.storage import StorageError, load_session, newest_first
+
+    if name != "latest":
+        try:
+            session = load_session(Path(name))
+        except StorageError as error:
+            raise Refused(str(error)) from None
+        if _script_of(session).name != path.name:
+            raise Refused(f"{name} is a session of {_script_of(session).name or 'no script'}, not of {path.name}.")
+        return session
+    found: list[Session] = []
+    for root in dict.fromkeys((Path.cwd(), path.absolute().parent)):
+        for file in newest_first(root):
+            try:
+                session = load_session(file)
+            except StorageError:
+                continue  # of an older slipstream
+            if _script_of(session) == path.absolute():
+                if session.tuning is not None:
+                    return session
+                found.append(session)
+    if not found:
+        raise Refused(f"No session of {path} is saved here. Make one: slipstream tune {path}")
+    return found[0]
+
+
+def _script_of(session: Session) -> Path:
+    from slipstream.tune.source import source_file
+
+    return (source_file(session.script, session.cwd) if session.script else None) or Path()
+
+
+def _recipe(given: Path | None, typed: list[str], path: Path, session: Session) -> Recipe:
+    from slipstream.records import Recipe
+    from slipstream.tune.recipe_file import read_recipe
+
+    beside = [folder / RECIPE for folder in dict.fromkeys((Path(), path.parent))]
+    for file in [given] if given is not None else [one for one in beside if one.is_file()]:
+        try:
+            recipe = read_recipe(file)
+        except ValueError as error:
+            raise Refused(f"{error}.") from None
+        if given is not None or not recipe.script or _is_same(recipe.script, typed):
+            _say(f"{file}: {recipe.recipe}")
+            return recipe.recipe
+    kept = session.tuning.recipe if session.tuning is not None else Recipe()
+    if kept.choices:
+        _say(f"the session of {session.created[:16].replace('T', ' ')}: {kept}")
+    elif session.tuning is None:
+        _say(f"only a check was saved, so there is no recipe yet: slipstream tune {path} makes one.")
+    else:
+        _say("the tuning kept nothing, so there is no recipe to write.")
+    return kept
+
+
+def _is_same(script: Sequence[str], typed: Sequence[str]) -> bool:
+    names = [one[1] if one[0] == "-m" and len(one) > 1 else Path(one[0]).name for one in (script, typed)]
+    return names[0] == names[1]
+
+
+def _make(session: Session, recipe: Recipe, path: Path) -> Patch:
+    from slipstream.rewrite.cures import cures
+    from slipstream.rewrite.patch import make_patch
+    from slipstream.rewrite.refusal import PatchError
+    from slipstream.rewrite.tree import Tree
+    from slipstream.tune.edits import edits_in
+
+    edits = [*edits_in(session, recipe), *cures(session)]
+    try:
+        return make_patch(edits, Tree(session, path, _script_of(session)))
+    except PatchError as error:
+        raise Refused(str(error)) from None
+
+
+def _show(patch: Patch, path: Path) -> None:
+    from slipstream.rewrite.diff import root_of, unified
+
+    root = root_of(patch.files, path)
+    sys.stdout.flush()
+    sys.stdout.buffer.write(unified(patch.files, root))
+    sys.stdout.buffer.flush()
+    place = "" if root == Path.cwd() else f" in {root}"
+    _say(f"not written yet: --write does it, or git apply{place}.")
+
+
+def _write(patch: Patch, force: bool) -> None:
+    from slipstream.rewrite.refusal import PatchError
+    from slipstream.rewrite.writing import uncommitted, write
+
+    if not force and (dirty := uncommitted(patch.files)):
+        names = ", ".join(str(path) for path in dirty)
+        raise Refused(f"{names}: git has no commit of this text to go back to. Commit first, or add --force.")
+    try:
+        write(patch.files)
+    except PatchError as error:
+        raise Refused(str(error)) from None
+    for file in patch.files:
+        _say(f"wrote {file.path}")
+
+
+def _say_left(left: Sequence[Left]) -> None:
+    for one in left:
+        where = f" at {one.where}" if one.where else ""
+        reason = one.reason.rstrip(".")
+        _say(f"by hand, {one.edit.technique}{where}: " + (f"{one.text}\n    {reason}." if one.text else f"{reason}."))
+
+
+def _say(sentence: str) -> None:
+    click.echo(f"slipstream: {sentence}", err=True)
