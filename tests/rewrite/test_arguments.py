@@ -8,39 +8,138 @@ import pytest
 
 from slipstream.records import Edit
 from slipstream.rewrite.refusal import PatchError
-from tests.rewrite.conftest import Project, argument
+from slipstream.testing.projects import Project, argument
 
 IMPORTS = "import torch\nfrom torch.utils.data import DataLoader\n"
 
 # The source, the piece that names its line, and the lines that the diff may take away and bring.
 RIGHT = {
-    "plain": ("loader = DataLoader(data, batch_size=4)  # fast\n", "- loader = DataLoader(data, batch_size=4)  # fast", "+ loader = DataLoader(data, batch_size=4, num_workers=2)  # fast"),
+    "plain": (
+        "loader = DataLoader(data, batch_size=4)  # fast\n",
+        "- loader = DataLoader(data, batch_size=4)  # fast",
+        "+ loader = DataLoader(data, batch_size=4, num_workers=2)  # fast",
+    ),
     "no_arguments": ("loader = DataLoader( )\n", "- loader = DataLoader( )", "+ loader = DataLoader(num_workers=2 )"),
-    "alias": ("from torch.utils.data import DataLoader as DL\nloader = DL(data)\n", "- loader = DL(data)", "+ loader = DL(data, num_workers=2)"),
-    "module_alias": ("import torch.utils.data as tud\nloader = tud.DataLoader(data)\n", "- loader = tud.DataLoader(data)", "+ loader = tud.DataLoader(data, num_workers=2)"),
-    "assigned_alias": ("Loader = torch.utils.data.DataLoader\nloader = Loader(data)\n", "- loader = Loader(data)", "+ loader = Loader(data, num_workers=2)"),
-    "partial": ("import functools\nmake = functools.partial(DataLoader, batch_size=4)\nloader = make(data)\n", "- loader = make(data)", "+ loader = make(data, num_workers=2)"),
-    "dotted": ("loader = torch.utils.data.DataLoader(data)\n", "- loader = torch.utils.data.DataLoader(data)", "+ loader = torch.utils.data.DataLoader(data, num_workers=2)"),
+    "alias": (
+        "from torch.utils.data import DataLoader as DL\nloader = DL(data)\n",
+        "- loader = DL(data)",
+        "+ loader = DL(data, num_workers=2)",
+    ),
+    "module_alias": (
+        "import torch.utils.data as tud\nloader = tud.DataLoader(data)\n",
+        "- loader = tud.DataLoader(data)",
+        "+ loader = tud.DataLoader(data, num_workers=2)",
+    ),
+    "assigned_alias": (
+        "Loader = torch.utils.data.DataLoader\nloader = Loader(data)\n",
+        "- loader = Loader(data)",
+        "+ loader = Loader(data, num_workers=2)",
+    ),
+    "partial": (
+        "import functools\nmake = functools.partial(DataLoader, batch_size=4)\nloader = make(data)\n",
+        "- loader = make(data)",
+        "+ loader = make(data, num_workers=2)",
+    ),
+    "dotted": (
+        "loader = torch.utils.data.DataLoader(data)\n",
+        "- loader = torch.utils.data.DataLoader(data)",
+        "+ loader = torch.utils.data.DataLoader(data, num_workers=2)",
+    ),
     "trailing_comma": ("loader = DataLoader(\n    data,\n    batch_size=4,  # small\n)\n", "+     num_workers=2,"),
-    "no_trailing_comma": ("loader = DataLoader(\n    data,\n    batch_size=4  # small\n)\n", "-     batch_size=4  # small", "+     batch_size=4,  # small", "+     num_workers=2"),
-    "aligned": ("loader = DataLoader(data,\n                    batch_size=4)\n", "-                     batch_size=4)", "+                     batch_size=4, num_workers=2)"),
-    "hugging": ("loader = DataLoader(Data(\n    1,\n    2,\n), batch_size=4)\n", "- ), batch_size=4)", "+ ), batch_size=4, num_workers=2)"),
-    "lambda": ("make = lambda: DataLoader(data)\n", "- make = lambda: DataLoader(data)", "+ make = lambda: DataLoader(data, num_workers=2)"),
-    "decorator": ("@register(DataLoader(data))\ndef train(): pass\n", "- @register(DataLoader(data))", "+ @register(DataLoader(data, num_workers=2))"),
-    "default": ("def train(loader=DataLoader(data)): pass\n", "- def train(loader=DataLoader(data)): pass", "+ def train(loader=DataLoader(data, num_workers=2)): pass"),
-    "method": ("class Runner:\n\tdef loader(self):\n\t\treturn DataLoader(\n\t\t\tself.data,\n\t\t)\n", "+ \t\t\tnum_workers=2,"),
-    "semicolons": ("a = 1; loader = DataLoader(data); b = 2\n", "- a = 1; loader = DataLoader(data); b = 2", "+ a = 1; loader = DataLoader(data, num_workers=2); b = 2"),
-    "walrus": ("if (loader := DataLoader(data)): pass\n", "- if (loader := DataLoader(data)): pass", "+ if (loader := DataLoader(data, num_workers=2)): pass"),
-    "comprehension": ("loaders = [DataLoader(d) for d in (a, b)]\n", "- loaders = [DataLoader(d) for d in (a, b)]", "+ loaders = [DataLoader(d, num_workers=2) for d in (a, b)]"),
-    "backslash": ("loader = \\\n    DataLoader(data)\n", "-     DataLoader(data)", "+     DataLoader(data, num_workers=2)"),
-    "parenthesised": ("loader = (DataLoader)((data))\n", "- loader = (DataLoader)((data))", "+ loader = (DataLoader)((data), num_workers=2)"),
-    "unicode": ("größe = 4; loader = DataLoader(daten, größe)  # für Bilder\n", "- größe = 4; loader = DataLoader(daten, größe)  # für Bilder", "+ größe = 4; loader = DataLoader(daten, größe, num_workers=2)  # für Bilder"),
-    "no_newline_at_end": ("loader = DataLoader(data)", "- loader = DataLoader(data)", "+ loader = DataLoader(data, num_workers=2)"),
-    "given": ("loader = DataLoader(data, num_workers=8)\n", "- loader = DataLoader(data, num_workers=8)", "+ loader = DataLoader(data, num_workers=2)"),
-    "given_without_name": ("loader = DataLoader(data, 4, True, None, None, 8, pad)\n", "- loader = DataLoader(data, 4, True, None, None, 8, pad)", "+ loader = DataLoader(data, 4, True, None, None, 2, pad)"),
-    "super": ("class Loader(DataLoader):\n    def __init__(self, data):\n        super().__init__(data, batch_size=4)\n", "-         super().__init__(data, batch_size=4)", "+         super().__init__(data, batch_size=4, num_workers=2)"),
-}  # fmt: skip
-PIECES = {"alias": "DL(", "assigned_alias": "Loader(data)", "partial": "make(data)", "super": "super()", "no_trailing_comma": "= DataLoader(", "parenthesised": "(DataLoader)"}
+    "no_trailing_comma": (
+        "loader = DataLoader(\n    data,\n    batch_size=4  # small\n)\n",
+        "-     batch_size=4  # small",
+        "+     batch_size=4,  # small",
+        "+     num_workers=2",
+    ),
+    "aligned": (
+        "loader = DataLoader(data,\n                    batch_size=4)\n",
+        "-                     batch_size=4)",
+        "+                     batch_size=4, num_workers=2)",
+    ),
+    "hugging": (
+        "loader = DataLoader(Data(\n    1,\n    2,\n), batch_size=4)\n",
+        "- ), batch_size=4)",
+        "+ ), batch_size=4, num_workers=2)",
+    ),
+    "lambda": (
+        "make = lambda: DataLoader(data)\n",
+        "- make = lambda: DataLoader(data)",
+        "+ make = lambda: DataLoader(data, num_workers=2)",
+    ),
+    "decorator": (
+        "@register(DataLoader(data))\ndef train(): pass\n",
+        "- @register(DataLoader(data))",
+        "+ @register(DataLoader(data, num_workers=2))",
+    ),
+    "default": (
+        "def train(loader=DataLoader(data)): pass\n",
+        "- def train(loader=DataLoader(data)): pass",
+        "+ def train(loader=DataLoader(data, num_workers=2)): pass",
+    ),
+    "method": (
+        "class Runner:\n\tdef loader(self):\n\t\treturn DataLoader(\n\t\t\tself.data,\n\t\t)\n",
+        "+ \t\t\tnum_workers=2,",
+    ),
+    "semicolons": (
+        "a = 1; loader = DataLoader(data); b = 2\n",
+        "- a = 1; loader = DataLoader(data); b = 2",
+        "+ a = 1; loader = DataLoader(data, num_workers=2); b = 2",
+    ),
+    "walrus": (
+        "if (loader := DataLoader(data)): pass\n",
+        "- if (loader := DataLoader(data)): pass",
+        "+ if (loader := DataLoader(data, num_workers=2)): pass",
+    ),
+    "comprehension": (
+        "loaders = [DataLoader(d) for d in (a, b)]\n",
+        "- loaders = [DataLoader(d) for d in (a, b)]",
+        "+ loaders = [DataLoader(d, num_workers=2) for d in (a, b)]",
+    ),
+    "backslash": (
+        "loader = \\\n    DataLoader(data)\n",
+        "-     DataLoader(data)",
+        "+     DataLoader(data, num_workers=2)",
+    ),
+    "parenthesised": (
+        "loader = (DataLoader)((data))\n",
+        "- loader = (DataLoader)((data))",
+        "+ loader = (DataLoader)((data), num_workers=2)",
+    ),
+    "unicode": (
+        "größe = 4; loader = DataLoader(daten, größe)  # für Bilder\n",
+        "- größe = 4; loader = DataLoader(daten, größe)  # für Bilder",
+        "+ größe = 4; loader = DataLoader(daten, größe, num_workers=2)  # für Bilder",
+    ),
+    "no_newline_at_end": (
+        "loader = DataLoader(data)",
+        "- loader = DataLoader(data)",
+        "+ loader = DataLoader(data, num_workers=2)",
+    ),
+    "given": (
+        "loader = DataLoader(data, num_workers=8)\n",
+        "- loader = DataLoader(data, num_workers=8)",
+        "+ loader = DataLoader(data, num_workers=2)",
+    ),
+    "given_without_name": (
+        "loader = DataLoader(data, 4, True, None, None, 8, pad)\n",
+        "- loader = DataLoader(data, 4, True, None, None, 8, pad)",
+        "+ loader = DataLoader(data, 4, True, None, None, 2, pad)",
+    ),
+    "super": (
+        "class Loader(DataLoader):\n    def __init__(self, data):\n        super().__init__(data, batch_size=4)\n",
+        "-         super().__init__(data, batch_size=4)",
+        "+         super().__init__(data, batch_size=4, num_workers=2)",
+    ),
+}
+PIECES = {
+    "alias": "DL(",
+    "assigned_alias": "Loader(data)",
+    "partial": "make(data)",
+    "super": "super()",
+    "no_trailing_comma": "= DataLoader(",
+    "parenthesised": "(DataLoader)",
+}
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -74,20 +173,27 @@ LEFT = {
 def test_what_cannot_be_written_is_left_with_its_reason(project: Project, name: str) -> None:
     source, reason = LEFT[name]
     project.write(IMPORTS + source)
-    piece = {"from_a_table": "kinds['a']", "odd_comma": "= DataLoader("}.get(name, "(" if name == "generator" else "oader")
-    site = project.site(source.split("\n")[-2] if "\n" in source[:-1] and name != "odd_comma" else piece if name == "odd_comma" else source.strip())
+    site = project.site("= DataLoader(" if name == "odd_comma" else source.strip().split("\n")[-1])
     assert reason in project.why_left(argument(site, observed="8"))
 
 
 def test_all_arguments_of_a_call_or_none(project: Project) -> None:
     project.write(IMPORTS + "loader = DataLoader(data, num_workers=args.workers)\n")
     site = project.site("args.workers")
-    edits = [argument(site, observed="0"), argument(site, "persistent_workers", "True"), argument(site, "prefetch_factor", "4")]
+    edits = [
+        argument(site, observed="0"),
+        argument(site, "persistent_workers", "True"),
+        argument(site, "prefetch_factor", "4"),
+    ]
     project.why_left(*edits)
 
     project.write(IMPORTS + "loader = DataLoader(data)\n")
     site = project.site("loader =")
-    edits = [argument(site, observed="0"), argument(site, "persistent_workers", "True"), argument(site, "prefetch_factor", "4")]
+    edits = [
+        argument(site, observed="0"),
+        argument(site, "persistent_workers", "True"),
+        argument(site, "prefetch_factor", "4"),
+    ]
     assert "DataLoader(data, num_workers=2, persistent_workers=True, prefetch_factor=4)" in project.text(*edits)
 
 
@@ -136,7 +242,9 @@ def test_a_method_on_a_line_of_its_own(project: Project) -> None:
 
 
 def test_the_trainers_arguments_are_found_wherever_they_stand(project: Project) -> None:
-    project.write("from transformers import TrainingArguments as TA\nargs = TA(\n    output_dir='x',\n)\ntrainer.train()\n")
+    project.write(
+        "from transformers import TrainingArguments as TA\nargs = TA(\n    output_dir='x',\n)\ntrainer.train()\n"
+    )
     edit = argument(project.site("trainer.train"), "dataloader_num_workers", "2", "TrainingArguments", observed="0")
     assert "    dataloader_num_workers=2,\n" in project.text(edit)
 
@@ -145,7 +253,7 @@ def test_a_source_that_has_changed_is_refused(project: Project) -> None:
     project.write(IMPORTS + "loader = DataLoader(data)\n")
     edit = argument(project.site("loader ="))
     project.write(IMPORTS + "print('new')\nloader = DataLoader(data)\n")
-    with pytest.raises(PatchError, match="line 3, is not what the session saw .*Tune it again"):
+    with pytest.raises(PatchError, match=r"line 3, is not what the session saw .*Tune it again"):
         project.patch(edit)
     project.write(IMPORTS + "loader = DataLoader(other)\n")
     with pytest.raises(PatchError, match="has changed since"):
