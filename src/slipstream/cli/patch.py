@@ -97,13 +97,21 @@ def _session(name: str, path: Path) -> Session:
                 session = load_session(file)
             except StorageError:
                 continue  # of an older slipstream
-            if _script_of(session) == path.absolute():
+            if _is_of(session, path, root):
                 if session.tuning is not None:
                     return session
                 found.append(session)
     if not found:
         raise Refused(f"No session of {path} is saved here. Make one: slipstream tune {path}")
     return found[0]
+
+
+def _is_of(session: Session, path: Path, root: Path) -> bool:
+    """The same file, or the same place below the folder that the session lies in: projects are moved and mounted."""
+    then, here = _script_of(session), path.absolute()
+    if then == here:
+        return True
+    return then.is_relative_to(session.cwd) and here == root / then.relative_to(session.cwd)
 
 
 def _script_of(session: Session) -> Path:

@@ -78,7 +78,7 @@ class _Patching:
         imports = [splice for splice in splices if splice.text.startswith("import torch")]
         others = [splice for splice in splices if splice not in imports]
         source = self._sources[path]
-        return Changed(path, source.raw, source.spliced([*imports[:1], *others]))
+        return Changed(path, source.raw, source.spliced([*imports[:1], *_closed_up(others, source.newline)]))
 
     def _made(self, edits: Sequence[Edit]) -> tuple[Path, list[Splice]]:
         first = edits[0]
@@ -126,6 +126,18 @@ class _Patching:
             elif edit.kind == "input":
                 line = re.sub(rf"\.\w+\(memory_format=[\w.]*\)|{re.escape(edit.text)}", "", line)
         return re.sub(r"[()\s]|\b(True|False|None|\d+)\b", "", line)  # values that have no name may have changed
+
+
+def _closed_up(splices: Sequence[Splice], newline: str) -> list[Splice]:
+    """Statements that are put at one place, one below the other: only the first brings the empty line above."""
+    opened: set[int] = set()
+    closed: list[Splice] = []
+    for splice in splices:
+        is_opening = splice.text.startswith(newline) and splice.start == splice.end
+        text = splice.text.lstrip("\r\n") if is_opening and splice.start in opened else splice.text
+        opened |= {splice.start} if is_opening else set()
+        closed.append(splice._replace(text=text))
+    return closed
 
 
 def _writer(source: Source, edits: Sequence[Edit]) -> Callable[[int], list[Splice]]:

@@ -86,6 +86,7 @@ def _model_at(source: Source, statement: cst.CSTNode, called: str) -> str:
 
 
 def put_at_start(source: Source, names: Names, edit: Edit) -> list[Splice]:
+    """Several of them share the empty line before the first: the patch sees to it."""
     text = as_written(names, edit.text)
     for statement in source.all(cst.SimpleStatementLine):
         code = "; ".join(source.code(part).strip() for part in statement.body)
@@ -137,6 +138,8 @@ def put_around(source: Source, names: Names, line: int, edit: Edit) -> list[Spli
         last += 1
         if last == len(block):
             raise ByHandError(f"no backward() follows line {line} in its block: put it around forward pass and loss")
+    while last > first + 1 and _only_clears(source, block[last - 1]):
+        last -= 1
     if last == first:
         raise ByHandError(f"line {line} computes the loss and walks it back in one statement")
     return [*import_torch(source, names), *indented(source, block[first:last], f"with {text}:")]
@@ -144,6 +147,12 @@ def put_around(source: Source, names: Names, line: int, edit: Edit) -> list[Spli
 
 def _enters(source: Source, node: cst.CSTNode, text: str) -> bool:
     return isinstance(node, cst.With) and any(source.code(item.item) == text for item in node.items)
+
+
+def _only_clears(source: Source, statement: cst.BaseStatement) -> bool:
+    """optimizer.zero_grad() on a line of its own."""
+    is_short = isinstance(statement, cst.SimpleStatementLine) and len(source.all(cst.Call, statement)) == 1
+    return is_short and calls_method(source, statement, "zero_grad")
 
 
 def _returns(statement: cst.CSTNode) -> bool:
