@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slipstream.cli.commands import Refused
+from slipstream.cli.commands import Action, Refused
 
 if TYPE_CHECKING:
-    from slipstream.records import Recipe, Session
+    from slipstream.records import Recipe, Session, Verdict
     from slipstream.rewrite.patch import Left, Patch
 
 RECIPE = "slipstream.toml"
@@ -37,10 +38,21 @@ RECIPE = "slipstream.toml"
     help="The recipe; otherwise this script's slipstream.toml, else what the session kept.",
 )
 @click.option("--write", "is_written", is_flag=True, help="Change the files. Otherwise the diff is printed.")
-@click.option("--force", is_flag=True, help="With --write: even where git has uncommitted changes.")
+@click.option("--force", is_flag=True, help="With --write: even where git has uncommitted changes, or unproved.")
+@click.option(
+    "--prove", "is_proved", is_flag=True, help="First race the patched source, run bare, against the original."
+)
+@click.option("--budget", default="2m", show_default=True, metavar="TIME", help="For --prove: 90s, 5m, 1h.")
 def command(
-    script: str, is_module: bool, session_name: str, recipe_path: Path | None, is_written: bool, force: bool
-) -> None:
+    script: str,
+    is_module: bool,
+    session_name: str,
+    recipe_path: Path | None,
+    is_written: bool,
+    force: bool,
+    is_proved: bool,
+    budget: str,
+) -> Action | None:
     """Write the recipe that `slipstream tune` kept into SCRIPT's own source, at the lines that it saw.
 
     \b
@@ -48,11 +60,12 @@ def command(
     slipstream patch train.py                        shows it as a diff
     slipstream patch train.py | git apply            applies it; or:
     slipstream patch train.py --write
+    slipstream patch train.py --prove                races patched against original; the diff carries the result
     slipstream patch --session nightly.msgpack -m package.train
 
     Imported modules are changed where the call really is, inside the project only. Formatting and comments stay. What
     cannot be written safely is listed on stderr, with the reason and the line to write by hand. Patching twice changes
-    nothing. Needs no torch.
+    nothing. Needs no torch, but for --prove.
     """
     typed = ["-m", script] if is_module else [script]
     path = _source_file(typed)
@@ -61,10 +74,75 @@ def command(
     _say_left(patch.left)
     if not patch.files:
         _say("nothing to change" + (": what can be written is there already." if patch.done else "."))
-    elif is_written:
+        return None
+    if is_proved:
+        return functools.partial(_prove, patch, session, path, _seconds(budget), is_written, force)
+    _give(patch, path, is_written, force)
+    return None
+
+
+def _give(patch: Patch, path: Path, is_written: bool, force: bool, words: str = "") -> None:
+    if is_written:
         _write(patch, force)
     else:
-        _show(patch, path)
+        _show(patch, path, words)
+
+
+def _seconds(budget: str) -> float:
+    from slipstream.tuning import seconds_of
+
+    try:
+        return seconds_of(budget)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--budget") from None
+
+
+def _prove(patch: Patch, session: Session, path: Path, budget_s: float, is_written: bool, force: bool) -> int:
+    """The race, then what was asked for. A patch that lost, or whose numerics are not sound, is not written."""
+    try:
+        verdict = _race(patch, session, budget_s)
+        words = _proof(verdict, session)
+        _say(words)
+        if is_written and verdict.decision != "kept" and not force:
+            raise Refused(
+                "the patch is not proved, so nothing was written. A longer --budget decides more; or --force."
+            )
+        _give(patch, path, is_written, force, words)
+    except Refused as refusal:
+        refusal.show()
+        return refusal.exit_code
+    return 0
+
+
+def _race(patch: Patch, session: Session, budget_s: float) -> Verdict:
+    import importlib.util
+
+    if importlib.util.find_spec("torch") is None:
+        raise Refused("--prove runs the script, and there is no torch here. Install it: pip install torch")
+    if session.summary is None or Path(session.cwd) != Path.cwd():
+        raise Refused(f"--prove runs the script as the session did: go to {session.cwd}, where it was made.")
+    from slipstream.proving import prove
+    from slipstream.report.tune_live import TuneLive
+    from slipstream.tune.seat import RaceError
+
+    files = {str(file.path.absolute()): file.after for file in patch.files}
+    try:
+        with TuneLive(sys.stderr) as live:
+            live.start()
+            return prove(session, files, patch.written, budget_s, live)
+    except RaceError as error:
+        raise Refused(str(error)) from None
+
+
+def _proof(verdict: Verdict, session: Session) -> str:
+    """In one line, which stands above the diff."""
+    from slipstream.tune.ruling import times
+
+    speed = f"{times(verdict.speed)}" if verdict.speed is not None else "not timed"
+    numerics = f"; {verdict.numerics.reason}" if verdict.numerics is not None else ""
+    total = session.tuning.total if session.tuning is not None else None
+    recipe = f"; the recipe had {total.ratio:.2f}x" if total is not None else ""
+    return f"patched, against the original: {verdict.decision}, {speed}{numerics}{recipe}"
 
 
 def _source_file(typed: list[str]) -> Path:
@@ -162,11 +240,13 @@ def _make(session: Session, recipe: Recipe, path: Path) -> Patch:
         raise Refused(str(error)) from None
 
 
-def _show(patch: Patch, path: Path) -> None:
+def _show(patch: Patch, path: Path, words: str) -> None:
+    """`words` stand above the diff, where git and patch skip them."""
     from slipstream.rewrite.diff import root_of, unified
 
     root = root_of(patch.files, path)
     sys.stdout.flush()
+    sys.stdout.buffer.write(f"# {words}\n".encode() if words else b"")
     sys.stdout.buffer.write(unified(patch.files, root))
     sys.stdout.buffer.flush()
     place = "" if root == Path.cwd() else f" in {root}"
