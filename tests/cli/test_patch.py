@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from slipstream.cli.commands import slipstream
+from slipstream.diagnose import diagnose
 from slipstream.records import Choice, Recipe, Session, Site, Tuning
 from slipstream.runner.storage import save_session
 from slipstream.testing.sessions import made_loader, made_model, made_optimizer, made_session
@@ -153,6 +156,23 @@ def test_user_errors_are_one_sentence(folder: Path, args: list[str], words: str)
     done = patch(*args)
     assert done.exit_code == 2 and words in done.stderr and "Traceback" not in done.output
     assert done.stdout == ""
+
+
+def test_prove_says_why_it_cannot(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def prove() -> tuple[object, str]:
+        done = CliRunner().invoke(slipstream, ["patch", "train.py", "--prove", "--write"], standalone_mode=False)
+        assert done.exception is None and callable(done.return_value)
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            return done.return_value(), said.getvalue()
+
+    save_session(session_of(folder))
+    assert prove() == (2, "slipstream: --prove needs a session that saw the script train, and this one saw no step.\n")
+    elsewhere = msgspec.structs.replace(diagnose(session_of(folder)), cwd=str(folder.parent), script=["x/train.py"])
+    monkeypatch.setattr("slipstream.cli.patch._is_of", lambda *_: True)
+    save_session(elsewhere)
+    assert f"go to {folder.parent}" in prove()[1]
+    assert "num_workers" not in (folder / "train.py").read_text()
+    assert patch("train.py", "--prove", "--budget", "soon").exit_code == 2
 
 
 def test_without_torch(folder: Path) -> None:

@@ -189,6 +189,34 @@ def test_behind_a_named_input(project: Project) -> None:
     assert "not an argument of their own" in project.why_left(images(project.site("loss"), "pixels", "self.net"))
 
 
+# --- callee -----------------------------------------------------------------------------------------------------------
+
+
+def called(site: Site) -> Edit:
+    return Edit("compile", "callee", site, call="model", argument="torch.compile(model)", text="compiled")
+
+
+def test_another_name_where_it_trains(project: Project) -> None:
+    project.write(LOOP)
+    assert project.text(called(project.site("model(x)"))) == LOOP.replace(
+        "    for x, y", "    compiled = torch.compile(model)\n    for x, y"
+    ).replace("model(x)", "compiled(x)")
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("y = model(x)\ny.backward()\n", "not in a loop that trains"),
+        ("for x in d:\n    y = model(x)\n", "not in a loop that trains"),
+        ("for x in d:\n    y = model(x)\n    y.backward()\n    model = other\n", "becomes something else"),
+        ("compiled = 1\nfor x in d:\n    y = model(x)\n    y.backward()\n", "something else is called compiled"),
+    ],
+)
+def test_another_name_is_left(project: Project, source: str, reason: str) -> None:
+    project.write("import torch\n" + source)
+    assert reason in project.why_left(called(project.site("model(x)")))
+
+
 def test_statements_of_one_technique_are_written_together(project: Project) -> None:
     """Weights that are turned without their images gain nothing."""
     project.write("import torch\no = torch.optim.SGD(groups)\nloss = model(x)\n")
@@ -210,3 +238,8 @@ def test_everything_at_once(project: Project) -> None:
     assert patched.startswith("import torch\n\ntorch.set_num_threads(1)\n")
     assert f"    model{LAYOUT}\n    model.compile()\n    # the update\n" in patched
     assert f"            out = model(x{LAYOUT})\n" in patched and "lr=0.1, fused=True)" in patched
+
+    edits[3] = called(project.site("model(x)"))
+    patched = project.text(*edits)
+    assert f"    compiled = torch.compile(model)\n    for x, y in loader:\n        with {AUTOCAST}:\n" in patched
+    assert f"            out = compiled(x{LAYOUT})\n" in patched

@@ -119,7 +119,9 @@ def _race(patch: Patch, session: Session, budget_s: float) -> Verdict:
 
     if importlib.util.find_spec("torch") is None:
         raise Refused("--prove runs the script, and there is no torch here. Install it: pip install torch")
-    if session.summary is None or Path(session.cwd) != Path.cwd():
+    if session.summary is None:
+        raise Refused("--prove needs a session that saw the script train, and this one saw no step.")
+    if Path(session.cwd) != Path.cwd():
         raise Refused(f"--prove runs the script as the session did: go to {session.cwd}, where it was made.")
     from slipstream.proving import prove
     from slipstream.report.tune_live import TuneLive

@@ -44,6 +44,7 @@ EditKind = Literal[
     "before",  # a statement before the one at the site
     "around",  # a context around the forward pass at the site, up to its backward pass
     "start",  # a statement of the script's own, after its imports
+    "callee",  # another name for the model where it is called at the site, given once before its loop
     "input",  # what is put behind an argument that the model is given at the site
     "without_grad",  # around the evaluation that holds the site
     "by_hand",
@@ -57,7 +58,8 @@ class Edit(msgspec.Struct, frozen=True):
     kind: EditKind
     site: Site | None  # the observed call; None: of the script as a whole, or by hand
     call: str = ""  # the callee at the site, for arguments: DataLoader, AdamW; the model's name, for its inputs
-    argument: str = ""  # its name; of an input also its place: "0"; before: what the model's call calls it
+    argument: str = ""  # its name; of an input also its place: "0"; before: what the model's call calls it; of a
+    # callee: what the new name is for
     text: str = ""  # the argument's value, the statement ({model}: by its name there), the context, what is put behind
     reason: str = ""  # by hand: why it cannot be written for the user
     observed: str = ""  # the argument's value in the session, as Python writes it; "": not known

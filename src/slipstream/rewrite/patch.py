@@ -4,8 +4,9 @@ A source that is not what the session saw is refused as a whole. Writes nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -15,7 +16,7 @@ from slipstream.rewrite.evaluation import switch_gradients_off
 from slipstream.rewrite.names import Names
 from slipstream.rewrite.refusal import ByHandError, MissingError, PatchError
 from slipstream.rewrite.source import Source, Splice
-from slipstream.rewrite.statements import put_around, put_at_start, put_before, put_behind_input
+from slipstream.rewrite.statements import call_otherwise, put_around, put_at_start, put_before, put_behind_input
 from slipstream.rewrite.tree import Tree
 
 
@@ -35,6 +36,8 @@ class Left(msgspec.Struct, frozen=True):
     @property
     def text(self) -> str:
         edit = self.edit
+        if edit.kind == "callee":
+            return f"{edit.text} = {edit.argument}"
         is_named = edit.kind == "argument" or (edit.argument and "=" not in edit.text)
         return f"{edit.argument}={edit.text}" if is_named and edit.argument != "int" else edit.text
 
@@ -55,6 +58,7 @@ class _Patching:
         self._tree = tree
         self._groups = _grouped(edits)
         self._edits = edits
+        self._renamed = {edit.call: edit.text for edit in edits if edit.kind == "callee"}
         self._sources: dict[Path, Source] = {}
         self._splices: dict[Path, list[Splice]] = {}
         self._written: list[Edit] = []
@@ -90,7 +94,7 @@ class _Patching:
         if first.site is None:
             raise ByHandError(first.reason or "no line of the script's was seen")
         source = self._source(self._tree.file(first.site.file))
-        return source.path, self._at_line(source, first.site, _writer(source, edits))
+        return source.path, self._at_line(source, first.site, _writer(source, edits, self._renamed))
 
     def _source(self, path: Path) -> Source:
         if path not in self._sources:
@@ -123,6 +127,8 @@ class _Patching:
         for edit in self._edits:
             if edit.kind == "argument":
                 line = re.sub(rf"(,\s*)?\b{edit.argument}=[^,()]*", "", line)
+            elif edit.kind == "callee":
+                line = re.sub(rf"\b{edit.text}\(", f"{edit.call}(", line)
             elif edit.kind == "input":
                 line = re.sub(rf"\.\w+\(memory_format=[\w.]*\)|{re.escape(edit.text)}", "", line)
         return re.sub(r"[()\s]|\b(True|False|None|\d+)\b", "", line)  # values that have no name may have changed
@@ -140,18 +146,30 @@ def _closed_up(splices: Sequence[Splice], newline: str) -> list[Splice]:
     return closed
 
 
-def _writer(source: Source, edits: Sequence[Edit]) -> Callable[[int], list[Splice]]:
+_WRITERS: Final[dict[str, Callable[[Source, Names, int, Edit], list[Splice]]]] = {
+    "before": put_before,
+    "around": put_around,
+    "callee": call_otherwise,
+    "input": put_behind_input,
+    "without_grad": switch_gradients_off,
+}
+
+
+def _writer(source: Source, edits: Sequence[Edit], renamed: Mapping[str, str]) -> Callable[[int], list[Splice]]:
+    """`renamed`: what this patch itself calls the model; a source that has it is patched already."""
     names, first = Names(source), edits[0]
     if first.kind == "argument":
         return lambda line: change_arguments(source, names, line, edits)
-    if first.kind == "before":
-        return lambda line: put_before(source, names, line, first)
-    if first.kind == "around":
-        return lambda line: put_around(source, names, line, first)
-    if first.kind == "input":
-        return lambda line: put_behind_input(source, names, line, first)
-    assert first.kind == "without_grad", first.kind
-    return lambda line: switch_gradients_off(source, names, line, first)
+
+    def write(line: int) -> list[Splice]:
+        try:
+            return _WRITERS[first.kind](source, names, line, first)
+        except MissingError:
+            if first.call not in renamed:
+                raise
+            return _WRITERS[first.kind](source, names, line, msgspec.structs.replace(first, call=renamed[first.call]))
+
+    return write
 
 
 def _grouped(edits: Sequence[Edit]) -> list[list[Edit]]:

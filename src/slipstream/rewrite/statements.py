@@ -177,6 +177,39 @@ def indented(source: Source, statements: list[cst.BaseStatement], header: str) -
     return splices
 
 
+# --- callee -----------------------------------------------------------------------------------------------------------
+
+
+def call_otherwise(source: Source, names: Names, line: int, edit: Edit) -> list[Splice]:
+    """`compiled = torch.compile(model)` before the loop, and `compiled(x)` in it: the model itself stays what it is."""
+    done = [call for call in source.all(cst.Call) if source.code(call.func) == edit.text]
+    if any(source.lines_of(call)[0] <= line <= source.lines_of(call)[1] for call in done):
+        return []
+    call = call_by_name(source, line, edit.call)
+    if not names.is_free(edit.text):
+        raise ByHandError(f"something else is called {edit.text}")
+    loop = _outermost_loop(source, call)
+    if loop is None or not calls_method(source, loop, *_BACKWARD):
+        raise ByHandError(f"line {line} is not in a loop that trains")
+    if any(source.code(one.target) == edit.call for one in source.all(cst.AssignTarget, loop)):
+        raise ByHandError(f"{edit.call} becomes something else in the loop around line {line}")
+    above, indent = line_above(source, loop), source.indent_at(source.span(loop)[0])
+    text = f"{indent}{edit.text} = {as_written(names, edit.argument)}{source.newline}"
+    start, end = source.span(call.func)
+    return [*import_torch(source, names), Splice(above, above, text), Splice(start, end, edit.text)]
+
+
+def _outermost_loop(source: Source, node: cst.CSTNode) -> cst.CSTNode | None:
+    """In the function that the node is in."""
+    found: cst.CSTNode | None = None
+    for parent in source.parents(node):
+        if isinstance(parent, cst.FunctionDef | cst.Lambda | cst.ClassDef):
+            break
+        if isinstance(parent, cst.For | cst.While):
+            found = parent
+    return statement_of(source, found) if found is not None else None
+
+
 # --- input ------------------------------------------------------------------------------------------------------------
 
 

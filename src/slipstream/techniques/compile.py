@@ -76,9 +76,12 @@ def edit(observation: Observation, setting: Setting) -> list[Edit]:
     if model is not None and not model.class_module.startswith("torch."):
         return [model_edit(observation, "compile", f"{{model}}.compile({mode})")]
     name = model.name if model is not None and model.name else "model"
-    text = f"compiled = torch.compile({', '.join(filter(None, (name, mode)))})"
+    value = f"torch.compile({', '.join(filter(None, (name, mode)))})"
+    site, built = model.site if model else None, observation.optimizer.site if observation.optimizer else None
+    if model is not None and model.name and site and built and site.function == built.function:
+        return [Edit("compile", "callee", site, call=name, argument=value, text="compiled")]
     reason = "a module of torch's own compiles nothing by itself: call `compiled` in its place where it trains"
-    return [Edit("compile", "by_hand", model.site if model else None, text=text, reason=reason)]
+    return [Edit("compile", "by_hand", site, text=f"compiled = {value}", reason=reason)]
 
 
 def _has_compiler() -> bool:
