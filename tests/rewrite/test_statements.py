@@ -189,6 +189,72 @@ def test_behind_a_named_input(project: Project) -> None:
     assert "not an argument of their own" in project.why_left(images(project.site("loss"), "pixels", "self.net"))
 
 
+# --- scaler -----------------------------------------------------------------------------------------------------------
+
+SCALED = """import torch
+
+def train(model, loader):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    for x, y in loader:
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = criterion(model(x), y)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()  # walk
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        schedule.step()
+"""
+UNSCALED = """import torch
+
+def train(model, loader):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in loader:
+        loss = criterion(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()  # walk
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+"""
+
+
+def in_half(site: Site) -> list[Edit]:
+    text = 'torch.autocast("cuda", dtype=torch.float16)'
+    scaler = 'torch.amp.GradScaler("cuda")'
+    return [
+        Edit("mixed_precision", "around", site, call="model", text=text),
+        Edit("mixed_precision", "scaler", site, call="model", argument="SGD", text=scaler),
+    ]
+
+
+def test_scaler(project: Project) -> None:
+    project.write(UNSCALED)
+    assert project.text(*in_half(project.site("model(x)"))) == SCALED
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reason"),
+    [
+        (
+            "        optimizer.step()",
+            "        if last:\n            optimizer.step()",
+            "optimizer.step() is not one plain",
+        ),
+        ("loss.backward()", "loss.backward(retain_graph=True)", "the loss.backward() is not one plain"),
+        ("        schedule.step()", "        schedule.step()\n        other.backward()", "the loss.backward() is not"),
+        ("torch.nn.utils.clip", "weight.grad.mul_(2)\n        clip", "gradients are looked at"),
+        ("def train(model, loader):", "def train(model, loader, scaler):", "something else is called scaler"),
+        ("torch.optim.SGD", "make", "one name to one SGD"),
+    ],
+)
+def test_scaler_is_left(project: Project, before: str, after: str, reason: str) -> None:
+    project.write(UNSCALED.replace(before, after))
+    assert reason in project.why_left(*in_half(project.site("model(x)")))
+
+
 # --- callee -----------------------------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ from slipstream.rewrite.arguments import change_arguments
 from slipstream.rewrite.evaluation import switch_gradients_off
 from slipstream.rewrite.names import Names
 from slipstream.rewrite.refusal import ByHandError, MissingError, PatchError
+from slipstream.rewrite.scaling import scale_loss
 from slipstream.rewrite.source import Source, Splice
 from slipstream.rewrite.statements import call_otherwise, put_around, put_at_start, put_before, put_behind_input
 from slipstream.rewrite.tree import Tree
@@ -151,6 +152,7 @@ _WRITERS: Final[dict[str, Callable[[Source, Names, int, Edit], list[Splice]]]] =
     "around": put_around,
     "callee": call_otherwise,
     "input": put_behind_input,
+    "scaler": scale_loss,
     "without_grad": switch_gradients_off,
 }
 

@@ -188,7 +188,7 @@ def call_otherwise(source: Source, names: Names, line: int, edit: Edit) -> list[
     call = call_by_name(source, line, edit.call)
     if not names.is_free(edit.text):
         raise ByHandError(f"something else is called {edit.text}")
-    loop = _outermost_loop(source, call)
+    loop = outermost_loop(source, call)
     if loop is None or not calls_method(source, loop, *_BACKWARD):
         raise ByHandError(f"line {line} is not in a loop that trains")
     if any(source.code(one.target) == edit.call for one in source.all(cst.AssignTarget, loop)):
@@ -199,7 +199,7 @@ def call_otherwise(source: Source, names: Names, line: int, edit: Edit) -> list[
     return [*import_torch(source, names), Splice(above, above, text), Splice(start, end, edit.text)]
 
 
-def _outermost_loop(source: Source, node: cst.CSTNode) -> cst.CSTNode | None:
+def outermost_loop(source: Source, node: cst.CSTNode) -> cst.CSTNode | None:
     """In the function that the node is in."""
     found: cst.CSTNode | None = None
     for parent in source.parents(node):
