@@ -58,7 +58,10 @@ def test_a_loop_beside_the_training_is_put_under_it(project: Project) -> None:
         ("@cached\ndef run(model, x):\n    model.eval()\n    return model(x)\n", "decorators of its own"),
         ("def run(model, x):\n    model.eval()\n    yield model(x)\n", "one by one"),
         ("y = model(x)\n", "no loop of its own"),
-        ("for x in d:\n    y = model(x)\ny.backward()\n", "line 4 walks back y"),
+        ("model.eval()\nfor x in d:\n    y = model(x)\ny.backward()\n", "line 5 walks back y"),
+        ("for x in d:\n    y = model(x)\n", "no eval() stands before"),
+        ("model.eval()\nmodel.train()\nfor x in d:\n    y = model(x)\n", "no eval() stands before"),
+        ("def run(model, d):\n    for x in d:\n        y = model(x)\n    return y\n", "may serve the training too"),
     ],
 )
 def test_what_may_train_is_left_alone(project: Project, source: str, reason: str) -> None:

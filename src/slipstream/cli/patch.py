@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -188,7 +189,7 @@ def _session(name: str, path: Path) -> Session:
 
 def _is_of(session: Session, path: Path, root: Path) -> bool:
     """The same file, or the same place below the folder that the session lies in: projects are moved and mounted."""
-    then, here = _script_of(session), path.absolute()
+    then, here = _script_of(session), Path(os.path.normpath(path.absolute()))
     if then == here:
         return True
     return then.is_relative_to(session.cwd) and here == root / then.relative_to(session.cwd)
@@ -197,7 +198,8 @@ def _is_of(session: Session, path: Path, root: Path) -> bool:
 def _script_of(session: Session) -> Path:
     from slipstream.tune.source import source_file
 
-    return (source_file(session.script, session.cwd) if session.script else None) or Path()
+    found = source_file(session.script, session.cwd) if session.script else None
+    return Path(os.path.normpath(found)) if found is not None else Path()
 
 
 def _recipe(given: Path | None, typed: list[str], path: Path, session: Session) -> Recipe:

@@ -7,7 +7,7 @@ import libcst as cst
 
 from slipstream.records import Edit
 from slipstream.rewrite.names import Names
-from slipstream.rewrite.places import calls_method, function_around, statement_at
+from slipstream.rewrite.places import block_around, calls_method, function_around, statement_at
 from slipstream.rewrite.refusal import ByHandError
 from slipstream.rewrite.source import Source, Splice
 from slipstream.rewrite.statements import as_written, import_torch, indented
@@ -29,8 +29,19 @@ def switch_gradients_off(source: Source, names: Names, line: int, edit: Edit) ->
     loops = [loop for loop in loops if not calls_method(source, loop, *_NEEDS_GRADIENTS)]
     if not loops or function_around(source, loops[-1]) is not function:
         raise ByHandError(f"no loop of its own is around line {line}")
+    if not _follows_eval(source, loops[-1]):
+        raise ByHandError(f"no eval() stands before the loop around line {line}: it may serve the training too")
     _refuse_later_backward(source, loops[-1], function)
     return [*import_torch(source, names), *indented(source, [loops[-1]], f"with {text}:")]
+
+
+def _follows_eval(source: Source, loop: cst.For) -> bool:
+    """Of the switches before it in its block, the last is to evaluation."""
+    statements = block_around(source, loop)
+    for statement in reversed(statements[: statements.index(loop)]):
+        if calls_method(source, statement, "eval", "train"):
+            return calls_method(source, statement, "eval") and not calls_method(source, statement, "train")
+    return False
 
 
 def _is_off(source: Source, node: cst.CSTNode) -> bool:
@@ -47,7 +58,7 @@ def _decorate(source: Source, names: Names, function: cst.FunctionDef, text: str
         raise ByHandError(f"{name} on line {line} also walks back, steps or asks for gradients")
     if function.asynchronous is not None or source.all(cst.Yield, function):
         raise ByHandError(f"{name} on line {line} gives its results one by one")
-    if name == "forward" or not (calls_method(source, function, "eval") or source.all(cst.For, function)):
+    if name == "forward" or not calls_method(source, function, "eval"):
         raise ByHandError(f"{name} on line {line} may serve the training too")
     others = [source.code(decorator.decorator) for decorator in function.decorators]
     if any(other not in _PLAIN_DECORATORS for other in others):

@@ -73,12 +73,19 @@ class Names:
         return ""
 
     def is_free(self, name: str) -> bool:
-        """Whether nothing in the file is called so."""
-        return not any(node.value == name for node in self._source.all(cst.Name) if self._is_binding(node))
+        """Whether the file uses it for nothing but attributes and names of arguments."""
+        return not any(node.value == name and not self._is_label(node) for node in self._source.all(cst.Name))
 
-    def _is_binding(self, node: cst.Name) -> bool:
+    def _is_label(self, node: cst.Name) -> bool:
         parent = next(self._source.parents(node))
-        return isinstance(parent, cst.AssignTarget | cst.Param | cst.FunctionDef | cst.ClassDef | cst.AsName)
+        is_attribute = isinstance(parent, cst.Attribute) and parent.attr is node
+        return is_attribute or (isinstance(parent, cst.Arg) and parent.keyword is node)
+
+    def is_given(self, name: str) -> bool:
+        """Whether something in the file is given this name, other than by an import."""
+        kinds = (cst.AssignTarget, cst.AnnAssign, cst.NamedExpr, cst.For, cst.Param, cst.FunctionDef, cst.ClassDef)
+        named = [node for node in self._source.all(cst.Name) if node.value == name]
+        return any(isinstance(next(self._source.parents(node)), kinds) for node in named)
 
 
 def _imported(alias: cst.ImportAlias, origin: str) -> tuple[str, str]:

@@ -33,7 +33,7 @@ def import_torch(source: Source, names: Names) -> list[Splice]:
     """Where the file does not have the bare name: before its first import from torch."""
     if names.torch:
         return []
-    if not names.is_free("torch"):
+    if names.is_given("torch"):
         raise ByHandError("the file calls something else torch")
     for statement in source.module.body:
         if isinstance(statement, cst.SimpleStatementLine) and _imports_from_torch(statement):

@@ -18,7 +18,7 @@ class Tree:
         """`script`: as it lies here; `script_then`: as it lay when the session was made."""
         self.script = script
         self._then = Path(os.path.normpath(session.cwd))
-        here, then = script.absolute(), Path(os.path.normpath(script_then))
+        here, then = Path(os.path.normpath(script.absolute())), Path(os.path.normpath(script_then))
         self._root = self._then
         if here != then and then.is_relative_to(self._then):
             self._root = Path(*here.parts[: len(here.parts) - len(then.relative_to(self._then).parts)])
