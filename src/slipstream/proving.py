@@ -8,14 +8,16 @@ from typing import Final
 
 import msgspec
 
-from slipstream.records import Edit, Entrant, Lap, NumericsClass, Recipe, RiderRecord, Session, Setting, Verdict
+from slipstream.records import Choice, Edit, Entrant, Lap, NumericsClass, Recipe, RiderRecord, Session, Setting, Verdict
 from slipstream.runner.relay import Relay, tick_of
 from slipstream.techniques.card import YES, Answer, Card
 from slipstream.techniques.catalogue import Technique, catalogue, technique
 from slipstream.techniques.observation import Observation
 from slipstream.tune.candidates import CONTROL, loosest
+from slipstream.tune.finish import race_total
+from slipstream.tune.journal import Journal
+from slipstream.tune.meeting import Meeting
 from slipstream.tune.order import TuneOrder
-from slipstream.tune.search import tune
 from slipstream.tune.teller import Teller
 
 PATCH: Final = "patch"
@@ -26,12 +28,21 @@ def prove(
 ) -> Verdict:
     """`files`: the new text by path; `edits`: what was written. RaceError where the script could not be raced."""
     known: dict[str, Technique] = {CONTROL: technique(CONTROL), PATCH: _Patched(numerics_of(edits))}
-    order = TuneOrder(budget_s, allow="different")
     with Relay(session.script, tick=tick_of(session)) as relay:
-        tuning = tune(session, PatchedTrack(relay, files), order, tell, known)
-    said = [verdict for verdict in tuning.verdicts if verdict.technique == PATCH or verdict.kind == "total"]
-    verdict = said[-1]
-    return msgspec.structs.replace(verdict, speed=tuning.total or verdict.speed)
+        track = PatchedTrack(relay, files)
+        meeting = Meeting(session, track, TuneOrder(budget_s), tell, known, Journal("", {}))
+        try:
+            race_total(meeting, Recipe((Choice(PATCH),)))
+        finally:
+            meeting.paddock.clear()
+    return _told(meeting.verdicts[-1])
+
+
+def _told(verdict: Verdict) -> Verdict:
+    """A recipe whose techniques have won one by one may be kept after a few rounds; a patch has won nothing before."""
+    is_faster = verdict.speed is not None and verdict.speed.low > 1.0
+    decision = "unsure" if verdict.decision == "kept" and not is_faster else verdict.decision
+    return msgspec.structs.replace(verdict, technique=PATCH, decision=decision)
 
 
 def numerics_of(edits: Sequence[Edit]) -> NumericsClass:

@@ -112,6 +112,9 @@ def _prove(patch: Patch, session: Session, path: Path, budget_s: float, is_writt
     except Refused as refusal:
         refusal.show()
         return refusal.exit_code
+    except KeyboardInterrupt:
+        _say("interrupted; nothing was changed.")
+        return 130
     return 0
 
 
@@ -141,11 +144,12 @@ def _proof(verdict: Verdict, session: Session) -> str:
     """In one line, which stands above the diff."""
     from slipstream.tune.ruling import times
 
-    speed = f"{times(verdict.speed)}" if verdict.speed is not None else "not timed"
+    speed = times(verdict.speed) if verdict.speed is not None else verdict.reason
     numerics = f"; {verdict.numerics.reason}" if verdict.numerics is not None else ""
     total = session.tuning.total if session.tuning is not None else None
     recipe = f"; the recipe had {total.ratio:.2f}x" if total is not None else ""
-    return f"patched, against the original: {verdict.decision}, {speed}{numerics}{recipe}"
+    words = {"kept": "proved", "rejected": "refuted"}.get(verdict.decision, verdict.decision)
+    return f"patched, against the original: {words}, {speed}{numerics}{recipe}"
 
 
 def _source_file(typed: list[str]) -> Path:

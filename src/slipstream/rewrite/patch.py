@@ -39,8 +39,11 @@ class Left(msgspec.Struct, frozen=True):
         edit = self.edit
         if edit.kind == "callee":
             return f"{edit.text} = {edit.argument}"
-        is_named = edit.kind == "argument" or (edit.argument and "=" not in edit.text)
-        return f"{edit.argument}={edit.text}" if is_named and edit.argument != "int" else edit.text
+        if edit.kind in ("argument", "by_hand") and edit.argument not in ("", "int"):
+            return f"{edit.argument}={edit.text}"
+        if edit.kind == "around":
+            return f"with {edit.text}:"
+        return edit.text.replace("{model}", edit.argument or "model") if edit.kind == "before" else edit.text
 
 
 class Patch(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from slipstream.records import Edit, Setting
 from slipstream.techniques.card import YES, Answer, Card, no
 from slipstream.techniques.observation import Observation
+from slipstream.techniques.parts.model_call import why_by_hand
 
 if TYPE_CHECKING:
     import torch
@@ -78,8 +79,9 @@ def edit(observation: Observation, setting: Setting) -> list[Edit]:
     dtype = "float16" if setting == "fp16" else "bfloat16"
     text = f'torch.autocast("{observation.device}", dtype=torch.{dtype})'
     model, optimizer = observation.model, observation.optimizer
-    if site is None or model is None or (setting == "fp16" and (optimizer is None or not model.name)):
-        reason = "around forward pass and loss"
+    several = why_by_hand(observation)
+    if several or site is None or model is None or (setting == "fp16" and (optimizer is None or not model.name)):
+        reason = f"{several} around forward pass and loss".lstrip()
         if setting == "fp16":
             reason += "; fp16 also needs torch.amp.GradScaler around backward, clipping and step"
         return [Edit("mixed_precision", "by_hand", site, text=f"with {text}:", reason=reason)]
