@@ -157,7 +157,13 @@ def test_the_argument_and_nothing_else(project: Project, name: str) -> None:
 
 
 LEFT = {
-    "keywords": ("arguments = dict(batch_size=4)\nloader = DataLoader(data, **arguments)\n", "**arguments"),
+    "keywords": ("arguments = load()\nloader = DataLoader(data, **arguments)\n", "**arguments"),
+    "keywords_that_change": ("a = {}\na['num_workers'] = 8\nloader = DataLoader(data, **a)\n", "**a: give it there"),
+    "shared_keywords": (
+        "a = {'num_workers': 8}\ntest = DataLoader(t, **a)\nloader = DataLoader(d, **a)\n",
+        "serves other",
+    ),
+    "computed_keywords": ("a = {**b}\nloader = DataLoader(data, **a)\n", "**a: give it there"),
     "stars": ("loader = DataLoader(*arguments)\n", "*arguments"),
     "setting": ("loader = DataLoader(data, num_workers=args.workers)\n", "args.workers: make that 2"),
     "other_value": ("loader = DataLoader(data, num_workers=3)\n", "the session saw 8: tune again"),
@@ -175,6 +181,32 @@ def test_what_cannot_be_written_is_left_with_its_reason(project: Project, name: 
     project.write(IMPORTS + source)
     site = project.site("= DataLoader(" if name == "odd_comma" else source.strip().split("\n")[-1])
     assert reason in project.why_left(argument(site, observed="8"))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            "a = {'batch_size': 4}\nloader = DataLoader(data, **a)",
+            "a = {'batch_size': 4}\nloader = DataLoader(data, **a, num_workers=2)",
+        ),
+        (
+            "a = dict(batch_size=4)\nloader = DataLoader(data, **a)",
+            "a = dict(batch_size=4)\nloader = DataLoader(data, **a, num_workers=2)",
+        ),
+        (
+            "a = dict(num_workers=8)\nloader = DataLoader(data, **a)",
+            "a = dict(num_workers=2)\nloader = DataLoader(data, **a)",
+        ),
+        (
+            'a = {"num_workers": 8,}\nloader = DataLoader(data, **a)',
+            'a = {"num_workers": 2,}\nloader = DataLoader(data, **a)',
+        ),
+    ],
+)
+def test_dictionaries_that_the_file_shows_whole(project: Project, before: str, after: str) -> None:
+    project.write(IMPORTS + before)
+    assert project.text(argument(project.site("loader ="), observed="8")) == IMPORTS + after
 
 
 def test_all_arguments_of_a_call_or_none(project: Project) -> None:

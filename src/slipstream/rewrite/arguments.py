@@ -37,7 +37,7 @@ def change_arguments(source: Source, names: Names, line: int, edits: Sequence[Ed
         calls = [_only_call(source, names, line, callee)]
     else:
         calls = [one_call_at(source, names, line, callee)]
-    return [splice for call in calls for splice in _change_call(source, call, edits)]
+    return [splice for call in calls for splice in _change_call(source, names, call, edits)]
 
 
 def _only_call(source: Source, names: Names, line: int, callee: str) -> cst.Call:
@@ -46,38 +46,45 @@ def _only_call(source: Source, names: Names, line: int, callee: str) -> cst.Call
     return found[0] if len(found) == 1 else one_call_at(source, names, line, callee)
 
 
-def _change_call(source: Source, call: cst.Call, edits: Sequence[Edit]) -> list[Splice]:
+def _change_call(source: Source, names: Names, call: cst.Call, edits: Sequence[Edit]) -> list[Splice]:
     splices: list[Splice] = []
     added: list[str] = []
     for edit in edits:
-        given = _given(source, call, edit)
+        given = _given(source, names, call, edit)
         if given is not None:
             splices += _change(source, given, edit)
         elif not edit.is_if_given:
             added.append(edit.text if edit.argument == "int" else f"{edit.argument}={edit.text}")
     if added:
-        _refuse_unknown(source, call, edits)
+        _refuse_unknown(source, names, call, edits)
         splices += _add(source, call, added)
     return splices
 
 
-def _given(source: Source, call: cst.Call, edit: Edit) -> cst.Arg | None:
+def _given(source: Source, names: Names, call: cst.Call, edit: Edit) -> cst.BaseExpression | None:
+    """The argument's value, where the call has it, or a dictionary that the call spreads."""
     positions = POSITIONS.get(edit.call, [])
     for index, argument in enumerate(call.args):
         if argument.keyword is not None and argument.keyword.value == edit.argument:
-            return argument
+            return argument.value
         if argument.keyword is None and argument.star == "" and positions[index : index + 1] == [edit.argument]:
-            return argument
+            return argument.value
         if argument.star == "*":
-            break
+            positions = []
+        value = (names.keywords_of(argument) or {}).get(edit.argument)
+        if value is not None and names.num_spreads(argument) > 1 and source.code(value) != edit.text:
+            line = source.lines_of(value)[0]
+            raise ByHandError(f"{source.code(argument.value)} on line {line} serves other calls too")
+        if value is not None:
+            return value
     return None
 
 
-def _refuse_unknown(source: Source, call: cst.Call, edits: Sequence[Edit]) -> None:
+def _refuse_unknown(source: Source, names: Names, call: cst.Call, edits: Sequence[Edit]) -> None:
     """What comes in by stars may hold the argument already."""
     line = source.lines_of(call)[0]
     for argument in call.args:
-        if argument.star:
+        if argument.star and names.keywords_of(argument) is None:
             what = argument.star + source.code(argument.value)
             raise ByHandError(f"the call on line {line} takes arguments from {what}: give it there")
         if isinstance(argument.value, cst.GeneratorExp) and not argument.value.lpar:
@@ -86,8 +93,8 @@ def _refuse_unknown(source: Source, call: cst.Call, edits: Sequence[Edit]) -> No
         raise ByHandError(f"the call on line {line} gives its flags without names")
 
 
-def _change(source: Source, given: cst.Arg, edit: Edit) -> list[Splice]:
-    now = source.code(given.value)
+def _change(source: Source, given: cst.BaseExpression, edit: Edit) -> list[Splice]:
+    now = source.code(given)
     line = source.lines_of(given)[0]
     if now == edit.text:
         return []
@@ -100,8 +107,7 @@ def _change(source: Source, given: cst.Arg, edit: Edit) -> list[Splice]:
         return []
     if edit.observed and value is not None and value != _value(edit.observed):  # None: torch's own choice
         raise ByHandError(f"line {line} says {edit.argument}={now}, and the session saw {edit.observed}: tune again")
-    start, end = source.span(given.value)
-    return [Splice(start, end, edit.text)]
+    return [Splice(*source.span(given), edit.text)]
 
 
 _NOT_A_LITERAL = object()

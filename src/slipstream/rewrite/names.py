@@ -61,6 +61,29 @@ class Names:
             return call.func.attr.value == wanted or (wanted == SUPER and _is_super(call.func))
         return self.meaning(call.func).rpartition(".")[2] == wanted
 
+    def keywords_of(self, argument: cst.Arg) -> dict[str, cst.BaseExpression] | None:
+        """What `**arguments` brings, where the file shows it whole: one dictionary, never looked at but to be spread."""
+        name = _name(argument.value) if argument.star == "**" else ""
+        value = self._aliases.get(name)
+        uses = [node for node in self._source.all(cst.Name) if node.value == name]
+        if value is None or not all(self._is_spread(node) for node in uses):
+            return None
+        if isinstance(value, cst.Dict):
+            return _entries(value)
+        if isinstance(value, cst.Call) and _name(value.func) == "dict":
+            named = {one.keyword.value: one.value for one in value.args if one.keyword is not None}
+            return named if len(named) == len(value.args) else None
+        return None
+
+    def _is_spread(self, node: cst.Name) -> bool:
+        parent = next(self._source.parents(node))
+        is_assigned = isinstance(parent, cst.AssignTarget)
+        return is_assigned or self._is_label(node) or (isinstance(parent, cst.Arg) and parent.star == "**")
+
+    def num_spreads(self, argument: cst.Arg) -> int:
+        name = _name(argument.value)
+        return sum(one.star == "**" and _name(one.value) == name for one in self._source.all(cst.Arg))
+
     @property
     def torch(self) -> str:
         """What the file calls torch at its top level; "" where it does not import it by itself."""
@@ -99,6 +122,16 @@ def _imported(alias: cst.ImportAlias, origin: str) -> tuple[str, str]:
 
 def _note(found: dict[str, str], local: str, meaning: str) -> None:
     found[local] = meaning if found.get(local, meaning) == meaning else ""
+
+
+def _entries(value: cst.Dict) -> dict[str, cst.BaseExpression] | None:
+    found: dict[str, cst.BaseExpression] = {}
+    for element in value.elements:
+        key = element.key if isinstance(element, cst.DictElement) else None
+        if not isinstance(key, cst.SimpleString) or not isinstance(key.evaluated_value, str):
+            return None
+        found[key.evaluated_value] = element.value
+    return found
 
 
 def _targets(target: cst.BaseExpression) -> list[str]:
