@@ -62,7 +62,7 @@ class Names:
         return self.meaning(call.func).rpartition(".")[2] == wanted
 
     def keywords_of(self, argument: cst.Arg) -> dict[str, cst.BaseExpression] | None:
-        """What `**arguments` brings, where the file shows it whole: one dictionary, never looked at but to be spread."""
+        """What `**arguments` brings, where the file shows it whole: one dictionary that is only ever spread."""
         name = _name(argument.value) if argument.star == "**" else ""
         value = self._aliases.get(name)
         uses = [node for node in self._source.all(cst.Name) if node.value == name]
