@@ -229,6 +229,13 @@ def test_all_arguments_of_a_call_or_none(project: Project) -> None:
     assert "DataLoader(data, num_workers=2, persistent_workers=True, prefetch_factor=4)" in project.text(*edits)
 
 
+def test_calls_inside_each_other(project: Project) -> None:
+    """The inner one's line gets the outer one's comma: it is still known again."""
+    project.write(IMPORTS + "loader = DataLoader(\n    data,\n    torch.Generator()\n)\n")
+    edits = [argument(project.site("= DataLoader(")), argument(project.site("Gen"), "device", "'cpu'", "Generator")]
+    assert project.text(*edits).endswith("(\n    data,\n    torch.Generator(device='cpu'),\n    num_workers=2\n)\n")
+
+
 def test_if_given(project: Project) -> None:
     project.write(IMPORTS + "loader = DataLoader(data, num_workers=8, persistent_workers=True)\n")
     site = project.site("loader =")

@@ -135,7 +135,7 @@ class _Patching:
                 line = re.sub(rf"\b{edit.text}\(", f"{edit.call}(", line)
             elif edit.kind == "input":
                 line = re.sub(rf"\.\w+\(memory_format=[\w.]*\)|{re.escape(edit.text)}", "", line)
-        return re.sub(r"[()\s]|\b(True|False|None|\d+)\b", "", line)  # values that have no name may have changed
+        return re.sub(r"[(),\s]|\b(True|False|None|\d+)\b", "", line)  # values that have no name may have changed
 
 
 def _closed_up(splices: Sequence[Splice], newline: str) -> list[Splice]:
