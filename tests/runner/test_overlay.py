@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from slipstream.runner import overlay
@@ -132,3 +133,32 @@ def test_a_directory_that_was_there_can_be_renamed(tmp_path: Path, room: Path, m
 
     in_child(plan, act)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoints"]
+
+
+@pytest.mark.parametrize("own_user", [False, True] if not OWN_USER else [True])
+def test_a_rider_may_find_another_text(tmp_path: Path, room: Path, own_user: bool) -> None:
+    real, other, through = tmp_path / "train.py", tmp_path / "other.py", tmp_path / "through"
+    real.write_text("old")
+    other.write_text("new")
+    through.mkdir()
+    plan = overlay.prepare(room, own_user=own_user, through=[str(through)], kept=[])
+    plan = msgspec.structs.replace(plan, over=[overlay.Kept(str(real), str(other))])
+
+    def act() -> None:
+        assert real.read_text() == "new"
+
+    in_child(plan, act)
+    assert real.read_text() == "old"
+    assert overlay.covers(plan, str(real))
+    assert not overlay.covers(plan, str(through / "x.py")) and not overlay.covers(plan, "/proc/x")
+    assert not overlay.covers(plan, str(real), [layer.path for layer in plan.layers])
+
+
+def test_what_is_not_covered_is_never_laid_over(tmp_path: Path) -> None:
+    real, other = tmp_path / "train.py", tmp_path / "other.py"
+    real.write_text("old")
+    other.write_text("new")
+    plan = overlay.Plan(str(tmp_path), True, [], ["/"], [], over=[overlay.Kept(str(real), str(other))])
+    with pytest.raises(OSError, match="for good"):
+        overlay._lay_over(plan, "", [])
+    assert real.read_text() == "old"

@@ -39,13 +39,30 @@ class Recipe(msgspec.Struct, frozen=True):
         return Recipe(tuple(choice for choice in self.choices if choice.technique != technique))
 
 
+EditKind = Literal[
+    "argument",  # of the call at the site
+    "before",  # a statement before the one at the site
+    "around",  # a context around the forward pass at the site, up to its backward pass
+    "scaler",  # of the loss whose forward pass is at the site; argument: the optimizer's class
+    "start",  # a statement of the script's own, after its imports
+    "callee",  # another name for the model where it is called at the site, given once before its loop
+    "input",  # what is put behind an argument that the model is given at the site
+    "without_grad",  # around the evaluation that holds the site
+    "by_hand",
+]
+
+
 class Edit(msgspec.Struct, frozen=True):
     """One change of the user's source, as data: `rewrite` finds the place and writes it."""
 
     technique: str
-    kind: Literal["argument", "before", "after", "around", "by_hand"]
-    site: Site | None  # the observed call; None: by hand
-    call: str = ""  # the callee at the site, for arguments: DataLoader, AdamW
-    argument: str = ""
-    text: str = ""  # the argument's value, the statement, or the context expression
+    kind: EditKind
+    site: Site | None  # the observed call; None: of the script as a whole, or by hand
+    call: str = ""  # the callee at the site, for arguments: DataLoader, AdamW; the model's name, for its inputs
+    argument: str = ""  # its name; of an input also its place: "0"; before: what the model's call calls it; of a
+    # callee: what the new name is for
+    text: str = ""  # the argument's value, the statement ({model}: by its name there), the context, what is put behind
     reason: str = ""  # by hand: why it cannot be written for the user
+    observed: str = ""  # the argument's value in the session, as Python writes it; "": not known
+    is_if_given: bool = False  # an argument that is changed where the call gives it, and never added
+    num_calls: int = 1  # of this name that ran at the site, each time

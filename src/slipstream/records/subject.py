@@ -53,6 +53,8 @@ class Model(msgspec.Struct, frozen=True):
     num_convolutions: int = 0
     is_channels_last: bool = False
     inputs: list[TensorFacts] = []
+    name: str = ""  # what the line that called it calls it: "model", "self.net"; "": not known
+    class_module: str = ""  # where its class is defined
 
 
 class Optimizer(msgspec.Struct, frozen=True):

@@ -50,6 +50,7 @@ class Plan(msgspec.Struct, frozen=True):
     kept: list[Kept] = []
     made: list[str] = []  # directories that we made in order to pass them through
     bare: list[str] = []  # directories whose own entries, one level deep, are real
+    over: list[Kept] = []  # files that this rider finds other than they are: their new text lies in `tree`
 
 
 def probe() -> tuple[Path | None, bool, str]:
@@ -200,6 +201,7 @@ def enter(plan: Plan) -> list[str]:
                 uncovered.append(path)
             _bind(path, target)
     _place_files(plan, root)
+    _lay_over(plan, root, uncovered)
     for path in plan.through:
         _bind(path, root + path)
     mounts.change_root(root)
@@ -233,6 +235,20 @@ def _place_files(plan: Plan, root: str) -> None:
             target = Path(root + item.path)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(item.tree, target)
+
+
+def _lay_over(plan: Plan, root: str, uncovered: list[str]) -> None:
+    for item in plan.over:
+        if not covers(plan, item.path, uncovered):
+            raise OSError(f"{item.path} would be changed for good")
+        shutil.copy2(item.tree, root + item.path)
+
+
+def covers(plan: Plan, path: str, uncovered: list[str] | None = None) -> bool:
+    """Whether what is written to this path, which has no links in it, lands in a layer of ours."""
+    tops = [layer.path for layer in plan.layers]
+    nearest = max((top for top in [*tops, *plan.binds, *plan.through] if is_below(path, top)), key=len, default="")
+    return nearest in tops and nearest not in (uncovered or []) and os.path.dirname(path) not in plan.bare
 
 
 def written(plan: Plan) -> Iterator[tuple[str, Path]]:

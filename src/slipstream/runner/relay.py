@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -58,6 +59,7 @@ class Relay:
         self._use_overlay = use_overlay
         self._cwd = Path.cwd()
         self._ledgers: dict[int, Ledger] = {}
+        self._over: dict[int, dict[str, bytes]] = {}
         self._lanes: dict[int, Lane] = {}  # who is there, the one that rode longest ago first
         self._ahead: dict[int, Lane] = {}  # launched before they entered: they import, and wait at their first step
         self._base: Ledger | None = None
@@ -85,6 +87,11 @@ class Relay:
     def __exit__(self, *_: object) -> None:
         with unbroken():
             self._stack.close()
+
+    def lay_over(self, rider: int, files: Mapping[str, bytes]) -> None:
+        """This rider, when it enters, finds these files with another text. The real ones are not touched; without an
+        overlay it cannot start."""
+        self._over[rider] = dict(files)
 
     # --- the track ----------------------------------------------------------------------------------------------------
 
@@ -172,6 +179,7 @@ class Relay:
         room = Room(self._parent)
         try:
             plan = room.cover(self._cwd, own_user=self._own_user) if self._own_user is not None else None
+            plan = _laid_over(plan, room, self._over.get(entrant.ident, {}))
             settings = RideSettings(
                 mode="race",
                 spool=str(room.spool),
@@ -291,6 +299,19 @@ class Relay:
             f"No throw-away file system ({reason}): checkpoints and logs of known libraries were redirected and"
             " deleted; other files that the script wrote are real."
         )
+
+
+def _laid_over(plan: overlay.Plan | None, room: Room, files: Mapping[str, bytes]) -> overlay.Plan | None:
+    over: list[overlay.Kept] = []
+    for number, (name, text) in enumerate(files.items()):
+        path = os.path.realpath(name)
+        if plan is None or not overlay.covers(plan, path):
+            raise OSError(f"{path} cannot be covered on this system")
+        place = room.spool / f"over-{number}"
+        place.write_bytes(text)
+        shutil.copymode(path, place)
+        over.append(overlay.Kept(path, str(place)))
+    return msgspec.structs.replace(plan, over=over) if plan is not None and over else plan
 
 
 def tick_of(session: Session) -> Tick:

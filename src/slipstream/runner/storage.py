@@ -58,8 +58,13 @@ def load_session(path: Path) -> Session:
 
 def latest(root: Path | None = None) -> Path | None:
     """The session saved last."""
+    return next(iter(newest_first(root)), None)
+
+
+def newest_first(root: Path | None = None) -> list[Path]:
+    """Every session saved here."""
     folder = (root or Path.cwd()) / _FOLDER / "sessions"
-    return max(folder.glob(f"*{_SUFFIX}"), key=lambda path: (path.stat().st_mtime_ns, path.name), default=None)
+    return sorted(folder.glob(f"*{_SUFFIX}"), key=lambda path: (path.stat().st_mtime_ns, path.name), reverse=True)
 
 
 def _make_folder(root: Path) -> Path:

@@ -19,7 +19,7 @@ from slipstream.records import Loader, Site
 from slipstream.seams.batch import count_bytes, count_samples, describe_tensors
 from slipstream.seams.listener import Listener, Token
 from slipstream.seams.patch import Patches, Substitute
-from slipstream.seams.place import current_site, site_of_code
+from slipstream.seams.place import current_site, is_called_directly, site_of_code
 
 # Asked before every real batch; a Substitute is handed to the script instead. May raise StopIteration.
 Supply = Callable[[Any, int], Substitute | None]
@@ -34,6 +34,7 @@ class LoaderSeam:
         self._counter = itertools.count()
         self._sites: weakref.WeakKeyDictionary[Any, Site | None] = weakref.WeakKeyDictionary()
         self._dataset_sites: dict[int, Site] = {}
+        self._is_direct = True  # the loader that is being built: by the user's own line
         self._idents: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # loaders and iterators
         self._facts: dict[int, Loader] = {}
         self._num_bytes: dict[int, int] = {}  # of a batch, by loader; also: which loaders' batches were looked at
@@ -55,6 +56,7 @@ class LoaderSeam:
         )
 
     def _before_init(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Site | None:
+        self._is_direct = is_called_directly()
         return current_site()
 
     def _after_init(self, site: Site | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
@@ -63,7 +65,8 @@ class LoaderSeam:
         if first is None and site is not None:
             self._dataset_sites[id(loader.dataset)] = site
         # A framework that rebuilds the user's loader is not where the user wrote its arguments
-        self._sites[loader] = first if first is not None and _is_rebuilt(loader) else site
+        is_rebuilt = _is_rebuilt(loader) or not self._is_direct
+        self._sites[loader] = first if first is not None and is_rebuilt else site
 
     def _before_iter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Token | None:
         loader = args[0]

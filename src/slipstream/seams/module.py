@@ -18,7 +18,7 @@ from slipstream.seams import slot
 from slipstream.seams.batch import count_samples, describe_tensors
 from slipstream.seams.listener import Listener, Token
 from slipstream.seams.patch import Patches
-from slipstream.seams.place import current_site, current_sites
+from slipstream.seams.place import current_callee, current_site, current_sites
 
 _MAX_HOOKED = 64
 
@@ -220,4 +220,6 @@ def read_model(module: torch.nn.Module, ident: int, args: tuple[Any, ...], kwarg
         num_convolutions=len(convolutions),
         is_channels_last=any(w.is_contiguous(memory_format=torch.channels_last) for w in weights),
         inputs=describe_tensors([list(args), dict(kwargs)]),
+        name=current_callee(),
+        class_module=type(getattr(module, "_orig_mod", module)).__module__,
     )

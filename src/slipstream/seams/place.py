@@ -3,6 +3,8 @@ The standard library, installed packages and slipstream itself are not the user'
 
 from __future__ import annotations
 
+import ast
+import itertools
 import linecache
 import os
 import site
@@ -100,3 +102,36 @@ def current_sites() -> tuple[Site | None, Site | None]:
 def current_site() -> Site | None:
     """The user's line that is running now, seen from one of our callbacks."""
     return site_of(user_frame(sys._getframe(1)))
+
+
+def is_called_directly() -> bool:
+    """Whether nobody stands between the user's line that is running now and us: no framework."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_user_code(frame.f_code.co_filename):
+        if not os.path.abspath(frame.f_code.co_filename).startswith(OURS):
+            return False
+        frame = frame.f_back
+    return frame is not None
+
+
+def current_callee() -> str:
+    """What the user's line that is running now calls: "model", "self.net". "" where that cannot be read: before Python
+    3.11, without a source, or where a framework makes the call."""
+    frame = user_frame(sys._getframe(1))
+    positions = getattr(frame.f_code, "co_positions", None) if frame is not None else None
+    if frame is None or positions is None or frame.f_lasti < 0 or not is_called_directly():
+        return ""
+    line, end_line, column, end_column = next(itertools.islice(positions(), frame.f_lasti // 2, None), (None,) * 4)
+    if line is None or end_line is None or column is None or end_column is None:
+        return ""
+    lines = [text.encode() for text in linecache.getlines(frame.f_code.co_filename)[line - 1 : end_line]]
+    if not lines:
+        return ""
+    lines[-1] = lines[-1][:end_column]
+    lines[0] = lines[0][column:]
+    try:
+        call = ast.parse(b"(" + b"".join(lines) + b")", mode="eval").body
+    except (SyntaxError, ValueError):
+        return ""
+    name = ast.unparse(call.func) if isinstance(call, ast.Call) else ""
+    return name if all(part.isidentifier() for part in name.split(".")) else ""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from slipstream.records import Edit, Setting
 from slipstream.techniques.card import YES, Answer, Card, no
 from slipstream.techniques.observation import Observation
+from slipstream.techniques.parts.model_call import input_edits, model_edit
 
 if TYPE_CHECKING:
     import torch
@@ -63,7 +64,6 @@ def apply(rig: Rig, setting: Setting) -> None:
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
-    site = observation.model.site if observation.model else None
-    text = "model = model.to(memory_format=torch.channels_last)"
-    reason = "after the model is built; and each batch of images: x = x.to(memory_format=torch.channels_last)"
-    return [Edit("channels_last", "by_hand", site, text=text, reason=reason)]
+    turned = model_edit(observation, "channels_last", "{model}.to(memory_format=torch.channels_last)")
+    inputs = input_edits(observation, "channels_last", ".to(memory_format=torch.channels_last)", num_dimensions=4)
+    return [turned, *inputs]

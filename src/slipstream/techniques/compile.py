@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from slipstream.records import Edit, Setting
 from slipstream.techniques.card import YES, Answer, Card, no
 from slipstream.techniques.observation import Observation
+from slipstream.techniques.parts.model_call import model_edit, why_by_hand
 
 if TYPE_CHECKING:
     import torch
@@ -70,10 +71,18 @@ def apply(rig: Rig, setting: Setting) -> None:
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
-    site = observation.model.site if observation.model else None
-    text = "model.compile()" if setting in (True, "default") else f'model.compile(mode="{setting}")'
-    reason = "once, after the model is built and moved to its device"
-    return [Edit("compile", "by_hand", site, text=text, reason=reason)]
+    model = observation.model
+    mode = "" if setting in (True, "default") else f'mode="{setting}"'
+    if model is not None and not model.class_module.startswith("torch."):
+        return [model_edit(observation, "compile", f"{{model}}.compile({mode})")]
+    name = model.name if model is not None and model.name else "model"
+    value = f"torch.compile({', '.join(filter(None, (name, mode)))})"
+    site, built = model.site if model else None, observation.optimizer.site if observation.optimizer else None
+    is_alone = not why_by_hand(observation)
+    if is_alone and model is not None and model.name and site and built and site.function == built.function:
+        return [Edit("compile", "callee", site, call=name, argument=value, text="compiled")]
+    reason = "a module of torch's own compiles nothing by itself: call `compiled` in its place where it trains"
+    return [Edit("compile", "by_hand", site, text=f"compiled = {value}", reason=reason)]
 
 
 def _has_compiler() -> bool:

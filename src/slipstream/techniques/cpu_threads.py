@@ -92,7 +92,7 @@ def _is_loader_worker() -> bool:
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
     site = observation.torch.threads_site if observation.torch else None
     if site is not None:
-        return [Edit("cpu_threads", "argument", site, call="set_num_threads", argument="int", text=str(setting))]
-    first = observation.optimizer.site if observation.optimizer else None
-    text = f"torch.set_num_threads({setting})"
-    return [Edit("cpu_threads", "before" if first else "by_hand", first, text=text)]
+        now = str(observation.torch.num_threads) if observation.torch else ""
+        text = str(setting)
+        return [Edit("cpu_threads", "argument", site, "set_num_threads", argument="int", text=text, observed=now)]
+    return [Edit("cpu_threads", "start", None, text=f"torch.set_num_threads({setting})")]

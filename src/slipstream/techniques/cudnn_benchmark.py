@@ -66,6 +66,4 @@ def apply(rig: Rig, setting: Setting) -> None:
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
-    site = observation.optimizer.site if observation.optimizer else None
-    text = "torch.backends.cudnn.benchmark = True"
-    return [Edit("cudnn_benchmark", "before" if site else "by_hand", site, text=text)]
+    return [Edit("cudnn_benchmark", "start", None, text="torch.backends.cudnn.benchmark = True")]

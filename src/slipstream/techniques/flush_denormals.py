@@ -70,6 +70,5 @@ def apply(rig: Rig, setting: Setting) -> None:
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
-    first = observation.optimizer.site if observation.optimizer else None
-    reason = "it counts for threads that are started later: it must stand before the first tensor is computed"
-    return [Edit("flush_denormals", "by_hand", first, text="torch.set_flush_denormal(True)", reason=reason)]
+    """It counts for threads that are started later: it must stand before the first tensor is computed."""
+    return [Edit("flush_denormals", "start", None, text="torch.set_flush_denormal(True)")]

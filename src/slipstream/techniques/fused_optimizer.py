@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from slipstream.records import Edit, Setting
+from slipstream.records import Edit, Optimizer, Setting
 from slipstream.techniques.card import YES, Answer, Card, no
 from slipstream.techniques.observation import Observation
 
@@ -73,11 +73,16 @@ def apply(rig: Rig, setting: Setting) -> None:
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
-    optimizer = observation.optimizer
-    if optimizer is None or optimizer.site is None:
-        return [Edit("fused_optimizer", "by_hand", None, text="fused=True", reason="no line builds the optimizer")]
-    kind = optimizer.class_name
-    return [Edit("fused_optimizer", "argument", optimizer.site, call=kind, argument="fused", text="True")]
+    """Of every optimizer that can: `apply` fuses them all."""
+    seen = [optimizer for optimizer in observation.session.optimizers if optimizer.can_fuse and not optimizer.fused]
+    return [_edit(optimizer) for optimizer in seen]
+
+
+def _edit(optimizer: Optimizer) -> Edit:
+    if optimizer.site is None:
+        return Edit("fused_optimizer", "by_hand", None, text="fused=True", reason="no line builds the optimizer")
+    kind, now = optimizer.class_name, repr(optimizer.fused)
+    return Edit("fused_optimizer", "argument", optimizer.site, kind, argument="fused", text="True", observed=now)
 
 
 class Fusion:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from slipstream.records import Edit, Setting
 from slipstream.techniques.card import YES, Answer, Card, no
 from slipstream.techniques.observation import Observation
+from slipstream.techniques.parts.model_call import why_by_hand
 
 if TYPE_CHECKING:
     import torch
@@ -76,8 +77,16 @@ def apply(rig: Rig, setting: Setting) -> None:
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
     site = observation.model.site if observation.model else None
     dtype = "float16" if setting == "fp16" else "bfloat16"
-    text = f"torch.autocast({observation.device!r}, dtype=torch.{dtype})"
-    if setting == "fp16" or site is None:
-        reason = "fp16 also needs torch.amp.GradScaler around backward, clipping and step" if setting == "fp16" else ""
-        return [Edit("mixed_precision", "by_hand", site, text=text, reason=reason)]
-    return [Edit("mixed_precision", "around", site, text=text)]
+    text = f'torch.autocast("{observation.device}", dtype=torch.{dtype})'
+    model, optimizer = observation.model, observation.optimizer
+    several = why_by_hand(observation)
+    if several or site is None or model is None or (setting == "fp16" and (optimizer is None or not model.name)):
+        reason = f"{several} around forward pass and loss".lstrip()
+        if setting == "fp16":
+            reason += "; fp16 also needs torch.amp.GradScaler around backward, clipping and step"
+        return [Edit("mixed_precision", "by_hand", site, text=f"with {text}:", reason=reason)]
+    edits = [Edit("mixed_precision", "around", site, call=model.name, text=text)]
+    if setting == "fp16" and optimizer is not None:
+        scaler, kind = f'torch.amp.GradScaler("{observation.device}")', optimizer.class_name
+        edits.append(Edit("mixed_precision", "scaler", site, call=model.name, argument=kind, text=scaler))
+    return edits

@@ -7,6 +7,7 @@ itself, stays as it was. Not for a script that changes a batch in place after it
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from slipstream.records import Edit, Setting
@@ -65,10 +66,25 @@ def edit(observation: Observation, setting: Setting) -> list[Edit]:
 
     loader = observation.loader
     edits = argument_edits(observation, "pinned_memory", {"pin_memory": "True"}) if loader else []
-    copies = [copy for copy in transfers(observation.session) if copy.blocking]
-    sites = [observation.session.sites[n] for n in sorted({c.ident for c in copies if c.ident >= 0})]
+    copies = Counter(copy.ident for copy in transfers(observation.session) if copy.blocking and copy.ident >= 0)
     return edits + [
-        Edit(technique="pinned_memory", kind="argument", site=site, call="to", argument="non_blocking", text="True")
-        for site in sites
-        if ".to(" in site.text
+        Edit(
+            technique="pinned_memory",
+            kind="argument",
+            site=observation.session.sites[ident],
+            call="cuda" if ".cuda(" in observation.session.sites[ident].text else "to",
+            argument="non_blocking",
+            text="True",
+            observed="False",
+            num_calls=_num_calls(observation, count),
+        )
+        for ident, count in sorted(copies.items())
     ]
+
+
+def _num_calls(observation: Observation, num_copies: int) -> int:
+    """How many copies one passage of the line makes: as many as came in each of the watched steps."""
+    from slipstream.diagnose.training import watched_steps
+
+    num_batches = sum(step.num_batches for step in watched_steps(observation.session))
+    return max(1, round(num_copies / num_batches)) if num_batches else 1

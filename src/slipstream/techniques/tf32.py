@@ -67,6 +67,4 @@ def apply(rig: Rig, setting: Setting) -> None:
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
-    site = observation.optimizer.site if observation.optimizer else None
-    text = 'torch.set_float32_matmul_precision("high")'
-    return [Edit("tf32", "before" if site else "by_hand", site, text=text)]
+    return [Edit("tf32", "start", None, text='torch.set_float32_matmul_precision("high")')]

@@ -171,11 +171,13 @@ def _is_tiny(arguments: LoaderArguments, count: int) -> bool:
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
     loader = observation.loader
     arguments = {"num_workers": str(int(setting))}
-    if loader is not None and loader.num_workers == 0:
+    if loader is not None and loader.num_workers == 0 and setting:
         arguments["persistent_workers"] = "True"
-    if setting == 0 and loader is not None and loader.persistent_workers:
-        arguments["persistent_workers"] = "False"
-    edits = argument_edits(observation, "workers", arguments)
+    if_given: tuple[str, ...] = ()
+    if setting == 0:  # torch refuses a loader without workers that is told what they should do
+        arguments |= {"persistent_workers": "False", "prefetch_factor": "None", "timeout": "0"}
+        if_given = ("persistent_workers", "prefetch_factor", "timeout")
+    edits = argument_edits(observation, "workers", arguments, if_given)
     reason = "OpenMP reads the environment when the process starts: put this before the command"
     return edits + [
         Edit("workers", "by_hand", None, text=f"{k}={v}", reason=reason) for k, v in environment(setting).items()

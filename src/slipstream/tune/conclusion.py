@@ -8,8 +8,8 @@ import msgspec
 
 from slipstream.diagnose.outlook import training_length
 from slipstream.records import Choice, Edit, Recipe, RiderRecord, Session, Speed, Summary, Tuning, Verdict
-from slipstream.techniques.observation import Observation
 from slipstream.tune.contest import Contest
+from slipstream.tune.edits import edits_of
 from slipstream.tune.meeting import Meeting
 from slipstream.tune.ruling import batch_size, paired, samples_per_s
 
@@ -87,9 +87,4 @@ def _without_sketches(record: RiderRecord) -> RiderRecord:
 def _edits(meeting: Meeting, total: Contest | None) -> list[Edit]:
     """As the rider that carried the whole recipe made them; else as the techniques say."""
     seen = meeting.paddock.record(total.seat).edits if total is not None else []
-    observation = Observation(meeting.session)
-    edits: list[Edit] = []
-    for choice in meeting.recipe.choices:
-        made = [edit for edit in seen if edit.technique == choice.technique]
-        edits += made or meeting.techniques[choice.technique].edit(observation, choice.setting)
-    return edits
+    return edits_of(meeting.session, meeting.recipe, seen, meeting.techniques)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+import msgspec
+
 from slipstream.records import Edit, Loader, Site
 from slipstream.techniques.observation import Observation
 
@@ -13,21 +15,24 @@ def where(site: Site | None) -> str:
     return f"at {os.path.basename(site.file)}:{site.line}" if site is not None else "in a framework"
 
 
-def argument_edits(observation: Observation, technique: str, arguments: dict[str, str]) -> list[Edit]:
-    """One edit for each argument of the training loader's call."""
+def argument_edits(
+    observation: Observation, technique: str, arguments: dict[str, str], if_given: tuple[str, ...] = ()
+) -> list[Edit]:
+    """One edit for each argument of the training loader's call; those in `if_given` only where the call has them."""
     loader = observation.loader
-    assert loader is not None, "a technique for loaders applied to a script without one"
-    return [_argument_edit(loader, technique, argument, text) for argument, text in arguments.items()]
+    edits = [_argument_edit(loader, technique, argument, text) for argument, text in arguments.items()]
+    return [msgspec.structs.replace(edit, is_if_given=edit.argument.endswith(if_given or "?")) for edit in edits]
 
 
-def _argument_edit(loader: Loader, technique: str, argument: str, text: str) -> Edit:
-    if loader.site is None:
+def _argument_edit(loader: Loader | None, technique: str, argument: str, text: str) -> Edit:
+    observed = repr(getattr(loader, argument, ""))
+    if loader is None or loader.site is None:
         reason = f"pass {argument}={text} to the DataLoader; its line was not seen"
         return Edit(technique=technique, kind="by_hand", site=None, argument=argument, text=text, reason=reason)
     call = _callee(loader)
     if call == "TrainingArguments":
         argument = f"dataloader_{argument}"
-    return Edit(technique=technique, kind="argument", site=loader.site, call=call, argument=argument, text=text)
+    return Edit(technique, "argument", loader.site, call, argument, text, observed=observed if observed != "''" else "")
 
 
 def _callee(loader: Loader) -> str:

@@ -1,0 +1,287 @@
+"""slipstream patch: the recipe as a diff of the user's own source."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from slipstream.cli.commands import Action, Refused
+
+if TYPE_CHECKING:
+    from slipstream.records import Recipe, Session, Verdict
+    from slipstream.rewrite.patch import Left, Patch
+
+RECIPE = "slipstream.toml"
+
+
+@click.command("patch")
+@click.argument("script")
+@click.option("-m", "is_module", is_flag=True, help="The script is a module, as in python -m.")
+@click.option(
+    "--session",
+    "session_name",
+    metavar="FILE",
+    default="latest",
+    show_default=True,
+    help="The session that saw the lines: of tune, else of check.",
+)
+@click.option(
+    "--recipe",
+    "recipe_path",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The recipe; otherwise this script's slipstream.toml, else what the session kept.",
+)
+@click.option("--write", "is_written", is_flag=True, help="Change the files. Otherwise the diff is printed.")
+@click.option("--force", is_flag=True, help="With --write: even where git has uncommitted changes, or unproved.")
+@click.option(
+    "--prove", "is_proved", is_flag=True, help="First race the patched source, run bare, against the original."
+)
+@click.option("--budget", default="2m", show_default=True, metavar="TIME", help="For --prove: 90s, 5m, 1h.")
+def command(
+    script: str,
+    is_module: bool,
+    session_name: str,
+    recipe_path: Path | None,
+    is_written: bool,
+    force: bool,
+    is_proved: bool,
+    budget: str,
+) -> Action | None:
+    """Write the recipe that `slipstream tune` kept into SCRIPT's own source, at the lines that it saw.
+
+    \b
+    slipstream tune train.py --epochs 90             finds out what helps
+    slipstream patch train.py                        shows it as a diff
+    slipstream patch train.py | git apply            applies it; or:
+    slipstream patch train.py --write
+    slipstream patch train.py --prove                races patched against original; the diff carries the result
+    slipstream patch --session nightly.msgpack -m package.train
+
+    Imported modules are changed where the call really is, inside the project only. Formatting and comments stay. What
+    cannot be written safely is listed on stderr, with the reason and the line to write by hand. Patching twice changes
+    nothing. Needs no torch, but for --prove.
+    """
+    typed = ["-m", script] if is_module else [script]
+    path = _source_file(typed)
+    session = _session(session_name, path)
+    patch = _make(session, _recipe(recipe_path, typed, path, session), path)
+    _say_left(patch.left)
+    if not patch.files:
+        _say("nothing to change" + (": what can be written is there already." if patch.done else "."))
+        return None
+    if is_proved:
+        return functools.partial(_prove, patch, session, path, _seconds(budget), is_written, force)
+    _give(patch, path, is_written, force)
+    return None
+
+
+def _give(patch: Patch, path: Path, is_written: bool, force: bool, words: str = "") -> None:
+    if is_written:
+        _write(patch, force)
+    else:
+        _show(patch, path, words)
+
+
+def _seconds(budget: str) -> float:
+    from slipstream.tuning import seconds_of
+
+    try:
+        return seconds_of(budget)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--budget") from None
+
+
+def _prove(patch: Patch, session: Session, path: Path, budget_s: float, is_written: bool, force: bool) -> int:
+    """The race, then what was asked for. A patch that lost, or whose numerics are not sound, is not written."""
+    try:
+        verdict = _race(patch, session, budget_s)
+        words = _proof(verdict, session)
+        _say(words)
+        if is_written and verdict.decision != "kept" and not force:
+            raise Refused(
+                "the patch is not proved, so nothing was written. A longer --budget decides more; or --force."
+            )
+        _give(patch, path, is_written, force, words)
+    except Refused as refusal:
+        refusal.show()
+        return refusal.exit_code
+    except KeyboardInterrupt:
+        _say("interrupted; nothing was changed.")
+        return 130
+    return 0
+
+
+def _race(patch: Patch, session: Session, budget_s: float) -> Verdict:
+    import importlib.util
+
+    if importlib.util.find_spec("torch") is None:
+        raise Refused("--prove runs the script, and there is no torch here. Install it: pip install torch")
+    if session.summary is None:
+        raise Refused("--prove needs a session that saw the script train, and this one saw no step.")
+    if Path(session.cwd) != Path.cwd():
+        raise Refused(f"--prove runs the script as the session did: go to {session.cwd}, where it was made.")
+    from slipstream.proving import prove
+    from slipstream.report.tune_live import TuneLive
+    from slipstream.tune.seat import RaceError
+
+    files = {str(file.path.absolute()): file.after for file in patch.files}
+    try:
+        with TuneLive(sys.stderr) as live:
+            live.start()
+            return prove(session, files, patch.written, budget_s, live)
+    except RaceError as error:
+        raise Refused(str(error)) from None
+
+
+def _proof(verdict: Verdict, session: Session) -> str:
+    """In one line, which stands above the diff."""
+    from slipstream.tune.ruling import times
+
+    speed = times(verdict.speed) if verdict.speed is not None else verdict.reason
+    numerics = f"; {verdict.numerics.reason}" if verdict.numerics is not None else ""
+    total = session.tuning.total if session.tuning is not None else None
+    recipe = f"; the recipe had {total.ratio:.2f}x" if total is not None else ""
+    words = {"kept": "proved", "rejected": "refuted"}.get(verdict.decision, verdict.decision)
+    return f"patched, against the original: {words}, {speed}{numerics}{recipe}"
+
+
+def _source_file(typed: list[str]) -> Path:
+    from slipstream.runner.target import refusal
+    from slipstream.tune.source import source_file
+
+    if sentence := refusal(typed):
+        raise Refused(sentence)
+    path = source_file(typed, Path())
+    if path is None:
+        raise Refused(f"The module {typed[1]} does not lie in {Path.cwd()}. Go to the folder that holds it.")
+    return path
+
+
+def _session(name: str, path: Path) -> Session:
+    from slipstream.runner.storage import StorageError, load_session, newest_first
+
+    if name != "latest":
+        try:
+            session = load_session(Path(name))
+        except StorageError as error:
+            raise Refused(str(error)) from None
+        if _script_of(session).name != path.name:
+            raise Refused(f"{name} is a session of {_script_of(session).name or 'no script'}, not of {path.name}.")
+        return session
+    found: list[Session] = []
+    for root in dict.fromkeys((Path.cwd(), path.absolute().parent)):
+        for file in newest_first(root):
+            try:
+                session = load_session(file)
+            except StorageError:
+                continue  # of an older slipstream
+            if _is_of(session, path, root):
+                if session.tuning is not None:
+                    return session
+                found.append(session)
+    if not found:
+        raise Refused(f"No session of {path} is saved here. Make one: slipstream tune {path}")
+    return found[0]
+
+
+def _is_of(session: Session, path: Path, root: Path) -> bool:
+    """The same file, or the same place below the folder that the session lies in: projects are moved and mounted."""
+    then, here = _script_of(session), Path(os.path.normpath(path.absolute()))
+    if then == here:
+        return True
+    return then.is_relative_to(session.cwd) and here == root / then.relative_to(session.cwd)
+
+
+def _script_of(session: Session) -> Path:
+    from slipstream.tune.source import source_file
+
+    found = source_file(session.script, session.cwd) if session.script else None
+    return Path(os.path.normpath(found)) if found is not None else Path()
+
+
+def _recipe(given: Path | None, typed: list[str], path: Path, session: Session) -> Recipe:
+    from slipstream.records import Recipe
+    from slipstream.tune.recipe_file import read_recipe
+
+    beside = [folder / RECIPE for folder in dict.fromkeys((Path(), path.parent))]
+    for file in [given] if given is not None else [one for one in beside if one.is_file()]:
+        try:
+            recipe = read_recipe(file)
+        except ValueError as error:
+            raise Refused(f"{error}.") from None
+        if given is not None or not recipe.script or _is_same(recipe.script, typed):
+            _say(f"{file}: {recipe.recipe}")
+            return recipe.recipe
+    kept = session.tuning.recipe if session.tuning is not None else Recipe()
+    if kept.choices:
+        _say(f"the session of {session.created[:16].replace('T', ' ')}: {kept}")
+    elif session.tuning is None:
+        _say(f"only a check was saved, so there is no recipe yet: slipstream tune {path} makes one.")
+    else:
+        _say("the tuning kept nothing, so there is no recipe to write.")
+    return kept
+
+
+def _is_same(script: Sequence[str], typed: Sequence[str]) -> bool:
+    names = [one[1] if one[0] == "-m" and len(one) > 1 else Path(one[0]).name for one in (script, typed)]
+    return names[0] == names[1]
+
+
+def _make(session: Session, recipe: Recipe, path: Path) -> Patch:
+    from slipstream.rewrite.cures import cures
+    from slipstream.rewrite.patch import make_patch
+    from slipstream.rewrite.refusal import PatchError
+    from slipstream.rewrite.tree import Tree
+    from slipstream.tune.edits import edits_in
+
+    edits = [*edits_in(session, recipe), *cures(session)]
+    try:
+        return make_patch(edits, Tree(session, path, _script_of(session)))
+    except PatchError as error:
+        raise Refused(str(error)) from None
+
+
+def _show(patch: Patch, path: Path, words: str) -> None:
+    """`words` stand above the diff, where git and patch skip them."""
+    from slipstream.rewrite.diff import root_of, unified
+
+    root = root_of(patch.files, path)
+    sys.stdout.flush()
+    sys.stdout.buffer.write(f"# {words}\n".encode() if words else b"")
+    sys.stdout.buffer.write(unified(patch.files, root))
+    sys.stdout.buffer.flush()
+    place = "" if root == Path.cwd() else f" in {root}"
+    _say(f"not written yet: --write does it, or git apply{place}.")
+
+
+def _write(patch: Patch, force: bool) -> None:
+    from slipstream.rewrite.refusal import PatchError
+    from slipstream.rewrite.writing import uncommitted, write
+
+    if not force and (dirty := uncommitted(patch.files)):
+        names = ", ".join(str(path) for path in dirty)
+        raise Refused(f"{names}: git has no commit of this text to go back to. Commit first, or add --force.")
+    try:
+        write(patch.files)
+    except PatchError as error:
+        raise Refused(str(error)) from None
+    for file in patch.files:
+        _say(f"wrote {file.path}")
+
+
+def _say_left(left: Sequence[Left]) -> None:
+    for one in left:
+        where = f" at {one.where}" if one.where else ""
+        reason = one.reason.rstrip(".")
+        _say(f"by hand, {one.edit.technique}{where}: " + (f"{one.text}\n    {reason}." if one.text else f"{reason}."))
+
+
+def _say(sentence: str) -> None:
+    click.echo(f"slipstream: {sentence}", err=True)

@@ -1,0 +1,153 @@
+"""Arguments of one observed call: added behind the last, or changed where the source gives the very value that the
+session saw. All of a call's arguments are written or none: half of them may be worse than nothing."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+
+import libcst as cst
+
+from slipstream.records import Edit
+from slipstream.rewrite.names import Names
+from slipstream.rewrite.places import calls_at, one_call_at
+from slipstream.rewrite.refusal import ByHandError, MissingError
+from slipstream.rewrite.source import Source, Splice
+
+# What may be given without its name, in torch's own order.
+_LOADER = ["dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn", "pin_memory"]
+POSITIONS = {
+    "DataLoader": [*_LOADER, "drop_last", "timeout", "worker_init_fn", "multiprocessing_context"],
+    "set_num_threads": ["int"],
+    "to": ["device", "dtype", "non_blocking", "copy"],
+    "cuda": ["device", "non_blocking"],
+}
+_FRAMEWORK = "TrainingArguments"
+
+
+def change_arguments(source: Source, names: Names, line: int, edits: Sequence[Edit]) -> list[Splice]:
+    """Of the call at this line that all these edits are about."""
+    callee, num_calls = edits[0].call, edits[0].num_calls
+    if num_calls > 1:
+        calls = calls_at(source, names, line, callee)
+        if len(calls) != num_calls:
+            raise (ByHandError if calls else MissingError)(f"{len(calls)} of the {num_calls} calls are on line {line}")
+    elif callee == _FRAMEWORK:
+        calls = [_only_call(source, names, line, callee)]
+    else:
+        calls = [one_call_at(source, names, line, callee)]
+    return [splice for call in calls for splice in _change_call(source, names, call, edits)]
+
+
+def _only_call(source: Source, names: Names, line: int, callee: str) -> cst.Call:
+    """What a framework is told stands in one place, which need not be where it acts on it."""
+    found = [call for call in source.all(cst.Call) if names.is_call_of(call, callee)]
+    return found[0] if len(found) == 1 else one_call_at(source, names, line, callee)
+
+
+def _change_call(source: Source, names: Names, call: cst.Call, edits: Sequence[Edit]) -> list[Splice]:
+    splices: list[Splice] = []
+    added: list[str] = []
+    for edit in edits:
+        given = _given(source, names, call, edit)
+        if given is not None:
+            splices += _change(source, given, edit)
+        elif not edit.is_if_given:
+            added.append(edit.text if edit.argument == "int" else f"{edit.argument}={edit.text}")
+    if added:
+        _refuse_unknown(source, names, call, edits)
+        splices += _add(source, call, added)
+    return splices
+
+
+def _given(source: Source, names: Names, call: cst.Call, edit: Edit) -> cst.BaseExpression | None:
+    """The argument's value, where the call has it, or a dictionary that the call spreads."""
+    positions = POSITIONS.get(edit.call, [])
+    for index, argument in enumerate(call.args):
+        if argument.keyword is not None and argument.keyword.value == edit.argument:
+            return argument.value
+        if argument.keyword is None and argument.star == "" and positions[index : index + 1] == [edit.argument]:
+            return argument.value
+        if argument.star == "*":
+            positions = []
+        value = (names.keywords_of(argument) or {}).get(edit.argument)
+        if value is not None and names.num_spreads(argument) > 1 and source.code(value) != edit.text:
+            line = source.lines_of(value)[0]
+            raise ByHandError(f"{source.code(argument.value)} on line {line} serves other calls too")
+        if value is not None:
+            return value
+    return None
+
+
+def _refuse_unknown(source: Source, names: Names, call: cst.Call, edits: Sequence[Edit]) -> None:
+    """What comes in by stars may hold the argument already."""
+    line = source.lines_of(call)[0]
+    for argument in call.args:
+        if argument.star and names.keywords_of(argument) is None:
+            what = argument.star + source.code(argument.value)
+            raise ByHandError(f"the call on line {line} takes arguments from {what}: give it there")
+        if isinstance(argument.value, cst.GeneratorExp) and not argument.value.lpar:
+            raise ByHandError(f"the call on line {line} is given a bare generator, which must stay alone")
+    if call.args and edits[0].call in ("to", "cuda") and _value(source.code(call.args[-1].value)) in (True, False):
+        raise ByHandError(f"the call on line {line} gives its flags without names")
+
+
+def _change(source: Source, given: cst.BaseExpression, edit: Edit) -> list[Splice]:
+    now = source.code(given)
+    line = source.lines_of(given)[0]
+    if now == edit.text:
+        return []
+    value = _value(now)
+    if value is _NOT_A_LITERAL:
+        if _value(edit.text) == _value(edit.observed):  # whatever it says, it says what is wanted
+            return []
+        raise ByHandError(f"line {line} takes {edit.argument} from {now}: make that {edit.text}")
+    if value == _value(edit.text):
+        return []
+    if edit.observed and value is not None and value != _value(edit.observed):  # None: torch's own choice
+        raise ByHandError(f"line {line} says {edit.argument}={now}, and the session saw {edit.observed}: tune again")
+    return [Splice(*source.span(given), edit.text)]
+
+
+_NOT_A_LITERAL = object()
+
+
+def _value(code: str) -> object:
+    try:
+        return ast.literal_eval(code) if code else _NOT_A_LITERAL
+    except (ValueError, SyntaxError, TypeError, MemoryError):
+        return _NOT_A_LITERAL
+
+
+def _add(source: Source, call: cst.Call, added: Sequence[str]) -> list[Splice]:
+    """Behind the last argument; on lines of their own where that one has one."""
+    if not call.args:
+        opening = source.data.index(b"(", source.span(call.func)[1]) + 1
+        return [Splice(opening, opening, ", ".join(added))]
+    last = call.args[-1]
+    start, end = source.span(last)
+    has_comma = isinstance(last.comma, cst.Comma)
+    behind = end
+    if has_comma:
+        comma = re.compile(rb"\s*,").match(source.data, end)
+        if comma is None:
+            raise ByHandError(f"a comment stands between the last argument on line {source.line_of(end)} and its comma")
+        behind = comma.end()
+    if _has_own_lines(source, call, start, behind):
+        indent = source.data[source.line_start(source.line_of(start)) : start].decode()
+        lines = [f"{indent}{one}," for one in added]
+        lines[-1] = lines[-1] if has_comma else lines[-1][:-1]
+        below = source.line_start(source.line_of(behind - 1) + 1)
+        separator = [] if has_comma else [Splice(end, end, ",")]
+        return [*separator, Splice(below, below, "".join(line + source.newline for line in lines))]
+    return [Splice(end, end, "".join(f", {one}" for one in added))]
+
+
+def _has_own_lines(source: Source, call: cst.Call, start: int, behind: int) -> bool:
+    """The last argument begins a line, and nothing but a comment follows it there."""
+    line = source.line_of(start)
+    before = source.data[source.line_start(line) : start]
+    after = source.data[behind : source.line_start(source.line_of(behind - 1) + 1)].strip()
+    is_open = source.span(call)[0] < source.line_start(line)
+    return is_open and not before.strip() and (not after or after.startswith(b"#"))

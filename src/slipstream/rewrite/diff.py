@@ -1,0 +1,46 @@
+"""A patch as text: a unified diff in the files' own bytes, as `git apply` and `patch -p1` read it."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from slipstream.rewrite.patch import Changed
+from slipstream.rewrite.tree import repository_of
+
+_NO_NEWLINE = "\\ No newline at end of file\n"
+
+
+def unified(files: Sequence[Changed], root: Path) -> bytes:
+    """Paths are relative to `root`: that is where it is applied."""
+    return b"".join(_of_file(file, _relative(file.path, root)) for file in files)
+
+
+def root_of(files: Sequence[Changed], script: Path) -> Path:
+    """The script's folder where that holds them all; else their repository, or the folder that they share."""
+    folder = script.absolute().parent
+    paths = [file.path.absolute() for file in files]
+    candidates = [folder, *([repository] if (repository := repository_of(folder)) else [])]
+    for root in candidates:
+        if all(path.is_relative_to(root) for path in paths):
+            return root
+    return Path(os.path.commonpath([path.parent for path in paths]))
+
+
+def _relative(path: Path, root: Path) -> str:
+    return path.absolute().relative_to(root).as_posix()
+
+
+def _of_file(file: Changed, name: str) -> bytes:
+    # Latin-1 has a character for every byte: nothing is decoded, and nothing lost.
+    before, after = (_lines(raw.decode("latin-1")) for raw in (file.before, file.after))
+    shown = name.encode().decode("latin-1")
+    lines = difflib.unified_diff(before, after, f"a/{shown}", f"b/{shown}")
+    return "".join(line if line.endswith("\n") else f"{line}\n{_NO_NEWLINE}" for line in lines).encode("latin-1")
+
+
+def _lines(text: str) -> list[str]:
+    """Split at line feeds alone, as diff does."""
+    return [line + "\n" for line in text.split("\n")[:-1]] + ([last] if (last := text.rpartition("\n")[2]) else [])

@@ -1,0 +1,201 @@
+"""Edits as one patch: every file read once, every edit written, there already, or left to the user with the reason.
+A source that is not what the session saw is refused as a whole. Writes nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from slipstream.records import Edit, Site
+from slipstream.rewrite.arguments import change_arguments
+from slipstream.rewrite.evaluation import switch_gradients_off
+from slipstream.rewrite.names import Names
+from slipstream.rewrite.refusal import ByHandError, MissingError, PatchError
+from slipstream.rewrite.scaling import scale_loss
+from slipstream.rewrite.source import Source, Splice
+from slipstream.rewrite.statements import call_otherwise, put_around, put_at_start, put_before, put_behind_input
+from slipstream.rewrite.tree import Tree
+
+
+class Changed(msgspec.Struct, frozen=True):
+    path: Path
+    before: bytes
+    after: bytes
+
+
+class Left(msgspec.Struct, frozen=True):
+    """To be done by hand: where, what to write and why it was not."""
+
+    edit: Edit
+    where: str
+    reason: str
+
+    @property
+    def text(self) -> str:
+        edit = self.edit
+        if edit.kind == "callee":
+            return f"{edit.text} = {edit.argument}"
+        if edit.kind in ("argument", "by_hand") and edit.argument not in ("", "int"):
+            return f"{edit.argument}={edit.text}"
+        if edit.kind == "around":
+            return f"with {edit.text}:"
+        return edit.text.replace("{model}", edit.argument or "model") if edit.kind == "before" else edit.text
+
+
+class Patch(msgspec.Struct, frozen=True):
+    files: list[Changed]
+    written: list[Edit]
+    done: list[Edit]  # there already
+    left: list[Left]
+
+
+def make_patch(edits: Sequence[Edit], tree: Tree) -> Patch:
+    return _Patching(edits, tree).result()
+
+
+class _Patching:
+    def __init__(self, edits: Sequence[Edit], tree: Tree) -> None:
+        self._tree = tree
+        self._groups = _grouped(edits)
+        self._edits = edits
+        self._renamed = {edit.call: edit.text for edit in edits if edit.kind == "callee"}
+        self._sources: dict[Path, Source] = {}
+        self._splices: dict[Path, list[Splice]] = {}
+        self._written: list[Edit] = []
+        self._done: list[Edit] = []
+        self._left: list[Left] = []
+
+    def result(self) -> Patch:
+        for group in self._groups:
+            try:
+                made = [self._made(edits) for edits in _together(group)]
+            except ByHandError as why:
+                self._left += [Left(edit, _where(edit.site), edit.reason or str(why)) for edit in group]
+                continue
+            for path, splices in made:
+                self._splices.setdefault(path, []).extend(splices)
+            (self._written if any(splices for _, splices in made) else self._done).extend(group)
+        files = [self._changed(path, splices) for path, splices in self._splices.items() if splices]
+        return Patch([file for file in files if file.after != file.before], self._written, self._done, self._left)
+
+    def _changed(self, path: Path, splices: list[Splice]) -> Changed:
+        imports = [splice for splice in splices if splice.text.startswith("import torch")]
+        others = [splice for splice in splices if splice not in imports]
+        source = self._sources[path]
+        return Changed(path, source.raw, source.spliced([*imports[:1], *_closed_up(others, source.newline)]))
+
+    def _made(self, edits: Sequence[Edit]) -> tuple[Path, list[Splice]]:
+        first = edits[0]
+        if first.kind == "by_hand":
+            raise ByHandError(first.reason)
+        if first.kind == "start":
+            source = self._source(self._tree.script)
+            return source.path, put_at_start(source, Names(source), first)
+        if first.site is None:
+            raise ByHandError(first.reason or "no line of the script's was seen")
+        source = self._source(self._tree.file(first.site.file))
+        return source.path, self._at_line(source, first.site, _writer(source, edits, self._renamed))
+
+    def _source(self, path: Path) -> Source:
+        if path not in self._sources:
+            try:
+                raw = path.read_bytes()
+            except OSError as error:
+                raise PatchError(f"{path} cannot be read: {error.strerror}.") from None
+            self._sources[path] = Source(path, raw)
+        return self._sources[path]
+
+    def _at_line(self, source: Source, site: Site, write: Callable[[int], list[Splice]]) -> list[Splice]:
+        """On the line that the session saw. If that has moved, only an edit that is there already is recognised."""
+        if not site.text or source.line(site.line).strip() == site.text:
+            return write(site.line)
+        wanted = self._bare(site.text)
+        for line in range(1, source.num_lines + 1):
+            if self._bare(source.line(line).strip()) == wanted:
+                try:
+                    if not write(line):
+                        return []
+                except MissingError:
+                    continue
+        raise PatchError(
+            f"{source.path}, line {site.line}, is not what the session saw ({site.text}): the source has changed since."
+            " Tune it again: slipstream tune."
+        )
+
+    def _bare(self, line: str) -> str:
+        """A line without anything that this patch could have put there."""
+        for edit in self._edits:
+            if edit.kind == "argument":
+                line = re.sub(rf"(,\s*)?\b{edit.argument}=[^,()]*", "", line)
+            elif edit.kind == "callee":
+                line = re.sub(rf"\b{edit.text}\(", f"{edit.call}(", line)
+            elif edit.kind == "input":
+                line = re.sub(rf"\.\w+\(memory_format=[\w.]*\)|{re.escape(edit.text)}", "", line)
+        return re.sub(r"[(),\s]|\b(True|False|None|\d+)\b", "", line)  # values that have no name may have changed
+
+
+def _closed_up(splices: Sequence[Splice], newline: str) -> list[Splice]:
+    """Statements that are put at one place, one below the other: only the first brings the empty line above."""
+    opened: set[int] = set()
+    closed: list[Splice] = []
+    for splice in splices:
+        is_opening = splice.text.startswith(newline) and splice.start == splice.end
+        text = splice.text.lstrip("\r\n") if is_opening and splice.start in opened else splice.text
+        opened |= {splice.start} if is_opening else set()
+        closed.append(splice._replace(text=text))
+    return closed
+
+
+_WRITERS: Final[dict[str, Callable[[Source, Names, int, Edit], list[Splice]]]] = {
+    "before": put_before,
+    "around": put_around,
+    "callee": call_otherwise,
+    "input": put_behind_input,
+    "scaler": scale_loss,
+    "without_grad": switch_gradients_off,
+}
+
+
+def _writer(source: Source, edits: Sequence[Edit], renamed: Mapping[str, str]) -> Callable[[int], list[Splice]]:
+    """`renamed`: what this patch itself calls the model; a source that has it is patched already."""
+    names, first = Names(source), edits[0]
+    if first.kind == "argument":
+        return lambda line: change_arguments(source, names, line, edits)
+
+    def write(line: int) -> list[Splice]:
+        try:
+            return _WRITERS[first.kind](source, names, line, first)
+        except MissingError:
+            if first.call not in renamed:
+                raise
+            return _WRITERS[first.kind](source, names, line, msgspec.structs.replace(first, call=renamed[first.call]))
+
+    return write
+
+
+def _grouped(edits: Sequence[Edit]) -> list[list[Edit]]:
+    """What is written together or not at all: the arguments of one call, the statements of one technique."""
+    groups: dict[object, list[Edit]] = {}
+    for number, edit in enumerate(edits):
+        key: object = (edit.technique,)
+        if edit.kind == "argument" and edit.site is not None:
+            key = (edit.site.file, edit.site.line, edit.call)
+        elif edit.kind == "by_hand":
+            key = number
+        group = groups.setdefault(key, [])
+        if not any(other.kind == "argument" == edit.kind and other.argument == edit.argument for other in group):
+            group.append(edit)
+    return list(groups.values())
+
+
+def _together(group: list[Edit]) -> list[list[Edit]]:
+    """The arguments of one call are one change; statements are one each."""
+    return [group] if group[0].kind == "argument" else [[edit] for edit in group]
+
+
+def _where(site: Site | None) -> str:
+    return f"{Path(site.file).name}:{site.line}" if site is not None else ""

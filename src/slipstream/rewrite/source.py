@@ -1,0 +1,145 @@
+"""One source file: its bytes, its tree, and where every node lies. Splices leave every other byte as it is: encoding,
+byte order mark, line endings, tabs. Refuses what this Python or libcst cannot read."""
+
+from __future__ import annotations
+
+import ast
+import bisect
+import io
+import re
+import sys
+import tokenize
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple, TypeVar, cast
+
+import libcst as cst
+from libcst.metadata import ByteSpanPositionProvider, CodeSpan, MetadataWrapper, ParentNodeProvider
+
+from slipstream.rewrite.refusal import PatchError
+
+_NEWLINE = re.compile(rb"\r\n|\r|\n")
+_BOM = b"\xef\xbb\xbf"
+_Node = TypeVar("_Node", bound=cst.CSTNode)
+
+
+class Splice(NamedTuple):
+    """`start` to `end` of the source, in bytes of UTF-8, become `text`."""
+
+    start: int
+    end: int
+    text: str
+
+
+class Source:
+    def __init__(self, path: Path, raw: bytes) -> None:
+        self.path, self.raw = path, raw
+        self._bom = _BOM if raw.startswith(_BOM) else b""
+        _check_syntax(path, raw)
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
+        self._encoding = encoding.removesuffix("-sig")
+        self.text = raw[len(self._bom) :].decode(self._encoding)
+        self.data = self.text.encode()
+        try:
+            wrapper = MetadataWrapper(cst.parse_module(self.text), unsafe_skip_copy=True)
+            known = wrapper.resolve_many([ByteSpanPositionProvider, ParentNodeProvider])
+        except (cst.ParserSyntaxError, RecursionError) as error:
+            raise PatchError(_unreadable(path, str(error).partition("\n")[0])) from None
+        self.module = wrapper.module
+        self._spans = cast("Mapping[cst.CSTNode, CodeSpan]", known[ByteSpanPositionProvider])
+        self._parents = cast("Mapping[cst.CSTNode, cst.CSTNode]", known[ParentNodeProvider])
+        if self.module.code != self.text:
+            raise PatchError(_unreadable(path, "it does not come out again as it went in"))
+        self._starts = [0, *(found.end() for found in _NEWLINE.finditer(self.data))]
+
+    # --- where ------------------------------------------------------------------------------------------------------
+
+    def span(self, node: cst.CSTNode) -> tuple[int, int]:
+        span = self._spans[node]
+        return span.start, span.start + span.length
+
+    def code(self, node: cst.CSTNode) -> str:
+        start, end = self.span(node)
+        return self.data[start:end].decode()
+
+    def parents(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        """The nearest first."""
+        while (parent := self._parents.get(node)) is not None:
+            yield parent
+            node = parent
+
+    def all(self, kind: type[_Node], inside: cst.CSTNode | None = None) -> list[_Node]:
+        """In the order of the text."""
+        nodes = _descendants(inside) if inside is not None else self._spans
+        found = [node for node in nodes if isinstance(node, kind) and node in self._spans]
+        return sorted(found, key=lambda node: (self._spans[node].start, -self._spans[node].length))
+
+    # --- lines, counted from 1 ----------------------------------------------------------------------------------------
+
+    def line_of(self, offset: int) -> int:
+        return bisect.bisect_right(self._starts, offset)
+
+    def lines_of(self, node: cst.CSTNode) -> tuple[int, int]:
+        start, end = self.span(node)
+        return self.line_of(start), self.line_of(max(start, end - 1))
+
+    def line_start(self, line: int) -> int:
+        return self._starts[line - 1] if line <= len(self._starts) else len(self.data)
+
+    def line(self, line: int) -> str:
+        """With its ending; "" beyond the end."""
+        return self.data[self.line_start(line) : self.line_start(line + 1)].decode() if line > 0 else ""
+
+    @property
+    def num_lines(self) -> int:
+        return len(self._starts)
+
+    def indent_at(self, offset: int) -> str:
+        """The white space that the line begins with."""
+        text = self.line(self.line_of(offset))
+        return text[: len(text) - len(text.lstrip(" \t\f"))]
+
+    @property
+    def newline(self) -> str:
+        return self.module.default_newline
+
+    # --- the change -------------------------------------------------------------------------------------------------
+
+    def spliced(self, splices: Iterable[Splice]) -> bytes:
+        """The file with these changes, as bytes in its own encoding. Those at one place come in the order given."""
+        pieces: list[bytes] = []
+        at = 0
+        for start, end, text in sorted(splices, key=lambda splice: splice.start):
+            assert start >= at, "two edits change the same text"
+            pieces += [self.data[at:start], text.encode()]
+            at = end
+        data = b"".join([*pieces, self.data[at:]])
+        raw = self._bom + data.decode().encode(self._encoding)
+        _check_syntax(self.path, raw)
+        return raw
+
+
+def _descendants(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    yield node
+    for child in node.children:
+        yield from _descendants(child)
+
+
+def _check_syntax(path: Path, raw: bytes) -> None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # SyntaxWarnings are the user's, and said when the script runs
+            compile(raw, str(path), "exec", flags=ast.PyCF_ONLY_AST, dont_inherit=True)
+    except (SyntaxError, ValueError, LookupError, RecursionError, MemoryError) as error:
+        line = getattr(error, "lineno", None)
+        what = getattr(error, "msg", None) or str(error)
+        raise PatchError(_unreadable(path, f"{what}, line {line}" if line else what)) from None
+
+
+def _unreadable(path: Path, what: str) -> str:
+    version = ".".join(str(part) for part in sys.version_info[:2])
+    return (
+        f"{path} cannot be read by Python {version} and libcst: {what}. If its syntax is newer, run slipstream with the"
+        " Python that trains."
+    )

@@ -1,0 +1,238 @@
+"""Statements beside the user's own: before one that the session saw, at the script's start, around a forward pass."""
+
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from slipstream.records import Edit
+from slipstream.rewrite.names import Names
+from slipstream.rewrite.places import (
+    block_around,
+    call_by_name,
+    calls_method,
+    line_above,
+    one_call_at,
+    statement_at,
+    statement_of,
+)
+from slipstream.rewrite.refusal import ByHandError
+from slipstream.rewrite.source import Source, Splice
+
+_BACKWARD = ("backward", "manual_backward")
+_ATOMS = (cst.Name, cst.Attribute, cst.Call, cst.Subscript)
+
+
+def as_written(names: Names, text: str) -> str:
+    """With torch by the name that the file has for it."""
+    return re.sub(r"\btorch\.", f"{names.torch or 'torch'}.", text)
+
+
+def import_torch(source: Source, names: Names) -> list[Splice]:
+    """Where the file does not have the bare name: before its first import from torch."""
+    if names.torch:
+        return []
+    if names.is_given("torch"):
+        raise ByHandError("the file calls something else torch")
+    for statement in source.module.body:
+        if isinstance(statement, cst.SimpleStatementLine) and _imports_from_torch(statement):
+            start = source.line_start(source.lines_of(statement)[0])
+            return [Splice(start, start, f"import torch{source.newline}")]
+    raise ByHandError("the file does not import torch at its top")
+
+
+def _imports_from_torch(statement: cst.SimpleStatementLine) -> bool:
+    code = cst.Module([]).code_for_node(statement.with_changes(leading_lines=())).split()
+    return code[0] in ("import", "from") and code[1].partition(".")[0] == "torch"
+
+
+# --- before -----------------------------------------------------------------------------------------------------------
+
+
+def put_before(source: Source, names: Names, line: int, edit: Edit) -> list[Splice]:
+    anchor: cst.CSTNode = one_call_at(source, names, line, edit.call) if edit.call else statement_at(source, line)
+    statement = statement_of(source, anchor)
+    text = edit.text
+    if "{model}" in text:
+        text = text.replace("{model}", _model_at(source, statement, edit.argument))
+    text = as_written(names, text)
+    for other in block_around(source, statement):
+        if other is statement:
+            break
+        if source.code(other).strip() == text:
+            return []
+    above = line_above(source, statement)
+    indent = source.indent_at(source.span(statement)[0])
+    return [*import_torch(source, names), Splice(above, above, f"{indent}{text}{source.newline}")]
+
+
+def _model_at(source: Source, statement: cst.CSTNode, called: str) -> str:
+    """Whose parameters the statement takes. The session knows how many parameters the optimizer has: all of them."""
+    owners = {
+        source.code(call.func.value)
+        for call in source.all(cst.Call, statement)
+        if isinstance(call.func, cst.Attribute) and call.func.attr.value in ("parameters", "named_parameters")
+    }
+    if len(owners) != 1:
+        raise ByHandError(f"line {source.lines_of(statement)[0]} does not name the model by its parameters()")
+    owner = owners.pop()
+    if not re.fullmatch(r"[\w.]+", owner) or (owner == "self" and called != "self"):
+        raise ByHandError(f"line {source.lines_of(statement)[0]} takes parameters of {owner}, which is not the model")
+    return owner
+
+
+# --- start ------------------------------------------------------------------------------------------------------------
+
+
+def put_at_start(source: Source, names: Names, edit: Edit) -> list[Splice]:
+    """Several of them share the empty line before the first: the patch sees to it."""
+    text = as_written(names, edit.text)
+    for statement in source.all(cst.SimpleStatementLine):
+        code = "; ".join(source.code(part).strip() for part in statement.body)
+        if code == text:
+            return []
+        if _target(code) == _target(text):
+            raise ByHandError(f"line {source.lines_of(statement)[0]} says {code}: change it there")
+    imports = import_torch(source, names)
+    last = _last_import(source)
+    below = source.line_start(source.lines_of(last)[1] + 1)
+    gap = "" if source.line(source.lines_of(last)[1]).endswith(("\n", "\r")) else source.newline
+    return [*imports, Splice(below, below, f"{gap}{source.newline}{text}{source.newline}")]
+
+
+def _target(code: str) -> str:
+    """What is set: the call without its arguments, or the left side of an assignment."""
+    return re.split(r"\(|\s*=[^=]", code, maxsplit=1)[0].strip() if re.search(r"\(|=", code) else ""
+
+
+def _last_import(source: Source) -> cst.CSTNode:
+    """Of those that stand at the top: before the first function, class, loop or condition."""
+    last: cst.CSTNode | None = None
+    for statement in source.module.body:
+        if not isinstance(statement, cst.SimpleStatementLine):
+            break
+        if isinstance(statement.body[0], cst.Import | cst.ImportFrom):
+            last = statement
+    if last is None:
+        raise ByHandError("the file imports nothing at its top")
+    return last
+
+
+# --- around -----------------------------------------------------------------------------------------------------------
+
+
+def put_around(source: Source, names: Names, line: int, edit: Edit) -> list[Splice]:
+    """From the forward pass to just before its backward pass, or to the function's return: the loss belongs to it."""
+    text = as_written(names, edit.text)
+    statement = statement_of(source, call_by_name(source, line, edit.call)) if edit.call else statement_at(source, line)
+    if any(_enters(source, node, text) for node in (statement, *source.parents(statement))):
+        return []
+    block = block_around(source, statement)
+    first = block.index(statement)  # type: ignore[arg-type]
+    last = first
+    while not calls_method(source, block[last], *_BACKWARD):
+        if _returns(block[last]):
+            last += 1
+            break
+        last += 1
+        if last == len(block):
+            raise ByHandError(f"no backward() follows line {line} in its block: put it around forward pass and loss")
+    while last > first + 1 and _only_clears(source, block[last - 1]):
+        last -= 1
+    if last == first:
+        raise ByHandError(f"line {line} computes the loss and walks it back in one statement")
+    return [*import_torch(source, names), *indented(source, block[first:last], f"with {text}:")]
+
+
+def _enters(source: Source, node: cst.CSTNode, text: str) -> bool:
+    return isinstance(node, cst.With) and any(source.code(item.item) == text for item in node.items)
+
+
+def _only_clears(source: Source, statement: cst.BaseStatement) -> bool:
+    """optimizer.zero_grad() on a line of its own."""
+    is_short = isinstance(statement, cst.SimpleStatementLine) and len(source.all(cst.Call, statement)) == 1
+    return is_short and calls_method(source, statement, "zero_grad")
+
+
+def _returns(statement: cst.CSTNode) -> bool:
+    return isinstance(statement, cst.SimpleStatementLine) and isinstance(statement.body[-1], cst.Return)
+
+
+def indented(source: Source, statements: list[cst.BaseStatement], header: str) -> list[Splice]:
+    """These statements below a header. Lines that begin inside a string stay where they are."""
+    first, last = source.lines_of(statements[0])[0], source.lines_of(statements[-1])[1]
+    inside = {
+        line
+        for node in source.all(cst.BaseString)  # type: ignore[type-abstract]
+        for line in range(source.lines_of(node)[0] + 1, source.lines_of(node)[1] + 1)
+    }
+    indent, unit = source.indent_at(source.span(statements[0])[0]), source.module.default_indent
+    start = source.line_start(first)
+    splices = [Splice(start, start, f"{indent}{header}{source.newline}")]
+    for line in range(first, last + 1):
+        if line not in inside and source.line(line).strip():
+            begin = source.line_start(line)
+            splices.append(Splice(begin, begin, unit))
+    return splices
+
+
+# --- callee -----------------------------------------------------------------------------------------------------------
+
+
+def call_otherwise(source: Source, names: Names, line: int, edit: Edit) -> list[Splice]:
+    """`compiled = torch.compile(model)` before the loop, and `compiled(x)` in it: the model itself stays what it is."""
+    done = [call for call in source.all(cst.Call) if source.code(call.func) == edit.text]
+    if any(source.lines_of(call)[0] <= line <= source.lines_of(call)[1] for call in done):
+        return []
+    call = call_by_name(source, line, edit.call)
+    if not names.is_free(edit.text):
+        raise ByHandError(f"something else is called {edit.text}")
+    loop = outermost_loop(source, call)
+    if loop is None or not calls_method(source, loop, *_BACKWARD):
+        raise ByHandError(f"line {line} is not in a loop that trains")
+    if any(source.code(one.target) == edit.call for one in source.all(cst.AssignTarget, loop)):
+        raise ByHandError(f"{edit.call} becomes something else in the loop around line {line}")
+    above, indent = line_above(source, loop), source.indent_at(source.span(loop)[0])
+    text = f"{indent}{edit.text} = {as_written(names, edit.argument)}{source.newline}"
+    start, end = source.span(call.func)
+    return [*import_torch(source, names), Splice(above, above, text), Splice(start, end, edit.text)]
+
+
+def outermost_loop(source: Source, node: cst.CSTNode) -> cst.CSTNode | None:
+    """In the function that the node is in."""
+    found: cst.CSTNode | None = None
+    for parent in source.parents(node):
+        if isinstance(parent, cst.FunctionDef | cst.Lambda | cst.ClassDef):
+            break
+        if isinstance(parent, cst.For | cst.While):
+            found = parent
+    return statement_of(source, found) if found is not None else None
+
+
+# --- input ------------------------------------------------------------------------------------------------------------
+
+
+def put_behind_input(source: Source, names: Names, line: int, edit: Edit) -> list[Splice]:
+    call = call_by_name(source, line, edit.call)
+    text = as_written(names, edit.text)
+    argument = _input(call, edit.argument)
+    if argument is None:
+        raise ByHandError(f"the images are not an argument of their own on line {line}")
+    value = argument.value
+    if source.code(value).endswith(text):
+        return []
+    if isinstance(value, _ATOMS) or value.lpar:
+        end = source.span(argument)[1]
+        return [*import_torch(source, names), Splice(end, end, text)]
+    start, end = source.span(value)
+    return [*import_torch(source, names), Splice(start, start, "("), Splice(end, end, ")" + text)]
+
+
+def _input(call: cst.Call, name: str) -> cst.Arg | None:
+    if any(argument.star for argument in call.args):
+        return None
+    if name.isdigit():
+        plain = [argument for argument in call.args if argument.keyword is None]
+        return plain[int(name)] if int(name) < len(plain) else None
+    return next((one for one in call.args if one.keyword is not None and one.keyword.value == name), None)

@@ -1,0 +1,189 @@
+"""slipstream patch, from a saved session alone."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+
+from slipstream.cli.commands import slipstream
+from slipstream.diagnose import diagnose
+from slipstream.records import Choice, Recipe, Session, Site, Tuning
+from slipstream.runner.storage import save_session
+from slipstream.testing.sessions import made_loader, made_model, made_optimizer, made_session
+from slipstream.testing.zoo import HERE
+from slipstream.tune.edits import edits_of
+
+ZOO = "no_workers"
+RECIPE = Recipe(
+    (Choice("workers", 2), Choice("fused_optimizer"), Choice("cpu_threads", 1), Choice("allocator", "keep"))
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A script of the zoo, where a tuning has been."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")  # else workers ask for it by hand
+    (tmp_path / "train.py").write_bytes((HERE / f"{ZOO}.py").read_bytes())
+    return tmp_path
+
+
+def session_of(folder: Path, recipe: Recipe = RECIPE, is_tuned: bool = True) -> Session:
+    path = folder / "train.py"
+
+    def site(piece: str) -> Site:
+        lines = path.read_text().split("\n")
+        (number,) = [number for number, line in enumerate(lines, 1) if piece in line]
+        return Site(str(path), number, lines[number - 1].strip(), "<module>")
+
+    session = made_session(
+        loader=made_loader(site=site("= DataLoader(")),
+        model=made_model(site=site("model(x)"), name="model", class_name="Sequential"),
+        optimizer=made_optimizer(site=site("torch.optim.SGD"), class_name="SGD"),
+    )
+    session = msgspec.structs.replace(session, cwd=str(folder), command="tune" if is_tuned else "check")
+    if not is_tuned:
+        return session
+    tuning = Tuning(10.0, 100.0, recipe=recipe, edits=edits_of(session, recipe))
+    return msgspec.structs.replace(session, tuning=tuning)
+
+
+def patch(*args: str) -> Result:
+    return CliRunner().invoke(slipstream, ["patch", *args])
+
+
+def test_the_diff_on_stdout_and_the_rest_on_stderr(folder: Path) -> None:
+    save_session(session_of(folder))
+    before = (folder / "train.py").read_bytes()
+    done = patch("train.py")
+    assert done.exit_code == 0, done.output
+    changed = [line for line in done.stdout.split("\n") if line[:1] in "+-" and line[1:2] != line[:1]]
+    assert changed == [
+        "+",
+        "+torch.set_num_threads(1)",
+        "-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)",
+        "-loader = DataLoader(Sounds(), batch_size=8, shuffle=True)  # <- planted",
+        "+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, fused=True)",
+        "+loader = DataLoader(Sounds(), batch_size=8, shuffle=True, num_workers=2, persistent_workers=True)"
+        "  # <- planted",
+    ]
+    assert "by hand, allocator: MALLOC_" in done.stderr and "before Python starts" in done.stderr
+    assert (folder / "train.py").read_bytes() == before
+    applied = subprocess.run(["git", "apply", "-"], input=done.stdout_bytes, cwd=folder, capture_output=True)
+    assert applied.returncode == 0, applied.stderr
+
+    again = patch("train.py")
+    assert (again.exit_code, again.stdout) == (0, "")
+    assert "nothing to change: what can be written is there already" in again.stderr
+
+
+def test_the_patched_script_trains(folder: Path) -> None:
+    save_session(session_of(folder))
+    assert patch("train.py", "--write").exit_code == 0
+    done = subprocess.run(
+        [sys.executable, "train.py", "--steps", "20"], cwd=folder, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0 and "step 20 loss" in done.stdout, done.stderr
+
+
+def test_write_spares_what_git_does_not_know(folder: Path) -> None:
+    save_session(session_of(folder))
+    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+    done = patch("train.py", "--write")
+    assert done.exit_code == 2 and "Commit first, or add --force" in done.stderr
+    assert "num_workers" not in (folder / "train.py").read_text()
+    done = patch("train.py", "--write", "--force")
+    assert done.exit_code == 0 and "wrote train.py" in done.stderr
+    assert "num_workers=2" in (folder / "train.py").read_text()
+
+
+def test_the_recipe_in_the_file_comes_first(folder: Path) -> None:
+    save_session(session_of(folder))
+    recipe = folder / "slipstream.toml"
+    recipe.write_text('version = 1\n[script]\ncommand = ["train.py"]\n[recipe]\nworkers = 3\n')
+    done = patch("train.py")
+    assert "num_workers=3" in done.stdout and "fused" not in done.stdout
+    recipe.write_text('version = 1\n[script]\ncommand = ["other.py"]\n[recipe]\nworkers = 3\n')
+    assert "num_workers=2" in patch("train.py").stdout
+    assert "num_workers=3" in patch("train.py", "--recipe", "slipstream.toml").stdout
+
+
+def test_a_check_is_enough_to_see_lines_by(folder: Path) -> None:
+    save_session(session_of(folder, is_tuned=False))
+    done = patch("train.py")
+    assert (done.exit_code, done.stdout) == (0, "") and "only a check was saved" in done.stderr
+    (folder / "slipstream.toml").write_text("version = 1\n[recipe]\nworkers = 2\n")
+    assert "num_workers=2" in patch("train.py").stdout
+
+
+def test_a_session_by_name_and_from_elsewhere(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = save_session(session_of(folder))
+    other = tmp_path_factory.mktemp("laptop")
+    (other / "train.py").write_bytes((folder / "train.py").read_bytes())
+    done = patch("--session", str(path), str(other / "train.py"))
+    assert "num_workers=2" in done.stdout and f"git apply in {other}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["missing.py"], "There is no file"),
+        (["train.py"], "No session of train.py is saved here. Make one: slipstream tune train.py"),
+        (["train.py", "--session", "missing.msgpack"], "cannot be read"),
+        (["train.py", "--recipe", "missing.toml", "--session", "saved"], "cannot be read"),
+        (["other.py", "--session", "saved"], "is a session of train.py, not of other.py"),
+        (["-m", "package.missing"], "does not lie in"),
+        (["changed.py", "--session", "changed"], "has changed since"),
+    ],
+)
+def test_user_errors_are_one_sentence(folder: Path, args: list[str], words: str) -> None:
+    (folder / "other.py").write_text("")
+    if "saved" in args or "changed" in args:
+        path = save_session(session_of(folder))
+        args = [
+            "train.py" if arg == "changed.py" else str(path) if arg in ("saved", "changed") else arg for arg in args
+        ]
+    if words == "has changed since":
+        text = (folder / "train.py").read_text()
+        (folder / "train.py").write_text("\n" + text.replace("batch_size=8", "batch_size=16"))
+    done = patch(*args)
+    assert done.exit_code == 2 and words in done.stderr and "Traceback" not in done.output
+    assert done.stdout == ""
+
+
+def test_prove_says_why_it_cannot(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def prove() -> tuple[object, str]:
+        done = CliRunner().invoke(slipstream, ["patch", "train.py", "--prove", "--write"], standalone_mode=False)
+        assert done.exception is None and callable(done.return_value)
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            return done.return_value(), said.getvalue()
+
+    save_session(session_of(folder))
+    assert prove() == (2, "slipstream: --prove needs a session that saw the script train, and this one saw no step.\n")
+    elsewhere = msgspec.structs.replace(diagnose(session_of(folder)), cwd=str(folder.parent), script=["x/train.py"])
+    monkeypatch.setattr("slipstream.cli.patch._is_of", lambda *_: True)
+    save_session(elsewhere)
+    assert f"go to {folder.parent}" in prove()[1]
+    assert "num_workers" not in (folder / "train.py").read_text()
+    assert patch("train.py", "--prove", "--budget", "soon").exit_code == 2
+
+
+def test_without_torch(folder: Path) -> None:
+    save_session(session_of(folder))
+    program = "import sys; sys.modules['torch'] = None; from slipstream.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "patch", "train.py"], cwd=folder, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0 and "num_workers=2" in done.stdout, done.stderr
+
+
+def test_help_teaches() -> None:
+    shown = patch("--help").stdout
+    assert "slipstream patch train.py | git apply" in shown and "--write" in shown

@@ -1,0 +1,311 @@
+"""Statements that are put before, around and behind the user's own."""
+
+from __future__ import annotations
+
+import pytest
+
+from slipstream.records import Edit, Site
+from slipstream.testing.projects import Project
+
+LOOP = """import torch
+
+def train(model, loader):
+    # the update
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in loader:
+        out = model(x)
+        loss = criterion(out, '''a
+text''')
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+AUTOCAST = 'torch.autocast("cpu", dtype=torch.bfloat16)'
+LAYOUT = ".to(memory_format=torch.channels_last)"
+
+
+def start(text: str = "torch.set_num_threads(1)") -> Edit:
+    return Edit("cpu_threads", "start", None, text=text)
+
+
+def around(site: Site) -> Edit:
+    return Edit("mixed_precision", "around", site, call="model", text=AUTOCAST)
+
+
+def images(site: Site, argument: str = "0", call: str = "model") -> Edit:
+    return Edit("channels_last", "input", site, call=call, argument=argument, text=LAYOUT)
+
+
+def compiled(site: Site, name: str = "model") -> Edit:
+    return Edit("compile", "before", site, call="SGD", argument=name, text="{model}.compile()")
+
+
+# --- at the start -----------------------------------------------------------------------------------------------------
+
+
+def test_after_the_imports(project: Project) -> None:
+    project.write(
+        '#!/usr/bin/env python\n"""Trains."""\nimport os\nimport torch\n\nfor step in range(3): pass\nimport late\n'
+    )
+    assert project.text(start()) == (
+        '#!/usr/bin/env python\n"""Trains."""\nimport os\nimport torch\n\ntorch.set_num_threads(1)\n\n'
+        "for step in range(3): pass\nimport late\n"
+    )
+
+
+def test_torch_by_the_name_that_the_file_has(project: Project) -> None:
+    project.write("import torch as th\nfrom torch import nn\n")
+    assert project.text(start()) == "import torch as th\nfrom torch import nn\n\nth.set_num_threads(1)\n"
+
+
+def test_torch_is_imported_where_only_parts_of_it_are(project: Project) -> None:
+    project.write("import os\nfrom torch import nn\nmodel = nn.Linear(1, 1)")
+    edits = [start(), start('torch.set_float32_matmul_precision("high")')]
+    assert project.text(edits[0]) == (
+        "import os\nimport torch\nfrom torch import nn\n\ntorch.set_num_threads(1)\nmodel = nn.Linear(1, 1)"
+    )
+    assert project.text(*edits) == (
+        "import os\nimport torch\nfrom torch import nn\n\ntorch.set_num_threads(1)\n"
+        'torch.set_float32_matmul_precision("high")\nmodel = nn.Linear(1, 1)'
+    )
+
+
+def test_a_last_line_without_an_ending(project: Project) -> None:
+    project.write("import torch")
+    assert project.text(start()) == "import torch\n\ntorch.set_num_threads(1)\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("import torch\nif big:\n    torch.set_num_threads(4)\n", "line 3 says torch.set_num_threads(4)"),
+        ("from trainer import main\nmain()\n", "does not import torch at its top"),
+        ("from torch import nn\ntorch = None\n", "something else torch"),
+    ],
+)
+def test_start_is_left(project: Project, source: str, reason: str) -> None:
+    project.write(source)
+    assert reason in project.why_left(start())
+
+
+def test_a_flag_that_is_assigned(project: Project) -> None:
+    project.write("import torch\ntorch.backends.cudnn.benchmark = False\n")
+    assert "line 2 says" in project.why_left(start("torch.backends.cudnn.benchmark = True"))
+
+
+# --- before -----------------------------------------------------------------------------------------------------------
+
+
+def test_before_the_optimizer_and_above_its_comment(project: Project) -> None:
+    project.write(LOOP)
+    patched = project.text(compiled(project.site("SGD")))
+    assert patched == LOOP.replace("    # the update\n", "    model.compile()\n    # the update\n")
+
+
+def test_the_model_by_its_name_where_the_optimizer_is_built(project: Project) -> None:
+    project.write(
+        "import torch\nclass T:\n\tdef setup(self):\n\t\tif True: self.o = torch.optim.SGD(self.net.parameters())\n"
+    )
+    assert "\t\tself.net.compile()\n\t\tif True: self.o" in project.text(compiled(project.site("SGD"), "self.net"))
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("o = torch.optim.SGD(groups)", "does not name the model"),
+        ("o = torch.optim.SGD([*a.parameters(), *b.parameters()])", "does not name the model"),
+        ("o = torch.optim.SGD(self.parameters())", "which is not the model"),
+        ("o = torch.optim.SGD(make().parameters())", "which is not the model"),
+        ("o = getattr(torch.optim, 'SGD')(model.parameters())", "no call of SGD"),
+    ],
+)
+def test_before_is_left(project: Project, line: str, reason: str) -> None:
+    project.write(f"import torch\n{line}\n")
+    assert reason in project.why_left(compiled(project.site("o =")))
+
+
+# --- around -----------------------------------------------------------------------------------------------------------
+
+
+def test_around_forward_and_loss(project: Project) -> None:
+    project.write(LOOP)
+    assert project.text(around(project.site("model(x)"))) == LOOP.replace(
+        """        out = model(x)
+        loss = criterion(out, '''a
+text''')
+        optimizer.zero_grad()
+""",
+        f"""        with {AUTOCAST}:
+            out = model(x)
+            loss = criterion(out, '''a
+text''')
+        optimizer.zero_grad()
+""",
+    )
+
+
+def test_around_to_the_return(project: Project) -> None:
+    project.write("import torch\ndef step(model, x):\n\tout = model(x)\n\treturn out.sum()\n")
+    patched = project.text(around(project.site("model(x)")))
+    assert patched.endswith(f"\twith {AUTOCAST}:\n\t\tout = model(x)\n\t\treturn out.sum()\n")
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("model(x).sum().backward()", "in one statement"),
+        ("out = model(x)\nprint(out)", "no backward() follows"),
+        ("a = model(x) + model(y)\na.backward()", "2 times"),
+    ],
+)
+def test_around_is_left(project: Project, body: str, reason: str) -> None:
+    project.write(f"import torch\n{body}\n")
+    assert reason in project.why_left(around(project.site("model(x)")))
+
+
+# --- input ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        ("model(x)", f"model(x{LAYOUT})"),
+        ("model(images[rows])", f"model(images[rows]{LAYOUT})"),
+        ("model(x / 255, y)", f"model((x / 255){LAYOUT}, y)"),
+        ("model((x), y)", f"model((x){LAYOUT}, y)"),
+        ("model(y if y else x)", f"model((y if y else x){LAYOUT})"),
+    ],
+)
+def test_behind_what_the_model_is_given(project: Project, call: str, expected: str) -> None:
+    project.write(f"import torch\nloss = criterion({call}, y)\n")
+    assert project.text(images(project.site("loss"))) == f"import torch\nloss = criterion({expected}, y)\n"
+
+
+def test_behind_a_named_input(project: Project) -> None:
+    project.write("import torch\nloss = self.net(mask=m, pixels=x)\n")
+    edit = images(project.site("loss"), "pixels", "self.net")
+    assert f"self.net(mask=m, pixels=x{LAYOUT})" in project.text(edit)
+    project.write("import torch\nloss = self.net(**batch)\n")
+    assert "not an argument of their own" in project.why_left(images(project.site("loss"), "pixels", "self.net"))
+
+
+# --- scaler -----------------------------------------------------------------------------------------------------------
+
+SCALED = """import torch
+
+def train(model, loader):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    for x, y in loader:
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = criterion(model(x), y)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()  # walk
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        schedule.step()
+"""
+UNSCALED = """import torch
+
+def train(model, loader):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in loader:
+        loss = criterion(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()  # walk
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+"""
+
+
+def in_half(site: Site) -> list[Edit]:
+    text = 'torch.autocast("cuda", dtype=torch.float16)'
+    scaler = 'torch.amp.GradScaler("cuda")'
+    return [
+        Edit("mixed_precision", "around", site, call="model", text=text),
+        Edit("mixed_precision", "scaler", site, call="model", argument="SGD", text=scaler),
+    ]
+
+
+def test_scaler(project: Project) -> None:
+    project.write(UNSCALED)
+    assert project.text(*in_half(project.site("model(x)"))) == SCALED
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reason"),
+    [
+        (
+            "        optimizer.step()",
+            "        if last:\n            optimizer.step()",
+            "optimizer.step() is not one plain",
+        ),
+        ("loss.backward()", "loss.backward(retain_graph=True)", "the loss.backward() is not one plain"),
+        ("        schedule.step()", "        schedule.step()\n        other.backward()", "the loss.backward() is not"),
+        ("torch.nn.utils.clip", "weight.grad.mul_(2)\n        clip", "gradients are looked at"),
+        ("def train(model, loader):", "def train(model, loader, scaler):", "something else is called scaler"),
+        ("torch.optim.SGD", "make", "one name to one SGD"),
+    ],
+)
+def test_scaler_is_left(project: Project, before: str, after: str, reason: str) -> None:
+    project.write(UNSCALED.replace(before, after))
+    assert reason in project.why_left(*in_half(project.site("model(x)")))
+
+
+# --- callee -----------------------------------------------------------------------------------------------------------
+
+
+def called(site: Site) -> Edit:
+    return Edit("compile", "callee", site, call="model", argument="torch.compile(model)", text="compiled")
+
+
+def test_another_name_where_it_trains(project: Project) -> None:
+    project.write(LOOP)
+    assert project.text(called(project.site("model(x)"))) == LOOP.replace(
+        "    for x, y", "    compiled = torch.compile(model)\n    for x, y"
+    ).replace("model(x)", "compiled(x)")
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("y = model(x)\ny.backward()\n", "not in a loop that trains"),
+        ("for x in d:\n    y = model(x)\n", "not in a loop that trains"),
+        ("for x in d:\n    y = model(x)\n    y.backward()\n    model = other\n", "becomes something else"),
+        ("compiled = 1\nfor x in d:\n    y = model(x)\n    y.backward()\n", "something else is called compiled"),
+    ],
+)
+def test_another_name_is_left(project: Project, source: str, reason: str) -> None:
+    project.write("import torch\n" + source)
+    assert reason in project.why_left(called(project.site("model(x)")))
+
+
+def test_statements_of_one_technique_are_written_together(project: Project) -> None:
+    """Weights that are turned without their images gain nothing."""
+    project.write("import torch\no = torch.optim.SGD(groups)\nloss = model(x)\n")
+    turned = Edit("channels_last", "before", project.site("o ="), call="SGD", text="{model}" + LAYOUT)
+    project.why_left(turned, images(project.site("loss")))
+
+
+def test_everything_at_once(project: Project) -> None:
+    project.write(LOOP)
+    edits = [
+        Edit("fused_optimizer", "argument", project.site("SGD"), call="SGD", argument="fused", text="True"),
+        Edit("channels_last", "before", project.site("SGD"), call="SGD", text="{model}" + LAYOUT),
+        images(project.site("model(x)")),
+        compiled(project.site("SGD")),
+        around(project.site("model(x)")),
+        start(),
+    ]
+    patched = project.text(*edits)
+    assert patched.startswith("import torch\n\ntorch.set_num_threads(1)\n")
+    assert f"    model{LAYOUT}\n    model.compile()\n    # the update\n" in patched
+    assert f"            out = model(x{LAYOUT})\n" in patched and "lr=0.1, fused=True)" in patched
+
+    edits[3] = called(project.site("model(x)"))
+    patched = project.text(*edits)
+    assert f"    compiled = torch.compile(model)\n    for x, y in loader:\n        with {AUTOCAST}:\n" in patched
+    assert f"            out = compiled(x{LAYOUT})\n" in patched

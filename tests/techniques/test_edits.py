@@ -1,0 +1,112 @@
+"""Edits as techniques make them from a session: which statement, or why by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from slipstream.records import Edit, Event, Model, Session, Setting, Site, TensorFacts
+from slipstream.techniques.catalogue import technique
+from slipstream.techniques.observation import Observation
+from slipstream.testing.sessions import (
+    LOADER_SITE,
+    MODEL_SITE,
+    OPTIMIZER_SITE,
+    made_environment,
+    made_loader,
+    made_model,
+    made_session,
+)
+
+IMAGES = TensorFacts("[0][0]", [8, 3, 32, 32], "float32", "cpu", 1)
+NET: dict[str, Any] = {"name": "model", "class_module": "train"}
+
+
+def edits(ident: str, setting: Setting = True, session: Session | None = None) -> list[Edit]:
+    return technique(ident).edit(Observation(session or made_session(model=made_model(**NET))), setting)
+
+
+def with_model(**facts: Any) -> Session:
+    return made_session(model=made_model(**NET | facts))
+
+
+def test_process_switches_stand_at_the_start() -> None:
+    for ident, setting, text in [
+        ("cpu_threads", 2, "torch.set_num_threads(2)"),
+        ("tf32", True, 'torch.set_float32_matmul_precision("high")'),
+        ("cudnn_benchmark", True, "torch.backends.cudnn.benchmark = True"),
+        ("flush_denormals", True, "torch.set_flush_denormal(True)"),
+    ]:
+        (edit,) = edits(ident, setting)
+        assert (edit.kind, edit.text) == ("start", text)
+    site = Site("/train.py", 3, "torch.set_num_threads(16)")
+    session = made_session(environment=made_environment(num_threads=16, threads_site=site))
+    (edit,) = edits("cpu_threads", 2, session)
+    assert (edit.kind, edit.site, edit.argument, edit.observed) == ("argument", site, "int", "16")
+
+
+def test_compile() -> None:
+    (edit,) = edits("compile", "default")
+    assert (edit.kind, edit.site, edit.call, edit.text) == ("before", OPTIMIZER_SITE, "AdamW", "{model}.compile()")
+    (edit,) = edits("compile", "reduce-overhead")
+    assert edit.text == '{model}.compile(mode="reduce-overhead")'
+    (edit,) = edits("compile", "default", with_model(class_module="torch.nn.modules.container"))
+    assert (edit.kind, edit.site, edit.argument) == ("callee", MODEL_SITE, "torch.compile(model)")
+    elsewhere = msgspec.structs.replace(MODEL_SITE, function="train")
+    (edit,) = edits("compile", "default", with_model(class_module="torch.nn", site=elsewhere))
+    assert (edit.kind, edit.text) == ("by_hand", "compiled = torch.compile(model)")
+    (edit,) = edits("compile", "default", with_model(num_parameters=7))
+    assert edit.kind == "by_hand" and "does not hold exactly its parameters" in edit.reason
+
+
+def test_channels_last() -> None:
+    turned, images = edits("channels_last", True, with_model(inputs=[IMAGES]))
+    assert (turned.kind, turned.text) == ("before", "{model}.to(memory_format=torch.channels_last)")
+    assert (images.kind, images.site, images.call, images.argument) == ("input", MODEL_SITE, "model", "0")
+    named = msgspec.structs.replace(IMAGES, path="[1]['pixels']")
+    assert edits("channels_last", True, with_model(inputs=[named]))[1].argument == "pixels"
+    nested = msgspec.structs.replace(IMAGES, path="[0][0]['pixels']")
+    assert edits("channels_last", True, with_model(inputs=[nested]))[1].kind == "by_hand"
+
+
+def test_mixed_precision() -> None:
+    (around,) = edits("mixed_precision", "bf16")
+    assert (around.kind, around.text) == ("around", 'torch.autocast("cpu", dtype=torch.bfloat16)')
+    around, scaler = edits("mixed_precision", "fp16")
+    assert (scaler.kind, scaler.argument, scaler.text) == ("scaler", "AdamW", 'torch.amp.GradScaler("cpu")')
+
+
+@pytest.mark.parametrize("ident", ["compile", "channels_last", "mixed_precision"])
+def test_several_models_are_left_to_the_user(ident: str) -> None:
+    second: Model = made_model(ident=1, **NET)
+    session = msgspec.structs.replace(with_model(inputs=[IMAGES]), models=[made_model(**NET), second])
+    assert {edit.kind for edit in edits(ident, "bf16" if ident == "mixed_precision" else True, session)} == {"by_hand"}
+
+
+def test_every_optimizer_that_can_is_fused() -> None:
+    session = made_session()
+    first = session.optimizers[0]
+    kinds = [
+        first,
+        *(msgspec.structs.replace(first, ident=1, **facts) for facts in ({"class_name": "SGD"}, {"can_fuse": False})),
+    ]
+    found = edits("fused_optimizer", True, msgspec.structs.replace(session, optimizers=kinds))
+    assert [edit.call for edit in found] == ["AdamW", "SGD"]
+
+
+def test_copies_that_wait() -> None:
+    """Two copies on one line in each of the watched steps."""
+    session = made_session(loader=made_loader(num_workers=2))
+    session = msgspec.structs.replace(session, sites=[Site("/train.py", 9, "x, y = x.to(d), y.to(d)")])
+    copies = [
+        Event("transfer", 0, step.start_ns, step.start_ns + 1, num_bytes=8, blocking=True)
+        for step in session.steps
+        for _ in range(2)
+        if session.blocks[step.block].kind == "watch"
+    ]
+    session = msgspec.structs.replace(session, events=[*session.events, *copies])
+    pinned, waiting = edits("pinned_memory", True, session)
+    assert (pinned.site, pinned.argument) == (LOADER_SITE, "pin_memory")
+    assert (waiting.call, waiting.argument, waiting.num_calls) == ("to", "non_blocking", 2)
