@@ -48,7 +48,7 @@ def timeline_chart(session: Session, summary: Summary) -> Chart | None:
     return Chart(
         IDENT,
         TITLE,
-        f"Step {step.index:,}, {in_ms(step.step_ms)}: of all watched ones the nearest to the typical step, phase by phase.",
+        f"Step {step.index:,}, {in_ms(step.step_ms)}: of all watched ones the nearest to the typical, phase by phase.",
         f"In order: {order}.",
         bars.rows(IDENT, TITLE, f"In order: {order}.", _draw(lanes, length_ms)),
         [],
