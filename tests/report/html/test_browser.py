@@ -187,3 +187,9 @@ def test_it_prints(browser: Browser, folder: Path, full: Session) -> None:
     show(browser, folder, to_page(full))
     pdf = base64.b64decode(browser.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})["data"])
     assert pdf.startswith(b"%PDF") and len(pdf) > 20_000
+    dark = [{"name": "prefers-color-scheme", "value": "dark"}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": dark})
+    body, toggle = browser.find_element(By.TAG_NAME, "body"), browser.find_element(By.ID, "theme")
+    assert body.value_of_css_property("background-color") == "rgba(255, 255, 255, 1)", "paper is light"
+    assert not toggle.is_displayed()
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})

@@ -92,7 +92,7 @@ def test_a_session_with_everything_has_every_part(full: Session) -> None:
     page = check_form(to_page(full))
     check_alone(page)
     parts = ("waterfall", "contenders", "blocks", "losses", "phases", "timeline", "steps", "findings", "stages-input")
-    for part in (*parts, "operators", "memory", "utilisation", "power", "basis", "again", "notes"):
+    for part in (*parts, "operators", "memory", "utilisation", "power", "basis", "reproduce", "notes"):
         assert part in page.values("id"), part
     pictures = [attributes for _, attributes in page.elements if attributes.get("role") == "img"]
     assert len(pictures) == 12 and all(each.get("aria-labelledby") for each in pictures)

@@ -16,9 +16,10 @@ THIN = 8.0
 
 
 def row(name: str, value: str, height: float, shapes: Iterable[Markup], style: str = "") -> Markup:
+    """Without a name the shapes stand alone."""
     label = element("div", element("span", name, class_="name"), element("span", value, class_="value"), class_="label")
     drawn = element("svg", *shapes, width="100%", height=height, aria_hidden="true", focusable="false")
-    return element("div", label, drawn, class_=f"row {style}".rstrip())
+    return element("div", *([label] if name else []), drawn, class_=f"row {style}".rstrip())
 
 
 def ruler(marks: Sequence[tuple[float, str]]) -> Markup:

@@ -20,7 +20,7 @@ def _facts(session: Session) -> Iterator[tuple[str, str]]:
     yield "machine", " · ".join(hardware(environment))
     yield "torch", " · ".join(software(environment))
     yield "GPUs", " · ".join(_gpus(environment))
-    yield "system", f"{environment.system}, Python {environment.python}, load {environment.load:g} at the start"
+    yield "system", f"{environment.system}, Python {environment.python}, load {environment.load:.1f} at the start"
     yield "libraries", " · ".join(f"{name} {version}" for name, version in sorted(environment.libraries.items()))
     yield "model", " · ".join(_models(session))
     yield "loader", " · ".join(_loaders(session))

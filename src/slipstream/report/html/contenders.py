@@ -45,7 +45,8 @@ def contender_chart(session: Session) -> Chart | None:
     return Chart(
         IDENT,
         TITLE,
-        "To the right of 1.00x is faster. The line is the 95% interval; an open end was not bounded yet.",
+        "To the right of 1.00x is faster. The line is the 95% interval: at the edge of the picture it goes on, and "
+        "without one there were too few rounds for it.",
         gain(session),
         bars.rows(IDENT, TITLE, gain(session), [*drawn, bars.ruler(_named(scale))]),
         [Key(f"mark-{word}", _WORDS.get(word, word)) for word in dict.fromkeys(entry.decision for entry in entries)],
