@@ -25,7 +25,11 @@ from slipstream.testing.sessions import made_session
         (["--html", "out/page.html", "train.py"], "out/page.html", ("train.py",)),
         (["--html", "-", "train.py"], "-", ("train.py",)),
         (["--html=page.htm", "train.py"], "page.htm", ("train.py",)),
-        (["--seconds", "5", "--html", "-m", "pkg.train", "--html", "x.html"], BESIDE, ("pkg.train", "--html", "x.html")),
+        (
+            ["--seconds", "5", "--html", "-m", "pkg.train", "--html", "x.html"],
+            BESIDE,
+            ("pkg.train", "--html", "x.html"),
+        ),
         (["train.py", "--html", "x.html"], None, ("train.py", "--html", "x.html")),
         (["--json", "--html", "train.py"], None, ("train.py",)),
     ],

@@ -33,7 +33,7 @@ from slipstream.testing.witnesses import made_witness
 
 ATTACK = (
     "</script></title></style>--><script>window.pwned = 1</script><img src=x onerror='window.pwned = 1'>"
-    "\" onmouseover=\"window.pwned = 1\" ' {{ 7 * 7 }} \x1b[31m\x00 \u202e \ud800 " + "y" * 200
+    '" onmouseover="window.pwned = 1" \' {{ 7 * 7 }} \x1b[31m\x00 \u202e \ud800 ' + "y" * 200
 )
 
 

@@ -162,7 +162,9 @@ def test_only_python_is_read(tmp_path: Path) -> None:
 
 
 def test_commands_can_be_pasted(full: Session) -> None:
-    session = msgspec.structs.replace(full, script=["my train.py", "--name", "a;b"], cwd="/home/a b", options=["--html"])
+    session = msgspec.structs.replace(
+        full, script=["my train.py", "--name", "a;b"], cwd="/home/a b", options=["--html"]
+    )
     lines = [line for _, line in commands(session)]
     assert lines == [
         "cd '/home/a b'",
