@@ -13,7 +13,7 @@ from slipstream.report.html.contenders import entries_of
 from slipstream.report.html.laps import lanes_of
 from slipstream.report.html.losses import loss_charts
 from slipstream.report.html.markup import clean, element, percent
-from slipstream.report.html.plot import Scale, roof, thinned, ticks
+from slipstream.report.html.plot import Scale, roof, thinned, ticks, ticks_of_time
 from slipstream.report.html.source import excerpt, read_source
 from slipstream.report.html.steps import MOST_COLUMNS, columns_of
 from slipstream.report.html.timeline import lanes_of as timeline_lanes
@@ -37,6 +37,11 @@ def test_an_element_escapes_what_it_is_given() -> None:
 )
 def test_ticks_are_round(low: float, high: float, expected: list[float]) -> None:
     assert ticks(low, high, 4 if high != 100 else 2) == pytest.approx(expected)
+
+
+def test_ticks_of_minutes_are_whole() -> None:
+    assert ticks_of_time(230.0) == [0.0, 60.0, 120.0, 180.0]
+    assert ticks_of_time(40.0) == [0.0, 10.0, 20.0, 30.0, 40.0]
 
 
 def test_one_wild_value_does_not_flatten_the_rest() -> None:

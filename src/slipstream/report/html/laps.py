@@ -13,7 +13,7 @@ from slipstream.records import Lap, RiderRecord, Tuning
 from slipstream.report.html import bars
 from slipstream.report.html.chart import Chart, Key, plain_table
 from slipstream.report.html.markup import element, percent
-from slipstream.report.html.plot import Scale, roof, ticks
+from slipstream.report.html.plot import Scale, roof, ticks_of_time
 from slipstream.report.quantity import in_ms, in_seconds, plural
 from slipstream.report.tune_table import BASE, NOISE
 
@@ -88,7 +88,7 @@ def _draw(lanes: Sequence[Lane], start_ns: int, seconds: Scale, ms: Scale, base_
         style = {"base": "mark-base", "twin": "mark-noise"}.get(lane.role, "mark-kept")
         shapes += [_mark(lap, lane.name, style, start_ns, seconds, ms) for lap in lane.laps]
         yield bars.row(lane.name, f"{in_ms(lane.step_ms)} a step", HEIGHT, shapes)
-    yield bars.ruler([(seconds.share(at), in_seconds(at) if at else "0") for at in ticks(0.0, seconds.high, 5)])
+    yield bars.ruler([(seconds.share(at), in_seconds(at) if at else "0") for at in ticks_of_time(seconds.high)])
 
 
 def _height(step_ms: float, ms: Scale) -> float:

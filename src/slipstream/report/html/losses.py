@@ -67,7 +67,7 @@ def _chart(tuning: Tuning, number: int, ours: Curve, theirs: Curve, seeds: Seque
         ident,
         title,
         f"{sentence} Points are steps, bars are means of windows, the band is how far these may stray by chance and by "
-        "another seed. What decides may be stricter: docs/numerics.md.",
+        "another seed. What decides may be stricter.",
         sentence,
         picture(ident, title, sentence, height, grid, layer, style="with-axis"),
         [Key("mark-base", "as it is"), Key("mark-kept", str(tuning.recipe)), Key("ribbon", "band of the means")],

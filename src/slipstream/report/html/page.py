@@ -63,6 +63,7 @@ class Head(msgspec.Struct, frozen=True):
     moment: str
     headline: str
     warnings: list[str]
+    caveats: list[str]
     figures: list[Figure]
 
 
@@ -96,7 +97,7 @@ def _templates() -> Templates:
 
 def _head(session: Session) -> Head:
     is_tuned = session.tuning is not None
-    warnings = [*filter(None, [warning(session)]), *caveats(session)]
+    warnings = [sentence for sentence in (warning(session),) if sentence]
     if session.ending.reason == "raised" and session.ending.message:
         warnings.insert(0, session.ending.message)
     return Head(
@@ -106,6 +107,7 @@ def _head(session: Session) -> Head:
         _moment(session.created),
         gain(session) or verdict(session),
         warnings,
+        list(caveats(session)),
         figures(session),
     )
 

@@ -57,6 +57,11 @@ def ticks(low: float, high: float, wanted: int = 4) -> list[float]:
     return [number * step for number in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
+def ticks_of_time(seconds: float) -> list[float]:
+    """From 0 on; of whole minutes where there are several."""
+    return [60.0 * minutes for minutes in ticks(0.0, seconds / 60.0, 5)] if seconds > 150 else ticks(0.0, seconds, 5)
+
+
 def roof(values: Sequence[float], least: float = 0.0) -> float:
     """Where the axis ends: a little above all but the wildest fiftieth, which would flatten the rest."""
     if not values:
