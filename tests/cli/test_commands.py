@@ -34,8 +34,11 @@ def slipstream(*args: str, cwd: Path, **environment: str) -> subprocess.Complete
 
 def test_check_report_and_json(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
-    done = slipstream("check", "--json", "out/result.json", "train.py", cwd=tmp_path)
+    done = slipstream("check", "--html", "--json", "out/result.json", "train.py", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
+    [page] = (tmp_path / ".slipstream/sessions").glob("*.html")
+    assert "slipstream check --html --json out/result.json train.py" in page.read_text(encoding="utf-8")
+    assert (tmp_path / "train.py").read_text() == TRAIN
     assert done.stdout.startswith("done\n") and "slipstream check" in done.stdout
     result = json.loads((tmp_path / "out/result.json").read_text())
     assert {"script", "environment", "step_ms", "phases", "ceilings", "bound", "findings"} <= result.keys()

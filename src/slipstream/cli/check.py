@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from slipstream.cli.commands import (
     SCRIPT_SETTINGS,
@@ -17,9 +18,13 @@ from slipstream.cli.commands import (
     read_script,
     script_argument,
 )
+from slipstream.cli.html_option import HtmlCommand, html_options, typed_options
+
+if TYPE_CHECKING:
+    from slipstream.records import Session
 
 
-@click.command("check", context_settings=SCRIPT_SETTINGS, options_metavar="[OPTIONS]")
+@click.command("check", cls=HtmlCommand, context_settings=SCRIPT_SETTINGS, options_metavar="[OPTIONS]")
 @click.option("--steps", type=click.IntRange(min=1), default=None, metavar="N", help="Stop after about N steps.")
 @click.option(
     "--seconds",
@@ -30,6 +35,7 @@ from slipstream.cli.commands import (
     help="Stop about S seconds after the first step.",
 )
 @click.option("--json", "json_path", type=click.Path(path_type=Path), metavar="FILE", help="Write the result as JSON.")
+@html_options
 @click.option("--quiet", is_flag=True, help="The verdict and one line for each finding; no live line.")
 @click.option("--no-overlay", is_flag=True, help="Let the script write to the real file system.")
 @click.option("--forget-downloads", is_flag=True, help="First delete what earlier checks downloaded and kept.")
@@ -38,6 +44,8 @@ def command(
     steps: int | None,
     seconds: float,
     json_path: Path | None,
+    html: str | None,
+    no_open: bool,
     quiet: bool,
     no_overlay: bool,
     forget_downloads: bool,
@@ -50,6 +58,7 @@ def command(
     slipstream check train.py --epochs 90
     slipstream check --steps 200 -m package.train --config small.yaml
     slipstream check --seconds 30 --json result.json train.py
+    slipstream check --html train.py                   and a report to look at
 
     Options of slipstream come before the script; everything after it is the script's own. The script runs unchanged
     and is stopped when enough was seen. Files that it writes are thrown away.
@@ -70,7 +79,8 @@ def command(
             f"check rides with one process, and this is one of {num_ranks()} ranks (WORLD_SIZE). Check the script"
             " without torchrun, on one device; slipstream run passes through."
         )
-    return functools.partial(_check_until_interrupted, typed, steps or 0, seconds, json_path, quiet, not no_overlay)
+    result = Result(typed_options(), json_path, html, no_open, quiet)
+    return functools.partial(_check_until_interrupted, typed, steps or 0, seconds, not no_overlay, result)
 
 
 def _check_until_interrupted(*order: Any) -> int:
@@ -81,36 +91,54 @@ def _check_until_interrupted(*order: Any) -> int:
         return 130
 
 
-def _check(
-    script: list[str], num_steps: int, seconds: float, json_path: Path | None, quiet: bool, use_overlay: bool
-) -> int:
-    from slipstream.cli.showing import export, noting, show, show_path
+class Result(msgspec.Struct, frozen=True):
+    """How the user wants it."""
+
+    options: list[str]  # as typed
+    json_path: Path | None
+    html: str | None
+    no_open: bool
+    quiet: bool
+
+
+def _check(script: list[str], num_steps: int, seconds: float, use_overlay: bool, result: Result) -> int:
     from slipstream.diagnose import diagnose
     from slipstream.report.live import LiveLine
-    from slipstream.runner.outcome import exit_code, remark
     from slipstream.runner.storage import save_session
     from slipstream.runner.supervise import Order, RefusalError, supervise
 
     try:
-        session = supervise(Order(script, num_steps, seconds, use_overlay), None if quiet else LiveLine())
+        session = supervise(Order(script, num_steps, seconds, use_overlay), None if result.quiet else LiveLine())
     except RefusalError as error:
         click.echo(f"slipstream: {error}", err=True)
         return 2
     try:
-        session = diagnose(session)
+        session = diagnose(msgspec.structs.replace(session, options=result.options))
     except Exception:
         save_session(session)  # a fault of ours must not cost the user the ride
         raise
-    sentences = [remark(session)]
+    return _give(session, result)
+
+
+def _give(session: Session, result: Result) -> int:
+    """In every form that was asked for; one that fails does not cost the others."""
+    from slipstream.cli.showing import export, export_html, noting, show, show_path
+    from slipstream.runner.outcome import exit_code, remark
+    from slipstream.runner.storage import save_session
+
+    sentences, path = [remark(session)], None
     with noting(sentences):
-        show(session, quiet=quiet)
+        show(session, quiet=result.quiet)
     with noting(sentences):
         path = save_session(session)
-        if not quiet:
+        if not result.quiet:
             show_path(path)
-    if json_path is not None:
+    if result.json_path is not None:
         with noting(sentences):
-            export(session, json_path)
+            export(session, result.json_path)
+    if result.html is not None:
+        with noting(sentences):
+            export_html(session, result.html, path, no_open=result.no_open, quiet=result.quiet)
     for sentence in filter(None, sentences):
         click.echo(f"slipstream: {sentence}", err=True)
     return exit_code(session) or (2 if any(sentences) else 0)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from slipstream.cli.html_option import BESIDE
 from slipstream.records import Session
 from slipstream.runner.storage import StorageError
 
@@ -36,8 +37,11 @@ def noting(sentences: list[str]) -> Iterator[None]:
 
 
 def show_path(path: Path) -> None:
-    name = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    click.echo(f"\n Saved as {name}; slipstream report shows it again.")
+    click.echo(f"\n Saved as {_short(path)}; slipstream report shows it again.")
+
+
+def _short(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def export(session: Session, path: Path) -> None:
@@ -51,6 +55,23 @@ def export_markdown(session: Session, path: Path) -> None:
     from slipstream.report.markdown import to_markdown
 
     _write(to_markdown(session).encode(), path)
+
+
+def export_html(session: Session, html: str, saved: Path | None, *, no_open: bool = False, quiet: bool = False) -> None:
+    """As `--html` asked for it: a name, standard output, or beside the session that was saved."""
+    from slipstream.cli.desktop import is_desktop, open_page
+    from slipstream.report.html.page import to_page
+
+    if html == BESIDE and saved is None:
+        raise StorageError("There is no place for the HTML report beside a session that was not saved; name one.")
+    path = saved.with_suffix(".html") if html == BESIDE and saved is not None else Path(html)
+    _write(to_page(session).encode("utf-8", "replace"), path)
+    if html == "-":
+        return
+    if not quiet:
+        click.echo(f"\n Wrote {_short(path)}, a report for the browser.")
+    if not no_open and is_desktop():
+        open_page(path)
 
 
 def _write(data: bytes, path: Path) -> None:

@@ -19,6 +19,7 @@ from slipstream.cli.commands import (
     read_script,
     script_argument,
 )
+from slipstream.cli.html_option import HtmlCommand, html_options, typed_options
 from slipstream.records import NumericsClass
 from slipstream.tuning import CHECK_S, check_names, journal_of, seconds_of
 
@@ -56,11 +57,14 @@ class Request(msgspec.Struct, frozen=True):
     json_path: Path | None = None
     markdown_path: Path | None = None
     recipe_path: Path = Path("slipstream.toml")
+    html: str | None = None
+    no_open: bool = False
+    options: list[str] = []  # as typed
     quiet: bool = False
     use_overlay: bool = True
 
 
-@click.command("tune", context_settings=SCRIPT_SETTINGS, options_metavar="[OPTIONS]")
+@click.command("tune", cls=HtmlCommand, context_settings=SCRIPT_SETTINGS, options_metavar="[OPTIONS]")
 @click.option(
     "--budget",
     "budget_s",
@@ -99,6 +103,7 @@ class Request(msgspec.Struct, frozen=True):
     metavar="FILE",
     help="Where the recipe goes.",
 )
+@html_options
 @click.option("--quiet", is_flag=True, help="The sentence and the table; nothing while it races.")
 @click.option("--no-overlay", is_flag=True, help="Let riders write to the real file system.")
 @script_argument
@@ -108,6 +113,7 @@ def command(no_overlay: bool, is_module: bool, script: tuple[str, ...], **option
     \b
     slipstream tune train.py --epochs 90
     slipstream tune --budget 15m --markdown table.md train.py
+    slipstream tune --html train.py                    and a report to look at
     slipstream tune --only workers,compile -m package.train --config small.yaml
     slipstream tune --allow redrawn train.py           nothing that lowers precision
     slipstream run train.py --epochs 90                then train with what was kept
@@ -125,7 +131,8 @@ def command(no_overlay: bool, is_module: bool, script: tuple[str, ...], **option
             f"tune races with one process each, and this is one of {num_ranks()} ranks (WORLD_SIZE). Tune the script"
             " without torchrun, on one device."
         )
-    return functools.partial(tune_until_interrupted, Request(typed, use_overlay=not no_overlay, **options))
+    request = Request(typed, use_overlay=not no_overlay, options=typed_options(), **options)
+    return functools.partial(tune_until_interrupted, request)
 
 
 def tune_until_interrupted(request: Request) -> int:
@@ -167,7 +174,7 @@ def _tune(request: Request) -> int:
     except (RefusalError, RaceError) as error:
         _say(str(error))
         return 2
-    return _give(session, request, live.summary)
+    return _give(msgspec.structs.replace(session, options=request.options), request, live.summary)
 
 
 def _say(sentence: str) -> None:
@@ -195,12 +202,13 @@ def _show_failed_check(session: Session) -> int:
 
 def _give(session: Session, request: Request, summary: str) -> int:
     """The result in every form that was asked for; one that fails does not cost the others."""
-    from slipstream.cli.showing import export, export_markdown, noting, show, show_path
+    from slipstream.cli.showing import export, export_html, export_markdown, noting, show, show_path
     from slipstream.runner.storage import save_session
 
     tuning = session.tuning
     assert tuning is not None
     sentences: list[str] = []
+    path = None
     with noting(sentences):
         show(session, quiet=request.quiet)
     with noting(sentences):
@@ -215,6 +223,9 @@ def _give(session: Session, request: Request, summary: str) -> int:
     if request.markdown_path is not None:
         with noting(sentences):
             export_markdown(session, request.markdown_path)
+    if request.html is not None:
+        with noting(sentences):
+            export_html(session, request.html, path, no_open=request.no_open, quiet=request.quiet)
     for sentence in sentences:
         _say(sentence)
     if was_interrupted(session):

@@ -83,6 +83,7 @@ class Session(msgspec.Struct, frozen=True):
     environment: Environment
     ending: Ending
     schema: int = SCHEMA
+    options: list[str] = []  # of slipstream, as typed before the script
     loaders: list[Loader] = []
     models: list[Model] = []
     optimizers: list[Optimizer] = []

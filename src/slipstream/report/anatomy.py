@@ -14,7 +14,7 @@ from slipstream.report.quantity import as_count, in_flops, in_ms, in_percent
 from slipstream.report.section import MARGIN, folded
 
 NUM_OPERATORS = 5
-_CLASS_WORDS = {"contraction": "contractions", "normalisation": "normalisations", "elementwise": "element-wise"}
+CLASS_WORDS = {"contraction": "contractions", "normalisation": "normalisations", "elementwise": "element-wise"}
 
 
 def anatomy_lines(anatomy: Anatomy, summary: Summary, cwd: str, ink: Ink) -> Iterator[Text]:
@@ -22,20 +22,18 @@ def anatomy_lines(anatomy: Anatomy, summary: Summary, cwd: str, ink: Ink) -> Ite
     total_ms = sum(anatomy.classes_ms.values())
     if total_ms <= 0:
         return
-    parts = [_flops(anatomy, summary)] if anatomy.flops else []
-    parts += [
-        f"{_CLASS_WORDS.get(name, name)} {in_percent(ms / total_ms)}" for name, ms in _largest(anatomy.classes_ms)
-    ]
+    parts = [achieved(anatomy, summary)] if anatomy.flops else []
+    parts += [f"{CLASS_WORDS.get(name, name)} {in_percent(ms / total_ms)}" for name, ms in _largest(anatomy.classes_ms)]
     yield from folded("model", parts, ink)
     calls = f"{as_count(anatomy.num_operators)} operator calls"
-    yield from folded("", [calls, *_modules(anatomy), *_remarks(anatomy, cwd)], ink)
+    yield from folded("", [calls, *_modules(anatomy), *remarks(anatomy, cwd)], ink)
     rows = _operator_rows(anatomy, ink)
     if rows:
         rows[0] += styled("  self / total", "dim")
     yield from rows
 
 
-def _flops(anatomy: Anatomy, summary: Summary) -> str:
+def achieved(anatomy: Anatomy, summary: Summary) -> str:
     """Achieved FLOP/s over the watched steps: the observed one is slowed down by its observer."""
     phases = summary.device_phases or summary.phases
     compute_ms = phases.get("forward", 0.0) + phases.get("backward", 0.0)
@@ -57,7 +55,8 @@ def _modules(anatomy: Anatomy) -> Iterator[str]:
         yield f"{module.path or 'the model itself'} ({module.class_name}) {share}"
 
 
-def _remarks(anatomy: Anatomy, cwd: str) -> Iterator[str]:
+def remarks(anatomy: Anatomy, cwd: str) -> Iterator[str]:
+    """What stands out in it."""
     if anatomy.padding_share:
         yield f"{in_percent(anatomy.padding_share)} of the tokens are padding"
     if anatomy.attentions:

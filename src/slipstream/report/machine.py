@@ -19,17 +19,21 @@ NO_OVERLAY = "No throw-away file system"  # how the runner's note about it begin
 
 def machine_lines(environment: Environment, ink: Ink) -> Iterator[Text]:
     """Two lines: the machine, and torch on it."""
+    yield from folded("machine", hardware(environment), ink)
+    yield from folded("", software(environment), ink)
+
+
+def hardware(environment: Environment) -> list[str]:
     usable = f"{environment.num_usable:g} of {plural(environment.num_logical, 'core')} usable"
     memory_bytes = min(environment.memory_limit_bytes or environment.memory_bytes, environment.memory_bytes)
     parts = [environment.cpu, usable, f"{in_bytes(memory_bytes)} memory"]
     if environment.shm_bytes is not None:
         parts.append(f"/dev/shm {in_bytes(environment.shm_bytes)}")
     parts += [f"{environment.disk_kind} disk"] if environment.disk_kind not in ("unknown", "") else []
-    yield from folded("machine", parts, ink)
-    yield from folded("", _software(environment), ink)
+    return parts
 
 
-def _software(environment: Environment) -> list[str]:
+def software(environment: Environment) -> list[str]:
     parts = []
     if facts := environment.torch:
         parts.append(f"torch {facts.version} {facts.cpu_capability}".rstrip())
@@ -44,17 +48,22 @@ def _software(environment: Environment) -> list[str]:
 
 
 def note_lines(session: Session, ink: Ink) -> Iterator[Text]:
+    for index, note in enumerate(notes_of(session)):
+        lines = ink.wrap(note, MARGIN, "dim")
+        if lines and not index:
+            lines[0] = heading("notes", "", ink) + lines[0][MARGIN:]
+        yield from lines
+
+
+def notes_of(session: Session) -> list[str]:
+    """Each once, and none that stands elsewhere in the report."""
     notes = list(session.notes)
     if session.summary:
         notes += session.summary.ceilings.notes
     if session.written:
         notes.append(_written(session))
     shown = {warning(session), ceilings_reason(session.summary) if session.summary else ""}
-    for index, note in enumerate(note for note in dict.fromkeys(notes) if note not in shown):
-        lines = ink.wrap(note, MARGIN, "dim")
-        if lines and not index:
-            lines[0] = heading("notes", "", ink) + lines[0][MARGIN:]
-        yield from lines
+    return [note for note in dict.fromkeys(notes) if note not in shown]
 
 
 def _written(session: Session) -> str:

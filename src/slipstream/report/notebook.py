@@ -7,18 +7,12 @@ from collections.abc import Mapping
 from html import escape
 
 from slipstream.records import Finding, Session, Summary
+from slipstream.report.pace import known_ceilings
+from slipstream.report.palette import colour_of
 from slipstream.report.place import where
 from slipstream.report.quantity import as_count, as_gain, in_ms, in_percent
 from slipstream.report.verdict import ending, outlook, script_of, verdict, warning, watched
 
-_COLOURS = {
-    "input": "#d9a514",
-    "transfer": "#b35cb3",
-    "forward": "#3f7fd0",
-    "backward": "#2fa4b5",
-    "optimizer": "#4c9f50",
-    "other": "#8d8d8d",
-}
 # Text takes the notebook's own colour, so that light and dark themes both work; greys are see-through.
 STYLE = """
 .slipstream{font:13px/1.5 system-ui,sans-serif;max-width:900px;margin:.5em 0}
@@ -49,20 +43,14 @@ def to_html(session: Session) -> str:
 
 
 def _step(summary: Summary) -> str:
-    ceilings = summary.ceilings
     device = summary.device_phases or {}
-    listed = (
-        ("if data were free", ceilings.compute_ms, "forward"),
-        ("if compute were free", ceilings.input_ms, "input"),
-        ("if no core idled", ceilings.shared_ms, "transfer"),
-    )
-    known = [(words, ms, phase) for words, ms, phase in listed if ms]
+    known = known_ceilings(summary.ceilings)
     scale = max([summary.step_ms, sum(device.values()), *(ms for _, ms, _ in known)]) or 1.0
     html = _stacked(summary.phases, scale) + (
         f'<div class="dim">device</div>{_stacked(device, scale)}' if device else ""
     )
     for words, ms, phase in known:
-        style = f"width:{100 * ms / scale:.1f}%;background:{_COLOURS[phase]}"
+        style = f"width:{100 * ms / scale:.1f}%;background:{colour_of(phase)}"
         html += f'<div class="ceiling" style="{style}"></div><span class="dim">{in_ms(ms)} {words}</span>'
     return html
 
@@ -70,17 +58,13 @@ def _step(summary: Summary) -> str:
 def _stacked(phases: Mapping[str, float], scale: float) -> str:
     total = sum(phases.values()) or 1.0
     shown = [(name, ms) for name, ms in phases.items() if ms > 0]
-    spans = [f'<span style="width:{100 * ms / scale:.2f}%;background:{_colour(name)}"></span>' for name, ms in shown]
+    spans = [f'<span style="width:{100 * ms / scale:.2f}%;background:{colour_of(name)}"></span>' for name, ms in shown]
     keys = [
-        f'<span class="key"><i style="background:{_colour(name)}"></i>{escape(name)} '
+        f'<span class="key"><i style="background:{colour_of(name)}"></i>{escape(name)} '
         f'<span class="dim">{in_ms(ms)} {escape(in_percent(ms / total))}</span></span>'
         for name, ms in shown
     ]
     return f'<div class="bar">{"".join(spans)}</div><div>{"".join(keys)}</div>'
-
-
-def _colour(phase: str) -> str:
-    return _COLOURS.get(phase, _COLOURS["other"])
 
 
 def _rate(session: Session, summary: Summary) -> str:

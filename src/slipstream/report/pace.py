@@ -19,7 +19,7 @@ _VALUE_CELLS = 36  # "  6.3 ms  if compute were free ◀ best"
 def pace_lines(session: Session, summary: Summary, ink: Ink) -> Iterator[Text]:
     """The picture of the step. Every bar in it has the same scale."""
     cells = max(min(ink.width, 110) - MARGIN - _VALUE_CELLS - 2, 12)
-    known = [ms for _, ms, _ in _ceilings(summary.ceilings)]
+    known = [ms for _, ms, _ in known_ceilings(summary.ceilings)]
     device = summary.device_phases or {}
     scale = max(summary.step_ms, sum(device.values()), *known, 1e-9)
     spread = between_ms(summary.step_low_ms, summary.step_high_ms)
@@ -52,31 +52,36 @@ def _legend(phases: Mapping[str, float], total_ms: float, ink: Ink) -> Iterator[
     yield line
 
 
-def _ceilings(ceilings: Ceilings) -> list[tuple[str, float, str]]:
-    """What is known, as (what would be free, ms, colour). Nothing to drain gives 0, which is no ceiling."""
+def known_ceilings(ceilings: Ceilings) -> list[tuple[str, float, str]]:
+    """What is known, as (what would be free, ms, the phase whose colour it has). Nothing to drain gives 0, which is no
+    ceiling."""
     listed = (
-        ("if data were free", ceilings.compute_ms, style_of("forward")),
-        ("if compute were free", ceilings.input_ms, style_of("input")),
-        ("if no core idled", ceilings.shared_ms, style_of("transfer")),
+        ("if data were free", ceilings.compute_ms, "forward"),
+        ("if compute were free", ceilings.input_ms, "input"),
+        ("if no core idled", ceilings.shared_ms, "transfer"),
     )
-    return [(words, ms, style) for words, ms, style in listed if ms]
+    return [(words, ms, phase) for words, ms, phase in listed if ms]
 
 
 def _ceiling_lines(command: str, summary: Summary, scale: float, cells: int, ink: Ink) -> Iterator[Text]:
-    known = _ceilings(summary.ceilings)
+    known = known_ceilings(summary.ceilings)
     best_ms = summary.ceilings.best_ms()
-    for index, (words, ms, style) in enumerate(known):
+    for index, (words, ms, phase) in enumerate(known):
         is_best = ms == best_ms and len(known) > 1
-        line = heading("" if index else "ceilings", "", ink) + bar.thin(ms, scale, cells, ink, style)
+        line = heading("" if index else "ceilings", "", ink) + bar.thin(ms, scale, cells, ink, style_of(phase))
         line += ink.text(f"  {in_ms(ms)}", "bold" if is_best else "") + ink.text(f"  {words}", "" if is_best else "dim")
         if is_best:
             line += ink.text(" ◀ best", "bold")
         yield line
     if not known:
-        silent = "not measured" if command == "check" else "none while watching; slipstream check measures them"
-        lines = ink.wrap(ceilings_reason(summary) or silent, MARGIN, "dim")
+        lines = ink.wrap(why_no_ceilings(command, summary), MARGIN, "dim")
         lines[0] = heading("ceilings", "", ink) + lines[0][MARGIN:]
         yield from lines
+
+
+def why_no_ceilings(command: str, summary: Summary) -> str:
+    silent = "not measured" if command != "watch" else "none while watching; slipstream check measures them"
+    return ceilings_reason(summary) or silent
 
 
 def ceilings_reason(summary: Summary) -> str:

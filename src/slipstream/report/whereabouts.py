@@ -17,20 +17,21 @@ from slipstream.report.stages import StageTable, input_stages, main_stages
 
 NUM_STAGES = 4
 # Below this share of the step a phase gets no table of its own.
-_WORTH_A_TABLE = 0.1
+WORTH_A_TABLE = 0.1
 _WORTH_A_ROW = 0.015  # of its phase
 
 
 def stage_lines(session: Session, summary: Summary, ink: Ink) -> Iterator[Text]:
     """Input and other time by stage and line, each only where it is a part of the step that matters."""
     for phase, found in (("input", input_stages(session)), ("other", main_stages(session, "other"))):
-        if found is None or summary.phases.get(phase, 0.0) < _WORTH_A_TABLE * summary.step_ms:
+        if found is None or summary.phases.get(phase, 0.0) < WORTH_A_TABLE * summary.step_ms:
             continue
-        yield heading(phase, _basis(found, summary.phases[phase]), ink)
+        yield heading(phase, basis(found, summary.phases[phase]), ink)
         yield from _stage_rows(found, session, summary, ink)
 
 
-def _basis(found: StageTable, wait_ms: float) -> str:
+def basis(found: StageTable, wait_ms: float) -> str:
+    """What the times of a table of stages are times of."""
     if not found.num_workers:
         return f"{in_ms(found.total_ms)} a step in the main process, by {found.num_samples:,} samples of its stack"
     workers = plural(found.num_workers, "worker")

@@ -16,14 +16,21 @@ def share_out(intervals: Iterable[Interval], start: float, end: float, rest: str
     """Exclusive time by label between start and end; what no interval covers goes to `rest`. Adds up to end - start.
     Inside an interval labelled "apart" everything is apart."""
     shares: dict[str, float] = {rest: 0.0}
+    for piece in lay_out(intervals, start, end, rest):
+        shares[piece.label] = shares.get(piece.label, 0.0) + piece.end - piece.start
+    return shares
+
+
+def lay_out(intervals: Iterable[Interval], start: float, end: float, rest: str) -> list[Interval]:
+    """The same as pieces in order, without gaps between them."""
+    pieces: list[Interval] = []
     open_ones: list[Interval] = []
     now = start
 
     def advance(to: float) -> None:
         nonlocal now
         if to > now:
-            label = _owner(open_ones, rest)
-            shares[label] = shares.get(label, 0.0) + to - now
+            pieces.append(Interval(now, to, _owner(open_ones, rest)))
             now = to
 
     for interval in sorted(intervals, key=lambda i: (i.start, -i.end)):
@@ -39,7 +46,7 @@ def share_out(intervals: Iterable[Interval], start: float, end: float, rest: str
         advance(open_ones[-1].end)
         open_ones.pop()
     advance(end)
-    return shares
+    return pieces
 
 
 def _owner(open_ones: Sequence[Interval], rest: str) -> str:

@@ -11,7 +11,7 @@ from slipstream.records import Block, Evaluation, Event, Site, Step
 from slipstream.runner.intervals import Interval, share_out
 from slipstream.runner.trips import closing_events, evaluation_spans, top_level, training_loaders
 
-_PHASE_OF_KIND = {
+PHASE_OF_KIND = {
     "iterator": "input",
     "input": "input",
     "transfer": "transfer",
@@ -105,9 +105,9 @@ def _make_step(
 ) -> Step:
     near = [interval for interval in apart if interval.end > start and interval.start < end]
     intervals = [
-        Interval(event.start_ns, event.end_ns, _PHASE_OF_KIND[event.kind])
+        Interval(event.start_ns, event.end_ns, PHASE_OF_KIND[event.kind])
         for event in events
-        if event.kind in _PHASE_OF_KIND and not event.kept
+        if event.kind in PHASE_OF_KIND and not event.kept
     ]
     shares = share_out([*intervals, *near], start, end, "other")
     apart_ns = shares.pop("apart", 0.0)
@@ -174,9 +174,9 @@ class _DeviceTimeline:
 
 def _on_device(events: Sequence[Event]) -> list[Interval]:
     return [
-        Interval(event.device_start_ms, event.device_end_ms, _PHASE_OF_KIND[event.kind])
+        Interval(event.device_start_ms, event.device_end_ms, PHASE_OF_KIND[event.kind])
         for event in events
-        if event.device_start_ms is not None and event.device_end_ms is not None and event.kind in _PHASE_OF_KIND
+        if event.device_start_ms is not None and event.device_end_ms is not None and event.kind in PHASE_OF_KIND
     ]
 
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 from statistics import fmean
+from typing import NamedTuple
 
 from slipstream.records import Witness
 
@@ -77,17 +78,35 @@ def find_stray_step(
 
 def find_stray_window(base: Curve, candidate: Curve, seeds: Sequence[Curve]) -> str:
     """Of curves that need not have seen the same batches: means of windows."""
+    for window in windows_of(base, candidate, seeds):
+        if abs(window.theirs - window.ours) > window.limit:
+            where = f"in steps {window.first} to {window.last}"
+            means = f"the mean loss is {window.theirs:.4g} {where}, the base's {window.ours:.4g}"
+            return f"{means}: more than chance and seeds explain"
+    return ""
+
+
+class Window(NamedTuple):
+    """Steps, the mean loss of the base and of the candidate in them, and how far apart these may be."""
+
+    first: int
+    last: int
+    ours: float
+    theirs: float
+    limit: float
+
+
+def windows_of(base: Curve, candidate: Curve, seeds: Sequence[Curve]) -> list[Window]:
+    """In order."""
     steps = common_steps(base, candidate)
     windows = _windows(steps)
     other_seed = max((_shift(base, seed, windows) for seed in seeds), default=0.0)
+    found = []
     for window in windows:
         by_chance = math.hypot(_spread(base, window), _spread(candidate, window)) / math.sqrt(len(window))
         limit = max(DEVIATIONS * by_chance, SEED_TIMES * other_seed, 1e-3 * _scale(base, steps))
-        ours, theirs = _mean(base, window), _mean(candidate, window)
-        if abs(theirs - ours) > limit:
-            where = f"in steps {window[0]} to {window[-1]}"
-            return f"the mean loss is {theirs:.4g} {where}, the base's {ours:.4g}: more than chance and seeds explain"
-    return ""
+        found.append(Window(window[0], window[-1], _mean(base, window), _mean(candidate, window), limit))
+    return found
 
 
 def worst_loss(base: Curve, candidate: Curve) -> float | None:

@@ -1,0 +1,60 @@
+"""What a picture or a table of the page consists of. The template draws these; nothing here computes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from markupsafe import Markup
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """`order`: what its column is sorted by, where that is not the text. `style`: class names."""
+
+    text: str | Markup
+    order: float | None = None
+    style: str = ""
+
+
+class Table(msgspec.Struct, frozen=True):
+    """`align` has one letter for each column: l or r."""
+
+    caption: str
+    headings: list[str]
+    align: str
+    rows: list[list[Cell]]
+    is_sortable: bool = True
+    row_styles: list[str] = []
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """Names with a sentence each."""
+
+    title: str
+    entries: list[tuple[str, str]]
+    is_folded: bool = False
+
+
+class Key(msgspec.Struct, frozen=True):
+    """An entry of a legend: a class that gives the colour, a name, and a number."""
+
+    style: str
+    name: str
+    value: str = ""
+
+
+class Chart(msgspec.Struct, frozen=True):
+    """`description` says in a sentence what the picture shows, for those who do not see it; `table` has its numbers."""
+
+    ident: str
+    title: str
+    caption: str
+    description: str
+    picture: Markup
+    keys: list[Key] = []
+    table: Table | None = None
+
+
+def plain_table(caption: str, headings: Sequence[str], align: str, rows: Sequence[Sequence[str]]) -> Table:
+    """The numbers behind a picture."""
+    return Table(caption, list(headings), align, [[Cell(text) for text in row] for row in rows], is_sortable=False)

@@ -1,0 +1,67 @@
+"""The few numbers that stand above everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from slipstream.records import Session, Summary, Tuning
+from slipstream.report.quantity import (
+    as_count,
+    as_gain,
+    as_ratio,
+    between_ms,
+    between_ratios,
+    in_ms,
+    in_seconds,
+    plural,
+)
+
+
+class Figure(msgspec.Struct, frozen=True):
+    name: str
+    value: str
+    note: str = ""
+    is_main: bool = False
+
+
+def figures(session: Session) -> list[Figure]:
+    if session.tuning is not None:
+        return list(_of_tuning(session.tuning))
+    if session.summary is not None and session.summary.num_steps > 0:
+        return list(_of_check(session, session.summary))
+    return []
+
+
+def _of_check(session: Session, summary: Summary) -> Iterator[Figure]:
+    interval = between_ms(summary.step_low_ms, summary.step_high_ms)
+    yield Figure("a step", in_ms(summary.step_ms), f"95%: {interval}", is_main=True)
+    if summary.samples_per_s > 0:
+        yield Figure("samples a second", as_count(summary.samples_per_s))
+    if best_ms := summary.ceilings.best_ms():
+        yield Figure("best case", in_ms(best_ms), "input and compute never wait")
+    if session.findings:
+        most = max(finding.predicted_gain for finding in session.findings)
+        yield Figure("largest finding", as_gain(most), plural(len(session.findings), "finding"))
+    if summary.seconds_left is not None:
+        yield Figure("the whole training", in_seconds(summary.seconds_left), "at this rate")
+
+
+def _of_tuning(tuning: Tuning) -> Iterator[Figure]:
+    is_kept = bool(tuning.recipe.choices) and tuning.total is not None
+    if is_kept and tuning.total is not None:
+        interval = between_ratios(tuning.total.low, tuning.total.high)
+        yield Figure("as fast", as_ratio(tuning.total.ratio), f"95%: {interval}", is_main=True)
+        yield Figure("a step", in_ms(tuning.base_step_ms / tuning.total.ratio), f"was {in_ms(tuning.base_step_ms)}")
+    else:
+        yield Figure("a step", in_ms(tuning.base_step_ms), "stays as it is", is_main=True)
+    if tuning.base_samples_per_s:
+        ratio = tuning.total.ratio if is_kept and tuning.total else 1.0
+        note = f"was {as_count(tuning.base_samples_per_s)}" if is_kept else ""
+        yield Figure("samples a second", as_count(tuning.base_samples_per_s * ratio), note)
+    if is_kept and tuning.seconds_before is not None and tuning.seconds_after is not None:
+        yield Figure("the whole training", in_seconds(tuning.seconds_after), f"was {in_seconds(tuning.seconds_before)}")
+    if tuning.noise is not None:
+        interval = between_ratios(tuning.noise.low, tuning.noise.high)
+        yield Figure("nothing (A/A)", as_ratio(tuning.noise.ratio), f"95%: {interval}, the machine's noise")

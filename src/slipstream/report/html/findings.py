@@ -1,0 +1,43 @@
+"""Findings as the page shows them: what each would gain, the evidence, the line in its surroundings, the change."""
+
+from __future__ import annotations
+
+import msgspec
+
+from slipstream.records import Finding, Session
+from slipstream.report.html.source import Line, Reader, excerpt
+from slipstream.report.place import where
+from slipstream.report.quantity import as_gain
+
+
+class Card(msgspec.Struct, frozen=True):
+    gain: str
+    is_time: bool  # False: it costs memory or correctness
+    title: str
+    cause: str
+    techniques: list[str]
+    evidence: str
+    place: str
+    lines: list[Line]
+    change: str
+
+
+def cards(session: Session, read: Reader) -> list[Card]:
+    return [_card(finding, session.cwd, read) for finding in session.findings]
+
+
+def _card(finding: Finding, cwd: str, read: Reader) -> Card:
+    site = finding.site
+    lines = (excerpt(site, read) or [Line(site.line, site.text, True)]) if site else []
+    gain = as_gain(finding.predicted_gain)
+    return Card(
+        gain,
+        gain != as_gain(1.0),
+        finding.title,
+        finding.cause,
+        finding.techniques,
+        " ".join(part for part in (finding.evidence, finding.advice) if part),
+        where(site, cwd),
+        lines,
+        finding.change,
+    )

@@ -1,0 +1,164 @@
+"""The page: which parts a session has, in which order, put into the template. Numbers and words come from the functions
+that the terminal's report uses."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+from jinja2 import Environment as Templates
+from jinja2 import FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from slipstream.records import Session, Summary, Tuning
+from slipstream.report.html.anatomy import class_chart, module_table, operator_table
+from slipstream.report.html.basis import commands, facts
+from slipstream.report.html.chart import Chart, Table, Terms
+from slipstream.report.html.contenders import contender_chart
+from slipstream.report.html.device import device_charts
+from slipstream.report.html.figures import Figure, figures
+from slipstream.report.html.findings import Card, cards
+from slipstream.report.html.laps import lap_chart
+from slipstream.report.html.losses import loss_charts
+from slipstream.report.html.markup import clean
+from slipstream.report.html.memory import memory_chart
+from slipstream.report.html.phases import phase_chart
+from slipstream.report.html.source import Reader, read_source
+from slipstream.report.html.stages import stage_charts
+from slipstream.report.html.steps import step_chart
+from slipstream.report.html.timeline import timeline_chart
+from slipstream.report.html.tuning import tune_table, whys
+from slipstream.report.html.waterfall import waterfall_chart
+from slipstream.report.machine import notes_of
+from slipstream.report.tune_words import caveats, gain, raced
+from slipstream.report.verdict import ending, evaluation, script_of, verdict, warning, watched
+
+_FOLDER = Path(__file__).parent / "templates"
+
+
+class Section(msgspec.Struct, frozen=True):
+    """A heading and what stands below it. Parts that are empty are not drawn; a section without any has no heading."""
+
+    ident: str
+    title: str
+    charts: list[Chart] = []
+    tables: list[Table] = []
+    cards: list[Card] = []
+    lists: list[Terms] = []
+    sentences: list[str] = []
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.charts or self.tables or self.cards or self.lists or self.sentences)
+
+
+class Head(msgspec.Struct, frozen=True):
+    command: str
+    script: str
+    basis: str
+    moment: str
+    headline: str
+    warnings: list[str]
+    caveats: list[str]
+    figures: list[Figure]
+
+
+def to_page(session: Session, read: Reader = read_source) -> str:
+    """One HTML document that needs nothing else."""
+    script = (_FOLDER / "script.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    template = _templates().get_template("page.html")
+    return template.render(
+        head=_head(session),
+        sections=[section for section in _sections(session, read) if not section.is_empty],
+        facts=facts(session),
+        commands=commands(session),
+        notes=notes_of(session),
+        version=session.environment.slipstream,
+        script=Markup(script),
+        script_digest=digest,
+    )
+
+
+def _templates() -> Templates:
+    return Templates(
+        loader=FileSystemLoader(_FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=lambda value: clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _head(session: Session) -> Head:
+    is_tuned = session.tuning is not None
+    warnings = [sentence for sentence in (warning(session),) if sentence]
+    if session.ending.reason == "raised" and session.ending.message:
+        warnings.insert(0, session.ending.message)
+    return Head(
+        session.command,
+        script_of(session),
+        raced(session) if is_tuned else f"{watched(session)} · {ending(session)}",
+        _moment(session.created),
+        gain(session) or verdict(session),
+        warnings,
+        list(caveats(session)),
+        figures(session),
+    )
+
+
+def _moment(created: str) -> str:
+    """ "2026-01-02 03:04 UTC", from ISO 8601; as it is where it is not."""
+    try:
+        moment = datetime.fromisoformat(created)
+    except ValueError:
+        return created
+    return moment.strftime("%Y-%m-%d %H:%M %Z").rstrip()
+
+
+def _sections(session: Session, read: Reader) -> Iterator[Section]:
+    summary, tuning = session.summary, session.tuning
+    if tuning is not None:
+        yield from _tuned(session, tuning)
+    if summary is not None and summary.num_steps > 0:
+        yield _step(session, summary)
+        yield Section("findings", "Findings", cards=cards(session, read))
+        yield Section("input", "Input and other stages", charts=stage_charts(session, summary))
+        yield _model(session, summary)
+    yield Section("resources", "Memory and devices", charts=[*_some(memory_chart(session)), *device_charts(session)])
+
+
+def _some(*charts: Chart | None) -> list[Chart]:
+    return [chart for chart in charts if chart is not None]
+
+
+def _tuned(session: Session, tuning: Tuning) -> Iterator[Section]:
+    table = tune_table(tuning)
+    yield Section("gain", "What it gained", charts=_some(waterfall_chart(session)))
+    yield Section("tried", "What was tried", charts=_some(contender_chart(session)), tables=[table], lists=whys(tuning))
+    yield Section("proof", "The races and the losses", charts=[*_some(lap_chart(tuning)), *loss_charts(tuning)])
+
+
+def _step(session: Session, summary: Summary) -> Section:
+    is_tuned = session.tuning is not None
+    charts: Iterable[Chart | None] = (
+        phase_chart(session, summary),
+        timeline_chart(session, summary),
+        step_chart(session),
+    )
+    sentences = [verdict(session)] if is_tuned else []
+    sentences += [each for each in (evaluation(session),) if each]
+    return Section("step", "The step as it is" if is_tuned else "The step", charts=_some(*charts), sentences=sentences)
+
+
+def _model(session: Session, summary: Summary) -> Section:
+    anatomy = session.anatomy
+    if anatomy is None:
+        return Section("model", "The model")
+    tables = [table for table in (module_table(anatomy), operator_table(anatomy)) if table is not None]
+    return Section("model", "The model", charts=_some(class_chart(anatomy, summary, session.cwd)), tables=tables)

@@ -1,0 +1,159 @@
+"""One typical step as it went: the host's phases in order, below them what loader workers and the device did
+meanwhile. Draws an observed step, not an average."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+from markupsafe import Markup
+
+from slipstream.diagnose.summary import settled_steps
+from slipstream.records import Event, Session, Step, Summary
+from slipstream.report.html import bars
+from slipstream.report.html.chart import Chart, plain_table
+from slipstream.report.html.markup import element, percent
+from slipstream.report.html.plot import ticks
+from slipstream.report.quantity import in_ms, plural
+from slipstream.runner.intervals import Interval, lay_out
+from slipstream.runner.loop import PHASE_OF_KIND
+
+IDENT = "timeline"
+TITLE = "One typical step, in order"
+MOST_LANES = 9
+HOST = 34.0  # pixels
+OTHERS = 14.0
+_FITS = 0.1  # a phase with more of the step than this has room for its name
+
+
+class Lane(msgspec.Struct, frozen=True):
+    """Pieces in milliseconds since the step began."""
+
+    name: str
+    pieces: list[Interval]
+
+
+def timeline_chart(session: Session, summary: Summary) -> Chart | None:
+    step = typical(session, summary)
+    lanes = lanes_of(session, step) if step else []
+    if step is None or not lanes:
+        return None
+    length_ms = max(piece.end for lane in lanes for piece in lane.pieces)
+    order = ", ".join(f"{piece.label} {in_ms(piece.end - piece.start)}" for piece in lanes[0].pieces if _is_seen(piece))
+    rows = [
+        [lane.name, piece.label, in_ms(piece.start), in_ms(piece.end - piece.start)]
+        for lane in lanes
+        for piece in lane.pieces
+    ]
+    return Chart(
+        IDENT,
+        TITLE,
+        f"Step {step.index:,}, {in_ms(step.step_ms)}: of all watched ones the nearest to the typical, phase by phase.",
+        f"In order: {order}.",
+        bars.rows(IDENT, TITLE, f"In order: {order}.", _draw(lanes, length_ms)),
+        [],
+        plain_table("The step in order", ("where", "what", "begins", "takes"), "llrr", rows),
+    )
+
+
+def _is_seen(piece: Interval) -> bool:
+    return piece.end - piece.start >= 0.01
+
+
+def typical(session: Session, summary: Summary) -> Step | None:
+    """Nearest to the summary in every phase, without evaluation inside, and seen from its forward pass on."""
+    whole = [step for step in settled_steps(session) if not step.apart_ms and not step.is_first_of_epoch]
+
+    def distance(step: Step) -> float:
+        return sum(abs(step.phases.get(phase, 0.0) - ms) for phase, ms in summary.phases.items())
+
+    return min(whole, key=distance, default=None)
+
+
+def lanes_of(session: Session, step: Step) -> list[Lane]:
+    """The host first. Empty where the session has no events of this step."""
+    events = [event for event in session.events if step.start_ns <= event.start_ns < step.end_ns]
+    if not any(event.kind == "forward" for event in events):
+        return []
+    lanes = [_host(events, step)]
+    if device := _device(events):
+        lanes.append(device)
+    return [*lanes, *_workers(session, step)][:MOST_LANES]
+
+
+def _host(events: Sequence[Event], step: Step) -> Lane:
+    intervals = [
+        Interval(event.start_ns, event.end_ns, PHASE_OF_KIND[event.kind])
+        for event in events
+        if event.kind in PHASE_OF_KIND and not event.kept
+    ]
+    pieces = lay_out(intervals, step.start_ns, step.end_ns, "other")
+    return Lane("host", _joined([_since(piece, step.start_ns) for piece in pieces]))
+
+
+def _joined(pieces: Sequence[Interval]) -> list[Interval]:
+    """Neighbours of one phase as one piece."""
+    found: list[Interval] = []
+    for piece in pieces:
+        if found and found[-1].label == piece.label:
+            found[-1] = found[-1]._replace(end=piece.end)
+        else:
+            found.append(piece)
+    return found
+
+
+def _since(piece: Interval, start_ns: float) -> Interval:
+    return Interval((piece.start - start_ns) / 1e6, (piece.end - start_ns) / 1e6, piece.label)
+
+
+def _device(events: Sequence[Event]) -> Lane | None:
+    """On the device's own clock, from its first doing in this step."""
+    timed = [
+        Interval(event.device_start_ms, event.device_end_ms, PHASE_OF_KIND[event.kind])
+        for event in events
+        if event.device_start_ms is not None and event.device_end_ms is not None and event.kind in PHASE_OF_KIND
+    ]
+    if not timed:
+        return None
+    start, end = min(piece.start for piece in timed), max(piece.end for piece in timed)
+    pieces = [Interval(p.start - start, p.end - start, p.label) for p in lay_out(timed, start, end, "other")]
+    return Lane("device", _joined(pieces))
+
+
+def _workers(session: Session, step: Step) -> list[Lane]:
+    """The batches that workers built while the step ran, cut at its edges."""
+    found: dict[tuple[int, int], list[Interval]] = {}
+    for fetch in session.fetches:
+        end_ns = fetch.start_ns + fetch.wall_ns
+        if end_ns > step.start_ns and fetch.start_ns < step.end_ns:
+            piece = Interval(max(fetch.start_ns, step.start_ns), min(end_ns, step.end_ns), "input")
+            found.setdefault((fetch.loader, fetch.worker), []).append(_since(piece, step.start_ns))
+    has_workers = any(loader.num_workers for loader in session.loaders)
+    return [Lane(f"worker {worker}", pieces) for (_, worker), pieces in sorted(found.items()) if has_workers]
+
+
+def _draw(lanes: Sequence[Lane], length_ms: float) -> Iterator[Markup]:
+    for lane in lanes:
+        height = HOST if lane.name == "host" else OTHERS
+        pieces = [shape for piece in lane.pieces for shape in _piece(piece, height, length_ms)]
+        yield bars.row(lane.name, _busy(lane), height, [bars.track(height), *pieces])
+    yield bars.ruler([(value / length_ms, in_ms(value) if value else "0") for value in ticks(0.0, length_ms, 5)])
+
+
+def _piece(piece: Interval, height: float, length_ms: float) -> list[Markup]:
+    share = (piece.end - piece.start) / length_ms
+    tip = f"{piece.label} {in_ms(piece.end - piece.start)}, from {in_ms(piece.start)} on"
+    parts = [bars.block(piece.start / length_ms, share, height, f"phase-{piece.label}", tip)]
+    if height == HOST and share > _FITS:
+        middle = percent((piece.start + piece.end) / 2 / length_ms)
+        style = f"inside on-{piece.label}"
+        parts.append(element("text", piece.label, class_=style, x=middle, y=HOST / 2 + 4.5, text_anchor="middle"))
+    return parts
+
+
+def _busy(lane: Lane) -> str:
+    if lane.name == "host":
+        return ""
+    busy_ms = sum(piece.end - piece.start for piece in lane.pieces if piece.label != "other")
+    batches = f", {plural(len(lane.pieces), 'batch', 'es')}" if lane.name.startswith("worker") else ""
+    return f"busy {in_ms(busy_ms)}{batches}"
