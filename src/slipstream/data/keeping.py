@@ -1,0 +1,94 @@
+"""What all decoders share: an image is looked for among the kept ones, and kept when it was decoded whole. A fault of
+ours, or of the disk, ends that and is said once; the script decodes as before."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import stat
+import time
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any
+
+from slipstream.data.allowance import Allowance
+from slipstream.data.cache_folder import Facts
+from slipstream.data.pixels import MOST_BYTES, Pixels, PixelStore
+
+Identity = tuple[Any, ...]
+SETTLED_NS = 2_000_000_000  # a file changed less than this ago may change once more without its times telling
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Keeping:
+    def __init__(self, store: PixelStore, allowance: Allowance, tell: Callable[[str], None]) -> None:
+        self._store = store
+        self.allowance = allowance
+        self._tell = tell
+        self.is_on = True
+
+    def find(self, key: bytes) -> Pixels | None:
+        found = self._store.read(key)
+        if found is not None:
+            self.allowance.meter.add(found=1)
+        return found
+
+    def keep(self, facts: Facts, num_bytes: int, read: Callable[[], bytes]) -> None:
+        """`read` gives the pixels, and is asked only where there is room for them."""
+        if num_bytes > MOST_BYTES or not self.allowance.may_keep(facts.key, num_bytes):
+            return
+        try:
+            written = self._store.write(facts, read())
+        except OSError as fault:
+            self.allowance.close(_cannot_write(fault, str(self._store.folder)))
+            return
+        self.allowance.meter.add(kept=1, num_bytes=written)
+
+    def step_aside(self, fault: BaseException) -> None:
+        if self.is_on:
+            self.is_on = False
+            self._tell(f"images are decoded as before: {type(fault).__name__}: {fault}")
+
+
+def _cannot_write(fault: OSError, folder: str) -> str:
+    why = "the disk is full" if fault.errno in _FULL else (fault.strerror or str(fault))
+    return f"no more decoded images are kept in {folder}: {why}"
+
+
+# --- what tells one image from all others ----------------------------------------------------------------------------
+
+
+def identity_of(file: Any) -> Identity | None:
+    """Of an open file, or of bytes in memory; None for everything else, whose contents nothing vouches for."""
+    if type(file) is io.BufferedReader and type(file.raw) is io.FileIO:
+        return identity_of_file(os.fstat(file.fileno()))
+    if type(file) is io.FileIO:
+        return identity_of_file(os.fstat(file.fileno()))
+    if type(file) is io.BytesIO:
+        with file.getbuffer() as data:
+            return identity_of_bytes(data)
+    return None
+
+
+def identity_of_file(facts: os.stat_result) -> Identity | None:
+    """The change time cannot be set back, as the modification time can: it also vouches for what the device's number
+    would, which is another one in a rider's overlay."""
+    if not stat.S_ISREG(facts.st_mode):
+        return None
+    return "file", facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
+
+
+def identity_of_bytes(data: Any) -> Identity:
+    return "bytes", len(data), blake2b(data, digest_size=16).digest()
+
+
+def is_settled(identity: Identity) -> bool:
+    return identity[0] == "bytes" or bool(time.time_ns() - max(identity[3], identity[4]) >= SETTLED_NS)
+
+
+def folder_of(name: Any) -> str:
+    """Where an image lies, for people."""
+    if not isinstance(name, (str, bytes, os.PathLike)) or not name:
+        return ""
+    return os.path.dirname(os.path.abspath(os.fsdecode(name)))
