@@ -39,6 +39,9 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
     source: str  # the folder of the image; "" where it came from memory
 
 
+_decode = msgspec.msgpack.Decoder(Facts).decode
+
+
 def read_facts(head: bytes) -> Facts | None:
     """None where this is no head of ours, or a damaged one. The pixels are not looked at."""
     if len(head) < HEAD_BYTES or not head.startswith(MAGIC):
@@ -47,7 +50,7 @@ def read_facts(head: bytes) -> Facts | None:
     if crc32(head[len(MAGIC) + 4 : HEAD_BYTES]) != checksum:
         return None
     try:
-        return msgspec.msgpack.decode(head[FRAME.size : FRAME.size + length], type=Facts)
+        return _decode(head[FRAME.size : FRAME.size + length])
     except msgspec.MsgspecError:
         return None
 
@@ -129,12 +132,12 @@ def clear(folder: Path | None = None) -> int:
 
 def free_disk_bytes(folder: Path) -> int:
     """Of the file system that the folder lies on, or would lie on; 0 where that cannot be told."""
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    try:
-        return shutil.disk_usage(folder).free
-    except OSError:
-        return 0
+    for place in (folder, *folder.parents):
+        try:
+            return shutil.disk_usage(place).free
+        except OSError:
+            continue
+    return 0
 
 
 def _entries(images: Path) -> Iterator[os.DirEntry[str]]:

@@ -41,7 +41,7 @@ class Keeping:
         try:
             written = self._store.write(facts, read())
         except OSError as fault:
-            self.allowance.close(_cannot_write(fault, str(self._store.folder)))
+            self.allowance.close(_cannot_write(fault, self._store.folder))
             return
         self.allowance.meter.add(kept=1, num_bytes=written)
 

@@ -176,7 +176,19 @@ class PillowDecoding:
         source = folder_of(getattr(image, "filename", ""))
         facts = Facts(key, image.mode, tuple(image.size), position, source)
         num_bytes = image.size[0] * image.size[1] * width
-        self._keeping.keep(facts, num_bytes, lambda: image.tobytes("raw", raw))
+        self._keeping.keep(facts, num_bytes, lambda: self._read(image, raw, num_bytes))
+
+    def _read(self, image: Any, raw: str, num_bytes: int) -> bytes:
+        """As `tobytes`, but in one piece: that goes through small ones, and takes six times as long."""
+        encoder = self._images._getencoder(image.mode, "raw", raw)
+        encoder.setimage(image.im, (0, 0, *image.size))
+        try:
+            _, ended, data = encoder.encode(num_bytes + 64)
+        finally:
+            encoder.cleanup()
+        if ended != 1 or len(data) != num_bytes:
+            raise ValueError(f"{len(data)} bytes instead of {num_bytes}")
+        return bytes(data)
 
     # --- inside Pillow ------------------------------------------------------------------------------------------------
 

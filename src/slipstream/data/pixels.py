@@ -45,7 +45,7 @@ class PixelStore:
     """The pixels of an image are checked when a process reads it for the first time; its head and length every time."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder = str(folder)
         self._checked: set[int] = set()
 
     def read(self, key: bytes) -> Pixels | None:
