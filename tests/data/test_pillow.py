@@ -6,6 +6,8 @@ import errno
 import io
 import os
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -247,9 +249,7 @@ def test_a_changed_file_is_decoded_again(tmp_path: Path, cache: Cache) -> None:
     assert (cache.num_kept, cache.num_found) == (2, 0)
 
 
-def test_a_file_written_a_moment_ago_is_not_kept(
-    tmp_path: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_written_a_moment_ago_is_not_kept(tmp_path: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "SETTLED_NS", 10**12)
     Image.open(save(tmp_path / "a.png")).load()
     Image.open(io.BytesIO((tmp_path / "a.png").read_bytes())).load()
@@ -275,9 +275,7 @@ def test_other_formats_and_frames_are_left_alone(tmp_path: Path, cache: Cache) -
     assert not cache.entries() and not cache.said
 
 
-def test_truncated_images_are_pillows_affair(
-    tmp_path: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_truncated_images_are_pillows_affair(tmp_path: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a.jpg", "a.png"):
         whole = save(tmp_path / name, noise(size=(200, 200))).read_bytes()
         (tmp_path / f"cut-{name}").write_bytes(whole[: len(whole) // 2])
@@ -415,3 +413,51 @@ def test_another_load_in_between_is_kept_whole(tmp_path: Path) -> None:
             assert image.tobytes() == bare
     finally:
         patches.close()
+
+
+RIDING = """
+import resource, sys
+from pathlib import Path
+from PIL import Image, ImageFile
+from slipstream.data import keeping
+from slipstream.data.allowance import Allowance
+from slipstream.data.pillow import PillowDecoding
+from slipstream.data.pixels import PixelStore
+from slipstream.seams.patch import Patches
+photographs, folder, limit = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+if limit:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+keeping.SETTLED_NS = 0
+said = []
+kept = keeping.Keeping(PixelStore(folder), Allowance(folder, 10**9, said.append), said.append)
+PillowDecoding(kept).install(Patches(lambda seam, fault: sys.exit(repr(fault)), lambda: False), ImageFile)
+total = 0
+for _ in range(3):
+    for path in sorted(photographs.glob("*.jpg")):
+        total += sum(Image.open(path).tobytes())
+print(total, *said, sep="|")
+"""
+
+
+def ride(photographs: Path, folder: Path, most_bytes: int = 0) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", RIDING, str(photographs), str(folder), str(most_bytes)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def told(child: subprocess.Popen[str]) -> list[str]:
+    out, err = child.communicate(timeout=100)
+    assert child.returncode == 0, err
+    return out.strip().split("|")
+
+
+def test_two_runs_at_once_and_a_disk_that_takes_no_more(tmp_path: Path) -> None:
+    for number in range(8):
+        save(tmp_path / f"{number}.jpg", noise(seed=number))
+    total = str(3 * sum(sum(Image.open(path).tobytes()) for path in tmp_path.glob("*.jpg")))
+    runs = [ride(tmp_path, tmp_path / "shared"), ride(tmp_path, tmp_path / "shared")]
+    full = ride(tmp_path, tmp_path / "full", most_bytes=5000)
+    assert [told(child) for child in runs] == [[total], [total]]
+    counted, *said = told(full)
+    assert counted == total and len(said) == 1 and "the disk is full" in said[0]
+    assert len(list((tmp_path / "shared").rglob("*.pixels"))) == 8
+    assert not list(tmp_path.rglob("*.partial")) and not list((tmp_path / "full").rglob("*.pixels"))

@@ -19,7 +19,9 @@ def shown(holdings: Holdings) -> str:
 
 def test_all_that_lies_there_is_said() -> None:
     text = shown(
-        Holdings("/home/ada/.cache/slipstream", 240, 180_000_000, 2, 7200.0, 60.0, 73 * 10**9, [("/data", 0.75), ("", 0.25)])
+        Holdings(
+            "/home/ada/.cache/slipstream", 240, 180_000_000, 2, 7200.0, 60.0, 73 * 10**9, [("/data", 0.75), ("", 0.25)]
+        )
     )
     assert "240 decoded images, 180 MB" in text
     assert "1 min to 2 h ago" in text

@@ -34,7 +34,9 @@ def _lines(holdings: Holdings, ink: Ink) -> Iterator[Text]:
     if holdings.num_images:
         yield heading("kept", f"{_ages(holdings)} ago", ink)
     if holdings.num_unfinished:
-        yield heading("", f"{plural(holdings.num_unfinished, 'file')} half written: by a run that is on, or was killed", ink)
+        yield heading(
+            "", f"{plural(holdings.num_unfinished, 'file')} half written: by a run that is on, or was killed", ink
+        )
     word = "from"
     for source, share in grouped(holdings.sources)[:_MOST_SOURCES]:
         place = f"{source or 'memory, not files'}"
