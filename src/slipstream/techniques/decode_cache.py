@@ -1,4 +1,4 @@
-"""What Pillow decodes is kept on disk as raw pixels, and later epochs and runs map it into memory.
+"""What Pillow, OpenCV or torchvision decode is kept on disk as raw pixels, and mapped into memory from then on.
 
 Helps where decoding JPEG or PNG files is much of the input and the data set, decoded, fits half of the free memory:
 from the second epoch on nothing is decoded. Pixels are the same bit for bit, random augmentation included, since it
@@ -28,13 +28,12 @@ CARD = Card(
     causes=("slow_decode",),
     numerics="identical",
     memory="more",
-    needs=("numpy",),
     claims=("image.cache",),
     nesting=1,  # around other decoders: what is kept need not go through them
 )
 VALUES = (True,)
 LEAST_SHARE = 0.1  # of the work on a batch
-_OPENS = re.compile(r"\bImage\.open\(")
+_OPENS = re.compile(r"\bImage\.open\(|\b(imread|imdecode|read_image|decode_image|decode_jpeg|decode_png)\(")
 
 
 def applies(observation: Observation) -> Answer:
@@ -121,6 +120,7 @@ def _expect(keeping: Keeping, arguments: LoaderArguments) -> None:
 
 def _follow_decoders(rig: Rig, keeping: Keeping, folder: Path) -> None:
     """They may be imported long after torch, or never."""
+    from slipstream.data.arrays import ArrayDecoding
     from slipstream.data.pillow import PillowDecoding
     from slipstream.seams.arrival import Arrivals
 
@@ -132,9 +132,19 @@ def _follow_decoders(rig: Rig, keeping: Keeping, folder: Path) -> None:
         PillowDecoding(keeping).install(rig.patches, module)
         say("Pillow")
 
+    def on_opencv(module: Any) -> None:
+        ArrayDecoding(keeping).install_opencv(rig.patches, module)
+        say("OpenCV")
+
+    def on_torchvision(module: Any) -> None:
+        ArrayDecoding(keeping).install_torchvision(rig.patches, module)
+        say("torchvision")
+
     arrivals = Arrivals()
     rig.patches.on_close(arrivals.close)
     arrivals.when_imported("PIL.ImageFile", on_pillow)
+    arrivals.when_imported("cv2", on_opencv)
+    arrivals.when_imported("torchvision.io", on_torchvision)
 
 
 def _fill_before_races(rig: Rig, keeping: Keeping) -> None:
