@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image, ImageFile, JpegImagePlugin
+from PIL import Image, ImageFile, JpegImagePlugin, WebPImagePlugin
 
 from slipstream.data import keeping as room
 from slipstream.data import pillow
@@ -22,6 +22,7 @@ from slipstream.data.allowance import Allowance
 from slipstream.data.keeping import Keeping
 from slipstream.data.pillow import PillowDecoding
 from slipstream.data.pixels import PixelStore
+from slipstream.data.webp import WebPDecoding
 from slipstream.seams.patch import Patches
 
 Maker = Callable[[Path], Any]
@@ -33,11 +34,13 @@ class Cache:
     def __init__(self, folder: Path, memory_bytes: int = 10**9) -> None:
         self.folder, self.said, self.faults = folder, list[str](), list[Any]()
         self.allowance = Allowance(folder, memory_bytes, self.said.append)
-        self.decoding = PillowDecoding(Keeping(PixelStore(folder), self.allowance, self.said.append))
+        keeping = Keeping(PixelStore(folder), self.allowance, self.said.append)
+        self.decoding, self.frames = PillowDecoding(keeping), WebPDecoding(keeping)
 
     def __enter__(self) -> Cache:
         self._patches = Patches(lambda seam, fault: self.faults.append(fault), lambda: False)
         self.decoding.install(self._patches, ImageFile)
+        self.frames.install(self._patches, WebPImagePlugin)
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -114,6 +117,8 @@ FILES: dict[str, Maker] = {
     "palette.png": palette,
     "texts.png": texts,
     "deep.png": deep,
+    "rgb.webp": lambda path: save(path, exif=exif(), icc_profile=b"profile"),
+    "alpha.webp": lambda path: save(path, noise("RGBA"), lossless=True),
 }
 
 
@@ -261,7 +266,7 @@ def test_other_formats_and_frames_are_left_alone(tmp_path: Path, cache: Cache) -
     paths = [
         save(tmp_path / "a.gif", frames[0], save_all=True, append_images=frames[1:]),
         save(tmp_path / "a.bmp"),
-        save(tmp_path / "a.webp"),
+        save(tmp_path / "moving.webp", noise(), save_all=True, append_images=[noise(seed=1)]),
         save(tmp_path / "a.tif"),
         save(tmp_path / "a.mpo", save_all=True, append_images=[noise(seed=1)]),
         save(tmp_path / "moving.png", noise(), save_all=True, append_images=[noise(seed=1)]),

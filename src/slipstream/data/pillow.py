@@ -14,7 +14,7 @@ from typing import Any
 
 from slipstream.data.cache_folder import HEAD_BYTES, Facts
 from slipstream.data.keeping import Identity, Keeping, folder_of, identity_of, is_settled
-from slipstream.data.pixels import Pixels, key_of
+from slipstream.data.pixels import HOLDS_DESCRIPTOR, Pixels, key_of
 from slipstream.seams.patch import Patches
 
 _KINDS = {("PIL.JpegImagePlugin", "JpegImageFile"), ("PIL.PngImagePlugin", "PngImageFile")}
@@ -28,7 +28,8 @@ _RAW = {
     "CMYK": ("CMYK", 4),
     "YCbCr": ("YCbCrX", 4),
 }
-_MOST_MAPPED = 4096  # images at a time: the system grants a process some 65,000 mappings, torch's included
+# Images at a time, whose mappings take descriptors or at least mappings from torch. Further ones are copied.
+_MOST_MAPPED = 64 if HOLDS_DESCRIPTOR else 4096
 
 
 class _Here(threading.local):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import sys
 import threading
 from hashlib import blake2b
 from pathlib import Path
@@ -18,6 +19,9 @@ import numpy as np
 from slipstream.data.cache_folder import FRAME, HEAD_BYTES, MAGIC, MOST_FACTS, SUFFIX, UNFINISHED, Facts, read_facts
 
 MOST_BYTES = 1 << 30  # of one image
+# A mapping holds a descriptor for as long as it lives, before Python 3.13; a process may have a thousand of them.
+HOLDS_DESCRIPTOR = sys.version_info < (3, 13) or os.name != "posix"
+_UNTRACKED: dict[str, Any] = {} if HOLDS_DESCRIPTOR else {"trackfd": False}
 _ROW = 1024  # bytes that are summed up together; the file is padded to whole rows
 _MOST_CHECKED = 200_000  # images whose pixels this process need not check again
 
@@ -58,7 +62,7 @@ class PixelStore:
             facts = os.fstat(descriptor)
             if facts.st_size < HEAD_BYTES:
                 return None
-            pages = mmap.mmap(descriptor, facts.st_size, access=mmap.ACCESS_COPY)
+            pages = mmap.mmap(descriptor, facts.st_size, access=mmap.ACCESS_COPY, **_UNTRACKED)
         except (OSError, ValueError):  # no address space left, for one
             return None
         finally:

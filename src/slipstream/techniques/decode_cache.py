@@ -1,6 +1,6 @@
 """What Pillow, OpenCV or torchvision decode is kept on disk as raw pixels, and mapped into memory from then on.
 
-Helps where decoding JPEG or PNG files is much of the input and the data set, decoded, fits half of the free memory:
+Helps where decoding JPEG, PNG or WebP is much of the input and the data set, decoded, fits half of the free memory:
 from the second epoch on nothing is decoded. Pixels are the same bit for bit, random augmentation included, since it
 comes after the decoding. A changed file is decoded again.
 
@@ -122,6 +122,7 @@ def _follow_decoders(rig: Rig, keeping: Keeping, folder: Path) -> None:
     """They may be imported long after torch, or never."""
     from slipstream.data.arrays import ArrayDecoding
     from slipstream.data.pillow import PillowDecoding
+    from slipstream.data.webp import WebPDecoding
     from slipstream.seams.arrival import Arrivals
 
     def say(what: str) -> None:
@@ -143,6 +144,7 @@ def _follow_decoders(rig: Rig, keeping: Keeping, folder: Path) -> None:
     arrivals = Arrivals()
     rig.patches.on_close(arrivals.close)
     arrivals.when_imported("PIL.ImageFile", on_pillow)
+    arrivals.when_imported("PIL.WebPImagePlugin", lambda module: WebPDecoding(keeping).install(rig.patches, module))
     arrivals.when_imported("cv2", on_opencv)
     arrivals.when_imported("torchvision.io", on_torchvision)
 
