@@ -27,6 +27,7 @@ from slipstream.seams.patch import Patches
 @pytest.fixture(autouse=True)
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "SETTLED_NS", 0)
+    monkeypatch.setattr(room, "SLOW_S", 1e9)
 
 
 class Cache:

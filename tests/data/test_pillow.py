@@ -61,8 +61,9 @@ class Cache:
 
 @pytest.fixture(autouse=True)
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files made a moment ago count as old."""
+    """Files made a moment ago count as old, and no disk is slow, however busy the machine."""
     monkeypatch.setattr(room, "SETTLED_NS", 0)
+    monkeypatch.setattr(room, "SLOW_S", 1e9)
 
 
 @pytest.fixture
@@ -348,6 +349,23 @@ def test_a_full_disk_is_said_once(tmp_path: Path, cache: Cache, monkeypatch: pyt
     assert not list(cache.folder.rglob("*.partial")), "nothing is left behind"
 
 
+def test_a_slow_disk_is_given_time(tmp_path: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "SLOW_S", 0.0)
+    monkeypatch.setattr(room, "PATIENCE", 1e9)
+    for number in range(3):
+        Image.open(save(tmp_path / f"{number}.jpg", noise(seed=number))).load()
+    assert cache.num_kept == 1 and not cache.said, "the others wait for a later epoch"
+
+
+def test_a_file_that_the_script_closed_is_its_own_affair(tmp_path: Path, cache: Cache) -> None:
+    for file in (open(save(tmp_path / "a.jpg"), "rb"), io.BytesIO((tmp_path / "a.jpg").read_bytes())):  # noqa: SIM115
+        image = Image.open(file)
+        file.close()
+        with pytest.raises(ValueError, match="closed file"):
+            image.load()
+    assert Image.open(tmp_path / "a.jpg").load() and cache.num_kept == 1 and not cache.said
+
+
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")  # root writes into read-only folders too: a file in the way stops everybody
     with Cache(tmp_path / "file" / "images") as cache:
@@ -432,7 +450,7 @@ from slipstream.seams.patch import Patches
 photographs, folder, limit = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-keeping.SETTLED_NS = 0
+keeping.SETTLED_NS, keeping.SLOW_S = 0, 1e9
 said = []
 kept = keeping.Keeping(PixelStore(folder), Allowance(folder, 10**9, said.append), said.append)
 PillowDecoding(kept).install(Patches(lambda seam, fault: sys.exit(repr(fault)), lambda: False), ImageFile)

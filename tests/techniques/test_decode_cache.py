@@ -69,6 +69,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Empty; and files made a moment ago count as old."""
     monkeypatch.setenv("SLIPSTREAM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(keeping, "SETTLED_NS", 0)
+    monkeypatch.setattr(keeping, "SLOW_S", 1e9)
     return tmp_path / "cache"
 
 

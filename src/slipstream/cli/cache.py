@@ -30,7 +30,10 @@ def command(action: str | None, yes: bool) -> None:
 
     if yes and action is None:
         raise click.UsageError("--yes belongs to clear: slipstream cache clear --yes")
-    holdings = survey()
+    try:
+        holdings = survey()
+    except OSError as error:
+        raise Refused(f"{error.filename} cannot be read: {error.strerror}.") from None
     render_cache(holdings, Console(highlight=False))
     if action is None or not (holdings.num_images or holdings.num_unfinished):
         return

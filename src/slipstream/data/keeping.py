@@ -18,6 +18,8 @@ from slipstream.data.pixels import MOST_BYTES, Pixels, PixelStore
 
 Identity = tuple[Any, ...]
 SETTLED_NS = 2_000_000_000  # a file changed less than this ago may change once more without its times telling
+SLOW_S = 0.1  # to write one image: the disk cannot follow. The next ones wait for a later epoch,
+PATIENCE = 20.0  # for so many times as long, so that a slow disk costs a training a twentieth
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -27,6 +29,7 @@ class Keeping:
         self.allowance = allowance
         self._tell = tell
         self.is_on = True
+        self._resume_s = 0.0
 
     def find(self, key: bytes) -> Pixels | None:
         found = self._store.read(key)
@@ -36,7 +39,9 @@ class Keeping:
 
     def keep(self, facts: Facts, num_bytes: int, read: Callable[[], bytes]) -> None:
         """`read` gives the pixels, and is asked only where there is room for them."""
-        if num_bytes > MOST_BYTES or not self.allowance.may_keep(facts.key, num_bytes):
+        start_s = time.monotonic()
+        is_time = num_bytes <= MOST_BYTES and start_s >= self._resume_s
+        if not is_time or not self.allowance.may_keep(facts.key, num_bytes):
             return
         try:
             written = self._store.write(facts, read())
@@ -44,6 +49,9 @@ class Keeping:
             self.allowance.close(_cannot_write(fault, self._store.folder))
             return
         self.allowance.meter.add(kept=1, num_bytes=written)
+        took_s = time.monotonic() - start_s
+        if took_s > SLOW_S:
+            self._resume_s = start_s + PATIENCE * min(took_s, 1.0)  # more than that: we were held in a race
 
     def step_aside(self, fault: BaseException) -> None:
         if self.is_on:
@@ -61,6 +69,8 @@ def _cannot_write(fault: OSError, folder: str) -> str:
 
 def identity_of(file: Any) -> Identity | None:
     """Of an open file, or of bytes in memory; None for everything else, whose contents nothing vouches for."""
+    if file is None or getattr(file, "closed", False):
+        return None
     if type(file) is io.BufferedReader and type(file.raw) is io.FileIO:
         return identity_of_file(os.fstat(file.fileno()))
     if type(file) is io.FileIO:

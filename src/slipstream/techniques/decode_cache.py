@@ -10,6 +10,7 @@ that the system uses for files. What does not fit is decoded as before. `slipstr
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,7 +101,7 @@ def _obstacle(folder: Path) -> str:
 
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        probe = folder / f".probe-{id(folder)}"
+        probe = folder / f".probe-{os.getpid()}"
         probe.write_bytes(b"")
         probe.unlink()
     except OSError as fault:
