@@ -3,6 +3,7 @@ reads no pixels, and deletes nothing but entries of ours."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import struct
@@ -124,9 +125,8 @@ def clear(folder: Path | None = None) -> int:
     for entry in list(_entries(images)):
         os.unlink(entry.path)
         num_deleted += entry.name.endswith(SUFFIX)
-    for place in [*images.glob("??"), images]:
-        if place.is_dir():
-            _remove_if_empty(place)
+    with contextlib.suppress(OSError):  # somebody else's files in it, or a run that goes on filling it
+        images.rmdir()
     return num_deleted
 
 
@@ -142,8 +142,8 @@ def free_disk_bytes(folder: Path) -> int:
 
 def _entries(images: Path) -> Iterator[os.DirEntry[str]]:
     """Ours alone, by their names: a folder that the user named may hold other things."""
-    for place in sorted(images.glob("??")):
-        with os.scandir(place) as found:
+    if images.is_dir():
+        with os.scandir(images) as found:
             for entry in found:
                 if entry.name.endswith((SUFFIX, UNFINISHED)) and entry.is_file(follow_symlinks=False):
                     yield entry
@@ -156,10 +156,3 @@ def _source(path: str) -> str:
     except OSError:
         return ""
     return facts.source if facts is not None else ""
-
-
-def _remove_if_empty(folder: Path) -> None:
-    try:
-        folder.rmdir()
-    except OSError:
-        return  # somebody else's files, or a run that goes on filling it

@@ -207,7 +207,7 @@ class PillowDecoding:
         return _getdecoder
 
     def _exporting(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Pillow exports no image over somebody else's memory: it would crash. Such an image gets memory of its own."""
+        """Before Pillow 13 this looks for memory that an image over somebody else's does not have: ours gets some."""
 
         @functools.wraps(original)
         def __arrow_c_array__(image: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807

