@@ -18,7 +18,9 @@ from slipstream.data.pixels import PixelStore, key_of
 def filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SLIPSTREAM_CACHE", str(tmp_path))
     for number in range(3):
-        PixelStore(tmp_path / "images").write(Facts(key_of(number), "L", (40, 30), -1, "/data/photos"), bytes(1200))
+        PixelStore(tmp_path / "images").write(
+            Facts(key_of(number), "L", (40, 30), -1, "/data/photos"), memoryview(bytes(1200))
+        )
     (tmp_path / "notes.txt").write_text("the user's own")
     return tmp_path
 

@@ -301,6 +301,19 @@ def test_truncated_images_are_pillows_affair(tmp_path: Path, cache: Cache, monke
         monkeypatch.setattr(cache.allowance.meter, "_pages", memoryview(bytearray(3 * 8 * 512)).cast("Q"))
 
 
+@pytest.mark.parametrize("name", ["a.jpg", "a.png"])
+def test_what_pillow_makes_of_a_truncated_image_stays(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = save(tmp_path / name, noise(size=(200, 200))).read_bytes()
+    path = tmp_path / f"cut-{name}"
+    path.write_bytes(whole[: len(whole) // 2])
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+    bare = opened_and_loaded(path)
+    with Cache(tmp_path / "cache") as cache:
+        assert opened_and_loaded(path) == opened_and_loaded(path) == bare and not cache.num_found
+
+
 def flip_a_bit(entry: Path) -> None:
     data = bytearray(entry.read_bytes())
     data[512 + 1234] ^= 4

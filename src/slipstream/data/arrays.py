@@ -111,7 +111,8 @@ class ArrayDecoding:
         if described is None or not is_settled(identity) or not source.is_whole() or source.identity() != identity:
             return
         facts = Facts(key, *described, -1, folder_of(source.path))
-        self._keeping.keep(facts, result.nbytes, lambda: kind.read(result))
+        if self._keeping.has_room(key, result.nbytes):
+            self._keeping.keep(facts, kind.read(result))
 
 
 def _read_call(

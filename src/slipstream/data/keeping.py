@@ -37,14 +37,15 @@ class Keeping:
             self.allowance.meter.add(found=1)
         return found
 
-    def keep(self, facts: Facts, num_bytes: int, read: Callable[[], bytes]) -> None:
-        """`read` gives the pixels, and is asked only where there is room for them."""
+    def has_room(self, key: bytes, num_bytes: int) -> bool:
+        """Asked once for an image, before it is kept."""
+        is_time = num_bytes <= MOST_BYTES and time.monotonic() >= self._resume_s
+        return is_time and self.allowance.may_keep(key, num_bytes)
+
+    def keep(self, facts: Facts, pixels: Any) -> None:
         start_s = time.monotonic()
-        is_time = num_bytes <= MOST_BYTES and start_s >= self._resume_s
-        if not is_time or not self.allowance.may_keep(facts.key, num_bytes):
-            return
         try:
-            written = self._store.write(facts, read())
+            written = self._store.write(facts, memoryview(pixels))
         except OSError as fault:
             self.allowance.close(_cannot_write(fault, self._store.folder))
             return

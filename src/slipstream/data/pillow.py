@@ -12,9 +12,11 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from slipstream.data.cache_folder import HEAD_BYTES, Facts
 from slipstream.data.keeping import Identity, Keeping, folder_of, identity_of, is_settled
-from slipstream.data.pixels import HOLDS_DESCRIPTOR, Pixels, key_of
+from slipstream.data.pixels import HOLDS_DESCRIPTOR, SPARE_BYTES, Pixels, key_of
 from slipstream.seams.patch import Patches
 
 _KINDS = {("PIL.JpegImagePlugin", "JpegImageFile"), ("PIL.PngImagePlugin", "PngImageFile")}
@@ -75,7 +77,9 @@ class PillowDecoding:
     def __init__(self, keeping: Keeping) -> None:
         self._keeping = keeping
         self._here = _Here()
-        self._mapped: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by the identity of a core
+        # What images lie over, by the identity of Pillow's core. Each lives exactly as long as its core.
+        self._mapped: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self._filled: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
     def install(self, patches: Patches, files: ModuleType) -> None:
         """`files` is PIL.ImageFile."""
@@ -139,7 +143,7 @@ class PillowDecoding:
         if make is None or len(self._mapped) >= _MOST_MAPPED:
             return self._images.frombytes(image.mode, size, bytes(found.view()), "raw", raw).im
         core = make(found.pages, size, "raw", HEAD_BYTES, (image.mode, size[0] * width, 1))
-        self._mapped[id(core)] = found.pages  # which lives exactly as long
+        self._mapped[id(core)] = found.pages
         return core
 
     def _finish(self, image: Any, found: Pixels, core: Any, load: Callable[[Any], Any]) -> Any:
@@ -156,40 +160,44 @@ class PillowDecoding:
         return result
 
     def _decode(self, image: Any, key: bytes, original: Callable[[Any], Any]) -> Any:
+        try:
+            memory = self._memory(image, key)
+        except Exception as fault:
+            self._keeping.step_aside(fault)
+            memory = None
+        if memory is None:
+            return original(image)
         file = None if image._exclusive_fp else image.fp
-        here = self._here
+        core, here = image.im, self._here
         here.is_watching, here.watched = bool(self._files.LOAD_TRUNCATED_IMAGES), None
         try:
             result = original(image)
         finally:
             is_whole = not here.is_watching or (here.watched is not None and here.watched.is_complete)
             here.is_watching, here.watched = False, None
-        if is_whole and not hasattr(image, "_ended"):  # Pillow's mark on a JPEG that it ended itself
+        is_whole = is_whole and not hasattr(image, "_ended")  # Pillow's mark on a JPEG that it ended itself
+        if is_whole and image.im is core:
             try:
-                self._keep(image, key, file)
+                position = file.tell() if file is not None else -1
+                source = folder_of(getattr(image, "filename", ""))
+                facts = Facts(key, image.mode, tuple(image.size), position, source)
+                self._keeping.keep(facts, memory.data[:-SPARE_BYTES])
             except Exception as fault:
                 self._keeping.step_aside(fault)
         return result
 
-    def _keep(self, image: Any, key: bytes, file: Any) -> None:
-        raw, width = _RAW[image.mode]
-        position = file.tell() if file is not None else -1
-        source = folder_of(getattr(image, "filename", ""))
-        facts = Facts(key, image.mode, tuple(image.size), position, source)
-        num_bytes = image.size[0] * image.size[1] * width
-        self._keeping.keep(facts, num_bytes, lambda: self._read(image, raw, num_bytes))
-
-    def _read(self, image: Any, raw: str, num_bytes: int) -> bytes:
-        """As `tobytes`, but in one piece: that goes through small ones, and takes six times as long."""
-        encoder = self._images._getencoder(image.mode, "raw", raw)
-        encoder.setimage(image.im, (0, 0, *image.size))
-        try:
-            _, ended, data = encoder.encode(num_bytes + 64)
-        finally:
-            encoder.cleanup()
-        if ended != 1 or len(data) != num_bytes:
-            raise ValueError(f"{len(data)} bytes instead of {num_bytes}")
-        return bytes(data)
+    def _memory(self, image: Any, key: bytes) -> Any:
+        """The image gets memory of ours to be decoded into, so that it can be written as it is: asking Pillow for the
+        pixels would copy them once more. None where they are not to be kept."""
+        width, height = image.size
+        row_bytes = width * _RAW[image.mode][1]
+        make = getattr(self._images.core, "map_buffer", None)
+        if make is None or not self._keeping.has_room(key, row_bytes * height):
+            return None
+        memory = np.zeros(row_bytes * height + SPARE_BYTES, dtype=np.uint8)
+        image.im = core = make(memory, image.size, "raw", 0, (image.mode, row_bytes, 1))
+        self._filled[id(core)] = memory
+        return memory
 
     # --- inside Pillow ------------------------------------------------------------------------------------------------
 
@@ -212,7 +220,7 @@ class PillowDecoding:
         @functools.wraps(original)
         def __arrow_c_array__(image: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
             image.load()
-            if id(image.im) in self._mapped:
+            if id(image.im) in self._mapped or id(image.im) in self._filled:
                 image.im = image.im.copy()
             return original(image, *args, **kwargs)
 

@@ -88,6 +88,7 @@ class WebPDecoding:
             return
         try:
             facts = Facts(facts.key, facts.kind, facts.shape, timestamp, facts.source)
-            self._keeping.keep(facts, len(pixels), lambda: pixels)
+            if self._keeping.has_room(facts.key, len(pixels)):
+                self._keeping.keep(facts, pixels)
         except Exception as fault:
             self._keeping.step_aside(fault)

@@ -4,8 +4,9 @@ Helps where decoding JPEG, PNG or WebP is much of the input and the data set, de
 from the second epoch on nothing is decoded. Pixels are the same bit for bit, random augmentation included, since it
 comes after the decoding. A changed file is decoded again.
 
-Hurts the first epoch a little, which writes. A photograph of 500 x 375 takes 0.75 MB of disk, and as much of the memory
-that the system uses for files. What does not fit is decoded as before. `slipstream cache` shows and clears it.
+Hurts the first epoch, which writes as well as decodes. A photograph of 500 x 375 takes 0.75 MB of disk, and as much of
+the memory that the system uses for files. What does not fit is decoded as before. `slipstream cache` shows and clears
+it.
 """
 
 from __future__ import annotations
