@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, SequentialSampler, SubsetRandomSampler
 
-from slipstream.data.allowance import Meter
+from slipstream.data.allowance import Allowance
 from slipstream.data.obstacles import obstacle
 
 DEADLINE_S = 45.0
@@ -48,7 +48,7 @@ def cannot_fill(loader: Any) -> str:
     return obstacle({"dataset": loader.dataset, "multiprocessing_context": "fork"}, 1)
 
 
-def fill(loader: Any, meter: Meter, deadline_s: float = DEADLINE_S, num_processes: int | None = None) -> float:
+def fill(loader: Any, allowance: Allowance, deadline_s: float = DEADLINE_S, num_processes: int | None = None) -> float:
     """The share of the samples that were made before the deadline."""
     indices = coming_indices(loader)
     if not indices:
@@ -58,7 +58,7 @@ def fill(loader: Any, meter: Meter, deadline_s: float = DEADLINE_S, num_processe
     end_s = time.monotonic() + deadline_s
     done = context.Array("q", count, lock=False)
     children = [
-        context.Process(target=_make, args=(loader.dataset, indices, at, done, meter, end_s), daemon=True)
+        context.Process(target=_make, args=(loader.dataset, indices, at, done, allowance, end_s), daemon=True)
         for at in range(count)
     ]
     for child in children:
@@ -73,11 +73,12 @@ def fill(loader: Any, meter: Meter, deadline_s: float = DEADLINE_S, num_processe
     return float(sum(done) / len(indices))
 
 
-def _make(dataset: Any, indices: Sequence[int], at: int, done: Any, meter: Meter, end_s: float) -> None:
+def _make(dataset: Any, indices: Sequence[int], at: int, done: Any, allowance: Allowance, end_s: float) -> None:
     torch.set_num_threads(1)
     for index in itertools.islice(indices, at, None, len(done)):
         with contextlib.suppress(Exception):  # the script will meet it itself
             dataset[index]
         done[at] += 1
-        if time.monotonic() > end_s or (done[at] >= _NUM_TRIED and not meter.num_kept + meter.num_found):
+        is_idle = done[at] >= _NUM_TRIED and not allowance.meter.num_kept + allowance.meter.num_found
+        if is_idle or allowance.is_closed or time.monotonic() > end_s:
             return

@@ -190,7 +190,7 @@ def _fill(rig: Rig, keeping: Keeping, loader: Any, limit_s: float) -> float:
         return 0.0
     meter = keeping.allowance.meter
     start_s = time.monotonic()
-    share = filling.fill(loader, meter, limit_s)
+    share = filling.fill(loader, keeping.allowance, limit_s)
     num_images = meter.num_kept + meter.num_found
     if num_images:
         rig.changed(
