@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+# What tests decode is kept in a folder of theirs, and goes with them.
+_CACHE = tempfile.TemporaryDirectory(prefix="slipstream-tests-")
+os.environ["SLIPSTREAM_CACHE"] = _CACHE.name
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background by a shell: children would ignore the Ctrl-C that tests send them.
@@ -36,6 +42,9 @@ def _patched_places() -> dict[str, Any]:
         torch.optim.Optimizer,
         torch.optim.lr_scheduler.LRScheduler,
     ]
+    owners += [sys.modules[name] for name in ("PIL.Image", "PIL.ImageFile") if name in sys.modules]
+    if "PIL.ImageFile" in sys.modules:
+        owners += [sys.modules["PIL.Image"].Image, sys.modules["PIL.ImageFile"].ImageFile]
     places = {f"{owner!r}.{name}": value for owner in owners for name, value in vars(owner).items() if callable(value)}
     places |= {f"torch.{name}": getattr(torch, name) for name in ("save", "load", "compile", "set_num_threads")}
     places["optimizer hooks"] = (

@@ -11,7 +11,7 @@ import click
 
 from slipstream.version import VERSION
 
-COMMANDS: Final = ("check", "tune", "run", "patch", "report", "techniques", "selftest")
+COMMANDS: Final = ("check", "tune", "run", "patch", "report", "techniques", "cache", "selftest")
 
 # Ours come first; from the script's name on, everything is the script's.
 SCRIPT_SETTINGS: Final = {"ignore_unknown_options": True, "allow_interspersed_args": False}
@@ -44,6 +44,7 @@ def slipstream() -> None:
     Write it into the source:      slipstream patch train.py
     The last report again:         slipstream report
     What can be tried at all:      slipstream techniques
+    What is kept on disk:          slipstream cache
 
     A module goes like a script:   slipstream tune -m package.train --epochs 90
 

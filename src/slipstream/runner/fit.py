@@ -15,6 +15,7 @@ class Outfit(Protocol):
     """A recipe in place. `changes`, `declined` and `edits` grow while the script rides."""
 
     technique: str  # in whose name the next calls are made
+    is_racing: bool  # whether the ride is timed against others
     changes: list[str]
     declined: list[str]
     edits: list[Edit]

@@ -20,6 +20,7 @@ _PASS_THROUGH: Final = ("/proc", "/sys", "/dev", "/run")
 _CACHE_VARIABLES: Final = (
     "XDG_CACHE_HOME", "HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TRANSFORMERS_CACHE", "TORCH_HOME",
     "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH", "NLTK_DATA", "KERAS_HOME", "PIP_CACHE_DIR",
+    "SLIPSTREAM_CACHE",
 )  # fmt: skip
 _CACHE_FOLDERS: Final = (".cache", ".triton", ".nv", "nltk_data", ".keras", ".torch", ".fastai", ".kaggle")
 

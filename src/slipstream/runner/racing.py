@@ -55,6 +55,7 @@ class Racing:
         early = Patches(ride.complain, torch.compiler.is_dynamo_compiling)
         patches.on_close(early.close)
         ride.rig = rig = ride.fit(settings.recipe, patches, ride.complain, settings.role == "proof")
+        rig.is_racing = True
         rig.technique = "witness"  # the techniques have had their say
         if settings.role in ("rounding", "coarse"):
             from slipstream.runner.twins import Coarsen, Nudge

@@ -46,6 +46,15 @@ class Rig:
         view.technique = technique
         return view
 
+    @property
+    def is_racing(self) -> bool:
+        """Blocks of this ride are timed against others': what is paid once may be paid before the first of them."""
+        return self._shared.is_racing
+
+    @is_racing.setter
+    def is_racing(self, value: bool) -> None:
+        self._shared.is_racing = value
+
     # --- what a technique says -------------------------------------------------------------------------------------
 
     def changed(self, what: str) -> None:
@@ -190,6 +199,7 @@ class _Shared:
         self.optimizer_changes: list[tuple[str, Callable[[torch.optim.Optimizer], None]]] = []
         self.met: weakref.WeakSet[Any] = weakref.WeakSet()
         self.finder: OutermostFinder | None = None
+        self.is_racing = False
 
 
 def _num_ranks() -> int:

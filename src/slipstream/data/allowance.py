@@ -1,0 +1,102 @@
+"""How many decoded images may be kept: a safe part of free memory, which holds them while they are used, and of free
+disk, judged for the whole data set before it is filled. Which ones is told by their keys, so that all processes and
+later runs choose alike and nothing is ever evicted: a shuffled epoch would come for it again too late."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from slipstream.data.cache_folder import free_disk_bytes
+
+MEMORY_SHARE = 0.5  # of what is free when the script starts
+DISK_SHARE = 0.5
+RESERVE = 0.1  # of the disk's free bytes at the start: never touched, whoever else fills the disk meanwhile
+LEAST_SHARE = 0.2  # of a data set: below that, keeping some is not worth the writing
+_NUM_JUDGED = 64  # images that the mean size is taken from
+_SLOTS = 512
+
+
+class Meter:
+    """Counts of all processes that are forked from this one. Each adds to a slot of its own, so that none is lost."""
+
+    def __init__(self) -> None:
+        self._pages = memoryview(mmap.mmap(-1, 3 * 8 * _SLOTS)).cast("Q")
+
+    def add(self, *, kept: int = 0, found: int = 0, num_bytes: int = 0) -> None:
+        at = 3 * (os.getpid() % _SLOTS)
+        self._pages[at] += kept
+        self._pages[at + 1] += found
+        self._pages[at + 2] += num_bytes
+
+    @property
+    def num_kept(self) -> int:
+        return sum(self._pages[0::3])
+
+    @property
+    def num_found(self) -> int:
+        return sum(self._pages[1::3])
+
+    @property
+    def kept_bytes(self) -> int:
+        return sum(self._pages[2::3])
+
+
+class Allowance:
+    def __init__(self, folder: Path, memory_bytes: int, tell: Callable[[str], None]) -> None:
+        disk_bytes = free_disk_bytes(folder)
+        self.room_bytes = int(min(MEMORY_SHARE * memory_bytes, DISK_SHARE * disk_bytes))
+        self.meter = Meter()
+        self._folder = folder
+        self._reserve_bytes = RESERVE * disk_bytes
+        self._tell = tell
+        self._lengths: dict[int, int] = {}
+        self._num_seen = self._seen_bytes = 0
+        self._is_closed = False
+
+    def expect(self, dataset: int, num_samples: int) -> None:
+        """A data set, by its identity, and how many images are to come from it."""
+        self._lengths[dataset] = num_samples
+
+    def share(self) -> float:
+        """Of the expected images, as far as their size is known. 1.0: all of them."""
+        expected = sum(self._lengths.values()) * self._seen_bytes / max(1, self._num_seen)
+        return self.room_bytes / expected if expected > self.room_bytes else 1.0
+
+    def may_keep(self, key: bytes, num_bytes: int) -> bool:
+        if self._is_closed:
+            return False
+        if self._num_seen < _NUM_JUDGED:
+            self._num_seen += 1
+            self._seen_bytes += num_bytes
+        share = self.share()
+        if share < LEAST_SHARE:
+            self.close(
+                f"decoded, the images would take {sum(self._lengths.values()) * self._mean_bytes() / 1e9:,.0f} GB, and "
+                f"{self.room_bytes / 1e9:,.1f} GB may be used (half of the free memory, half of the free disk)"
+            )
+            return False
+        if int.from_bytes(key[:4], "big") >= share * 2**32:
+            return False
+        if self.meter.kept_bytes + num_bytes > self.room_bytes:
+            self.close(f"{self.room_bytes / 1e9:,.1f} GB are full: images beyond that are decoded as before")
+            return False
+        if free_disk_bytes(self._folder) - num_bytes < self._reserve_bytes:
+            self.close("the disk is nearly full: no more decoded images are kept")
+            return False
+        return True
+
+    def close(self, why: str) -> None:
+        """No more is kept in this process. What there is stays in use."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._tell(why)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    def _mean_bytes(self) -> float:
+        return self._seen_bytes / max(1, self._num_seen)

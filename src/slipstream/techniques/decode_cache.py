@@ -1,0 +1,207 @@
+"""What Pillow, OpenCV or torchvision decode is kept on disk as raw pixels, and mapped into memory from then on.
+
+Helps where decoding JPEG, PNG or WebP is much of the input and the data set, decoded, fits half of the free memory:
+from the second epoch on nothing is decoded. Pixels are the same bit for bit, random augmentation included, since it
+comes after the decoding. A changed file is decoded again.
+
+Hurts the first epoch, which writes as well as decodes. A photograph of 500 x 375 takes 0.75 MB of disk, and as much of
+the memory that the system uses for files. What does not fit is decoded as before. `slipstream cache` shows and clears
+it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slipstream.records import Edit, Setting, Site
+from slipstream.techniques.card import YES, Answer, Card, no
+from slipstream.techniques.observation import Observation
+
+if TYPE_CHECKING:
+    from slipstream.data.keeping import Keeping
+    from slipstream.techniques.rig import LoaderArguments, Rig
+
+CARD = Card(
+    title="Decoded images kept between epochs",
+    seam="loader",
+    causes=("slow_decode",),
+    numerics="identical",
+    memory="more",
+    claims=("image.cache",),
+    nesting=1,  # around other decoders: what is kept need not go through them
+)
+VALUES = (True,)
+LEAST_SHARE = 0.1  # of the work on a batch
+_OPENS = re.compile(r"\bImage\.open\(|\b(imread|imdecode|read_image|decode_image|decode_jpeg|decode_png)\(")
+
+
+def applies(observation: Observation) -> Answer:
+    length = observation.session.length
+    if length is not None and length.num_epochs == 1:
+        return no("the script trains for one epoch: no image is decoded twice")
+    share = _decoding_share(observation)
+    if share is not None:
+        return YES if share >= LEAST_SHARE else no(f"decoding is {share:.0%} of the work on a batch")
+    loader = observation.loader
+    if loader is None:
+        return no("the script has no DataLoader, and no image was seen to be decoded")
+    if loader.dataset_name in ("ImageFolder", "DatasetFolder") or _opens_images(loader.getitem_site):
+        return YES
+    return no(f"{loader.dataset_name} was not seen to decode images")
+
+
+def _decoding_share(observation: Observation) -> float | None:
+    """None where too few stacks were seen to tell."""
+    from slipstream.diagnose.hotspots import FEWEST_SAMPLES, total
+    from slipstream.diagnose.input_path import input_path
+
+    path = input_path(observation.session, observation.summary) if observation.summary is not None else None
+    if path is None or total(path.stacks) < FEWEST_SAMPLES:
+        return None
+    return path.share([stack for stack in path.stacks if stack.stage == "decode"])
+
+
+def _opens_images(site: Site | None) -> bool:
+    if site is None:
+        return False
+    try:
+        return _OPENS.search(Path(site.file).read_text(encoding="utf-8", errors="replace")) is not None
+    except OSError:
+        return False
+
+
+def settings(observation: Observation) -> list[Setting]:
+    return [True]
+
+
+def apply(rig: Rig, setting: Setting) -> None:
+    from slipstream.data.allowance import Allowance
+    from slipstream.data.cache_folder import images_folder
+    from slipstream.data.keeping import Keeping
+    from slipstream.data.pixels import PixelStore
+    from slipstream.runner.capacity import free_bytes
+
+    folder = images_folder()
+    reason = _obstacle(folder)
+    if reason:
+        rig.decline(reason)
+        return
+    allowance = Allowance(folder, free_bytes(), rig.decline)
+    keeping = Keeping(PixelStore(folder), allowance, rig.decline)
+    rig.on_loader(lambda arguments: _expect(keeping, arguments))
+    _follow_decoders(rig, keeping, folder)
+    _fill_before_races(rig, keeping)
+
+
+def _obstacle(folder: Path) -> str:
+    """Why nothing can be kept there."""
+    from slipstream.runner.disk import read_disk_kind
+
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        probe = folder / f".probe-{os.getpid()}"
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as fault:
+        return f"{folder} cannot be written ({fault.strerror}): set SLIPSTREAM_CACHE to a folder that can"
+    if read_disk_kind(folder.resolve()) == "network":
+        return f"{folder} is on a network drive, slower than decoding: set SLIPSTREAM_CACHE to a folder on a local disk"
+    return ""
+
+
+def _expect(keeping: Keeping, arguments: LoaderArguments) -> None:
+    dataset = arguments["dataset"]
+    try:
+        keeping.allowance.expect(id(dataset), len(dataset))
+    except Exception:  # an iterable dataset, or a length that lies
+        return
+
+
+def _follow_decoders(rig: Rig, keeping: Keeping, folder: Path) -> None:
+    """They may be imported long after torch, or never."""
+    from slipstream.data.arrays import ArrayDecoding
+    from slipstream.data.pillow import PillowDecoding
+    from slipstream.data.webp import WebPDecoding
+    from slipstream.seams.arrival import Arrivals
+
+    def say(what: str) -> None:
+        room = f"{keeping.allowance.room_bytes / 1e9:,.1f} GB at the most"
+        rig.changed(f"what {what} decodes is kept in {folder}, {room}")
+
+    def on_pillow(module: Any) -> None:
+        PillowDecoding(keeping).install(rig.patches, module)
+        say("Pillow")
+
+    def on_opencv(module: Any) -> None:
+        ArrayDecoding(keeping).install_opencv(rig.patches, module)
+        say("OpenCV")
+
+    def on_torchvision(module: Any) -> None:
+        ArrayDecoding(keeping).install_torchvision(rig.patches, module)
+        say("torchvision")
+
+    arrivals = Arrivals()
+    rig.patches.on_close(arrivals.close)
+    arrivals.when_imported("PIL.ImageFile", on_pillow)
+    arrivals.when_imported("PIL.WebPImagePlugin", lambda module: WebPDecoding(keeping).install(rig.patches, module))
+    arrivals.when_imported("cv2", on_opencv)
+    arrivals.when_imported("torchvision.io", on_torchvision)
+
+
+def _fill_before_races(rig: Rig, keeping: Keeping) -> None:
+    """What counts is the epochs after the first. Only until the first update: later it would be timed."""
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+    from torch.utils.data import DataLoader
+
+    from slipstream.data import filling
+
+    filled: set[int] = set()
+    left_s = filling.DEADLINE_S
+
+    def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        nonlocal left_s
+        dataset = args[0].dataset
+        if not rig.is_racing or id(dataset) in filled or left_s <= 0 or keeping.allowance.is_closed:
+            return
+        filled.add(id(dataset))
+        left_s -= _fill(rig, keeping, args[0], left_s)
+
+    def after_update(*_: Any) -> None:
+        nonlocal left_s
+        left_s = 0.0
+
+    rig.patches.around(DataLoader, "__iter__", "decode_cache.fill", before, lambda *_: None)
+    hook = rig.patches.guard("decode_cache.update", after_update)
+    rig.patches.on_close(register_optimizer_step_post_hook(hook).remove)
+
+
+def _fill(rig: Rig, keeping: Keeping, loader: Any, limit_s: float) -> float:
+    """The seconds that it took."""
+    import time
+
+    from slipstream.data import filling
+
+    reason = filling.cannot_fill(loader)
+    if reason:
+        rig.decline(f"no images were decoded before the race: {reason}")
+        return 0.0
+    meter = keeping.allowance.meter
+    start_s = time.monotonic()
+    share = filling.fill(loader, keeping.allowance, limit_s)
+    num_images = meter.num_kept + meter.num_found
+    if num_images:
+        rig.changed(
+            f"before the race {share:.0%} of the coming epoch were decoded: {meter.num_kept:,} images kept "
+            f"({meter.kept_bytes / 1e9:,.2f} GB of disk), {meter.num_found:,} found"
+        )
+    return time.monotonic() - start_s
+
+
+def edit(observation: Observation, setting: Setting) -> list[Edit]:
+    loader = observation.loader
+    site = loader.getitem_site or loader.site if loader is not None else None
+    reason = "decode once, np.save the pixels, np.load(..., mmap_mode='r') from then on"
+    return [Edit("decode_cache", "by_hand", site, reason=reason)]
