@@ -1,0 +1,130 @@
+"""Pixels that are decoded when they are needed and not before: `Image.open(...).convert("RGB")` gives an image with size,
+mode and info that has no pixels yet. Whatever asks for them gets Pillow's, decoded whole; subclasses know better for
+what they see coming. Gives way where somebody else decodes for Pillow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from PIL import Image, ImageFile
+
+from slipstream.data.jpeg_file import JpegSource, is_undecoded, take_source
+from slipstream.seams.patch import Patches
+
+_PENDING = "_slipstream_pending"  # on an image that has no pixels yet
+Box = tuple[int, int, int, int]
+Method = Callable[..., Any]
+
+
+def why_not_here() -> str:
+    """ "" where this Pillow can be put off."""
+    if not isinstance(vars(Image.Image).get("im"), property):
+        return f"Pillow {Image.__version__} keeps pixels otherwise than Pillow 11 and later do"
+    if ImageFile.ImageFile.load.__module__ != ImageFile.__name__:
+        return "another technique decodes for Pillow already"
+    return ""
+
+
+class Pending:
+    """What an image without pixels waits for: a part of a picture."""
+
+    def __init__(self, source: JpegSource, box: Box | None = None) -> None:
+        self.source = source
+        self.box = box or (0, 0, *source.size)
+        self.was_asked = False  # for a part of it
+
+    @property
+    def is_whole(self) -> bool:
+        return self.box == (0, 0, *self.source.size)
+
+
+class Postponement:
+    def __init__(self) -> None:
+        self._load: Method | None = None
+
+    def install(self, patches: Patches) -> None:
+        image, file, pixels = Image.Image, ImageFile.ImageFile, vars(Image.Image)["im"]
+        self._load = self._settling(file.load)
+        patches.replace(file, "load", self._load)
+        patches.replace(image, "load", self._settling(image.load))
+        patches.replace(image, "im", property(self._settling(pixels.fget), pixels.fset))
+        patches.replace(image, "convert", self._converting(image.convert))
+        patches.replace(image, "crop", self._cropping(image.crop))
+
+    # --- what images go through --------------------------------------------------------------------------------------
+
+    def pending_of(self, image: Any) -> Pending | None:
+        """Of an image that has no pixels yet; one that was only opened becomes one."""
+        pending: Pending | None = vars(image).get(_PENDING)
+        if pending is not None:
+            return pending if image._im is None else None
+        if not is_undecoded(image) or vars(ImageFile.ImageFile)["load"] is not self._load:
+            return None
+        source = take_source(image)
+        if source is None:
+            return None
+        pending = Pending(source)
+        setattr(image, _PENDING, pending)
+        return pending
+
+    def _settling(self, original: Method) -> Method:
+        def settle(image: Any) -> Any:
+            if image._im is None and _PENDING in vars(image):
+                self._settle(image)
+            return original(image)
+
+        return settle
+
+    def _settle(self, image: Any) -> None:
+        pending: Pending = vars(image)[_PENDING]
+        image.im = self.pixels(pending)
+        delattr(image, _PENDING)
+
+    def pixels(self, pending: Pending) -> Any:
+        """All that an image waits for."""
+        return pending.source.decode()
+
+    def _converting(self, original: Method) -> Method:
+        def convert(image: Any, *args: Any, **kwargs: Any) -> Any:
+            is_copy = not kwargs and args == (image.mode,)
+            pending = self._try_pending(image) if is_copy else None
+            return original(image, *args, **kwargs) if pending is None else empty_image(image, pending)
+
+        return convert
+
+    def _cropping(self, original: Method) -> Method:
+        def crop(image: Any, box: Any = None) -> Any:
+            pending = self._try_pending(image) if box is not None else None
+            inside = _box_inside(box, image.size) if pending is not None else None
+            part = self.crop(image, pending, inside) if pending is not None and inside is not None else None
+            return original(image, box) if part is None else part
+
+        return crop
+
+    def _try_pending(self, image: Any) -> Pending | None:
+        try:
+            return self.pending_of(image)
+        except Exception:  # a file that cannot be read, say: Pillow finds out for itself, and says so
+            return None
+
+    def crop(self, image: Any, pending: Pending, box: Box) -> Any:
+        """The part of an image inside a box; None: Pillow cuts it out of the pixels."""
+        raise NotImplementedError
+
+
+def empty_image(image: Any, pending: Pending) -> Any:
+    """What Pillow's own copy of this image would be, without the pixels."""
+    left, upper, right, lower = pending.box
+    new: Any = Image.Image()
+    new._mode, new._size = image.mode, (right - left, lower - upper)
+    new.info = {key: value.copy() if isinstance(value, list) else value for key, value in image.info.items()}
+    setattr(new, _PENDING, Pending(pending.source, pending.box))
+    return new
+
+
+def _box_inside(box: Any, size: tuple[int, int]) -> Box | None:
+    """As Pillow rounds it; None where it is empty or reaches over the edge."""
+    left, upper, right, lower = (int(round(edge)) for edge in box)
+    is_inside = 0 <= left < right <= size[0] and 0 <= upper < lower <= size[1]
+    return (left, upper, right, lower) if is_inside else None
