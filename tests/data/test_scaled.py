@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ def scaled(gap: int = 1, log: list[str] | None = None) -> ScaledDecode:
 
 
 BILINEAR = Image.Resampling.BILINEAR
-DATA = jpeg(width=400, height=320)
+DATA = jpeg(width=400, height=320, grain=40)
 SHRINKING: dict[str, Any] = {
     "resized": lambda image: image.convert("RGB").resize((50, 40), BILINEAR),
     "resized as opened": lambda image: image.resize((50, 40), BILINEAR),
@@ -39,7 +38,7 @@ def test_what_is_shrunk_comes_out_nearly_the_same(use: str) -> None:
     assert log == ["used"]
     assert (type(ours), ours.mode, ours.size, ours.info) == (type(bare), bare.mode, bare.size, bare.info)
     distance = np.abs(np.array(ours).astype(int) - np.array(bare)).mean()
-    assert 0 < distance < 6, "other pixels, of the same part of the same picture"
+    assert 0 < distance < 12, "other pixels, of the same part of the same picture"
 
 
 def test_the_wider_gap_is_closer() -> None:
@@ -85,7 +84,7 @@ def test_bad_calls_are_pillows_to_refuse() -> None:
         image = Image.open(io.BytesIO(DATA)).convert("RGB")
         with pytest.raises(ValueError, match="Unknown resampling filter"):
             image.resize((20, 20), 99)
-        with pytest.raises(ValueError, match="Box can't exceed"):
+        with pytest.raises(ValueError, match="box can't exceed"):
             image.resize((20, 20), BILINEAR, box=(0, 0, 500, 500))
 
 
@@ -99,7 +98,7 @@ def test_where_nothing_can_be_scaled_it_ends_and_says_so() -> None:
         assert log == ["none"] and image._im is not None
 
 
-def test_in_a_recipe_it_says_what_it_did(riding: Any, tmp_path: Path) -> None:
+def test_in_a_recipe_it_says_what_it_did(riding: Any) -> None:
     with riding(scaled_decode=2) as rig:
         Image.open(io.BytesIO(DATA)).convert("RGB").resize((50, 40))
     assert rig.changes == ["scaled_decode: JPEGs that are shrunk at once are decoded small"]

@@ -1,6 +1,6 @@
-"""Copies of image batches to the device as bytes. Workers pack what they collate; when the script asks for the floats on
-the device, the bytes go there and become the same floats. A batch that was changed in between is copied as it is. The
-first copies are made both ways and compared on the device."""
+"""Copies of image batches to the device as bytes. Workers pack what they collate; when the script asks for the floats
+on the device, the bytes go there and become the same floats. A batch that was changed in between is copied as it is.
+The first copies are made both ways and compared on the device."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ByteCopies:
                 if packed is not None:
                     self._parcels.add(tensor, packed)
 
-    # --- where the script trains ---------------------------------------------------------------------------------------
+    # --- where the script trains -------------------------------------------------------------------------------------
 
     def _serving(self, name: str) -> Callable[[tuple[Any, ...], dict[str, Any]], Substitute | None]:
         def serve(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Substitute | None:

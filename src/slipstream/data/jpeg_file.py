@@ -76,8 +76,8 @@ def _is_written(core: Any, row: int) -> bool:
 
 
 def take_source(image: Any) -> JpegSource | None:
-    """The picture of an undecoded image, which is left as Pillow's `load` would leave it, but for the pixels. None where
-    the picture is cut off, or where the file is the script's and goes on behind it: Pillow would stop reading there."""
+    """The picture of an undecoded image, which is left as Pillow's `load` would leave it, but for the pixels. None
+    where the picture is cut off, or the file is the script's and goes on behind it: Pillow would stop reading there."""
     start = image.fp.tell()  # behind the header, unless the script moved on
     image.fp.seek(0)
     data: bytes = image.fp.read()

@@ -38,7 +38,7 @@ def is_image_batch(tensor: torch.Tensor) -> bool:
     return is_plain and tensor.shape[1] <= _MOST_CHANNELS and tensor.numel() >= _LEAST_ELEMENTS
 
 
-class Misfit(Exception):
+class MisfitError(Exception):
     """These floats were not bytes."""
 
 
@@ -58,13 +58,13 @@ class Packer:
             if len(self._lines) != images.shape[1] and not self._learn(images):
                 return None
             return self._pack(images)
-        except (Misfit, IndexError, RuntimeError):  # NaN is no index
+        except (MisfitError, IndexError, RuntimeError):  # NaN is no index
             self.is_hopeless = True
             return None
 
     def _learn(self, images: torch.Tensor) -> bool:
         if self._lines:
-            raise Misfit  # another number of channels
+            raise MisfitError  # another number of channels
         found = [_Line.through(images[:4, channel]) for channel in range(images.shape[1])]
         lines = [line for line in found if line is not None]
         if len(lines) < len(found):
@@ -101,7 +101,7 @@ class _Line:
         """None: too few different values to tell."""
         distinct = torch.unique(values)
         if len(distinct) > _SPAN or not bool(distinct.isfinite().all()):
-            raise Misfit
+            raise MisfitError
         if len(distinct) < _FEWEST_VALUES:
             return None
         line = cls(float(distinct[0]), float(distinct.diff().min()))
@@ -114,7 +114,7 @@ class _Line:
         if not self._holds(slots, image):
             self._add(torch.unique(image))
             if not self._holds(slots, image):
-                raise Misfit
+                raise MisfitError
         level.copy_(slots.sub_(self.lowest))
 
     def table(self) -> torch.Tensor:
@@ -132,13 +132,13 @@ class _Line:
         places = (distinct.double() - self._first) / self._step
         slots = (places.round() + _SPAN).long()
         if bool(((places - places.round()).abs() > _OFF_THE_LINE).any()) or len(slots.unique()) < len(slots):
-            raise Misfit
+            raise MisfitError
         low, high = min(self.lowest, int(slots.min())), max(self._highest, int(slots.max()))
         if low < 0 or high - low >= _SPAN:
-            raise Misfit
+            raise MisfitError
         bits = distinct.view(torch.int32)
         is_known = self._bits[slots] != _UNKNOWN
         if not torch.equal(self._bits[slots][is_known], bits[is_known]):
-            raise Misfit
+            raise MisfitError
         self._bits[slots] = bits
         self.lowest, self._highest = low, high

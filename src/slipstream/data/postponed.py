@@ -1,6 +1,6 @@
-"""Pixels that are decoded when they are needed and not before: `Image.open(...).convert("RGB")` gives an image with size,
-mode and info that has no pixels yet. Whatever asks for them gets Pillow's, decoded whole; subclasses know better for
-what they see coming. Gives way where somebody else decodes for Pillow."""
+"""Pixels that are decoded when they are needed and not before: `Image.open(...).convert("RGB")` gives an image with
+size, mode and info that has no pixels yet. Whatever asks for them gets Pillow's, decoded whole; subclasses know better
+for what they see coming. Gives way where somebody else decodes for Pillow."""
 
 from __future__ import annotations
 
@@ -125,6 +125,6 @@ def empty_image(image: Any, pending: Pending) -> Any:
 
 def _box_inside(box: Any, size: tuple[int, int]) -> Box | None:
     """As Pillow rounds it; None where it is empty or reaches over the edge."""
-    left, upper, right, lower = (int(round(edge)) for edge in box)
+    left, upper, right, lower = (round(edge) for edge in box)
     is_inside = 0 <= left < right <= size[0] and 0 <= upper < lower <= size[1]
     return (left, upper, right, lower) if is_inside else None

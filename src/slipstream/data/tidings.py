@@ -14,7 +14,7 @@ from slipstream.seams.patch import Patches
 
 
 class Tidings:
-    """Each listener is called once, in the process that made it, after any process has raised the flag of its number."""
+    """Each listener is called once, in the process that made it, after any process raised the flag of its number."""
 
     def __init__(self, *listeners: Callable[[], None]) -> None:
         self._listeners = listeners

@@ -1,5 +1,5 @@
-"""A crop decodes the picture down to its lower edge and no further. The first crops of every kind of JPEG, and then one in
-many, are cut out of the whole picture too and compared. A picture that is asked for twice is decoded whole, once."""
+"""A crop decodes the picture down to its lower edge and no further. The first crops of every kind of JPEG, and then one
+in many, are cut out of the whole picture too and compared. A picture that is asked for twice is decoded whole, once."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
 """JPEGs that Pillow opens are decoded when their pixels are needed, and no further down than a crop reaches.
 
-Helps where pictures are opened, converted to the mode that they have, and cropped: `convert("RGB")` makes no copy, and of
-a random crop the rows below it are not decoded. Hurts nowhere that we know; a damaged file may be noticed at the crop
-and not at the conversion. Where pictures are needed whole, only the copy is saved; where several parts are taken of one
-picture, it is decoded whole, once. The pixels are Pillow's, bit for bit: the first crops of every kind of JPEG, and then
-one in many, are also cut out of the whole picture and compared. Progressive JPEGs are decoded whole, CMYK as ever.
+Helps where pictures are opened, converted to the mode that they have, and cropped: `convert("RGB")` makes no copy, and
+of a random crop the rows below it are not decoded. Hurts nowhere that we know; a damaged file may be noticed at the
+crop and not at the conversion. Where pictures are needed whole, only the copy is saved; where several parts are taken
+of one picture, it is decoded whole, once. The pixels are Pillow's, bit for bit: the first crops of every kind of JPEG,
+and then one in many, are also cut out of the whole picture and compared. Progressive JPEGs are decoded whole, CMYK as
+ever. Beside a cache of decoded pixels there is nothing left for it to do.
 """
 
 from __future__ import annotations

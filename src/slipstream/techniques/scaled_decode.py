@@ -1,8 +1,8 @@
 """JPEGs that the script shrinks at once are decoded at a half, a quarter or an eighth of their size.
 
-Helps where pictures are far larger than what is trained on: `Image.open(...).convert("RGB")`, then `resize`, `thumbnail`,
-or a crop that is resized, to half the size or less. Hurts the pixels a little: they are shrunk by libjpeg first, as
-Pillow's `thumbnail` and `reducing_gap` do, so the training is not the same. The script sees the full size, and its crops
+Helps where pictures are far larger than what is trained on: `Image.open(...).convert("RGB")`, then `resize`,
+`thumbnail`, or a crop that is resized, to half the size or less. Hurts the pixels a little: they are shrunk by libjpeg
+first, as Pillow's `thumbnail` does it, so the training is not the same. The script sees the full size, and its crops
 are in full coordinates: the picture is decoded when it is shrunk. Flipped, rotated or read before, it is decoded whole.
 The setting says how many times larger than asked for the decoded picture stays at least: 2 is closer to the full one.
 """

@@ -14,12 +14,14 @@ from PIL import Image
 from slipstream.seams.patch import Patches
 
 
-def jpeg(width: int = 96, height: int = 72, mode: str = "RGB", seed: int = 0, **options: Any) -> bytes:
+def jpeg(width: int = 96, height: int = 72, mode: str = "RGB", seed: int = 0, grain: int = 8, **options: Any) -> bytes:
     """Coarse and fine noise, so that every pixel tells one decoder from another."""
     rng = np.random.default_rng(seed)
     num_bands = len(Image.new(mode, (1, 1)).getbands())
-    coarse = rng.integers(0, 255, (height // 8 + 1, width // 8 + 1, num_bands))
-    pixels = np.kron(coarse, np.ones((8, 8, 1), int))[:height, :width] + rng.integers(-25, 25, (height, width, 1))
+    coarse = rng.integers(0, 255, (height // grain + 1, width // grain + 1, num_bands))
+    pixels = np.kron(coarse, np.ones((grain, grain, 1), int))[:height, :width] + rng.integers(
+        -25, 25, (height, width, 1)
+    )
     image = Image.frombytes(mode, (width, height), np.clip(pixels, 0, 255).astype(np.uint8).tobytes())
     file = io.BytesIO()
     image.save(file, "JPEG", **{"quality": 88, **options})

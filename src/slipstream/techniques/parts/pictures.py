@@ -21,7 +21,7 @@ def why_no_pictures(observation: Observation) -> str:
 
 
 def say_for_spawned(rig: Rig, what: str) -> None:
-    """Forked workers tell when they have done it; of spawned ones nothing is heard, and it is said when they are made."""
+    """Forked workers tell when they have done it; spawned ones are not heard, and it is said when they are made."""
 
     def look(arguments: LoaderArguments) -> None:
         if arguments["num_workers"] and _start_method(arguments["multiprocessing_context"]) != "fork":
