@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import io
 import pickle
 from collections.abc import Callable
@@ -144,14 +145,46 @@ def test_other_files_are_pillows() -> None:
         assert image._im is not None and image.crop((0, 0, 5, 5)).getpixel((0, 0)) == (1, 2, 3)
 
 
-def test_gives_way_to_whoever_decodes_for_pillow() -> None:
-    asked: list[Any] = []
-    with installed(top_rows()):
-        ours = ImageFile.ImageFile.load
-        patches = Patches(lambda seam, fault: pytest.fail(seam), lambda: False)
-        patches.replace(ImageFile.ImageFile, "load", lambda image: (asked.append(image), ours(image))[1])
-        image: Any = Image.open(io.BytesIO(jpeg())).convert("RGB")
-        reason = why_not_here()
-        patches.close()
-        assert asked and image._im is not None and "another technique" in reason
+class Cache:
+    """Stands in for whoever decodes for Pillow."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+
+    def install(self, patches: Patches) -> None:
+        original = ImageFile.ImageFile.load
+
+        @functools.wraps(original)
+        def load(image: Any) -> Any:
+            self.asked.append(image)
+            return original(image)
+
+        patches.replace(ImageFile.ImageFile, "load", load)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("how", [top_rows, scaled])
+def test_decoding_is_left_to_whoever_decodes_for_pillow(how: Callable[[], Postponement], is_first: bool) -> None:
+    data, cache = jpeg(), Cache()
+    bare = {use: seen(call(Image.open(io.BytesIO(data)))) for use, call in USES.items()}
+    with installed(*([cache, how()] if is_first else [how(), cache])):
+        for use, call in USES.items():
+            image = Image.open(io.BytesIO(data))
+            assert seen(call(image)) == bare[use], use
+            assert image in cache.asked
+
+
+def test_pixels_that_are_shared_are_copied_before_they_are_changed() -> None:
+    with installed(top_rows(), Cache()):
+        parent: Any = Image.open(io.BytesIO(jpeg()))
+        child: Any = parent.convert("RGB")
+        assert child._im is None, "a copy that nobody needs yet"
+        before = parent.getpixel((0, 0))
+        parent.putpixel((0, 0), (1, 2, 3))
+        assert child.crop((0, 0, 2, 2)).getpixel((0, 0)) == before == child.getpixel((0, 0))
+        child.putpixel((0, 0), (4, 5, 6))
+        assert parent.getpixel((0, 0)) == (1, 2, 3)
+
+
+def test_this_pillow_can_be_put_off() -> None:
     assert why_not_here() == ""

@@ -54,11 +54,6 @@ def test_of_spawned_workers_it_is_said_when_they_are_made(riding: Any) -> None:
         assert len(rig.changes) == 1
 
 
-def test_declines_beside_somebody_who_decodes_for_pillow(riding: Any) -> None:
-    with riding("fast_decode"), riding("fast_decode") as second:
-        assert second.changes == [] and "another technique decodes for Pillow" in second.declined[0]
-
-
 def images(**changes: Any) -> Observation:
     facts = TensorFacts("[0]", [32, 3, 224, 224], "float32", "cpu", 19_000_000, was_bytes=True)
     loader = made_loader(**{"num_workers": 2, "tensor_facts": [facts], **changes})

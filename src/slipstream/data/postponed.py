@@ -1,9 +1,10 @@
 """Pixels that are decoded when they are needed and not before: `Image.open(...).convert("RGB")` gives an image with
 size, mode and info that has no pixels yet. Whatever asks for them gets Pillow's, decoded whole; subclasses know better
-for what they see coming. Gives way where somebody else decodes for Pillow."""
+for what they see coming. Where somebody else decodes for Pillow, a cache say, decoding is left to them."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -21,15 +22,25 @@ def why_not_here() -> str:
     """ "" where this Pillow can be put off."""
     if not isinstance(vars(Image.Image).get("im"), property):
         return f"Pillow {Image.__version__} keeps pixels otherwise than Pillow 11 and later do"
-    if ImageFile.ImageFile.load.__module__ != ImageFile.__name__:
-        return "another technique decodes for Pillow already"
     return ""
+
+
+class Decoded:
+    """Pixels that no image has any more: copied for whoever wants to have them, not for whoever wants a part."""
+
+    def __init__(self, image: Any) -> None:
+        self.size: tuple[int, int] = image.size
+        self.core = image.im
+        image._im = None
+
+    def decode(self) -> Any:
+        return self.core.copy()
 
 
 class Pending:
     """What an image without pixels waits for: a part of a picture."""
 
-    def __init__(self, source: JpegSource, box: Box | None = None) -> None:
+    def __init__(self, source: JpegSource | Decoded, box: Box | None = None) -> None:
         self.source = source
         self.box = box or (0, 0, *source.size)
         self.was_asked = False  # for a part of it
@@ -41,12 +52,13 @@ class Pending:
 
 class Postponement:
     def __init__(self) -> None:
-        self._load: Method | None = None
+        self._load: Method | None = None  # what stands at `load` while nobody else does
 
     def install(self, patches: Patches) -> None:
         image, file, pixels = Image.Image, ImageFile.ImageFile, vars(Image.Image)["im"]
-        self._load = self._settling(file.load)
-        patches.replace(file, "load", self._load)
+        load = self._settling(file.load)
+        patches.replace(file, "load", load)
+        self._load = None if hasattr(load.__wrapped__, "__wrapped__") else load
         patches.replace(image, "load", self._settling(image.load))
         patches.replace(image, "im", property(self._settling(pixels.fget), pixels.fset))
         patches.replace(image, "convert", self._converting(image.convert))
@@ -59,16 +71,24 @@ class Postponement:
         pending: Pending | None = vars(image).get(_PENDING)
         if pending is not None:
             return pending if image._im is None else None
-        if not is_undecoded(image) or vars(ImageFile.ImageFile)["load"] is not self._load:
+        if not is_undecoded(image):
             return None
-        source = take_source(image)
+        if vars(ImageFile.ImageFile)["load"] is not self._load:
+            source = self.beside_another(image)
+        else:
+            source = take_source(image)
         if source is None:
             return None
         pending = Pending(source)
         setattr(image, _PENDING, pending)
         return pending
 
-    def _settling(self, original: Method) -> Method:
+    def beside_another(self, image: Any) -> JpegSource | Decoded | None:
+        """The pixels of an image that somebody else decodes. None: they are its own."""
+        return None
+
+    def _settling(self, original: Method) -> Any:
+        @functools.wraps(original)
         def settle(image: Any) -> Any:
             if image._im is None and _PENDING in vars(image):
                 self._settle(image)
@@ -86,6 +106,7 @@ class Postponement:
         return pending.source.decode()
 
     def _converting(self, original: Method) -> Method:
+        @functools.wraps(original)
         def convert(image: Any, *args: Any, **kwargs: Any) -> Any:
             is_copy = not kwargs and args == (image.mode,)
             pending = self._try_pending(image) if is_copy else None
@@ -94,6 +115,7 @@ class Postponement:
         return convert
 
     def _cropping(self, original: Method) -> Method:
+        @functools.wraps(original)
         def crop(image: Any, box: Any = None) -> Any:
             pending = self._try_pending(image) if box is not None else None
             inside = _box_inside(box, image.size) if pending is not None else None

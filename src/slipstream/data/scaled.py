@@ -4,11 +4,13 @@ else asks for pixels gets them as Pillow decodes them."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 from PIL import Image
 
+from slipstream.data.jpeg_file import JpegSource
 from slipstream.data.postponed import Box, Method, Pending, Postponement, empty_image
 from slipstream.seams.patch import Patches
 
@@ -41,6 +43,7 @@ class ScaledDecode(Postponement):
         if pending.is_whole:
             return super().pixels(pending)
         source = pending.source  # keeps the picture: the next part of it may be asked for
+        assert isinstance(source, JpegSource)
         source.kept = source.kept or source.decode()
         return source.kept.crop(pending.box)
 
@@ -50,6 +53,7 @@ class ScaledDecode(Postponement):
         return empty_image(image, Pending(pending.source, inner))
 
     def _resizing(self, original: Method) -> Method:
+        @functools.wraps(original)
         def resize(image: Any, size: Any, resample: Any = None, box: Any = None, reducing_gap: Any = None) -> Any:
             try:
                 small = self._shrink(image, size, resample, box, reducing_gap)
@@ -70,6 +74,7 @@ class ScaledDecode(Postponement):
         pending = self.pending_of(image) if scale > 1 and is_inside else None
         if pending is None:
             return None
+        assert isinstance(pending.source, JpegSource)
         x, y = pending.box[:2]
         small = pending.source.open()
         small.draft(small.mode, (max(1, small.width // scale), max(1, small.height // scale)))

@@ -1,5 +1,6 @@
 """A crop decodes the picture down to its lower edge and no further. The first crops of every kind of JPEG, and then one
-in many, are cut out of the whole picture too and compared. A picture that is asked for twice is decoded whole, once."""
+in many, are cut out of the whole picture too and compared. A picture that is asked for twice is decoded whole, once.
+Where somebody else decodes, a crop is cut out of their pixels without a copy of all of them."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from typing import Any
 
 from PIL import Image
 
-from slipstream.data.postponed import Box, Pending, Postponement
+from slipstream.data.jpeg_file import JpegSource
+from slipstream.data.postponed import Box, Decoded, Pending, Postponement
 from slipstream.data.trust import Trust
 
 _LEAST_SAVED = 0.02  # of the rows; below, the whole picture is as cheap
@@ -27,7 +29,14 @@ class TopRows(Postponement):
         self._on_use()
         return super().pixels(pending)
 
+    def beside_another(self, image: Any) -> Decoded:
+        image.load()
+        return Decoded(image)
+
     def crop(self, image: Any, pending: Pending, box: Box) -> Any:
+        if isinstance(pending.source, Decoded):
+            self._on_use()
+            return image._new(pending.source.core.crop(box))
         self._is_reused = self._is_reused or pending.was_asked
         top = self._top(pending, box[3])
         if top is None:
@@ -37,6 +46,7 @@ class TopRows(Postponement):
 
     def _top(self, pending: Pending, num_rows: int) -> Any:
         """None: the picture is to be decoded whole."""
+        assert isinstance(pending.source, JpegSource)
         kind, height = pending.source.kind, pending.source.size[1]
         if kind is None or self._is_reused or num_rows > height * (1 - _LEAST_SAVED):
             return None

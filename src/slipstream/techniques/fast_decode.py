@@ -5,7 +5,7 @@ of a random crop the rows below it are not decoded. Hurts nowhere that we know; 
 crop and not at the conversion. Where pictures are needed whole, only the copy is saved; where several parts are taken
 of one picture, it is decoded whole, once. The pixels are Pillow's, bit for bit: the first crops of every kind of JPEG,
 and then one in many, are also cut out of the whole picture and compared. Progressive JPEGs are decoded whole, CMYK as
-ever. Beside a cache of decoded pixels there is nothing left for it to do.
+ever. Beside a cache of decoded pixels it saves the copy.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ CARD = Card(
     causes=("slow_decode",),
     numerics="different",
     needs=("pillow",),
-    claims=("pictures.postponed",),
-    nesting=-1,  # a cache of decoded pixels stands above it
+    claims=("pictures.postponed", "image.cache"),  # what is decoded small is not what a cache keeps
+    nesting=-1,
 )
 VALUES = (1, 2)
 WHAT = "JPEGs that are shrunk at once are decoded small"
