@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from slipstream.data import top_rows as room
 from slipstream.data.jpeg_file import JpegSource
 from slipstream.data.trust import EVERY, FIRST, MOST_FAULTS, Trust
 from slipstream.testing.jpegs import KINDS, installed, jpeg, write_jpegs
+
+KINDS_AS_BYTES = {name: jpeg(**options) for name, options in KINDS.items()}
 
 
 def top_rows(log: list[str]) -> room.TopRows:
@@ -84,16 +87,37 @@ def test_every_byte_counts() -> None:
 
 
 def test_trust_is_asked_for_at_first_then_seldom_and_lost_for_good() -> None:
-    trust = Trust()
-    proofs = [trust.wants_proof() for _ in range(2 * EVERY)]
+    trust, proofs = Trust(), []
+    for _ in range(2 * EVERY):
+        proofs.append(trust.wants_proof(5))
+        trust.note_proof(5)
     assert proofs[:FIRST] == [True] * FIRST and sum(proofs[FIRST:]) == 2
+    assert trust.wants_proof(6), "another kind"
     for _ in range(MOST_FAULTS):
-        assert trust.is_open
-        trust.blame()
-    assert not trust.is_open
-    other = Trust()
-    other.withdraw()
-    assert not other.is_open
+        assert trust.has(5)
+        trust.blame(5)
+    assert not trust.has(5) and trust.has(6)
+    trust.withdraw(6)
+    trust.note_proof(6)
+    assert not trust.has(6)
+
+
+def test_what_a_forked_process_finds_out_counts_for_all() -> None:
+    trust = Trust()
+    child = os.fork()
+    if child == 0:
+        trust.withdraw(1)
+        for _ in range(FIRST):
+            trust.note_proof(2)
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert not trust.has(1) and not trust.wants_proof(2) and trust.wants_proof(3)
+
+
+def test_kinds_are_told_apart() -> None:
+    kinds = {name: JpegSource(Image.open(io.BytesIO(data)), data).kind for name, data in KINDS_AS_BYTES.items()}
+    assert len({kinds[name] for name in ("4:4:4", "4:2:2", "4:2:0")}) == 3 and kinds["odd size"] == kinds["4:2:0"]
+    assert all(kinds[name] is None for name in ("progressive", "grey", "CMYK"))
 
 
 # --- in a loader ----------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ frames in a file, CMYK, a picture that is cut off, and file objects other than p
 from __future__ import annotations
 
 import io
-from collections.abc import Hashable
 from typing import Any
 
 from PIL import Image
@@ -36,13 +35,18 @@ class JpegSource:
         self._data = data
 
     @property
-    def kind(self) -> Hashable | None:
-        """What decides which way through libjpeg the picture takes. None: its rows cannot be had without the whole, or
-        it could not be told whether they were reached."""
-        if self.mode != "RGB" or "progressive" in self.header["info"] or self.header["bits"] != 8:
+    def kind(self) -> int | None:
+        """The number of what decides which way through libjpeg the picture takes: how much finer the light is stored
+        than the colours, and as which colours. None: its rows cannot be had without the whole, or it could not be told
+        whether they were reached."""
+        info: dict[str, Any] = self.header["info"]
+        light, *colours = (layer[1:3] for layer in self.header["layer"])
+        transform = info.get("adobe_transform", 3)
+        if self.mode != "RGB" or "progressive" in info or self.header["bits"] != 8 or colours != [(1, 1), (1, 1)]:
             return None
-        sampling = tuple(layer[1:3] for layer in self.header["layer"])
-        return sampling, self.header["info"].get("adobe_transform")
+        across, down = light
+        is_known = 1 <= across <= 4 and 1 <= down <= 4 and transform in range(4)
+        return transform * 16 + (across - 1) * 4 + down - 1 if is_known else None
 
     def open(self) -> Any:
         """An image as `Image.open` gave it, of the same picture."""

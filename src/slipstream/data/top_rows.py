@@ -4,7 +4,7 @@ Where somebody else decodes, a crop is cut out of their pixels without a copy of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any
 
 from PIL import Image
@@ -21,7 +21,7 @@ class TopRows(Postponement):
         super().__init__()
         self._on_use = on_use
         self._on_difference = on_difference
-        self._trusted: dict[Hashable, Trust] = {}
+        self._trust = Trust()
         self._is_reused = False  # this script takes more than one part of a picture
 
     def pixels(self, pending: Pending) -> Any:
@@ -50,22 +50,22 @@ class TopRows(Postponement):
         kind, height = pending.source.kind, pending.source.size[1]
         if kind is None or self._is_reused or num_rows > height * (1 - _LEAST_SAVED):
             return None
-        trust = self._trusted.setdefault(kind, Trust())
-        if not trust.is_open:
+        if not self._trust.has(kind):
             return None
         top = pending.source.decode_top(num_rows)
         if top is None:
-            trust.blame()
-        elif not trust.wants_proof() or self._is_proved(pending, top, trust):
+            self._trust.blame(kind)
+        elif not self._trust.wants_proof(kind) or self._is_proved(pending, top, kind):
             self._on_use()
             return top
         return None
 
-    def _is_proved(self, pending: Pending, top: Any, trust: Trust) -> bool:
+    def _is_proved(self, pending: Pending, top: Any, kind: int) -> bool:
         whole = pending.source.decode()
         if is_same(top, whole.crop((0, 0, *top.size))):
+            self._trust.note_proof(kind)
             return True
-        trust.withdraw()
+        self._trust.withdraw(kind)
         self._on_difference()
         return False
 
