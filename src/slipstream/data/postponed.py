@@ -97,9 +97,8 @@ class Postponement:
         return settle
 
     def _settle(self, image: Any) -> None:
-        pending: Pending = vars(image)[_PENDING]
-        image.im = self.pixels(pending)
-        delattr(image, _PENDING)
+        image.im = self.pixels(vars(image)[_PENDING])
+        vars(image).pop(_PENDING, None)
 
     def pixels(self, pending: Pending) -> Any:
         """All that an image waits for."""
@@ -117,12 +116,18 @@ class Postponement:
     def _cropping(self, original: Method) -> Method:
         @functools.wraps(original)
         def crop(image: Any, box: Any = None) -> Any:
-            pending = self._try_pending(image) if box is not None else None
-            inside = _box_inside(box, image.size) if pending is not None else None
-            part = self.crop(image, pending, inside) if pending is not None and inside is not None else None
+            part = self._try_crop(image, box) if box is not None else None
             return original(image, box) if part is None else part
 
         return crop
+
+    def _try_crop(self, image: Any, box: Any) -> Any:
+        try:
+            inside = _box_inside(box, image.size)
+            pending = self.pending_of(image) if inside is not None else None
+            return None if inside is None or pending is None else self.crop(image, pending, inside)
+        except Exception:  # Pillow decodes the picture, and says what is wrong with it or with the box
+            return None
 
     def _try_pending(self, image: Any) -> Pending | None:
         try:
