@@ -56,6 +56,11 @@ def decoded(path: Path, seed: int) -> Any:
     return Image.open(path).convert("RGB")
 
 
+def cropped(path: Path, seed: int) -> Any:
+    image = Image.open(path).convert("RGB")
+    return image.crop(crop_box(image.size, seed))
+
+
 def sample(path: Path, seed: int) -> Any:
     image = Image.open(path).convert("RGB")
     return image.crop(crop_box(image.size, seed)).resize((SIDE, SIDE), BILINEAR)
@@ -172,6 +177,8 @@ def report(head: str, photos: list[Path], large: list[Path], num_rounds: int) ->
         "decode, Pillow": (decoded, photos, None),
         "decode, Pillow with fast_decode": (lambda path, seed: decoded(path, seed).load(), photos, part),
         **{f"decode, {name}": (way, photos, None) for name, way in other_decoders().items()},
+        "decode and random crop, Pillow": (cropped, photos, None),
+        "decode and random crop, with fast_decode": (cropped, photos, part),
         "decode, random crop, resize, Pillow": (sample, photos, None),
         "decode, random crop, resize, with fast_decode": (sample, photos, part),
         **{name: (way, photos, None) for name, way in crops.items()},

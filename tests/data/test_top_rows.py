@@ -27,7 +27,8 @@ def top_rows(log: list[str]) -> room.TopRows:
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int | str]:
     """How far each picture was decoded."""
     log: list[int | str] = []
-    top, whole = JpegSource.decode_top, JpegSource.decode
+    top, whole, proof = JpegSource.decode_top, JpegSource.decode, JpegSource.decode_by_load
+    monkeypatch.setattr(JpegSource, "decode_by_load", lambda self: (log.append("proof"), proof(self))[1])
     monkeypatch.setattr(JpegSource, "decode_top", lambda self, rows: (log.append(rows), top(self, rows))[1])
     monkeypatch.setattr(JpegSource, "decode", lambda self: (log.append("whole"), whole(self))[1])
     return log
@@ -38,7 +39,7 @@ def test_a_crop_is_decoded_down_to_its_lower_edge_and_proved_at_first(decoded: l
     with installed(top_rows(log)):
         for number in range(FIRST + 3):
             Image.open(io.BytesIO(jpeg(seed=number))).convert("RGB").crop((0, 0, 9, 20 + number))
-    assert decoded == [entry for n in range(FIRST + 3) for entry in ((20 + n, "whole") if n < FIRST else (20 + n,))]
+    assert decoded == [entry for n in range(FIRST + 3) for entry in ((20 + n, "proof") if n < FIRST else (20 + n,))]
     assert set(log) == {"used"}
 
 

@@ -55,22 +55,32 @@ class JpegSource:
         return image
 
     def decode(self) -> Any:
-        """All pixels, by Pillow; raises what Pillow raises."""
+        """All pixels; raises what Pillow raises."""
+        core, is_complete = self._feed(self.size[1])
+        return core if is_complete else self.decode_by_load()
+
+    def decode_by_load(self) -> Any:
+        """The long way, as Pillow goes it: the file in pieces."""
         image = self.open()
         image.load()
         return image.im
 
     def decode_top(self, num_rows: int) -> Any:
-        """The first rows, by Pillow's own decoder, which stops when it has them. None: it did not get so far."""
+        """The first rows. None: the decoder did not get so far."""
+        core, _ = self._feed(num_rows)
+        return core if _is_written(core, num_rows - 1) else None
+
+    def _feed(self, num_rows: int) -> tuple[Any, bool]:
+        """By Pillow's own decoder, which stops when it has the rows; and whether that was the whole picture."""
         extents = (0, 0, self.size[0], num_rows)
         core = _CORE.new(self.mode, extents[2:])
         decoder = Image._getdecoder(self.mode, "jpeg", (self.mode, ""))
         try:
             decoder.setimage(core, extents)
-            decoder.decode(self._data)
+            is_complete = decoder.decode(self._data) == (-1, 0)
         finally:
             decoder.cleanup()
-        return core if _is_written(core, num_rows - 1) else None
+        return core, is_complete
 
 
 def _is_written(core: Any, row: int) -> bool:
