@@ -12,7 +12,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 _MODES = ("RGB", "L")
 _PLAIN_FILES = (io.BytesIO, io.BufferedReader)
 _END = b"\xff\xd9"  # cannot occur in a picture's data but at its end
-_CORE: Any = Image.core
+_CORE: Any = vars(Image)["core"]  # what Pillow has in C
 
 
 def is_undecoded(image: Any) -> bool:

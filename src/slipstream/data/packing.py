@@ -133,7 +133,7 @@ class _Line:
     def _add(self, distinct: torch.Tensor) -> None:
         places = (distinct.double() - self._first) / self._step
         slots = (places.round() + _SPAN).long()
-        if bool(((places - places.round()).abs() > _OFF_THE_LINE).any()) or len(slots.unique()) < len(slots):
+        if bool(((places - places.round()).abs() > _OFF_THE_LINE).any()) or len(torch.unique(slots)) < len(slots):
             raise MisfitError
         low, high = min(self.lowest, int(slots.min())), max(self._highest, int(slots.max()))
         if low < 0 or high - low >= _SPAN:

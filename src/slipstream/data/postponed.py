@@ -8,6 +8,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import PIL
 from PIL import Image, ImageFile
 
 from slipstream.data.jpeg_file import JpegSource, is_undecoded, take_source
@@ -21,7 +22,7 @@ Method = Callable[..., Any]
 def why_not_here() -> str:
     """ "" where this Pillow can be put off."""
     if not isinstance(vars(Image.Image).get("im"), property):
-        return f"Pillow {Image.__version__} keeps pixels otherwise than Pillow 11 and later do"
+        return f"Pillow {PIL.__version__} keeps pixels otherwise than Pillow 11 and later do"
     return ""
 
 
