@@ -49,3 +49,9 @@ def without_waiting(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     if any(isinstance(value, bool) for value in args[1:]):
         return None
     return args, {**kwargs, "non_blocking": True}
+
+
+def waits_not(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the call itself asks for non_blocking; by position it is the first flag."""
+    flags = [value for value in args[1:] if isinstance(value, bool)]
+    return bool(kwargs.get("non_blocking", flags[0] if flags else False))

@@ -1,0 +1,76 @@
+"""Images that were bytes travel to the device as bytes, and become the very same floats there.
+
+Helps on accelerators where copies of images take a share of the step: a quarter of the bytes goes over the bus. Hurts
+where workers are short of time: they pack every batch and prove every value of it, and memory on the device for the
+unpacking. The script still gets its batch of floats on the host; when it asks for it on the device, the bytes are sent
+and looked up in a table of the floats that they stood for, whatever was done to each channel on the way from byte to
+float. A batch that was changed in place is copied as it is; a change through NumPy is not noticed. Same bits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slipstream.records import Edit, Recipe, Setting
+from slipstream.techniques.card import YES, Answer, Card, no
+from slipstream.techniques.observation import Observation
+from slipstream.techniques.parts.pinning import DEVICES
+
+if TYPE_CHECKING:
+    from slipstream.techniques.rig import Rig
+
+CARD = Card(
+    title="Images copied to the device as bytes",
+    seam="transfer",
+    causes=("float_transfer",),
+    numerics="identical",
+    memory="more",
+    needs=("accelerator",),
+    claims=("batch.bytes",),
+    nesting=-1,  # copies that are made ahead, or without waiting, are made through it
+)
+
+
+def applies(observation: Observation) -> Answer:
+    return _applies(observation, observation.loader.num_workers if observation.loader is not None else 0)
+
+
+def applies_with(observation: Observation, recipe: Recipe) -> Answer:
+    return _applies(observation, int(recipe.setting_of("workers") or 0))
+
+
+def _applies(observation: Observation, num_workers: int) -> Answer:
+    loader = observation.loader
+    if observation.device not in DEVICES:
+        return no(f"the model is on {observation.device}: bytes are sent to CUDA, ROCm or XPU devices only")
+    if loader is None:
+        return no("the script has no DataLoader")
+    if not any(facts.was_bytes and facts.dtype == "float32" for facts in loader.tensor_facts):
+        return no("no tensor of a batch holds floats that were bytes")
+    if not num_workers:
+        return no("without workers the step itself would have to pack the bytes")
+    return YES
+
+
+def settings(observation: Observation) -> list[Setting]:
+    return [True]
+
+
+def apply(rig: Rig, setting: Setting) -> None:
+    from slipstream.data.byte_copies import ByteCopies
+    from slipstream.runner.torch_facts import read_torch_facts
+
+    if read_torch_facts().accelerator not in DEVICES:
+        rig.decline("there is no CUDA, ROCm or XPU device here")
+        return
+
+    def on_change() -> None:
+        rig.changed("images are copied to the device as bytes")
+
+    ByteCopies(on_change, rig.decline).install(rig.patches)
+
+
+def edit(observation: Observation, setting: Setting) -> list[Edit]:
+    loader = observation.loader
+    reason = "return uint8 images from the dataset, and scale and normalise them after .to(device)"
+    return [Edit("byte_transfer", "by_hand", loader.getitem_site if loader is not None else None, reason=reason)]

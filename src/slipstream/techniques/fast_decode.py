@@ -1,0 +1,68 @@
+"""JPEGs that Pillow opens are decoded when their pixels are needed, and no further down than a crop reaches.
+
+Helps where pictures are opened, converted to the mode that they have, and cropped: `convert("RGB")` makes no copy, and
+of a random crop the rows below it are not decoded. Hurts nowhere that we know; a damaged file may be noticed at the
+crop and not at the conversion. Where pictures are needed whole, only the copy is saved; where several parts are taken
+of one picture, it is decoded whole, once. The pixels are Pillow's, bit for bit: the first crops of every kind of JPEG,
+and then one in many, are also cut out of the whole picture and compared. Progressive JPEGs are decoded whole, CMYK as
+ever. Beside a cache of decoded pixels it saves the copy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slipstream.records import Edit, Setting
+from slipstream.techniques.card import YES, Answer, Card, no
+from slipstream.techniques.observation import Observation
+from slipstream.techniques.parts.pictures import say_for_spawned, why_no_pictures
+
+if TYPE_CHECKING:
+    from slipstream.techniques.rig import Rig
+
+CARD = Card(
+    title="Pictures decoded as far as they are used",
+    seam="loader",
+    causes=("slow_decode",),
+    numerics="identical",
+    needs=("pillow",),
+    claims=("pictures.postponed",),
+    nesting=-1,  # a cache of decoded pixels stands above it
+)
+WHAT = "JPEGs are decoded as far as they are used"
+
+
+def applies(observation: Observation) -> Answer:
+    reason = why_no_pictures(observation)
+    return no(reason) if reason else YES
+
+
+def settings(observation: Observation) -> list[Setting]:
+    return [True]
+
+
+def apply(rig: Rig, setting: Setting) -> None:
+    try:
+        from slipstream.data.postponed import why_not_here
+        from slipstream.data.tidings import Tidings
+        from slipstream.data.top_rows import TopRows
+    except ImportError as missing:
+        rig.decline(f"Pillow cannot be imported: {missing}")
+        return
+    reason = why_not_here()
+    if reason:
+        rig.decline(reason)
+        return
+    tidings = Tidings(
+        lambda: rig.changed(WHAT),
+        lambda: rig.decline("a picture came out otherwise: its kind is decoded whole again"),
+    )
+    tidings.install(rig.patches)
+    TopRows(lambda: tidings.raise_flag(0), lambda: tidings.raise_flag(1)).install(rig.patches)
+    say_for_spawned(rig, WHAT)
+
+
+def edit(observation: Observation, setting: Setting) -> list[Edit]:
+    loader = observation.loader
+    reason = "leave out convert('RGB') for pictures that are RGB already: it copies them"
+    return [Edit("fast_decode", "by_hand", loader.getitem_site if loader is not None else None, reason=reason)]

@@ -1,0 +1,36 @@
+"""Pictures that Pillow decodes: whether a check saw any, and what is said when workers, too, decode them otherwise."""
+
+from __future__ import annotations
+
+import multiprocessing
+from typing import TYPE_CHECKING, Any
+
+from slipstream.techniques.observation import Observation
+
+if TYPE_CHECKING:
+    from slipstream.techniques.rig import LoaderArguments, Rig
+
+
+def why_no_pictures(observation: Observation) -> str:
+    """ "" where Pillow was seen decoding."""
+    if observation.loader is None:
+        return "the script has no DataLoader"
+    if not any(stack.stage == "decode" and "PIL/" in stack.leaf for stack in observation.session.stacks):
+        return "Pillow was not seen decoding pictures"
+    return ""
+
+
+def say_for_spawned(rig: Rig, what: str) -> None:
+    """Forked workers tell when they have done it; spawned ones are not heard, and it is said when they are made."""
+
+    def look(arguments: LoaderArguments) -> None:
+        if arguments["num_workers"] and _start_method(arguments["multiprocessing_context"]) != "fork":
+            rig.changed(what)
+
+    rig.on_loader(look)
+
+
+def _start_method(context: Any) -> str:
+    if context is None:
+        return multiprocessing.get_start_method()
+    return context if isinstance(context, str) else str(context.get_start_method())
