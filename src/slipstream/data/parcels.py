@@ -1,0 +1,151 @@
+"""A batch as a worker sends it: what its tensors hold lies in buffers that are used again, and only their numbers travel.
+Takes what the batch alone holds; a tensor that the dataset keeps as well goes the way that torch has for it."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import torch
+from torch._utils import ExceptionWrapper
+from torch.multiprocessing.reductions import reduce_storage
+
+from slipstream.data.buffers import FREE, VACANT, Buffer, Pool, holders_of
+from slipstream.data.mirrors import adopt, hand_out, open_parcel
+
+_MOST_LOOKED_AT = 10_000  # values of a batch: a list of numbers is not worth a search
+_DEEPEST = 5
+_LEAVES = (str, bytes, int, float, bool, complex, type(None))
+# References to what only the batch holds: its container, the variable that looks, the question.
+_IN_CONTAINER = 3
+_AT_THE_TOP = 4  # torch's loop has a variable of its own for the batch, besides the message
+
+
+class Parcel:
+    def __init__(self, pool: Pool, payload: bytes) -> None:
+        self._contents = (pool.key, None if pool.has_travelled() else pool.states.storage, payload)
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return open_parcel, self._contents
+
+
+class ParcelQueue:
+    """A worker's way to the main process."""
+
+    def __init__(self, queue: Any, pool: Pool) -> None:
+        self._queue = queue
+        self._pool = pool
+        self._is_in_service = True
+
+    def put(self, message: Any) -> None:
+        parcel = None
+        if self._is_in_service and not isinstance(message[1], ExceptionWrapper):
+            try:
+                parcel = pack(self._pool, message)
+            except Exception:  # what cannot be pickled, torch is to say in its own words
+                self._is_in_service = False
+        self._queue.put(message if parcel is None else parcel)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
+
+
+def pack(pool: Pool, message: tuple[Any, Any]) -> Parcel | None:
+    """None: nothing in it that a buffer holds."""
+    batch = message[1]
+    is_own = sys.getrefcount(batch) <= _AT_THE_TOP
+    chosen: dict[int, Buffer] = {}
+    held = []  # what is filled already is not to be taken again for the next tensor
+    for storage, num_tensors in _storages([(batch, is_own)]).values():
+        buffer = pool.owner(storage) or _fill(pool, storage, num_tensors)
+        if buffer is not None and pool.states[buffer.number] not in (VACANT, FREE):
+            pool.abandon(buffer)  # the dataset keeps this batch and sends it again
+        elif buffer is not None:
+            chosen[storage._cdata] = buffer
+            held.append(bytes_of(buffer.storage))
+    parcel = None
+    if chosen:
+        payload = io.BytesIO()
+        _Pickler(payload, pool, chosen).dump(message)
+        parcel = Parcel(pool, payload.getvalue())
+    pool.close_batch(list(chosen.values()))
+    return parcel
+
+
+def _fill(pool: Pool, storage: Any, num_tensors: int) -> Buffer | None:
+    """Tensors that were built elsewhere are copied: still quicker than memory that nobody has touched yet."""
+    if num_tensors == 0 or holders_of(storage) != num_tensors or not storage.nbytes():
+        return None
+    buffer = pool.take(storage.nbytes())
+    if buffer is not None:
+        bytes_of(buffer.storage).copy_(bytes_of(storage))
+    return buffer
+
+
+def bytes_of(storage: Any) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8).set_(storage)
+
+
+class _Pickler(ForkingPickler):
+    def __init__(self, file: io.BytesIO, pool: Pool, chosen: dict[int, Buffer]) -> None:
+        super().__init__(file)
+        self._pool = pool
+        self._chosen = chosen
+
+    def reducer_override(self, thing: Any) -> Any:
+        buffer = self._chosen.get(thing._cdata) if type(thing) is torch.UntypedStorage else None
+        if buffer is None:
+            return NotImplemented
+        if self._pool.states[buffer.number] == VACANT:
+            return adopt, (self._pool.key, buffer.number, *self._shared(buffer))
+        return hand_out, (self._pool.key, buffer.number)
+
+    def _shared(self, buffer: Buffer) -> Any:
+        self._pool.sending = buffer.ident
+        try:
+            return reduce_storage(buffer.storage)
+        finally:
+            self._pool.sending = 0
+
+
+def _storages(things: list[tuple[Any, bool]]) -> dict[int, tuple[Any, int]]:
+    """Every storage of a batch, with the number of its tensors that nobody else holds."""
+    found: dict[int, tuple[Any, int]] = {}
+    for tensor, is_own in _tensors(things):
+        if tensor.device.type == "cpu" and tensor.layout == torch.strided and not tensor.is_nested:
+            storage = tensor.untyped_storage()
+            _, num_tensors = found.get(storage._cdata, (storage, 0))
+            found[storage._cdata] = storage, num_tensors + is_own
+    return found
+
+
+def _tensors(things: list[tuple[Any, bool]]) -> Iterator[tuple[torch.Tensor, bool]]:
+    """Through containers and plain objects. Of what somebody else holds, nothing inside is the batch's own either."""
+    num_left = _MOST_LOOKED_AT
+    for _ in range(_DEEPEST):
+        below: list[tuple[Any, bool]] = []
+        for thing, is_own in things:
+            if isinstance(thing, torch.Tensor):
+                yield thing, is_own
+                continue
+            for values in _contents(thing):
+                num_left -= len(values)
+                if num_left < 0:
+                    return
+                for value in values:
+                    if not isinstance(value, _LEAVES):
+                        below.append((value, is_own and sys.getrefcount(value) <= _IN_CONTAINER))
+        things = below
+
+
+def _contents(thing: Any) -> Iterator[Any]:
+    if isinstance(thing, (list, tuple)):
+        yield thing
+    elif isinstance(thing, dict):
+        yield thing.values()
+    attributes = getattr(thing, "__dict__", None)
+    if type(attributes) is dict and not isinstance(thing, type):
+        yield attributes.values()
