@@ -89,6 +89,7 @@ class Pool:
         self._wanted = 0  # bytes, for the batch that is being built
         self.batch = 0  # its number
         self.sending = 0  # the storage that is being sent our way
+        self.is_in_service = True
         self._has_travelled = False
 
     def take(self, num_bytes: int) -> Buffer | None:
@@ -98,6 +99,15 @@ class Pool:
             if self.states[buffer.number] in (VACANT, FREE) and buffer.is_alone():
                 return buffer
         return self._make(num_bytes)
+
+    def lend(self, num_bytes: int) -> Any:
+        """The storage of such a buffer. A fault of ours is not the script's: then there are no more."""
+        try:
+            buffer = self.take(num_bytes) if self.is_in_service else None
+        except Exception:
+            self.is_in_service = False
+            return None
+        return buffer.storage if buffer is not None else None
 
     def owner(self, storage: Any) -> Buffer | None:
         return self._by_ident.get(storage._cdata)

@@ -13,6 +13,7 @@ import torch
 from torch._utils import ExceptionWrapper
 from torch.multiprocessing.reductions import reduce_storage
 
+from slipstream.data.arrays import is_large_array, order_of, read_array, write_array
 from slipstream.data.buffers import FREE, VACANT, Buffer, Pool, holders_of
 from slipstream.data.mirrors import adopt, hand_out, open_parcel
 
@@ -38,15 +39,14 @@ class ParcelQueue:
     def __init__(self, queue: Any, pool: Pool) -> None:
         self._queue = queue
         self._pool = pool
-        self._is_in_service = True
 
     def put(self, message: Any) -> None:
         parcel = None
-        if self._is_in_service and not isinstance(message[1], ExceptionWrapper):
+        if self._pool.is_in_service and not isinstance(message[1], ExceptionWrapper):
             try:
                 parcel = pack(self._pool, message)
             except Exception:  # what cannot be pickled, torch is to say in its own words
-                self._is_in_service = False
+                self._pool.is_in_service = False
         self._queue.put(message if parcel is None else parcel)
 
     def __getattr__(self, name: str) -> Any:
@@ -57,21 +57,18 @@ def pack(pool: Pool, message: tuple[Any, Any]) -> Parcel | None:
     """None: nothing in it that a buffer holds."""
     batch = message[1]
     is_own = sys.getrefcount(batch) <= _AT_THE_TOP
-    chosen: dict[int, Buffer] = {}
-    held = []  # what is filled already is not to be taken again for the next tensor
-    for storage, num_tensors in _storages([(batch, is_own)]).values():
+    found = list(_holdings([(batch, is_own)]))
+    pickler = _Pickler(pool)
+    for storage, num_tensors in _storages(found).values():
         buffer = pool.owner(storage) or _fill(pool, storage, num_tensors)
         if buffer is not None and pool.states[buffer.number] not in (VACANT, FREE):
             pool.abandon(buffer)  # the dataset keeps this batch and sends it again
         elif buffer is not None:
-            chosen[storage._cdata] = buffer
-            held.append(bytes_of(buffer.storage))
+            pickler.choose(storage, buffer)
     parcel = None
-    if chosen:
-        payload = io.BytesIO()
-        _Pickler(payload, pool, chosen).dump(message)
-        parcel = Parcel(pool, payload.getvalue())
-    pool.close_batch(list(chosen.values()))
+    if pickler.chosen or any(is_large_array(thing) for thing, _ in found):
+        parcel = Parcel(pool, pickler.pickle(message))
+    pool.close_batch(list(pickler.chosen.values()))
     return parcel
 
 
@@ -90,18 +87,38 @@ def bytes_of(storage: Any) -> torch.Tensor:
 
 
 class _Pickler(ForkingPickler):
-    def __init__(self, file: io.BytesIO, pool: Pool, chosen: dict[int, Buffer]) -> None:
-        super().__init__(file)
+    def __init__(self, pool: Pool) -> None:
+        self._file = io.BytesIO()
+        super().__init__(self._file)
         self._pool = pool
-        self._chosen = chosen
+        self.chosen: dict[int, Buffer] = {}  # by the storage that they stand for
+        self._held: list[torch.Tensor] = []
+
+    def choose(self, storage: Any, buffer: Buffer) -> None:
+        self.chosen[storage._cdata] = buffer
+        self._held.append(bytes_of(buffer.storage))  # not to be taken again for the next tensor
+
+    def pickle(self, message: Any) -> bytes:
+        self.dump(message)
+        return self._file.getvalue()
 
     def reducer_override(self, thing: Any) -> Any:
-        buffer = self._chosen.get(thing._cdata) if type(thing) is torch.UntypedStorage else None
+        if is_large_array(thing):
+            return self._reduce_array(thing)
+        buffer = self.chosen.get(thing._cdata) if type(thing) is torch.UntypedStorage else None
         if buffer is None:
             return NotImplemented
         if self._pool.states[buffer.number] == VACANT:
             return adopt, (self._pool.key, buffer.number, *self._shared(buffer))
         return hand_out, (self._pool.key, buffer.number)
+
+    def _reduce_array(self, array: Any) -> Any:
+        buffer = self._pool.take(array.nbytes)
+        if buffer is None:
+            return NotImplemented
+        self.choose(buffer.storage, buffer)
+        write_array(buffer.storage, array)
+        return read_array, (buffer.storage, array.dtype, array.shape, order_of(array))
 
     def _shared(self, buffer: Buffer) -> Any:
         self._pool.sending = buffer.ident
@@ -111,24 +128,27 @@ class _Pickler(ForkingPickler):
             self._pool.sending = 0
 
 
-def _storages(things: list[tuple[Any, bool]]) -> dict[int, tuple[Any, int]]:
+def _storages(found: list[tuple[Any, bool]]) -> dict[int, tuple[Any, int]]:
     """Every storage of a batch, with the number of its tensors that nobody else holds."""
-    found: dict[int, tuple[Any, int]] = {}
-    for tensor, is_own in _tensors(things):
-        if tensor.device.type == "cpu" and tensor.layout == torch.strided and not tensor.is_nested:
+    storages: dict[int, tuple[Any, int]] = {}
+    for tensor, is_own in found:
+        if not isinstance(tensor, torch.Tensor) or tensor.is_nested:
+            continue
+        if tensor.device.type == "cpu" and tensor.layout == torch.strided:
             storage = tensor.untyped_storage()
-            _, num_tensors = found.get(storage._cdata, (storage, 0))
-            found[storage._cdata] = storage, num_tensors + is_own
-    return found
+            _, num_tensors = storages.get(storage._cdata, (storage, 0))
+            storages[storage._cdata] = storage, num_tensors + is_own
+    return storages
 
 
-def _tensors(things: list[tuple[Any, bool]]) -> Iterator[tuple[torch.Tensor, bool]]:
-    """Through containers and plain objects. Of what somebody else holds, nothing inside is the batch's own either."""
+def _holdings(things: list[tuple[Any, bool]]) -> Iterator[tuple[Any, bool]]:
+    """Tensors and arrays, through containers and plain objects, and whether nobody else holds them: of a container that
+    somebody else has, nothing inside is the batch's own either."""
     num_left = _MOST_LOOKED_AT
     for _ in range(_DEEPEST):
         below: list[tuple[Any, bool]] = []
         for thing, is_own in things:
-            if isinstance(thing, torch.Tensor):
+            if isinstance(thing, torch.Tensor) or is_large_array(thing):
                 yield thing, is_own
                 continue
             for values in _contents(thing):
@@ -137,7 +157,8 @@ def _tensors(things: list[tuple[Any, bool]]) -> Iterator[tuple[torch.Tensor, boo
                     return
                 for value in values:
                     if not isinstance(value, _LEAVES):
-                        below.append((value, is_own and sys.getrefcount(value) <= _IN_CONTAINER))
+                        is_alone = is_own and sys.getrefcount(value) <= _IN_CONTAINER
+                        below.append((value, is_alone))
         things = below
 
 

@@ -3,11 +3,10 @@ them; torch's own loop, queue and pinning stay as they are. Where anything of ou
 
 from __future__ import annotations
 
+import inspect
 import sys
-import threading
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from torch.utils.data._utils import collate, worker
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from slipstream.data.buffers import Pool, why_not
+from slipstream.data.lending import is_lending
 from slipstream.data.mirrors import MIRRORS
 from slipstream.data.parcels import ParcelQueue
 from slipstream.seams.patch import Patches
@@ -22,17 +22,6 @@ from slipstream.seams.patch import Patches
 _SHARING = ("_share_fd_cpu_", "_share_filename_cpu_")  # a storage is given to another process
 _QUEUE = 3  # where torch's loop has its way to the main process among its arguments
 _FRAMES_UP = 3  # from a new storage to the function that wants it
-_lending = threading.local()
-
-
-@contextmanager
-def lent_storages() -> Iterator[None]:
-    """In a worker: a shared storage that is made here, and written all over, may be one that was used before."""
-    _lending.is_on = True
-    try:
-        yield
-    finally:
-        _lending.is_on = False
 
 
 class BufferReuse:
@@ -49,6 +38,8 @@ class BufferReuse:
             for name in names:
                 if not hasattr(owner, name):
                     raise NotImplementedError(f"this torch has no {owner.__name__}.{name}")
+        if list(inspect.signature(worker._worker_loop).parameters).index("data_queue") != _QUEUE:
+            raise NotImplementedError("this torch's worker loop takes other arguments")
         patches.replace(worker, "_worker_loop", self._loop)
         patches.around(_MultiProcessingDataLoaderIter, "__init__", "buffers.iterator", self._before, self._after)
         for name in _SHARING:
@@ -103,10 +94,10 @@ def equip(depth: int) -> Pool:
     pool = Pool(depth, new_shared)
 
     def lend(cls: Any, size: int, *, device: Any = "cpu") -> Any:
-        if size and torch.device(device).type == "cpu" and (getattr(_lending, "is_on", False) or _is_collating()):
-            buffer = pool.take(size)
-            if buffer is not None:
-                return buffer.storage
+        if size and torch.device(device).type == "cpu" and (is_lending() or _is_collating()):
+            storage = pool.lend(size)
+            if storage is not None:
+                return storage
         return new_shared(size, device=device)
 
     def abandon(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
