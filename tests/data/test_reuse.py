@@ -263,7 +263,7 @@ def test_what_another_process_has_is_never_written_again(riding: Riding, way: st
 
 def test_spawned_workers_too(riding: Riding) -> None:
     data = TensorDataset(torch.arange(400.0).reshape(200, 2))
-    with riding(buffer_reuse=True):
+    with riding(buffer_reuse=True, read_ahead=4):
         iterator = iter(DataLoader(data, 4, num_workers=1, multiprocessing_context="spawn"))
         assert [len(x) for (x,) in iterator] == [4] * 50
         assert 1 <= num_buffers() <= 2 + SPARE

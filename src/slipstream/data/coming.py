@@ -4,6 +4,7 @@ it is known when a worker is told. Changes no batch, no order, no random number.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import weakref
 from collections import deque
@@ -18,12 +19,12 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind, _Sing
 from slipstream.data.advice import Adviser, most_bytes
 from slipstream.data.opened import OPENED
 from slipstream.data.sources import Note, Path
+from slipstream.data.worker_loop import DATA_QUEUE, INDEX_QUEUE, WorkerLoop, check_arguments
 from slipstream.seams.patch import Patches
 
 NUM_WATCHED = 2  # batches, in each process that builds them
 _MOST_KNOWN = 8  # datasets
 _STATE = "_slipstream_coming"  # on an iterator
-_INDICES, _DATA = 2, 3  # where torch's loop has its queues among its arguments
 _heard: weakref.WeakValueDictionary[int, Coming] = weakref.WeakValueDictionary()
 _keys = itertools.count()
 
@@ -34,39 +35,44 @@ class Coming:
     def __init__(self, loader: Any, depth: int, known: list[Path] | None, on_paths: Callable[..., None]) -> None:
         self.key = next(_keys)
         _heard[self.key] = self
-        is_ahead = draws_at_once(loader._index_sampler)
-        num_in_flight = loader.num_workers * (loader.prefetch_factor or 0)
-        self.adviser = Adviser(num_in_flight, most_bytes())
-        self._depth = depth if is_ahead else 0
+        self.adviser = Adviser(_num_in_flight(loader), most_bytes())
+        self.begun: Any = None  # the indices of the batch that is built
+        self.is_watching = known is None
+        self._is_useful = True
+        self._depth = depth if draws_at_once(loader._index_sampler) else 0
         self._dataset = loader.dataset
         self._on_paths = on_paths
         self._notes: list[Note] = []
         self._num_notes = NUM_WATCHED * max(1, loader.num_workers)
         self._source: Any = None  # of indices: one for each epoch
         self._drawn: deque[Any] = deque()
-        self._is_at_end = False
-        self.is_watching = known is None
         if known:
             self.adviser.paths = known
             self.adviser.start(self._dataset, [], lambda paths: None)
 
     def next_index(self, source: Any) -> Any:
         if source is not self._source:
-            self._source, self._is_at_end = source, False
+            self._source = source
             self._drawn.clear()
             self.adviser.rewind()
-        while not self._is_at_end and len(self._drawn) <= self._depth:
-            try:
-                index = next(source)
-            except StopIteration:
-                self._is_at_end = True
-            else:
-                self._drawn.append(index)
-                self.adviser.announce(indices_of(index))
         if not self._drawn:
-            raise StopIteration
+            self._draw(source, 1)  # raises StopIteration, as often as it is asked
+        with contextlib.suppress(StopIteration):
+            self._draw(source, self._depth + 1 - len(self._drawn))
+        self.begun = self._drawn.popleft()
         self.adviser.begin()
-        return self._drawn.popleft()
+        return self.begun
+
+    def _draw(self, source: Any, count: int) -> None:
+        for _ in range(count):
+            index = next(source)
+            self._drawn.append(index)
+            if self._is_useful:
+                self.adviser.announce(indices_of(index))
+
+    def _learnt(self, paths: list[Path]) -> None:
+        self._is_useful = bool(paths)
+        self._on_paths(paths)
 
     def hear(self, note: Note) -> None:
         """What a batch opened. When enough is known, the files of the others follow."""
@@ -75,13 +81,17 @@ class Coming:
         self._notes.append(note)
         if len(self._notes) >= self._num_notes:
             self.is_watching = False
-            self.adviser.start(self._dataset, self._notes, self._on_paths)
+            self.adviser.start(self._dataset, self._notes, self._learnt)
 
 
 def indices_of(index: Any) -> list[int]:
     if isinstance(index, torch.Tensor):
         index = index.tolist()
     return list(index) if isinstance(index, (list, tuple)) else [index]
+
+
+def _num_in_flight(loader: Any) -> int:
+    return int(loader.num_workers * (loader.prefetch_factor or 0))
 
 
 def draws_at_once(sampler: Any) -> bool:
@@ -102,6 +112,7 @@ class ReadAhead:
         self._loop = NotingLoop(worker._worker_loop)
 
     def install(self, patches: Patches) -> None:
+        check_arguments()
         patches.around(_BaseDataLoaderIter, "__init__", "coming.iterator", self._before, _after)
         patches.replace(_BaseDataLoaderIter, "_next_index", _drawing(_BaseDataLoaderIter._next_index))
         patches.around(_SingleProcessDataLoaderIter, "_next_data", "coming.batch", _before_batch, _after_batch, _drop)
@@ -112,8 +123,14 @@ class ReadAhead:
         self._loop.key = -1
         if loader._dataset_kind != _DatasetKind.Map:
             return
-        _, known = self._known.get(id(loader.dataset), (None, None))
-        coming = Coming(loader, self._depth, known, lambda paths: self._found(loader.dataset, paths))
+        if not draws_at_once(loader._index_sampler) and not _num_in_flight(loader):
+            self._decline(f"{type(loader._index_sampler).__name__} says its order only batch by batch")
+            return
+        dataset = loader.dataset  # all that the adviser's thread may hold: with the loader, the iterator would never end
+        _, known = self._known.get(id(dataset), (None, None))
+        if known == []:
+            return
+        coming = Coming(loader, self._depth, known, lambda paths: self._found(dataset, paths))
         vars(iterator)[_STATE] = coming
         weakref.finalize(iterator, coming.adviser.end).atexit = False
         if coming.is_watching:
@@ -164,23 +181,15 @@ def _drop(token: None) -> None:
 # --- what a batch opens: in a worker ----------------------------------------------------------------------------------
 
 
-class NotingLoop:
-    """Torch's own loop; the first batches bring a note of the files that were opened for them. Forked workers only: a
-    spawned one finds torch's own loop under this name."""
+class NotingLoop(WorkerLoop):
+    """Torch's own loop; the first batches bring a note of the files that were opened for them. Forked workers only."""
 
-    def __init__(self, original: Callable[..., None]) -> None:
-        self.__name__ = self.__qualname__ = "_worker_loop"
-        self.__module__ = worker.__name__
-        self.key = -1  # who is to hear; -1: nobody
-        self._original = original
-
-    def __reduce__(self) -> str:
-        return self.__qualname__
+    key = -1  # who is to hear; -1: nobody
 
     def __call__(self, *args: Any) -> None:
         if self.key >= 0:
-            noting = Noting(args[_INDICES], args[_DATA], self.key)
-            args = (*args[:_INDICES], noting, noting.data, *args[_DATA + 1 :])
+            noting = Noting(args[INDEX_QUEUE], args[DATA_QUEUE], self.key)
+            args = (*args[:INDEX_QUEUE], noting, noting.data, *args[DATA_QUEUE + 1 :])
         self._original(*args)
 
 

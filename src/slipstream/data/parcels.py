@@ -42,7 +42,7 @@ class ParcelQueue:
 
     def put(self, message: Any) -> None:
         parcel = None
-        if self._pool.is_in_service and not isinstance(message[1], ExceptionWrapper):
+        if self._pool.is_in_service and type(message) is tuple and not isinstance(message[1], ExceptionWrapper):
             try:
                 parcel = pack(self._pool, message)
             except Exception:  # what cannot be pickled, torch is to say in its own words

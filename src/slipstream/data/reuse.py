@@ -3,7 +3,7 @@ them; torch's own loop, queue and pinning stay as they are. Where anything of ou
 
 from __future__ import annotations
 
-import inspect
+import contextlib
 import sys
 import weakref
 from collections.abc import Callable
@@ -17,10 +17,10 @@ from slipstream.data.buffers import Pool, why_not
 from slipstream.data.lending import is_lending
 from slipstream.data.mirrors import MIRRORS
 from slipstream.data.parcels import ParcelQueue
+from slipstream.data.worker_loop import DATA_QUEUE, WorkerLoop, check_arguments
 from slipstream.seams.patch import Patches
 
 _SHARING = ("_share_fd_cpu_", "_share_filename_cpu_")  # a storage is given to another process
-_QUEUE = 3  # where torch's loop has its way to the main process among its arguments
 _FRAMES_UP = 3  # from a new storage to the function that wants it
 
 
@@ -28,7 +28,7 @@ class BufferReuse:
     """Of the main process."""
 
     def __init__(self) -> None:
-        self._loop = WorkerLoop(worker._worker_loop)
+        self._loop = ReusingLoop(worker._worker_loop)
 
     def install(self, patches: Patches) -> None:
         reason = why_not()
@@ -38,8 +38,7 @@ class BufferReuse:
             for name in names:
                 if not hasattr(owner, name):
                     raise NotImplementedError(f"this torch has no {owner.__name__}.{name}")
-        if list(inspect.signature(worker._worker_loop).parameters).index("data_queue") != _QUEUE:
-            raise NotImplementedError("this torch's worker loop takes other arguments")
+        check_arguments()
         patches.replace(worker, "_worker_loop", self._loop)
         patches.around(_MultiProcessingDataLoaderIter, "__init__", "buffers.iterator", self._before, self._after)
         for name in _SHARING:
@@ -64,27 +63,25 @@ def _nothing(token: None, args: tuple[Any, ...], kwargs: dict[str, Any], result:
     pass
 
 
-class WorkerLoop:
-    """Torch's own loop with another way to the main process. Bears the name of torch's, so that whoever wraps it and is
-    spawned finds that; spawned as it is, it finds its way here."""
+class ReusingLoop(WorkerLoop):
+    """Torch's own loop with another way to the main process. A spawned worker gets it too."""
 
-    def __init__(self, original: Callable[..., None] | None = None, depth: int = 2) -> None:
-        self.__name__ = self.__qualname__ = "_worker_loop"
-        self.__module__ = worker.__name__
+    def __init__(self, original: Callable[..., None], depth: int = 2) -> None:
+        super().__init__(original)
         self.depth = depth
-        self._original = original
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
-        return WorkerLoop, (None, self.depth)
+        return _spawned, (self.depth,)
 
     def __call__(self, *args: Any) -> None:
-        original = self._original or worker._worker_loop
-        queue = args[_QUEUE]
-        try:
+        queue = args[DATA_QUEUE]
+        with contextlib.suppress(Exception):  # torch's own way is still there
             queue = ParcelQueue(queue, equip(self.depth))
-        except Exception:  # torch's own way is still there
-            pass
-        original(*args[:_QUEUE], queue, *args[_QUEUE + 1 :])
+        self._original(*args[:DATA_QUEUE], queue, *args[DATA_QUEUE + 1 :])
+
+
+def _spawned(depth: int) -> ReusingLoop:
+    return ReusingLoop(worker._worker_loop, depth)
 
 
 def equip(depth: int) -> Pool:
