@@ -41,9 +41,11 @@ def fail(seam: str, fault: BaseException) -> None:
 
 
 @contextmanager
-def buffers() -> Iterator[None]:
+def buffers(dataset: Ready) -> Iterator[None]:
     patches = Patches(fail, lambda: False)
-    BufferReuse().install(patches)
+    reuse = BufferReuse()
+    reuse.want(dataset)
+    reuse.install(patches)
     try:
         yield
     finally:
@@ -80,7 +82,7 @@ def main() -> None:
         return rate(iter(DataLoader(dataset, BATCH, num_workers=num_workers)))
 
     def ours(num_workers: int) -> float:
-        with buffers():
+        with buffers(dataset):
             return plain(num_workers)
 
     ways: dict[str, Callable[[], float]] = {
@@ -101,11 +103,11 @@ def main() -> None:
     write_page(
         "handover",
         f"# Handing ready batches over\n\n{head}\n\nImages of {'x'.join(map(str, SHAPE))} floats that lie ready in "
-        f"memory, batches of {BATCH}, each read once by the script; median of {options.rounds} rounds, all ways in every "
-        f"round.\n\n| | images per second |\n|---|---:|\n{lines}\n\n"
+        f"memory, batches of {BATCH}, each read once by the script; median of {options.rounds} rounds, all ways in "
+        f"every round.\n\n| | images per second |\n|---|---:|\n{lines}\n\n"
         f"With buffer_reuse {times[0].middle:.1f} times the plain loader's with one worker ({times[0].low:.1f} to "
-        f"{times[0].high:.1f}), {times[1].middle:.1f} times with two ({times[1].low:.1f} to {times[1].high:.1f}). Asked "
-        f"for: {LEAST_TIMES:.0f} times. One worker reaches {share.middle:.0%} of stacking in this process "
+        f"{times[0].high:.1f}), {times[1].middle:.1f} times with two ({times[1].low:.1f} to {times[1].high:.1f}). "
+        f"Asked for: {LEAST_TIMES:.0f} times. One worker reaches {share.middle:.0%} of stacking in this process "
         f"({share.low:.0%} to {share.high:.0%}), which is what memory allows without a hand-over.\n",
     )
     if min(interval.middle for interval in times) < LEAST_TIMES:

@@ -70,7 +70,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-# --- what is asked for -------------------------------------------------------------------------------------------------
+# --- what is asked for -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -164,7 +164,7 @@ def test_no_more_than_the_budget_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not adviser._thread.is_alive()
 
 
-# --- where the files are ------------------------------------------------------------------------------------------------
+# --- where the files are ---------------------------------------------------------------------------------------------
 
 
 def notes_of(paths: list[list[str]], at: list[list[int]]) -> Any:
@@ -175,7 +175,10 @@ def test_paths_are_found_in_what_hangs_on_the_dataset(tmp_path: Path) -> None:
     files = Named(tmp_path)
     both = [[f"{tmp_path}/{number:03}.mask", f"{tmp_path}/{number:03}.bin"] for number in range(NUM_FILES)]
     found = learn_paths(files, notes_of(both, [[5, 40, 7], [9, 1]]))
-    assert {tuple(sorted(path(index) for path in found)) for index in (0, 11)} == {tuple(sorted(both[0])), tuple(sorted(both[11]))}
+    assert {tuple(sorted(path(index) for path in found)) for index in (0, 11)} == {
+        tuple(sorted(both[0])),
+        tuple(sorted(both[11])),
+    }
     assert learn_paths(files, notes_of(both, [[5, 40]])) == []  # too few to believe
     wrong = notes_of(both, [[5, 40, 7], [9, 1]])
     wrong[1][1][0], wrong[1][1][1] = "elsewhere", "elsewhere too"
@@ -207,7 +210,7 @@ def test_paths_through_other_datasets(tmp_path: Path, kind: str) -> None:
     assert [found(index) for index in range(len(paths))] == paths
 
 
-# --- the script cannot tell ---------------------------------------------------------------------------------------------
+# --- the script cannot tell ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("arguments", [{}, {"num_workers": 2}, {"num_workers": 1, "persistent_workers": True}], ids=str)

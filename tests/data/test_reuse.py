@@ -49,7 +49,9 @@ class Box:
 
 
 def boxed(samples: Any) -> Box:
-    return Box(torch.stack([sample["image"] for sample in samples]).transpose(1, 2), [sample["name"] for sample in samples])
+    return Box(
+        torch.stack([sample["image"] for sample in samples]).transpose(1, 2), [sample["name"] for sample in samples]
+    )
 
 
 def twisted(samples: Any) -> Any:
@@ -96,7 +98,7 @@ def num_buffers() -> int:
     return sum(len(mirror._buffers) for mirror in MIRRORS._by_key.values())
 
 
-# --- the script cannot tell -------------------------------------------------------------------------------------------
+# --- the script cannot tell ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("collate", [None, boxed, twisted])
@@ -128,14 +130,27 @@ def test_memory_is_used_again_and_not_while_somebody_holds_it(riding: Riding) ->
 
 def test_few_buffers_whatever_sizes_come(riding: Riding) -> None:
     """Lengths that change from batch to batch: what comes no more makes room."""
-    rows = [torch.full((length % 17 * 40 + 1,), float(length)) for length in range(200)]
+    rows = [torch.full((17_000 + number % 17 * 400,), float(number)) for number in range(120)]
     with riding(buffer_reuse=True):
-        iterator = iter(DataLoader(rows, 1, num_workers=1))
-        for length in range(200):
-            assert torch.equal(next(iterator)[0], rows[length])
+        iterator = iter(DataLoader(rows, 1, num_workers=1))  # type: ignore[arg-type]
+        for number in range(120):
+            assert torch.equal(next(iterator)[0], rows[number])
             (mirror,) = MIRRORS._by_key.values()
-            held = sum(buffer.num_bytes for buffer in mirror._buffers.values())
-            assert held <= (2 + SPARE + 2) * 4 * 641
+            assert sum(one.num_bytes for one in mirror._buffers.values()) <= (2 + SPARE + 2) * 4 * len(rows[16])
+        del mirror, iterator
+
+
+def test_small_ones_of_any_size_travel_whole(riding: Riding) -> None:
+    rows = [torch.arange(float(number + 1)) for number in range(80)]
+
+    def play() -> list[Any]:
+        return [outline(batch) for batch in DataLoader(rows, 1, num_workers=1)]  # type: ignore[arg-type]
+
+    bare = play()
+    with riding(buffer_reuse=True):
+        assert play() == bare
+        iterator = iter(DataLoader(rows, 1, num_workers=1))  # type: ignore[arg-type]
+        assert len(list(iterator)) == 80 and num_buffers() == 0
         del iterator
 
 
@@ -223,7 +238,7 @@ def test_beside_other_techniques(riding: Riding) -> None:
     assert len(rig.changes) == 4
 
 
-# --- other processes --------------------------------------------------------------------------------------------------
+# --- other processes -------------------------------------------------------------------------------------------------
 
 
 def _hold(queue: Any, answers: Any) -> None:
@@ -270,7 +285,7 @@ def test_spawned_workers_too(riding: Riding) -> None:
         del iterator
 
 
-# --- faults -----------------------------------------------------------------------------------------------------------
+# --- faults ----------------------------------------------------------------------------------------------------------
 
 
 class Faulty(Dataset[Any]):

@@ -1,12 +1,13 @@
-"""Shared storages that a worker uses again, as the worker keeps them. They are torch's own, of the very size of a tensor's
-storage, so that nobody can tell a batch in them from another. One is written again only when nobody holds it, neither
-here nor in the main process, which says so in a table of bytes that both see."""
+"""Shared storages that a worker uses again, as the worker keeps them. They are torch's own, of the very size that a
+tensor's storage has, so that nobody can tell a batch in them from another. One is written again only when nobody holds
+it, neither here nor in the main process, which says so in a table of bytes that both see."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import sys
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,8 @@ from slipstream.data.room import SHM_SHARE
 NUM_STATES = 1024
 SPARE = 3  # batches beyond those held ready: one being built, one the script has, one it is about to let go
 SHM = "/dev/shm"
+SMALL = 2**16  # bytes, which go through the pipe as well as another way: a buffer only for sizes that come again
+_NUM_REMEMBERED = 64  # sizes
 
 # Who may change a state is said in brackets: nobody ever changes one that is the other's to change.
 VACANT = 0  # the main process does not know it [worker]
@@ -32,7 +35,8 @@ class States:
     """One byte for each buffer, in shared memory."""
 
     def __init__(self, storage: Any = None) -> None:
-        self.storage = storage if storage is not None else torch.UntypedStorage._new_shared(NUM_STATES)
+        kind: Any = torch.UntypedStorage
+        self.storage = storage if storage is not None else kind._new_shared(NUM_STATES)
         self._bytes = (ctypes.c_uint8 * NUM_STATES).from_address(self.storage.data_ptr())
 
     def __getitem__(self, number: int) -> int:
@@ -66,7 +70,8 @@ def why_not() -> str:
     """What this torch or this system lacks; "" if nothing."""
     if _use_count is None:
         return "this torch does not say who holds a storage"
-    if torch.multiprocessing.get_sharing_strategy() != "file_descriptor" or not os.path.isdir(SHM):
+    processes: Any = torch.multiprocessing
+    if processes.get_sharing_strategy() != "file_descriptor" or not os.path.isdir(SHM):
         return "tensors travel by file name here, not by descriptor"
     return ""
 
@@ -85,6 +90,8 @@ class Pool:
         self._by_size: dict[int, list[Buffer]] = {}
         self._abandoned: set[int] = set()  # numbers
         self._num_bytes = 0
+        self._sizes: deque[int] = deque(maxlen=_NUM_REMEMBERED)  # that earlier batches asked for
+        self._asked: set[int] = set()  # sizes, by the batch that is being built
         self._largest = 0  # batch
         self._wanted = 0  # bytes, for the batch that is being built
         self.batch = 0  # its number
@@ -98,7 +105,8 @@ class Pool:
         for buffer in reversed(self._by_size.get(num_bytes, ())):
             if self.states[buffer.number] in (VACANT, FREE) and buffer.is_alone():
                 return buffer
-        return self._make(num_bytes)
+        self._asked.add(num_bytes)
+        return self._make(num_bytes) if num_bytes > SMALL or num_bytes in self._sizes else None
 
     def lend(self, num_bytes: int) -> Any:
         """The storage of such a buffer. A fault of ours is not the script's: then there are no more."""
@@ -125,8 +133,10 @@ class Pool:
             same = self._by_size[buffer.num_bytes]
             same.remove(buffer)
             same.append(buffer)  # the one used last is the likeliest to be in a cache
-        self._largest = max(self._largest, self._wanted)
+        self._largest = max(self._largest, sum(buffer.num_bytes for buffer in sent))
         self._wanted = 0
+        self._sizes.extend(self._asked)
+        self._asked.clear()
         self.batch += 1
 
     def abandon(self, buffer: Buffer) -> None:

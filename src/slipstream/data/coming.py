@@ -1,6 +1,6 @@
-"""The batches that are to come: a loader's order is known before it is needed, and their files are asked for ahead. The
-order is drawn early only from torch's own samplers, which draw their random numbers at the first index anyway; of others
-it is known when a worker is told. Changes no batch, no order, no random number."""
+"""The batches that are to come: a loader's order is known before it is needed, and their files are asked for ahead. It
+is drawn early only from torch's own samplers, which draw their random numbers at the first index anyway; of others it
+is known when a worker is told. Changes no batch, no order, no random number."""
 
 from __future__ import annotations
 
@@ -110,6 +110,11 @@ class ReadAhead:
         self._decline = decline
         self._known: dict[int, tuple[Any, list[Path]]] = {}  # by dataset, which is kept so that its id stays its own
         self._loop = NotingLoop(worker._worker_loop)
+        self._wanted: set[int] = set()  # datasets
+
+    def want(self, dataset: Any) -> None:
+        """The files of this dataset are read ahead, whichever loader it gets."""
+        self._wanted.add(id(dataset))
 
     def install(self, patches: Patches) -> None:
         check_arguments()
@@ -121,12 +126,14 @@ class ReadAhead:
     def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         iterator, loader = args[0], args[1] if len(args) > 1 else kwargs["loader"]
         self._loop.key = -1
-        if loader._dataset_kind != _DatasetKind.Map:
+        if loader._dataset_kind != _DatasetKind.Map or id(loader.dataset) not in self._wanted:
             return
         if not draws_at_once(loader._index_sampler) and not _num_in_flight(loader):
             self._decline(f"{type(loader._index_sampler).__name__} says its order only batch by batch")
             return
-        dataset = loader.dataset  # all that the adviser's thread may hold: with the loader, the iterator would never end
+        dataset = (
+            loader.dataset
+        )  # all that the adviser's thread may hold: with the loader, the iterator would never end
         _, known = self._known.get(id(dataset), (None, None))
         if known == []:
             return
@@ -159,7 +166,7 @@ def _drawing(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return _next_index
 
 
-# --- what a batch opens: in this process ------------------------------------------------------------------------------
+# --- what a batch opens: in this process -----------------------------------------------------------------------------
 
 
 def _before_batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -178,7 +185,7 @@ def _drop(token: None) -> None:
     OPENED.end()
 
 
-# --- what a batch opens: in a worker ----------------------------------------------------------------------------------
+# --- what a batch opens: in a worker ---------------------------------------------------------------------------------
 
 
 class NotingLoop(WorkerLoop):

@@ -1,5 +1,5 @@
-"""Says, in a worker, that a shared storage which is made now will be written all over: it may be one that was used before.
-Whether there is such a one is for others to know."""
+"""Says, in a worker, that a shared storage which is made now will be written all over: it may be one that was used
+before. Whether there is such a one is for others to know."""
 
 from __future__ import annotations
 

@@ -1,14 +1,17 @@
-"""The main process's side of the buffers that its workers use again: keeps each mapped, hands it out as the storage of a
-batch, and notices when the script has let go of it. One that the script gives to another process, or that a forked child
-inherits, is never used again."""
+"""The main process's side of the buffers that its workers use again: keeps each mapped, hands it out as the storage of
+a batch, and notices when the script has let go of it. One that the script gives to another process, or that a forked
+child inherits, is never used again."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pickle
 import threading
 from collections.abc import Callable, Collection
 from typing import Any
+
+import torch
 
 from slipstream.data.buffers import DROPPED, FREE, RETIRED, VACANT, Buffer, States
 
@@ -60,14 +63,14 @@ class Mirrors:
     def __len__(self) -> int:
         return len(self._by_key)
 
-    def receive(self, key: Key, states: Any) -> bool:
-        """Whether this pool is known: one whose iterator is gone is not."""
+    def receive(self, key: Key | None, states: Any) -> bool:
+        """Whether this pool is known: one whose iterator is gone is not. None where no buffer came."""
         with self._lock:
-            if states is not None and key not in self._by_key:
+            if key is not None and states is not None and key not in self._by_key:
                 self._by_key[key] = Mirror(states)
             for mirror in list(self._by_key.values()):
                 mirror.look()
-            return key in self._by_key
+            return key is None or key in self._by_key
 
     def adopt(self, key: Key, number: int, storage: Any) -> None:
         with self._lock:
@@ -99,10 +102,10 @@ MIRRORS = Mirrors()
 os.register_at_fork(before=MIRRORS.retire, after_in_child=MIRRORS.begin_anew)
 
 
-# --- what a parcel is made of: called by the unpickler, under these names -----------------------------------------------
+# --- what a parcel is made of: called by the unpickler, under these names --------------------------------------------
 
 
-def open_parcel(key: Key, states: Any, payload: bytes) -> Any:
+def open_parcel(key: Key | None, states: Any, payload: bytes) -> Any:
     if not MIRRORS.receive(key, states):
         return None, None  # the iterator is gone; torch says the same when it ends one
     return pickle.loads(payload)
@@ -112,6 +115,14 @@ def adopt(key: Key, number: int, rebuild: Callable[..., Any], args: tuple[Any, .
     """A buffer that comes for the first time, the way that torch sends a storage."""
     storage = rebuild(*args)
     MIRRORS.adopt(key, number, storage)
+    return storage
+
+
+def share_anew(contents: bytes) -> Any:
+    """A small storage that came through the pipe, as torch would have brought it: in shared memory of its own."""
+    kind: Any = torch.UntypedStorage
+    storage = kind._new_shared(len(contents))
+    ctypes.memmove(storage.data_ptr(), contents, len(contents))
     return storage
 
 

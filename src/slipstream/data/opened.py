@@ -10,7 +10,8 @@ from typing import Any
 
 
 class OpenedFiles:
-    """Of the thread that began to watch. A hook of Python's cannot be taken away again: it is one, and is told to rest."""
+    """Of the thread that began to watch. A hook of Python's cannot be taken away again: it is one, and it is told when
+    to rest."""
 
     def __init__(self) -> None:
         self._is_hooked = False

@@ -1,8 +1,10 @@
-"""A batch as a worker sends it: what its tensors hold lies in buffers that are used again, and only their numbers travel.
-Takes what the batch alone holds; a tensor that the dataset keeps as well goes the way that torch has for it."""
+"""A batch as a worker sends it: what its tensors hold lies in buffers that are used again, and only their numbers
+travel; small ones without a buffer travel whole. Takes what the batch alone holds; a tensor that the dataset keeps as
+well goes the way that torch has for it."""
 
 from __future__ import annotations
 
+import ctypes
 import io
 import sys
 from collections.abc import Iterator
@@ -11,14 +13,14 @@ from typing import Any
 
 import torch
 from torch._utils import ExceptionWrapper
-from torch.multiprocessing.reductions import reduce_storage
 
 from slipstream.data.arrays import is_large_array, order_of, read_array, write_array
-from slipstream.data.buffers import FREE, VACANT, Buffer, Pool, holders_of
-from slipstream.data.mirrors import adopt, hand_out, open_parcel
+from slipstream.data.buffers import FREE, SMALL, VACANT, Buffer, Pool, holders_of
+from slipstream.data.mirrors import adopt, hand_out, open_parcel, share_anew
 
 _MOST_LOOKED_AT = 10_000  # values of a batch: a list of numbers is not worth a search
 _DEEPEST = 5
+reductions: Any = torch.multiprocessing.reductions
 _LEAVES = (str, bytes, int, float, bool, complex, type(None))
 # References to what only the batch holds: its container, the variable that looks, the question.
 _IN_CONTAINER = 3
@@ -26,8 +28,10 @@ _AT_THE_TOP = 4  # torch's loop has a variable of its own for the batch, besides
 
 
 class Parcel:
-    def __init__(self, pool: Pool, payload: bytes) -> None:
-        self._contents = (pool.key, None if pool.has_travelled() else pool.states.storage, payload)
+    def __init__(self, pool: Pool, payload: bytes, has_buffers: bool) -> None:
+        self._contents: tuple[Any, ...] = None, None, payload
+        if has_buffers:
+            self._contents = pool.key, None if pool.has_travelled() else pool.states.storage, payload
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         return open_parcel, self._contents
@@ -60,22 +64,24 @@ def pack(pool: Pool, message: tuple[Any, Any]) -> Parcel | None:
     found = list(_holdings([(batch, is_own)]))
     pickler = _Pickler(pool)
     for storage, num_tensors in _storages(found).values():
-        buffer = pool.owner(storage) or _fill(pool, storage, num_tensors)
+        is_own = num_tensors > 0 and holders_of(storage) == num_tensors and storage.nbytes() > 0
+        buffer = pool.owner(storage) or (_fill(pool, storage) if is_own else None)
         if buffer is not None and pool.states[buffer.number] not in (VACANT, FREE):
             pool.abandon(buffer)  # the dataset keeps this batch and sends it again
         elif buffer is not None:
             pickler.choose(storage, buffer)
+        elif is_own and storage.nbytes() <= SMALL:
+            pickler.small.add(storage._cdata)
     parcel = None
-    if pickler.chosen or any(is_large_array(thing) for thing, _ in found):
-        parcel = Parcel(pool, pickler.pickle(message))
+    if pickler.chosen or pickler.small or any(is_large_array(thing) for thing, _ in found):
+        payload = pickler.pickle(message)
+        parcel = Parcel(pool, payload, bool(pickler.chosen))
     pool.close_batch(list(pickler.chosen.values()))
     return parcel
 
 
-def _fill(pool: Pool, storage: Any, num_tensors: int) -> Buffer | None:
+def _fill(pool: Pool, storage: Any) -> Buffer | None:
     """Tensors that were built elsewhere are copied: still quicker than memory that nobody has touched yet."""
-    if num_tensors == 0 or holders_of(storage) != num_tensors or not storage.nbytes():
-        return None
     buffer = pool.take(storage.nbytes())
     if buffer is not None:
         bytes_of(buffer.storage).copy_(bytes_of(storage))
@@ -92,6 +98,7 @@ class _Pickler(ForkingPickler):
         super().__init__(self._file)
         self._pool = pool
         self.chosen: dict[int, Buffer] = {}  # by the storage that they stand for
+        self.small: set[int] = set()  # storages that travel whole
         self._held: list[torch.Tensor] = []
 
     def choose(self, storage: Any, buffer: Buffer) -> None:
@@ -105,7 +112,11 @@ class _Pickler(ForkingPickler):
     def reducer_override(self, thing: Any) -> Any:
         if is_large_array(thing):
             return self._reduce_array(thing)
-        buffer = self.chosen.get(thing._cdata) if type(thing) is torch.UntypedStorage else None
+        if type(thing) is not torch.UntypedStorage:
+            return NotImplemented
+        if thing._cdata in self.small:
+            return share_anew, (ctypes.string_at(thing.data_ptr(), thing.nbytes()),)
+        buffer = self.chosen.get(thing._cdata)
         if buffer is None:
             return NotImplemented
         if self._pool.states[buffer.number] == VACANT:
@@ -123,7 +134,7 @@ class _Pickler(ForkingPickler):
     def _shared(self, buffer: Buffer) -> Any:
         self._pool.sending = buffer.ident
         try:
-            return reduce_storage(buffer.storage)
+            return reductions.reduce_storage(buffer.storage)
         finally:
             self._pool.sending = 0
 

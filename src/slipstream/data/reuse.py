@@ -29,6 +29,11 @@ class BufferReuse:
 
     def __init__(self) -> None:
         self._loop = ReusingLoop(worker._worker_loop)
+        self._wanted: set[int] = set()  # datasets: frameworks build a loader a second time
+
+    def want(self, dataset: Any) -> None:
+        """Loaders of this dataset get buffers."""
+        self._wanted.add(id(dataset))
 
     def install(self, patches: Patches) -> None:
         reason = why_not()
@@ -46,7 +51,7 @@ class BufferReuse:
 
     def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         loader = args[1] if len(args) > 1 else kwargs["loader"]
-        self._loop.depth = loader.prefetch_factor or 2
+        self._loop.depth = (loader.prefetch_factor or 2) if id(loader.dataset) in self._wanted else 0
 
     def _after(self, token: None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         iterator = args[0]
@@ -66,17 +71,18 @@ def _nothing(token: None, args: tuple[Any, ...], kwargs: dict[str, Any], result:
 class ReusingLoop(WorkerLoop):
     """Torch's own loop with another way to the main process. A spawned worker gets it too."""
 
-    def __init__(self, original: Callable[..., None], depth: int = 2) -> None:
+    def __init__(self, original: Callable[..., None], depth: int = 0) -> None:
         super().__init__(original)
-        self.depth = depth
+        self.depth = depth  # batches that a worker holds ready; 0: none of them in buffers
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         return _spawned, (self.depth,)
 
     def __call__(self, *args: Any) -> None:
         queue = args[DATA_QUEUE]
-        with contextlib.suppress(Exception):  # torch's own way is still there
-            queue = ParcelQueue(queue, equip(self.depth))
+        if self.depth:
+            with contextlib.suppress(Exception):  # torch's own way is still there
+                queue = ParcelQueue(queue, equip(self.depth))
         self._original(*args[:DATA_QUEUE], queue, *args[DATA_QUEUE + 1 :])
 
 
@@ -87,7 +93,7 @@ def _spawned(depth: int) -> ReusingLoop:
 def equip(depth: int) -> Pool:
     """In a worker, for as long as it lives: torch's own collate function gets its memory from the pool."""
     patches = Patches(lambda seam, fault: None, lambda: False)
-    new_shared = torch.UntypedStorage._new_shared
+    new_shared: Any = torch.UntypedStorage._new_shared
     pool = Pool(depth, new_shared)
 
     def lend(cls: Any, size: int, *, device: Any = "cpu") -> Any:

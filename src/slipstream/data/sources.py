@@ -1,5 +1,6 @@
-"""From an index of a dataset to the files that its sample reads: found among the lists of paths that hang on the dataset,
-and proved on batches whose opened files were seen. Looks at lists, arrays and tables; never calls the dataset."""
+"""From an index of a dataset to the files that its sample reads: found among the lists of paths that hang on the
+dataset, and proved on batches whose opened files were seen. Looks at lists, arrays and tables; never calls the
+dataset."""
 
 from __future__ import annotations
 
@@ -41,9 +42,9 @@ def _prove(text: Text, notes: Sequence[Note]) -> Path | None:
         before, after = whole[:at], whole[at + len(part) :]
         if at < 0 or (before and not before.endswith(os.sep)) or (after and not after.startswith(".")):
             continue
-        if all(f"{before}{_text_at(text, i)}{after}" in seen for indices, seen in notes for i in indices):
-            if len({_text_at(text, index) for indices, _ in notes for index in indices}) > 1:
-                return lambda index: f"{before}{_text_at(text, index)}{after}"
+        is_right = all(f"{before}{_text_at(text, i)}{after}" in seen for indices, seen in notes for i in indices)
+        if is_right and len({_text_at(text, index) for indices, _ in notes for index in indices}) > 1:
+            return lambda index: f"{before}{_text_at(text, index)}{after}"
     return None
 
 
@@ -52,7 +53,7 @@ def _text_at(text: Text, index: int) -> str:
     return os.fspath(value) if isinstance(value, (str, os.PathLike)) else ""
 
 
-# --- the lists on a dataset -------------------------------------------------------------------------------------------
+# --- the lists on a dataset ------------------------------------------------------------------------------------------
 
 
 def _texts_of(dataset: Any) -> list[Text]:
@@ -96,7 +97,7 @@ def _columns(value: Any, num_samples: int) -> Iterator[Text]:
 
 
 def _of_rows(rows: Any) -> Iterator[Text]:
-    first = rows[0] if len(rows) else None
+    first: Any = rows[0] if len(rows) else None
     if isinstance(first, (str, os.PathLike)):
         yield lambda index: rows[index]
     elif isinstance(first, dict):

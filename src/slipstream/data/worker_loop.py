@@ -1,5 +1,5 @@
-"""Torch's loop of a worker with something of ours around it. Stands under torch's name, so that whoever wraps it in turn,
-or looks it up by name in a spawned process, takes it for torch's."""
+"""Torch's loop of a worker with something of ours around it. Stands under torch's name, so that whoever wraps it in
+turn, or looks it up by name in a spawned process, takes it for torch's."""
 
 from __future__ import annotations
 

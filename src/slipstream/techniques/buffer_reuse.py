@@ -18,6 +18,7 @@ from slipstream.techniques.observation import Observation
 from slipstream.techniques.parts.loader_call import where
 
 if TYPE_CHECKING:
+    from slipstream.data.reuse import BufferReuse
     from slipstream.techniques.rig import LoaderArguments, Rig
 
 CARD = Card(
@@ -65,14 +66,16 @@ def settings(observation: Observation) -> list[Setting]:
 def apply(rig: Rig, setting: Setting) -> None:
     from slipstream.data.reuse import BufferReuse
 
-    BufferReuse().install(rig.patches)
-    rig.on_loader(lambda arguments: _look(rig, arguments))
+    reuse = BufferReuse()
+    reuse.install(rig.patches)
+    rig.on_loader(lambda arguments: _look(rig, reuse, arguments))
 
 
-def _look(rig: Rig, arguments: LoaderArguments) -> None:
-    """Changes no argument: the workers find out for themselves. Here it is said."""
+def _look(rig: Rig, reuse: BufferReuse, arguments: LoaderArguments) -> None:
+    """Changes no argument: the workers do it, where the loader comes to have some."""
     from slipstream.seams.place import current_site
 
+    reuse.want(arguments["dataset"])
     if arguments["num_workers"]:
         rig.changed(f"batches come in memory that is used again from the loader built {where(current_site())}")
 

@@ -1,10 +1,10 @@
 """The files of coming batches are read into memory by the system, some batches before anybody opens them.
 
 Helps on disks that are slow to find a file and on network drives, as long as the data is not in memory already: in the
-first epoch, or where it is larger than memory. Hurts nowhere else than in a thread's few microseconds for each file. Which files a
-sample reads is learnt from the first batches and the lists of paths that the dataset has; where they cannot be told from
-an index, nothing is done. No more than a tenth of the free memory is asked for ahead. Same batches, same order, same bits.
-Beware of races: riders read the same files, and what one has read the other finds in memory.
+first epoch, or where it is larger than memory. Hurts hardly: a thread spends some microseconds on each file. Which ones
+a sample reads is learnt from the first batches and from the lists of paths that the dataset has; where they cannot be
+told from an index, or files are opened past Python, nothing is done. At most a tenth of the free memory is asked for
+ahead. Same batches, same order, same bits. A race shows little of it: what one rider read, the other finds in memory.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from slipstream.techniques.observation import Observation
 from slipstream.techniques.parts.loader_call import where
 
 if TYPE_CHECKING:
+    from slipstream.data.coming import ReadAhead
     from slipstream.techniques.rig import LoaderArguments, Rig
 
 CARD = Card(
@@ -68,11 +69,12 @@ def settings(observation: Observation) -> list[Setting]:
 def apply(rig: Rig, setting: Setting) -> None:
     from slipstream.data.coming import ReadAhead
 
-    ReadAhead(int(setting), rig.changed, rig.decline).install(rig.patches)
-    rig.on_loader(lambda arguments: _look(rig, arguments))
+    ahead = ReadAhead(int(setting), rig.changed, rig.decline)
+    ahead.install(rig.patches)
+    rig.on_loader(lambda arguments: _look(rig, ahead, arguments))
 
 
-def _look(rig: Rig, arguments: LoaderArguments) -> None:
+def _look(rig: Rig, ahead: ReadAhead, arguments: LoaderArguments) -> None:
     """Changes no argument: what can be done shows when the first batches are read."""
     from torch.utils.data import IterableDataset
 
@@ -83,6 +85,8 @@ def _look(rig: Rig, arguments: LoaderArguments) -> None:
         rig.decline(f"the loader built {where(current_site())} reads a stream")
     elif arguments["num_workers"] and start_method(arguments) != "fork":
         rig.decline(f"the workers of the loader built {where(current_site())} are not forked")
+    else:
+        ahead.want(arguments["dataset"])
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
