@@ -43,7 +43,7 @@ for size in ("8m", "24m"):
 
 
 def test_full_shared_memory_fails_as_torch_fails() -> None:
-    inside = "mount -t tmpfs -o size=8m tmpfs /dev/shm && exec \"$0\" -c \"$1\""
+    inside = 'mount -t tmpfs -o size=8m tmpfs /dev/shm && exec "$0" -c "$1"'
     command = ["unshare", "-Urm", "sh", "-c", inside]
     if shutil.which("unshare") is None or subprocess.run([*command, "true", ""], capture_output=True).returncode:
         pytest.skip("this system gives no namespaces")

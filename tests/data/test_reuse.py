@@ -7,6 +7,7 @@ import signal
 import time
 from collections import namedtuple
 from collections.abc import Callable, Iterator
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from slipstream.data import buffers
 from slipstream.data.buffers import SPARE
+from slipstream.data.lending import lent_storages
 from slipstream.data.mirrors import MIRRORS
-from slipstream.data.reuse import BufferReuse
+from slipstream.data.reuse import BufferReuse, equip
 from slipstream.seams.patch import Patches
 
 Riding = Callable[..., Any]
@@ -175,11 +177,11 @@ class Keeper(Dataset[Any]):
         self.batches: dict[int, Any] = {}
 
     def __len__(self) -> int:
-        return 40
+        return 24
 
     def __getitem__(self, index: int) -> Any:
         if index % 4 not in self.batches:
-            self.batches[index % 4] = default_collate([torch.full((5,), float(index)), torch.zeros(5)])
+            self.batches[index % 4] = default_collate([torch.full((9000,), float(index)), torch.zeros(9000)])
         return self.batches[index % 4]
 
 
@@ -190,6 +192,27 @@ def test_batch_that_the_worker_keeps_stays_as_it_is(riding: Riding) -> None:
     bare = play()
     with riding(buffer_reuse=True):
         assert play() == bare
+
+
+class Twice(Keeper):
+    """Sends each batch twice and forgets it then."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index % 2 == 0:
+            self.batches[0] = default_collate([torch.full((9000,), float(index))] * 2)
+            return self.batches[0]
+        return self.batches.pop(0)
+
+
+def test_batch_that_is_sent_twice_is_not_written_after_its_first_end(riding: Riding) -> None:
+    with riding(buffer_reuse=True):
+        iterator = iter(DataLoader(Twice(), None, num_workers=1, prefetch_factor=3))
+        for number in range(24):
+            batch = next(iterator)
+            time.sleep(0.02)  # the worker could write meanwhile
+            assert set(batch.flatten().tolist()) == {number // 2 * 2.0}
+            del batch
+        del iterator
 
 
 class Stream(IterableDataset[Any]):
@@ -267,6 +290,7 @@ def test_what_another_process_has_is_never_written_again(riding: Riding, way: st
             child = context.Process(target=_hold, args=(stand_in(), answers))
             child.start()
             del stand_in
+            gc.collect()  # a class is a cycle
         assert answers.get(timeout=20) == "got it"
         del batch
         assert sum(len(x) for (x,) in iterator) == 200 - 8 * 4
@@ -274,6 +298,26 @@ def test_what_another_process_has_is_never_written_again(riding: Riding, way: st
         assert answers.get(timeout=20) == wanted
         child.join()
         del iterator
+
+
+def _send_away(answers: Any) -> None:
+    """In a process of its own, as a worker is: what is done to torch there stays there."""
+    pool = equip(2)
+    kind: Any = torch.UntypedStorage
+    with lent_storages():
+        kept, gone = kind._new_shared(100_000), kind._new_shared(100_000)
+    is_lent = pool.owner(kept) is not None and pool.owner(gone) is not None
+    ForkingPickler.dumps(torch.empty(0).set_(gone))
+    answers.put((is_lent, pool.owner(kept) is not None, pool.owner(gone) is None))
+
+
+def test_what_a_worker_sends_another_way_is_no_buffer_any_more() -> None:
+    context = torch.multiprocessing.get_context("fork")
+    answers = context.Queue()
+    child = context.Process(target=_send_away, args=(answers,))
+    child.start()
+    assert answers.get(timeout=20) == (True, True, True)
+    child.join()
 
 
 def test_spawned_workers_too(riding: Riding) -> None:
