@@ -302,7 +302,7 @@ def test_what_another_process_has_is_never_written_again(riding: Riding, way: st
 
 def _send_away(answers: Any) -> None:
     """In a process of its own, as a worker is: what is done to torch there stays there."""
-    pool = equip(2)
+    pool = equip(2, 8)
     kind: Any = torch.UntypedStorage
     with lent_storages():
         kept, gone = kind._new_shared(100_000), kind._new_shared(100_000)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 from slipstream.data.room import SHM_SHARE
 
 NUM_STATES = 1024
+DESCRIPTOR_SHARE = 8  # one in so many of the files that a process may have open: each buffer is one, on both sides
 SPARE = 3  # batches beyond those held ready: one being built, one the script has, one it is about to let go
 SHM = "/dev/shm"
 SMALL = 2**16  # bytes, which go through the pipe as well as another way: a buffer only for sizes that come again
@@ -76,14 +78,24 @@ def why_not() -> str:
     return ""
 
 
+def most_buffers(num_workers: int) -> int:
+    """Of one worker of so many, by the number of files that a process may have open."""
+    import resource  # not on every system, as what comes before it is not
+
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return NUM_STATES if allowed == resource.RLIM_INFINITY else allowed // DESCRIPTOR_SHARE // num_workers
+
+
 class Pool:
     """Of one worker. Grows as batches are on their way at once, to what a loader of this depth needs and no further;
     sizes that come no more make room for those that do."""
 
-    def __init__(self, depth: int, new_shared: Callable[[int], Any]) -> None:
+    def __init__(self, depth: int, most_buffers: int, new_shared: Callable[[int], Any]) -> None:
         self.key = (os.getpid(), os.urandom(8))
         self.states = States()
+        self.thread = threading.get_ident()  # nobody else takes buffers
         self._most_batches = depth + SPARE
+        self._most_buffers = min(most_buffers, NUM_STATES)
         self._new_shared = new_shared
         self._buffers: dict[int, Buffer] = {}  # by number
         self._by_ident: dict[int, Buffer] = {}
@@ -111,7 +123,8 @@ class Pool:
     def lend(self, num_bytes: int) -> Any:
         """The storage of such a buffer. A fault of ours is not the script's: then there are no more."""
         try:
-            buffer = self.take(num_bytes) if self.is_in_service else None
+            is_here = self.is_in_service and threading.get_ident() == self.thread
+            buffer = self.take(num_bytes) if is_here else None
         except Exception:
             self.is_in_service = False
             return None
@@ -171,9 +184,10 @@ class Pool:
             return False
         most_bytes = self._most_batches * max(self._largest, self._wanted)
         idle = sorted(self._buffers.values(), key=lambda buffer: buffer.batch)
-        while self._num_bytes + num_bytes > most_bytes and idle:
+        while idle and (self._num_bytes + num_bytes > most_bytes or len(self._buffers) >= self._most_buffers):
             self._drop(idle.pop(0))
-        return self._num_bytes + num_bytes <= most_bytes and num_bytes <= SHM_SHARE * _free_bytes()
+        has_place = self._num_bytes + num_bytes <= most_bytes and len(self._buffers) < self._most_buffers
+        return has_place and num_bytes <= SHM_SHARE * _free_bytes()
 
     def _drop(self, buffer: Buffer) -> None:
         state = self.states[buffer.number]

@@ -230,6 +230,7 @@ class NoteQueue:
         if self.num_left and self._noting.indices:
             note = self._noting.indices, OPENED.end()
             self.num_left -= 1
+            self._noting.indices = []  # what is put without a batch asked for brings no note
             message = _Noted(message, self._key, note)
         self._queue.put(message)
 

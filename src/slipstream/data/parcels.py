@@ -64,7 +64,9 @@ def pack(pool: Pool, message: tuple[Any, Any]) -> Parcel | None:
     found = list(_holdings([(batch, is_own)]))
     pickler = _Pickler(pool)
     for storage, num_tensors in _storages(found).values():
-        is_own = num_tensors > 0 and holders_of(storage) == num_tensors and storage.nbytes() > 0
+        is_own = (
+            num_tensors > 0 and holders_of(storage) == num_tensors and storage.nbytes() > 0 and storage.data_ptr() != 0
+        )
         buffer = pool.owner(storage) or (_fill(pool, storage) if is_own else None)
         if buffer is not None and pool.states[buffer.number] not in (VACANT, FREE):
             pool.abandon(buffer)  # the dataset keeps this batch and sends it again
@@ -143,13 +145,18 @@ def _storages(found: list[tuple[Any, bool]]) -> dict[int, tuple[Any, int]]:
     """Every storage of a batch, with the number of its tensors that nobody else holds."""
     storages: dict[int, tuple[Any, int]] = {}
     for tensor, is_own in found:
-        if not isinstance(tensor, torch.Tensor) or tensor.is_nested:
-            continue
-        if tensor.device.type == "cpu" and tensor.layout == torch.strided:
+        if isinstance(tensor, torch.Tensor) and _is_plain(tensor):
             storage = tensor.untyped_storage()
             _, num_tensors = storages.get(storage._cdata, (storage, 0))
             storages[storage._cdata] = storage, num_tensors + is_own
     return storages
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Holds its values itself: a subclass that wraps others shows a storage with nothing in it."""
+    if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        return False
+    return tensor.device.type == "cpu" and tensor.layout == torch.strided and not tensor.is_nested
 
 
 def _holdings(things: list[tuple[Any, bool]]) -> Iterator[tuple[Any, bool]]:

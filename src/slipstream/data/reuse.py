@@ -13,7 +13,7 @@ import torch
 from torch.utils.data._utils import collate, worker
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from slipstream.data.buffers import Pool, why_not
+from slipstream.data.buffers import Pool, most_buffers, why_not
 from slipstream.data.lending import is_lending
 from slipstream.data.mirrors import MIRRORS
 from slipstream.data.parcels import ParcelQueue
@@ -52,6 +52,7 @@ class BufferReuse:
     def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         loader = args[1] if len(args) > 1 else kwargs["loader"]
         self._loop.depth = (loader.prefetch_factor or 2) if id(loader.dataset) in self._wanted else 0
+        self._loop.most_buffers = most_buffers(loader.num_workers)
 
     def _after(self, token: None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         iterator = args[0]
@@ -71,30 +72,31 @@ def _nothing(token: None, args: tuple[Any, ...], kwargs: dict[str, Any], result:
 class ReusingLoop(WorkerLoop):
     """Torch's own loop with another way to the main process. A spawned worker gets it too."""
 
-    def __init__(self, original: Callable[..., None], depth: int = 0) -> None:
+    def __init__(self, original: Callable[..., None], depth: int = 0, most_buffers: int = 0) -> None:
         super().__init__(original)
         self.depth = depth  # batches that a worker holds ready; 0: none of them in buffers
+        self.most_buffers = most_buffers
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
-        return _spawned, (self.depth,)
+        return _spawned, (self.depth, self.most_buffers)
 
     def __call__(self, *args: Any) -> None:
         queue = args[DATA_QUEUE]
         if self.depth:
             with contextlib.suppress(Exception):  # torch's own way is still there
-                queue = ParcelQueue(queue, equip(self.depth))
+                queue = ParcelQueue(queue, equip(self.depth, self.most_buffers))
         self._original(*args[:DATA_QUEUE], queue, *args[DATA_QUEUE + 1 :])
 
 
-def _spawned(depth: int) -> ReusingLoop:
-    return ReusingLoop(worker._worker_loop, depth)
+def _spawned(depth: int, most_buffers: int) -> ReusingLoop:
+    return ReusingLoop(worker._worker_loop, depth, most_buffers)
 
 
-def equip(depth: int) -> Pool:
+def equip(depth: int, most_buffers: int) -> Pool:
     """In a worker, for as long as it lives: torch's own collate function gets its memory from the pool."""
     patches = Patches(lambda seam, fault: None, lambda: False)
     new_shared: Any = torch.UntypedStorage._new_shared
-    pool = Pool(depth, new_shared)
+    pool = Pool(depth, most_buffers, new_shared)
 
     def lend(cls: Any, size: int, *, device: Any = "cpu") -> Any:
         if size and torch.device(device).type == "cpu" and (is_lending() or _is_collating()):
