@@ -4,6 +4,7 @@ import gc
 import io
 import os
 import signal
+import threading
 import time
 from collections import namedtuple
 from collections.abc import Callable, Iterator
@@ -245,6 +246,23 @@ def test_early_ends_and_two_at_once(riding: Riding) -> None:
         pairs = [(x, y) for (x,), (y,) in zip(other, DataLoader(data, 3, num_workers=1), strict=True)]
         assert all(torch.equal(x, y) for x, y in pairs)
         del loader
+
+
+def test_batches_arrive_in_several_threads(riding: Riding) -> None:
+    """As they do where torch pins memory: its thread receives them."""
+    data = TensorDataset(torch.arange(1_200_000.0).reshape(60, 20_000))
+
+    def sums(into: list[float]) -> None:
+        into.extend(float(x.double().sum()) for (x,) in DataLoader(data, 2, num_workers=1))
+
+    with riding(buffer_reuse=True):
+        found: list[list[float]] = [[], [], []]
+        threads = [threading.Thread(target=sums, args=(one,)) for one in found]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert found == [[float(x.double().sum()) for (x,) in DataLoader(data, 2)]] * 3
 
 
 def test_beside_other_techniques(riding: Riding) -> None:
