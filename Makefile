@@ -41,6 +41,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/batched.py
 	$(BIN)/python benchmarks/handover.py
+	$(BIN)/python benchmarks/cold_files.py
 	$(BIN)/python benchmarks/rounds.py
 	$(BIN)/python benchmarks/record_noise.py
 	$(BIN)/python benchmarks/never_fooled.py
