@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import Subset, TensorDataset, get_worker_info
 
 from slipstream.data.indexing import only_indexes
+from slipstream.data.lending import lent_storages
 
 Gather = Callable[[torch.Tensor], Any]  # indices to the batch that torch's own collate would make of the samples
 
@@ -43,7 +44,8 @@ def _select(tensor: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
         return tensor.index_select(0, indices)
     shape = (len(indices), *tensor.shape[1:])
     whole: Any = tensor
-    storage = whole._typed_storage()._new_shared(len(indices) * tensor[0].numel(), device=tensor.device)
+    with lent_storages():
+        storage = whole._typed_storage()._new_shared(len(indices) * tensor[0].numel(), device=tensor.device)
     out = whole.new(storage).resize_(*shape)
     return torch.index_select(tensor, 0, indices, out=out)
 

@@ -19,7 +19,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     path = input_path(session, summary)
     if path is None or not costs_time(summary, path):
         return []
-    stacks = [stack for stack in path.stacks if _reads(stack)]
+    stacks = [stack for stack in path.stacks if reads(stack)]
     share = path.share(stacks)
     if share < LEAST_SHARE:
         return []
@@ -40,7 +40,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     ]
 
 
-def _reads(stack: StackCount) -> bool:
+def reads(stack: StackCount) -> bool:
     """A wait counts where the line itself asks a file or a socket; a wait elsewhere is not ours to name."""
     return stack.stage == "read" or (stack.stage in ("wait", "other") and bool(READS.search(stack.expression)))
 

@@ -1,0 +1,86 @@
+"""Workers build batches in shared memory that they use again, where torch takes fresh memory for every tensor.
+
+Helps where batches are large or of many tensors: fresh shared memory costs more than the copy into it, and every tensor
+a trip through a socket. Hurts a little in memory: each worker keeps up to three batches more. A batch that the script
+keeps keeps its memory; one that it sends to another process is never written again. Large NumPy arrays travel the same
+way. Needs workers, the script's own or those of `workers`. Where memory is pinned, torch pins a copy as before. Tensors
+that the dataset itself keeps go torch's way. Same batches, same order, same bits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slipstream.data.room import num_batches_held
+from slipstream.records import Edit, Loader, Recipe, Setting
+from slipstream.techniques.card import YES, Answer, Card, no
+from slipstream.techniques.observation import Observation
+from slipstream.techniques.parts.loader_call import where
+
+if TYPE_CHECKING:
+    from slipstream.data.reuse import BufferReuse
+    from slipstream.techniques.rig import LoaderArguments, Rig
+
+CARD = Card(
+    title="Shared memory used again",
+    seam="loader",
+    causes=("heavy_handover", "slow_collate"),
+    numerics="identical",
+    memory="more",
+    claims=("loader.handover",),
+    nesting=1,  # sees the workers that others brought
+)
+VALUES = (True,)
+HELD = 2  # batches that a worker holds ready, unless the script says otherwise
+SPARE = 3  # batches that a worker keeps beyond those
+
+
+def applies(observation: Observation) -> Answer:
+    return applies_with(observation, Recipe())
+
+
+def applies_with(observation: Observation, recipe: Recipe) -> Answer:
+    """The same question beside other techniques: where they bring workers there is something to hand over."""
+    loader = observation.loader
+    if loader is None:
+        return no("the script has no DataLoader")
+    num_workers = recipe.setting_of("workers")
+    count = loader.num_workers if num_workers is None else int(num_workers)
+    if count == 0:
+        return no("the loader has no workers that hand batches over")
+    if observation.environment.shm_bytes is None:
+        return no("tensors do not travel through /dev/shm here")
+    if _num_kept(loader, count) > num_batches_held(observation.environment, loader):
+        return no("/dev/shm or memory has no room for batches that are kept")
+    return YES
+
+
+def _num_kept(loader: Loader, num_workers: int) -> int:
+    return num_workers * ((loader.prefetch_factor or HELD) + SPARE)
+
+
+def settings(observation: Observation) -> list[Setting]:
+    return [True]
+
+
+def apply(rig: Rig, setting: Setting) -> None:
+    from slipstream.data.reuse import BufferReuse
+
+    reuse = BufferReuse()
+    reuse.install(rig.patches)
+    rig.on_loader(lambda arguments: _look(rig, reuse, arguments))
+
+
+def _look(rig: Rig, reuse: BufferReuse, arguments: LoaderArguments) -> None:
+    """Changes no argument: the workers do it, where the loader comes to have some."""
+    from slipstream.seams.place import current_site
+
+    reuse.want(arguments["dataset"])
+    if arguments["num_workers"]:
+        rig.changed(f"batches come in memory that is used again from the loader built {where(current_site())}")
+
+
+def edit(observation: Observation, setting: Setting) -> list[Edit]:
+    loader = observation.loader
+    reason = "torch has no switch for it; fewer and larger tensors in a batch come near"
+    return [Edit("buffer_reuse", "by_hand", loader.site if loader is not None else None, reason=reason)]

@@ -1,0 +1,95 @@
+"""The files of coming batches are read into memory by the system, some batches before anybody opens them.
+
+Helps on disks that are slow to find a file and on network drives, as long as the data is not in memory already: in the
+first epoch, or where it is larger than memory. Hurts hardly: a thread spends some microseconds on each file. Which ones
+a sample reads is learnt from the first batches and from the lists of paths that the dataset has; where they cannot be
+told from an index, or files are opened past Python, nothing is done. At most a tenth of the free memory is asked for
+ahead. Same batches, same order, same bits. A race shows little of it: what one rider read, the other finds in memory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slipstream.records import Edit, Setting
+from slipstream.techniques.card import YES, Answer, Card, no
+from slipstream.techniques.observation import Observation
+from slipstream.techniques.parts.loader_call import where
+
+if TYPE_CHECKING:
+    from slipstream.data.coming import ReadAhead
+    from slipstream.techniques.rig import LoaderArguments, Rig
+
+CARD = Card(
+    title="Files read before they are asked for",
+    seam="loader",
+    causes=("slow_read",),
+    numerics="identical",
+    claims=("loader.order",),
+)
+VALUES = range(1, 257)
+DEPTHS = (8, 32)  # batches
+LEAST_SHARE = 0.1  # of the work on a batch that reading must take
+SLOW_DISKS = {"hdd": 0.03, "network": 0.03}  # there a check that found the files in memory says little
+
+
+def applies(observation: Observation) -> Answer:
+    loader, disk = observation.loader, observation.environment.disk_kind
+    if loader is None:
+        return no("the script has no DataLoader")
+    if loader.is_iterable:
+        return no("an iterable dataset has no order that could be known ahead")
+    if disk == "memory":
+        return no("the working directory lies in memory already")
+    if loader.start_method not in ("", "fork"):
+        return no(f"workers are started by {loader.start_method}, and what they open is not seen")
+    share = _share_of_reading(observation)
+    if share is None:
+        return no("where the time of a batch goes was not seen")
+    if share < SLOW_DISKS.get(disk, LEAST_SHARE):
+        return no(f"reading is only {share:.0%} of the work on a batch")
+    return YES
+
+
+def _share_of_reading(observation: Observation) -> float | None:
+    from slipstream.diagnose.causes.slow_read import reads  # here: `run` needs none of it
+    from slipstream.diagnose.input_path import input_path
+
+    summary = observation.summary
+    path = input_path(observation.session, summary) if summary is not None else None
+    return path.share([stack for stack in path.stacks if reads(stack)]) if path is not None else None
+
+
+def settings(observation: Observation) -> list[Setting]:
+    loader = observation.loader
+    num_batches = loader.num_batches if loader is not None else None
+    return [depth for depth in DEPTHS if num_batches is None or depth < num_batches] or [DEPTHS[0]]
+
+
+def apply(rig: Rig, setting: Setting) -> None:
+    from slipstream.data.coming import ReadAhead
+
+    ahead = ReadAhead(int(setting), rig.changed, rig.decline)
+    ahead.install(rig.patches)
+    rig.on_loader(lambda arguments: _look(rig, ahead, arguments))
+
+
+def _look(rig: Rig, ahead: ReadAhead, arguments: LoaderArguments) -> None:
+    """Changes no argument: what can be done shows when the first batches are read."""
+    from torch.utils.data import IterableDataset
+
+    from slipstream.data.obstacles import start_method
+    from slipstream.seams.place import current_site
+
+    if isinstance(arguments["dataset"], IterableDataset):
+        rig.decline(f"the loader built {where(current_site())} reads a stream")
+    elif arguments["num_workers"] and start_method(arguments) != "fork":
+        rig.decline(f"the workers of the loader built {where(current_site())} are not forked")
+    else:
+        ahead.want(arguments["dataset"])
+
+
+def edit(observation: Observation, setting: Setting) -> list[Edit]:
+    loader = observation.loader
+    reason = "call os.posix_fadvise(file, 0, 0, os.POSIX_FADV_WILLNEED) for the files of coming batches, in a thread"
+    return [Edit("read_ahead", "by_hand", loader.site if loader is not None else None, reason=reason)]
