@@ -20,7 +20,7 @@ HELD = 2  # batches for each thread, built or being built, unless the script say
 
 
 class ThreadedIter(_BaseDataLoaderIter):
-    """`retire` is told the loader and why, when the loader must not be given threads again."""
+    """`retire` is told the loader, if it is still there, and why it must not be given threads again."""
 
     def __init__(
         self, loader: DataLoader[Any], seats: list[Seat], num_threads: int, retire: Callable[[Any, str], None]
@@ -163,10 +163,9 @@ class ThreadedIter(_BaseDataLoaderIter):
         self._is_plain = True
         self.crew.dismiss()
         loader = self._loader()
-        if loader is not None:
-            if loader._iterator is self:
-                loader._iterator = None
-            self._retire(loader, why)
+        if loader is not None and loader._iterator is self:
+            loader._iterator = None
+        self._retire(loader, why)
 
 
 def fetcher_of(loader: Any, dataset: Any, collate_fn: Any) -> Any:

@@ -57,7 +57,7 @@ class Threads:
             try:
                 return self._start(loader)
             except UncopyableError as fault:
-                self._retire(loader, f"the dataset of {type(loader.dataset).__name__}: {fault}")
+                self._retire(loader, f"{type(loader.dataset).__name__}: {fault}")
             except Exception as fault:
                 self._retire(loader, f"the threads could not be started ({type(fault).__name__}: {fault})")
             for generator, state in states:
@@ -90,8 +90,9 @@ class Threads:
         return kept.seats
 
     def _retire(self, loader: Any, why: str) -> None:
-        self._counts.pop(loader, None)
-        self._kept.pop(loader, None)
+        if loader is not None:
+            self._counts.pop(loader, None)
+            self._kept.pop(loader, None)
         self._tell(f"a loader goes on without threads: {why}")
 
 

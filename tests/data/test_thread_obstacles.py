@@ -1,0 +1,79 @@
+"""What stands against threads, before a loader is built."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+
+from slipstream.data.thread_obstacles import thread_obstacle
+
+connection = sqlite3.connect(":memory:")
+
+
+def asked(dataset: Any, num_workers: int = 0, worker_init_fn: Any = None) -> str:
+    return thread_obstacle({"dataset": dataset, "num_workers": num_workers, "worker_init_fn": worker_init_fn})
+
+
+class Plain(Dataset[int]):
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Global(Plain):
+    def __getitem__(self, index: int) -> int:
+        return int(connection.execute("select ?", [index]).fetchone()[0])
+
+
+class Asking(Plain):
+    def __getitem__(self, index: int) -> int:
+        return index if get_worker_info() is None else 0
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Any:
+        yield 1
+
+
+def test_nothing_stands_against_a_plain_dataset() -> None:
+    assert asked(Plain()) == asked(Plain(), 2) == asked([1, 2]) == ""
+
+
+def test_what_does() -> None:
+    assert "one by one" in asked(Stream())
+    assert "the global connection, an open Connection" in asked(Global())
+    assert "worker_init_fn prepares a process" in asked(Plain(), 2, print)
+    assert "which worker it runs in" in asked(Asking(), 2)
+
+
+def test_what_a_script_without_workers_never_uses_is_no_obstacle() -> None:
+    assert asked(Plain(), 0, print) == asked(Asking()) == ""
+
+
+def test_a_tensor_on_a_device() -> None:
+    dataset: Any = Plain()
+    dataset.weight = torch.ones(1, device="meta")
+    assert asked(dataset) == ""  # meta holds nothing
+
+
+def test_a_library_that_is_not_for_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    from types import ModuleType
+
+    monkeypatch.setitem(globals(), "np", ModuleType("netCDF4"))
+    assert "netCDF4 must not be called by several threads" in asked(Reading())
+
+
+class Reading(Plain):
+    def __getitem__(self, index: int) -> int:
+        return int(np.open(index))  # type: ignore[name-defined]  # noqa: F821
+
+
+def test_refused_loader_is_left_alone_and_the_next_is_not(riding: Any) -> None:
+    with riding(thread_workers=2) as rig:
+        assert [int(batch) for batch in DataLoader(Stream(), 1)] == [1]
+        assert [int(batch) for batch in DataLoader([3, 4], 1)] == [3, 4]
+    assert "one by one" in rig.declined[0] and "test_thread_obstacles.py:" in rig.declined[0]
+    assert len(rig.changes) == 1
