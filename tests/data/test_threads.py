@@ -54,9 +54,7 @@ def read(dataset: Dataset[Any], *args: Any, **arguments: Any) -> tuple[list[Any]
     np.random.seed(5)
     loader = DataLoader(dataset, *args, **arguments)
     seen = [
-        (batch.tolist(), torch.rand(1).item(), random.random(), np.random.rand())
-        for _ in range(2)
-        for batch in loader
+        (batch.tolist(), torch.rand(1).item(), random.random(), np.random.rand()) for _ in range(2) for batch in loader
     ]
     return seen, states()
 
@@ -73,7 +71,7 @@ def data_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("data-")]
 
 
-# --- the same batches, the same random numbers ------------------------------------------------------------------------
+# --- the same batches, the same random numbers -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -311,7 +309,7 @@ def test_the_next_batch_is_known_to_be_ready(riding: Riding) -> None:
         assert batches.crew.wait_for(1) and _is_next_ready(batches)
 
 
-# --- what the script raises, and what only threads raise ----------------------------------------------------------------
+# --- what the script raises, and what only threads raise -------------------------------------------------------------
 
 
 class Breaking(Samples):

@@ -15,7 +15,9 @@ from slipstream.testing.sessions import made_environment, made_loader, made_sess
 from slipstream.tune.conflicts import find_conflicts
 
 
-def seen(input_ms: float = 20.0, cores: float = 8, stacks: list[StackCount] | None = None, **loader: Any) -> Observation:
+def seen(
+    input_ms: float = 20.0, cores: float = 8, stacks: list[StackCount] | None = None, **loader: Any
+) -> Observation:
     made = made_loader(**{"persistent_workers": False, **loader})
     session = made_session(
         input_ms=input_ms,
@@ -64,7 +66,11 @@ def test_shared_memory_is_not_needed() -> None:
 
 
 def test_takes_the_place_of_worker_processes() -> None:
-    cards = {"workers": workers.CARD, "persistent_workers": persistent_workers.CARD, "thread_workers": thread_workers.CARD}
+    cards = {
+        "workers": workers.CARD,
+        "persistent_workers": persistent_workers.CARD,
+        "thread_workers": thread_workers.CARD,
+    }
     assert len([c for c in find_conflicts(cards) if "thread_workers" in (c.left, c.right)]) == 2
 
 

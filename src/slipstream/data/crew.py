@@ -115,7 +115,7 @@ class Crew:
                 if thread is not threading.current_thread():
                     thread.join(timeout_s)
 
-    # --- in a thread ---------------------------------------------------------------------------------------------------
+    # --- in a thread -------------------------------------------------------------------------------------------------
 
     def serve(self) -> None:
         while (task := self._next()) is not None:

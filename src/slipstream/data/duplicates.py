@@ -1,5 +1,5 @@
 """A copy of a dataset for each thread, made as for a spawned worker process but within this one: what holds a state is
-copied, what only holds data or guards it is shared. Refuses what cannot be copied: open files, connections, generators."""
+copied, what only holds data or guards it is shared. Refuses what cannot be copied: open files, connections."""
 
 from __future__ import annotations
 
@@ -127,7 +127,8 @@ def _array_bytes(thing: Any) -> int | None:
     """None: it is no array. A map of a file, or memory of a device, counts as large whatever it holds."""
     numpy: Any = sys.modules.get("numpy")
     if isinstance(thing, torch.Tensor):
-        is_bound = thing.device.type != "cpu" or thing.requires_grad or thing.is_shared()
+        whole: Any = thing
+        is_bound = whole.device.type != "cpu" or whole.requires_grad or whole.is_shared()
         return _SMALL + 1 if is_bound else thing.numel() * thing.element_size()
     if numpy is not None and isinstance(thing, numpy.ndarray):
         return _SMALL + 1 if isinstance(thing, numpy.memmap) else int(thing.nbytes)

@@ -99,7 +99,7 @@ def redirect_draws(patches: Patches) -> None:
 
 
 def _hidden_draws() -> Iterator[tuple[Draw, Draw]]:
-    yield from _of_module(random, random._inst, lambda stream: stream.random)  # type: ignore[attr-defined]
+    yield from _of_module(random, random._inst, lambda stream: stream.random)
     numpy: Any = sys.modules.get("numpy.random")
     if numpy is not None:
         yield from _of_module(numpy, numpy.mtrand._rand, lambda stream: stream.numpy)
@@ -124,13 +124,14 @@ def _attribute(own: Callable[[Stream], Any], name: str, stream: Stream) -> Draw:
 
 def _of_torch(name: str, stream: Stream) -> Draw:
     generator = stream.torch
-    return {
+    draws: dict[str, Draw] = {
         "manual_seed": lambda seed: generator.manual_seed(int(seed)),
         "seed": generator.seed,
         "initial_seed": generator.initial_seed,
         "get_rng_state": generator.get_state,
         "set_rng_state": lambda new_state: generator.set_state(new_state) and None,
-    }[name]
+    }
+    return draws[name]
 
 
 def _divided(module: Any, name: str, own: Callable[[Stream], Draw]) -> tuple[Draw, Draw]:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
-from torch.utils.data.dataloader import _BaseDataLoaderIter, _SingleProcessDataLoaderIter
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind, _SingleProcessDataLoaderIter
 
 from slipstream.data.attributes import difference, look
 from slipstream.data.crew import Crew, Seat, Task
@@ -33,7 +33,7 @@ class ThreadedIter(_BaseDataLoaderIter):
         self._is_plain = False
         self._dataset_fetcher = fetcher_of(loader, self._dataset, self._collate_fn)
         for number, seat in enumerate(seats):
-            seat.stream.seed(self._base_seed, number)
+            seat.stream.seed(int(self._base_seed), number)
         if self._num_workers:
             super()._reset(loader)  # torch asks the sampler twice where it has workers
         self._depth = HELD * num_threads
@@ -62,15 +62,16 @@ class ThreadedIter(_BaseDataLoaderIter):
     def _pinning(self) -> Callable[[Any], Any] | None:
         if not self._pin_memory:
             return None
+        pinned: Any = pin_memory
         device, index = self._pin_memory_device, torch.accelerator.current_device_index()
 
         def pin(batch: Any) -> Any:
             torch.accelerator.set_device_index(index)  # which device is the current one each thread has to be told
-            return pin_memory(batch, device)
+            return pinned(batch, device)
 
         return pin
 
-    # --- indices -------------------------------------------------------------------------------------------------------
+    # --- indices -----------------------------------------------------------------------------------------------------
 
     def _draw(self, count: int) -> None:
         """In the script's own thread: the sampler is the script's, and so are its random numbers."""
@@ -92,7 +93,7 @@ class ThreadedIter(_BaseDataLoaderIter):
         self._num_given = number + 1
         return self._pending.pop(number)
 
-    # --- batches -------------------------------------------------------------------------------------------------------
+    # --- batches -----------------------------------------------------------------------------------------------------
 
     def is_next_ready(self) -> bool:
         return not self._is_plain and self._has_set_out and self.crew.is_ready(self._num_given)
@@ -143,11 +144,12 @@ class ThreadedIter(_BaseDataLoaderIter):
         if changed:
             self._give_up(f"the script changes {changed} of the dataset while it is read, which copies do not see")
 
-    # --- without threads -----------------------------------------------------------------------------------------------
+    # --- without threads ---------------------------------------------------------------------------------------------
 
     def _build_here(self) -> Any:
         """As torch does without workers, frame by frame: what the script raises looks as it would."""
-        return _SingleProcessDataLoaderIter._next_data(self)  # type: ignore[arg-type]
+        next_data: Any = _SingleProcessDataLoaderIter._next_data
+        return next_data(self)
 
     def _build_again(self, fault: str) -> Any:
         """A batch that failed in a thread. If it fails here too, that is the script's own affair, and goes to it."""
@@ -169,8 +171,5 @@ class ThreadedIter(_BaseDataLoaderIter):
 
 
 def fetcher_of(loader: Any, dataset: Any, collate_fn: Any) -> Any:
-    from torch.utils.data.dataloader import _DatasetKind
-
-    return _DatasetKind.create_fetcher(
-        loader._dataset_kind, dataset, loader._auto_collation, collate_fn, loader.drop_last
-    )
+    create: Any = _DatasetKind.create_fetcher
+    return create(loader._dataset_kind, dataset, loader._auto_collation, collate_fn, loader.drop_last)

@@ -1,5 +1,5 @@
-"""Variables by which the step's own threads wait for each other asleep, and not in a busy loop that takes the cores from
-whoever builds batches."""
+"""Variables by which the step's own threads wait for each other asleep, and not in a busy loop that takes the cores
+from whoever builds batches."""
 
 from __future__ import annotations
 
