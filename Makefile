@@ -40,6 +40,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/batched.py
+	$(BIN)/python benchmarks/threaded.py
 	$(BIN)/python benchmarks/rounds.py
 	$(BIN)/python benchmarks/record_noise.py
 	$(BIN)/python benchmarks/never_fooled.py

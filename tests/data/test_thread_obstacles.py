@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import sqlite3
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
@@ -33,6 +35,22 @@ class Asking(Plain):
         return index if get_worker_info() is None else 0
 
 
+dice = random.Random(3)
+
+
+def jitter(value: int) -> float:
+    return value + dice.random()
+
+
+class Transformed(Plain):
+    def __init__(self, transform: Any) -> None:
+        self.transform = transform
+
+
+def closed_over(generator: np.random.Generator) -> Any:
+    return lambda value: value + generator.random()
+
+
 class Stream(IterableDataset[int]):
     def __iter__(self) -> Any:
         yield 1
@@ -44,9 +62,15 @@ def test_nothing_stands_against_a_plain_dataset() -> None:
 
 def test_what_does() -> None:
     assert "one by one" in asked(Stream())
-    assert "the global connection, an open Connection" in asked(Global())
+    assert "through connection, an open Connection" in asked(Global())
     assert "worker_init_fn prepares a process" in asked(Plain(), 2, print)
     assert "which worker it runs in" in asked(Asking(), 2)
+
+
+def test_generators_outside_of_the_dataset_are_found_and_its_own_are_not() -> None:
+    assert "draws from dice" in asked(Transformed(jitter))
+    assert "draws from generator" in asked(Transformed(closed_over(np.random.default_rng(3))))
+    assert asked(Transformed(np.random.default_rng(3))) == ""
 
 
 def test_what_a_script_without_workers_never_uses_is_no_obstacle() -> None:
@@ -62,13 +86,13 @@ def test_a_tensor_on_a_device() -> None:
 def test_a_library_that_is_not_for_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     from types import ModuleType
 
-    monkeypatch.setitem(globals(), "np", ModuleType("netCDF4"))
+    monkeypatch.setitem(globals(), "reader", ModuleType("netCDF4"))
     assert "netCDF4 must not be called by several threads" in asked(Reading())
 
 
 class Reading(Plain):
     def __getitem__(self, index: int) -> int:
-        return int(np.open(index))  # type: ignore[name-defined]  # noqa: F821
+        return int(reader.open(index))  # type: ignore[name-defined]  # noqa: F821
 
 
 def test_refused_loader_is_left_alone_and_the_next_is_not(riding: Any) -> None:

@@ -3,15 +3,21 @@ riding process, before the loader is built. Whether the dataset can be copied is
 
 from __future__ import annotations
 
+import random
+import sys
 from collections.abc import Iterator
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+import torch
 from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe, get_worker_info
 
+from slipstream.data.attributes import walk
 from slipstream.data.obstacles import handle_kind, held_on_device
+from slipstream.seams.place import is_user_code
 
 _UNSAFE = ("netCDF4", "tables", "osgeo")  # their C libraries must not be called by two threads at once
+_MOST = 256  # functions looked at
 
 
 def thread_obstacle(arguments: dict[str, Any]) -> str:
@@ -23,29 +29,64 @@ def thread_obstacle(arguments: dict[str, Any]) -> str:
     held = held_on_device(dataset)
     if held:
         return f"the dataset holds a tensor on {held}"
+    named = list(_named(dataset))
     if arguments["num_workers"]:
         if arguments["worker_init_fn"] is not None:
             return "its worker_init_fn prepares a process, and threads share theirs"
-        if any(name == get_worker_info.__name__ or value is get_worker_info for name, value in _named(dataset)):
+        if any(name == get_worker_info.__name__ or value is get_worker_info for name, value in named):
             return "the dataset asks which worker it runs in"
-    return _global_obstacle(dataset)
+    return next((reason for name, value in named if (reason := _global_obstacle(name, value))), "")
 
 
-def _global_obstacle(dataset: Any) -> str:
+def _global_obstacle(name: str, value: Any) -> str:
     """Every thread has a dataset of its own, but they share what lies in modules."""
-    for name, value in _named(dataset):
-        if isinstance(value, ModuleType) and value.__name__.partition(".")[0] in _UNSAFE:
-            return f"{value.__name__} must not be called by several threads"
-        kind = handle_kind(value)
-        if kind:
-            return f"the dataset reads through the global {name}, an open {kind}, which threads must not share"
-    return ""
+    if isinstance(value, ModuleType):
+        is_unsafe = value.__name__.partition(".")[0] in _UNSAFE
+        return f"{value.__name__} must not be called by several threads" if is_unsafe else ""
+    if isinstance(value, _generator_types()):
+        return f"the dataset draws from {name}, which lies outside of it: threads would draw in any order"
+    kind = handle_kind(value)
+    return (
+        f"the dataset reads through {name}, an open {kind} outside of it, which threads must not share" if kind else ""
+    )
+
+
+def _generator_types() -> tuple[type, ...]:
+    numpy: Any = sys.modules.get("numpy.random")
+    return (random.Random, torch.Generator, *((numpy.Generator, numpy.RandomState) if numpy is not None else ()))
 
 
 def _named(dataset: Any) -> Iterator[tuple[str, Any]]:
-    """The names that methods of the dataset's class use, with what they mean in their modules."""
-    for owner in type(dataset).__mro__:
-        for function in list(vars(owner).values()):
-            if isinstance(function, FunctionType) and not function.__module__.startswith("torch."):
-                for name in function.__code__.co_names:
-                    yield name, function.__globals__.get(name)
+    """The names that the user's functions behind the dataset use, with what they mean outside of these functions."""
+    seen: set[CodeType] = set()
+    waiting = list(_functions(dataset))
+    for _, value in walk(dataset):
+        waiting.extend(_functions(value))
+    while waiting and len(seen) < _MOST:
+        function = waiting.pop()
+        code = function.__code__
+        if code in seen or not is_user_code(code.co_filename):
+            continue
+        seen.add(code)
+        for name, value in _outside(function):
+            yield name, value
+            if isinstance(value, FunctionType):
+                waiting.append(value)
+
+
+def _functions(thing: Any) -> Iterator[FunctionType]:
+    if isinstance(thing, FunctionType):
+        yield thing
+        return
+    for owner in type(thing).__mro__:
+        yield from (value for value in list(vars(owner).values()) if isinstance(value, FunctionType))
+
+
+def _outside(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    for name in function.__code__.co_names:
+        yield name, function.__globals__.get(name)
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:  # not filled yet
+            continue

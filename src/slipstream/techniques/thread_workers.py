@@ -6,7 +6,8 @@ small operations: both wait for the same lock. The script's loader, its order an
 are. Each thread reads through a dataset copy of its own, made as for a spawned worker: what holds a state is copied;
 large arrays, functions and locks are shared; a dataset that cannot be copied so (an open file, a connection) is left
 alone. Random augmentations draw what that many worker processes would draw, which for a script with as many workers is
-what it drew before. Without random numbers in the dataset the batches are the same bit for bit.
+what it drew before. Without random numbers in the dataset the batches are those of worker processes bit for bit: each
+thread computes with one core, as a worker does.
 """
 
 from __future__ import annotations
