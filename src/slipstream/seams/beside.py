@@ -36,6 +36,10 @@ def release() -> None:
     _gate.set()
 
 
+def is_held() -> bool:
+    return not _gate.is_set()
+
+
 def stand_if_held() -> None:
     if not _gate.is_set():
         _gate.wait()
