@@ -64,6 +64,8 @@ def test_what_does() -> None:
     assert "one by one" in asked(Stream())
     assert "through connection, an open Connection" in asked(Global())
     assert "worker_init_fn prepares a process" in asked(Plain(), 2, print)
+    assert "worker_init_fn prepares a process" in asked(Plain(), 2, lambda number: torch.set_num_threads(2))
+    assert asked(Plain(), 2, lambda number: np.random.seed(torch.initial_seed() % 2**32)) == ""
     assert "which worker it runs in" in asked(Asking(), 2)
 
 

@@ -119,6 +119,21 @@ def test_a_script_with_workers_draws_what_its_workers_drew(arguments: dict[str, 
     assert not rig.declined
 
 
+def test_seeds_that_the_script_sets_in_its_workers_are_set_in_threads(riding: Riding) -> None:
+    arguments = {"batch_size": 3, "shuffle": True, "num_workers": 2, "worker_init_fn": reseed}
+    bare = read(Samples(draws=True), **arguments)
+    assert bare != read(Samples(draws=True), 3, shuffle=True, num_workers=2)
+    with riding(thread_workers=2) as rig:
+        assert read(Samples(draws=True), **arguments) == bare
+    assert not rig.declined
+
+
+def reseed(number: int) -> None:
+    """As torch's notes on reproducibility have it."""
+    np.random.seed(torch.initial_seed() % 2**32)
+    random.seed(torch.initial_seed() % 2**32)
+
+
 def test_fewer_threads_than_the_script_has_workers_draw_the_same_too(riding: Riding) -> None:
     bare = read(Samples(draws=True), 3, shuffle=True, num_workers=2)
     with riding(thread_workers=1):

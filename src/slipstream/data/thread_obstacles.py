@@ -17,6 +17,7 @@ from slipstream.data.obstacles import handle_kind, held_on_device
 from slipstream.seams.place import is_user_code
 
 _UNSAFE = ("netCDF4", "tables", "osgeo")  # their C libraries must not be called by two threads at once
+_SEEDING = {"torch", "numpy", "np", "random", "seed", "manual_seed", "initial_seed"}
 _MOST = 256  # functions looked at
 
 
@@ -31,11 +32,19 @@ def thread_obstacle(arguments: dict[str, Any]) -> str:
         return f"the dataset holds a tensor on {held}"
     named = list(_named(dataset))
     if arguments["num_workers"]:
-        if arguments["worker_init_fn"] is not None:
+        if arguments["worker_init_fn"] is not None and not only_seeds(arguments["worker_init_fn"]):
             return "its worker_init_fn prepares a process, and threads share theirs"
         if any(name == get_worker_info.__name__ or value is get_worker_info for name, value in named):
             return "the dataset asks which worker it runs in"
     return next((reason for name, value in named if (reason := _global_obstacle(name, value))), "")
+
+
+def only_seeds(function: Any) -> bool:
+    """A worker_init_fn that sets seeds and does nothing else: what it sets becomes the thread's own."""
+    if not isinstance(function, FunctionType):
+        return False
+    modules = [value for name, value in _outside(function) if isinstance(value, ModuleType)]
+    return set(function.__code__.co_names) <= _SEEDING and all(module.__name__ in _SEEDING for module in modules)
 
 
 def _global_obstacle(name: str, value: Any) -> str:

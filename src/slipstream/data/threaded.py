@@ -35,6 +35,7 @@ class ThreadedIter(_BaseDataLoaderIter):
         for number, seat in enumerate(seats):
             seat.stream.seed(int(self._base_seed), number)
         if self._num_workers:
+            self._prepare_seats(loader.worker_init_fn)
             super()._reset(loader)  # torch asks the sampler twice where it has workers
         self._depth = HELD * num_threads
         if self._num_workers:
@@ -47,6 +48,12 @@ class ThreadedIter(_BaseDataLoaderIter):
         self.crew.dismiss()
         super()._reset(loader, first_iter)
         self._begin()
+
+    def _prepare_seats(self, prepare: Callable[[int], None] | None) -> None:
+        """One that only sets seeds; whatever does more keeps its processes."""
+        for number, seat in enumerate(self._seats if prepare is not None else ()):
+            with seat.stream.drawn_from():
+                prepare(number)  # type: ignore[misc]
 
     def _begin(self) -> None:
         self.crew = Crew(self._seats, self._num_threads, self._pinning())
