@@ -73,6 +73,7 @@ def test_a_seed_set_in_a_thread_is_the_threads_own() -> None:
             random.seed(7)
             np.random.seed(7)
             torch.manual_seed(7)
+            torch.cuda.manual_seed_all(8)
             state = torch.get_rng_state()
             rows.append(draws())
             torch.set_rng_state(state)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import sqlite3
 from typing import Any
@@ -66,6 +67,15 @@ def test_what_does() -> None:
     assert "worker_init_fn prepares a process" in asked(Plain(), 2, print)
     assert "worker_init_fn prepares a process" in asked(Plain(), 2, lambda number: torch.set_num_threads(2))
     assert asked(Plain(), 2, lambda number: np.random.seed(torch.initial_seed() % 2**32)) == ""
+
+
+def test_the_trainers_own_seeding_is_known() -> None:
+    def seed_worker(number: int, rank: int) -> None:
+        jitter(number + rank)
+
+    assert asked(Plain(), 2, functools.partial(seed_worker, rank=0)) != ""
+    seed_worker.__module__ = "transformers.trainer_utils"
+    assert asked(Plain(), 2, functools.partial(seed_worker, rank=0)) == ""
     assert "which worker it runs in" in asked(Asking(), 2)
 
 

@@ -108,6 +108,12 @@ def _hidden_draws() -> Iterator[tuple[Draw, Draw]]:
                 yield _divided(numpy, name, lambda stream: stream.numpy.random_sample)
     for name in _TORCH:
         yield _divided(torch, name, functools.partial(_of_torch, name))
+    for device in (
+        torch.cuda,
+        torch.xpu,
+    ):  # a worker process has no device to seed, and the script's is not its to seed
+        for name in ("manual_seed", "manual_seed_all"):
+            yield _divided(device, name, lambda stream: lambda seed: None)
 
 
 def _of_module(module: Any, hidden: Any, own: Callable[[Stream], Any]) -> Iterator[tuple[Draw, Draw]]:

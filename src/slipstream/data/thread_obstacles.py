@@ -3,6 +3,7 @@ riding process, before the loader is built. Whether the dataset can be copied is
 
 from __future__ import annotations
 
+import functools
 import random
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,11 @@ from slipstream.seams.place import is_user_code
 
 _UNSAFE = ("netCDF4", "tables", "osgeo")  # their C libraries must not be called by two threads at once
 _SEEDING = {"torch", "numpy", "np", "random", "seed", "manual_seed", "initial_seed"}
+_SEEDERS = {
+    ("transformers", "seed_worker"),
+    ("lightning", "pl_worker_init_function"),
+    ("lightning_fabric", "pl_worker_init_function"),
+}
 _MOST = 256  # functions looked at
 
 
@@ -41,8 +47,11 @@ def thread_obstacle(arguments: dict[str, Any]) -> str:
 
 def only_seeds(function: Any) -> bool:
     """A worker_init_fn that sets seeds and does nothing else: what it sets becomes the thread's own."""
+    function = function.func if isinstance(function, functools.partial) else function
     if not isinstance(function, FunctionType):
         return False
+    if (function.__module__.partition(".")[0], function.__name__) in _SEEDERS:
+        return True
     modules = [value for name, value in _outside(function) if isinstance(value, ModuleType)]
     return set(function.__code__.co_names) <= _SEEDING and all(module.__name__ in _SEEDING for module in modules)
 
