@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import signal
 import subprocess
 import sys
 import threading
 import traceback
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -260,6 +262,21 @@ def test_an_epoch_that_is_left_early_leaves_no_thread(riding: Riding) -> None:
         for thread in data_threads():
             thread.join(5)
         assert not data_threads()
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_an_iterator_goes_when_nobody_holds_it(is_whole: bool, riding: Riding) -> None:
+    with riding(thread_workers=2):
+        batches = iter(DataLoader(Samples(), 3))
+        next(batches)
+        if is_whole:
+            list(batches)
+            assert next(batches, None) is None
+        gone = weakref.ref(batches)
+        gc.disable()
+        del batches
+        gc.enable()
+        assert gone() is None
 
 
 class Weighted(Samples):

@@ -86,7 +86,7 @@ class ThreadedIter(_BaseDataLoaderIter):
             try:
                 self._pending[self._num_drawn] = next(self._sampler_iter)
             except Exception as end:  # its StopIteration, or a fault that belongs to a later batch
-                self._end = end
+                self._end = end.with_traceback(end.__traceback__.tb_next if end.__traceback__ else None)
                 return
             self._num_drawn += 1
 
@@ -94,11 +94,16 @@ class ThreadedIter(_BaseDataLoaderIter):
         if not self._pending:
             self._draw(1)
         if not self._pending:
-            assert self._end is not None
-            raise self._end
+            raise self._take_end()
         number = next(iter(self._pending))
         self._num_given = number + 1
         return self._pending.pop(number)
+
+    def _take_end(self) -> Exception:
+        """Kept nowhere once it is raised: its traceback leads back here."""
+        end, self._end = self._end, StopIteration()
+        assert end is not None
+        return end
 
     # --- batches -----------------------------------------------------------------------------------------------------
 
