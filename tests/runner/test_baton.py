@@ -29,6 +29,7 @@ from slipstream.runner.passing import (
     Word,
     listen,
 )
+from slipstream.seams import beside
 from slipstream.seams.patch import Patches
 from slipstream.seams.stop import StopRide
 from slipstream.techniques.outfit import fit
@@ -103,6 +104,18 @@ def test_blocks_of_the_asked_length_then_the_end(tmp_path: Path, patches: Patche
     assert blocks == [(3, 0), (5, 4), (9, 1)]
     assert len(steps) == 9 and baton.num_ticks == 11  # the tenth was stopped inside its update
     assert all(w.seconds > 0 for w in heard if isinstance(w, Standing) and w.num_steps)
+
+
+def test_data_threads_stand_while_the_script_stands_and_not_longer(tmp_path: Path, patches: Patches) -> None:
+    relay = Other(tmp_path / "baton", [Tell(), Go(50, 1)])
+    baton = Baton(str(tmp_path / "baton"), WARM_UP)
+    baton.count_updates(patches)
+    baton.report = lambda: Report([(0, float(beside.is_held()))])
+    held: list[bool] = []
+    train(6, lambda step: held.append(beside.is_held()))
+    patches.close()
+    baton._wire.close()  # type: ignore[union-attr]
+    assert Report([(0, 1.0)]) in relay.close() and held == [False] * 6
 
 
 def test_a_script_that_ends_by_itself_says_so(tmp_path: Path, patches: Patches) -> None:

@@ -14,6 +14,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from slipstream.data.copies import NAMES, read_copy
 from slipstream.data.device import Device
 from slipstream.data.handouts import Handouts
+from slipstream.data.threaded import ThreadedIter
 from slipstream.seams.batch import walk_tensors
 from slipstream.seams.patch import Patches, Substitute
 
@@ -159,6 +160,8 @@ class Ahead:
 def _is_next_ready(iterator: Any) -> bool:
     """A worker has built the next batch: taking it costs no waiting. Without workers it would have to be built first,
     before the step that is about to run, and its random numbers would be drawn out of turn."""
+    if isinstance(iterator, ThreadedIter):
+        return iterator.is_next_ready()
     info = getattr(iterator, "_task_info", None)
     if info is None or iterator._rcvd_idx >= iterator._send_idx:
         return False

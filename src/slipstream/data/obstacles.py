@@ -72,12 +72,19 @@ def held_on_device(dataset: Any) -> str:
 
 def _shared_handle(dataset: Any) -> str:
     for path, value in walk(dataset):
-        if any(value is stream for stream in (sys.stdin, sys.stdout, sys.stderr)):
-            continue
-        kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        if kind.startswith(_UNSHARED) and not isinstance(value, _HARMLESS) and not getattr(value, "closed", False):
-            return f"{type(value).__name__} ({path.lstrip('.')})"
+        kind = handle_kind(value)
+        if kind:
+            return f"{kind} ({path.lstrip('.')})"
     return ""
+
+
+def handle_kind(value: Any) -> str:
+    """Of an open handle that has one owner its type's name; "" for anything else."""
+    if any(value is stream for stream in (sys.stdin, sys.stdout, sys.stderr)):
+        return ""
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    is_open = kind.startswith(_UNSHARED) and not isinstance(value, _HARMLESS) and not getattr(value, "closed", False)
+    return type(value).__name__ if is_open else ""
 
 
 # --- spawn and forkserver: the script is imported again, the dataset is pickled ---------------------------------------

@@ -23,6 +23,7 @@ from slipstream.runner import passing
 from slipstream.runner.fit import Outfit
 from slipstream.runner.passing import Finished, Go, Joined, Report, Standing, Stop, Tell, Ticked, Welcome
 from slipstream.runner.starts import EpochStarts
+from slipstream.seams import beside
 from slipstream.seams.patch import Patches
 from slipstream.seams.stop import StopRide
 
@@ -182,6 +183,7 @@ class Baton:
         )
 
     def _stand(self, word: Standing) -> None:
+        beside.hold()
         self._held = _hold_children()  # before anyone knows: what workers do meanwhile is free work for the next block
         self._say(word)
         while True:
@@ -238,6 +240,7 @@ class Baton:
     def _wake(self) -> None:
         _send(self._held, signal.SIGCONT)
         self._held = []
+        beside.release()
 
     def _exit(self, code: int) -> NoReturn:
         self._wake()  # to see that their parent is gone

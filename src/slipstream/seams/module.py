@@ -16,11 +16,13 @@ import torch
 from slipstream.records import Model
 from slipstream.seams import slot
 from slipstream.seams.batch import count_samples, describe_tensors
+from slipstream.seams.beside import is_beside
 from slipstream.seams.listener import Listener, Token
 from slipstream.seams.patch import Patches
 from slipstream.seams.place import current_callee, current_site, current_sites
 
 _MAX_HOOKED = 64
+_BESIDE = (-1, None)  # a transform in a data thread: not the script's own call
 
 
 class ModuleSeam:
@@ -78,6 +80,8 @@ class ModuleSeam:
     # --- the search: one class attribute, taken away for the length of every outermost call -------------------------
 
     def _before_find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, Token | None] | None:
+        if is_beside():
+            return _BESIDE
         self._set_call(self._original)  # nothing inside the outermost call is looked at
         module = args[0]
         if module in self._hooked or type(module).__module__.startswith("torch.fx"):
@@ -90,11 +94,15 @@ class ModuleSeam:
         return ident, self._listener.enter("forward")
 
     def _after_find(self, token: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        if token is _BESIDE:
+            return
         self._abandon_find(None)
         if token is not None:
             self._leave_forward(token[1], token[0], args[0], args[1:], kwargs)
 
     def _abandon_find(self, token: Any) -> None:
+        if token is _BESIDE:
+            return
         if self._is_searching:
             self._set_call(self._finder.function)
         if token is not None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from slipstream.seams.beside import is_beside
 from slipstream.seams.patch import Patches
 
 Found = Callable[[torch.nn.Module, tuple[Any, ...], dict[str, Any]], None]
@@ -39,13 +40,16 @@ class OutermostFinder:
         if torch.nn.Module.__call__ is not function:
             torch.nn.Module.__call__ = function  # type: ignore[method-assign]
 
-    def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        if is_beside():  # a transform in a data thread, in the middle of whatever the script calls
+            return False
         self._put(self._original)
         self._on_found(args[0], args[1:], kwargs)
+        return True
 
-    def _after(self, token: None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        self._abandon(None)
+    def _after(self, token: bool, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        self._abandon(token)
 
-    def _abandon(self, token: None) -> None:
-        if self._is_searching:
+    def _abandon(self, token: bool) -> None:
+        if token and self._is_searching:
             self._put(self._passage.function)

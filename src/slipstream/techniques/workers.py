@@ -13,7 +13,6 @@ and size.
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ from slipstream.records import Edit, Loader, Setting
 from slipstream.techniques.card import YES, Answer, Card, no
 from slipstream.techniques.observation import Observation
 from slipstream.techniques.parts.loader_call import argument_edits, where
+from slipstream.techniques.parts.patience import patience
 
 if TYPE_CHECKING:
     from slipstream.data.epochs import Epochs
@@ -37,7 +37,6 @@ CARD = Card(
 )
 VALUES = range(257)
 HELD = 2  # batches that a worker holds ready, unless the script says otherwise
-CROWDED = 4  # workers times this reach the number of cores: threads that spin are in their way
 LEAST_SHARE = 0.02  # of the step that input must take before workers can gain anything
 
 
@@ -115,10 +114,7 @@ def _distance(count: int, guess: int) -> tuple[float, int]:
 
 
 def environment(setting: Setting) -> dict[str, str]:
-    """Read by OpenMP when the process starts. The same threads do the same work: no bit changes."""
-    is_set = any(name in os.environ for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"))
-    is_crowded = CROWDED * int(setting) >= len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else False
-    return {"OMP_WAIT_POLICY": "PASSIVE"} if setting and is_crowded and not is_set else {}
+    return patience(int(setting))
 
 
 def apply(rig: Rig, setting: Setting) -> None:

@@ -8,12 +8,14 @@ from collections.abc import Callable
 
 import torch
 
+from slipstream.data.openmp import loaded_runtimes
+
 _SHARE = 65_536  # elements for each thread: twice what torch hands out at the least
 
 
 def run_in_pool(function: Callable[[], object]) -> bool:
     """Whether the runtime could be asked. libgomp, libomp and Intel's all have this entry point."""
-    for library in _loaded_runtimes():
+    for library in loaded_runtimes():
         parallel = getattr(library, "GOMP_parallel", None)
         if parallel is None:
             continue
@@ -23,16 +25,6 @@ def run_in_pool(function: Callable[[], object]) -> bool:
         parallel(body, None, torch.get_num_threads(), 0)
         return True
     return False
-
-
-def _loaded_runtimes() -> list[ctypes.CDLL]:
-    """Only what this process has loaded already: opening another runtime would make a second pool."""
-    try:
-        with open("/proc/self/maps") as maps:
-            paths = dict.fromkeys(line.split()[-1] for line in maps if "omp" in line.rpartition("/")[2])
-    except OSError:  # not Linux
-        return []
-    return [ctypes.CDLL(path) for path in paths if path.startswith("/")]
 
 
 def share_that_flushes() -> float:

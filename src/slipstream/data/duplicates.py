@@ -1,0 +1,141 @@
+"""A copy of a dataset for each thread, made as for a spawned worker process but within this one: what holds a state is
+copied, what only holds data or guards it is shared. Refuses what cannot be copied: open files, connections."""
+
+from __future__ import annotations
+
+import io
+import logging
+import pickle
+import sys
+from types import FunctionType, ModuleType
+from typing import Any
+
+import torch
+
+_SMALL = 2**20  # bytes: an array up to here may be scratch space, and is copied
+_MOST_ARRAYS = 256  # copied; more of them are data
+_MANY = 1000  # elements: a container of so many plain values is data
+_LONG = 4096  # characters
+_MOST_OBJECTS = 300_000  # looked at: half a second
+_MOST_BYTES = 64 * 2**20
+_SEEN = 16  # elements of a large container that stand for all
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_GUARDS = ("_thread", "threading", "queue", "_queue", "multiprocessing")  # locks, queues: made for sharing
+_SHARED_TYPES = (type, FunctionType, ModuleType, logging.Logger, logging.Handler)
+
+
+class UncopyableError(ValueError):
+    pass
+
+
+def duplicate(thing: Any, count: int) -> list[Any]:
+    """So many copies. Raises UncopyableError with the reason, as half a sentence."""
+    sink = _Sink()
+    writer = _Writer(sink)
+    try:
+        writer.dump(thing)
+        data = sink.getvalue()
+        return [_Reader(io.BytesIO(data), writer).load() for _ in range(count)]
+    except UncopyableError:
+        raise
+    except Exception as fault:  # whatever the user's __getstate__ may raise
+        raise UncopyableError(f"it cannot be copied for each thread ({fault})") from fault
+
+
+class _Sink(io.BytesIO):
+    def write(self, data: Any) -> int:
+        if self.tell() + len(data) > _MOST_BYTES:
+            raise UncopyableError("it is too large to be copied for each thread")
+        return super().write(data)
+
+
+class _Writer(pickle.Pickler):
+    def __init__(self, sink: io.BytesIO) -> None:
+        super().__init__(sink, protocol=5, buffer_callback=self._keep)
+        self.shared: list[Any] = []
+        self.buffers: list[pickle.PickleBuffer] = []
+        self._num_arrays = self._num_objects = 0
+
+    def _keep(self, buffer: pickle.PickleBuffer) -> bool:
+        """Large memory of anybody's (Arrow, NumPy) is shared; True writes it out."""
+        if buffer.raw().nbytes <= _SMALL:
+            return True
+        self.buffers.append(buffer)
+        return False
+
+    def persistent_id(self, thing: Any) -> int | None:
+        self._num_objects += 1
+        if self._num_objects > _MOST_OBJECTS:
+            raise UncopyableError("it holds too many objects to be copied for each thread")
+        if not self._is_shared(thing):
+            return None
+        self.shared.append(thing)
+        return len(self.shared) - 1
+
+    def _is_shared(self, thing: Any) -> bool:
+        kind = type(thing)
+        if kind in (str, bytes):
+            return len(thing) > _LONG
+        if kind in _PLAIN:
+            return False
+        if kind in (list, tuple, dict, set, frozenset):
+            return len(thing) > _MANY and _is_data(thing)
+        if isinstance(thing, _SHARED_TYPES) or kind is object:  # a bare object is a mark, known by its identity
+            return True
+        num_bytes = _array_bytes(thing)
+        if num_bytes is not None:
+            self._num_arrays += 1
+            return num_bytes > _SMALL or self._num_arrays > _MOST_ARRAYS
+        return kind.__module__.partition(".")[0] in _GUARDS or thing in _STREAMS or _is_loaded_image(thing)
+
+
+class _Reader(pickle.Unpickler):
+    def __init__(self, source: io.BytesIO, writer: _Writer) -> None:
+        super().__init__(source, buffers=writer.buffers)
+        self._shared = writer.shared
+
+    def persistent_load(self, ident: int) -> Any:
+        return self._shared[ident]
+
+
+class _Streams:
+    """The process's own, by identity: whatever else `==` may mean to a user's object."""
+
+    def __contains__(self, thing: Any) -> bool:
+        return any(thing is stream for stream in (sys.stdin, sys.stdout, sys.stderr))
+
+
+_STREAMS = _Streams()
+
+
+def _is_data(container: Any) -> bool:
+    """Plain values, or small containers of them as a JSON file gives: paths, labels, annotations."""
+    values = list(container.values()) if isinstance(container, dict) else container
+    return all(_is_record(value, 3) for value, _ in zip(values, range(_SEEN), strict=False))
+
+
+def _is_record(value: Any, depth: int) -> bool:
+    if isinstance(value, _PLAIN):
+        return True
+    if depth == 0 or type(value) not in (list, tuple, dict):
+        return False
+    values = value.values() if type(value) is dict else value
+    return all(_is_record(part, depth - 1) for part, _ in zip(values, range(_SEEN), strict=False))
+
+
+def _array_bytes(thing: Any) -> int | None:
+    """None: it is no array. A map of a file, or memory of a device, counts as large whatever it holds."""
+    numpy: Any = sys.modules.get("numpy")
+    if isinstance(thing, torch.Tensor):
+        whole: Any = thing
+        is_bound = whole.device.type != "cpu" or whole.requires_grad or whole.is_shared()
+        return _SMALL + 1 if is_bound else thing.numel() * thing.element_size()
+    if numpy is not None and isinstance(thing, numpy.ndarray):
+        return _SMALL + 1 if isinstance(thing, numpy.memmap) else int(thing.nbytes)
+    return None
+
+
+def _is_loaded_image(thing: Any) -> bool:
+    """Pixels in memory: Pillow reads them without a change. One that still reads its file is not."""
+    image: Any = sys.modules.get("PIL.Image")
+    return image is not None and isinstance(thing, image.Image) and getattr(thing, "fp", None) is None

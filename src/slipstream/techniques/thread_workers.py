@@ -1,0 +1,146 @@
+"""Batches are built by threads beside the step, within the training process, as many as the machine has cores for.
+
+Helps where a batch is made by code that gives up Python's lock (decoding, resizing, reading files) and is large enough
+that handing it from process to process costs. Hurts where samples are made by Python itself, and where the step is many
+small operations: both wait for the same lock. The script's loader, its order and its own random numbers stay as they
+are. Each thread reads through a dataset copy of its own, made as for a spawned worker: what holds a state is copied;
+large arrays, functions and locks are shared; a dataset that cannot be copied so (an open file, a connection) is left
+alone. Random augmentations draw what that many worker processes would draw, which for a script with as many workers is
+what it drew before. Without random numbers in the dataset the batches are those of worker processes bit for bit: each
+thread computes with one core, as a worker does.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from slipstream.data.room import num_batches_held
+from slipstream.records import Edit, Loader, Setting
+from slipstream.techniques.card import YES, Answer, Card, no
+from slipstream.techniques.observation import Observation
+from slipstream.techniques.parts.loader_call import where
+from slipstream.techniques.parts.patience import patience
+
+if TYPE_CHECKING:
+    from slipstream.data.threads import Threads
+    from slipstream.techniques.rig import LoaderArguments, Rig
+
+CARD = Card(
+    title="Threads for the loader",
+    seam="loader",
+    causes=("no_workers", "slow_decode", "slow_read", "slow_transform", "heavy_handover", "worker_restart"),
+    numerics="redrawn",
+    memory="more",
+    claims=("loader.num_workers", "loader.persistent_workers"),
+)
+VALUES = range(1, 257)
+HELD = 2  # batches for each thread
+LEAST_SHARE = 0.02  # of the step that input must take before threads can gain anything
+MOST_PYTHON = 0.5  # of the work on a batch: threads cannot share it
+
+
+def applies(observation: Observation) -> Answer:
+    loader, summary = observation.loader, observation.summary
+    if loader is None:
+        return no("the script has no DataLoader")
+    if loader.is_iterable:
+        return no("an iterable dataset gives its samples one by one")
+    on_device = next((facts.device for facts in loader.tensor_facts if facts.device != "cpu"), None)
+    if on_device is not None:
+        return no(f"the dataset makes its tensors on {on_device}")
+    if not settings(observation):
+        return no(_why_none(loader))
+    if loader.num_workers == 0 and summary is not None and summary.step_ms > 0:
+        input_ms = summary.phases.get("input", 0.0)
+        if input_ms < LEAST_SHARE * summary.step_ms:
+            return no(f"input takes only {input_ms:.2g} ms of a step of {summary.step_ms:.3g} ms")
+    python = _python_share(observation)
+    if python > MOST_PYTHON:
+        return no(f"{python:.0%} of the work on a batch runs as Python bytecode, which threads cannot share")
+    return YES
+
+
+def _why_none(loader: Loader) -> str:
+    if loader.num_batches is not None and loader.num_batches < HELD:
+        return f"an epoch has {loader.num_batches} batches only"
+    return "memory has no room for the batches of a thread"
+
+
+def _python_share(observation: Observation) -> float:
+    """Of the work on a batch; 0.0 where too few samples of the stack tell."""
+    from slipstream.diagnose.hotspots import FEWEST_SAMPLES, total  # here: `run` needs none of it
+    from slipstream.diagnose.input_path import input_path
+    from slipstream.diagnose.stages import mistaken_share, python_share
+
+    summary = observation.summary
+    path = input_path(observation.session, summary) if summary is not None else None
+    if path is None or total(path.stacks) < FEWEST_SAMPLES:
+        return 0.0
+    return python_share(path.stacks, mistaken_share(observation.session))
+
+
+def settings(observation: Observation) -> list[Setting]:
+    """The number that the diagnosis predicts for workers first, then doublings and halvings of it, nearest first."""
+    loader = observation.loader
+    if loader is None:
+        return []
+    most = _most(observation, loader)
+    guess = min(max(1, most), _guess(observation))
+    counts = {count for count in (guess, *(2**power for power in range(8)), most) if 1 <= count <= most}
+    return [*sorted(counts, key=lambda count: (abs(math.log2(count / guess)), -count))]
+
+
+def _most(observation: Observation, loader: Loader) -> int:
+    """Never more than cores after the container's quota, than memory holds batches of, than there is work for."""
+    in_memory = msgspec.structs.replace(observation.environment, shm_free_bytes=None)
+    most = min(observation.num_cores, num_batches_held(in_memory, loader) // HELD)
+    return min(most, loader.num_batches // HELD) if loader.num_batches is not None else most
+
+
+def _guess(observation: Observation) -> int:
+    from slipstream.diagnose.input_path import input_path  # here: `run` needs none of it
+    from slipstream.diagnose.workers import best_num_workers
+
+    summary = observation.summary
+    path = input_path(observation.session, summary) if summary is not None else None
+    best = best_num_workers(observation.session, summary, path) if summary is not None and path is not None else 0
+    return max(best, 2) if best else observation.num_cores
+
+
+def environment(setting: Setting) -> dict[str, str]:
+    return patience(int(setting))
+
+
+def apply(rig: Rig, setting: Setting) -> None:
+    from slipstream.data.threads import Threads
+
+    threads = Threads(rig.decline)
+    threads.install(rig.patches)
+    rig.on_loader(lambda arguments: _look(rig, threads, arguments, int(setting)))
+
+
+def _look(rig: Rig, threads: Threads, arguments: LoaderArguments, count: int) -> None:
+    """Changes no argument: without threads the loader is what the script built."""
+    from slipstream.data.thread_obstacles import thread_obstacle
+    from slipstream.seams.place import current_site
+
+    threads.expect(0)
+    place = where(current_site())
+    reason = thread_obstacle(arguments)
+    if reason:
+        rig.decline(f"the loader built {place} has no threads: {reason}")
+        return
+    threads.expect(count)
+    rig.changed(f"{count} threads in place of num_workers={arguments['num_workers']} {place}")
+
+
+def edit(observation: Observation, setting: Setting) -> list[Edit]:
+    loader = observation.loader
+    reason = (
+        "no argument of DataLoader does this: keep `slipstream run`, or write the loader with threads of your own "
+        "(torchdata.nodes: a ParallelMapper of whole batches with method='thread')"
+    )
+    return [Edit("thread_workers", "by_hand", loader.site if loader is not None else None, reason=reason)]

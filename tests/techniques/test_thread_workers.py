@@ -1,0 +1,87 @@
+"""thread_workers as tune asks it: when it applies, and what it tries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from slipstream.diagnose import diagnose
+from slipstream.records import StackCount, TensorFacts
+from slipstream.techniques import persistent_workers, thread_workers, workers
+from slipstream.techniques.observation import Observation
+from slipstream.testing.sessions import made_environment, made_loader, made_session, made_stack
+from slipstream.tune.conflicts import find_conflicts
+
+
+def seen(
+    input_ms: float = 20.0, cores: float = 8, stacks: list[StackCount] | None = None, **loader: Any
+) -> Observation:
+    made = made_loader(**{"persistent_workers": False, **loader})
+    session = made_session(
+        input_ms=input_ms,
+        environment=made_environment(num_usable=cores),
+        loader=made,
+        num_workers=made.num_workers,
+        stacks=stacks or [],
+    )
+    return Observation(diagnose(session))
+
+
+def why_not(observation: Observation) -> str:
+    answer = thread_workers.applies(observation)
+    assert not answer.is_yes
+    return answer.reason
+
+
+def test_says_why_not() -> None:
+    assert thread_workers.applies(seen()).is_yes
+    assert why_not(Observation(made_session(has_loader=False))) == "the script has no DataLoader"
+    assert "one by one" in why_not(seen(is_iterable=True))
+    assert "input takes only" in why_not(seen(input_ms=0.1))
+    assert "on cuda:0" in why_not(seen(tensor_facts=[TensorFacts("[0]", [4], "float32", "cuda:0", 16)]))
+    assert "1 batches only" in why_not(seen(num_batches=1))
+    assert "memory has no room" in why_not(seen(tensor_facts=[TensorFacts("[0]", [4], "float32", "cpu", 2**33)]))
+
+
+def test_python_cannot_be_shared_by_threads_and_decoding_can() -> None:
+    looping = [made_stack("python", 12, 80, in_call=False), made_stack("decode", 11, 20)]
+    assert "80% of the work on a batch runs as Python" in why_not(seen(stacks=looping))
+    decoding = [made_stack("python", 12, 20, in_call=False), made_stack("decode", 11, 80)]
+    assert thread_workers.applies(seen(stacks=decoding)).is_yes
+
+
+def test_numbers_worth_trying_are_the_guess_and_its_neighbours() -> None:
+    assert thread_workers.settings(seen(cores=2.0)) == [2, 1]
+    assert set(thread_workers.settings(seen(cores=4.0))) == {1, 2, 4}
+    assert thread_workers.settings(seen(cores=2.0, num_workers=2)) == [2, 1]  # as many threads are no processes
+
+
+def test_shared_memory_is_not_needed() -> None:
+    observation = seen(tensor_facts=[TensorFacts("[0]", [4], "float32", "cpu", 100_000_000)])
+    small = msgspec.structs.replace(observation.session.environment, shm_free_bytes=64_000_000)
+    tight = Observation(msgspec.structs.replace(observation.session, environment=small))
+    assert not workers.applies(tight).is_yes and thread_workers.applies(tight).is_yes
+
+
+def test_takes_the_place_of_worker_processes() -> None:
+    cards = {
+        "workers": workers.CARD,
+        "persistent_workers": persistent_workers.CARD,
+        "thread_workers": thread_workers.CARD,
+    }
+    assert len([c for c in find_conflicts(cards) if "thread_workers" in (c.left, c.right)]) == 2
+
+
+def test_there_is_no_argument_for_it() -> None:
+    (edit,) = thread_workers.edit(seen(), 2)
+    assert edit.kind == "by_hand" and "slipstream run" in edit.reason
+
+
+def test_waits_asleep_where_cores_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    assert thread_workers.environment(2) == workers.environment(2) == {"OMP_WAIT_POLICY": "PASSIVE"}
+    assert thread_workers.environment(1) == {}
