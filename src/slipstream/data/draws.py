@@ -23,7 +23,7 @@ class Draws:
     """Of one dataset, as it is now: a generator that it makes later is not seen, one that it draws from is."""
 
     def __init__(self, dataset: Any) -> None:
-        known: list[Any] = [torch.default_generator, np.random.mtrand._rand, random._inst]  # type: ignore[attr-defined]
+        known: list[Any] = [torch.default_generator, np.random.mtrand._rand, random._inst]
         found = {id(generator): generator for generator in (*known, *_reachable(dataset))}
         self._generators = list(found.values())
 

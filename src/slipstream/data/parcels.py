@@ -85,8 +85,8 @@ class _Packer:
         shape, strides, size = tuple(tensor.shape), tensor.stride(), tensor.element_size()
         if not tensor.numel():
             return "tensor", -1, str(tensor.dtype), 0, shape, strides
-        first = tensor.storage_offset() * size
-        last = first + size * (1 + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)))
+        first = int(tensor.storage_offset()) * size
+        last = first + size * (1 + sum((int(n) - 1) * int(stride) for n, stride in zip(shape, strides, strict=True)))
         storage = tensor.untyped_storage().data_ptr()
         extent = self._extents.setdefault(storage, [len(self._extents), first, last, 0])
         extent[1:] = [min(extent[1], first), max(extent[2], last), extent[3] + tensor.numel() * size]
@@ -179,7 +179,7 @@ class _Builder:
             self._made[number] = (self._number(start), whole.untyped_storage())
         start, storage = self._made[number]
         empty = torch.empty(0, dtype=_DTYPES[dtype], device="cpu")
-        return empty.set_(storage, (first - start) // empty.element_size(), shape, strides)  # type: ignore[no-any-return, no-untyped-call]
+        return empty.set_(storage, (first - start) // empty.element_size(), shape, strides)
 
     def _array(self, number: int, dtype: str, shape: Any, strides: Any, is_writeable: bool) -> Any:
         at, size = self._arrays[number]
