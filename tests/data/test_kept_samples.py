@@ -327,7 +327,7 @@ def test_what_the_dataset_raises_is_the_scripts(riding: Any, message_of: Callabl
 
 
 def test_no_half_of_a_dataset_is_kept(riding: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_samples, "spare_bytes", lambda: 4000)
+    monkeypatch.setattr(kept_samples, "free_bytes", lambda: 4000)
     bare = epochs(Made())
     with riding(sample_cache=True) as rig:
         assert are_same(epochs(Made()), bare)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from slipstream.data.parcels import pack
-from slipstream.data.shelf import Shelf, spare_bytes
+from slipstream.data.shelf import Shelf
 
 
 def in_child(act: Any) -> int:
@@ -57,9 +57,3 @@ def test_a_reason_is_seen_by_all_and_the_first_one_stays() -> None:
     in_child(lambda: shelf.drop("it drew a number"))
     shelf.drop("something else")
     assert shelf.reason == "it drew a number"
-
-
-def test_spare_memory_is_less_than_all() -> None:
-    import psutil
-
-    assert 0 < spare_bytes() < psutil.virtual_memory().total

@@ -21,7 +21,8 @@ from slipstream.data.draws import Draws, States
 from slipstream.data.indexing import only_indexes
 from slipstream.data.obstacles import start_method
 from slipstream.data.parcels import Parcel, UnkeepableError, pack
-from slipstream.data.shelf import Entry, Shelf, spare_bytes
+from slipstream.data.shelf import Entry, Shelf
+from slipstream.runner.capacity import free_bytes
 from slipstream.seams.patch import Patches
 
 _SHARE = 0.3  # of the memory that is free
@@ -143,7 +144,7 @@ class _Keeping:
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = weakref.ref(dataset)
-        self.shelf = Shelf(len(dataset), int(_SHARE * spare_bytes()))
+        self.shelf = Shelf(len(dataset), int(_SHARE * free_bytes()))
         self.portrait: dict[str, Any] | None = None  # the dataset as the samples were made from it
         self.trusts: dict[int, _Trust] = {}  # by process: a fork inherits its parent's, and does not go by it
         self.is_kept = False

@@ -10,19 +10,17 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
 
 from slipstream.data.parcels import Parcel, read_parcel, unpack
-from slipstream.runner.container import read_limits
+from slipstream.runner.capacity import free_bytes
 
 _HEAD_BYTES = 4096
 _REASON_AT, _REASON_BYTES = 64, 512
 _USED, _COUNT, _IS_DROPPED, _CHECKED = range(4)  # numbers in the head
-_GROUP = Path("/sys/fs/cgroup")
 _LOOK_BYTES = 64 << 20  # written between two looks at what memory is left
 _LEAST_LEFT = 0.1  # of the machine's memory: below that nothing more is kept
 
@@ -97,7 +95,7 @@ class Shelf:
             if used + num_bytes > self.most_bytes:
                 return 0
             if used >= checked:
-                if spare_bytes() < _LEAST_LEFT * psutil.virtual_memory().total:
+                if free_bytes() < _LEAST_LEFT * psutil.virtual_memory().total:
                     return 0
                 self._head[_CHECKED] = used + _LOOK_BYTES
             self._head[_USED] = used + num_bytes
@@ -121,26 +119,3 @@ def _open() -> Any:
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("slipstream-samples"), "r+b", buffering=0)
     return tempfile.TemporaryFile(buffering=0)
-
-
-def spare_bytes() -> int:
-    """Memory that is free, within the container's limit."""
-    memory = psutil.virtual_memory()
-    limit = read_limits().memory_bytes
-    if limit is None or limit >= memory.total:
-        return int(memory.available)
-    used = _group_bytes()
-    # Where the group does not say, what everybody uses is taken for the group's: rather too little than too much
-    return max(0, min(int(memory.available), limit - (memory.total - memory.available if used is None else used)))
-
-
-def _group_bytes() -> int | None:
-    """What the container uses, without files that were read and could be forgotten."""
-    for used, statistics in (("memory.current", "memory.stat"), ("memory/memory.usage_in_bytes", "memory/memory.stat")):
-        try:
-            words = (_GROUP / statistics).read_text().split()
-            cached = int(words[words.index("inactive_file") + 1])
-            return max(0, int((_GROUP / used).read_text()) - cached)
-        except (OSError, ValueError):
-            continue
-    return None

@@ -35,6 +35,7 @@ from slipstream.records import (
     StackCount,
     Told,
     TorchFacts,
+    WorkerMemory,
 )
 from slipstream.runner.loop import find_steps
 
@@ -144,12 +145,24 @@ def assemble(
         stacks=_add_up([trainer, *workers]),
         memory=trainer.memory,
         leaks=trainer.leaks,
+        worker_memory=[told for one in workers if (told := _worker_memory(one)) is not None],
         rehearsals=trainer.rehearsals,
         length=trainer.length,
         anatomy=trainer.anatomy,
         notes=_notes(trainer, trainers, workers),
         written=[path for passenger in passengers.values() for path in passenger.written],
     )
+
+
+def _worker_memory(worker: Passenger) -> WorkerMemory | None:
+    """From its second reading on: the first batch brings buffers and modules with it."""
+    readings = worker.memory[1:]
+    if len(readings) < 2 or not worker.fetches:
+        return None
+    first, last = readings[0], readings[-1]
+    fetch = worker.fetches[0]
+    num_batches = last.step - first.step
+    return WorkerMemory(fetch.loader, fetch.worker, num_batches, first.resident_bytes, last.resident_bytes)
 
 
 def _listed(subjects: dict[int, Any]) -> list[Any]:
