@@ -38,6 +38,9 @@ from slipstream.records import (
     WorkerMemory,
 )
 from slipstream.runner.loop import find_steps
+from slipstream.seams.place import make_site
+
+_MOST_LINES = 3  # of the loop that are kept whole
 
 
 class Passenger:
@@ -136,7 +139,7 @@ def assemble(
         loaders=loaders,
         models=_listed(trainer.models),
         optimizers=_listed(trainer.optimizers),
-        sites=[trainer.sites[ident] for ident in sorted(trainer.sites)],
+        sites=[*(trainer.sites[ident] for ident in sorted(trainer.sites)), *_hot_lines(trainer)],
         events=sorted(trainer.events, key=lambda event: event.start_ns),
         blocks=trainer.blocks,
         steps=steps,
@@ -163,6 +166,16 @@ def _worker_memory(worker: Passenger) -> WorkerMemory | None:
     fetch = worker.fetches[0]
     num_batches = last.step - first.step
     return WorkerMemory(fetch.loader, fetch.worker, num_batches, first.resident_bytes, last.resident_bytes)
+
+
+def _hot_lines(trainer: Passenger) -> list[Site]:
+    """Lines of the loop itself that most samples fell on, whole: the samples know only the expression."""
+    counts: Counter[tuple[str, int, str]] = Counter()
+    for stack, count in trainer.stacks.items():
+        one = StackCount(*stack, count)
+        if one.phase == "other" and one.file:
+            counts[one.file, one.line, one.function] += count
+    return [make_site(*place) for place, _ in counts.most_common(_MOST_LINES)]
 
 
 def _listed(subjects: dict[int, Any]) -> list[Any]:
