@@ -19,9 +19,8 @@ def fed(load_s: float, step_s: float, cores: int = 4) -> Trial:
     """Told of one plain batch after the other until it decides."""
     trial = Trial("", cores)
     assert not trial.note(5.0, nan, False), "the first has none before it"
-    changed = [
-        trial.note(5.0 if number < SETTLING else load_s, step_s, False) for number in range(LOOKED_AT + SETTLING)
-    ]
+    loads = [5.0] * SETTLING + [load_s] * LOOKED_AT
+    changed = [trial.note(one, step_s, False) for one in loads]
     assert changed == [False] * (LOOKED_AT + SETTLING - 1) + [True]
     return trial
 
