@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, get_worker_info
 
-from slipstream.data import kept_samples
+from slipstream.data import kept_samples, sample_reading
 from slipstream.data.parcels import pack
 
 NUM = 144
@@ -327,7 +327,7 @@ def test_what_the_dataset_raises_is_the_scripts(riding: Any, message_of: Callabl
 
 
 def test_no_half_of_a_dataset_is_kept(riding: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_samples, "free_bytes", lambda: 4000)
+    monkeypatch.setattr(sample_reading, "free_bytes", lambda: 4000)
     bare = epochs(Made())
     with riding(sample_cache=True) as rig:
         assert are_same(epochs(Made()), bare)
@@ -340,7 +340,7 @@ def test_a_fault_of_ours_is_not_the_scripts(riding: Any, monkeypatch: pytest.Mon
 
     bare = epochs(Made())
     for name in ("sample", "parcel", "put"):
-        monkeypatch.setattr(kept_samples.Shelf, name, break_down)
+        monkeypatch.setattr(sample_reading.Shelf, name, break_down)
         with riding(sample_cache=True) as rig:
             assert are_same(epochs(Made()), bare)
         assert "planted" in rig.declined[0]

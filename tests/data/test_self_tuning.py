@@ -133,9 +133,11 @@ def test_what_is_given_is_kept() -> None:
 
 
 def test_arguments_for_workers_wait_for_them(two_workers: None) -> None:
-    loader = slipstream.DataLoader(Made(), 7, prefetch_factor=3, persistent_workers=False, pin_memory=False)
+    given = {"prefetch_factor": 3, "persistent_workers": False, "timeout": 60, "multiprocessing_context": "fork"}
+    loader = slipstream.DataLoader(Made(), 7, pin_memory=False, **given)
     epochs(loader, 2)
-    assert (loader._crew.prefetch_factor, loader._crew.persistent_workers, loader._crew.num_workers) == (3, False, 2)
+    crew = loader._crew
+    assert (crew.prefetch_factor, crew.persistent_workers, crew.timeout, crew.num_workers) == (3, False, 60, 2)
 
 
 class Stream(IterableDataset[Any]):

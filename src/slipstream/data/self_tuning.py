@@ -23,7 +23,8 @@ from slipstream.data.trial import LoaderChoice, Trial
 from slipstream.runner.machine import count_usable_cores
 
 _SIGNATURE = inspect.signature(TorchLoader.__init__)
-_OF_WORKERS = ("prefetch_factor", "persistent_workers")
+_OF_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
+_SHARED = ("dataset", "collate_fn", "pin_memory", "pin_memory_device", "worker_init_fn", "in_order")
 _log = logging.getLogger("slipstream")
 
 
@@ -111,8 +112,7 @@ class DataLoader(TorchLoader[Any]):
         return iter(self._crew)
 
     def _arguments(self, num_workers: int) -> dict[str, Any]:
-        kept = ("dataset", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
-        arguments = {name: getattr(self, name) for name in kept}
+        arguments = {name: getattr(self, name) for name in _SHARED if name in _SIGNATURE.parameters}
         own = {"batch_sampler": _Rest(), "generator": torch.Generator(), "num_workers": num_workers}
         return {**arguments, **own, "persistent_workers": True, **self._held}
 

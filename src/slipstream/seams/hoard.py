@@ -32,10 +32,15 @@ def _attributes(thing: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
             yield from _attributes(value, f"{path}{name}.", depth - 1)
 
 
+def _is_array(value: Any) -> bool:
+    numpy: Any = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray)
+
+
 def _hoard(name: str, value: Any) -> Hoard | None:
     if type(value) in (list, tuple, set, dict):
         elements: Any = value.values() if type(value) is dict else value
-    elif getattr(getattr(value, "dtype", None), "hasobject", False) and getattr(value, "ndim", 0) == 1:
+    elif _is_array(value) and value.dtype.hasobject and value.ndim == 1:
         elements = value
     else:
         return None
