@@ -1,5 +1,6 @@
-"""One process reading a dataset whose samples may be kept: which it asks the dataset for, which it takes from the shelf,
-and how it finds out that they must not be kept. Never raises for a fault of ours; the dataset's own exceptions pass."""
+"""One process reading a dataset whose samples may be kept: for which it asks the dataset, which it takes from the
+shelf, and how it finds out that they must not be kept. A fault of ours never reaches the script; what the dataset
+raises does."""
 
 from __future__ import annotations
 
