@@ -172,7 +172,7 @@ def _hot_lines(trainer: Passenger) -> list[Site]:
     """Lines of the loop itself that most samples fell on, whole: the samples know only the expression."""
     counts: Counter[tuple[str, int, str]] = Counter()
     for stack, count in trainer.stacks.items():
-        one = StackCount(*stack, count)
+        one = _make_count(stack, count)
         if one.phase == "other" and one.file:
             counts[one.file, one.line, one.function] += count
     return [make_site(*place) for place, _ in counts.most_common(_MOST_LINES)]
