@@ -11,6 +11,7 @@ from slipstream.version import VERSION
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from slipstream.data.self_tuning import DataLoader as DataLoader
     from slipstream.tuning import Tuned
     from slipstream.watching import Watching
 
@@ -44,6 +45,15 @@ def tune(function: Callable[..., Any], **options: Any) -> Tuned:
     from slipstream.tuning import tune_function
 
     return tune_function(function, **options)
+
+
+def __getattr__(name: str) -> Any:
+    """`slipstream.DataLoader` is a torch class: made when it is asked for, so that importing us imports no torch."""
+    if name == "DataLoader":
+        from slipstream.data.self_tuning import DataLoader
+
+        return DataLoader
+    raise AttributeError(f"module 'slipstream' has no attribute {name!r}")
 
 
 class _CallableRoom(ModuleType):

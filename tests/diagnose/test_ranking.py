@@ -5,7 +5,7 @@ from slipstream.testing.sessions import made_session
 CAUSES = """no_workers worker_count worker_restart shallow_prefetch pageable_transfer float_transfer slow_decode
 slow_read slow_transform slow_collate heavy_handover no_loader frequent_sync frequent_saving frequent_validation
 frequent_logging unfused_optimizer tiny_operations grad_in_evaluation growing_memory cpu_threads full_precision
-misaligned_shapes slow_layout no_autotune denormals"""
+misaligned_shapes slow_layout no_autotune denormals padding_waste worker_memory"""
 
 
 def test_every_cause_has_its_file():

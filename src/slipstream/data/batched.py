@@ -94,6 +94,14 @@ def _numbers(indices: Any) -> Any:
 # --- indices that stay tensors --------------------------------------------------------------------------------------
 
 
+def use_gather(iterator: Any, tell: Callable[[str], None]) -> None:
+    """One iterator of this process, without any patch: its batches are indexed whole, and its first ones compared."""
+    fetcher = iterator._dataset_fetcher
+    fetch = BatchedFetch(tell)._fetching(type(fetcher).fetch)
+    fetcher.fetch = lambda indices: fetch(fetcher, indices)
+    _use_chunks(iterator)
+
+
 def _use_chunks(iterator: Any) -> None:
     """Only in this process, where the fetcher alone sees them."""
     fetcher, sampler = iterator._dataset_fetcher, iterator._index_sampler

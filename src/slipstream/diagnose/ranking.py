@@ -10,7 +10,7 @@ from slipstream.diagnose.growth import find_growth
 from slipstream.records import Finding, Session, Summary
 
 # These cost memory as well: worth saying whatever they gain in time.
-RISKS = ("growing_memory", "grad_in_evaluation")
+RISKS = ("growing_memory", "grad_in_evaluation", "worker_memory")
 # Cures that compete for the same argument or the same milliseconds: of each set only the better one is shown.
 RIVALS = (("worker_count", "shallow_prefetch"), ("slow_read", "slow_transform"), ("cpu_threads", "worker_count"))
 

@@ -22,11 +22,11 @@ from slipstream.records.race import (
 )
 from slipstream.records.recipe import NUMERICS, Choice, Edit, NumericsClass, Recipe, Setting
 from slipstream.records.rehearsal import Rehearsal
-from slipstream.records.session import SCHEMA, Ending, Leak, Length, Memory, Session, Summary
+from slipstream.records.session import SCHEMA, Ending, Leak, Length, Memory, Session, Summary, WorkerMemory
 from slipstream.records.site import Site
 from slipstream.records.stack import StackCount, Stage
 from slipstream.records.step import Block, BlockKind, Evaluation, Fetch, Step
-from slipstream.records.subject import Loader, Model, Optimizer, TensorFacts
+from slipstream.records.subject import Hoard, Loader, Model, Optimizer, TensorFacts
 
 __all__ = [
     "NUMERICS",
@@ -54,6 +54,7 @@ __all__ = [
     "Finding",
     "Gpu",
     "GpuReading",
+    "Hoard",
     "Lap",
     "Leak",
     "Length",
@@ -92,4 +93,5 @@ __all__ = [
     "Tuning",
     "Verdict",
     "Witness",
+    "WorkerMemory",
 ]

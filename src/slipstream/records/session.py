@@ -28,7 +28,8 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 class Memory(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Bytes held at the end of a step: resident (and on the device), and live tensors where counted."""
+    """Bytes held at the end of a step: resident (and on the device), and live tensors where counted. In a loader's
+    worker: after so many batches, what it shares with nobody."""
 
     step: int
     time_ns: int
@@ -36,6 +37,16 @@ class Memory(msgspec.Struct, frozen=True, array_like=True, gc=False):
     device_bytes: int
     num_graphs: int = -1  # tensors with a grad_fn alive; -1: not counted
     num_tensors: int = -1
+
+
+class WorkerMemory(msgspec.Struct, frozen=True):
+    """Of one worker process: what it shares with nobody, after one of its first batches and after its last."""
+
+    loader: int
+    worker: int
+    num_batches: int  # between the two
+    first_bytes: int
+    last_bytes: int
 
 
 class Leak(msgspec.Struct, frozen=True):
@@ -96,6 +107,7 @@ class Session(msgspec.Struct, frozen=True):
     stacks: list[StackCount] = []
     memory: list[Memory] = []
     leaks: list[Leak] = []
+    worker_memory: list[WorkerMemory] = []
     sampling_ms: float = 5.0  # between two samples of one process
     length: Length | None = None
     anatomy: Anatomy | None = None

@@ -27,6 +27,17 @@ class Loader(msgspec.Struct, frozen=True):
     getitem_site: Site | None = None  # where the dataset's __getitem__ or __iter__ is defined, if the user's
     tensor_facts: list[TensorFacts] = []
     framework: str = ""  # "transformers", "lightning", "accelerate" where one of them built it
+    hoard: Hoard | None = None  # looked for where there are workers
+
+
+class Hoard(msgspec.Struct, frozen=True):
+    """A container of the dataset's with very many Python objects. Reading one writes its reference count."""
+
+    name: str  # "names", "dataset.samples"
+    kind: str  # of the container
+    element: str  # of what it holds
+    num_objects: int
+    num_bytes: int  # about
 
 
 class TensorFacts(msgspec.Struct, frozen=True):

@@ -35,8 +35,12 @@ from slipstream.records import (
     StackCount,
     Told,
     TorchFacts,
+    WorkerMemory,
 )
 from slipstream.runner.loop import find_steps
+from slipstream.seams.place import make_site
+
+_MOST_LINES = 3  # of the loop that are kept whole
 
 
 class Passenger:
@@ -135,7 +139,7 @@ def assemble(
         loaders=loaders,
         models=_listed(trainer.models),
         optimizers=_listed(trainer.optimizers),
-        sites=[trainer.sites[ident] for ident in sorted(trainer.sites)],
+        sites=[*(trainer.sites[ident] for ident in sorted(trainer.sites)), *_hot_lines(trainer)],
         events=sorted(trainer.events, key=lambda event: event.start_ns),
         blocks=trainer.blocks,
         steps=steps,
@@ -144,12 +148,34 @@ def assemble(
         stacks=_add_up([trainer, *workers]),
         memory=trainer.memory,
         leaks=trainer.leaks,
+        worker_memory=[told for one in workers if (told := _worker_memory(one)) is not None],
         rehearsals=trainer.rehearsals,
         length=trainer.length,
         anatomy=trainer.anatomy,
         notes=_notes(trainer, trainers, workers),
         written=[path for passenger in passengers.values() for path in passenger.written],
     )
+
+
+def _worker_memory(worker: Passenger) -> WorkerMemory | None:
+    """From its second reading on: the first batch brings buffers and modules with it."""
+    readings = worker.memory[1:]
+    if len(readings) < 2 or not worker.fetches:
+        return None
+    first, last = readings[0], readings[-1]
+    fetch = worker.fetches[0]
+    num_batches = last.step - first.step
+    return WorkerMemory(fetch.loader, fetch.worker, num_batches, first.resident_bytes, last.resident_bytes)
+
+
+def _hot_lines(trainer: Passenger) -> list[Site]:
+    """Lines of the loop itself that most samples fell on, whole: the samples know only the expression."""
+    counts: Counter[tuple[str, int, str]] = Counter()
+    for stack, count in trainer.stacks.items():
+        one = _make_count(stack, count)
+        if one.phase == "other" and one.file:
+            counts[one.file, one.line, one.function] += count
+    return [make_site(*place) for place, _ in counts.most_common(_MOST_LINES)]
 
 
 def _listed(subjects: dict[int, Any]) -> list[Any]:

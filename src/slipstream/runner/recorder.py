@@ -60,6 +60,7 @@ class Recorder:
         self.loader_of_worker: Callable[[], int] = lambda: -1
         self.on_pulse: Callable[[], None] | None = None
         self.on_step: Callable[[], None] | None = None
+        self.on_fetch: Callable[[], None] | None = None  # a worker has built a batch
         self._events: deque[tuple[Any, ...]] = deque()
         self._uncounted: list[tuple[Any, ...]] = []  # the pace has still to see these
         # events whose marks the device has still to pass
@@ -196,6 +197,8 @@ class Recorder:
             wall_ns = self.clock.now_ns() - start_ns
             spent_ns = self.clock.cpu_ns() - cpu_ns
             self._fetches.append(Fetch(self.loader_of_worker(), self.worker, start_ns, wall_ns, spent_ns, num_samples))
+            if self.on_fetch is not None:
+                self.on_fetch()
 
     def remember(self, memory: Memory) -> None:
         self._memory.append(memory)

@@ -303,9 +303,19 @@ class Ride:
         self.recorder.board("worker")
         self.recorder.on_pulse = None
         self.recorder.phase = "input"
+        if self._sink is not None:
+            self._follow_memory()
         self._start_sampler()
 
+    def _follow_memory(self) -> None:
+        from slipstream.runner.private_memory import PrivateGauge
+
+        self._worker_gauge = PrivateGauge(self.recorder)
+        self.recorder.on_fetch = self._worker_gauge.at_batch
+
     def retire_worker(self) -> None:
+        if self.recorder.on_fetch is not None:
+            self._worker_gauge.at_end()
         self._stop_sampler()
         self.recorder.close()
 

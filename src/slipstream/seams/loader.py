@@ -17,6 +17,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from slipstream.records import Loader, Site
 from slipstream.seams.batch import count_bytes, count_samples, describe_tensors
+from slipstream.seams.hoard import find_hoard
 from slipstream.seams.listener import Listener, Token
 from slipstream.seams.patch import Patches, Substitute
 from slipstream.seams.place import current_site, is_called_directly, site_of_code
@@ -171,6 +172,7 @@ def read_loader(loader: Any, ident: int, site: Site | None, framework_site: Site
         collate_site=site_of_code(getattr(collate, "__code__", None)),
         getitem_site=site_of_code(getattr(item, "__code__", None)),
         framework=framework,
+        hoard=find_hoard(dataset) if loader.num_workers else None,
     )
 
 

@@ -23,6 +23,19 @@ def test_data_prepared_in_the_loop():
     first = ranked(made_session(has_loader=False, input_ms=0, other_ms=40, stacks=stacks))[0]
     assert (first.cause, first.site.line) == ("no_loader", 26)
     assert first.predicted_gain <= 71 / (71 - 40 * 0.8)
+    assert "data[rows]" in first.change and "Dataset" in first.advice
+
+
+def test_a_table_cut_in_the_loop_gets_its_own_lines_back_rewritten():
+    line = "x = torch.tensor(frame.iloc[rows][features].values).float()"
+    stacks = [other("transform", 26, 80, "frame.iloc[rows]"), other("compute", 28, 20, "model(x)")]
+    session = made_session(has_loader=False, input_ms=0, other_ms=40, stacks=stacks)
+    first = ranked(msgspec.structs.replace(session, sites=[*session.sites, Site(FILE, 26, line, "<module>")]))[0]
+    assert first.change.splitlines() == [
+        "all_x = torch.tensor(frame[features].values).float()  # once, before the loop",
+        "x = all_x[rows]",
+    ]
+    assert "perm[i:j]" in first.advice
 
 
 def test_a_loss_in_the_loop_is_not_data():

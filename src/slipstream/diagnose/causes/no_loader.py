@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 
 from slipstream.diagnose.gain import gain_without
+from slipstream.diagnose.hoisting import hoisted
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, total, watched_stacks
 from slipstream.diagnose.stages import is_logging, line_to_change
 from slipstream.diagnose.training import watched_steps
@@ -15,6 +16,9 @@ from slipstream.records import Finding, Session, StackCount, Summary
 LEAST_SHARE = 0.15  # of the step
 SAVED = 0.85  # prepared once, or by array operations, or beside the step in a loader
 PREPARING = ("read", "decode", "transform", "collate", "python", "other")
+GENERAL = "convert once before the loop (data = torch.from_numpy(array)) and index it here: data[rows]"
+ASIDE = "Or move this into a Dataset and let a DataLoader's workers prepare the next batch meanwhile."
+SHUFFLED = "If the table is shuffled in between, shuffle the numbers of its rows instead: all_x[perm[i:j]]."
 CONVERTS = re.compile(r"\b(tensor|as_tensor|from_numpy|asarray|array|tolist|to_numpy|iloc|loc)\b")
 
 
@@ -29,6 +33,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     hot = line_to_change(session, stacks)
     if hot is None or preparing_ms < LEAST_SHARE * summary.step_ms:
         return []
+    lines = hoisted(hot.site.text)
     share = total(stacks, lambda stack: (stack.file, stack.line) == (hot.site.file, hot.site.line)) / total(stacks)
     return [
         Finding(
@@ -37,10 +42,10 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             evidence=f"{ms(preparing_ms)} of {ms(summary.step_ms)} ms a step go into preparing data in the loop, "
             f"{percent(share)} of them on this line; no loader was used.",
             predicted_gain=gain_without(summary.step_ms, preparing_ms, SAVED),
-            change="convert once before the loop (data = torch.from_numpy(array)) and index it here: data[rows]",
+            change=lines or GENERAL,
             site=hot.site,
             techniques=["batched_fetch"],
-            advice="Or move this into a Dataset and let a DataLoader's workers prepare the next batch meanwhile.",
+            advice=SHUFFLED if lines else ASIDE,
         )
     ]
 

@@ -1,0 +1,51 @@
+"""Worker processes copy the dataset's Python objects, page by page, only because they read them. A risk more than a
+matter of speed."""
+
+from __future__ import annotations
+
+from slipstream.diagnose.wording import size
+from slipstream.records import Finding, Hoard, Loader, Session, Summary, WorkerMemory
+
+LEAST_GROWTH = 4_000_000  # bytes a worker: below are buffers that find their size
+FEWEST_BATCHES = 4
+
+
+def find(session: Session, _summary: Summary) -> list[Finding]:
+    return [
+        finding for loader in session.loaders if loader.hoard and (finding := _of_loader(session, loader, loader.hoard))
+    ]
+
+
+def _of_loader(session: Session, loader: Loader, hoard: Hoard) -> Finding | None:
+    if loader.start_method != "fork":  # a spawned worker has all of it from the beginning
+        return None
+    seen = [one for one in session.worker_memory if one.loader == loader.ident and one.num_batches >= FEWEST_BATCHES]
+    grown = [one for one in seen if _growth(one) >= LEAST_GROWTH]
+    if not grown:
+        return None
+    worst = max(grown, key=_growth)
+    growth, num_batches = _growth(worst), worst.num_batches
+    return Finding(
+        cause="worker_memory",
+        title="Workers copy the dataset's Python objects",
+        evidence=f"A worker came to hold {size(growth)} more memory of its own over {num_batches} batches "
+        f"({size(growth / num_batches)} a batch). {hoard.name} of the dataset is a {hoard.kind} of "
+        f"{hoard.num_objects:,} {hoard.element}: reading one writes its reference count, and its page is copied.",
+        predicted_gain=1.0,
+        change=_change(hoard),
+        site=loader.getitem_site or loader.site,
+        advice=f"In the end each of {loader.num_workers} workers has its own copy, of about {size(hoard.num_bytes)}.",
+    )
+
+
+def _growth(memory: WorkerMemory) -> int:
+    return memory.last_bytes - memory.first_bytes
+
+
+def _change(hoard: Hoard) -> str:
+    name = hoard.name.rpartition(".")[2]
+    if hoard.element in ("str", "bytes"):
+        return f'self.{name} = np.array({name}, dtype="{"S" if hoard.element == "bytes" else "U"}")'
+    if hoard.element in ("int", "float"):
+        return f"self.{name} = np.array({name})"
+    return f"keep {name} in NumPy arrays, tensors or an Arrow table: one object, not {hoard.num_objects:,}"

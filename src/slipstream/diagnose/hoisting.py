@@ -1,0 +1,138 @@
+"""A line that cuts a batch out of a table and converts it, rewritten: the whole table converted once, its rows indexed
+here. From the line's text alone; what is not known to mean the same row by row is left, and "" is the answer."""
+
+from __future__ import annotations
+
+import ast
+
+_MAKERS = {"tensor", "as_tensor", "from_numpy", "FloatTensor", "LongTensor", "DoubleTensor", "asarray", "array"}
+_MODULES = {"torch", "np", "numpy"}
+# What may be done to all rows at once in place of a few.
+_METHODS = {"float", "double", "half", "long", "int", "bool", "astype", "tolist", "to_numpy", "copy", "contiguous"}
+_ARRAYS = {"values", "to_numpy"}
+_MOVES = {"to", "cuda", "pin_memory"}  # stay where they are: the device may have no room for all rows
+
+
+class _NotKnownError(Exception):
+    pass
+
+
+def hoisted(text: str) -> str:
+    """ "all_x = ...  # once, before the loop" and the line as it is then; "" for a line of another kind."""
+    try:
+        (statement,) = ast.parse(text.strip()).body
+        if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+            return ""
+        pairs = _pairs(statement.targets[0], statement.value)
+        rewritten = [(name, *_hoist(value)) for name, value in pairs]
+    except (SyntaxError, ValueError, _NotKnownError):
+        return ""
+    before = [f"all_{name} = {whole}  # once, before the loop" for name, whole, _, _ in rewritten]
+    after = [f"{name} = all_{name}[{rows}]{moves}" for name, _, rows, moves in rewritten]
+    return "\n".join([*before, "; ".join(after)])
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[str, ast.expr]]:
+    """x = ...; or x, y = ..., ..."""
+    if isinstance(target, ast.Name):
+        return [(target.id, value)]
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+        return [pair for one, other in zip(target.elts, value.elts, strict=True) for pair in _pairs(one, other)]
+    raise _NotKnownError
+
+
+def _hoist(value: ast.expr) -> tuple[str, str, str]:
+    """The whole table's expression, the rows, and what is done after indexing."""
+    moves = ""
+    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in _MOVES:
+        arguments = [ast.unparse(part) for part in (*value.args, *value.keywords)]
+        moves = f".{value.func.attr}({', '.join(arguments)}){moves}"
+        value = value.func.value
+    reader = _Reader()
+    whole = ast.unparse(reader.strip(value))
+    if reader.rows is None or not reader.is_array:
+        raise _NotKnownError
+    return whole, _text_of(reader.rows), moves
+
+
+def _text_of(rows: ast.expr) -> str:
+    holder = ast.Subscript(ast.Name("_", ast.Load()), rows, ast.Load())
+    return ast.unparse(ast.fix_missing_locations(holder))[2:-1]
+
+
+class _Reader:
+    """Goes down from the outermost conversion to the table's name, and takes the one choice of rows out."""
+
+    def __init__(self) -> None:
+        self.rows: ast.expr | None = None
+        self.is_array = False  # something on the way makes an array or a tensor of it: a table is not indexed so
+
+    def strip(self, node: ast.expr) -> ast.expr:
+        if isinstance(node, ast.Name):
+            return node
+        if isinstance(node, ast.Call):
+            return self._call(node)
+        if isinstance(node, ast.Subscript):
+            return self._subscript(node)
+        if isinstance(node, ast.Attribute):
+            self.is_array = self.is_array or node.attr in _ARRAYS
+            return ast.Attribute(self.strip(node.value), node.attr, ast.Load())
+        raise _NotKnownError
+
+    def _call(self, node: ast.Call) -> ast.expr:
+        function = node.func
+        if not isinstance(function, ast.Attribute) or not all(_is_setting(one.value) for one in node.keywords):
+            raise _NotKnownError
+        if isinstance(function.value, ast.Name) and function.value.id in _MODULES:
+            if function.attr not in _MAKERS or not node.args or not all(map(_is_setting, node.args[1:])):
+                raise _NotKnownError
+            self.is_array = True
+            return ast.Call(function, [self.strip(node.args[0]), *node.args[1:]], node.keywords)
+        if function.attr not in _METHODS or not all(map(_is_setting, node.args)):
+            raise _NotKnownError
+        self.is_array = self.is_array or function.attr in _ARRAYS
+        return ast.Call(ast.Attribute(self.strip(function.value), function.attr, ast.Load()), node.args, node.keywords)
+
+    def _subscript(self, node: ast.Subscript) -> ast.expr:
+        table, chosen = node.value, node.slice
+        if isinstance(table, ast.Attribute) and table.attr == "iloc":
+            columns = chosen.elts[1:] if isinstance(chosen, ast.Tuple) else []
+            self._take(chosen.elts[0] if isinstance(chosen, ast.Tuple) else chosen)
+            inner = self.strip(table.value)
+            if not columns:
+                return inner
+            every = ast.Tuple([ast.Slice(), *columns], ast.Load())
+            return ast.Subscript(ast.Attribute(inner, "iloc", ast.Load()), every, ast.Load())
+        if _is_array(table):
+            if isinstance(chosen, ast.Tuple):
+                raise _NotKnownError
+            self._take(chosen)
+            return self.strip(table)
+        if not _is_columns(chosen):
+            raise _NotKnownError
+        return ast.Subscript(self.strip(table), chosen, ast.Load())
+
+    def _take(self, rows: ast.expr) -> None:
+        if self.rows is not None or isinstance(rows, ast.Constant):  # chosen twice, or always the same row
+            raise _NotKnownError
+        self.rows = rows
+
+
+def _is_array(node: ast.expr) -> bool:
+    if isinstance(node, ast.Call):
+        node = node.func
+    return isinstance(node, ast.Attribute) and node.attr in _ARRAYS
+
+
+def _is_columns(node: ast.expr) -> bool:
+    """ "age", ["age", "height"], features: a slice or a sum would be rows."""
+    if isinstance(node, ast.List):
+        return all(isinstance(one, ast.Constant) and isinstance(one.value, str) for one in node.elts)
+    return isinstance(node, ast.Name) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+
+
+def _is_setting(node: ast.expr) -> bool:
+    """torch.float32, "float32", True, float: what does not depend on the rows."""
+    if isinstance(node, ast.Attribute):
+        return isinstance(node.value, ast.Name) and node.value.id in _MODULES
+    return isinstance(node, ast.Constant) or (isinstance(node, ast.Name) and node.id in ("float", "int", "bool"))

@@ -1,0 +1,95 @@
+"""Batches of samples of similar length, so that less of every batch is padding.
+
+Helps where texts or other sequences of very different lengths are padded to the longest of their batch. Hurts where
+lengths hardly differ: then it leaves the order alone. The permutation is the one that the plain loader draws; within
+stretches of fifty batches samples are sorted by length, batches are cut and shuffled. Every epoch still sees every
+sample once, in batches of the same size, but which samples meet in a batch is no longer left to chance alone. Only for
+loaders that torch shuffles and whose collate_fn is not torch's own; every sample is asked for its length once, which
+must take no more than a few seconds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slipstream.records import Edit, Setting
+from slipstream.techniques.card import YES, Answer, Card, no
+from slipstream.techniques.observation import Observation
+from slipstream.techniques.parts.loader_call import where
+
+if TYPE_CHECKING:
+    from slipstream.techniques.rig import LoaderArguments, Rig
+
+CARD = Card(
+    title="Batches of similar lengths",
+    seam="loader",
+    causes=("padding_waste",),
+    numerics="redrawn",
+    claims=("loader.order",),
+)
+VALUES = (True,)
+LEAST_SHARE = 0.05  # of the tokens: what regrouping could save is not worth another order
+
+
+def applies(observation: Observation) -> Answer:
+    loader, anatomy = observation.loader, observation.session.anatomy
+    if loader is None:
+        return no("the script has no DataLoader")
+    if loader.is_iterable:
+        return no("an iterable dataset has an order of its own")
+    if loader.batch_size is None or loader.batch_size < 2:
+        return no("the loader has no batches of several samples")
+    if loader.collate_name == "default_collate":
+        return no("batches are stacked as they are, and not padded by a collate_fn")
+    if anatomy is None or anatomy.padding_share is None:
+        return no("no padding was recognised in the batches")
+    if anatomy.padding_share < LEAST_SHARE:
+        return no(f"only {anatomy.padding_share:.0%} of the tokens are padding")
+    return YES
+
+
+def settings(observation: Observation) -> list[Setting]:
+    return [True]
+
+
+def apply(rig: Rig, setting: Setting) -> None:
+    rig.on_loader(lambda arguments: _regroup(rig, arguments))
+
+
+def _regroup(rig: Rig, arguments: LoaderArguments) -> None:
+    from torch.utils.data import RandomSampler
+
+    from slipstream.data.buckets import LengthBuckets, obstacle
+    from slipstream.seams.place import current_site
+
+    batches = arguments["batch_sampler"]
+    if isinstance(getattr(batches, "sampler", None), LengthBuckets):
+        return  # a framework builds the loader a second time
+    place = where(current_site())
+    reason = obstacle(arguments)
+    if reason:
+        rig.decline(f"the loader built {place} keeps its order: {reason}")
+        return
+    dataset, plain = arguments["dataset"], arguments["sampler"]
+    if plain is None:
+        plain = RandomSampler(dataset, generator=arguments["generator"])
+    arguments["sampler"] = LengthBuckets(
+        plain,
+        dataset,
+        arguments["batch_size"],
+        lambda before, after: rig.changed(
+            f"padding falls from {before:.0%} to {after:.0%} in the loader built {place}"
+        ),
+        lambda why: rig.decline(f"the loader built {place} keeps its order: {why}"),
+    )
+    arguments["shuffle"] = None
+
+
+def edit(observation: Observation, setting: Setting) -> list[Edit]:
+    loader = observation.loader
+    reason = "sort stretches of the shuffled order by length before batches are cut: a batch_sampler"
+    if loader is not None and loader.framework == "transformers":
+        reason = (
+            'let the Trainer group: train_sampling_strategy="group_by_length", before version 5 group_by_length=True'
+        )
+    return [Edit("length_buckets", "by_hand", loader.site if loader is not None else None, reason=reason)]

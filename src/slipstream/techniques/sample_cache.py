@@ -1,0 +1,83 @@
+"""Samples are kept in memory whole, from the first epoch on, and handed out as copies instead of being made again.
+
+Helps where samples are read, decoded and transformed the same way in every epoch, and all of them fit into a third of
+the memory that is free: validation, feature files, images without random augmentation. Hurts where a sample is quicker
+made than copied; with random augmentation, or too little memory, it does nothing. One store is shared by the script's
+process and its forked workers, so it is there once; with spawned workers it is not used. Every process first asks the
+dataset for a few samples twice, and in every epoch for a few kept ones again; the random generators are watched
+whenever a sample is made. A dataset that draws, counts, is changed, or answers otherwise loses all that was kept and is
+read as before. Not seen is a file or a clock that changes a sample and none of those that are asked for again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slipstream.data.indexing import only_indexes_at
+from slipstream.records import Edit, Setting
+from slipstream.techniques.card import YES, Answer, Card, no
+from slipstream.techniques.observation import Observation
+from slipstream.techniques.parts.loader_call import where
+
+if TYPE_CHECKING:
+    from slipstream.data.kept_samples import KeptSamples
+    from slipstream.techniques.rig import LoaderArguments, Rig
+
+CARD = Card(
+    title="Samples kept in memory",
+    seam="loader",
+    causes=("slow_decode", "slow_read", "slow_transform", "no_workers", "worker_count"),
+    numerics="identical",
+    memory="more",
+    claims=("loader.fetch",),
+)
+VALUES = (True,)
+
+
+def applies(observation: Observation) -> Answer:
+    loader = observation.loader
+    if loader is None:
+        return no("the script has no DataLoader")
+    if loader.is_iterable:
+        return no("an iterable dataset gives its samples one by one")
+    if loader.batch_size is None:
+        return no("the loader does not make batches of samples itself")
+    if loader.dataset_name in ("TensorDataset", "list"):
+        return no(f"the samples of {loader.dataset_name} are in memory already")
+    site = loader.getitem_site
+    if site is not None and only_indexes_at(site.file, site.line):
+        return no(f"{loader.dataset_name} only indexes what is in memory already")
+    if loader.start_method not in ("", "fork"):
+        return no("workers are spawned here, and each would have to keep samples of its own")
+    length = observation.session.length
+    if length is not None and length.num_epochs == 1:
+        return no("the training is one epoch long")
+    return YES
+
+
+def settings(observation: Observation) -> list[Setting]:
+    return [True]
+
+
+def apply(rig: Rig, setting: Setting) -> None:
+    from slipstream.data.kept_samples import KeptSamples
+
+    kept = KeptSamples(
+        lambda place: rig.changed(f"samples are kept in the loader built {place}"),
+        lambda why: rig.decline(f"samples are not kept: {why}"),
+    )
+    kept.install(rig.patches)
+    rig.on_loader(lambda arguments: _admit(kept, arguments))
+
+
+def _admit(kept: KeptSamples, arguments: LoaderArguments) -> None:
+    """Changes no argument."""
+    from slipstream.seams.place import current_site
+
+    kept.admit(arguments["dataset"], where(current_site()))
+
+
+def edit(observation: Observation, setting: Setting) -> list[Edit]:
+    loader = observation.loader
+    reason = "keep what __getitem__ returns in the dataset, or write the prepared samples to disk once"
+    return [Edit("sample_cache", "by_hand", loader.site if loader is not None else None, reason=reason)]

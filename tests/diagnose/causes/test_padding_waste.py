@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from slipstream.diagnose import diagnose
+from slipstream.records import Finding, Site
+from slipstream.testing.sessions import FILE, LOADER_SITE, made_anatomy, made_loader, made_session
+
+COLLATE = Site(FILE, 20, "def pad(samples):", "pad")
+
+
+def findings(share: float | None, input_ms: float = 1.0, libraries: Any = None, **loader: Any) -> dict[str, Finding]:
+    made = made_loader(**{"collate_name": "pad", "collate_site": COLLATE, **loader})
+    anatomy = made_anatomy({"aten::mm": (12, 24.0)}, padding_share=share)
+    session = made_session(input_ms=input_ms, forward_ms=10, backward_ms=20, anatomy=anatomy, loader=made)
+    environment = msgspec.structs.replace(session.environment, libraries=libraries or {})
+    found = diagnose(msgspec.structs.replace(session, environment=environment)).findings
+    return {finding.cause: finding for finding in found}
+
+
+def test_tokens_that_are_padding() -> None:
+    found = findings(0.4)["padding_waste"]
+    assert "40%" in found.evidence and found.site == COLLATE and found.techniques == ["length_buckets"]
+    assert 1.2 < found.predicted_gain < 1.0 / (1.0 - 0.4 * 0.8) + 0.01
+
+
+def test_samples_that_are_all_padded_to_one_length() -> None:
+    found = findings(0.4, collate_name="default_collate")["padding_waste"]
+    assert "pad_sequence" in found.change and found.techniques == [] and found.site == LOADER_SITE
+
+
+@pytest.mark.parametrize(("version", "change"), [("4.45.0", "group_by_length=True"), ("5.2.0", "train_sampling")])
+def test_a_trainer_has_a_switch_for_it(version: str, change: str) -> None:
+    found = findings(0.4, libraries={"transformers": version}, framework="transformers")["padding_waste"]
+    assert found.change.startswith(change)
+
+
+@pytest.mark.parametrize(("share", "input_ms"), [(None, 1.0), (0.1, 1.0), (0.4, 200.0)])
+def test_little_padding_or_a_step_that_waits_for_input(share: float | None, input_ms: float) -> None:
+    assert "padding_waste" not in findings(share, input_ms)

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from typing import Any
+
+from slipstream.techniques import length_buckets
+from slipstream.techniques.observation import Observation
+from slipstream.testing.sessions import made_anatomy, made_loader, made_session
+
+
+def seen(padding: float | None = 0.4, **loader: Any) -> Observation:
+    made = made_loader(**{"collate_name": "pad", **loader})
+    return Observation(made_session(loader=made, anatomy=made_anatomy({"aten::mm": (1, 1.0)}, padding_share=padding)))
+
+
+def test_it_says_why_not() -> None:
+    assert length_buckets.applies(seen()).is_yes and length_buckets.settings(seen()) == [True]
+    assert "no DataLoader" in length_buckets.applies(Observation(made_session(has_loader=False))).reason
+    assert "iterable" in length_buckets.applies(seen(is_iterable=True)).reason
+    assert "several samples" in length_buckets.applies(seen(batch_size=1)).reason
+    assert "stacked" in length_buckets.applies(seen(collate_name="default_collate")).reason
+    assert "recognised" in length_buckets.applies(seen(None)).reason
+    assert "only 2%" in length_buckets.applies(seen(0.02)).reason
+
+
+def test_the_edit_is_what_the_framework_calls_it() -> None:
+    (edit,) = length_buckets.edit(seen(framework="transformers"), True)
+    assert "group_by_length" in edit.reason
+    assert "batch_sampler" in length_buckets.edit(seen(), True)[0].reason

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from slipstream.records import Length, Site
+from slipstream.techniques import batched_fetch, sample_cache
+from slipstream.techniques.observation import Observation
+from slipstream.testing.sessions import made_loader, made_session
+
+
+def seen(length: Length | None = None, **loader: Any) -> Observation:
+    session = made_session(loader=made_loader(**loader))
+    return Observation(msgspec.structs.replace(session, length=length))
+
+
+def test_it_says_why_not(tmp_path: Path) -> None:
+    assert sample_cache.applies(seen()).is_yes and sample_cache.settings(seen()) == [True]
+    assert "no DataLoader" in sample_cache.applies(Observation(made_session(has_loader=False))).reason
+    assert "iterable" in sample_cache.applies(seen(is_iterable=True)).reason
+    assert "batches" in sample_cache.applies(seen(batch_size=None)).reason
+    assert "in memory already" in sample_cache.applies(seen(dataset_name="TensorDataset")).reason
+    assert "spawned" in sample_cache.applies(seen(num_workers=2, start_method="spawn")).reason
+    assert "one epoch" in sample_cache.applies(seen(Length(num_epochs=1))).reason
+    assert sample_cache.applies(seen(Length(num_epochs=2))).is_yes
+    script = tmp_path / "train.py"
+    script.write_text("class Rows:\n    def __getitem__(self, i):\n        return self.x[i]\n")
+    rows = seen(getitem_site=Site(str(script), 2, "", "__getitem__"), dataset_name="Rows")
+    assert "in memory already" in sample_cache.applies(rows).reason
+
+
+def test_it_competes_with_batches_that_are_indexed_whole() -> None:
+    assert set(sample_cache.CARD.claims) & set(batched_fetch.CARD.claims)
+
+
+def test_the_edit_names_the_loader() -> None:
+    (edit,) = sample_cache.edit(seen(), True)
+    assert edit.kind == "by_hand" and edit.site is not None and edit.reason
