@@ -90,6 +90,9 @@ class PatchedTrack:
         bare: Recipe = entrant.recipe.without(PATCH)
         return self._relay.enter(msgspec.structs.replace(entrant, recipe=bare))
 
+    def expect(self, entrant: Entrant) -> None:
+        """Each starts by itself: what is laid over it must be there before."""
+
     def lap(self, rider: int, round: int, num_steps: int, lead_in: int) -> Lap:
         return self._relay.lap(rider, round, num_steps, lead_in)
 

@@ -14,9 +14,9 @@ from torch.utils.data._utils import collate, worker
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from slipstream.data.buffers import Pool, most_buffers, why_not
+from slipstream.data.handover import ParcelQueue
 from slipstream.data.lending import is_lending
 from slipstream.data.mirrors import MIRRORS
-from slipstream.data.handover import ParcelQueue
 from slipstream.data.worker_loop import DATA_QUEUE, WorkerLoop, check_arguments
 from slipstream.seams.patch import Patches
 
