@@ -131,9 +131,7 @@ class ReadAhead:
         if not draws_at_once(loader._index_sampler) and not _num_in_flight(loader):
             self._decline(f"{type(loader._index_sampler).__name__} says its order only batch by batch")
             return
-        dataset = (
-            loader.dataset
-        )  # all that the adviser's thread may hold: with the loader, the iterator would never end
+        dataset = loader.dataset  # the adviser's thread may hold no more: a loader holds its iterator
         _, known = self._known.get(id(dataset), (None, None))
         if known == []:
             return

@@ -20,11 +20,11 @@ from slipstream.data.mirrors import adopt, hand_out, open_parcel, share_anew
 
 _MOST_LOOKED_AT = 10_000  # values of a batch: a list of numbers is not worth a search
 _DEEPEST = 5
-reductions: Any = torch.multiprocessing.reductions
 _LEAVES = (str, bytes, int, float, bool, complex, type(None))
 # References to what only the batch holds: its container, the variable that looks, the question.
 _IN_CONTAINER = 3
 _AT_THE_TOP = 4  # torch's loop has a variable of its own for the batch, besides the message
+_reductions: Any = torch.multiprocessing.reductions
 
 
 class Parcel:
@@ -64,9 +64,7 @@ def pack(pool: Pool, message: tuple[Any, Any]) -> Parcel | None:
     found = list(_holdings([(batch, is_own)]))
     pickler = _Pickler(pool)
     for storage, num_tensors in _storages(found).values():
-        is_own = (
-            num_tensors > 0 and holders_of(storage) == num_tensors and storage.nbytes() > 0 and storage.data_ptr() != 0
-        )
+        is_own = 0 < num_tensors == holders_of(storage) and storage.nbytes() > 0 and storage.data_ptr() != 0
         buffer = pool.owner(storage) or (_fill(pool, storage) if is_own else None)
         if buffer is not None and pool.states[buffer.number] not in (VACANT, FREE):
             pool.abandon(buffer)  # the dataset keeps this batch and sends it again
@@ -77,8 +75,8 @@ def pack(pool: Pool, message: tuple[Any, Any]) -> Parcel | None:
     parcel = None
     if pickler.chosen or pickler.small or any(is_large_array(thing) for thing, _ in found):
         payload = pickler.pickle(message)
-        parcel = Parcel(pool, payload, bool(pickler.chosen))
-    pool.close_batch(list(pickler.chosen.values()))
+        parcel = Parcel(pool, payload, bool(pickler.sent))
+    pool.close_batch(pickler.sent)
     return parcel
 
 
@@ -100,6 +98,7 @@ class _Pickler(ForkingPickler):
         super().__init__(self._file)
         self._pool = pool
         self.chosen: dict[int, Buffer] = {}  # by the storage that they stand for
+        self.sent: list[Buffer] = []  # those that were really asked for: an object may leave out what it holds
         self.small: set[int] = set()  # storages that travel whole
         self._held: list[torch.Tensor] = []
 
@@ -121,6 +120,7 @@ class _Pickler(ForkingPickler):
         buffer = self.chosen.get(thing._cdata)
         if buffer is None:
             return NotImplemented
+        self.sent.append(buffer)
         if self._pool.states[buffer.number] == VACANT:
             return adopt, (self._pool.key, buffer.number, *self._shared(buffer))
         return hand_out, (self._pool.key, buffer.number)
@@ -136,7 +136,7 @@ class _Pickler(ForkingPickler):
     def _shared(self, buffer: Buffer) -> Any:
         self._pool.sending = buffer.ident
         try:
-            return reductions.reduce_storage(buffer.storage)
+            return _reductions.reduce_storage(buffer.storage)
         finally:
             self._pool.sending = 0
 
