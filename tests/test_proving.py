@@ -14,6 +14,7 @@ from slipstream.runner import overlay
 from slipstream.runner.relay import Relay
 from slipstream.testing.sessions import made_session
 from slipstream.testing.track import SimulatedTrack
+from slipstream.tune.seat import RaceError
 from slipstream.tune.teller import Silence
 
 PATCHED = Recipe((Choice("patch"),))
@@ -59,7 +60,15 @@ def test_the_patched_rider_runs_bare(monkeypatch: pytest.MonkeyPatch) -> None:
     assert verdict.decision == "kept" and verdict.speed is not None and verdict.speed.low > 1.8
     assert verdict.numerics is not None and verdict.numerics.claimed == "reordered"
     named = {choice.technique for entrant in tracks[0].entered for choice in entrant.recipe.choices}
-    assert named <= {"nothing"} and tracks[0].over
+    assert named == {"nothing"} and tracks[0].over  # the control rides too
+
+
+def test_a_script_that_does_not_start_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    track = Relayed()
+    track._fault = lambda entrant, num_steps: "RuntimeError: no"
+    monkeypatch.setattr("slipstream.proving.Relay", lambda *args, **how: track)
+    with pytest.raises(RaceError, match="could not be raced: RuntimeError: no"):
+        prove(diagnose(made_session()), {"/train.py": b"new"}, [], 300.0, Silence())
 
 
 def test_numerics_of_a_patch() -> None:

@@ -18,6 +18,7 @@ from slipstream.tune.finish import race_total
 from slipstream.tune.journal import Journal
 from slipstream.tune.meeting import Meeting
 from slipstream.tune.order import TuneOrder
+from slipstream.tune.seat import RaceError
 from slipstream.tune.teller import Teller
 
 PATCH: Final = "patch"
@@ -32,6 +33,10 @@ def prove(
         track = PatchedTrack(relay, files)
         meeting = Meeting(session, track, TuneOrder(budget_s), tell, known, Journal("", {}))
         try:
+            if failure := meeting.paddock.enter(
+                meeting.base
+            ):  # first: how many fit beside it, its twins too, shows then
+                raise RaceError(f"The script as it is could not be raced: {failure}.")
             race_total(meeting, Recipe((Choice(PATCH),)))
         finally:
             meeting.paddock.clear()
