@@ -24,6 +24,7 @@ MOST_LANES = 9
 HOST = 34.0  # pixels
 OTHERS = 14.0
 _FITS = 0.1  # a phase with more of the step than this has room for its name
+_FITS_PHONE = 0.25
 
 
 class Lane(msgspec.Struct, frozen=True):
@@ -146,7 +147,7 @@ def _piece(piece: Interval, height: float, length_ms: float) -> list[Markup]:
     parts = [bars.block(piece.start / length_ms, share, height, f"phase-{piece.label}", tip)]
     if height == HOST and share > _FITS:
         middle = percent((piece.start + piece.end) / 2 / length_ms)
-        style = f"inside on-{piece.label}"
+        style = f"inside on-{piece.label}" + (" tight" if share < _FITS_PHONE else "")
         parts.append(element("text", piece.label, class_=style, x=middle, y=HOST / 2 + 4.5, text_anchor="middle"))
     return parts
 
