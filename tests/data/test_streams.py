@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from slipstream.data.streams import Stream, Watch, redirect_draws
+from slipstream.data.streams import Stream, Watch, own_generators, redirect_draws
 from slipstream.seams.patch import Patches
 
 
@@ -118,3 +118,14 @@ def test_a_draw_past_the_stream_is_seen_and_taken_back(draw: Callable[[], Any], 
     assert watch.moved() == library
     watch.restore()
     assert watch.moved() == ""
+
+
+def test_who_watches_draws_in_a_thread_watches_the_threads_own() -> None:
+    stream = Stream()
+    with stream.drawn_from():
+        watch = Watch()
+        torch.rand(1)
+        assert watch.moved() == "torch"
+        watch.restore()
+        assert watch.moved() == "" and own_generators()["random"] is stream.random
+    assert own_generators()["torch"] is torch.default_generator

@@ -82,7 +82,7 @@ def _torch_draws() -> frozenset[Any]:
     return frozenset(function for function in found if callable(function))
 
 
-# --- functions that draw from a generator hidden in their module ------------------------------------------------------
+# --- functions that draw from a generator hidden in their module -----------------------------------------------------
 
 
 def redirect_draws(patches: Patches) -> None:
@@ -152,37 +152,44 @@ def _divided(module: Any, name: str, own: Callable[[Stream], Draw]) -> tuple[Dra
     return original, draw
 
 
-# --- the script's generators, to see whether they moved --------------------------------------------------------------
+# --- generators, to see whether they moved ---------------------------------------------------------------------------
+
+
+def own_generators() -> dict[str, Any]:
+    """By library: what code without a generator of its own draws from in the thread that asks. Who watches draws of a
+    dataset must watch these: in a data thread they are not the script's."""
+    stream = getattr(_own, "stream", None)
+    if stream is not None:
+        found = {"torch": stream.torch, "random": stream.random, "numpy.random": stream.numpy}
+    else:
+        numpy: Any = sys.modules.get("numpy.random")
+        hidden = numpy.mtrand._rand if numpy is not None else None
+        found = {"torch": torch.default_generator, "random": random._inst, "numpy.random": hidden}
+    return {library: generator for library, generator in found.items() if generator is not None}
 
 
 class Watch:
     """Their states at one moment. Who draws nothing meanwhile may ask whether somebody else did."""
 
     def __init__(self) -> None:
-        numpy: Any = sys.modules.get("numpy.random")
-        self._numpy = numpy
-        self._torch_state = torch.default_generator.get_state()
-        self._random_state = random.getstate()
-        self._numpy_state = numpy.get_state() if numpy is not None else None
+        self._states = [(library, one, _state(one)) for library, one in own_generators().items()]
 
     def moved(self) -> str:
         """The library that was drawn from; "" if none was."""
-        if not torch.equal(torch.default_generator.get_state(), self._torch_state):
-            return "torch"
-        if random.getstate() != self._random_state:
-            return "random"
-        if self._numpy is not None and not _is_equal(self._numpy.get_state(), self._numpy_state):
-            return "numpy.random"
-        return ""
+        return next((library for library, one, state in self._states if not _is_equal(_state(one), state)), "")
 
     def restore(self) -> None:
-        torch.default_generator.set_state(self._torch_state)
-        random.setstate(self._random_state)
-        if self._numpy is not None:
-            self._numpy.set_state(self._numpy_state)
+        for _, one, state in self._states:
+            one.setstate(state) if isinstance(one, random.Random) else one.set_state(state)
+
+
+def _state(generator: Any) -> Any:
+    return generator.getstate() if isinstance(generator, random.Random) else generator.get_state()
 
 
 def _is_equal(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
     if type(one) is not type(other) or len(one) != len(other):
         return False
     return all(bool((a == b).all()) if hasattr(a, "all") else a == b for a, b in zip(one, other, strict=True))
