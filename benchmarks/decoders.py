@@ -69,6 +69,14 @@ def shrunk(path: Path, seed: int) -> Any:
     return Image.open(path).convert("RGB").resize((SIDE, SIDE), BILINEAR)
 
 
+def into_pillow(path: Path, decode: Callable[..., Any]) -> Any:
+    """What another decoder under Pillow would come to: Pillow's header, and four bytes for a pixel."""
+    image: Any = Image.open(path)
+    image.fp.seek(0)
+    pixels = decode(image.fp.read(), "RGBX")
+    return image._new(vars(Image)["core"].map_buffer(pixels, image.size, "raw", 0, ("RGB", 0, 1)))
+
+
 def other_decoders() -> dict[str, Way]:
     ways: dict[str, Way] = {}
     for name in ("simplejpeg", "cv2"):
@@ -81,6 +89,7 @@ def other_decoders() -> dict[str, Way]:
             ways["OpenCV"] = lambda path, seed, cv2=module: cv2.imdecode(np.fromfile(path, np.uint8), 1)
         else:
             ways["simplejpeg"] = lambda path, seed, own=module: own.decode_jpeg(path.read_bytes(), "RGB")
+            ways["simplejpeg into Pillow's memory"] = lambda path, seed, own=module: into_pillow(path, own.decode_jpeg)
     return ways
 
 
