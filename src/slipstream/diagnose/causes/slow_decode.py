@@ -10,7 +10,7 @@ from slipstream.records import Finding, Session, Summary
 
 LEAST_SHARE = 0.3  # of the work on a batch
 CACHED = 0.95  # a cache of decoded pixels leaves a copy out of a memory map
-QUICKER = 0.15  # what a faster decoder saves of each decode, where there is no second epoch to cache for
+QUICKER = 0.1  # what decoding less saves of each decode, where there is no second epoch to cache for
 
 
 def find(session: Session, summary: Summary) -> list[Finding]:
