@@ -31,7 +31,7 @@ def prove(
     known: dict[str, Technique] = {CONTROL: technique(CONTROL), PATCH: _Patched(numerics_of(edits))}
     with Relay(session.script, tick=tick_of(session)) as relay:
         track = PatchedTrack(relay, files)
-        meeting = Meeting(session, track, TuneOrder(budget_s), tell, known, Journal("", {}))
+        meeting = Meeting(session, track, TuneOrder(budget_s), _Reticent(tell), known, Journal("", {}))
         try:
             if failure := meeting.paddock.enter(
                 meeting.base
@@ -40,14 +40,17 @@ def prove(
             race_total(meeting, Recipe((Choice(PATCH),)))
         finally:
             meeting.paddock.clear()
-    return _told(meeting.verdicts[-1])
+    verdict = _weighed(meeting.verdicts[-1])
+    tell.decided(verdict)
+    return verdict
 
 
-def _told(verdict: Verdict) -> Verdict:
+def _weighed(verdict: Verdict) -> Verdict:
     """A recipe whose techniques have won one by one may be kept after a few rounds; a patch has won nothing before."""
     is_faster = verdict.speed is not None and verdict.speed.low > 1.0
-    decision = "unsure" if verdict.decision == "kept" and not is_faster else verdict.decision
-    return msgspec.structs.replace(verdict, technique=PATCH, decision=decision)
+    if verdict.decision == "kept" and not is_faster:
+        verdict = msgspec.structs.replace(verdict, decision="unsure", reason="not faster beyond doubt")
+    return msgspec.structs.replace(verdict, technique=PATCH, kind="single", recipe=Recipe((Choice(PATCH),)))
 
 
 def numerics_of(edits: Sequence[Edit]) -> NumericsClass:
@@ -78,6 +81,22 @@ class _Patched:
 
     def edit(self, observation: Observation, setting: Setting) -> list[Edit]:
         return []
+
+
+class _Reticent:
+    """Passes on everything but the verdict, which is weighed once more before it is told."""
+
+    def __init__(self, tell: Teller) -> None:
+        self.racing, self.entering, self.lap, self.left, self.note = (
+            tell.racing,
+            tell.entering,
+            tell.lap,
+            tell.left,
+            tell.note,
+        )
+
+    def decided(self, verdict: Verdict) -> None:
+        pass
 
 
 class PatchedTrack:
