@@ -84,4 +84,6 @@ def test_links_to_results_are_those_of_the_site(hooks: ModuleType) -> None:
 
 def test_nothing_comes_from_the_network() -> None:
     assert SETTINGS["theme"]["font"] is False
-    assert not [key for key in SETTINGS if key.startswith("extra")]
+    assert SETTINGS["plugins"] == ["search"], "the offline plugin loads a script from unpkg.com"
+    assert "extra_javascript" not in SETTINGS
+    assert [name for name in SETTINGS["extra_css"] if not (DOCS / name).is_file()] == []
