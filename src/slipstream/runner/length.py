@@ -73,8 +73,9 @@ def _trainer(owner: Any) -> Iterator[tuple[str, str, Any]]:
     kind = type(owner)
     package = kind.__module__.split(".")[0]
     if package == "transformers" and hasattr(owner, "args"):
-        for key in ("max_steps", "num_train_epochs"):
-            yield f"TrainingArguments({key}=…)", key, getattr(owner.args, key, None)
+        has_steps = (getattr(owner.args, "max_steps", None) or 0) > 0  # they overrule epochs, which are 3 unless told
+        key = "max_steps" if has_steps else "num_train_epochs"
+        yield f"TrainingArguments({key}=…)", key, getattr(owner.args, key, None)
     elif package in ("lightning", "pytorch_lightning") and kind.__name__ == "Trainer":
         for key in ("max_steps", "max_epochs"):
             yield f"Trainer({key}=…)", key, getattr(owner, key, None)
