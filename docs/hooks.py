@@ -28,7 +28,9 @@ def filled(nav: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def pages_of(nav: list[dict[str, Any]]) -> list[str]:
-    return [page for section in nav for pages in section.values() for page in pages]
+    """Every file that it names, with a title of its own there or without."""
+    entries = [page for section in nav for pages in section.values() for page in pages]
+    return [name for page in entries for name in (page.values() if isinstance(page, dict) else [page])]
 
 
 def on_config(config: Any) -> Any:
