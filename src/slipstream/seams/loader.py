@@ -160,7 +160,7 @@ def read_loader(loader: Any, ident: int, site: Site | None, framework_site: Site
         class_name=type(loader).__name__,
         dataset_name=type(dataset).__name__,
         num_workers=loader.num_workers,
-        batch_size=loader.batch_size,
+        batch_size=_batch_size(loader),
         prefetch_factor=loader.prefetch_factor,
         persistent_workers=loader.persistent_workers,
         pin_memory=loader.pin_memory,
@@ -174,6 +174,14 @@ def read_loader(loader: Any, ident: int, site: Site | None, framework_site: Site
         framework=framework,
         hoard=find_hoard(dataset) if loader.num_workers else None,
     )
+
+
+def _batch_size(loader: Any) -> int | None:
+    """Accelerate gives the loader that it makes of the script's own a batch sampler, and so no batch size."""
+    if loader.batch_size is None and _is_rebuilt(loader):
+        loader = loader.batch_sampler
+    size = getattr(loader, "batch_size", None)
+    return size if isinstance(size, int) else None
 
 
 def _length(sized: Any) -> int | None:
