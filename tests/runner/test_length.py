@@ -35,3 +35,11 @@ def test_lightnings_trainer_knows_too() -> None:
     trainer = type("Trainer", (), {"__module__": "lightning.pytorch.trainer.trainer"})()
     trainer.max_steps, trainer.max_epochs = 3000, None
     assert length_of(trainer) == Length(num_epochs=None, num_steps=3000, source="Trainer(max_steps=…)")
+
+
+def test_the_trainer_decides_whatever_the_script_names() -> None:
+    trainer = type("Trainer", (), {"__module__": "transformers.trainer"})()
+    trainer.args = SimpleNamespace(max_steps=2000, num_train_epochs=3.0)
+    num_epochs = 7
+    length = length_of(trainer)
+    assert length is not None and (length.num_steps, length.num_epochs) == (2000, None), num_epochs

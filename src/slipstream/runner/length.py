@@ -23,6 +23,7 @@ _STEPS = (
     "n_steps",
     "max_train_steps",
 )
+_DECIDES = "TrainingArguments("  # what a script names beside it has no say
 _MAX_DEPTH = 60
 
 
@@ -35,6 +36,8 @@ def find_length(frame: FrameType | None = None) -> Length | None:
             epochs, source = int(value), source or label
         elif steps is None and name.lower() in _STEPS and _is_count(value):
             steps, source = int(value), source or label
+        if (epochs or steps) and label.startswith(_DECIDES):
+            break
     return Length(num_epochs=epochs, num_steps=steps, source=source) if epochs or steps else None
 
 

@@ -177,11 +177,10 @@ def read_loader(loader: Any, ident: int, site: Site | None, framework_site: Site
 
 
 def _batch_size(loader: Any) -> int | None:
-    """Accelerate gives the loader that it makes of the script's own a batch sampler, and so no batch size."""
-    if loader.batch_size is None and _is_rebuilt(loader):
-        loader = loader.batch_sampler
-    size = getattr(loader, "batch_size", None)
-    return size if isinstance(size, int) else None
+    """Accelerate makes its loader of the script's batch sampler; torch's own says how many samples it takes."""
+    is_plain = type(loader.batch_sampler) is torch.utils.data.BatchSampler
+    size: int | None = loader.batch_sampler.batch_size if is_plain else loader.batch_size
+    return size
 
 
 def _length(sized: Any) -> int | None:
