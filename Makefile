@@ -52,9 +52,14 @@ bench: $(READY)
 	$(BIN)/python benchmarks/kept_promise.py
 	$(BIN)/python benchmarks/near_best.py
 
-# Rewrites the parts of docs/ that come from the code.
-docs: $(READY)
+# Rewrites the parts of docs/ that come from the code, and builds the site into site/. A warning is an error.
+docs: $(VENV)/.ready-docs
 	$(BIN)/python -m slipstream.report.pages docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+$(VENV)/.ready-docs: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	touch $@
 
 clean:
-	rm -rf demo .pytest_cache .mypy_cache .ruff_cache .import_linter_cache build dist
+	rm -rf demo site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache build dist

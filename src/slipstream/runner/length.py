@@ -23,6 +23,7 @@ _STEPS = (
     "n_steps",
     "max_train_steps",
 )
+_DECIDES = "TrainingArguments("  # what a script names beside it has no say
 _MAX_DEPTH = 60
 
 
@@ -35,6 +36,8 @@ def find_length(frame: FrameType | None = None) -> Length | None:
             epochs, source = int(value), source or label
         elif steps is None and name.lower() in _STEPS and _is_count(value):
             steps, source = int(value), source or label
+        if (epochs or steps) and label.startswith(_DECIDES):
+            break
     return Length(num_epochs=epochs, num_steps=steps, source=source) if epochs or steps else None
 
 
@@ -73,8 +76,9 @@ def _trainer(owner: Any) -> Iterator[tuple[str, str, Any]]:
     kind = type(owner)
     package = kind.__module__.split(".")[0]
     if package == "transformers" and hasattr(owner, "args"):
-        for key in ("max_steps", "num_train_epochs"):
-            yield f"TrainingArguments({key}=…)", key, getattr(owner.args, key, None)
+        has_steps = (getattr(owner.args, "max_steps", None) or 0) > 0  # they overrule epochs, which are 3 unless told
+        key = "max_steps" if has_steps else "num_train_epochs"
+        yield f"TrainingArguments({key}=…)", key, getattr(owner.args, key, None)
     elif package in ("lightning", "pytorch_lightning") and kind.__name__ == "Trainer":
         for key in ("max_steps", "max_epochs"):
             yield f"Trainer({key}=…)", key, getattr(owner, key, None)

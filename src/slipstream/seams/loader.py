@@ -160,7 +160,7 @@ def read_loader(loader: Any, ident: int, site: Site | None, framework_site: Site
         class_name=type(loader).__name__,
         dataset_name=type(dataset).__name__,
         num_workers=loader.num_workers,
-        batch_size=loader.batch_size,
+        batch_size=_batch_size(loader),
         prefetch_factor=loader.prefetch_factor,
         persistent_workers=loader.persistent_workers,
         pin_memory=loader.pin_memory,
@@ -174,6 +174,13 @@ def read_loader(loader: Any, ident: int, site: Site | None, framework_site: Site
         framework=framework,
         hoard=find_hoard(dataset) if loader.num_workers else None,
     )
+
+
+def _batch_size(loader: Any) -> int | None:
+    """Accelerate makes its loader of the script's batch sampler; torch's own says how many samples it takes."""
+    is_plain = type(loader.batch_sampler) is torch.utils.data.BatchSampler
+    size: int | None = loader.batch_sampler.batch_size if is_plain else loader.batch_size
+    return size
 
 
 def _length(sized: Any) -> int | None:

@@ -106,6 +106,22 @@ def test_validation_too_often():
     assert 1.3 < first.predicted_gain < 520 / 320
 
 
+@pytest.mark.parametrize(
+    ("library", "line", "change"),
+    [
+        ("lightning", "trainer.fit(model, loader)", "Trainer(..., val_check_interval="),
+        ("transformers", "trainer.train()", 'TrainingArguments(..., eval_strategy="steps", eval_steps='),
+        ("numpy", "machine.fit(model)", "if step % "),
+    ],
+)
+def test_a_trainer_that_validates_by_itself_is_told_so(library, line, change):
+    session = evaluated(200.0, 10, caller=Site(FILE, 70, line, "main"))
+    environment = msgspec.structs.replace(session.environment, libraries={library: "1.0"})
+    first = ranked(msgspec.structs.replace(session, environment=environment))[0]
+    assert first.cause == "frequent_validation"
+    assert change in first.change
+
+
 def test_a_little_validation_is_fine():
     assert ranked(evaluated(30.0, 30)) == []
 

@@ -9,7 +9,7 @@ from slipstream.diagnose.statistics import fmean
 from slipstream.diagnose.training import watched_steps
 from slipstream.diagnose.validation import validation_cost
 from slipstream.diagnose.wording import count, ms, percent
-from slipstream.records import Finding, Session, Summary
+from slipstream.records import Finding, Session, Site, Summary
 
 LEAST_SHARE = 0.15
 WANTED_SHARE = 0.05
@@ -38,12 +38,22 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             f"of {ms(step_ms)} ms: {percent(share)} of the time.",
             predicted_gain=gain_of(1.0, (1 - share) + share / rarer),
             change=f"every {rarer * cost.every_steps:.0f} steps in place of {cost.every_steps:.0f}: "
-            f"if step % {rarer * cost.every_steps:.0f} == 0: {site.text if site else 'validate(...)'}",
+            + _change(session, site, f"{rarer * cost.every_steps:.0f}"),
             site=site,
             techniques=["workers"] if _waits(session) else [],
             advice="Or validate on a fixed part of the data, and on all of it at the end.",
         )
     ]
+
+
+def _change(session: Session, site: Site | None, steps: str) -> str:
+    """Where a trainer validates by itself, its own argument: the line that was seen starts the whole training."""
+    text, libraries = site.text if site is not None else "validate(...)", session.environment.libraries
+    if ".fit(" in text and {"lightning", "pytorch_lightning"} & set(libraries):
+        return f"Trainer(..., val_check_interval={steps}, check_val_every_n_epoch=None)"
+    if ".train(" in text and "transformers" in libraries:
+        return f'TrainingArguments(..., eval_strategy="steps", eval_steps={steps})'
+    return f"if step % {steps} == 0: {text}"
 
 
 def _waits(session: Session) -> bool:
