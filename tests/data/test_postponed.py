@@ -162,6 +162,20 @@ class Cache:
         patches.replace(ImageFile.ImageFile, "load", load)
 
 
+def without_tables(data: bytes) -> bytes:
+    """A JPEG whose quantisation tables are missing: libjpeg refuses it."""
+    start = data.index(b"\xff\xdb")
+    end = data.index(b"\xff\xc0")
+    return data[:start] + data[end:]
+
+
+@pytest.mark.parametrize("use", [lambda image: image.convert("RGB"), lambda image: image.crop((0, 0, 9, 9))])
+def test_what_another_decoder_raises_reaches_the_script(use: Callable[[Any], Any]) -> None:
+    data = without_tables(jpeg())
+    with installed(top_rows(), Cache()), pytest.raises(OSError, match="broken data stream"):
+        use(Image.open(io.BytesIO(data)))
+
+
 @pytest.mark.parametrize("is_first", [True, False])
 @pytest.mark.parametrize("how", [top_rows, scaled])
 def test_decoding_is_left_to_whoever_decodes_for_pillow(how: Callable[[], Postponement], is_first: bool) -> None:
