@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import multiprocessing
 from typing import Any
 
 import msgspec
@@ -52,6 +53,14 @@ def test_of_spawned_workers_it_is_said_when_they_are_made(riding: Any) -> None:
     with riding("fast_decode") as rig:
         DataLoader([1, 2], num_workers=1, multiprocessing_context="spawn")
         assert len(rig.changes) == 1
+
+
+def test_the_start_method_is_asked_for_and_not_settled(riding: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    contexts: Any = multiprocessing.context
+    monkeypatch.setattr(contexts._default_context, "_actual_context", None)
+    with riding("fast_decode"):
+        DataLoader([1, 2], num_workers=1)
+        assert multiprocessing.get_start_method(allow_none=True) is None, "the script may still set it"
 
 
 def images(**changes: Any) -> Observation:
