@@ -6,6 +6,7 @@ import copy
 import functools
 import io
 import pickle
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,21 @@ def test_a_file_that_is_closed_or_gone_by_the_time_has_been_read(tmp_path: Path)
             converted = image.convert("RGB")
         path.unlink()
         assert converted.getbbox() and image.getbbox() == converted.getbbox()
+
+
+def test_a_picture_that_waits_does_not_keep_the_scripts_file_open(tmp_path: Path) -> None:
+    path = tmp_path / "one.jpg"
+    path.write_bytes(jpeg())
+
+    def is_closed_with_the_last_name() -> bool:
+        file = path.open("rb")
+        known, image = weakref.ref(file), Image.open(file).convert("RGB")
+        del file
+        return known() is None and image.size == (96, 72)
+
+    assert is_closed_with_the_last_name()
+    with installed(top_rows()):
+        assert is_closed_with_the_last_name()
 
 
 def test_a_closed_image_stays_closed() -> None:

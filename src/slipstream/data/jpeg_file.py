@@ -28,7 +28,7 @@ class JpegSource:
     """An undecoded picture apart from its image: the bytes of the file, and what Pillow read in its header."""
 
     def __init__(self, image: Any, data: bytes) -> None:
-        self.header = dict(vars(image))
+        self.header = {name: value for name, value in vars(image).items() if name != "fp"}  # else it stays open
         self.size: tuple[int, int] = image.size
         self.mode: str = image.mode
         self.kept: Any = None  # all pixels, where somebody keeps them for others
