@@ -64,6 +64,13 @@ USES: dict[str, Callable[[Any], Any]] = {
 }
 
 
+def without_tables(data: bytes) -> bytes:
+    """A JPEG whose quantisation tables are missing: libjpeg refuses it."""
+    start = data.index(b"\xff\xdb")
+    end = min(at for at in (data.find(b"\xff\xc0"), data.find(b"\xff\xc2")) if at > start)
+    return data[:start] + data[end:]
+
+
 @pytest.mark.parametrize("how", [top_rows, scaled])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_use_of_every_kind_gives_pillows_image(kind: str, how: Callable[[], Postponement]) -> None:
@@ -178,11 +185,25 @@ class Cache:
         patches.replace(ImageFile.ImageFile, "load", load)
 
 
-def without_tables(data: bytes) -> bytes:
-    """A JPEG whose quantisation tables are missing: libjpeg refuses it."""
-    start = data.index(b"\xff\xdb")
-    end = data.index(b"\xff\xc0")
-    return data[:start] + data[end:]
+@pytest.mark.parametrize(("how", "kind"), [(top_rows, "4:2:0"), (top_rows, "progressive"), (scaled, "4:2:0")])
+def test_a_header_that_is_refused_is_refused_where_the_script_expects_it(
+    how: Callable[[], Postponement], kind: str
+) -> None:
+    whole = jpeg(**KINDS[kind])
+    with installed(how()):
+        assert Image.open(io.BytesIO(whole)).convert("RGB").getbbox()
+        with pytest.raises(OSError, match="broken data stream"):
+            Image.open(io.BytesIO(without_tables(whole))).convert("RGB")
+
+
+def test_a_table_that_is_spoilt_is_not_taken_for_one_that_is_known() -> None:
+    whole = jpeg()
+    at = whole.index(b"\xff\xc4") + 5
+    spoilt = whole[:at] + b"\xff" * 16 + whole[at + 16 :]
+    with installed(top_rows()):
+        Image.open(io.BytesIO(whole)).convert("RGB")
+        with pytest.raises(OSError, match="broken data stream"):
+            Image.open(io.BytesIO(spoilt)).convert("RGB")
 
 
 @pytest.mark.parametrize("use", [lambda image: image.convert("RGB"), lambda image: image.crop((0, 0, 9, 9))])

@@ -11,7 +11,7 @@ from typing import Any
 import PIL
 from PIL import Image, ImageFile
 
-from slipstream.data.jpeg_file import JpegSource, is_undecoded, take_source
+from slipstream.data.jpeg_file import JpegSource, is_undecoded, kind_of, take_source
 from slipstream.seams.patch import Patches
 
 _PENDING = "_slipstream_pending"  # on an image that has no pixels yet
@@ -52,7 +52,7 @@ class Pending:
 
 
 class Postponement:
-    takes_from_another = False  # the pixels that somebody else decoded: a copy of them waits until it is needed
+    takes_decoded = False  # pictures that somebody else decodes, or that are better decoded at once
 
     def __init__(self) -> None:
         self._load: Method | None = None  # what stands at `load` while nobody else does
@@ -82,10 +82,10 @@ class Postponement:
     def _is_beside_another(self) -> bool:
         return vars(ImageFile.ImageFile)["load"] is not self._load
 
-    def _take_from_another(self, image: Any) -> None:
-        """What somebody else decodes waits in the image. Never tried only: what they raise is the script's, since a
-        second load would find no fault any more."""
-        if self.takes_from_another and self._is_beside_another() and is_undecoded(image):
+    def _take_decoded(self, image: Any) -> None:
+        """Where a picture is decoded at once, the copy of it that the script wants can still wait. What decoding raises
+        is the script's: it is never only tried, since a second load would find no fault any more."""
+        if self.takes_decoded and is_undecoded(image) and (self._is_beside_another() or kind_of(image) is None):
             image.load()
             _postpone(image, Decoded(image))
 
@@ -111,7 +111,7 @@ class Postponement:
         def convert(image: Any, *args: Any, **kwargs: Any) -> Any:
             is_copy = not kwargs and args == (image.mode,)
             if is_copy:
-                self._take_from_another(image)
+                self._take_decoded(image)
             pending = self._try_pending(image) if is_copy else None
             return original(image, *args, **kwargs) if pending is None else empty_image(image, pending)
 
@@ -123,7 +123,7 @@ class Postponement:
             inside = _box_inside(box, image.size)
             if inside is None:
                 return original(image, box)
-            self._take_from_another(image)
+            self._take_decoded(image)
             part = self._try_crop(image, inside)
             return original(image, box) if part is None else part
 

@@ -17,7 +17,7 @@ _LEAST_SAVED = 0.02  # of the rows; below, the whole picture is as cheap
 
 
 class TopRows(Postponement):
-    takes_from_another = True
+    takes_decoded = True
 
     def __init__(self, on_use: Callable[[], None], on_difference: Callable[[], None]) -> None:
         super().__init__()
