@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import os
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -99,8 +101,42 @@ class Flat(Texts):
 def test_lengths_that_cannot_be_known(kind: Any, why: str) -> None:
     before = torch.get_rng_state()
     with pytest.raises(UnknownLengthsError, match=why):
-        lengths_of(kind(), most_s=0.2)
+        lengths_of(kind(), most_s=0.2 if kind is Slow else 60.0)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+class Lazy(Texts):
+    """Opens its file with the first sample, so that every worker has one of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.file = path, None
+
+    def __getitem__(self, index: int) -> Any:
+        if self.file is None:
+            self.file: Any = self.path.open("rb")
+        return super().__getitem__(index)
+
+
+def test_a_file_is_not_opened_where_workers_would_share_it(tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(b"")
+    dataset = Lazy(tmp_path / "data")
+    assert lengths_of(dataset).tolist() == LENGTHS.tolist() and dataset.file is None
+
+
+class Dying(Texts):
+    def __getitem__(self, index: int) -> Any:
+        os._exit(1)
+
+
+class Failing(Texts):
+    def __getitem__(self, index: int) -> Any:
+        raise KeyError(index)
+
+
+@pytest.mark.parametrize(("kind", "why"), [(Dying, "died"), (Failing, "KeyError: 0")])
+def test_a_process_that_cannot_ask_says_so(kind: Any, why: str) -> None:
+    with pytest.raises(UnknownLengthsError, match=why):
+        lengths_of(kind())
 
 
 # --- the order -------------------------------------------------------------------------------------------------------
