@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from slipstream.data import keeping
+from slipstream.data import keeping, pixels
 from slipstream.data.cache_folder import survey
 from slipstream.records import Length, Site
 from slipstream.techniques import decode_cache
@@ -101,7 +102,7 @@ def test_batches_are_the_same(num_workers: int, photographs: Path, riding: Calla
         for entry in list(Path(survey().folder).rglob("*.pixels"))[::2]:
             entry.unlink()
         assert epochs(dataset, num_workers) == bare
-    assert any("what Pillow decodes is kept in" in sentence for sentence in rig.changes) and not rig.declined
+    assert any("what is decoded is kept in" in sentence for sentence in rig.changes) and not rig.declined
 
 
 def test_the_battery_with_a_training_on_photographs(photographs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,6 +131,35 @@ def test_the_battery_with_a_training_on_photographs(photographs: Path, monkeypat
     assert all(result.is_ok for result in results.values()), results
     assert "applies: True" in results["photographs: applies or says why not"].detail
     assert "is kept in" in results["photographs: numerics"].detail and survey().num_images == 12
+
+
+def test_said_once_something_was_kept_and_not_before(photographs: Path, riding: Callable[..., Any]) -> None:
+    with riding("decode_cache") as rig:
+        list(DataLoader(Numbers(), num_workers=1))
+        assert rig.changes == [], "Pillow is imported, and nothing was decoded"
+        list(DataLoader(Photographs(photographs), num_workers=1))
+        assert len(rig.changes) == 1 and "is kept in" in rig.changes[0]
+
+
+class Numbers(Dataset[Any]):
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_reason_is_heard_in_whatever_process_it_was_found(
+    num_workers: int, photographs: Path, riding: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(*_: Any) -> Any:
+        raise OSError(errno.ENOSPC, "")
+
+    monkeypatch.setattr(pixels, "_write_whole", write)
+    with riding("decode_cache") as rig:
+        list(DataLoader(Photographs(photographs), num_workers=num_workers))
+    assert len(rig.declined) == 1 and "the disk is full" in rig.declined[0] and rig.changes == []
 
 
 def test_before_a_race_the_coming_epoch_is_decoded(photographs: Path, riding: Callable[..., Any]) -> None:
