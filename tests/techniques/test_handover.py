@@ -33,6 +33,7 @@ def test_buffers_go_with_workers_only() -> None:
     assert "no workers" in buffer_reuse.applies(seen()).reason
     assert buffer_reuse.applies(seen(2)).is_yes
     assert buffer_reuse.applies_with(seen(), WORKERS).is_yes
+    assert "threads" in buffer_reuse.applies_with(seen(2), Recipe((Choice("thread_workers", 2),))).reason
     assert "no workers" in buffer_reuse.applies_with(seen(2), Recipe((Choice("workers", 0),))).reason
     assert buffer_reuse.applies(Observation(made_session(has_loader=False))).reason == "the script has no DataLoader"
 

@@ -29,7 +29,7 @@ CARD = Card(
     causes=("slow_decode", "slow_read", "slow_transform", "no_workers", "worker_count"),
     numerics="identical",
     memory="more",
-    claims=("loader.fetch",),
+    claims=("loader.fetch", "samples.kept"),
 )
 VALUES = (True,)
 
