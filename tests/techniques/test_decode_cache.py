@@ -14,11 +14,12 @@ import pytest
 import torch
 from PIL import Image
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 from slipstream.data import keeping, pixels
 from slipstream.data.cache_folder import survey
 from slipstream.records import Length, Site
+from slipstream.runner import capacity
 from slipstream.techniques import decode_cache
 from slipstream.techniques.observation import Observation
 from slipstream.testing import trainings
@@ -160,6 +161,22 @@ def test_a_reason_is_heard_in_whatever_process_it_was_found(
     with riding("decode_cache") as rig:
         list(DataLoader(Photographs(photographs), num_workers=num_workers))
     assert len(rig.declined) == 1 and "the disk is full" in rig.declined[0] and rig.changes == []
+
+
+def test_datasets_that_are_gone_take_no_room(
+    photographs: Path, riding: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twenty folds that come and go, with memory for two data sets."""
+    size = sum(width * height * 4 for width, height in (Image.open(path).size for path in photographs.glob("*")))
+    monkeypatch.setattr(capacity, "free_bytes", lambda: 4 * size)
+    with riding("decode_cache") as rig:
+        for _ in range(20):
+            DataLoader(Photographs(photographs))
+            whole = Photographs(photographs)
+            folds = [Subset(whole, range(6)), Subset(whole, range(12))]
+            loaders = [DataLoader(fold) for fold in folds]
+        list(loaders[1])
+    assert survey().num_images == 12 and not rig.declined
 
 
 def test_before_a_race_the_coming_epoch_is_decoded(photographs: Path, riding: Callable[..., Any]) -> None:

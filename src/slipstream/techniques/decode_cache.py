@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -126,10 +127,16 @@ def _obstacle(folder: Path) -> str:
 
 
 def _expect(keeping: Keeping, arguments: LoaderArguments) -> None:
-    dataset = arguments["dataset"]
+    from torch.utils.data import Subset
+
+    dataset = source = arguments["dataset"]
+    while type(source) is Subset:
+        source = source.dataset
+    allowance = keeping.allowance
     try:
-        keeping.allowance.expect(id(dataset), len(dataset))
-    except Exception:  # an iterable dataset, or a length that lies
+        if allowance.expect(id(dataset), len(dataset), id(source), len(source)):
+            weakref.finalize(dataset, allowance.forget, id(dataset)).atexit = False
+    except Exception:  # an iterable dataset, a length that lies, or a list, whose end nobody is told
         return
 
 
