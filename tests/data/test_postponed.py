@@ -6,6 +6,8 @@ import copy
 import functools
 import io
 import pickle
+import sys
+import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -158,6 +160,30 @@ def test_damage_inside_the_picture_shows_as_it_does_without_us() -> None:
     bare = seen(Image.open(io.BytesIO(data)).convert("RGB").crop((0, 0, 200, 180)))
     with installed(top_rows()):
         assert seen(Image.open(io.BytesIO(data)).convert("RGB").crop((0, 0, 200, 180))) == bare
+
+
+def test_threads_may_ask_for_the_same_picture() -> None:
+    data, start = jpeg(width=16, height=16), threading.Barrier(2)
+    faults: list[BaseException] = []
+
+    def look(image: Any) -> None:
+        try:
+            start.wait()
+            image.load()
+        except BaseException as fault:
+            faults.append(fault)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with installed(top_rows()):
+            for _ in range(300):
+                image = Image.open(io.BytesIO(data)).convert("RGB")
+                threads = [threading.Thread(target=look, args=(image,)) for _ in range(2)]
+                [thread.start() for thread in threads], [thread.join() for thread in threads]
+    finally:
+        sys.setswitchinterval(before)
+    assert not faults
 
 
 def test_other_files_are_pillows() -> None:

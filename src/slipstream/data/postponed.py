@@ -92,15 +92,13 @@ class Postponement:
     def _settling(self, original: Method) -> Any:
         @functools.wraps(original)
         def settle(image: Any) -> Any:
-            if image._im is None and _PENDING in vars(image):
-                self._settle(image)
+            pending: Pending | None = vars(image).get(_PENDING) if image._im is None else None
+            if pending is not None:
+                image.im = self.pixels(pending)
+                vars(image).pop(_PENDING, None)  # another thread may have done it
             return original(image)
 
         return settle
-
-    def _settle(self, image: Any) -> None:
-        image.im = self.pixels(vars(image)[_PENDING])
-        vars(image).pop(_PENDING, None)
 
     def pixels(self, pending: Pending) -> Any:
         """All that an image waits for."""
