@@ -78,6 +78,8 @@ def test_bytes_are_for_images_workers_and_accelerators() -> None:
     assert "without workers" in byte_transfer.applies(alone).reason
     assert byte_transfer.applies_with(alone, Recipe((Choice("workers", 2),))).is_yes
     assert not byte_transfer.applies_with(alone, Recipe()).is_yes
+    assert byte_transfer.applies_with(images(), Recipe()).is_yes, "the script has workers of its own"
+    assert not byte_transfer.applies_with(images(), Recipe((Choice("workers", 0),))).is_yes
 
 
 def test_bytes_decline_where_there_is_no_device(riding: Any) -> None:
