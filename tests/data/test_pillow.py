@@ -8,6 +8,7 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -406,6 +407,19 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     with Cache(tmp_path / "file" / "images") as cache:
         assert Image.open(save(tmp_path / "a.jpg")).load()
         assert len(cache.said) == 1 and "Not a directory" in cache.said[0]
+
+
+def test_what_a_killed_process_left_goes_when_the_store_is_opened(tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    names = {f"a.pixels.{gone.pid}-1.partial": 100, f"b.pixels.{os.getpid()}-1.partial": 100, "c.pixels": 100}
+    names |= {f"d.pixels.{gone.pid}-1.partial": 0, "somebody's.partial": 100}
+    for name, age_s in names.items():
+        (tmp_path / name).write_bytes(b"x")
+        os.utime(tmp_path / name, (time.time() - age_s,) * 2)
+    PixelStore(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == set(names) - {f"a.pixels.{gone.pid}-1.partial"}
+    PixelStore(tmp_path / "not there")
 
 
 def test_cleared_while_it_is_used(tmp_path: Path, cache: Cache) -> None:
