@@ -177,6 +177,17 @@ def test_epochs_hold_the_same_samples_in_batches_of_the_same_sizes(riding: Any, 
     assert len(rig.changes) == 1 and "padding falls from" in rig.changes[0] and rig.declined == []
 
 
+@pytest.mark.parametrize("how", [{}, {"num_workers": 1}], ids=str)
+def test_files_may_be_read_ahead_beside_it(riding: Any, how: Any) -> None:
+    with riding(length_buckets=True):
+        alone = read(**how)
+    with riding(length_buckets=True, read_ahead=8):
+        both = read(**how)
+    for one, other in zip(alone[:-1], both[:-1], strict=True):
+        assert torch.equal(one[0], other[0]) and torch.equal(one[1], other[1])
+    assert torch.equal(alone[-1], both[-1])
+
+
 def test_a_generator_of_the_scripts_own_is_left_in_the_same_state(riding: Any) -> None:
     bare, ours = torch.Generator().manual_seed(1), torch.Generator().manual_seed(1)
     read(1, generator=bare)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slipstream.data.room import num_batches_held
+from slipstream.data.room import SPARE, num_batches_held
 from slipstream.records import Edit, Loader, Recipe, Setting
 from slipstream.techniques.card import YES, Answer, Card, no
 from slipstream.techniques.observation import Observation
@@ -32,7 +32,6 @@ CARD = Card(
 )
 VALUES = (True,)
 HELD = 2  # batches that a worker holds ready, unless the script says otherwise
-SPARE = 3  # batches that a worker keeps beyond those
 
 
 def applies(observation: Observation) -> Answer:
