@@ -42,6 +42,17 @@ def test_of_a_larger_one_the_same_part_is_kept_by_everybody(tmp_path: Path) -> N
     assert 400 < len(chosen) < 600 and sorted(again) == chosen and not said
 
 
+def test_parts_of_one_data_set_are_counted_once_and_forgotten_when_they_are_gone(tmp_path: Path) -> None:
+    allowance, _ = made(tmp_path, 10**6, 10)
+    assert allowance.expect(2, 80, source=9, num_there=100) and not allowance.expect(2, 80, source=9, num_there=100)
+    assert allowance.num_expected() == 90
+    allowance.expect(3, 80, source=9, num_there=100)
+    assert allowance.num_expected() == 110, "they overlap"
+    allowance.forget(2)
+    allowance.forget(3)
+    assert allowance.num_expected() == 10
+
+
 def test_too_small_a_part_is_none(tmp_path: Path) -> None:
     allowance, said = made(tmp_path, memory_bytes=10**6, num_samples=100_000)
     assert num_allowed(allowance, 100) == 0 and allowance.is_closed

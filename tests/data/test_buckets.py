@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import os
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -99,8 +101,42 @@ class Flat(Texts):
 def test_lengths_that_cannot_be_known(kind: Any, why: str) -> None:
     before = torch.get_rng_state()
     with pytest.raises(UnknownLengthsError, match=why):
-        lengths_of(kind(), most_s=0.2)
+        lengths_of(kind(), most_s=0.2 if kind is Slow else 60.0)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+class Lazy(Texts):
+    """Opens its file with the first sample, so that every worker has one of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.file = path, None
+
+    def __getitem__(self, index: int) -> Any:
+        if self.file is None:
+            self.file: Any = self.path.open("rb")
+        return super().__getitem__(index)
+
+
+def test_a_file_is_not_opened_where_workers_would_share_it(tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(b"")
+    dataset = Lazy(tmp_path / "data")
+    assert lengths_of(dataset).tolist() == LENGTHS.tolist() and dataset.file is None
+
+
+class Dying(Texts):
+    def __getitem__(self, index: int) -> Any:
+        os._exit(1)
+
+
+class Failing(Texts):
+    def __getitem__(self, index: int) -> Any:
+        raise KeyError(index)
+
+
+@pytest.mark.parametrize(("kind", "why"), [(Dying, "died"), (Failing, "KeyError: 0")])
+def test_a_process_that_cannot_ask_says_so(kind: Any, why: str) -> None:
+    with pytest.raises(UnknownLengthsError, match=why):
+        lengths_of(kind())
 
 
 # --- the order -------------------------------------------------------------------------------------------------------
@@ -139,6 +175,17 @@ def test_epochs_hold_the_same_samples_in_batches_of_the_same_sizes(riding: Any, 
     assert torch.equal(ours[-1], bare[-1]), "as many random numbers were drawn"
     assert sum(x.numel() for x, _ in ours[:-1]) < 0.75 * sum(x.numel() for x, _ in bare[:-1])
     assert len(rig.changes) == 1 and "padding falls from" in rig.changes[0] and rig.declined == []
+
+
+@pytest.mark.parametrize("how", [{}, {"num_workers": 1}], ids=str)
+def test_files_may_be_read_ahead_beside_it(riding: Any, how: Any) -> None:
+    with riding(length_buckets=True):
+        alone = read(**how)
+    with riding(length_buckets=True, read_ahead=8):
+        both = read(**how)
+    for one, other in zip(alone[:-1], both[:-1], strict=True):
+        assert torch.equal(one[0], other[0]) and torch.equal(one[1], other[1])
+    assert torch.equal(alone[-1], both[-1])
 
 
 def test_a_generator_of_the_scripts_own_is_left_in_the_same_state(riding: Any) -> None:

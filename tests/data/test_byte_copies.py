@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from slipstream.data import byte_copies as room
+from slipstream.data.batched import BatchedFetch
 from slipstream.data.byte_copies import ByteCopies
 from slipstream.data.copies import waits_not
+from slipstream.data.kept_samples import KeptSamples
 from slipstream.data.nonblocking import NonBlockingCopies
+from slipstream.data.reuse import BufferReuse
 from slipstream.testing.jpegs import installed
 
 
@@ -75,6 +78,39 @@ def test_batches_and_copies_are_those_of_the_bare_script(dataset: Any) -> None:
     assert told == ["changed"] * 4
     whole = 4 * 3 * 40 * 40
     assert sizes == [whole, 3 * 1024, 4 * whole] * 3 + [whole, 3 * 1024]  # the first three are proved
+
+
+def test_batches_that_others_build_are_packed_too() -> None:
+    """Indexed whole, or made of kept samples: neither asks torch's own fetch."""
+    images = torch.randint(0, 256, (16, 3, 40, 40), dtype=torch.uint8).float().div(255)
+    kept, told = KeptSamples(lambda note: None, pytest.fail), list[str]()
+    cases: list[tuple[Any, Dataset[Any]]] = [(BatchedFetch(pytest.fail), TensorDataset(images)), (kept, Same())]
+    for part, dataset in cases:
+        kept.admit(dataset, "")
+        with bytes_sent(told), installed(part):
+            loader = DataLoader(dataset, 4, num_workers=1, persistent_workers=True)
+            for _ in range(3):
+                for (batch,) in loader:
+                    assert torch.equal(to_device(batch), batch)
+            del loader
+        assert told == ["changed"] * 12
+        told.clear()
+
+
+class Same(Images):
+    def __getitem__(self, index: int) -> Any:
+        return (torch.arange(4800, dtype=torch.float32).mul(index + 1).remainder(256).reshape(3, 40, 40),)
+
+
+def test_batches_that_come_in_buffers_bring_their_bytes() -> None:
+    told, dataset = list[str](), Same()
+    with bytes_sent(told):
+        reuse = BufferReuse()
+        reuse.want(dataset)
+        with installed(reuse):
+            for (batch,) in DataLoader(dataset, 4, num_workers=1):
+                assert torch.equal(to_device(batch), batch)
+    assert told == ["changed"] * 4
 
 
 def one_batch(**options: Any) -> torch.Tensor:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from slipstream.data.draws import Draws
+from slipstream.data.streams import Stream
 
 OURS = np.random.default_rng(1)
 
@@ -45,6 +46,18 @@ def test_every_draw_is_seen_and_taken_back(draw: Callable[[], Any]) -> None:
     assert draws.have_moved(before)
     draws.restore(before)
     assert not draws.have_moved(before) and draw() == first
+
+
+def test_in_a_data_thread_its_own_stream_is_watched() -> None:
+    stream = Stream()
+    stream.seed(3, 0)
+    with stream.drawn_from():
+        draws = Draws(HOLDER)
+        before = draws.states()
+        torch.rand(1)
+        assert draws.have_moved(before)
+        draws.restore(before)
+    assert not draws.have_moved(before)
 
 
 def test_looking_draws_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import time
@@ -14,8 +15,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, get_worker_info
 
-from slipstream.data import kept_samples, sample_reading
+from slipstream.data import kept_samples, sample_reading, shelf
 from slipstream.data.sample_bytes import pack
+from slipstream.runner import capacity
+from slipstream.runner.container import Limits
 
 NUM = 144
 
@@ -326,12 +329,55 @@ def test_what_the_dataset_raises_is_the_scripts(riding: Any, message_of: Callabl
     assert "no such sample" in message and rig.declined == []
 
 
+def num_shelves() -> int:
+    """Descriptors of memory for samples that this process holds."""
+    names = (os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink())
+    return sum("slipstream-samples" in name for name in names)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_memory_is_given_back_when_samples_must_not_be_kept(riding: Any, num_workers: int) -> None:
+    with riding(sample_cache=True) as rig:
+        dataset = Rarely()
+        epochs(dataset, 2, num_workers=num_workers)
+        assert len(rig.declined) == 1 and num_shelves() == 0
+
+
+def test_memory_is_given_back_with_the_dataset(riding: Any) -> None:
+    with riding(sample_cache=True):
+        for _ in range(3):  # as folds of a cross-validation
+            dataset = Made()
+            epochs(dataset, 1)
+            assert num_shelves()
+            del dataset
+            gc.collect()
+            assert num_shelves() == 0
+
+
 def test_no_half_of_a_dataset_is_kept(riding: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sample_reading, "free_bytes", lambda: 4000)
     bare = epochs(Made())
     with riding(sample_cache=True) as rig:
         assert are_same(epochs(Made()), bare)
     assert "all of its samples would need" in rig.declined[0] and rig.changes == []
+
+
+def test_memory_that_is_nearly_full_is_said(riding: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shelf, "free_bytes", lambda: 10**6)
+    monkeypatch.setattr(shelf, "total_bytes", lambda: 10**9)
+    with riding(sample_cache=True) as rig:
+        epochs(Made(), 1)
+    assert rig.declined == ["sample_cache: samples are not kept: memory is nearly full"] and rig.changes == []
+
+
+def test_the_memory_of_a_container_counts_and_not_the_machines(riding: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shelf, "free_bytes", lambda: 2 * 10**9)
+    monkeypatch.setattr(capacity, "read_limits", lambda root: Limits(memory_bytes=4 * 10**9))
+    machine = type("Machine", (), {"total": 10**12, "available": 9 * 10**11})
+    monkeypatch.setattr(capacity.psutil, "virtual_memory", lambda: machine)
+    with riding(sample_cache=True) as rig:
+        epochs(Made(), 1)
+    assert rig.declined == [] and len(rig.changes) == 1
 
 
 def test_a_fault_of_ours_is_not_the_scripts(riding: Any, monkeypatch: pytest.MonkeyPatch) -> None:

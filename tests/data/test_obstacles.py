@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -12,7 +13,8 @@ import pytest
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from slipstream.data.obstacles import obstacle
+from slipstream.data.obstacles import obstacle, start_method
+from slipstream.seams.loader import start_method_of
 
 
 def ask(dataset: Any, wanted: int = 2, **arguments: Any) -> str:
@@ -107,3 +109,11 @@ def test_spawned_workers_need_a_guarded_script(tmp_path: Path, monkeypatch: pyte
     exec(compile(script.read_text(), str(script), "exec"), vars(main))
     bare, guarded = reasons
     assert "__name__" in bare and guarded == ""
+
+
+def test_asking_how_workers_start_does_not_settle_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    contexts: Any = multiprocessing.context
+    monkeypatch.setattr(contexts._default_context, "_actual_context", None)
+    assert start_method({"multiprocessing_context": None}) == start_method_of(None)
+    assert multiprocessing.get_start_method(allow_none=True) is None, "the script may still set it"
+    assert start_method_of("spawn") == start_method_of(multiprocessing.get_context("spawn")) == "spawn"

@@ -6,6 +6,9 @@ import copy
 import functools
 import io
 import pickle
+import sys
+import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -63,6 +66,13 @@ USES: dict[str, Callable[[Any], Any]] = {
 }
 
 
+def without_tables(data: bytes) -> bytes:
+    """A JPEG whose quantisation tables are missing: libjpeg refuses it."""
+    start = data.index(b"\xff\xdb")
+    end = min(at for at in (data.find(b"\xff\xc0"), data.find(b"\xff\xc2")) if at > start)
+    return data[:start] + data[end:]
+
+
 @pytest.mark.parametrize("how", [top_rows, scaled])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_use_of_every_kind_gives_pillows_image(kind: str, how: Callable[[], Postponement]) -> None:
@@ -102,6 +112,21 @@ def test_a_file_that_is_closed_or_gone_by_the_time_has_been_read(tmp_path: Path)
         assert converted.getbbox() and image.getbbox() == converted.getbbox()
 
 
+def test_a_picture_that_waits_does_not_keep_the_scripts_file_open(tmp_path: Path) -> None:
+    path = tmp_path / "one.jpg"
+    path.write_bytes(jpeg())
+
+    def is_closed_with_the_last_name() -> bool:
+        file = path.open("rb")
+        known, image = weakref.ref(file), Image.open(file).convert("RGB")
+        del file
+        return known() is None and image.size == (96, 72)
+
+    assert is_closed_with_the_last_name()
+    with installed(top_rows()):
+        assert is_closed_with_the_last_name()
+
+
 def test_a_closed_image_stays_closed() -> None:
     with installed(top_rows()):
         image = Image.open(io.BytesIO(jpeg())).convert("RGB")
@@ -137,6 +162,30 @@ def test_damage_inside_the_picture_shows_as_it_does_without_us() -> None:
         assert seen(Image.open(io.BytesIO(data)).convert("RGB").crop((0, 0, 200, 180))) == bare
 
 
+def test_threads_may_ask_for_the_same_picture() -> None:
+    data, start = jpeg(width=16, height=16), threading.Barrier(2)
+    faults: list[BaseException] = []
+
+    def look(image: Any) -> None:
+        try:
+            start.wait()
+            image.load()
+        except BaseException as fault:
+            faults.append(fault)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with installed(top_rows()):
+            for _ in range(300):
+                image = Image.open(io.BytesIO(data)).convert("RGB")
+                threads = [threading.Thread(target=look, args=(image,)) for _ in range(2)]
+                [thread.start() for thread in threads], [thread.join() for thread in threads]
+    finally:
+        sys.setswitchinterval(before)
+    assert not faults
+
+
 def test_other_files_are_pillows() -> None:
     file = io.BytesIO()
     Image.new("RGB", (20, 20), (1, 2, 3)).save(file, "PNG")
@@ -160,6 +209,34 @@ class Cache:
             return original(image)
 
         patches.replace(ImageFile.ImageFile, "load", load)
+
+
+@pytest.mark.parametrize(("how", "kind"), [(top_rows, "4:2:0"), (top_rows, "progressive"), (scaled, "4:2:0")])
+def test_a_header_that_is_refused_is_refused_where_the_script_expects_it(
+    how: Callable[[], Postponement], kind: str
+) -> None:
+    whole = jpeg(**KINDS[kind])
+    with installed(how()):
+        assert Image.open(io.BytesIO(whole)).convert("RGB").getbbox()
+        with pytest.raises(OSError, match="broken data stream"):
+            Image.open(io.BytesIO(without_tables(whole))).convert("RGB")
+
+
+def test_a_table_that_is_spoilt_is_not_taken_for_one_that_is_known() -> None:
+    whole = jpeg()
+    at = whole.index(b"\xff\xc4") + 5
+    spoilt = whole[:at] + b"\xff" * 16 + whole[at + 16 :]
+    with installed(top_rows()):
+        Image.open(io.BytesIO(whole)).convert("RGB")
+        with pytest.raises(OSError, match="broken data stream"):
+            Image.open(io.BytesIO(spoilt)).convert("RGB")
+
+
+@pytest.mark.parametrize("use", [lambda image: image.convert("RGB"), lambda image: image.crop((0, 0, 9, 9))])
+def test_what_another_decoder_raises_reaches_the_script(use: Callable[[Any], Any]) -> None:
+    data = without_tables(jpeg())
+    with installed(top_rows(), Cache()), pytest.raises(OSError, match="broken data stream"):
+        use(Image.open(io.BytesIO(data)))
 
 
 @pytest.mark.parametrize("is_first", [True, False])

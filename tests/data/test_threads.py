@@ -12,6 +12,7 @@ import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -487,3 +488,15 @@ def test_the_program_ends_while_threads_are_at_work(how: str, code: int, tmp_pat
     run = subprocess.run([sys.executable, script, how], capture_output=True, text=True, timeout=60)
     assert (run.returncode, run.stdout) == (code, "[0, 1, 2, 3]\n"), run.stderr
     assert ("KeyboardInterrupt" in run.stderr) is (how == "interrupt")
+
+
+@pytest.mark.parametrize("ending", ["index", "idx"])
+def test_the_device_is_told_under_either_name(ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []
+    for name in ("current_device_index", "set_device_index", "current_device_idx", "set_device_idx"):
+        monkeypatch.delattr(torch.accelerator, name, raising=False)
+    monkeypatch.setattr(torch.accelerator, f"current_device_{ending}", lambda: 3, raising=False)
+    monkeypatch.setattr(torch.accelerator, f"set_device_{ending}", told.append, raising=False)
+    iterator: Any = SimpleNamespace(_pin_memory=True, _pin_memory_device="")
+    pin = ThreadedIter._pinning(iterator)
+    assert pin is not None and pin("batch") == "batch" and told == [3]

@@ -36,3 +36,17 @@ def test_what_is_said_here_is_heard_at_once() -> None:
     tidings.raise_flag(1)
     tidings.raise_flag(1)
     assert heard == ["second"]
+
+
+class Explaining(Telling):
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.tidings.raise_flag(index % 2, f"{index}: " + "ä" * 400)
+        return torch.tensor(index)
+
+
+def test_a_sentence_comes_along_as_far_as_it_fits() -> None:
+    heard: list[str] = []
+    tidings = Tidings(lambda: heard.append(tidings.text(0)), lambda: heard.append(tidings.text(1)))
+    with installed(tidings):
+        list(DataLoader(Explaining(tidings), 1, num_workers=1))
+    assert [one[:4] for one in sorted(heard)] == ["0: ä", "1: ä"] and all(200 < len(one) < 300 for one in heard)

@@ -29,3 +29,6 @@ def test_a_containers_limit_counts_without_its_caches(tmp_path: Path) -> None:
     (group / "memory.current").write_text(f"{GB * 3 // 4}\n")
     (group / "memory.stat").write_text(f"anon 1\ninactive_file {GB // 4}\n")
     assert capacity.free_bytes(tmp_path) == min(GB // 2, psutil.virtual_memory().available)
+    assert capacity.total_bytes(tmp_path) == min(GB, psutil.virtual_memory().total)
+    (group / "memory.max").write_text("max\n")
+    assert capacity.total_bytes(tmp_path) == psutil.virtual_memory().total

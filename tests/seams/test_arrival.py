@@ -29,6 +29,29 @@ def test_called_when_the_module_has_run_and_gone_afterwards(module_dir: Path) ->
     assert arrivals not in sys.meta_path
 
 
+def test_a_package_that_takes_all_from_another_of_its_name_arrives_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As OpenCV's does."""
+    package = tmp_path / "relinked"
+    (package / "native").mkdir(parents=True)
+    (package / "native" / "relinked.py").write_text("def read(): return 1\n")
+    (package / "__init__.py").write_text(
+        "import importlib, os, sys\n"
+        "me = sys.modules.pop(__name__)\n"
+        "sys.path.insert(0, os.path.join(os.path.dirname(__file__), 'native'))\n"
+        "native = importlib.import_module(__name__)\n"
+        "sys.modules[__name__] = me\n"
+        "read = native.read\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    arrivals, met = Arrivals(), []
+    arrivals.when_imported("relinked", met.append)
+    module = importlib.import_module("relinked")
+    monkeypatch.delitem(sys.modules, "relinked")
+    assert met == [module] and hasattr(module, "native") and arrivals not in sys.meta_path
+
+
 def test_called_at_once_for_a_module_that_is_there() -> None:
     arrivals, met = Arrivals(), []
     arrivals.when_imported("json", met.append)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -13,11 +14,12 @@ import pytest
 import torch
 from PIL import Image
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
-from slipstream.data import keeping
+from slipstream.data import keeping, pixels
 from slipstream.data.cache_folder import survey
 from slipstream.records import Length, Site
+from slipstream.runner import capacity
 from slipstream.techniques import decode_cache
 from slipstream.techniques.observation import Observation
 from slipstream.testing import trainings
@@ -101,7 +103,7 @@ def test_batches_are_the_same(num_workers: int, photographs: Path, riding: Calla
         for entry in list(Path(survey().folder).rglob("*.pixels"))[::2]:
             entry.unlink()
         assert epochs(dataset, num_workers) == bare
-    assert any("what Pillow decodes is kept in" in sentence for sentence in rig.changes) and not rig.declined
+    assert any("what is decoded is kept in" in sentence for sentence in rig.changes) and not rig.declined
 
 
 def test_the_battery_with_a_training_on_photographs(photographs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,6 +132,51 @@ def test_the_battery_with_a_training_on_photographs(photographs: Path, monkeypat
     assert all(result.is_ok for result in results.values()), results
     assert "applies: True" in results["photographs: applies or says why not"].detail
     assert "is kept in" in results["photographs: numerics"].detail and survey().num_images == 12
+
+
+def test_said_once_something_was_kept_and_not_before(photographs: Path, riding: Callable[..., Any]) -> None:
+    with riding("decode_cache") as rig:
+        list(DataLoader(Numbers(), num_workers=1))
+        assert rig.changes == [], "Pillow is imported, and nothing was decoded"
+        list(DataLoader(Photographs(photographs), num_workers=1))
+        assert len(rig.changes) == 1 and "is kept in" in rig.changes[0]
+
+
+class Numbers(Dataset[Any]):
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_reason_is_heard_in_whatever_process_it_was_found(
+    num_workers: int, photographs: Path, riding: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(*_: Any) -> Any:
+        raise OSError(errno.ENOSPC, "")
+
+    monkeypatch.setattr(pixels, "_write_whole", write)
+    with riding("decode_cache") as rig:
+        list(DataLoader(Photographs(photographs), num_workers=num_workers))
+    assert len(rig.declined) == 1 and "the disk is full" in rig.declined[0] and rig.changes == []
+
+
+def test_datasets_that_are_gone_take_no_room(
+    photographs: Path, riding: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twenty folds that come and go, with memory for two data sets."""
+    size = sum(width * height * 4 for width, height in (Image.open(path).size for path in photographs.glob("*")))
+    monkeypatch.setattr(capacity, "free_bytes", lambda: 4 * size)
+    with riding("decode_cache") as rig:
+        for _ in range(20):
+            DataLoader(Photographs(photographs))
+            whole = Photographs(photographs)
+            folds = [Subset(whole, range(6)), Subset(whole, range(12))]
+            loaders = [DataLoader(fold) for fold in folds]
+        list(loaders[1])
+    assert survey().num_images == 12 and not rig.declined
 
 
 def test_before_a_race_the_coming_epoch_is_decoded(photographs: Path, riding: Callable[..., Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import multiprocessing
 from typing import Any
 
 import msgspec
@@ -54,6 +55,14 @@ def test_of_spawned_workers_it_is_said_when_they_are_made(riding: Any) -> None:
         assert len(rig.changes) == 1
 
 
+def test_the_start_method_is_asked_for_and_not_settled(riding: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    contexts: Any = multiprocessing.context
+    monkeypatch.setattr(contexts._default_context, "_actual_context", None)
+    with riding("fast_decode"):
+        DataLoader([1, 2], num_workers=1)
+        assert multiprocessing.get_start_method(allow_none=True) is None, "the script may still set it"
+
+
 def images(**changes: Any) -> Observation:
     facts = TensorFacts("[0]", [32, 3, 224, 224], "float32", "cpu", 19_000_000, was_bytes=True)
     loader = made_loader(**{"num_workers": 2, "tensor_facts": [facts], **changes})
@@ -69,6 +78,8 @@ def test_bytes_are_for_images_workers_and_accelerators() -> None:
     assert "without workers" in byte_transfer.applies(alone).reason
     assert byte_transfer.applies_with(alone, Recipe((Choice("workers", 2),))).is_yes
     assert not byte_transfer.applies_with(alone, Recipe()).is_yes
+    assert byte_transfer.applies_with(images(), Recipe()).is_yes, "the script has workers of its own"
+    assert not byte_transfer.applies_with(images(), Recipe((Choice("workers", 0),))).is_yes
 
 
 def test_bytes_decline_where_there_is_no_device(riding: Any) -> None:

@@ -9,9 +9,10 @@ import pytest
 
 from slipstream.diagnose import diagnose
 from slipstream.records import Choice, Recipe, TensorFacts
-from slipstream.techniques import buffer_reuse, read_ahead
+from slipstream.techniques import buffer_reuse, length_buckets, read_ahead
 from slipstream.techniques.observation import Observation
 from slipstream.testing.sessions import made_environment, made_loader, made_session, made_stack
+from slipstream.tune.conflicts import find_conflicts
 
 WORKERS = Recipe((Choice("workers", 2),))
 BATCH = [TensorFacts("[0]", [32, 3, 512, 512], "float32", "cpu", 100_000_000)]
@@ -33,6 +34,7 @@ def test_buffers_go_with_workers_only() -> None:
     assert "no workers" in buffer_reuse.applies(seen()).reason
     assert buffer_reuse.applies(seen(2)).is_yes
     assert buffer_reuse.applies_with(seen(), WORKERS).is_yes
+    assert "threads" in buffer_reuse.applies_with(seen(2), Recipe((Choice("thread_workers", 2),))).reason
     assert "no workers" in buffer_reuse.applies_with(seen(2), Recipe((Choice("workers", 0),))).reason
     assert buffer_reuse.applies(Observation(made_session(has_loader=False))).reason == "the script has no DataLoader"
 
@@ -65,6 +67,10 @@ def test_reading_ahead_needs_something_to_read() -> None:
 def test_reading_ahead_says_why_not(facts: Any, reason: str) -> None:
     assert reason in read_ahead.applies(seen(2, stacks=reading(60), **facts)).reason
     assert read_ahead.applies(Observation(made_session(has_loader=False))).reason == "the script has no DataLoader"
+
+
+def test_reading_ahead_leaves_the_order_to_others() -> None:
+    assert find_conflicts({"read_ahead": read_ahead.CARD, "length_buckets": length_buckets.CARD}) == []
 
 
 def test_depths_are_shorter_than_an_epoch() -> None:

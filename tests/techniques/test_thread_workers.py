@@ -6,10 +6,19 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
 
 from slipstream.diagnose import diagnose
 from slipstream.records import StackCount, TensorFacts
-from slipstream.techniques import persistent_workers, thread_workers, workers
+from slipstream.techniques import (
+    batched_fetch,
+    byte_transfer,
+    persistent_workers,
+    sample_cache,
+    thread_workers,
+    workers,
+)
 from slipstream.techniques.observation import Observation
 from slipstream.testing.sessions import made_environment, made_loader, made_session, made_stack
 from slipstream.tune.conflicts import find_conflicts
@@ -72,6 +81,28 @@ def test_takes_the_place_of_worker_processes() -> None:
         "thread_workers": thread_workers.CARD,
     }
     assert len([c for c in find_conflicts(cards) if "thread_workers" in (c.left, c.right)]) == 2
+
+
+def test_what_only_processes_do_is_not_combined_with_threads() -> None:
+    cards = {"sample_cache": sample_cache.CARD, "byte_transfer": byte_transfer.CARD, "batched_fetch": batched_fetch.CARD}
+    found = find_conflicts({**cards, "thread_workers": thread_workers.CARD})
+    assert {c.left for c in found if c.right == "thread_workers"} == {"sample_cache", "byte_transfer"}
+
+
+def test_what_has_no_processes_to_work_with_does_not_say_that_it_works(riding: Any) -> None:
+    with riding("buffer_reuse", ("read_ahead", 8), ("thread_workers", 2)) as rig:
+        loader = DataLoader(Squares(), 2, num_workers=1)
+        assert len(list(loader)) == 4
+    assert [sentence.split(":")[0] for sentence in rig.changes] == ["thread_workers"]
+    assert [sentence.split(":")[0] for sentence in rig.declined] == ["read_ahead"] and "threads" in rig.declined[0]
+
+
+class Squares(Dataset[Any]):
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor(index**2)
 
 
 def test_there_is_no_argument_for_it() -> None:

@@ -8,6 +8,7 @@ import mmap
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from slipstream.data.cache_folder import free_disk_bytes
 
@@ -44,6 +45,14 @@ class Meter:
         return sum(self._pages[2::3])
 
 
+class Expected(NamedTuple):
+    """What is to come from one data set."""
+
+    num_samples: int
+    source: int  # the data set that its samples come from
+    num_there: int  # in that one
+
+
 class Allowance:
     def __init__(self, folder: Path, memory_bytes: int, tell: Callable[[str], None]) -> None:
         disk_bytes = free_disk_bytes(folder)
@@ -52,17 +61,32 @@ class Allowance:
         self._folder = folder
         self._reserve_bytes = RESERVE * disk_bytes
         self._tell = tell
-        self._lengths: dict[int, int] = {}
+        self._expected: dict[int, Expected] = {}  # by dataset
         self._num_seen = self._seen_bytes = 0
         self._is_closed = False
 
-    def expect(self, dataset: int, num_samples: int) -> None:
-        """A data set, by its identity, and how many images are to come from it."""
-        self._lengths[dataset] = num_samples
+    def expect(self, dataset: int, num_samples: int, source: int = 0, num_there: int = 0) -> bool:
+        """A data set, by its identity, and how many images are to come from it; where it is a part of another, of which
+        one, and how many that has. Whether it is a new one."""
+        is_new = dataset not in self._expected
+        self._expected[dataset] = Expected(num_samples, source or dataset, num_there or num_samples)
+        return is_new
+
+    def forget(self, dataset: int) -> None:
+        """It is gone: no more images are to come from it."""
+        self._expected.pop(dataset, None)
+
+    def num_expected(self) -> int:
+        """Parts of one source may overlap, as folds do: all together they have no more than it has."""
+        sums: dict[int, tuple[int, int]] = {}
+        for one in list(self._expected.values()):  # a list: one may be forgotten meanwhile
+            so_far, _ = sums.get(one.source, (0, 0))
+            sums[one.source] = so_far + one.num_samples, one.num_there
+        return sum(min(wanted, num_there) for wanted, num_there in sums.values())
 
     def share(self) -> float:
         """Of the expected images, as far as their size is known. 1.0: all of them."""
-        expected = sum(self._lengths.values()) * self._seen_bytes / max(1, self._num_seen)
+        expected = self.num_expected() * self._mean_bytes()
         return self.room_bytes / expected if expected > self.room_bytes else 1.0
 
     def may_keep(self, key: bytes, num_bytes: int) -> bool:
@@ -74,7 +98,7 @@ class Allowance:
         share = self.share()
         if share < LEAST_SHARE:
             self.close(
-                f"decoded, the images would take {sum(self._lengths.values()) * self._mean_bytes() / 1e9:,.0f} GB, and "
+                f"decoded, the images would take {self.num_expected() * self._mean_bytes() / 1e9:,.0f} GB, and "
                 f"{self.room_bytes / 1e9:,.1f} GB may be used (half of the free memory, half of the free disk)"
             )
             return False

@@ -14,11 +14,10 @@ from typing import Any
 
 import torch
 
-from slipstream.data.room import SHM_SHARE
+from slipstream.data.room import SHM_SHARE, SPARE
 
 NUM_STATES = 1024
 DESCRIPTOR_SHARE = 8  # one in so many of the files that a process may have open: each buffer is one, on both sides
-SPARE = 3  # batches beyond those held ready: one being built, one the script has, one it is about to let go
 SHM = "/dev/shm"
 SMALL = 2**16  # bytes, which go through the pipe as well as another way: a buffer only for sizes that come again
 _NUM_REMEMBERED = 64  # sizes

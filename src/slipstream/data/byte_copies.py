@@ -1,20 +1,21 @@
-"""Copies of image batches to the device as bytes. Workers pack what they collate; when the script asks for the floats
-on the device, the bytes go there and become the same floats. A batch that was changed in between is copied as it is.
+"""Copies of image batches to the device as bytes. Workers pack what they send; when the script asks for the floats on
+the device, the bytes go there and become the same floats. A batch that was changed in between is copied as it is.
 The first copies are made both ways and compared on the device."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils.data import get_worker_info
-from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
+from torch.utils.data._utils import worker
 
 from slipstream.data.copies import NAMES, read_copy, waits_not
 from slipstream.data.nonblocking import is_accelerator
 from slipstream.data.packing import Packed, Packer, is_image_batch, unpack
 from slipstream.data.parcels import Parcels
+from slipstream.data.worker_loop import DATA_QUEUE, WorkerLoop, check_arguments
 from slipstream.seams.batch import walk_tensors
 from slipstream.seams.patch import Patches, Substitute
 
@@ -39,16 +40,12 @@ class ByteCopies:
 
     def install(self, patches: Patches) -> None:
         self._parcels.install(patches)
-        for fetcher in (_MapDatasetFetcher, _IterableDatasetFetcher):
-            patches.around(fetcher, "fetch", f"bytes.{fetcher.__name__}", None, self._after_fetch)
+        check_arguments()
+        patches.replace(worker, "_worker_loop", PackingLoop(worker._worker_loop, self.pack))
         for name in NAMES:
             patches.around(torch.Tensor, name, f"bytes.{name}", self._serving(name), _after_copy)
 
     # --- in the worker -----------------------------------------------------------------------------------------------
-
-    def _after_fetch(self, token: None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        if get_worker_info() is not None:  # elsewhere the step would wait for it
-            self.pack(result)
 
     def pack(self, batch: Any) -> None:
         for path, tensor in walk_tensors(batch):
@@ -81,6 +78,33 @@ class ByteCopies:
                 return plain
         self._on_change()
         return copy
+
+
+class PackingLoop(WorkerLoop):
+    """Packs a batch when it is sent, whoever built it. Forked workers only."""
+
+    def __init__(self, original: Callable[..., None], pack: Callable[[Any], None]) -> None:
+        super().__init__(original)
+        self._pack = pack
+
+    def __call__(self, *args: Any) -> None:
+        queue = PackingQueue(args[DATA_QUEUE], self._pack)
+        self._original(*args[:DATA_QUEUE], queue, *args[DATA_QUEUE + 1 :])
+
+
+class PackingQueue:
+    def __init__(self, queue: Any, pack: Callable[[Any], None]) -> None:
+        self._queue = queue
+        self._pack = pack
+
+    def put(self, message: Any) -> None:
+        if type(message) is tuple:
+            with contextlib.suppress(Exception):  # the floats still travel
+                self._pack(message[1])
+        self._queue.put(message)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
 
 
 def _after_copy(token: None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:

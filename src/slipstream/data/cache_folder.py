@@ -15,12 +15,15 @@ from typing import Final
 from zlib import crc32
 
 import msgspec
+import psutil
 
 VARIABLE: Final = "SLIPSTREAM_CACHE"
 SUFFIX: Final = ".pixels"
 UNFINISHED: Final = ".partial"
 _IMAGES: Final = "images"
 _MOST_READ = 1000  # entries that are asked where they come from
+_ABANDONED_S = 60.0  # age of what nobody writes any more: a process of another container cannot be asked
+_SWEEP_S = 0.1  # no script waits longer for that; a later one goes on
 
 # --- one entry's head ------------------------------------------------------------------------------------------------
 
@@ -127,6 +130,23 @@ def clear(folder: Path | None = None) -> int:
         num_deleted += entry.name.endswith(SUFFIX)
     with contextlib.suppress(OSError):  # somebody else's files in it, or a run that goes on filling it
         images.rmdir()
+    return num_deleted
+
+
+def sweep(images: Path) -> int:
+    """Deletes what processes left that were ended while they wrote; returns how many."""
+    num_deleted = 0
+    end_s = time.monotonic() + _SWEEP_S
+    for entry in _entries(images):
+        if time.monotonic() > end_s:
+            break
+        writer = entry.name.removesuffix(UNFINISHED).rpartition(".")[2].partition("-")[0]
+        if not entry.name.endswith(UNFINISHED) or not writer.isdecimal() or psutil.pid_exists(int(writer)):
+            continue
+        with contextlib.suppress(OSError):  # cleared by another process meanwhile
+            if time.time() - entry.stat(follow_symlinks=False).st_mtime > _ABANDONED_S:
+                os.unlink(entry.path)
+                num_deleted += 1
     return num_deleted
 
 

@@ -19,6 +19,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind, _Sing
 from slipstream.data.advice import Adviser, most_bytes
 from slipstream.data.opened import OPENED
 from slipstream.data.sources import Note, Path
+from slipstream.data.threaded import ThreadedIter
 from slipstream.data.worker_loop import DATA_QUEUE, INDEX_QUEUE, WorkerLoop, check_arguments
 from slipstream.seams.patch import Patches
 
@@ -127,6 +128,9 @@ class ReadAhead:
         iterator, loader = args[0], args[1] if len(args) > 1 else kwargs["loader"]
         self._loop.key = -1
         if loader._dataset_kind != _DatasetKind.Map or id(loader.dataset) not in self._wanted:
+            return
+        if isinstance(iterator, ThreadedIter):
+            self._decline("batches are built by threads here, which draw their indices past us")
             return
         if not draws_at_once(loader._index_sampler) and not _num_in_flight(loader):
             self._decline(f"{type(loader._index_sampler).__name__} says its order only batch by batch")

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from slipstream.data.attributes import walk
+from slipstream.data.streams import own_generators
 
 _KINDS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 States = list[Any]
@@ -23,8 +24,7 @@ class Draws:
     """Of one dataset, as it is now: a generator that it makes later is not seen, one that it draws from is."""
 
     def __init__(self, dataset: Any) -> None:
-        known: list[Any] = [torch.default_generator, np.random.mtrand._rand, random._inst]
-        found = {id(generator): generator for generator in (*known, *_reachable(dataset))}
+        found = {id(generator): generator for generator in (*own_generators().values(), *_reachable(dataset))}
         self._generators = list(found.values())
 
     def __len__(self) -> int:

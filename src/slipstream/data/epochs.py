@@ -14,8 +14,9 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils import worker
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from slipstream.data.attributes import difference, look, look_closely, unread
+from slipstream.data.attributes import difference, look, unread
 from slipstream.data.hold import Hold
+from slipstream.data.portraits import generator_states, portrait_of, restore
 from slipstream.data.reseeding import ReseedingQueue
 from slipstream.seams.patch import Patches
 
@@ -68,7 +69,7 @@ class Epochs:
         loader = args[0]
         if loader not in self._kinds or not loader.num_workers:
             return
-        before, now = self._portraits.get(loader), _portrait(loader)
+        before, now = self._portraits.get(loader), portrait_of(loader)
         self._portraits[loader] = now
         if loader._iterator is None:
             return
@@ -101,13 +102,13 @@ class Epochs:
             self._tell("a loader goes on without workers: they are lent to four loaders already")
             _without_workers(loader)
             return original(loader)
-        states = _generator_states(loader)
+        states = generator_states(loader)
         try:
             return original(loader)
         except Exception as fault:
             self._tell(f"the workers could not be started ({type(fault).__name__}: {fault}): it goes on without")
             _without_workers(loader)
-            _restore(states)
+            restore(states)
         return original(loader)  # raises again what was the script's own
 
     def _num_lent(self) -> int:
@@ -185,11 +186,6 @@ def _nothing(token: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: 
     pass
 
 
-def _portrait(loader: Any) -> dict[str, Any]:
-    collate = {f"collate_fn{path}": token for path, token in look_closely(loader.collate_fn, 1).items()}
-    return {**look_closely(loader.dataset), **collate, "collate_fn": (id(loader.collate_fn), None)}
-
-
 def _without_workers(loader: Any) -> None:
     loader.num_workers = 0
     loader.prefetch_factor = None
@@ -199,16 +195,6 @@ def _without_workers(loader: Any) -> None:
 def _draw_seed(loader: Any) -> int:
     """As torch draws one for workers that are started anew."""
     return int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item())
-
-
-def _generator_states(loader: Any) -> list[tuple[Any, torch.Tensor]]:
-    generators = {id(g): g for g in (torch.default_generator, loader.generator) if g is not None}
-    return [(generator, generator.get_state()) for generator in generators.values()]
-
-
-def _restore(states: list[tuple[Any, torch.Tensor]]) -> None:
-    for generator, state in states:
-        generator.set_state(state)
 
 
 class _Again:

@@ -24,10 +24,17 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Keeping:
-    def __init__(self, store: PixelStore, allowance: Allowance, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        store: PixelStore,
+        allowance: Allowance,
+        tell: Callable[[str], None],
+        on_use: Callable[[], None] = lambda: None,
+    ) -> None:
         self._store = store
         self.allowance = allowance
         self._tell = tell
+        self._on_use = on_use  # an image was kept, or found
         self.is_on = True
         self._resume_s = 0.0
 
@@ -35,6 +42,7 @@ class Keeping:
         found = self._store.read(key)
         if found is not None:
             self.allowance.meter.add(found=1)
+            self._on_use()
         return found
 
     def has_room(self, key: bytes, num_bytes: int) -> bool:
@@ -50,6 +58,7 @@ class Keeping:
             self.allowance.close(_cannot_write(fault, self._store.folder))
             return
         self.allowance.meter.add(kept=1, num_bytes=written)
+        self._on_use()
         took_s = time.monotonic() - start_s
         if took_s > SLOW_S:
             self._resume_s = start_s + PATIENCE * min(took_s, 1.0)  # more than that: we were held in a race

@@ -84,6 +84,7 @@ class KeptSamples:
                 del self._admitted[id(loader.dataset)]
                 return
             keeping = self._keepings[id(loader.dataset)] = Keeping(loader.dataset)
+            weakref.finalize(loader.dataset, self._keepings.pop, id(loader.dataset), None).atexit = False
         keeping.begin_epoch(has_workers=loader.num_workers > 0)
         self._report(keeping)
 
@@ -99,6 +100,7 @@ class KeptSamples:
         if keeping.shelf.reason:
             keeping.is_told = True
             self._tell_not(keeping.shelf.reason)
+            keeping.shelf.let_go()
         elif len(keeping.shelf) and not keeping.is_kept:
             keeping.is_kept = True
             self._tell_kept(self._admitted.get(id(keeping.dataset())))

@@ -1,21 +1,26 @@
 """How long every sample of a dataset is: the length of its first sequence, or of its `input_ids`. Asks for each sample
-once, as long as that is quick and leaves no trace; refuses otherwise."""
+once, in a forked process: files that are opened for it are not to be open where the script forks its workers. Refuses
+where that takes long or leaves a trace."""
 
 from __future__ import annotations
 
+import multiprocessing
 import time
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
 
 from slipstream.data.attributes import difference, look
 from slipstream.data.draws import Draws
+from slipstream.data.obstacles import obstacle
 
 MOST_S = 5.0
 _TRIED = 16  # samples, before it is judged how long all of them take
 _ROWS = 1000  # of a Hugging Face dataset at a time
 _TOKENS = "input_ids"
+_PATIENCE = 4.0  # times as long as it may take: then the process hangs
 
 
 class UnknownLengthsError(Exception):
@@ -24,6 +29,43 @@ class UnknownLengthsError(Exception):
 
 def lengths_of(dataset: Any, most_s: float = MOST_S) -> Any:
     """An array of numbers. Random numbers that a sample consumes are put back, and are a reason to refuse."""
+    is_forkable = "fork" in multiprocessing.get_all_start_methods()
+    if _has_columns(dataset) or not is_forkable or obstacle({"dataset": dataset, "multiprocessing_context": "fork"}, 1):
+        return _measure(dataset, most_s)
+    answer = _ask_elsewhere(dataset, most_s)
+    if isinstance(answer, str):
+        raise UnknownLengthsError(answer)
+    return answer
+
+
+def _ask_elsewhere(dataset: Any, most_s: float) -> Any:
+    """The lengths, or why they cannot be known."""
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe(duplex=False)
+    child = context.Process(target=_answer, args=(dataset, most_s, there), daemon=True)
+    child.start()
+    there.close()
+    try:
+        return here.recv() if here.poll(_PATIENCE * most_s) else "asking its samples for their lengths took too long"
+    except EOFError:
+        return "the process that asked its samples for their lengths died"
+    finally:
+        child.kill()
+        child.join()
+        here.close()
+
+
+def _answer(dataset: Any, most_s: float, pipe: Any) -> None:
+    torch.set_num_threads(1)
+    try:
+        pipe.send(_measure(dataset, most_s))
+    except UnknownLengthsError as reason:
+        pipe.send(str(reason))
+    except Exception as fault:  # the dataset's own: it will raise it in the loop, or not at all
+        pipe.send(f"{type(fault).__name__}: {fault}")
+
+
+def _measure(dataset: Any, most_s: float) -> Any:
     draws = Draws(dataset)
     before = draws.states()
     try:

@@ -15,6 +15,7 @@ from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
 
 from slipstream.data.attributes import walk
 from slipstream.data.sharding import does_shard
+from slipstream.seams.loader import start_method_of
 
 # Handles that lead astray when processes share them: an offset, a transaction or a connection has one owner.
 _UNSHARED = ("h5py.", "sqlite3.", "lmdb.", "socket.", "zipfile.", "tarfile.", "netCDF4.", "tables.file.", "_io.")
@@ -52,11 +53,7 @@ def _iterable_obstacle(dataset: Any, num_workers: int) -> str:
 
 
 def start_method(arguments: dict[str, Any]) -> str:
-    """How workers would be started. Asks without settling it: the script may still set it."""
-    context = arguments.get("multiprocessing_context")
-    if context is not None:
-        return context if isinstance(context, str) else str(context.get_start_method())
-    return multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+    return start_method_of(arguments.get("multiprocessing_context"))
 
 
 def held_on_device(dataset: Any) -> str:

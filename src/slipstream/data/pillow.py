@@ -129,8 +129,9 @@ class PillowDecoding:
         return identity_of(image.fp) if is_still and is_new else None
 
     def _key(self, image: Any, identity: Identity) -> bytes:
-        tile = tuple(image.tile[0])
-        return key_of("Pillow", self._version, identity, image.mode, image.size, tile, image.decoderconfig)
+        """Whose file it is belongs to it: only the script's own is seen to stand somewhere afterwards."""
+        how = (image.mode, image.size, tuple(image.tile[0]), image.decoderconfig, bool(image._exclusive_fp))
+        return key_of("Pillow", self._version, identity, *how)
 
     def _core(self, image: Any, found: Pixels) -> Any:
         """Pillow's own kind of picture memory, over the private mapping of the file or, where that cannot be, filled

@@ -1,5 +1,6 @@
 """Decoded pixels on disk: one file for an image, written whole or not at all, and mapped privately when it is read, so
-that no change by the script ever reaches the file. What is damaged counts as absent. Never deletes, never evicts."""
+that no change by the script ever reaches the file. What is damaged counts as absent. Never evicts, and deletes only what killed
+processes left unfinished."""
 
 from __future__ import annotations
 
@@ -17,7 +18,17 @@ from zlib import crc32
 import msgspec
 import numpy as np
 
-from slipstream.data.cache_folder import FRAME, HEAD_BYTES, MAGIC, MOST_FACTS, SUFFIX, UNFINISHED, Facts, read_facts
+from slipstream.data.cache_folder import (
+    FRAME,
+    HEAD_BYTES,
+    MAGIC,
+    MOST_FACTS,
+    SUFFIX,
+    UNFINISHED,
+    Facts,
+    read_facts,
+    sweep,
+)
 
 MOST_BYTES = 1 << 30  # of one image
 # A mapping holds a descriptor for as long as it lives, before Python 3.13; a process may have a thousand of them.
@@ -53,6 +64,8 @@ class PixelStore:
     def __init__(self, folder: Path) -> None:
         self.folder = str(folder)
         self._checked: set[int] = set()
+        with contextlib.suppress(OSError):
+            sweep(folder)
 
     def read(self, key: bytes) -> Pixels | None:
         path = self._path(key)

@@ -11,7 +11,7 @@ from typing import Any
 import PIL
 from PIL import Image, ImageFile
 
-from slipstream.data.jpeg_file import JpegSource, is_undecoded, take_source
+from slipstream.data.jpeg_file import JpegSource, is_undecoded, kind_of, take_source
 from slipstream.seams.patch import Patches
 
 _PENDING = "_slipstream_pending"  # on an image that has no pixels yet
@@ -52,6 +52,8 @@ class Pending:
 
 
 class Postponement:
+    takes_decoded = False  # pictures that somebody else decodes, or that are better decoded at once
+
     def __init__(self) -> None:
         self._load: Method | None = None  # what stands at `load` while nobody else does
 
@@ -72,34 +74,31 @@ class Postponement:
         pending: Pending | None = vars(image).get(_PENDING)
         if pending is not None:
             return pending if image._im is None else None
-        if not is_undecoded(image):
+        if not is_undecoded(image) or self._is_beside_another():
             return None
-        if vars(ImageFile.ImageFile)["load"] is not self._load:
-            source = self.beside_another(image)
-        else:
-            source = take_source(image)
-        if source is None:
-            return None
-        pending = Pending(source)
-        setattr(image, _PENDING, pending)
-        return pending
+        source = take_source(image)
+        return None if source is None else _postpone(image, source)
 
-    def beside_another(self, image: Any) -> JpegSource | Decoded | None:
-        """The pixels of an image that somebody else decodes. None: they are its own."""
-        return None
+    def _is_beside_another(self) -> bool:
+        return vars(ImageFile.ImageFile)["load"] is not self._load
+
+    def _take_decoded(self, image: Any) -> None:
+        """Where a picture is decoded at once, the copy of it that the script wants can still wait. What decoding raises
+        is the script's: it is never only tried, since a second load would find no fault any more."""
+        if self.takes_decoded and is_undecoded(image) and (self._is_beside_another() or kind_of(image) is None):
+            image.load()
+            _postpone(image, Decoded(image))
 
     def _settling(self, original: Method) -> Any:
         @functools.wraps(original)
         def settle(image: Any) -> Any:
-            if image._im is None and _PENDING in vars(image):
-                self._settle(image)
+            pending: Pending | None = vars(image).get(_PENDING) if image._im is None else None
+            if pending is not None:
+                image.im = self.pixels(pending)
+                vars(image).pop(_PENDING, None)  # another thread may have done it
             return original(image)
 
         return settle
-
-    def _settle(self, image: Any) -> None:
-        image.im = self.pixels(vars(image)[_PENDING])
-        vars(image).pop(_PENDING, None)
 
     def pixels(self, pending: Pending) -> Any:
         """All that an image waits for."""
@@ -109,6 +108,8 @@ class Postponement:
         @functools.wraps(original)
         def convert(image: Any, *args: Any, **kwargs: Any) -> Any:
             is_copy = not kwargs and args == (image.mode,)
+            if is_copy:
+                self._take_decoded(image)
             pending = self._try_pending(image) if is_copy else None
             return original(image, *args, **kwargs) if pending is None else empty_image(image, pending)
 
@@ -117,17 +118,20 @@ class Postponement:
     def _cropping(self, original: Method) -> Method:
         @functools.wraps(original)
         def crop(image: Any, box: Any = None) -> Any:
-            part = self._try_crop(image, box) if box is not None else None
+            inside = _box_inside(box, image.size)
+            if inside is None:
+                return original(image, box)
+            self._take_decoded(image)
+            part = self._try_crop(image, inside)
             return original(image, box) if part is None else part
 
         return crop
 
-    def _try_crop(self, image: Any, box: Any) -> Any:
+    def _try_crop(self, image: Any, box: Box) -> Any:
         try:
-            inside = _box_inside(box, image.size)
-            pending = self.pending_of(image) if inside is not None else None
-            return None if inside is None or pending is None else self.crop(image, pending, inside)
-        except Exception:  # Pillow decodes the picture, and says what is wrong with it or with the box
+            pending = self.pending_of(image)
+            return None if pending is None else self.crop(image, pending, box)
+        except Exception:  # Pillow decodes the picture, and says what is wrong with it
             return None
 
     def _try_pending(self, image: Any) -> Pending | None:
@@ -141,6 +145,12 @@ class Postponement:
         raise NotImplementedError
 
 
+def _postpone(image: Any, source: JpegSource | Decoded) -> Pending:
+    pending = Pending(source)
+    setattr(image, _PENDING, pending)
+    return pending
+
+
 def empty_image(image: Any, pending: Pending) -> Any:
     """What Pillow's own copy of this image would be, without the pixels."""
     left, upper, right, lower = pending.box
@@ -152,7 +162,10 @@ def empty_image(image: Any, pending: Pending) -> Any:
 
 
 def _box_inside(box: Any, size: tuple[int, int]) -> Box | None:
-    """As Pillow rounds it; None where it is empty or reaches over the edge."""
-    left, upper, right, lower = (round(edge) for edge in box)
+    """As Pillow rounds it; None where it is empty, reaches over the edge, or is none: Pillow says what is wrong."""
+    try:
+        left, upper, right, lower = (round(edge) for edge in box)
+    except Exception:
+        return None
     is_inside = 0 <= left < right <= size[0] and 0 <= upper < lower <= size[1]
     return (left, upper, right, lower) if is_inside else None

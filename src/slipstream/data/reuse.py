@@ -27,13 +27,14 @@ _FRAMES_UP = 3  # from a new storage to the function that wants it
 class BufferReuse:
     """Of the main process."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[str], None] = lambda note: None) -> None:
+        self._tell = tell
         self._loop = ReusingLoop(worker._worker_loop)
-        self._wanted: set[int] = set()  # datasets: frameworks build a loader a second time
+        self._wanted: dict[int, str] = {}  # by dataset: frameworks build a loader a second time
 
-    def want(self, dataset: Any) -> None:
-        """Loaders of this dataset get buffers."""
-        self._wanted.add(id(dataset))
+    def want(self, dataset: Any, note: str = "") -> None:
+        """Loaders of this dataset get buffers; the note is told when they have workers that use them."""
+        self._wanted[id(dataset)] = note
 
     def install(self, patches: Patches) -> None:
         reason = why_not()
@@ -51,8 +52,11 @@ class BufferReuse:
 
     def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         loader = args[1] if len(args) > 1 else kwargs["loader"]
-        self._loop.depth = (loader.prefetch_factor or 2) if id(loader.dataset) in self._wanted else 0
+        note = self._wanted.get(id(loader.dataset))
+        self._loop.depth = (loader.prefetch_factor or 2) if note is not None else 0
         self._loop.most_buffers = most_buffers(loader.num_workers)
+        if note is not None:
+            self._tell(note)
 
     def _after(self, token: None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         iterator = args[0]

@@ -6,6 +6,7 @@ from slipstream.records import Environment, Loader
 
 SHM_SHARE = 0.5  # of what is free: others use it too, and a full one kills workers with a bus error
 MEMORY_SHARE = 0.25
+SPARE = 3  # batches that a worker keeps beyond those held ready: being built, with the script, about to be let go
 ENDLESS = 1_000_000
 
 

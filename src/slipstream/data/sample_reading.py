@@ -78,6 +78,7 @@ class Reading:
     def begin_batch(self) -> bool:
         """False: the loader goes on without us."""
         if self._shelf.reason:
+            self._shelf.let_go()
             return False
         self._num_batches += 1
         self._must_compare = self._num_batches % _EVERY == 0
@@ -170,7 +171,8 @@ class Reading:
     def _compare_or_keep(self, index: int, parcel: Parcel) -> None:
         entry = self._shelf.entry(index)
         if entry is None:
-            self._shelf.put(index, parcel, self._writer)
+            if not self._shelf.put(index, parcel, self._writer) and not len(self._shelf):
+                self._shelf.drop("memory is nearly full")
         elif self._shelf.parcel(entry).is_same(parcel):
             self._compared[entry.writer] += 1
             self._must_compare = False

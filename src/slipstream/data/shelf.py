@@ -1,5 +1,6 @@
 """Packed samples in one piece of memory that this process and its forked workers share. Nothing is ever taken out again
-but all at once; a process that dies while it writes leaves room unused and nothing else."""
+but all at once, and then each process gives the memory back as soon as it hears of it. A process that dies while it
+writes leaves room unused and nothing else."""
 
 from __future__ import annotations
 
@@ -13,10 +14,9 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
-import psutil
 
 from slipstream.data.sample_bytes import Parcel, read_parcel, unpack
-from slipstream.runner.capacity import free_bytes
+from slipstream.runner.capacity import free_bytes, total_bytes
 
 _HEAD_BYTES = 4096
 _REASON_AT, _REASON_BYTES = 64, 512
@@ -38,30 +38,39 @@ class Shelf:
         self._start = _HEAD_BYTES + table_bytes + (-table_bytes % _HEAD_BYTES)
         self._file: Any = _open()
         os.ftruncate(self._file.fileno(), self._start + most_bytes)  # takes no memory until it is written to
-        self._memory = mmap.mmap(self._file.fileno(), self._start + most_bytes)
+        self._memory: Any = mmap.mmap(self._file.fileno(), self._start + most_bytes)
         self._head: Any = np.frombuffer(self._memory, np.int64, 8)
         self._table: Any = np.frombuffer(self._memory, np.int64, num_samples * 3, _HEAD_BYTES).reshape(-1, 3)
         self._lock = (os.getpid(), threading.Lock())
+        self._num_samples = num_samples
+        self._last_word = ""  # the reason, once the memory is given back
 
     def __len__(self) -> int:
         return int(self._head[_COUNT])
 
     def __contains__(self, index: int) -> bool:
-        return 0 <= index < len(self._table)
+        return 0 <= index < self._num_samples
 
     @property
     def reason(self) -> str:
         """Why all was dropped, in whatever process; "" as long as it was not."""
-        if not self._head[_IS_DROPPED]:
-            return ""
+        if self._last_word or not self._head[_IS_DROPPED]:
+            return self._last_word
         return self._memory[_REASON_AT : _REASON_AT + _REASON_BYTES].rstrip(b"\0").decode(errors="replace")
 
     def drop(self, reason: str) -> None:
+        if self._last_word:
+            return
         with self._alone():
             if not self._head[_IS_DROPPED]:
                 text = reason.encode()[:_REASON_BYTES]
                 self._memory[_REASON_AT : _REASON_AT + len(text)] = text
                 self._head[_IS_DROPPED] = 1
+
+    def let_go(self) -> None:
+        """Of what was dropped, in this process. Only its reason can be asked for from then on."""
+        self._last_word = self.reason or "it is not used any more"
+        self._head = self._table = self._memory = self._file = None
 
     def entry(self, index: int) -> Entry | None:
         at, num_bytes, writer = self._table[index].tolist()
@@ -95,7 +104,7 @@ class Shelf:
             if used + num_bytes > self.most_bytes:
                 return 0
             if used >= checked:
-                if free_bytes() < _LEAST_LEFT * psutil.virtual_memory().total:
+                if free_bytes() < _LEAST_LEFT * total_bytes():
                     return 0
                 self._head[_CHECKED] = used + _LOOK_BYTES
             self._head[_USED] = used + num_bytes

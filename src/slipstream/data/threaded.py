@@ -70,10 +70,11 @@ class ThreadedIter(_BaseDataLoaderIter):
         if not self._pin_memory:
             return None
         pinned: Any = pin_memory
-        device, index = self._pin_memory_device, torch.accelerator.current_device_index()
+        device, index = self._pin_memory_device, _of_accelerator("current_device")()
+        set_device = _of_accelerator("set_device")
 
         def pin(batch: Any) -> Any:
-            torch.accelerator.set_device_index(index)  # which device is the current one each thread has to be told
+            set_device(index)  # which device is the current one each thread has to be told
             return pinned(batch, device)
 
         return pin
@@ -180,6 +181,13 @@ class ThreadedIter(_BaseDataLoaderIter):
         if loader is not None and loader._iterator is self:
             loader._iterator = None
         self._retire(loader, why)
+
+
+def _of_accelerator(name: str) -> Callable[..., Any]:
+    """Torch 2.6 has the same functions under shorter names."""
+    accelerator: Any = torch.accelerator
+    found: Callable[..., Any] = getattr(accelerator, f"{name}_index", None) or getattr(accelerator, f"{name}_idx")
+    return found
 
 
 def fetcher_of(loader: Any, dataset: Any, collate_fn: Any) -> Any:

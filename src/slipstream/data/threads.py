@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from slipstream.data.attributes import difference, look_closely, unread
+from slipstream.data.attributes import difference, unread
 from slipstream.data.crew import Crew, Seat, dismiss_all
 from slipstream.data.duplicates import UncopyableError, duplicate
+from slipstream.data.portraits import generator_states, portrait_of, restore
 from slipstream.data.streams import redirect_draws
 from slipstream.data.threaded import ThreadedIter, fetcher_of
 from slipstream.seams.beside import is_beside
@@ -53,15 +54,14 @@ class Threads:
         def _get_iterator(loader: Any) -> Any:
             if loader not in self._counts or is_beside() or _is_unusual():
                 return original(loader)
-            states = _generator_states(loader)
+            states = generator_states(loader)
             try:
                 return self._start(loader)
             except UncopyableError as fault:
                 self._retire(loader, f"{type(loader.dataset).__name__}: {fault}")
             except Exception as fault:
                 self._retire(loader, f"the threads could not be started ({type(fault).__name__}: {fault})")
-            for generator, state in states:
-                generator.set_state(state)
+            restore(states)
             return original(loader)  # raises again what was the script's own
 
         return _get_iterator
@@ -73,7 +73,7 @@ class Threads:
         count = self._counts[loader]
         if loader.num_workers:  # the script's own workers see the dataset as it is when an epoch begins
             return ThreadedIter(loader, _seats(loader, max(count, loader.num_workers)), count, self._retire)
-        portrait = _portrait(loader)
+        portrait = portrait_of(loader)
         seats = self._seats_again(loader, portrait) or _seats(loader, count)
         iterator = ThreadedIter(loader, seats, count, self._retire)
         self._kept[loader] = _Kept(seats, portrait, iterator.crew)
@@ -101,17 +101,7 @@ def _seats(loader: Any, count: int) -> list[Seat]:
     return [Seat(fetcher_of(loader, dataset, collate_fn)) for dataset, collate_fn in copies]
 
 
-def _portrait(loader: Any) -> dict[str, Any]:
-    collate = {f"collate_fn{path}": token for path, token in look_closely(loader.collate_fn, 1).items()}
-    return {**look_closely(loader.dataset), **collate, "collate_fn": (id(loader.collate_fn), None)}
-
-
 def _is_unusual() -> bool:
     """Modes that belong to the script's thread and change what its dataset computes: a default device, autocast."""
     num_modes = torch._C._len_torch_function_stack() + torch._C._len_torch_dispatch_stack()
     return bool(num_modes) or torch.is_autocast_enabled("cpu")
-
-
-def _generator_states(loader: Any) -> list[tuple[Any, torch.Tensor]]:
-    generators = {id(g): g for g in (torch.default_generator, loader.generator) if g is not None}
-    return [(generator, generator.get_state()) for generator in generators.values()]

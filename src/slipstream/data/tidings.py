@@ -1,5 +1,6 @@
 """Words from forked workers to the process that forked them: each a flag in a page of memory that they share, read when
-the next batch arrives. Workers that were spawned share no page; theirs are not heard."""
+the next batch arrives, and a sentence if there is more to say. Workers that were spawned share no page; theirs are not
+heard."""
 
 from __future__ import annotations
 
@@ -11,6 +12,9 @@ from typing import Any
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from slipstream.seams.patch import Patches
+
+
+_TEXTS_AT, _TEXT_BYTES = 64, 480  # room for eight sentences in a page
 
 
 class Tidings:
@@ -25,10 +29,17 @@ class Tidings:
     def install(self, patches: Patches) -> None:
         patches.around(_BaseDataLoaderIter, "__next__", "tidings.batch", None, self._after_batch)
 
-    def raise_flag(self, number: int) -> None:
+    def raise_flag(self, number: int, text: str = "") -> None:
         if not self._page[number]:
+            data, at = text.encode()[:_TEXT_BYTES], _TEXTS_AT + number * _TEXT_BYTES
+            self._page[at : at + len(data)] = data
             self._page[number] = 1
             self._listen()
+
+    def text(self, number: int) -> str:
+        """What was said when this flag was raised."""
+        at = _TEXTS_AT + number * _TEXT_BYTES
+        return self._page[at : at + _TEXT_BYTES].rstrip(b"\0").decode(errors="ignore")
 
     def _after_batch(self, token: None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         self._listen()

@@ -17,6 +17,8 @@ _LEAST_SAVED = 0.02  # of the rows; below, the whole picture is as cheap
 
 
 class TopRows(Postponement):
+    takes_decoded = True
+
     def __init__(self, on_use: Callable[[], None], on_difference: Callable[[], None]) -> None:
         super().__init__()
         self._on_use = on_use
@@ -28,10 +30,6 @@ class TopRows(Postponement):
         self._is_reused = self._is_reused or pending.was_asked
         self._on_use()
         return super().pixels(pending)
-
-    def beside_another(self, image: Any) -> Decoded:
-        image.load()
-        return Decoded(image)
 
     def crop(self, image: Any, pending: Pending, box: Box) -> Any:
         if isinstance(pending.source, Decoded):

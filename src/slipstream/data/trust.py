@@ -9,19 +9,19 @@ import mmap
 FIRST = 8  # pictures of a kind that are decoded both ways, in all processes together
 EVERY = 256  # and then one in so many of each process
 MOST_FAULTS = 3  # files that the other way failed on: a kind that it does not know
-_LOST = 255
+_LOST_AT = 2048  # in the page: a byte of its own, which no count can overwrite
 
 
 class Trust:
     """In every kind, by its number."""
 
     def __init__(self) -> None:
-        self._proved = mmap.mmap(-1, mmap.PAGESIZE)  # anonymous and shared: how many of each kind, or that it is lost
+        self._proved = mmap.mmap(-1, mmap.PAGESIZE)  # anonymous and shared: how many of each kind, and whether it is lost
         self._num_pictures: dict[int, int] = {}
         self._num_faults: dict[int, int] = {}
 
     def has(self, kind: int) -> bool:
-        return self._proved[kind] != _LOST and self._num_faults.get(kind, 0) < MOST_FAULTS
+        return not self._proved[_LOST_AT + kind] and self._num_faults.get(kind, 0) < MOST_FAULTS
 
     def wants_proof(self, kind: int) -> bool:
         """Counts a picture; whether this one is decoded both ways."""
@@ -37,4 +37,4 @@ class Trust:
         self._num_faults[kind] = self._num_faults.get(kind, 0) + 1
 
     def withdraw(self, kind: int) -> None:
-        self._proved[kind] = _LOST
+        self._proved[_LOST_AT + kind] = 1

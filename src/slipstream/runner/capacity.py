@@ -24,6 +24,13 @@ def free_bytes(root: Path = Path("/")) -> int:
     return int(max(0, min(available, limit - _used_bytes(root))))
 
 
+def total_bytes(root: Path = Path("/")) -> int:
+    """Of the machine, or of the container where that has less."""
+    limit = read_limits(root).memory_bytes
+    total = int(psutil.virtual_memory().total)
+    return total if limit is None else min(total, limit)
+
+
 def _used_bytes(root: Path) -> int:
     """By this container, without what the kernel could give back."""
     for usage, statistics in (

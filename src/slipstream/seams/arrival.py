@@ -18,6 +18,7 @@ class Arrivals(importlib.abc.MetaPathFinder):
 
     def __init__(self) -> None:
         self._callbacks: dict[str, list[Callback]] = {}
+        self._running: set[str] = set()  # modules whose code runs now
 
     def when_imported(self, name: str, callback: Callback) -> None:
         """Calls back with the module: at once if it is imported already, else right after its own code ran."""
@@ -37,7 +38,9 @@ class Arrivals(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name not in self._callbacks:
+        if name not in self._callbacks or name in self._running:
+            # a package that imports another of its own name and takes everything from it, as OpenCV's does: the package
+            # is what arrives, and what it takes is still as it was
             return None
         for finder in sys.meta_path:
             if finder is self or not hasattr(finder, "find_spec"):
@@ -56,7 +59,11 @@ class Arrivals(importlib.abc.MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             del loader.exec_module  # the loader is its plain self again before the module's first line
-            execute(module)
+            self._running.add(spec.name)
+            try:
+                execute(module)
+            finally:
+                self._running.discard(spec.name)
             self._announce(spec.name, module)
 
         try:

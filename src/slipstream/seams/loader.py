@@ -167,7 +167,7 @@ def read_loader(loader: Any, ident: int, site: Site | None, framework_site: Site
         is_iterable=is_iterable,
         num_batches=num_batches,
         num_samples=num_samples,
-        start_method=_start_method(context) if loader.num_workers else "",
+        start_method=start_method_of(context) if loader.num_workers else "",
         collate_name=getattr(collate, "__name__", type(collate).__name__),
         collate_site=site_of_code(getattr(collate, "__code__", None)),
         getitem_site=site_of_code(getattr(item, "__code__", None)),
@@ -191,12 +191,14 @@ def _length(sized: Any) -> int | None:
     return length if length < _HUGE else None
 
 
-def _start_method(context: Any) -> str:
+def start_method_of(context: Any) -> str:
+    """How a loader with this multiprocessing_context starts workers. Asks without settling it: the script may still set
+    it."""
     if context is not None:
-        return str(context.get_start_method())
+        return context if isinstance(context, str) else str(context.get_start_method())
     import multiprocessing
 
-    return str(multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_context().get_start_method())
+    return multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
 
 
 def _framework(loader: Any, site: Site | None) -> str:

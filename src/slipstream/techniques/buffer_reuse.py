@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slipstream.data.room import num_batches_held
+from slipstream.data.room import SPARE, num_batches_held
 from slipstream.records import Edit, Loader, Recipe, Setting
 from slipstream.techniques.card import YES, Answer, Card, no
 from slipstream.techniques.observation import Observation
@@ -32,7 +32,6 @@ CARD = Card(
 )
 VALUES = (True,)
 HELD = 2  # batches that a worker holds ready, unless the script says otherwise
-SPARE = 3  # batches that a worker keeps beyond those
 
 
 def applies(observation: Observation) -> Answer:
@@ -44,6 +43,8 @@ def applies_with(observation: Observation, recipe: Recipe) -> Answer:
     loader = observation.loader
     if loader is None:
         return no("the script has no DataLoader")
+    if recipe.setting_of("thread_workers") is not None:
+        return no("threads build the batches, and hand nothing over")
     num_workers = recipe.setting_of("workers")
     count = loader.num_workers if num_workers is None else int(num_workers)
     if count == 0:
@@ -66,18 +67,18 @@ def settings(observation: Observation) -> list[Setting]:
 def apply(rig: Rig, setting: Setting) -> None:
     from slipstream.data.reuse import BufferReuse
 
-    reuse = BufferReuse()
+    reuse = BufferReuse(
+        lambda place: rig.changed(f"batches come in memory that is used again from the loader built {place}")
+    )
     reuse.install(rig.patches)
-    rig.on_loader(lambda arguments: _look(rig, reuse, arguments))
+    rig.on_loader(lambda arguments: _look(reuse, arguments))
 
 
-def _look(rig: Rig, reuse: BufferReuse, arguments: LoaderArguments) -> None:
+def _look(reuse: BufferReuse, arguments: LoaderArguments) -> None:
     """Changes no argument: the workers do it, where the loader comes to have some."""
     from slipstream.seams.place import current_site
 
-    reuse.want(arguments["dataset"])
-    if arguments["num_workers"]:
-        rig.changed(f"batches come in memory that is used again from the loader built {where(current_site())}")
+    reuse.want(arguments["dataset"], where(current_site()))
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

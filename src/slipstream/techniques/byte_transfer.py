@@ -36,7 +36,8 @@ def applies(observation: Observation) -> Answer:
 
 
 def applies_with(observation: Observation, recipe: Recipe) -> Answer:
-    return _applies(observation, int(recipe.setting_of("workers") or 0))
+    num_workers = recipe.setting_of("workers")
+    return applies(observation) if num_workers is None else _applies(observation, int(num_workers))
 
 
 def _applies(observation: Observation, num_workers: int) -> Answer:

@@ -11,14 +11,17 @@ it.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slipstream.records import Edit, Setting, Site
 from slipstream.techniques.card import YES, Answer, Card, no
 from slipstream.techniques.observation import Observation
+from slipstream.techniques.parts.pictures import say_for_spawned
 
 if TYPE_CHECKING:
     from slipstream.data.keeping import Keeping
@@ -82,6 +85,7 @@ def apply(rig: Rig, setting: Setting) -> None:
     from slipstream.data.cache_folder import images_folder
     from slipstream.data.keeping import Keeping
     from slipstream.data.pixels import PixelStore
+    from slipstream.data.tidings import Tidings
     from slipstream.runner.capacity import free_bytes
 
     folder = images_folder()
@@ -89,10 +93,20 @@ def apply(rig: Rig, setting: Setting) -> None:
     if reason:
         rig.decline(reason)
         return
-    allowance = Allowance(folder, free_bytes(), rig.decline)
-    keeping = Keeping(PixelStore(folder), allowance, rig.decline)
+    kept, full, fault = range(3)
+    tidings = Tidings(
+        lambda: rig.changed(what),
+        lambda: rig.decline(tidings.text(full)),
+        lambda: rig.decline(tidings.text(fault)),
+    )
+    tidings.install(rig.patches)
+    allowance = Allowance(folder, free_bytes(), lambda why: tidings.raise_flag(full, why))
+    what = f"what is decoded is kept in {folder}, {allowance.room_bytes / 1e9:,.1f} GB at the most"
+    say_for_spawned(rig, what)
+    tell = functools.partial(tidings.raise_flag, fault)
+    keeping = Keeping(PixelStore(folder), allowance, tell, lambda: tidings.raise_flag(kept))
     rig.on_loader(lambda arguments: _expect(keeping, arguments))
-    _follow_decoders(rig, keeping, folder)
+    _follow_decoders(rig, keeping)
     _fill_before_races(rig, keeping)
 
 
@@ -113,42 +127,33 @@ def _obstacle(folder: Path) -> str:
 
 
 def _expect(keeping: Keeping, arguments: LoaderArguments) -> None:
-    dataset = arguments["dataset"]
+    from torch.utils.data import Subset
+
+    dataset = source = arguments["dataset"]
+    while type(source) is Subset:
+        source = source.dataset
+    allowance = keeping.allowance
     try:
-        keeping.allowance.expect(id(dataset), len(dataset))
-    except Exception:  # an iterable dataset, or a length that lies
+        if allowance.expect(id(dataset), len(dataset), id(source), len(source)):
+            weakref.finalize(dataset, allowance.forget, id(dataset)).atexit = False
+    except Exception:  # an iterable dataset, a length that lies, or a list, whose end nobody is told
         return
 
 
-def _follow_decoders(rig: Rig, keeping: Keeping, folder: Path) -> None:
+def _follow_decoders(rig: Rig, keeping: Keeping) -> None:
     """They may be imported long after torch, or never."""
     from slipstream.data.arrays import ArrayDecoding
     from slipstream.data.pillow import PillowDecoding
     from slipstream.data.webp import WebPDecoding
     from slipstream.seams.arrival import Arrivals
 
-    def say(what: str) -> None:
-        room = f"{keeping.allowance.room_bytes / 1e9:,.1f} GB at the most"
-        rig.changed(f"what {what} decodes is kept in {folder}, {room}")
-
-    def on_pillow(module: Any) -> None:
-        PillowDecoding(keeping).install(rig.patches, module)
-        say("Pillow")
-
-    def on_opencv(module: Any) -> None:
-        ArrayDecoding(keeping).install_opencv(rig.patches, module)
-        say("OpenCV")
-
-    def on_torchvision(module: Any) -> None:
-        ArrayDecoding(keeping).install_torchvision(rig.patches, module)
-        say("torchvision")
-
+    arrays = ArrayDecoding(keeping)
     arrivals = Arrivals()
     rig.patches.on_close(arrivals.close)
-    arrivals.when_imported("PIL.ImageFile", on_pillow)
+    arrivals.when_imported("PIL.ImageFile", lambda module: PillowDecoding(keeping).install(rig.patches, module))
     arrivals.when_imported("PIL.WebPImagePlugin", lambda module: WebPDecoding(keeping).install(rig.patches, module))
-    arrivals.when_imported("cv2", on_opencv)
-    arrivals.when_imported("torchvision.io", on_torchvision)
+    arrivals.when_imported("cv2", lambda module: arrays.install_opencv(rig.patches, module))
+    arrivals.when_imported("torchvision.io", lambda module: arrays.install_torchvision(rig.patches, module))
 
 
 def _fill_before_races(rig: Rig, keeping: Keeping) -> None:

@@ -1,11 +1,13 @@
 """JPEGs that Pillow opens are decoded when their pixels are needed, and no further down than a crop reaches.
 
 Helps where pictures are opened, converted to the mode that they have, and cropped: `convert("RGB")` makes no copy, and
-of a random crop the rows below it are not decoded. Hurts nowhere that we know; a damaged file may be noticed at the
-crop and not at the conversion. Where pictures are needed whole, only the copy is saved; where several parts are taken
-of one picture, it is decoded whole, once. The pixels are Pillow's, bit for bit: the first crops of every kind of JPEG,
-and then one in many, are also cut out of the whole picture and compared. Progressive JPEGs are decoded whole, CMYK as
-ever. Beside a cache of decoded pixels it saves the copy.
+of a random crop the rows below it are not decoded. Hurts a little where every file has Huffman tables of its own: what
+the decoder would refuse is to be refused at the conversion, so it is first tried with one row. Damage further down may
+be noticed at the crop and not at the conversion, and the bytes of a file stay in memory until then. Where pictures are
+needed whole, only the copy is saved; where several parts are taken of one picture, it is decoded whole, once. The
+pixels are Pillow's, bit for bit: the first crops of every kind of JPEG, and then one in many, are also cut out of the
+whole picture and compared. Progressive JPEGs are decoded whole, CMYK as ever. Beside a cache of decoded pixels it saves
+the copy.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ CARD = Card(
     seam="loader",
     causes=("slow_read",),
     numerics="identical",
-    claims=("loader.order",),
+    claims=("loader.files",),
 )
 VALUES = range(1, 257)
 DEPTHS = (8, 32)  # batches

@@ -5,8 +5,9 @@ the memory that is free: validation, feature files, images without random augmen
 made than copied; with random augmentation, or too little memory, it does nothing. One store is shared by the script's
 process and its forked workers, so it is there once; with spawned workers it is not used. Every process first asks the
 dataset for a few samples twice, and in every epoch for a few kept ones again; the random generators are watched
-whenever a sample is made. A dataset that draws, counts, is changed, or answers otherwise loses all that was kept and is
-read as before. Not seen is a file or a clock that changes a sample and none of those that are asked for again.
+whenever a sample is made. A dataset that draws, counts, is changed, or answers otherwise loses all that was kept, with
+its memory, and is read as before. Not seen is a file or a clock that changes a sample and none of those that are asked
+for again.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ CARD = Card(
     causes=("slow_decode", "slow_read", "slow_transform", "no_workers", "worker_count"),
     numerics="identical",
     memory="more",
-    claims=("loader.fetch",),
+    claims=("loader.fetch", "samples.kept"),
 )
 VALUES = (True,)
 

@@ -34,7 +34,8 @@ CARD = Card(
     causes=("no_workers", "slow_decode", "slow_read", "slow_transform", "heavy_handover", "worker_restart"),
     numerics="redrawn",
     memory="more",
-    claims=("loader.num_workers", "loader.persistent_workers"),
+    # samples are kept by processes, and packed into bytes by them: threads would do neither
+    claims=("loader.num_workers", "loader.persistent_workers", "samples.kept", "batch.bytes"),
 )
 VALUES = range(1, 257)
 HELD = 2  # batches for each thread

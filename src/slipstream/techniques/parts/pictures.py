@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from slipstream.techniques.observation import Observation
 
@@ -24,13 +23,9 @@ def say_for_spawned(rig: Rig, what: str) -> None:
     """Forked workers tell when they have done it; spawned ones are not heard, and it is said when they are made."""
 
     def look(arguments: LoaderArguments) -> None:
-        if arguments["num_workers"] and _start_method(arguments["multiprocessing_context"]) != "fork":
+        from slipstream.data.obstacles import start_method  # here: it imports torch
+
+        if arguments["num_workers"] and start_method(arguments) != "fork":
             rig.changed(what)
 
     rig.on_loader(look)
-
-
-def _start_method(context: Any) -> str:
-    if context is None:
-        return multiprocessing.get_start_method()
-    return context if isinstance(context, str) else str(context.get_start_method())
