@@ -1,0 +1,442 @@
+/* Antialiased resizing of 8-bit pictures that gives the very bytes of Pillow's: the same weights in double precision,
+ * rounded to the same 22 bits, the same two passes with 8 bits between them. Sums of integers are the same in any order,
+ * so they are taken many at a time. Knows nothing of Python: rows come as tables of pointers, and none is read or
+ * written outside its width. Of a picture with one byte a pixel, four rows are treated as one with four. */
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#define HAS_AVX2_CODE 1
+#include <immintrin.h>
+#endif
+
+#define BITS 22            /* after the point, in weights */
+#define LOW_BITS 15        /* of a weight, that fit a signed 16-bit factor; the rest is the other factor */
+#define HALF (1u << (BITS - 1))
+#define ROWS 4             /* of four-byte pixels, that share the loads of their weights */
+#define PI 3.14159265358979323846
+
+typedef const uint8_t *Row;
+
+/* --- weights ------------------------------------------------------------------------------------------------------ */
+
+typedef struct {
+    int count;        /* of results */
+    int most;         /* weights that a result has at most */
+    int groups;       /* of four weights, that hold them all */
+    int length;       /* of the source */
+    int *first;       /* source of the first weight, of each result */
+    int *taps;        /* how many weights it has */
+    int *start;       /* the same as first, moved left where four at a time would reach over the edge */
+    int32_t *weights; /* count x most */
+    int16_t *wide;    /* count x groups x 32: low parts, high parts, each as the wide kernel multiplies them */
+} Axis;
+
+static inline double box(double x) { return x > -0.5 && x <= 0.5 ? 1.0 : 0.0; }
+
+static inline double bilinear(double x) {
+    x = fabs(x);
+    return x < 1.0 ? 1.0 - x : 0.0;
+}
+
+static inline double hamming(double x) {
+    x = fabs(x);
+    if (x == 0.0) return 1.0;
+    if (x >= 1.0) return 0.0;
+    x *= PI;
+    return sin(x) / x * ((double)0.54f + (double)0.46f * cos(x));
+}
+
+static inline double bicubic(double x) {
+    x = fabs(x);
+    if (x < 1.0) return (1.5 * x - 2.5) * x * x + 1.0;
+    if (x < 2.0) return (((x - 5.0) * x + 8.0) * x - 4.0) * -0.5;
+    return 0.0;
+}
+
+static inline double sinc(double x) {
+    if (x == 0.0) return 1.0;
+    x *= PI;
+    return sin(x) / x;
+}
+
+static inline double lanczos(double x) { return -3.0 <= x && x < 3.0 ? sinc(x) * sinc(x / 3.0) : 0.0; }
+
+static void forget(Axis *axis) {
+    free(axis->first);
+    free(axis->weights);
+    free(axis->wide);
+}
+
+/* Where each result looks, and with how many weights. 0: out of memory. */
+static int lay_out(Axis *axis, double from, double scale, double support) {
+    int longest = 1;
+    axis->first = malloc(sizeof(int) * 3 * (size_t)axis->count);
+    if (!axis->first) return 0;
+    axis->taps = axis->first + axis->count;
+    axis->start = axis->taps + axis->count;
+    for (int i = 0; i < axis->count; i++) {
+        double centre = from + (i + 0.5) * scale;
+        int low = (int)(centre - support + 0.5), high = (int)(centre + support + 0.5);
+        if (low < 0) low = 0;
+        if (high > axis->length) high = axis->length;
+        axis->first[i] = low;
+        axis->taps[i] = high > low ? high - low : 0;
+        if (axis->taps[i] > longest) longest = axis->taps[i];
+    }
+    axis->most = longest;
+    axis->groups = (longest + 3) / 4;
+    axis->weights = calloc((size_t)axis->count * longest, sizeof(int32_t));
+    return axis->weights != NULL;
+}
+
+/* Inlined once for every filter, which is why it takes it as a function. 0: out of memory. */
+static inline __attribute__((always_inline)) int fill(
+    Axis *axis, double from, double scale, double stretch, double (*filter)(double)) {
+    double shrink = 1.0 / stretch;
+    double *exact = malloc(sizeof(double) * (size_t)axis->most);
+    if (!exact) return 0;
+    for (int i = 0; i < axis->count; i++) {
+        double centre = from + (i + 0.5) * scale, sum = 0.0;
+        int first = axis->first[i], taps = axis->taps[i];
+        int32_t *weights = axis->weights + (size_t)i * axis->most;
+        for (int k = 0; k < taps; k++) sum += exact[k] = filter((k + first - centre + 0.5) * shrink);
+        for (int k = 0; k < taps; k++) {
+            double value = (sum != 0.0 ? exact[k] / sum : exact[k]) * (1 << BITS);
+            weights[k] = (int32_t)(value < 0.0 ? value - 0.5 : value + 0.5);
+        }
+    }
+    free(exact);
+    return 1;
+}
+
+/* Filters by Pillow's numbers. 0: out of memory, or a number that is none of these. */
+static int weigh(Axis *axis, int filter, int length, float from, float to, int count) {
+    double scale = (double)(to - from) / count, stretch = scale < 1.0 ? 1.0 : scale;
+    double support = filter == 4 ? 0.5 : filter == 3 ? 2.0 : filter == 1 ? 3.0 : 1.0;
+    memset(axis, 0, sizeof *axis);
+    axis->count = count;
+    axis->length = length;
+    if (!lay_out(axis, from, scale, support * stretch)) return 0;
+    switch (filter) {
+        case 1: return fill(axis, from, scale, stretch, lanczos);
+        case 2: return fill(axis, from, scale, stretch, bilinear);
+        case 3: return fill(axis, from, scale, stretch, bicubic);
+        case 4: return fill(axis, from, scale, stretch, box);
+        case 5: return fill(axis, from, scale, stretch, hamming);
+        default: return 0;
+    }
+}
+
+/* A weight is high * 2^15 + low, low never negative: with sums modulo 2^32 that is exact. */
+static inline int16_t low_part(int32_t weight) { return (int16_t)(weight & ((1 << LOW_BITS) - 1)); }
+static inline int16_t high_part(int32_t weight) { return (int16_t)(weight >> LOW_BITS); }
+
+/* For passes along a row. Sixteen factors are weights 0 1 four times over, then 2 3: two pixels' bytes lie so. */
+static int widen(Axis *axis) {
+    int reach = 4 * axis->groups;
+    size_t size = (size_t)axis->count * axis->groups * 32 * sizeof(int16_t);
+    axis->wide = aligned_alloc(64, (size + 63) / 64 * 64);
+    if (!axis->wide) return 0;
+    memset(axis->wide, 0, size);
+    for (int i = 0; i < axis->count; i++) {
+        int start = axis->first[i];
+        if (start > axis->length - reach) start = axis->length > reach ? axis->length - reach : 0;
+        axis->start[i] = start;
+        int16_t *wide = axis->wide + (size_t)i * axis->groups * 32;
+        for (int k = 0; k < axis->taps[i]; k++) {
+            int place = axis->first[i] - start + k;
+            int32_t weight = axis->weights[(size_t)i * axis->most + k];
+            int16_t *group = wide + place / 4 * 32 + (place & 2) * 4 + (place & 1);
+            for (int byte = 0; byte < 4; byte++) {
+                group[2 * byte] = low_part(weight);
+                group[2 * byte + 16] = high_part(weight);
+            }
+        }
+    }
+    return 1;
+}
+
+/* --- one pass, plainly -------------------------------------------------------------------------------------------- */
+
+static inline uint8_t settle(uint32_t sum) {
+    int32_t value = (int32_t)sum >> BITS;
+    return (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value);
+}
+
+/* Along ROWS rows of four-byte pixels. */
+static void along_plain(const Axis *axis, const Row *rows, uint8_t *const *results, uint32_t mask) {
+    for (int row = 0; row < ROWS; row++) {
+        for (int i = 0; i < axis->count; i++) {
+            uint32_t sums[4] = {HALF, HALF, HALF, HALF}, pixel;
+            const int32_t *weights = axis->weights + (size_t)i * axis->most;
+            Row source = rows[row] + 4 * (size_t)axis->first[i];
+            uint8_t bytes[4];
+            for (int k = 0; k < axis->taps[i]; k++)
+                for (int byte = 0; byte < 4; byte++) sums[byte] += (uint32_t)weights[k] * source[4 * k + byte];
+            for (int byte = 0; byte < 4; byte++) bytes[byte] = settle(sums[byte]);
+            memcpy(&pixel, bytes, 4);
+            pixel &= mask;
+            memcpy(results[row] + 4 * (size_t)i, &pixel, 4);
+        }
+    }
+}
+
+/* Down `taps` rows, bytes from `from` to `to`; `from` is a multiple of four. */
+static void down_plain(
+    const int32_t *weights, int taps, const Row *rows, uint8_t *result, int from, int to, uint32_t mask) {
+    enum { AT_ONCE = 64 };
+    uint8_t keep[4];
+    memcpy(keep, &mask, 4);
+    for (int begin = from; begin < to; begin += AT_ONCE) {
+        int width = to - begin < AT_ONCE ? to - begin : AT_ONCE;
+        uint32_t sums[AT_ONCE];
+        for (int i = 0; i < AT_ONCE; i++) sums[i] = HALF;
+        for (int k = 0; k < taps; k++) {
+            Row row = rows[k] + begin;
+            for (int i = 0; i < width; i++) sums[i] += (uint32_t)weights[k] * row[i];
+        }
+        for (int i = 0; i < width; i++) result[begin + i] = settle(sums[i]) & keep[i & 3];
+    }
+}
+
+/* --- one pass, eight sums at a time -------------------------------------------------------------------------------- */
+
+#ifdef HAS_AVX2_CODE
+#define AVX2 __attribute__((target("avx2")))
+#define INLINE static inline __attribute__((always_inline))
+
+/* Two times four sums of two pixels each: the halves are added, of two rows at once. */
+AVX2 INLINE __m256i join(__m256i one, __m256i other) {
+    __m256i sums = _mm256_add_epi32(_mm256_permute2x128_si256(one, other, 0x20), _mm256_permute2x128_si256(one, other, 0x31));
+    return _mm256_srai_epi32(_mm256_add_epi32(sums, _mm256_set1_epi32(HALF)), BITS);
+}
+
+AVX2 INLINE void along_groups(
+    const Axis *axis, const Row *rows, uint8_t *const *results, uint32_t mask, const int groups) {
+    const __m256i spread = _mm256_setr_epi8(
+        0, -1, 4, -1, 1, -1, 5, -1, 2, -1, 6, -1, 3, -1, 7, -1,
+        8, -1, 12, -1, 9, -1, 13, -1, 10, -1, 14, -1, 11, -1, 15, -1);
+    const __m256i kept = _mm256_set1_epi32((int)mask);
+    const __m256i *wide = (const __m256i *)axis->wide;
+    for (int i = 0; i < axis->count; i++, wide += 2 * groups) {
+        __m256i low[ROWS], high[ROWS];
+        for (int row = 0; row < ROWS; row++) low[row] = high[row] = _mm256_setzero_si256();
+        for (int g = 0; g < groups; g++) {
+            const __m256i low_weights = _mm256_load_si256(wide + 2 * g), high_weights = _mm256_load_si256(wide + 2 * g + 1);
+            for (int row = 0; row < ROWS; row++) {
+                const __m128i *source = (const __m128i *)(rows[row] + 4 * ((size_t)axis->start[i] + 4 * g));
+                __m256i pixels = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128(source)), spread);
+                low[row] = _mm256_add_epi32(low[row], _mm256_madd_epi16(pixels, low_weights));
+                high[row] = _mm256_add_epi32(high[row], _mm256_madd_epi16(pixels, high_weights));
+            }
+        }
+        for (int row = 0; row < ROWS; row++)
+            low[row] = _mm256_add_epi32(low[row], _mm256_slli_epi32(high[row], LOW_BITS));
+        __m256i words = _mm256_packs_epi32(join(low[0], low[1]), join(low[2], low[3]));
+        __m256i bytes = _mm256_and_si256(_mm256_packus_epi16(words, words), kept);
+        uint64_t even = (uint64_t)_mm_cvtsi128_si64(_mm256_castsi256_si128(bytes));
+        uint64_t odd = (uint64_t)_mm_cvtsi128_si64(_mm256_extracti128_si256(bytes, 1));
+        uint32_t pixels[ROWS] = {(uint32_t)even, (uint32_t)odd, (uint32_t)(even >> 32), (uint32_t)(odd >> 32)};
+        for (int row = 0; row < ROWS; row++) memcpy(results[row] + 4 * (size_t)i, &pixels[row], 4);
+    }
+}
+
+AVX2 static void along_avx2(const Axis *axis, const Row *rows, uint8_t *const *results, uint32_t mask) {
+    if (axis->groups == 1) along_groups(axis, rows, results, mask, 1);
+    else if (axis->groups == 2) along_groups(axis, rows, results, mask, 2);
+    else along_groups(axis, rows, results, mask, axis->groups);
+}
+
+/* 32 bytes of a result. Two rows' bytes side by side are what one multiplication takes. */
+AVX2 INLINE void down_32(
+    const int32_t *weights, int taps, const Row *rows, uint8_t *result, size_t at, __m256i kept) {
+    const __m256i zero = _mm256_setzero_si256();
+    __m256i low[4], high[4];
+    for (int part = 0; part < 4; part++) {
+        low[part] = _mm256_set1_epi32(HALF);
+        high[part] = zero;
+    }
+    for (int k = 0; k < taps; k += 2) {
+        int is_pair = k + 1 < taps;
+        int32_t one = weights[k], other = is_pair ? weights[k + 1] : 0;
+        __m256i low_weights = _mm256_set1_epi32((int)((uint32_t)low_part(one) | (uint32_t)low_part(other) << 16));
+        __m256i high_weights = _mm256_set1_epi32((int)((uint16_t)high_part(one) | (uint32_t)high_part(other) << 16));
+        __m256i above = _mm256_loadu_si256((const __m256i *)(rows[k] + at));
+        __m256i below = _mm256_loadu_si256((const __m256i *)(rows[k + is_pair] + at));
+        __m256i left = _mm256_unpacklo_epi8(above, below), right = _mm256_unpackhi_epi8(above, below);
+        __m256i pairs[4] = {
+            _mm256_unpacklo_epi8(left, zero), _mm256_unpackhi_epi8(left, zero),
+            _mm256_unpacklo_epi8(right, zero), _mm256_unpackhi_epi8(right, zero)};
+        for (int part = 0; part < 4; part++) {
+            low[part] = _mm256_add_epi32(low[part], _mm256_madd_epi16(pairs[part], low_weights));
+            high[part] = _mm256_add_epi32(high[part], _mm256_madd_epi16(pairs[part], high_weights));
+        }
+    }
+    for (int part = 0; part < 4; part++) {
+        __m256i sum = _mm256_add_epi32(low[part], _mm256_slli_epi32(high[part], LOW_BITS));
+        low[part] = _mm256_srai_epi32(sum, BITS);
+    }
+    __m256i bytes = _mm256_packus_epi16(_mm256_packs_epi32(low[0], low[1]), _mm256_packs_epi32(low[2], low[3]));
+    _mm256_storeu_si256((__m256i *)(result + at), _mm256_and_si256(bytes, kept));
+}
+
+AVX2 static void down_avx2(
+    const int32_t *weights, int taps, const Row *rows, uint8_t *result, int from, int to, uint32_t mask) {
+    const __m256i kept = _mm256_set1_epi32((int)mask);
+    int at = from;
+    for (; at + 32 <= to; at += 32) down_32(weights, taps, rows, result, (size_t)at, kept);
+    if (at == to) return;
+    if (to - from >= 32) down_32(weights, taps, rows, result, (size_t)(to - 32), kept); /* some of them again */
+    else down_plain(weights, taps, rows, result, at, to, mask);
+}
+#endif
+
+/* --- the picture --------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    Axis along, down;
+    int pixel_bytes, rows_at_once;
+    int from, to;     /* columns that results are made of */
+    uint32_t mask;    /* of a pixel, what Pillow does not leave zero */
+    uint8_t *quads;   /* ROWS rows of four-byte pixels, twice: sources and results */
+    size_t quad_bytes;
+    void (*pass_along)(const Axis *, const Row *, uint8_t *const *, uint32_t);
+    void (*pass_down)(const int32_t *, int, const Row *, uint8_t *, int, int, uint32_t);
+} Job;
+
+/* Of four rows with one byte a pixel, one with four; and back. */
+static void braid(const Row *rows, uint8_t *quad, int from, int to) {
+    Row a = rows[0], b = rows[1], c = rows[2], d = rows[3];
+    for (int i = from; i < to; i++) {
+        uint32_t pixel = a[i] | (uint32_t)b[i] << 8 | (uint32_t)c[i] << 16 | (uint32_t)d[i] << 24;
+        ((uint32_t *)quad)[i] = pixel;
+    }
+}
+
+static void unbraid(const uint8_t *quad, uint8_t *const *results, int count) {
+    for (int row = 0; row < 4; row++) {
+        uint8_t *result = results[row];
+        for (int i = 0; i < count; i++) result[i] = (uint8_t)(((const uint32_t *)quad)[i] >> 8 * row);
+    }
+}
+
+/* Along as many rows as are taken at once. */
+static void pass_along(const Job *job, const Row *rows, uint8_t *const *results) {
+    Row sources[ROWS];
+    uint8_t *targets[ROWS];
+    int is_narrow = job->along.length < 4 * job->along.groups;
+    for (int row = 0; row < ROWS; row++) {
+        uint8_t *quad = job->quads + job->quad_bytes * row;
+        int is_braided = job->pixel_bytes == 1;
+        if (is_braided) braid(rows + 4 * row, quad, job->from, job->to);
+        else if (is_narrow) memcpy(quad, rows[row], 4 * (size_t)job->along.length);
+        sources[row] = is_braided || is_narrow ? quad : rows[row];
+        targets[row] = is_braided ? job->quads + job->quad_bytes * (ROWS + row) : results[row];
+    }
+    job->pass_along(&job->along, sources, targets, job->mask);
+    if (job->pixel_bytes == 1)
+        for (int row = 0; row < ROWS; row++) unbraid(targets[row], results + 4 * row, job->along.count);
+}
+
+/* Rows of the source are passed along when a result first needs them, and forgotten soon: they stay near. */
+static int along_then_down(const Job *job, const Row *rows, uint8_t *const *results, int is_down) {
+    const Axis *down = &job->down;
+    int many = job->rows_at_once, last = is_down ? down->first[down->count - 1] + down->taps[down->count - 1] : down->count;
+    int next = is_down ? down->first[0] : 0, num_kept = is_down ? down->most + many : 0;
+    size_t row_bytes = (size_t)job->along.count * job->pixel_bytes;
+    size_t stride = (row_bytes + 63) / 64 * 64;
+    uint8_t *kept = malloc(stride * (num_kept + 1)), *spare = kept + stride * num_kept;
+    Row *column = malloc(sizeof(Row) * (is_down ? down->most : 1)), block[4 * ROWS];
+    uint8_t *targets[4 * ROWS];
+    int is_done = kept && column;
+    for (int y = 0; is_done && y < down->count; y++) {
+        int end = is_down ? down->first[y] + down->taps[y] : y + 1;
+        for (; next < end; next += many) {
+            for (int i = 0; i < many; i++) {
+                int row = next + i < last ? next + i : last - 1;
+                block[i] = rows[row];
+                targets[i] = next + i >= last ? spare : is_down ? kept + stride * (row % num_kept) : results[row];
+            }
+            pass_along(job, block, targets);
+        }
+        if (is_down) {
+            for (int k = 0; k < down->taps[y]; k++) column[k] = kept + stride * ((down->first[y] + k) % num_kept);
+            job->pass_down(down->weights + (size_t)y * down->most, down->taps[y], column, results[y], 0, (int)row_bytes, job->mask);
+        }
+    }
+    free(kept);
+    free(column);
+    return is_done;
+}
+
+static int down_then_along(const Job *job, const Row *rows, uint8_t *const *results, int is_along) {
+    const Axis *down = &job->down;
+    int many = is_along ? job->rows_at_once : 1, from = job->from * job->pixel_bytes, to = job->to * job->pixel_bytes;
+    size_t row_bytes = (size_t)job->along.length * job->pixel_bytes;
+    uint8_t *made = is_along ? malloc((row_bytes + (size_t)job->along.count * job->pixel_bytes) * many) : NULL;
+    Row block[4 * ROWS];
+    uint8_t *targets[4 * ROWS];
+    if (is_along && !made) return 0;
+    for (int y = 0; y < down->count; y += many) {
+        for (int i = 0; i < many; i++) {
+            int is_real = y + i < down->count, row = is_real ? y + i : down->count - 1;
+            uint8_t *result = is_along ? made + row_bytes * i : results[row];
+            if (is_real)
+                job->pass_down(down->weights + (size_t)row * down->most, down->taps[row], rows + down->first[row], result, from, to, job->mask);
+            block[i] = is_real ? result : block[0];
+            targets[i] = is_real ? results[row] : made + row_bytes * many + (size_t)job->along.count * job->pixel_bytes * i;
+        }
+        if (is_along) pass_along(job, block, targets);
+    }
+    free(made);
+    return 1;
+}
+
+static void choose_passes(Job *job) {
+    job->pass_along = along_plain;
+    job->pass_down = down_plain;
+#ifdef HAS_AVX2_CODE
+    if (__builtin_cpu_supports("avx2")) {
+        job->pass_along = along_avx2;
+        job->pass_down = down_avx2;
+    }
+#endif
+}
+
+static int prepare(Job *job, int is_along) {
+    const Axis *along = &job->along;
+    size_t length = (size_t)(along->length > 4 * along->groups ? along->length : 4 * along->groups);
+    job->from = 0;
+    job->to = along->length;
+    if (!is_along) return 1;
+    if (!widen(&job->along)) return 0;
+    job->from = along->start[0];
+    job->to = along->start[along->count - 1] + 4 * along->groups;
+    if (job->to > along->length) job->to = along->length;
+    job->quad_bytes = 4 * (length > (size_t)along->count ? length : (size_t)along->count);
+    job->quads = calloc(2 * ROWS, job->quad_bytes);
+    return job->quads != NULL;
+}
+
+/* Whether it was done: if not, memory was short, or the filter is not known here. */
+int slipstream_resize(
+    uint8_t *const *results, const Row *rows, int pixel_bytes, uint32_t mask, int width, int height, int new_width,
+    int new_height, int filter, float left, float top, float right, float bottom, int is_down_first) {
+    Job job = {.pixel_bytes = pixel_bytes, .rows_at_once = pixel_bytes == 1 ? 4 * ROWS : ROWS, .mask = mask};
+    int is_along = new_width != width || left != 0.0f || right != (float)new_width;
+    int is_down = new_height != height || top != 0.0f || bottom != (float)new_height;
+    int is_ready = weigh(&job.along, filter, width, left, right, new_width) &&
+                   weigh(&job.down, filter, height, top, bottom, new_height) && prepare(&job, is_along);
+    choose_passes(&job);
+    if (is_ready)
+        is_ready = is_along && !(is_down && is_down_first) ? along_then_down(&job, rows, results, is_down)
+                                                           : down_then_along(&job, rows, results, is_along);
+    forget(&job.along);
+    forget(&job.down);
+    free(job.quads);
+    return is_ready;
+}
