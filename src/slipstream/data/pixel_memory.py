@@ -13,7 +13,7 @@ from PIL import Image
 _SIZES = ((5, 3), (7, 2), (1, 11))
 _PIXEL_BYTES = {"L": 1, "RGB": 4}
 
-_BODY = [
+_BODY: list[Any] = [
     ("type", ctypes.c_int),
     ("depth", ctypes.c_int),
     ("bands", ctypes.c_int),

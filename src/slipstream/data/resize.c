@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__x86_64__) && defined(__GNUC__)
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(PLAIN_ONLY)
 #define HAS_AVX2_CODE 1
 #include <immintrin.h>
 #endif

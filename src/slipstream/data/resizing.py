@@ -16,6 +16,7 @@ from slipstream.data.top_rows import is_same
 from slipstream.data.trust import Trust
 from slipstream.seams.patch import Patches
 
+_LEAST_PIXELS = 4096  # of both sizes together; below, the way into C takes as long as Pillow does
 Method = Callable[..., Any]
 Task = tuple[tuple[int, int], int, Edges]  # the new size, the filter, the box
 _KINDS = {kind: number for number, kind in enumerate((mode, filter) for mode in MODES for filter in FILTERS)}
@@ -52,7 +53,9 @@ class Resizing:
                 return None
             width, height = map(operator.index, size)
             edges = edges_of(box, image.size, (width, height))
-            return None if edges is None else ((width, height), int(resample), edges)
+            if edges is None or width * height + _area(edges) < _LEAST_PIXELS:
+                return None
+            return (width, height), int(resample), edges
         except Exception:
             return None
 
@@ -78,3 +81,8 @@ class Resizing:
             self._trust.withdraw(other)
         self._on_difference()
         return False
+
+
+def _area(edges: Edges) -> float:
+    left, upper, right, lower = edges
+    return (right - left) * (lower - upper)
