@@ -135,11 +135,11 @@ def test_copies_mistakes_and_giants_are_left_to_pillow(box: Any, new_size: tuple
 
 
 def test_a_layout_that_fits_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_Layout12", "_Layout13"):
+    for name in ("_Named", "_Numbered"):
         monkeypatch.setattr(pixel_memory, name, type("Other", (vars(pixel_memory)[name],), {"_fields_": []}))
     PixelMemory()  # the same fields under other names
     other = {"_fields_": [("mode", pixel_memory.ctypes.c_int * 2), *pixel_memory._BODY]}
-    for name in ("_Layout12", "_Layout13"):
+    for name in ("_Named", "_Numbered"):
         monkeypatch.setattr(pixel_memory, name, type("Other", (pixel_memory.ctypes.Structure,), other))
     with pytest.raises(LookupError, match="not known"):
         PixelMemory()

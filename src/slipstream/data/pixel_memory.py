@@ -30,13 +30,15 @@ _BODY: list[Any] = [
 ]
 
 
-class _Layout12(ctypes.Structure):
-    """Of Pillow 12 and before."""
+class _Named(ctypes.Structure):
+    """The mode by its name: Pillow 11."""
 
     _fields_ = [("mode", ctypes.c_char * 7), *_BODY]
 
 
-class _Layout13(ctypes.Structure):
+class _Numbered(ctypes.Structure):
+    """By a number: later ones."""
+
     _fields_ = [("mode", ctypes.c_int), *_BODY]
 
 
@@ -52,7 +54,7 @@ class PixelMemory:
         core: Any = vars(Image)["core"]
         images = [core.new(mode, size) for mode in _PIXEL_BYTES for size in _SIZES]
         try:
-            fitting = [layout for layout in (_Layout13, _Layout12) if all(self._fits(layout, i) for i in images)]
+            fitting = [layout for layout in (_Numbered, _Named) if all(self._fits(layout, i) for i in images)]
         except Exception as fault:
             raise LookupError(f"Pillow {PIL.__version__} does not show where pixels are: {fault}") from fault
         if len(fitting) != 1:

@@ -1,7 +1,7 @@
 /* Antialiased resizing of 8-bit pictures that gives the very bytes of Pillow's: the same weights in double precision,
- * rounded to the same 22 bits, the same two passes with 8 bits between them. Sums of integers are the same in any order,
- * so they are taken many at a time. Knows nothing of Python: rows come as tables of pointers, and none is read or
- * written outside its width. Of a picture with one byte a pixel, four rows are treated as one with four. */
+ * rounded to the same 22 bits, the same two passes with 8 bits between them. Sums of integers are the same in any
+ * order, so they are taken many at a time. Knows nothing of Python: rows come as tables of pointers, and none is read
+ * or written outside its width. Of a picture with one byte a pixel, four rows are treated as one with four. */
 
 #include <math.h>
 #include <stdint.h>
@@ -14,12 +14,18 @@
 #endif
 
 #define BITS 22            /* after the point, in weights */
-#define LOW_BITS 15        /* of a weight, that fit a signed 16-bit factor; the rest is the other factor */
+#define LOW_BITS 16        /* of a weight, that are one factor; the rest is the other */
 #define HALF (1u << (BITS - 1))
 #define ROWS 4             /* of four-byte pixels, that share the loads of their weights */
 #define PI 3.14159265358979323846
 
 typedef const uint8_t *Row;
+
+/* Two weights, each in two parts: high * 2^16 + low. With sums modulo 2^32 that is exact. */
+typedef struct {
+    int32_t low;  /* two words */
+    int32_t high; /* two words for passes along a row, two bytes twice over for passes down */
+} Pair;
 
 /* --- weights ------------------------------------------------------------------------------------------------------ */
 
@@ -32,7 +38,8 @@ typedef struct {
     int *taps;        /* how many weights it has */
     int *start;       /* the same as first, moved left where four at a time would reach over the edge */
     int32_t *weights; /* count x most */
-    int16_t *wide;    /* count x groups x 32: low parts, high parts, each as the wide kernel multiplies them */
+    int is_tame;      /* no high part is so large that wide kernels would saturate */
+    Pair *pairs;      /* count x groups x 2: the same weights as wide kernels take them */
 } Axis;
 
 static inline double box(double x) { return x > -0.5 && x <= 0.5 ? 1.0 : 0.0; }
@@ -68,7 +75,7 @@ static inline double lanczos(double x) { return -3.0 <= x && x < 3.0 ? sinc(x) *
 static void forget(Axis *axis) {
     free(axis->first);
     free(axis->weights);
-    free(axis->wide);
+    free(axis->pairs);
 }
 
 /* Where each result looks, and with how many weights. 0: out of memory. */
@@ -131,30 +138,32 @@ static int weigh(Axis *axis, int filter, int length, float from, float to, int c
     }
 }
 
-/* A weight is high * 2^15 + low, low never negative: with sums modulo 2^32 that is exact. */
-static inline int16_t low_part(int32_t weight) { return (int16_t)(weight & ((1 << LOW_BITS) - 1)); }
-static inline int16_t high_part(int32_t weight) { return (int16_t)(weight >> LOW_BITS); }
+static inline int32_t low_part(int32_t weight) { return (int16_t)(uint16_t)weight; }
+static inline int32_t high_part(int32_t weight) { return (weight - low_part(weight)) >> LOW_BITS; }
 
-/* For passes along a row. Sixteen factors are weights 0 1 four times over, then 2 3: two pixels' bytes lie so. */
-static int widen(Axis *axis) {
-    int reach = 4 * axis->groups;
-    size_t size = (size_t)axis->count * axis->groups * 32 * sizeof(int16_t);
-    axis->wide = aligned_alloc(64, (size + 63) / 64 * 64);
-    if (!axis->wide) return 0;
-    memset(axis->wide, 0, size);
+/* Weights of one result from place `place` on: 0 before and after its own. */
+static inline int32_t weight_at(const Axis *axis, int i, int place) {
+    int k = axis->start[i] + place - axis->first[i];
+    return k >= 0 && k < axis->taps[i] ? axis->weights[(size_t)i * axis->most + k] : 0;
+}
+
+/* 0: out of memory. Along a row four pixels are taken at a time, so their start may have to move left. */
+static int pair_up(Axis *axis, int is_along) {
+    int reach = 4 * axis->groups, num_pairs = 2 * axis->groups;
+    Pair *pair = axis->pairs = malloc(sizeof(Pair) * (size_t)axis->count * num_pairs);
+    if (!pair) return 0;
+    axis->is_tame = 1;
     for (int i = 0; i < axis->count; i++) {
         int start = axis->first[i];
-        if (start > axis->length - reach) start = axis->length > reach ? axis->length - reach : 0;
+        if (is_along && start > axis->length - reach) start = axis->length > reach ? axis->length - reach : 0;
         axis->start[i] = start;
-        int16_t *wide = axis->wide + (size_t)i * axis->groups * 32;
-        for (int k = 0; k < axis->taps[i]; k++) {
-            int place = axis->first[i] - start + k;
-            int32_t weight = axis->weights[(size_t)i * axis->most + k];
-            int16_t *group = wide + place / 4 * 32 + (place & 2) * 4 + (place & 1);
-            for (int byte = 0; byte < 4; byte++) {
-                group[2 * byte] = low_part(weight);
-                group[2 * byte + 16] = high_part(weight);
-            }
+        for (int k = 0; k < num_pairs; k++, pair++) {
+            int32_t one = weight_at(axis, i, 2 * k), other = weight_at(axis, i, 2 * k + 1);
+            int32_t a = high_part(one), b = high_part(other);
+            uint32_t bytes = (uint8_t)a | (uint32_t)(uint8_t)b << 8;
+            if (abs(a) > 120 || abs(b) > 120 || abs(a) + abs(b) > 128) axis->is_tame = 0; /* 255 * 128 < 2^15 */
+            pair->low = (int32_t)((uint16_t)low_part(one) | (uint32_t)low_part(other) << 16);
+            pair->high = (int32_t)(is_along ? (uint16_t)a | (uint32_t)b << 16 : bytes | bytes << 16);
         }
     }
     return 1;
@@ -185,9 +194,10 @@ static void along_plain(const Axis *axis, const Row *rows, uint8_t *const *resul
     }
 }
 
-/* Down `taps` rows, bytes from `from` to `to`; `from` is a multiple of four. */
-static void down_plain(
-    const int32_t *weights, int taps, const Row *rows, uint8_t *result, int from, int to, uint32_t mask) {
+/* Down the rows of result `y`, bytes from `from` to `to`; `from` is a multiple of four. */
+static void down_plain(const Axis *axis, int y, const Row *rows, uint8_t *result, int from, int to, uint32_t mask) {
+    const int32_t *weights = axis->weights + (size_t)y * axis->most;
+    int taps = axis->taps[y];
     enum { AT_ONCE = 64 };
     uint8_t keep[4];
     memcpy(keep, &mask, 4);
@@ -203,99 +213,102 @@ static void down_plain(
     }
 }
 
-/* --- one pass, eight sums at a time -------------------------------------------------------------------------------- */
+/* --- one pass, eight sums at a time ------------------------------------------------------------------------------- */
 
 #ifdef HAS_AVX2_CODE
 #define AVX2 __attribute__((target("avx2")))
 #define INLINE static inline __attribute__((always_inline))
 
-/* Two times four sums of two pixels each: the halves are added, of two rows at once. */
-AVX2 INLINE __m256i join(__m256i one, __m256i other) {
-    __m256i sums = _mm256_add_epi32(_mm256_permute2x128_si256(one, other, 0x20), _mm256_permute2x128_si256(one, other, 0x31));
-    return _mm256_srai_epi32(_mm256_add_epi32(sums, _mm256_set1_epi32(HALF)), BITS);
+/* One result of two rows, one in each half: sums of bytes, of which the upper bits are the result. */
+AVX2 INLINE __m256i result_of(Row one, Row other, const Pair *pairs, const int groups) {
+    const __m256i first_two = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, -1, 4, -1, 1, -1, 5, -1, 2, -1, 6, -1, 3, -1, 7, -1));
+    const __m256i last_two = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(8, -1, 12, -1, 9, -1, 13, -1, 10, -1, 14, -1, 11, -1, 15, -1));
+    __m256i low = _mm256_set1_epi32(HALF), high = _mm256_setzero_si256();
+    for (int g = 0; g < groups; g++, pairs += 2, one += 16, other += 16) {
+        __m256i pixels = _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)one));
+        pixels = _mm256_inserti128_si256(pixels, _mm_loadu_si128((const __m128i *)other), 1);
+        __m256i a = _mm256_shuffle_epi8(pixels, first_two), b = _mm256_shuffle_epi8(pixels, last_two);
+        low = _mm256_add_epi32(low, _mm256_madd_epi16(a, _mm256_set1_epi32(pairs[0].low)));
+        high = _mm256_add_epi32(high, _mm256_madd_epi16(a, _mm256_set1_epi32(pairs[0].high)));
+        low = _mm256_add_epi32(low, _mm256_madd_epi16(b, _mm256_set1_epi32(pairs[1].low)));
+        high = _mm256_add_epi32(high, _mm256_madd_epi16(b, _mm256_set1_epi32(pairs[1].high)));
+    }
+    return _mm256_srai_epi32(_mm256_add_epi32(low, _mm256_slli_epi32(high, LOW_BITS)), BITS);
 }
 
 AVX2 INLINE void along_groups(
     const Axis *axis, const Row *rows, uint8_t *const *results, uint32_t mask, const int groups) {
-    const __m256i spread = _mm256_setr_epi8(
-        0, -1, 4, -1, 1, -1, 5, -1, 2, -1, 6, -1, 3, -1, 7, -1,
-        8, -1, 12, -1, 9, -1, 13, -1, 10, -1, 14, -1, 11, -1, 15, -1);
+    const Row a = rows[0], b = rows[1], c = rows[2], d = rows[3];
+    uint8_t *const a_result = results[0], *const b_result = results[1], *const c_result = results[2];
+    uint8_t *const d_result = results[3];
     const __m256i kept = _mm256_set1_epi32((int)mask);
-    const __m256i *wide = (const __m256i *)axis->wide;
-    for (int i = 0; i < axis->count; i++, wide += 2 * groups) {
-        __m256i low[ROWS], high[ROWS];
-        for (int row = 0; row < ROWS; row++) low[row] = high[row] = _mm256_setzero_si256();
-        for (int g = 0; g < groups; g++) {
-            const __m256i low_weights = _mm256_load_si256(wide + 2 * g), high_weights = _mm256_load_si256(wide + 2 * g + 1);
-            for (int row = 0; row < ROWS; row++) {
-                const __m128i *source = (const __m128i *)(rows[row] + 4 * ((size_t)axis->start[i] + 4 * g));
-                __m256i pixels = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128(source)), spread);
-                low[row] = _mm256_add_epi32(low[row], _mm256_madd_epi16(pixels, low_weights));
-                high[row] = _mm256_add_epi32(high[row], _mm256_madd_epi16(pixels, high_weights));
-            }
-        }
-        for (int row = 0; row < ROWS; row++)
-            low[row] = _mm256_add_epi32(low[row], _mm256_slli_epi32(high[row], LOW_BITS));
-        __m256i words = _mm256_packs_epi32(join(low[0], low[1]), join(low[2], low[3]));
-        __m256i bytes = _mm256_and_si256(_mm256_packus_epi16(words, words), kept);
-        uint64_t even = (uint64_t)_mm_cvtsi128_si64(_mm256_castsi256_si128(bytes));
-        uint64_t odd = (uint64_t)_mm_cvtsi128_si64(_mm256_extracti128_si256(bytes, 1));
-        uint32_t pixels[ROWS] = {(uint32_t)even, (uint32_t)odd, (uint32_t)(even >> 32), (uint32_t)(odd >> 32)};
-        for (int row = 0; row < ROWS; row++) memcpy(results[row] + 4 * (size_t)i, &pixels[row], 4);
+    const int *const start = axis->start;
+    for (int next = 0; next < axis->count; next += 2) {
+        int i = next + 2 <= axis->count ? next : next - 1; /* the last but one again where their number is odd */
+        const Pair *pairs = axis->pairs + 2 * (size_t)groups * i;
+        size_t one = 4 * (size_t)start[i], other = 4 * (size_t)start[i + 1], at = 4 * (size_t)i;
+        __m256i upper = _mm256_packs_epi32(
+            result_of(a + one, b + one, pairs, groups), result_of(a + other, b + other, pairs + 2 * groups, groups));
+        __m256i lower = _mm256_packs_epi32(
+            result_of(c + one, d + one, pairs, groups), result_of(c + other, d + other, pairs + 2 * groups, groups));
+        __m256i bytes = _mm256_and_si256(_mm256_packus_epi16(upper, lower), kept);
+        __m128i even = _mm256_castsi256_si128(bytes), odd = _mm256_extracti128_si256(bytes, 1);
+        _mm_storel_epi64((__m128i *)(a_result + at), even);
+        _mm_storel_epi64((__m128i *)(b_result + at), odd);
+        _mm_storeh_pd((double *)(c_result + at), _mm_castsi128_pd(even));
+        _mm_storeh_pd((double *)(d_result + at), _mm_castsi128_pd(odd));
     }
 }
 
 AVX2 static void along_avx2(const Axis *axis, const Row *rows, uint8_t *const *results, uint32_t mask) {
-    if (axis->groups == 1) along_groups(axis, rows, results, mask, 1);
+    if (axis->count == 1) along_plain(axis, rows, results, mask);
+    else if (axis->groups == 1) along_groups(axis, rows, results, mask, 1);
     else if (axis->groups == 2) along_groups(axis, rows, results, mask, 2);
     else along_groups(axis, rows, results, mask, axis->groups);
 }
 
-/* 32 bytes of a result. Two rows' bytes side by side are what one multiplication takes. */
-AVX2 INLINE void down_32(
-    const int32_t *weights, int taps, const Row *rows, uint8_t *result, size_t at, __m256i kept) {
+/* 32 bytes of a result. Two rows' bytes side by side are what one multiplication takes. High parts are small: they are
+ * multiplied as bytes and summed in words, of which the lower 16 bits are all that a sum modulo 2^32 needs. */
+AVX2 INLINE void down_32(const Pair *pairs, int taps, const Row *rows, uint8_t *result, size_t at, __m256i kept) {
     const __m256i zero = _mm256_setzero_si256();
-    __m256i low[4], high[4];
-    for (int part = 0; part < 4; part++) {
-        low[part] = _mm256_set1_epi32(HALF);
-        high[part] = zero;
-    }
-    for (int k = 0; k < taps; k += 2) {
-        int is_pair = k + 1 < taps;
-        int32_t one = weights[k], other = is_pair ? weights[k + 1] : 0;
-        __m256i low_weights = _mm256_set1_epi32((int)((uint32_t)low_part(one) | (uint32_t)low_part(other) << 16));
-        __m256i high_weights = _mm256_set1_epi32((int)((uint16_t)high_part(one) | (uint32_t)high_part(other) << 16));
+    __m256i low[4], high[2] = {zero, zero};
+    for (int part = 0; part < 4; part++) low[part] = _mm256_set1_epi32(HALF);
+    for (int k = 0; k < taps; k += 2, pairs++) {
+        __m256i low_weights = _mm256_set1_epi32(pairs->low), high_weights = _mm256_set1_epi32(pairs->high);
         __m256i above = _mm256_loadu_si256((const __m256i *)(rows[k] + at));
-        __m256i below = _mm256_loadu_si256((const __m256i *)(rows[k + is_pair] + at));
-        __m256i left = _mm256_unpacklo_epi8(above, below), right = _mm256_unpackhi_epi8(above, below);
-        __m256i pairs[4] = {
-            _mm256_unpacklo_epi8(left, zero), _mm256_unpackhi_epi8(left, zero),
-            _mm256_unpacklo_epi8(right, zero), _mm256_unpackhi_epi8(right, zero)};
-        for (int part = 0; part < 4; part++) {
-            low[part] = _mm256_add_epi32(low[part], _mm256_madd_epi16(pairs[part], low_weights));
-            high[part] = _mm256_add_epi32(high[part], _mm256_madd_epi16(pairs[part], high_weights));
+        __m256i below = _mm256_loadu_si256((const __m256i *)(rows[k + (k + 1 < taps)] + at));
+        __m256i bytes[2] = {_mm256_unpacklo_epi8(above, below), _mm256_unpackhi_epi8(above, below)};
+        for (int half = 0; half < 2; half++) {
+            __m256i left = _mm256_unpacklo_epi8(bytes[half], zero), right = _mm256_unpackhi_epi8(bytes[half], zero);
+            low[2 * half] = _mm256_add_epi32(low[2 * half], _mm256_madd_epi16(left, low_weights));
+            low[2 * half + 1] = _mm256_add_epi32(low[2 * half + 1], _mm256_madd_epi16(right, low_weights));
+            high[half] = _mm256_add_epi16(high[half], _mm256_maddubs_epi16(bytes[half], high_weights));
         }
     }
     for (int part = 0; part < 4; part++) {
-        __m256i sum = _mm256_add_epi32(low[part], _mm256_slli_epi32(high[part], LOW_BITS));
-        low[part] = _mm256_srai_epi32(sum, BITS);
+        __m256i words = high[part / 2];
+        __m256i upper = part & 1 ? _mm256_unpackhi_epi16(zero, words) : _mm256_unpacklo_epi16(zero, words);
+        low[part] = _mm256_srai_epi32(_mm256_add_epi32(low[part], upper), BITS);
     }
     __m256i bytes = _mm256_packus_epi16(_mm256_packs_epi32(low[0], low[1]), _mm256_packs_epi32(low[2], low[3]));
     _mm256_storeu_si256((__m256i *)(result + at), _mm256_and_si256(bytes, kept));
 }
 
 AVX2 static void down_avx2(
-    const int32_t *weights, int taps, const Row *rows, uint8_t *result, int from, int to, uint32_t mask) {
+    const Axis *axis, int y, const Row *rows, uint8_t *result, int from, int to, uint32_t mask) {
     const __m256i kept = _mm256_set1_epi32((int)mask);
-    int at = from;
-    for (; at + 32 <= to; at += 32) down_32(weights, taps, rows, result, (size_t)at, kept);
+    const Pair *pairs = axis->pairs + 2 * (size_t)axis->groups * y;
+    int at = from, taps = axis->taps[y];
+    for (; at + 32 <= to; at += 32) down_32(pairs, taps, rows, result, (size_t)at, kept);
     if (at == to) return;
-    if (to - from >= 32) down_32(weights, taps, rows, result, (size_t)(to - 32), kept); /* some of them again */
-    else down_plain(weights, taps, rows, result, at, to, mask);
+    if (to - from >= 32) down_32(pairs, taps, rows, result, (size_t)(to - 32), kept); /* some of them again */
+    else down_plain(axis, y, rows, result, at, to, mask);
 }
 #endif
 
-/* --- the picture --------------------------------------------------------------------------------------------------- */
+/* --- the picture -------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     Axis along, down;
@@ -305,7 +318,7 @@ typedef struct {
     uint8_t *quads;   /* ROWS rows of four-byte pixels, twice: sources and results */
     size_t quad_bytes;
     void (*pass_along)(const Axis *, const Row *, uint8_t *const *, uint32_t);
-    void (*pass_down)(const int32_t *, int, const Row *, uint8_t *, int, int, uint32_t);
+    void (*pass_down)(const Axis *, int, const Row *, uint8_t *, int, int, uint32_t);
 } Job;
 
 /* Of four rows with one byte a pixel, one with four; and back. */
@@ -345,7 +358,8 @@ static void pass_along(const Job *job, const Row *rows, uint8_t *const *results)
 /* Rows of the source are passed along when a result first needs them, and forgotten soon: they stay near. */
 static int along_then_down(const Job *job, const Row *rows, uint8_t *const *results, int is_down) {
     const Axis *down = &job->down;
-    int many = job->rows_at_once, last = is_down ? down->first[down->count - 1] + down->taps[down->count - 1] : down->count;
+    int end_down = down->first[down->count - 1] + down->taps[down->count - 1];
+    int many = job->rows_at_once, last = is_down ? end_down : down->count;
     int next = is_down ? down->first[0] : 0, num_kept = is_down ? down->most + many : 0;
     size_t row_bytes = (size_t)job->along.count * job->pixel_bytes;
     size_t stride = (row_bytes + 63) / 64 * 64;
@@ -365,7 +379,7 @@ static int along_then_down(const Job *job, const Row *rows, uint8_t *const *resu
         }
         if (is_down) {
             for (int k = 0; k < down->taps[y]; k++) column[k] = kept + stride * ((down->first[y] + k) % num_kept);
-            job->pass_down(down->weights + (size_t)y * down->most, down->taps[y], column, results[y], 0, (int)row_bytes, job->mask);
+            job->pass_down(down, y, column, results[y], 0, (int)row_bytes, job->mask);
         }
     }
     free(kept);
@@ -377,7 +391,8 @@ static int down_then_along(const Job *job, const Row *rows, uint8_t *const *resu
     const Axis *down = &job->down;
     int many = is_along ? job->rows_at_once : 1, from = job->from * job->pixel_bytes, to = job->to * job->pixel_bytes;
     size_t row_bytes = (size_t)job->along.length * job->pixel_bytes;
-    uint8_t *made = is_along ? malloc((row_bytes + (size_t)job->along.count * job->pixel_bytes) * many) : NULL;
+    size_t new_bytes = (size_t)job->along.count * job->pixel_bytes;
+    uint8_t *made = is_along ? malloc((row_bytes + new_bytes) * many) : NULL, *spare = made ? made + row_bytes * many : NULL;
     Row block[4 * ROWS];
     uint8_t *targets[4 * ROWS];
     if (is_along && !made) return 0;
@@ -385,10 +400,9 @@ static int down_then_along(const Job *job, const Row *rows, uint8_t *const *resu
         for (int i = 0; i < many; i++) {
             int is_real = y + i < down->count, row = is_real ? y + i : down->count - 1;
             uint8_t *result = is_along ? made + row_bytes * i : results[row];
-            if (is_real)
-                job->pass_down(down->weights + (size_t)row * down->most, down->taps[row], rows + down->first[row], result, from, to, job->mask);
+            if (is_real) job->pass_down(down, row, rows + down->first[row], result, from, to, job->mask);
             block[i] = is_real ? result : block[0];
-            targets[i] = is_real ? results[row] : made + row_bytes * many + (size_t)job->along.count * job->pixel_bytes * i;
+            targets[i] = is_real ? results[row] : spare + new_bytes * i;
         }
         if (is_along) pass_along(job, block, targets);
     }
@@ -400,7 +414,7 @@ static void choose_passes(Job *job) {
     job->pass_along = along_plain;
     job->pass_down = down_plain;
 #ifdef HAS_AVX2_CODE
-    if (__builtin_cpu_supports("avx2")) {
+    if (__builtin_cpu_supports("avx2") && job->along.is_tame && job->down.is_tame) {
         job->pass_along = along_avx2;
         job->pass_down = down_avx2;
     }
@@ -412,8 +426,8 @@ static int prepare(Job *job, int is_along) {
     size_t length = (size_t)(along->length > 4 * along->groups ? along->length : 4 * along->groups);
     job->from = 0;
     job->to = along->length;
+    if (!pair_up(&job->down, 0) || !pair_up(&job->along, 1)) return 0;
     if (!is_along) return 1;
-    if (!widen(&job->along)) return 0;
     job->from = along->start[0];
     job->to = along->start[along->count - 1] + 4 * along->groups;
     if (job->to > along->length) job->to = along->length;
@@ -431,7 +445,7 @@ int slipstream_resize(
     int is_down = new_height != height || top != 0.0f || bottom != (float)new_height;
     int is_ready = weigh(&job.along, filter, width, left, right, new_width) &&
                    weigh(&job.down, filter, height, top, bottom, new_height) && prepare(&job, is_along);
-    choose_passes(&job);
+    if (is_ready) choose_passes(&job);
     if (is_ready)
         is_ready = is_along && !(is_down && is_down_first) ? along_then_down(&job, rows, results, is_down)
                                                            : down_then_along(&job, rows, results, is_along);
