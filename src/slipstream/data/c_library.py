@@ -89,9 +89,10 @@ def _compile(source: Path, compiler: list[str], made: Path) -> Path:
 
 
 def _key(source: Path, compiler: list[str]) -> str:
+    texts = [path.read_bytes() for path in (source, *sorted(source.parent.glob("*.h")))]  # what it may include
     facts = os.stat(compiler[0])
     about = repr((compiler, facts.st_size, facts.st_mtime_ns, _FLAGS, _UNFUSED, platform.machine()))
-    return hashlib.sha256(source.read_bytes() + about.encode()).hexdigest()[:_DIGITS]
+    return hashlib.sha256(b"".join(texts) + about.encode()).hexdigest()[:_DIGITS]
 
 
 def _digest(path: Path) -> str:
