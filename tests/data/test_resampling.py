@@ -134,6 +134,10 @@ def test_copies_mistakes_and_giants_are_left_to_pillow(box: Any, new_size: tuple
     assert edges_of(box, (60, 40), new_size) is None
 
 
+def test_an_image_without_pixels_is_left_to_pillow() -> None:
+    assert edges_of(None, (0, 40), (100, 100)) is None
+
+
 def test_a_layout_that_fits_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_Named", "_Numbered"):
         monkeypatch.setattr(pixel_memory, name, type("Other", (vars(pixel_memory)[name],), {"_fields_": []}))

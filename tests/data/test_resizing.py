@@ -167,6 +167,23 @@ def test_a_difference_in_a_fork_ends_it_for_all() -> None:
     assert resampler.num_calls == 0
 
 
+def test_a_picture_that_changes_its_size_when_it_is_loaded() -> None:
+    class Icon(Image.Image):
+        def load(self) -> Any:
+            self._size = (50, 40)
+            self.im = picture(size=(50, 40)).im
+            return super().load()
+
+    def use() -> Any:
+        icon = Icon()
+        icon._mode, icon._size = "RGB", (40, 30)
+        return icon.resize((64, 64), BILINEAR)
+
+    bare = use()
+    with installed(resizing()[0]):
+        assert facts(use()) == facts(bare)
+
+
 def test_threads() -> None:
     images = [picture(seed, (90 + seed, 100)) for seed in range(12)]
     bare = [image.resize((64, 64), BILINEAR).tobytes() for image in images]

@@ -84,7 +84,7 @@ def _is_down_first(size: tuple[int, int], new_size: tuple[int, int]) -> bool:
 def edges_of(box: Any, size: tuple[int, int], new_size: tuple[int, int]) -> Edges | None:
     """The box as Pillow reads it; None where it is not plainly inside the image, or where Pillow would only copy."""
     width, height = size
-    if max(width, height, *new_size) > _MOST or min(new_size) < 1:
+    if max(width, height, *new_size) > _MOST or min(width, height, *new_size) < 1:
         return None
     if box is None:
         return None if size == new_size else (0.0, 0.0, float(width), float(height))

@@ -38,9 +38,10 @@ class Resizing:
             task = self._task(image, size, resample, box) if reducing_gap is None else None
             if task is None:
                 return original(image, size, resample, box, reducing_gap)
+            whole = (0, 0, *image.size)
             image.load()  # as Pillow would do here: what it raises about a file is the script's to see
-            new = self._try(image, task)
-            return original(image, size, resample, box, reducing_gap) if new is None else new
+            new = self._try(image, task) if whole[2:] == image.size else None  # icons may change their size now
+            return original(image, size, resample, whole if box is None else box) if new is None else new
 
         return resize
 
