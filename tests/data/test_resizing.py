@@ -174,14 +174,18 @@ def test_a_picture_that_changes_its_size_when_it_is_loaded() -> None:
             self.im = picture(size=(50, 40)).im
             return super().load()
 
-    def use() -> Any:
+    def use(width: int) -> Any:
         icon = Icon()
-        icon._mode, icon._size = "RGB", (40, 30)
-        return icon.resize((64, 64), BILINEAR)
+        icon._mode, icon._size = "RGB", (width, 40)
+        try:
+            return facts(icon.resize((64, 64), BILINEAR))
+        except ValueError as fault:
+            return str(fault)
 
-    bare = use()
+    bare = [use(width) for width in (40, 60)]
     with installed(resizing()[0]):
-        assert facts(use()) == facts(bare)
+        assert [use(width) for width in (40, 60)] == bare
+    assert "exceed" in bare[1]
 
 
 def test_threads() -> None:
