@@ -86,3 +86,5 @@ def test_the_compiler_that_the_user_named(tmp_path: Path, monkeypatch: pytest.Mo
     own.chmod(0o700)
     monkeypatch.setenv("CC", f"{own} -g0")
     assert find_compiler() == [os.fspath(own), "-g0"]
+    monkeypatch.setenv("CC", "'own-cc")
+    assert find_compiler() and os.fspath(own) not in find_compiler()

@@ -32,7 +32,10 @@ class CompileError(Exception):
 def find_compiler() -> list[str]:
     """The command that compiles C; empty where there is none."""
     for command in (os.environ.get("CC", ""), "cc", "gcc", "clang"):
-        words = shlex.split(command)
+        try:
+            words = shlex.split(command)
+        except ValueError:  # an open quotation mark
+            continue
         found = shutil.which(words[0]) if words else None
         if found:
             return [found, *words[1:]]
