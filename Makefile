@@ -43,6 +43,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/batched.py
 	$(BIN)/python benchmarks/loaders.py $(if $(PEERS),--peers-python $(PEERS))
 	$(BIN)/python benchmarks/decoders.py
+	$(BIN)/python benchmarks/resizing.py
 	$(BIN)/python benchmarks/handover.py
 	$(BIN)/python benchmarks/cold_files.py
 	$(BIN)/python benchmarks/threaded.py

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import io
 import multiprocessing
+from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from slipstream.records import Choice, Recipe, StackCount, TensorFacts
-from slipstream.techniques import byte_transfer, fast_decode, scaled_decode
+from slipstream.data.c_library import find_compiler
+from slipstream.diagnose.summary import summarise
+from slipstream.records import Choice, Recipe, Site, StackCount, TensorFacts
+from slipstream.techniques import byte_transfer, fast_decode, fast_resize, scaled_decode
 from slipstream.techniques.observation import Observation
-from slipstream.testing.jpegs import jpeg
+from slipstream.testing.jpegs import jpeg, write_jpegs
 from slipstream.testing.sessions import made_environment, made_loader, made_session
 from slipstream.tune.conflicts import find_conflicts
 
@@ -87,3 +91,93 @@ def test_bytes_decline_where_there_is_no_device(riding: Any) -> None:
         pytest.skip("there is one")
     with riding("byte_transfer") as rig:
         assert rig.declined == ["byte_transfer: there is no CUDA, ROCm or XPU device here"]
+
+
+def resizing(count: int, leaf: str = "PIL/Image.py:resize", **session: Any) -> Observation:
+    loading = "PIL/ImageFile.py:load"
+    others = StackCount("worker", "input", "decode", "train.py", 7, "__getitem__", "", loading, True, 0, 60)
+    stack = msgspec.structs.replace(others, stage="transform", leaf=leaf, count=count)
+    made = made_session(num_workers=1, input_ms=30.0, work_ms=60.0, stacks=[others, stack], **session)
+    return Observation(msgspec.structs.replace(made, summary=summarise(made)[0]))
+
+
+def test_resizing_is_for_what_pillow_resizes() -> None:
+    if not find_compiler():
+        pytest.skip("there is no C compiler")
+    assert fast_resize.applies(resizing(40)).is_yes
+    assert fast_resize.applies(resizing(1)).reason == "resizing by Pillow is 2% of the work on a batch"
+    assert fast_resize.applies(resizing(40, "cv2/__init__.py:resize")).reason == "Pillow was not seen resizing pictures"
+    assert fast_resize.applies(resizing(40, has_loader=False)).reason == "the script has no DataLoader"
+
+
+def test_resizing_is_found_in_the_source_where_the_check_was_short(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    for text, is_yes in (("from PIL import Image\nimage.resize((4, 4))\n", True), ("array.resize((4, 4))\n", False)):
+        script.write_text(text)
+        loader = made_loader(getitem_site=Site(str(script), 2, "__getitem__"))
+        observation = Observation(made_session(loader=loader))
+        assert fast_resize.applies(observation).is_yes == (is_yes and bool(find_compiler()))
+
+
+def test_resizing_needs_a_compiler(riding: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    assert "no C compiler" in fast_resize.applies(resizing(40)).reason
+    with riding("fast_resize") as rig:
+        assert rig.declined == ["fast_resize: there is no C compiler (cc, gcc or clang) on this machine"]
+        Image.new("RGB", (100, 100)).resize((50, 50))
+        assert rig.changes == []
+
+
+def test_resizing_is_said_once_it_was_done(riding: Any) -> None:
+    if not find_compiler():
+        pytest.skip("there is no C compiler")
+    with riding("fast_resize", "fast_decode") as rig:
+        Image.new("RGB", (9, 9)).resize((8, 8))
+        assert rig.changes == []
+        Image.open(io.BytesIO(jpeg())).convert("RGB").crop((0, 0, 60, 60)).resize((50, 50))
+        assert [change for change in rig.changes if change.startswith("fast_resize: Image.resize is done by C")]
+        assert not [reason for reason in rig.declined if reason.startswith("fast_resize")]
+
+
+class Resized:
+    """Photographs, cropped and resized as a script would."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        self.paths = paths
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        image = Image.open(self.paths[index]).convert("RGB")
+        left = int(torch.randint(0, 20, ()))
+        image = image.crop((left, 3, left + 70, 72)).resize((64, 64), Image.Resampling.BILINEAR)
+        return torch.from_numpy(np.array(image))
+
+
+@pytest.mark.parametrize("recipe", [["fast_resize"], ["fast_resize", "fast_decode", "decode_cache"]])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_batches_are_those_of_pillow(riding: Any, tmp_path: Path, num_workers: int, recipe: list[str]) -> None:
+    dataset: Any = Resized(write_jpegs(tmp_path, 12))
+
+    def read() -> list[torch.Tensor]:
+        torch.manual_seed(3)
+        return [*DataLoader(dataset, batch_size=4, shuffle=True, num_workers=num_workers), torch.get_rng_state()]
+
+    bare = read()
+    with riding(*recipe):
+        for _ in range(2):
+            assert all(torch.equal(ours, theirs) for ours, theirs in zip(read(), bare, strict=True))
+
+
+def test_threads_resize_as_workers_do(riding: Any, tmp_path: Path) -> None:
+    dataset: Any = Resized(write_jpegs(tmp_path, 12))
+
+    def read() -> list[torch.Tensor]:
+        torch.manual_seed(3)
+        return list(DataLoader(dataset, batch_size=4, shuffle=True, num_workers=2))
+
+    bare = read()
+    with riding("fast_resize", ("thread_workers", 2)):
+        assert all(torch.equal(ours, theirs) for ours, theirs in zip(read(), bare, strict=True))

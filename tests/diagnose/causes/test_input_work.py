@@ -33,6 +33,11 @@ def test_time_inside_a_library_is_first_of_all_a_lack_of_workers():
     assert found[1].predicted_gain < 1.5
 
 
+def test_resizing_has_an_answer_of_its_own():
+    stacks = [made_stack("transform", 15, 90, leaf="PIL/Image.py:resize"), made_stack("transform", 16, 10)]
+    assert ranked(stacks=stacks)[1].techniques[0] == "fast_resize"
+
+
 def test_a_library_written_in_python_counts_as_python():
     stacks = [made_stack("transform", 15, 90, leaf="core/indexing.py:__getitem__", in_call=False)]
     assert ranked(stacks=stacks)[0].cause == "slow_transform"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slipstream.diagnose.gain import gain_of
-from slipstream.diagnose.hotspots import Hotspot, hottest_function
+from slipstream.diagnose.hotspots import Hotspot, hottest_function, total
 from slipstream.diagnose.input_path import InputPath, costs_time, input_path, step_after
 from slipstream.diagnose.stages import is_collate, is_loop, line_to_change
 from slipstream.diagnose.wording import ms, percent
@@ -47,5 +47,12 @@ def _finding(
         if loops
         else "do less here: a smaller input, a cheaper dtype, or the result kept from an earlier epoch",
         site=hot.site,
-        techniques=["sample_cache", "workers"] if loops else ["sample_cache", "thread_workers", "workers"],
+        techniques=["sample_cache", "workers"]
+        if loops
+        else [*(["fast_resize"] if _resizes(inside) else []), "sample_cache", "thread_workers", "workers"],
     )
+
+
+def _resizes(stacks: list[StackCount]) -> bool:
+    """Above all Pillow's pictures."""
+    return 2 * total(stacks, lambda stack: stack.leaf.endswith("PIL/Image.py:resize")) >= total(stacks)

@@ -1,13 +1,21 @@
-"""Pictures that Pillow decodes: whether a check saw any, and what is said when workers, too, decode them otherwise."""
+"""Pictures that Pillow decodes or resizes: whether a check saw any, and what is said when workers, too, do it
+otherwise."""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slipstream.techniques.observation import Observation
 
 if TYPE_CHECKING:
+    from slipstream.records import Site
     from slipstream.techniques.rig import LoaderArguments, Rig
+
+_UNSEEN = "Pillow was not seen resizing pictures"
+_LEAST_RESIZING = 0.05  # of the work on a batch
+_RESIZES = re.compile(r"\.resize\(|\.thumbnail\(|\b(Resize|RandomResizedCrop)\(|\bImageOps\.(fit|pad|contain|cover)\(")
 
 
 def why_no_pictures(observation: Observation) -> str:
@@ -17,6 +25,31 @@ def why_no_pictures(observation: Observation) -> str:
     if not any(stack.stage == "decode" and "PIL/" in stack.leaf for stack in observation.session.stacks):
         return "Pillow was not seen decoding pictures"
     return ""
+
+
+def why_no_resizing(observation: Observation) -> str:
+    """ "" where it is worth the name among what a batch takes; or, of a check too short to tell, where the source of
+    the samples says it."""
+    from slipstream.diagnose.hotspots import FEWEST_SAMPLES, total
+    from slipstream.diagnose.input_path import input_path
+
+    if observation.loader is None:
+        return "the script has no DataLoader"
+    path = input_path(observation.session, observation.summary) if observation.summary is not None else None
+    if path is None or total(path.stacks) < FEWEST_SAMPLES:
+        return "" if _calls_resize(observation.loader.getitem_site) else _UNSEEN
+    share = path.share([stack for stack in path.stacks if stack.leaf.endswith("PIL/Image.py:resize")])
+    if share >= _LEAST_RESIZING:
+        return ""
+    return f"resizing by Pillow is {share:.0%} of the work on a batch" if share else _UNSEEN
+
+
+def _calls_resize(site: Site | None) -> bool:
+    try:
+        text = Path(site.file).read_text(encoding="utf-8", errors="replace") if site is not None else ""
+    except OSError:
+        return False
+    return "PIL" in text and _RESIZES.search(text) is not None
 
 
 def say_for_spawned(rig: Rig, what: str) -> None:

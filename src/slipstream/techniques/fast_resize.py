@@ -1,0 +1,73 @@
+"""Pictures are resized by C of ours, many sums at a time, with the very pixels that Pillow gives.
+
+Helps where `Image.resize` takes much of the input: random crops that are resized (torchvision's RandomResizedCrop and
+Resize call it for Pillow's images), above all where decoding is no longer the larger part. Hurts nowhere that we know;
+compiling takes a second or two, once on a machine, and needs a C compiler. The pixels are Pillow's, bit for bit: the
+weights are the same, and sums of integers do not depend on their order. Still the first pictures of every mode and
+filter, and then one in many, are resized by Pillow too and compared. 8-bit pictures only, with the filters box,
+bilinear, Hamming, bicubic and Lanczos; with `reducing_gap`, in other modes, and by other libraries, as ever.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slipstream.records import Edit, Setting
+from slipstream.techniques.card import YES, Answer, Card, no
+from slipstream.techniques.observation import Observation
+from slipstream.techniques.parts.pictures import say_for_spawned, why_no_resizing
+
+if TYPE_CHECKING:
+    from slipstream.techniques.rig import Rig
+
+CARD = Card(
+    title="Pictures resized many sums at a time",
+    seam="loader",
+    causes=("slow_transform", "slow_decode"),
+    numerics="identical",
+    needs=("pillow", "a C compiler"),
+    nesting=-2,  # what waits for the size that a picture is shrunk to stands above it
+)
+WHAT = "Image.resize is done by C of ours, with Pillow's pixels"
+
+
+def applies(observation: Observation) -> Answer:
+    from slipstream.data.c_library import find_compiler
+
+    reason = why_no_resizing(observation)
+    if reason:
+        return no(reason)
+    return YES if find_compiler() else no("there is no C compiler (cc, gcc or clang) on this machine")
+
+
+def settings(observation: Observation) -> list[Setting]:
+    return [True]
+
+
+def apply(rig: Rig, setting: Setting) -> None:
+    try:
+        from slipstream.data.c_library import CompileError
+        from slipstream.data.resampling import Resampler
+        from slipstream.data.resizing import Resizing
+        from slipstream.data.tidings import Tidings
+    except ImportError as missing:
+        rig.decline(f"Pillow cannot be imported: {missing}")
+        return
+    try:
+        resampler = Resampler()
+    except (CompileError, LookupError) as reason:
+        rig.decline(str(reason))
+        return
+    tidings = Tidings(
+        lambda: rig.changed(WHAT),
+        lambda: rig.decline("a picture came out otherwise: Pillow resizes again"),
+    )
+    tidings.install(rig.patches)
+    Resizing(resampler, lambda: tidings.raise_flag(0), lambda: tidings.raise_flag(1)).install(rig.patches)
+    say_for_spawned(rig, WHAT)
+
+
+def edit(observation: Observation, setting: Setting) -> list[Edit]:
+    loader = observation.loader
+    reason = "no edit does this: `slipstream run` with this recipe does"
+    return [Edit("fast_resize", "by_hand", loader.getitem_site if loader is not None else None, reason=reason)]
