@@ -143,7 +143,7 @@ class History:
 
     def __init__(self, owned: list[Owned], start_ns: int, end_ns: int) -> None:
         self._start_ns, self._end_ns = start_ns, end_ns
-        self._now: Counter[str] = Counter({kind: 0 for kind in KINDS})
+        self._now: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
         self.total_bytes = self._most = 0
         self._phase = "other"
         self._slots: dict[int, tuple[int, Moment]] = {}
@@ -200,6 +200,9 @@ def _by_module(alive: list[Owned], scene: Scene) -> list[ModuleBytes]:
         if one.block.module >= 0:
             sums[one.block.module][one.kind] += one.block.num_bytes
     ranked = sorted(sums, key=lambda module: -sums[module].total())[:MAX_MODULES]
+    inside = {scene.modules[module][0] for module in ranked}
+    holders = {path.rpartition(".")[0] for path in inside} - inside  # blocks that hold all of theirs in modules
+    ranked += [module for module, (path, _) in enumerate(scene.modules) if path in holders]
     return [
         ModuleBytes(*scene.modules[module], dict(sums[module]), scene.output_bytes.get(module, 0)) for module in ranked
     ]

@@ -13,7 +13,7 @@ from slipstream.seams.batch import count_samples
 _MAX_DEPTH = 6
 
 
-class _Uncuttable(Exception):
+class _UncuttableError(Exception):
     pass
 
 
@@ -24,7 +24,7 @@ def cut_batch(batch: Any, wanted: int) -> Any:
         return batch if size else None
     try:
         return _cut(batch, size, wanted, 0)
-    except _Uncuttable:
+    except _UncuttableError:
         return None
 
 
@@ -33,7 +33,7 @@ def _cut(part: Any, size: int, wanted: int, depth: int) -> Any:
         return _cut(inner, size, wanted, depth + 1)
 
     if depth > _MAX_DEPTH:
-        raise _Uncuttable
+        raise _UncuttableError
     if isinstance(part, torch.Tensor):
         return _cut_tensor(part, size, wanted)
     if isinstance(part, (str, bytes, int, float, bool, type(None))):
@@ -45,7 +45,7 @@ def _cut(part: Any, size: int, wanted: int, depth: int) -> Any:
         return cut
     if type(part) is list or isinstance(part, tuple):
         return _cut_sequence(part, size, wanted, again)
-    raise _Uncuttable  # an object of the script's own: who knows what hangs together in it
+    raise _UncuttableError  # an object of the script's own: who knows what hangs together in it
 
 
 def _cut_tensor(tensor: torch.Tensor, size: int, wanted: int) -> torch.Tensor:
@@ -62,4 +62,4 @@ def _cut_sequence(part: Any, size: int, wanted: int, again: Callable[[Any], Any]
         return type(part)(parts)
     if hasattr(part, "_fields"):
         return type(part)(*parts)
-    raise _Uncuttable
+    raise _UncuttableError

@@ -56,9 +56,11 @@ class Snapshot:
 
     def start(self) -> None:
         if self._path:
-            torch.cuda.memory._record_memory_history(max_entries=MAX_ENTRIES)
+            recorder: Any = torch.cuda.memory
+            recorder._record_memory_history(max_entries=MAX_ENTRIES)
 
     def write(self) -> None:
         if self._path:
-            torch.cuda.memory._dump_snapshot(self._path)
-            torch.cuda.memory._record_memory_history(enabled=None)
+            recorder: Any = torch.cuda.memory
+            recorder._dump_snapshot(self._path)
+            recorder._record_memory_history(enabled=None)

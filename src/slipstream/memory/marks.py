@@ -10,10 +10,10 @@ from contextlib import ExitStack
 from typing import Any
 
 import torch
-from torch import nn
+from torch import nn, overrides
 from torch._C._profiler import _RecordFunctionFast as Range
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
+from torch.overrides import TorchFunctionMode
 
 from slipstream.memory.blocks import LINE, SNAP, Name
 from slipstream.memory.names import Names
@@ -54,16 +54,21 @@ class Lines(TorchFunctionMode):
         place = (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
         return self._places.setdefault(place, len(self._places))
 
+    def enter(self) -> None:
+        enter: Any = super().__enter__
+        enter()
+
     def leave(self) -> None:
         """Also from below a mode that the script has entered since."""
         self.is_on = False
-        if self not in _get_current_function_mode_stack():
+        stack: Any = overrides
+        if self not in stack._get_current_function_mode_stack():
             return
         above = []
-        while (mode := _pop_mode()) is not self:
+        while (mode := stack._pop_mode()) is not self:
             above.append(mode)
         for mode in reversed(above):
-            _push_mode(mode)
+            stack._push_mode(mode)
 
 
 class Marks:
@@ -87,7 +92,7 @@ class Marks:
                 self._hook(index, entry.module)
             self._undo.callback(register_optimizer_step_pre_hook(self._before_update).remove)
             if self._lines is not None:
-                self._lines.__enter__()
+                self._lines.enter()
                 self._undo.callback(self._lines.leave)
         except BaseException:
             self.stop()

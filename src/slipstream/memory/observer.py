@@ -129,4 +129,3 @@ class Observer:
 
     def _end_profile(self) -> None:
         self._profile.__exit__(None, None, None)
-

@@ -1,5 +1,5 @@
-"""What the rider of `memory` does when: warm up, observe a step of the script's own batch, then steps of cut batches for
-the forecast, stop. The ride is thrown away, so that a step on fewer samples harms nobody."""
+"""What the rider of `memory` does when: warm up, observe a step of the script's own batch, then steps of cut batches,
+stop. The ride is thrown away, so that a step on fewer samples harms nobody."""
 
 from __future__ import annotations
 
