@@ -28,7 +28,7 @@ class Scene(msgspec.Struct):
     end_ns: int
     sites: list[Site]
     modules: list[tuple[str, str]]  # path, class
-    output_bytes: dict[int, int] = {}
+    outputs: dict[int, list[int]] = {}  # module to the addresses that its last call returned
     has_true_count: bool = False  # the allocator counts everything alive, not only what the trace saw
 
 
@@ -203,8 +203,14 @@ def _by_module(alive: list[Owned], scene: Scene) -> list[ModuleBytes]:
     inside = {scene.modules[module][0] for module in ranked}
     holders = {path.rpartition(".")[0] for path in inside} - inside  # blocks that hold all of theirs in modules
     ranked += [module for module, (path, _) in enumerate(scene.modules) if path in holders]
+    saved = {one.block.address: one.block.num_bytes for one in alive if one.kind == "activations"}
     return [
-        ModuleBytes(*scene.modules[module], dict(sums[module]), scene.output_bytes.get(module, 0)) for module in ranked
+        ModuleBytes(
+            *scene.modules[module],
+            dict(sums[module]),
+            sum(saved.get(address, 0) for address in set(scene.outputs.get(module, ()))),
+        )
+        for module in ranked
     ]
 
 

@@ -20,7 +20,6 @@ from slipstream.memory.names import Names
 from slipstream.records import Site
 from slipstream.runner.anatomy.roster import Entry
 from slipstream.runner.anatomy.trace import MODULE
-from slipstream.seams.batch import count_bytes
 from slipstream.seams.place import make_site, user_frame
 
 
@@ -76,7 +75,7 @@ class Marks:
 
     def __init__(self, entries: list[Entry], names: Names, *, with_lines: bool) -> None:
         self.snaps: list[list[Name]] = []
-        self.output_bytes: dict[int, int] = {}
+        self.outputs: dict[int, list[int]] = {}  # module to the addresses that its last call returned
         self._entries = entries
         self._names = names
         self._lines = Lines() if with_lines else None
@@ -128,7 +127,7 @@ class Marks:
         if torch.compiler.is_compiling() or threading.get_ident() != self._thread:
             return
         with torch._C.DisableTorchFunction():
-            self.output_bytes[index] = count_bytes(output)
+            self.outputs[index] = [name.address for name in self._names.inputs(output)]
         for depth in range(len(self._open) - 1, -1, -1):
             if self._open[depth][0] == index:
                 self._close_down_to(depth)

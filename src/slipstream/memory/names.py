@@ -53,6 +53,7 @@ class Names:
                     yield from self._name(tensor, "optimizer_state", self._owners.get(id(parameter), -1))
 
     def inputs(self, batch: Any) -> Iterator[Name]:
+        """Of whatever holds tensors."""
         for _, tensor in walk_tensors(batch):
             yield from self._name(tensor, "inputs", -1)
 

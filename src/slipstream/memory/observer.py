@@ -107,7 +107,7 @@ class Observer:
             end_ns=trace.snaps[len(marks.snaps) - 1],
             sites=marks.sites(),
             modules=[(entry.path, entry.class_name) for entry in self._entries],
-            output_bytes=marks.output_bytes,
+            outputs=marks.outputs,
             has_true_count=counts_everything(self._device),
         )
         footprint = account(scene, self._device, self.num_samples, self.batch_size, room_bytes)

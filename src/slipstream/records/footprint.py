@@ -26,7 +26,7 @@ class ModuleBytes(msgspec.Struct, frozen=True):
     path: str  # "layers.0.attention"; "": the model itself
     class_name: str
     kinds: dict[str, int]
-    output_bytes: int = 0  # what its last call returned
+    output_bytes: int = 0  # of what its last call returned, alive at the peak
 
 
 class LineBytes(msgspec.Struct, frozen=True):
