@@ -155,9 +155,7 @@ def test_lines_leave_from_below_another_mode() -> None:
 class Stack(nn.Module):
     def __init__(self, *, is_checkpointed: bool) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(
-            nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)) for _ in range(8)
-        )
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)) for _ in range(8))
         self.is_checkpointed = is_checkpointed
 
     def forward(self, states: torch.Tensor) -> Any:

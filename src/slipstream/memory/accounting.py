@@ -201,7 +201,8 @@ def _by_module(alive: list[Owned], scene: Scene) -> list[ModuleBytes]:
             sums[one.block.module][one.kind] += one.block.num_bytes
     ranked = sorted(sums, key=lambda module: -sums[module].total())[:MAX_MODULES]
     inside = {scene.modules[module][0] for module in ranked}
-    holders = {path.rpartition(".")[0] for path in inside} - inside  # blocks that hold all of theirs in modules
+    # Blocks that hold all of theirs in modules further down
+    holders = {path[:at] for path in inside for at, letter in enumerate(path) if letter == "."} - inside
     ranked += [module for module, (path, _) in enumerate(scene.modules) if path in holders]
     saved = {one.block.address: one.block.num_bytes for one in alive if one.kind == "activations"}
     return [

@@ -1,5 +1,5 @@
-"""What only the device knows: how much is free there, and on CUDA what the caching allocator keeps beyond the tensors,
-with PyTorch's own snapshot for its viewer (pytorch.org/memory_viz). The CUDA parts have not been run on a GPU yet."""
+"""What only the device knows: how much is free there, and on CUDA what the caching allocator keeps beyond the tensors.
+The CUDA parts have not been run on a GPU yet."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import Any
 import torch
 
 from slipstream.runner.capacity import free_bytes
-
-MAX_ENTRIES = 200_000  # of the snapshot's history
 
 
 def device_of(models: list[Any]) -> str:
@@ -46,21 +44,3 @@ def read_split_bytes(device: str) -> int:
 def profiled_device(device: str) -> str | None:
     """What the profiler is to follow beside the CPU."""
     return device.partition(":")[0] if device.startswith(("cuda", "xpu")) else None
-
-
-class Snapshot:
-    """PyTorch's own record of allocations, from `start` to `write`. Only CUDA has one."""
-
-    def __init__(self, device: str, path: str) -> None:
-        self._path = path if device.startswith("cuda") else ""
-
-    def start(self) -> None:
-        if self._path:
-            recorder: Any = torch.cuda.memory
-            recorder._record_memory_history(max_entries=MAX_ENTRIES)
-
-    def write(self) -> None:
-        if self._path:
-            recorder: Any = torch.cuda.memory
-            recorder._dump_snapshot(self._path)
-            recorder._record_memory_history(enabled=None)

@@ -9,7 +9,7 @@ import msgspec
 
 from slipstream.records import Footprint
 
-_LARGEST = 1 << 22
+_LARGEST = 1 << 40
 
 
 class Forecast(msgspec.Struct, frozen=True):
