@@ -1,5 +1,5 @@
-"""Is the memory of a step accounted for, and foretold? Three models: the sum by kind against the allocator's own running
-total, and the forecast from two sizes against steps of twice and four times the batch. About a minute."""
+"""Is the memory of a step accounted for, and foretold? Three models: the sum by kind against the allocator's own total,
+and the forecast from two sizes against steps of twice and four times the batch. About a minute."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def _page(accounts: list[str], forecasts: list[str]) -> str:
     lines = [
         "# Memory: accounted for, and foretold",
         "",
-        f"Written by `benchmarks/memory_accounting.py`: torch {torch.__version__}, CPU, AdamW, batches of {BATCH}. Bytes.",
+        f"Written by `benchmarks/memory_accounting.py`: torch {torch.__version__}, CPU, AdamW, batches of {BATCH}.",
         "",
-        "The most alive within one step: the allocator's running total, in a process where it counts from before the first",
+        "The most bytes alive within one step: the allocator's running total, where it counts from before the first",
         "tensor and nothing else looks on, against the sum by kind that `slipstream memory` finds in the same step.",
         "",
         "| model | allocator | sum by kind | off | kinds at the peak |",

@@ -52,7 +52,7 @@ def test_own_batch_half_and_quarter() -> None:
 
 
 def test_a_script_that_takes_no_other_batch() -> None:
-    footprints, notes, boarded, raised = ride(TensorDataset(torch.randn(64, 16), torch.zeros(64).long()), fixed=16)
+    footprints, notes, _, raised = ride(TensorDataset(torch.randn(64, 16), torch.zeros(64).long()), fixed=16)
     assert isinstance(raised, RuntimeError)  # view(16, 16) of eight samples
     assert [footprint.batch_size for footprint in footprints] == [16]
     assert any(note.startswith("no forecast for other batch sizes: the script ended") for note in notes)
@@ -67,6 +67,6 @@ def test_its_own_exceptions_stay_its_own() -> None:
 
 @pytest.mark.timeout(60)
 def test_workers_start_under_no_profiler() -> None:
-    footprints, notes, boarded, raised = ride(batch_size=15, num_workers=1)
+    footprints, _, boarded, _ = ride(batch_size=15, num_workers=1)
     assert footprints[0].batch_size == 15 and not boarded.complaints
     assert footprints[0].kinds["inputs"] >= 15 * 16 * 4  # they come in shared memory
