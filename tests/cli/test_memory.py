@@ -11,6 +11,7 @@ TRAIN = """
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 torch.set_num_threads(1)
+assert "TORCH_CPP_LOG_LEVEL" not in __import__("os").environ
 model = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
 for epoch in range(200):
@@ -29,7 +30,7 @@ def test_memory_and_the_report_again(tmp_path: Path) -> None:
     assert done.stdout.startswith(" slipstream memory  train.py --json theirs")
     memory = json.loads((tmp_path / "out.json").read_text())["memory"]
     assert memory["batch_size"] == 16 and [part["batch_size"] for part in memory["batches"]] == [4, 8, 16, 32, 64]
-    assert any(line["where"] == "train.py:10" for line in memory["lines"])
+    assert any(line["where"] == "train.py:11" for line in memory["lines"])
     from slipstream.runner.storage import latest, load_session
 
     saved = latest(tmp_path)

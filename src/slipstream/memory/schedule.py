@@ -86,7 +86,9 @@ class MemorySchedule(Schedule):
         self._footprints.append(footprint)
         self._recorder.write(Told(footprint=footprint))
         first, num_cuts = self._footprints[0].batch_size, len(self._footprints) - 1
-        if self._loader < 0 or self._cannot_cut or num_cuts >= len(_CUTS) or first < _CUTS[num_cuts]:
+        if self._loader < 0:
+            self._cannot_cut = "no DataLoader hands out the batches"
+        if self._cannot_cut or num_cuts >= len(_CUTS) or first < _CUTS[num_cuts]:
             self._wanted = 0
             self.finish()
             return

@@ -79,9 +79,10 @@ class Ride:
 
     def board(self, role: str = "rider") -> None:
         self.recorder.board(role)
-        if self.settings.schedule and "torch" not in sys.modules:
+        if self.settings.schedule and "torch" not in sys.modules and _LOG_LEVEL not in os.environ:
             # Read by torch as it is loaded: its allocator else warns of every block older than a profile
-            self._is_hushed = os.environ.setdefault(_LOG_LEVEL, _ERRORS) is _ERRORS
+            os.environ[_LOG_LEVEL] = _ERRORS
+            self._is_hushed = True
         if self.settings.mode == "race":
             self._board_race()
             return
