@@ -49,8 +49,8 @@ def command(
     to one quarter, which tells what larger batches would need. Then the script is stopped; files that it wrote are
     thrown away. Options of slipstream come before the script; everything after it is the script's own.
 
-    It tells the peak and what made it, the bytes over the step, what each remedy would free at the most, and the
-    largest batch that fits. Memory of tensors, on the device that holds the model; works on the CPU as on a GPU.
+    It tells the peak and what made it, the bytes over the step, about what each remedy would free, and the largest
+    batch that fits. What is counted is the memory of tensors on the device that holds the model.
     """
     typed = read_script(script, is_module)
     if is_switched_off():

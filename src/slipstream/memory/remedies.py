@@ -20,7 +20,7 @@ Kinds = dict[str, int]
 class Remedy(msgspec.Struct, frozen=True):
     name: str
     what: str  # one short line
-    freed_bytes: int  # at the most
+    freed_bytes: int  # about
     numerics: str
     price: str  # what it costs
 

@@ -177,7 +177,7 @@ class MomentPart(msgspec.Struct, frozen=True):
 class RemedyPart(msgspec.Struct, frozen=True):
     name: Annotated[str, Meta(description="such as `checkpointing`")]
     what: Annotated[str, Meta(description="one short line")]
-    freed_bytes: Annotated[int, Meta(description="of the peak, at the most; reckoned, not measured")]
+    freed_bytes: Annotated[int, Meta(description="of the peak, about; reckoned, not measured")]
     numerics: Annotated[str, Meta(description="`identical`, `reordered`, `approximate` or `different`")]
     price: Annotated[str, Meta(description="what it costs")]
 
