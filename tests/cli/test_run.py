@@ -15,7 +15,8 @@ from slipstream.cli.tune import Request
 TRAIN = """
 import os, sys
 print([name for name in ("torch", "rich", "scipy", "psutil", "numpy") if name in sys.modules])
-print([name for name in sorted(os.environ) if name.startswith(("SLIPSTREAM_", "MALLOC_")) and name != "SLIPSTREAM_CACHE"])
+known = [name for name in sorted(os.environ) if name.startswith(("SLIPSTREAM_", "MALLOC_"))]
+print([name for name in known if name != "SLIPSTREAM_CACHE"])
 import torch
 print(torch.get_num_threads())
 model = torch.nn.Linear(4, 1)

@@ -11,7 +11,7 @@ import click
 
 from slipstream.version import VERSION
 
-COMMANDS: Final = ("check", "tune", "run", "patch", "report", "techniques", "cache", "selftest")
+COMMANDS: Final = ("check", "tune", "run", "memory", "patch", "report", "techniques", "cache", "selftest")
 
 # Ours come first; from the script's name on, everything is the script's.
 SCRIPT_SETTINGS: Final = {"ignore_unknown_options": True, "allow_interspersed_args": False}
@@ -41,6 +41,7 @@ def slipstream() -> None:
     Where does the time go?        slipstream check train.py --epochs 90
     What makes it faster?          slipstream tune train.py --epochs 90
     Train with what was kept:      slipstream run train.py --epochs 90
+    What fills the memory?         slipstream memory train.py --epochs 90
     Write it into the source:      slipstream patch train.py
     The last report again:         slipstream report
     What can be tried at all:      slipstream techniques

@@ -4,6 +4,7 @@ from slipstream.records.anatomy import Anatomy, Attention, Misalignment, ModuleS
 from slipstream.records.environment import Environment, Gpu, GpuReading, TorchFacts
 from slipstream.records.event import PHASES, Event, EventKind, Phase
 from slipstream.records.finding import Bound, Ceilings, Finding
+from slipstream.records.footprint import KINDS, Footprint, Growth, LineBytes, ModuleBytes, Moment
 from slipstream.records.message import BlockEnded, Boarded, Ended, Message, Met, Progress, Seen, Told
 from slipstream.records.race import (
     Decision,
@@ -29,6 +30,7 @@ from slipstream.records.step import Block, BlockKind, Evaluation, Fetch, Step
 from slipstream.records.subject import Hoard, Loader, Model, Optimizer, TensorFacts
 
 __all__ = [
+    "KINDS",
     "NUMERICS",
     "PHASES",
     "SCHEMA",
@@ -52,19 +54,24 @@ __all__ = [
     "EventKind",
     "Fetch",
     "Finding",
+    "Footprint",
     "Gpu",
     "GpuReading",
+    "Growth",
     "Hoard",
     "Lap",
     "Leak",
     "Length",
+    "LineBytes",
     "Loader",
     "Memory",
     "Message",
     "Met",
     "Misalignment",
     "Model",
+    "ModuleBytes",
     "ModuleShare",
+    "Moment",
     "Numerics",
     "NumericsClass",
     "Operator",

@@ -7,6 +7,7 @@ import msgspec
 from slipstream.records.anatomy import Anatomy
 from slipstream.records.environment import TorchFacts
 from slipstream.records.event import Event
+from slipstream.records.footprint import Footprint
 from slipstream.records.rehearsal import Rehearsal
 from slipstream.records.session import Ending, Leak, Length, Memory
 from slipstream.records.site import Site
@@ -53,6 +54,7 @@ class Told(msgspec.Struct, frozen=True, tag=True):
     length: Length | None = None
     leaks: list[Leak] = []
     rehearsals: list[Rehearsal] = []
+    footprint: Footprint | None = None
     libraries: dict[str, str] = {}
     written: list[str] = []
 

@@ -10,6 +10,7 @@ from slipstream.records.anatomy import Anatomy
 from slipstream.records.environment import Environment
 from slipstream.records.event import Event
 from slipstream.records.finding import Bound, Ceilings, Finding
+from slipstream.records.footprint import Footprint
 from slipstream.records.race import Tuning
 from slipstream.records.rehearsal import Rehearsal
 from slipstream.records.site import Site
@@ -87,7 +88,7 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 class Session(msgspec.Struct, frozen=True):
-    command: str  # check, tune, run, watch
+    command: str  # check, tune, run, watch, memory
     script: list[str]  # as the user typed it: path or -m module, then arguments
     cwd: str
     created: str  # ISO 8601
@@ -112,6 +113,7 @@ class Session(msgspec.Struct, frozen=True):
     length: Length | None = None
     anatomy: Anatomy | None = None
     rehearsals: list[Rehearsal] = []
+    footprints: list[Footprint] = []  # of memory: the script's own batch first, then smaller ones
     summary: Summary | None = None
     findings: list[Finding] = []
     notes: list[str] = []  # plain sentences about what could not be seen or was switched off

@@ -154,12 +154,74 @@ class TuningPart(msgspec.Struct, frozen=True):
     notes: Annotated[list[str], Meta(description="how it went, where that matters")]
 
 
+class HolderPart(msgspec.Struct, frozen=True):
+    path: Annotated[str, Meta(description="inside the outermost module")]
+    class_name: Annotated[str, Meta(description="of the module")]
+    num_bytes: Annotated[int, Meta(description="alive at the peak, without the modules inside it")]
+    kinds: Annotated[dict[str, int], Meta(description="kind to bytes")]
+
+
+class LinePart(msgspec.Struct, frozen=True):
+    where: Annotated[str, Meta(description="`file:line`; what backward makes counts for the forward's line")]
+    source: Annotated[str, Meta(description="the text of that line")]
+    num_bytes: Annotated[int, Meta(description="that it made and that are alive at the peak")]
+    kinds: Annotated[dict[str, int], Meta(description="kind to bytes")]
+
+
+class MomentPart(msgspec.Struct, frozen=True):
+    at_ms: Annotated[float, Meta(description="since the start of the observed step, under observation")]
+    phase: Annotated[str, Meta(description="of the step")]
+    kinds: Annotated[dict[str, int], Meta(description="kind to bytes alive")]
+
+
+class RemedyPart(msgspec.Struct, frozen=True):
+    name: Annotated[str, Meta(description="such as `checkpointing`")]
+    what: Annotated[str, Meta(description="one short line")]
+    freed_bytes: Annotated[int, Meta(description="of the peak, about; reckoned, not measured")]
+    numerics: Annotated[str, Meta(description="`identical`, `reordered`, `approximate` or `different`")]
+    price: Annotated[str, Meta(description="what it costs")]
+
+
+class BatchPart(msgspec.Struct, frozen=True):
+    batch_size: Annotated[int, Meta(description="samples")]
+    peak_bytes: Annotated[int, Meta(description="by the rule: a fixed part and a part for every sample, by phase")]
+    observed_bytes: Annotated[int | None, Meta(description="where a step of this size was observed")]
+
+
+class GrowthPart(msgspec.Struct, frozen=True):
+    num_bytes: Annotated[int, Meta(description="that a step leaves behind and the next one does not let go of")]
+    where: Annotated[str, Meta(description="`file:line` that made most of it, or empty")]
+
+
+class MemoryPart(msgspec.Struct, frozen=True):
+    """Kinds are those of `records.KINDS`; `parameters` hold the buffers too."""
+
+    device: Annotated[str, Meta(description="that holds the model; memory elsewhere is not counted")]
+    batch_size: Annotated[int, Meta(description="samples in the largest batch of the observed step; 0: not known")]
+    peak_bytes: Annotated[int, Meta(description="most bytes of tensors alive at once")]
+    peak_phase: Annotated[str, Meta(description="of the step, when it was reached")]
+    peak_operator: Annotated[str, Meta(description="that allocated then")]
+    where: Annotated[str, Meta(description="the line that called it, `file:line`, or empty")]
+    kinds: Annotated[dict[str, int], Meta(description="kind to bytes at the peak; adds up to it")]
+    phases: Annotated[dict[str, dict[str, int]], Meta(description="phase to kinds at its own peak")]
+    modules: Annotated[list[HolderPart], Meta(description="most first")]
+    lines: Annotated[list[LinePart], Meta(description="most first")]
+    moments: Annotated[list[MomentPart], Meta(description="over the step: the highest of each stretch")]
+    remedies: Annotated[list[RemedyPart], Meta(description="most first")]
+    batches: Annotated[list[BatchPart], Meta(description="peak by batch size; empty: batches could not be cut")]
+    capacity_bytes: Annotated[int | None, Meta(description="what tensors can have on this device")]
+    largest_batch: Annotated[int | None, Meta(description="that fits in it, by the rule")]
+    growth: Annotated[GrowthPart | None, Meta(description="null: nothing is left behind")]
+    reserved_bytes: Annotated[int, Meta(description="held by the device's caching allocator; 0 on the CPU")]
+    split_bytes: Annotated[int, Meta(description="of those, free but in split blocks; 0 on the CPU")]
+
+
 class Export(msgspec.Struct, frozen=True):
     """The top level."""
 
     schema: Annotated[int, Meta(description="version of this document's schema")]
     slipstream: Annotated[str, Meta(description="version of slipstream that rode along")]
-    command: Annotated[str, Meta(description="`check`, `tune` or `watch`")]
+    command: Annotated[str, Meta(description="`check`, `tune`, `watch` or `memory`")]
     script: Annotated[list[str], Meta(description="as typed: path or `-m module`, then its arguments")]
     cwd: Annotated[str, Meta(description="where the command was started")]
     created: Annotated[str, Meta(description="ISO 8601")]
@@ -192,3 +254,4 @@ class Export(msgspec.Struct, frozen=True):
     combinations: Annotated[list[VerdictPart], Meta(description="of a tuning: winners raced together; empty otherwise")]
     total: Annotated[SpeedPart | None, Meta(description="what was kept, together, against the base; null: no tuning")]
     tuning: Annotated[TuningPart | None, Meta(description="the tuning as a whole; null: no tuning")]
+    memory: Annotated[MemoryPart | None, Meta(description="of `memory`: the live bytes of one step; null otherwise")]

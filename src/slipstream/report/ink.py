@@ -21,9 +21,22 @@ PHASE_STYLES = {
     "optimizer": "green",
     "other": "bright_black",
 }
-# Without colour a phase is told by its own character.
-_SHADES = {"input": "█", "transfer": "▚", "forward": "▓", "backward": "▒", "optimizer": "░", "other": "·"}
-_LETTERS = {"input": "I", "transfer": "T", "forward": "F", "backward": "B", "optimizer": "O", "other": "."}
+# Kinds of live bytes, in bars of their own.
+KIND_STYLES = {
+    "parameters": "blue",
+    "optimizer_state": "green",
+    "gradients": "cyan",
+    "inputs": "yellow",
+    "activations": "red",
+    "temporary": "magenta",
+}
+# Without colour a phase or a kind is told by its own character.
+_SHADES = {"input": "█", "transfer": "▚", "forward": "▓", "backward": "▒", "optimizer": "░", "other": "·"} | {
+    "parameters": "█", "optimizer_state": "▚", "gradients": "▒", "inputs": "▞", "activations": "▓", "temporary": "░"
+}  # fmt: skip
+_LETTERS = {"input": "I", "transfer": "T", "forward": "F", "backward": "B", "optimizer": "O", "other": "."} | {
+    "parameters": "P", "optimizer_state": "S", "gradients": "G", "inputs": "I", "activations": "A", "temporary": "T"
+}  # fmt: skip
 
 
 class Ink:
@@ -92,7 +105,7 @@ class Ink:
 
 
 def style_of(phase: str) -> str:
-    return PHASE_STYLES.get(phase, "bright_black")
+    return PHASE_STYLES.get(phase) or KIND_STYLES.get(phase, "bright_black")
 
 
 def styled(text: str, style: str) -> Text:

@@ -19,6 +19,8 @@ from slipstream.report.document import (
     OutlookPart,
     StagePart,
 )
+from slipstream.report.memory import MEMORY, summarise
+from slipstream.report.memory_json import memory_of
 from slipstream.report.place import relative, where
 from slipstream.report.stages import StageTable, input_stages, main_stages
 from slipstream.report.tune_json import combinations_of, total_of, tuning_of, verdicts_of
@@ -42,7 +44,7 @@ def document(session: Session) -> Export:
         cwd=session.cwd,
         created=session.created,
         ending=msgspec.convert(session.ending, EndingPart, from_attributes=True),
-        verdict=gain(session) or verdict(session),
+        verdict=summarise(session) if session.command == MEMORY else gain(session) or verdict(session),
         warning=warning(session),
         num_steps=summary.num_steps if summary else 0,
         is_inference=summary.is_inference if summary else False,
@@ -66,6 +68,7 @@ def document(session: Session) -> Export:
         combinations=combinations_of(session.tuning) if session.tuning else [],
         total=total_of(session.tuning) if session.tuning else None,
         tuning=tuning_of(session.tuning) if session.tuning else None,
+        memory=memory_of(session),
     )
 
 

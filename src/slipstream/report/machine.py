@@ -14,6 +14,7 @@ from slipstream.report.quantity import in_bytes, in_percent, plural
 from slipstream.report.section import MARGIN, folded, heading
 from slipstream.report.verdict import warning
 
+_RIDE = {"memory": "ride"}
 NO_OVERLAY = "No throw-away file system"  # how the runner's note about it begins
 
 
@@ -70,5 +71,7 @@ def _written(session: Session) -> str:
     """Files of the script, and that they are gone, unless the runner said that there was no overlay."""
     names = ", ".join(relative(path, session.cwd) for path in session.written[:3])
     rest = f" and {len(session.written) - 3} more" if len(session.written) > 3 else ""
-    is_gone = session.command in ("check", "tune") and not any(note.startswith(NO_OVERLAY) for note in session.notes)
-    return f"The script wrote {names}{rest}{f'; thrown away after the {session.command}' if is_gone else ''}."
+    is_covered = not any(note.startswith(NO_OVERLAY) for note in session.notes)
+    is_gone = session.command in ("check", "tune", "memory") and is_covered
+    end = f"; thrown away after the {_RIDE.get(session.command, session.command)}" if is_gone else ""
+    return f"The script wrote {names}{rest}{end}."

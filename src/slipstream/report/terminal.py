@@ -14,6 +14,7 @@ from slipstream.report.anatomy import anatomy_lines
 from slipstream.report.findings import finding_lines, one_line
 from slipstream.report.ink import Ink, styled
 from slipstream.report.machine import machine_lines, note_lines
+from slipstream.report.memory import MEMORY, render_memory, summarise
 from slipstream.report.pace import pace_lines
 from slipstream.report.section import heading
 from slipstream.report.tune_terminal import reason_lines, sentence_lines, table_lines
@@ -24,6 +25,9 @@ from slipstream.report.whereabouts import stage_lines
 
 def render_session(session: Session, console: Console) -> None:
     """The whole report. A session without steps gives its sentence, the machine and the notes."""
+    if session.command == MEMORY:
+        render_memory(session, console)
+        return
     ink = Ink(console)
     _print(_headline(session, ink), console)
     _print(_verdict(session, ink), console)
@@ -37,6 +41,9 @@ def render_session(session: Session, console: Console) -> None:
 def render_brief(session: Session, console: Console) -> None:
     """For `--quiet`: the verdict, and a line for each finding; of a tuning the sentence and the table."""
     ink = Ink(console)
+    if session.command == MEMORY:
+        _print(ink.wrap(summarise(session), 1, "bold"), console)
+        return
     _print(_verdict(session, ink), console)
     if session.tuning is not None:
         _print(table_lines(session.tuning, ink), console)

@@ -20,6 +20,7 @@ from slipstream.records import (
     Evaluation,
     Event,
     Fetch,
+    Footprint,
     Leak,
     Length,
     Loader,
@@ -61,6 +62,7 @@ class Passenger:
         self.notes: list[str] = []
         self.leaks: list[Leak] = []
         self.rehearsals: list[Rehearsal] = []
+        self.footprints: list[Footprint] = []
         self.written: list[str] = []
         self.libraries: dict[str, str] = {}
         self.anatomy: Anatomy | None = None
@@ -109,6 +111,7 @@ class Passenger:
         self.length = told.length or self.length
         self.leaks += told.leaks
         self.rehearsals += told.rehearsals
+        self.footprints += [told.footprint] if told.footprint is not None else []
 
 
 def assemble(
@@ -150,6 +153,7 @@ def assemble(
         leaks=trainer.leaks,
         worker_memory=[told for one in workers if (told := _worker_memory(one)) is not None],
         rehearsals=trainer.rehearsals,
+        footprints=trainer.footprints,
         length=trainer.length,
         anatomy=trainer.anatomy,
         notes=_notes(trainer, trainers, workers),

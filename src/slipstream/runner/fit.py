@@ -40,3 +40,9 @@ def name_of(fit: Fit | None) -> str:
 def find(name: str) -> Fit | None:
     module, _, function = name.partition(":")
     return cast(Fit, getattr(importlib.import_module(module), function)) if name else None
+
+
+def find_schedule(name: str) -> Any:
+    """Of `memory`: a schedule from a room above the runner."""
+    module, _, schedule = name.partition(":")
+    return getattr(importlib.import_module(module), schedule)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from slipstream.runner.tally import Tally
     from slipstream.seams.patch import Patches
 
+_LOG_LEVEL, _ERRORS = "TORCH_CPP_LOG_LEVEL", "ERROR"
 _SEARCHES = (16, 64, 256, 1024)  # steps after which the outermost modules are looked for again, for one step
 _LIBRARIES = ("lightning", "pytorch_lightning", "transformers", "accelerate", "datasets", "torchvision", "PIL", "numpy")
 
@@ -39,6 +40,7 @@ class RideSettings(msgspec.Struct, frozen=True):
     seconds: float = 60.0
     spool: str = ""
     script: list[str] = []
+    schedule: str = ""  # another than check's own: module:class
     recipe: Recipe = Recipe()  # run, race
     # race alone
     role: Role = "base"
@@ -65,6 +67,7 @@ class Ride:
         self._sampler: Sampler | None = None
         self._complained: set[str] = set()
         self._has_device = False
+        self._is_hushed = False
         self._steps_since_search = 0
         self._start_ns = self.recorder.clock.now_ns()
 
@@ -76,6 +79,10 @@ class Ride:
 
     def board(self, role: str = "rider") -> None:
         self.recorder.board(role)
+        if self.settings.schedule and "torch" not in sys.modules and _LOG_LEVEL not in os.environ:
+            # Read by torch as it is loaded: its allocator else warns of every block older than a profile
+            os.environ[_LOG_LEVEL] = _ERRORS
+            self._is_hushed = True
         if self.settings.mode == "race":
             self._board_race()
             return
@@ -147,6 +154,8 @@ class Ride:
     # --- arrivals --------------------------------------------------------------------------------------------------
 
     def _on_torch(self, module: ModuleType) -> None:
+        if self._is_hushed:
+            os.environ.pop(_LOG_LEVEL, None)
         try:
             if self.settings.mode == "run":
                 self._install_tally(module)
@@ -252,12 +261,17 @@ class Ride:
         self._loader.look_for_bytes()
 
     def _start_schedule(self) -> None:
+        from slipstream.runner.fit import find_schedule
         from slipstream.runner.schedule import Schedule
         from slipstream.runner.survey import Survey
 
         settings = self.settings
         endless = settings.mode == "watch"
-        schedule = Schedule(self.recorder, 1e9 if endless else settings.seconds, settings.num_steps, endless)
+        if settings.schedule:
+            other = find_schedule(settings.schedule)
+            schedule: Schedule = other(self.recorder, settings.seconds, self._modules, self._optimizers)
+        else:
+            schedule = Schedule(self.recorder, 1e9 if endless else settings.seconds, settings.num_steps, endless)
         survey = Survey(self.recorder, self._modules, self._optimizers)
         survey.rehearsal_s = 0.0 if endless else max(1.5, 0.15 * settings.seconds)
         survey.on_quiet = self._stop_sampler
@@ -266,11 +280,22 @@ class Ride:
         schedule.on_done = survey.at_end
         schedule.probe_start = survey.start_dissection
         schedule.probe_stop = survey.end_dissection
-        self._loader.on_workers = survey.break_off_dissection
+        self._loader.on_workers = self._before_workers
         self._loader.on_iterator = schedule.rewind
         self._survey = survey
         self._schedule = schedule
         self.recorder.on_pulse = self._on_pulse
+
+    def _before_workers(self) -> None:
+        self._survey.break_off_dissection()
+        if self._schedule is not None:
+            self._schedule.break_off()
+
+    def excuse(self, ending: Ending) -> Ending:
+        """An exception that our schedule brought about is no failure of the script's: it was to be stopped anyway."""
+        if ending.reason == "raised" and self._schedule is not None and self._schedule.takes_blame:
+            return Ending("stopped", 0, ending.seconds)
+        return ending
 
     def _on_pulse(self) -> None:
         """The sampler starts with the first pulse: a process that never trains never pays for it."""

@@ -71,6 +71,7 @@ def main(ticket_path: str, fit: Fit | None = None) -> None:
 
     def leave(ending: Ending) -> None:
         children.unfollow(ride)
+        ending = ride.excuse(ending)
         ride.leave(ending)
         if ending.reason == "stopped":
             _end_at_once(is_racing)

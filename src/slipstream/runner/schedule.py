@@ -47,6 +47,11 @@ class Schedule:
         self.probe_stop: Callable[[], Any] = lambda: None
 
     @property
+    def takes_blame(self) -> bool:
+        """Whether an exception of the script's would now be our doing."""
+        return False
+
+    @property
     def block_index(self) -> int:
         return self._block.index
 
@@ -95,6 +100,9 @@ class Schedule:
 
     def rewind(self, iterator: Any) -> None:
         self._kept.forget(iterator)
+
+    def break_off(self) -> None:
+        """Before processes are started: nothing to let go of here."""
 
     def finish(self) -> None:
         """The ride is over, for whatever reason: the last block ends here."""

@@ -56,6 +56,8 @@ class Order(msgspec.Struct, frozen=True):
     num_steps: int = 0
     seconds: float = 60.0
     use_overlay: bool = True
+    command: str = "check"
+    schedule: str = ""  # of another command than check
     count_loopback: bool = False  # tests: a download from this machine is one
     least_kept_bytes: int = 1 << 20
 
@@ -69,7 +71,7 @@ def supervise(order: Order, line: Line | None = None) -> Session:
         ride = _ride_covered(order, line, cwd)
     session = assemble(
         ride.messages,
-        command="check",
+        command=order.command,
         script=order.script,
         cwd=str(cwd),
         created=created,
@@ -144,7 +146,12 @@ def _ride_in_room(order: Order, line: Line | None, cwd: Path, room: Room, *, own
     try:
         plan = room.cover(cwd, own_user=own_user) if own_user is not None else None
         settings = RideSettings(
-            mode="check", num_steps=order.num_steps, seconds=order.seconds, spool=str(room.spool), script=order.script
+            mode="check",
+            num_steps=order.num_steps,
+            seconds=order.seconds,
+            spool=str(room.spool),
+            script=order.script,
+            schedule=order.schedule,
         )
         exit_code = _run(ride, Ticket(settings, str(room.scratch), plan, order.count_loopback), room)
         if exit_code == EXIT_UNCOVERED and (room.spool / UNCOVERED).exists():

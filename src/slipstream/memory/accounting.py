@@ -1,0 +1,243 @@
+"""From blocks and names to a footprint: which kind every byte is, when the most was alive, and whose it was. Pure."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from slipstream.memory.blocks import Block, Name, Trace
+from slipstream.records import KINDS, Footprint, Growth, LineBytes, ModuleBytes, Moment, Site
+
+MAX_MODULES = 200
+MAX_LINES = 50
+MAX_MOMENTS = 160
+_OLD = -math.inf
+_STEP_OWNS = ("activations", "temporary", "other")  # kinds that a step makes and should let go of
+
+
+class Scene(msgspec.Struct):
+    """All that was seen."""
+
+    trace: Trace
+    snaps: list[list[Name]]
+    first_snap: int  # taken as the observed step began: everything alive then
+    end_ns: int
+    sites: list[Site]
+    modules: list[tuple[str, str]]  # path, class
+    outputs: dict[int, list[int]] = {}  # module to the addresses that its last call returned
+    has_true_count: bool = False  # the allocator counts everything alive, not only what the trace saw
+
+
+class Owned(msgspec.Struct, gc=False):
+    """A block and what it is."""
+
+    block: Block
+    kind: str
+
+
+def account(scene: Scene, device: str, num_samples: int = 0, batch_size: int = 0, room_bytes: int = 0) -> Footprint:
+    """`room_bytes`: what is free on the device beside what is alive as the step ends."""
+    start_ns = scene.trace.snaps[scene.first_snap]
+    owned = list(_classify(scene, start_ns))
+    unexplained = _unexplained(owned, start_ns) if scene.has_true_count else 0
+    if unexplained:
+        owned.append(Owned(Block(0, unexplained, _OLD, phase="other"), "other"))
+    history = History(owned, start_ns, scene.end_ns)
+    peak = history.peak
+    alive = [one for one in owned if one.block.start_ns <= history.peak_ns < one.block.end_ns]
+    return Footprint(
+        device=device,
+        num_samples=num_samples,
+        batch_size=batch_size,
+        peak_bytes=sum(peak.values()),
+        peak_ms=(history.peak_ns - start_ns) / 1e6,
+        peak_phase=history.peak_phase,
+        peak_operator=history.peak_block.operator if history.peak_block else "",
+        peak_site=_site(scene.sites, history.peak_block.line) if history.peak_block else None,
+        step_ms=(scene.end_ns - start_ns) / 1e6,
+        kinds=peak,
+        phases=history.phases,
+        moments=history.moments,
+        modules=_by_module(alive, scene),
+        lines=_by_line(alive, scene),
+        growth=_growth(owned, scene, start_ns),
+        capacity_bytes=history.total_bytes + room_bytes if room_bytes else 0,
+        reserved_bytes=max((one.block.reserved_bytes for one in owned), default=0),
+        unexplained_bytes=unexplained,
+    )
+
+
+# --- what a block is ------------------------------------------------------------------------------------------------
+
+
+def _classify(scene: Scene, start_ns: int) -> Iterator[Owned]:
+    births: dict[int, list[Block]] = defaultdict(list)
+    for block in scene.trace.blocks:
+        births[block.address].append(block)
+    named, strangers = _match(scene, births)
+    for block in scene.trace.blocks:
+        kind, module = named.get(id(block), ("", -1))
+        block.module = module if module >= 0 else block.module
+        yield Owned(block, kind or _kind_of(block, scene.trace.backward_ns, start_ns))
+    yield from strangers
+
+
+def _match(scene: Scene, births: dict[int, list[Block]]) -> tuple[dict[int, tuple[str, int]], list[Owned]]:
+    """Names of blocks, and storages that no block of the trace explains: older ones, and memory of other allocators."""
+    named: dict[int, tuple[str, int]] = {}
+    strangers: dict[int, Owned] = {}
+    for number, names in enumerate(scene.snaps):
+        time_ns = scene.trace.snaps.get(number)
+        if time_ns is None:
+            continue
+        for name in names:
+            block = _alive_at(births.get(name.address, ()), time_ns)
+            if block is not None:
+                if name.kind != "other":
+                    named.setdefault(id(block), (name.kind, name.module))
+            elif name.address not in strangers and _is_to_be_counted(number, name, scene):
+                since = _OLD if number <= scene.first_snap else float(time_ns)
+                strange = Block(name.address, name.num_bytes, since, phase="other", module=name.module)
+                strangers[name.address] = Owned(strange, name.kind)
+    return named, list(strangers.values())
+
+
+def _is_to_be_counted(number: int, name: Name, scene: Scene) -> bool:
+    """What is alive as the step begins; later only a batch that came in shared memory."""
+    return number == scene.first_snap or (number > scene.first_snap and name.kind == "inputs")
+
+
+def _alive_at(blocks: Iterable[Block], time_ns: int) -> Block | None:
+    return next((block for block in blocks if block.start_ns <= time_ns < block.end_ns), None)
+
+
+def _kind_of(block: Block, backward_ns: list[int], start_ns: int) -> str:
+    if block.phase == "forward":
+        following = bisect.bisect_right(backward_ns, block.start_ns)
+        if following < len(backward_ns) and block.end_ns > backward_ns[following]:
+            return "activations"  # a backward pass finds it alive
+    if block.start_ns < start_ns <= block.end_ns and block.phase != "backward":
+        return "other"  # left by the step before
+    return "temporary" if block.end_ns < math.inf else "other"
+
+
+def _unexplained(owned: list[Owned], start_ns: int) -> int:
+    """What the allocator counts beyond what we know, at the first allocation of the step."""
+    births = [one.block for one in owned if one.block.start_ns >= start_ns and one.block.total_bytes]
+    if not births:
+        return 0
+    first = min(births, key=lambda block: block.start_ns)
+    known = sum(o.block.num_bytes for o in owned if o.block.start_ns <= first.start_ns < o.block.end_ns)
+    return max(0, first.total_bytes - known)
+
+
+# --- when it was alive ----------------------------------------------------------------------------------------------
+
+
+class History:
+    """The live bytes by kind, change by change, from the step's start to its end."""
+
+    def __init__(self, owned: list[Owned], start_ns: int, end_ns: int) -> None:
+        self._start_ns, self._end_ns = start_ns, end_ns
+        self._now: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
+        self.total_bytes = self._most = 0
+        self._phase = "other"
+        self._slots: dict[int, tuple[int, Moment]] = {}
+        self.peak: dict[str, int] = {}
+        self.peak_ns: float = start_ns
+        self.peak_phase = "other"
+        self.peak_block: Block | None = None
+        self.phases: dict[str, dict[str, int]] = {}
+        for one in owned:
+            if one.block.start_ns < start_ns <= one.block.end_ns:
+                self._add(one.kind, one.block.num_bytes)
+        self._look(start_ns, None)
+        for time_ns, is_birth, one in sorted(_changes(owned, start_ns, end_ns), key=lambda change: change[:2]):
+            self._add(one.kind, one.block.num_bytes if is_birth else -one.block.num_bytes)
+            if is_birth:
+                self._phase = one.block.phase
+                self._look(time_ns, one.block)
+
+    @property
+    def moments(self) -> list[Moment]:
+        return [self._slots[slot][1] for slot in sorted(self._slots)]
+
+    def _add(self, kind: str, num_bytes: int) -> None:
+        self._now[kind] += num_bytes
+        self.total_bytes += num_bytes
+
+    def _look(self, time_ns: float, block: Block | None) -> None:
+        if self.total_bytes > self._most:
+            self._most = self.total_bytes
+            self.peak, self.peak_ns = dict(self._now), time_ns
+            self.peak_phase, self.peak_block = self._phase, block
+        if self.total_bytes > sum(self.phases.get(self._phase, {}).values()):
+            self.phases[self._phase] = dict(self._now)
+        slot = int((time_ns - self._start_ns) / max(1, self._end_ns - self._start_ns) * (MAX_MOMENTS - 1))
+        if slot not in self._slots or self.total_bytes > self._slots[slot][0]:
+            at_ms = (time_ns - self._start_ns) / 1e6
+            self._slots[slot] = (self.total_bytes, Moment(at_ms, self._phase, [self._now[kind] for kind in KINDS]))
+
+
+def _changes(owned: list[Owned], start_ns: int, end_ns: int) -> Iterator[tuple[float, bool, Owned]]:
+    for one in owned:
+        if start_ns <= one.block.start_ns <= end_ns:
+            yield one.block.start_ns, True, one
+        if start_ns <= one.block.end_ns <= end_ns:
+            yield one.block.end_ns, False, one
+
+
+# --- whose it was ---------------------------------------------------------------------------------------------------
+
+
+def _by_module(alive: list[Owned], scene: Scene) -> list[ModuleBytes]:
+    sums: dict[int, Counter[str]] = defaultdict(Counter)
+    for one in alive:
+        if one.block.module >= 0:
+            sums[one.block.module][one.kind] += one.block.num_bytes
+    ranked = sorted(sums, key=lambda module: -sums[module].total())[:MAX_MODULES]
+    inside = {scene.modules[module][0] for module in ranked}
+    # Blocks that hold all of theirs in modules further down
+    holders = {path[:at] for path in inside for at, letter in enumerate(path) if letter == "."} - inside
+    ranked += [module for module, (path, _) in enumerate(scene.modules) if path in holders]
+    saved = {one.block.address: one.block.num_bytes for one in alive if one.kind == "activations"}
+    return [
+        ModuleBytes(
+            *scene.modules[module],
+            dict(sums[module]),
+            sum(saved.get(address, 0) for address in set(scene.outputs.get(module, ()))),
+        )
+        for module in ranked
+    ]
+
+
+def _by_line(alive: list[Owned], scene: Scene) -> list[LineBytes]:
+    sums: dict[int, Counter[str]] = defaultdict(Counter)
+    for one in alive:
+        if one.block.line >= 0 and one.kind in (*_STEP_OWNS, "inputs"):
+            sums[one.block.line][one.kind] += one.block.num_bytes
+    ranked = sorted(sums, key=lambda line: -sums[line].total())[:MAX_LINES]
+    return [LineBytes(scene.sites[line], dict(sums[line])) for line in ranked]
+
+
+def _growth(owned: list[Owned], scene: Scene, start_ns: int) -> Growth | None:
+    """Blocks of the step before that are alive at the end of this one: a step later they are held for good."""
+    kept = [
+        one.block
+        for one in owned
+        if _OLD < one.block.start_ns < start_ns and one.block.end_ns > scene.end_ns and one.kind in _STEP_OWNS
+    ]
+    if not kept:
+        return None
+    lines: Counter[int] = Counter()
+    for block in kept:
+        lines[block.line] += block.num_bytes
+    return Growth(sum(block.num_bytes for block in kept), len(kept), _site(scene.sites, lines.most_common(1)[0][0]))
+
+
+def _site(sites: list[Site], line: int) -> Site | None:
+    return sites[line] if 0 <= line < len(sites) else None

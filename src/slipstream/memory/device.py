@@ -1,0 +1,46 @@
+"""What only the device knows: how much is free there, and on CUDA what the caching allocator keeps beyond the tensors.
+The CUDA parts have not been run on a GPU yet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from slipstream.runner.capacity import free_bytes
+
+
+def device_of(models: list[Any]) -> str:
+    """Where most of the parameters are."""
+    sizes: dict[str, int] = {}
+    for model in models:
+        for parameter in model.parameters():
+            sizes[str(parameter.device)] = sizes.get(str(parameter.device), 0) + parameter.numel()
+    return max(sizes, key=lambda device: sizes[device], default="cpu")
+
+
+def counts_everything(device: str) -> bool:
+    """The caching allocators count from the process's start; the CPU's only while a profiler looks."""
+    return not device.startswith("cpu")
+
+
+def read_room_bytes(device: str) -> int:
+    """What tensors could have beyond those that are alive. 0: not known."""
+    if device == "cpu":
+        return free_bytes()
+    if device.startswith("cuda"):
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
+    return 0
+
+
+def read_split_bytes(device: str) -> int:
+    """Reserved and free, but in pieces of segments that are otherwise in use: fragmentation."""
+    if not device.startswith("cuda"):
+        return 0
+    return int(torch.cuda.memory_stats(device).get("inactive_split_bytes.all.peak", 0))
+
+
+def profiled_device(device: str) -> str | None:
+    """What the profiler is to follow beside the CPU."""
+    return device.partition(":")[0] if device.startswith(("cuda", "xpu")) else None

@@ -1,0 +1,131 @@
+"""Observes the memory of one training step after a step of lead-in, under torch's profiler, then takes everything back.
+Costs these steps a few times their duration, changes none of their numbers; where it cannot observe it says why."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from typing import Any
+
+import msgspec
+from torch.autograd import profiler
+
+from slipstream.memory.accounting import Scene, account
+from slipstream.memory.blocks import read_trace
+from slipstream.memory.device import (
+    counts_everything,
+    device_of,
+    profiled_device,
+    read_room_bytes,
+    read_split_bytes,
+)
+from slipstream.memory.marks import Marks
+from slipstream.memory.names import Names
+from slipstream.records import Footprint
+from slipstream.runner.anatomy.probe import is_profiler_in_use
+from slipstream.runner.anatomy.roster import is_sealed, list_modules
+from slipstream.seams.batch import count_samples, walk_tensors
+
+_SILENT = "9"  # above every level of the profiler's own log, which else writes to the script's stderr
+
+
+class Observer:
+    """`start`, a step, `turn`, a step, `stop`: all in the thread that runs the script. The step between the last two is
+    the observed one; what the first makes has a birth and a maker when the second finds it alive. Good for once."""
+
+    def __init__(self, models: list[Any], optimizers: list[Any]) -> None:
+        self.reason = ""
+        self.num_samples = 0
+        self.batch_size = 0
+        self._is_fed = False  # by a loader
+        self._device = device_of(models)
+        self._entries = list_modules(models)
+        self._names = Names(self._entries, optimizers, self._device)
+        # A compiled callable would be compiled anew under a mode, and the lines inside it are gone anyway
+        self._marks = Marks(self._entries, self._names, with_lines=not any(is_sealed(model) for model in models))
+        self._profile: Any = None
+        self._first_snap = -1
+        self._undo = ExitStack()
+
+    def start(self) -> bool:
+        if is_profiler_in_use():
+            self.reason = "the script uses torch's profiler itself, and only one can run at a time"
+            return False
+        try:
+            self._start_profile()
+            self._undo.callback(self._end_profile)
+            self._marks.start()
+            self._undo.callback(self._marks.stop)
+        except Exception as error:
+            self._undo.close()
+            self.reason = f"the step could not be observed: {type(error).__name__}: {error}"
+        return not self.reason
+
+    def turn(self) -> None:
+        self.num_samples = self.batch_size = 0
+        self._first_snap = self._marks.snap(self._names.everything())
+
+    def see_batch(self, batch: Any) -> None:
+        self._is_fed = True
+        samples = count_samples(batch)
+        self.num_samples += samples
+        self.batch_size = max(self.batch_size, samples)
+        self._marks.snap(self._names.inputs(batch))
+
+    def see_call(self, arguments: Any) -> None:
+        """What the model is called with: inputs, where no graph made them; the batch itself, where no loader did."""
+        tensors = [tensor for _, tensor in walk_tensors(arguments) if not tensor.requires_grad]
+        if not self._is_fed:
+            self.num_samples += count_samples(tensors)
+            self.batch_size = max(self.batch_size, count_samples(tensors))
+        self._marks.snap(self._names.inputs(tensors))
+
+    def stop(self) -> Footprint | None:
+        """None: never came to the observed step, or could not read it."""
+        if self._first_snap >= 0:
+            self._marks.snap([*self._names.weights(), *self._names.optimizer_state(), *self._names.gradients()])
+            room_bytes = read_room_bytes(self._device)
+        self._undo.close()
+        self._names.forget()
+        if self._first_snap < 0 or self._profile is None:
+            return None
+        try:
+            return self._read(room_bytes)
+        except Exception as error:
+            self.reason = f"the observed step could not be read: {type(error).__name__}: {error}"
+            return None
+        finally:
+            self._profile, self._entries = None, []
+
+    def _read(self, room_bytes: int) -> Footprint:
+        trace = read_trace(self._profile.kineto_results.experimental_event_tree(), self._device)
+        marks = self._marks
+        scene = Scene(
+            trace=trace,
+            snaps=marks.snaps,
+            first_snap=self._first_snap,
+            end_ns=trace.snaps[len(marks.snaps) - 1],
+            sites=marks.sites(),
+            modules=[(entry.path, entry.class_name) for entry in self._entries],
+            outputs=marks.outputs,
+            has_true_count=counts_everything(self._device),
+        )
+        footprint = account(scene, self._device, self.num_samples, self.batch_size, room_bytes)
+        return msgspec.structs.replace(footprint, split_bytes=read_split_bytes(self._device))
+
+    def _start_profile(self) -> None:
+        level = os.environ.get("KINETO_LOG_LEVEL")
+        os.environ["KINETO_LOG_LEVEL"] = _SILENT
+        try:
+            self._profile = profiler.profile(
+                use_kineto=True, use_device=profiled_device(self._device), profile_memory=True
+            )
+            self._profile.__enter__()
+        finally:
+            if level is None:
+                del os.environ["KINETO_LOG_LEVEL"]
+            else:
+                os.environ["KINETO_LOG_LEVEL"] = level
+
+    def _end_profile(self) -> None:
+        self._profile.__exit__(None, None, None)

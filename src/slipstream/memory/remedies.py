@@ -1,0 +1,92 @@
+"""What each remedy would free at the peak, from a footprint alone: arithmetic on what was seen, and no measurement.
+Where another phase would then be the peak, that is counted."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+
+import msgspec
+
+from slipstream.records import Footprint, ModuleBytes
+
+_LEAST_SHARE = 0.01
+_STATE_LEFT = 0.26  # of fp32 states in eight bits, with a scale for every block of 256
+_ACTIVATIONS_LEFT = 0.5  # of fp32 in bfloat16
+
+Kinds = dict[str, int]
+
+
+class Remedy(msgspec.Struct, frozen=True):
+    name: str
+    what: str  # one short line
+    freed_bytes: int  # about
+    numerics: str
+    price: str  # what it costs
+
+
+def list_remedies(footprint: Footprint) -> list[Remedy]:
+    """Most first; without those that would free next to nothing."""
+    makers: list[Callable[[Footprint], Remedy | None]] = [_checkpointing, _micro_batches, _bf16, _small_state]
+    made = [remedy for make in makers if (remedy := make(footprint)) is not None]
+    worth = [remedy for remedy in made if remedy.freed_bytes >= _LEAST_SHARE * footprint.peak_bytes]
+    return sorted(worth, key=lambda remedy: -remedy.freed_bytes)
+
+
+def _freed(footprint: Footprint, change: Callable[[Kinds], float]) -> int:
+    """The peak now less the peak then; `change` gives what one phase's peak loses."""
+    then = [sum(kinds.values()) - change(kinds) for kinds in footprint.phases.values()]
+    return max(0, round(footprint.peak_bytes - max(then, default=footprint.peak_bytes)))
+
+
+def _checkpointing(footprint: Footprint) -> Remedy | None:
+    """Of repeated blocks only the inputs are kept, and the inside of one at a time."""
+    most, what = 0, ""
+    for (parent, class_name), blocks in _repeated(footprint.modules).items():
+        sums = [sum(m.kinds.get("activations", 0) for m in inner) for inner in blocks.values()]
+        outputs = sum(m.output_bytes for path, inner in blocks.items() for m in inner if m.path == path)
+        kept = outputs + max(sums)
+        freed = sum(sums) - kept
+        if freed > most:
+            most, what = freed, f"{len(blocks)} x {class_name} in {parent or 'the model'}: computed again in backward"
+    if not most:
+        return None
+    share = most / max(1, footprint.kinds.get("activations", 0))
+    freed = _freed(footprint, lambda kinds: share * kinds.get("activations", 0))
+    return Remedy("checkpointing", what, freed, "identical", "a forward pass more")
+
+
+def _repeated(modules: list[ModuleBytes]) -> dict[tuple[str, str], dict[str, list[ModuleBytes]]]:
+    """Siblings of one class, each with all that is inside it: those that contain modules of their own."""
+    classes = {module.path: module.class_name for module in modules}
+    groups: dict[tuple[str, str], dict[str, list[ModuleBytes]]] = defaultdict(lambda: defaultdict(list))
+    for module in modules:
+        parts = module.path.split(".")
+        for depth in range(1, len(parts) + 1):
+            path = ".".join(parts[:depth])
+            if path in classes and parts[depth - 1].isdigit():
+                groups[".".join(parts[: depth - 1]), classes[path]][path].append(module)
+    is_repeated = {key: len(blocks) > 1 and max(map(len, blocks.values())) > 1 for key, blocks in groups.items()}
+    return {key: blocks for key, blocks in groups.items() if is_repeated[key]}
+
+
+def _micro_batches(footprint: Footprint) -> Remedy | None:
+    if footprint.batch_size < 2:
+        return None
+    inside = sum(module.kinds.get("activations", 0) for module in footprint.modules)
+    share = inside / max(1, footprint.kinds.get("activations", 0))
+    freed = _freed(
+        footprint, lambda kinds: 0.5 * (min(1.0, share) * kinds.get("activations", 0) + kinds.get("temporary", 0))
+    )
+    what = f"the model in two halves of {-(-footprint.batch_size // 2)}, the same gradient"
+    return Remedy("micro_batches", what, freed, "reordered", "a forward pass more; not with batch norm")
+
+
+def _bf16(footprint: Footprint) -> Remedy | None:
+    freed = _freed(footprint, lambda kinds: (1 - _ACTIVATIONS_LEFT) * kinds.get("activations", 0))
+    return Remedy("mixed_precision", "activations in bfloat16", freed, "approximate", "other rounding; weights stay")
+
+
+def _small_state(footprint: Footprint) -> Remedy | None:
+    freed = _freed(footprint, lambda kinds: (1 - _STATE_LEFT) * kinds.get("optimizer_state", 0))
+    return Remedy("low_memory_optimizer", "optimizer state in eight bits", freed, "different", "another update")

@@ -1,0 +1,167 @@
+"""What the rider of `memory` does when: warm up, observe a step of the script's own batch, then steps of cut batches,
+stop. The ride is thrown away, so that a step on fewer samples harms nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from slipstream.memory.cutting import cut_batch
+from slipstream.memory.observer import Observer
+from slipstream.records import Footprint, Loader, Told
+from slipstream.runner.recorder import Recorder
+from slipstream.runner.schedule import Schedule
+from slipstream.seams.batch import count_samples
+from slipstream.seams.module import ModuleSeam
+from slipstream.seams.patch import Substitute
+from slipstream.seams.training import OptimizerSeam
+
+_WARM_UP = 3  # steps: optimizer state is made in the first, buffers of libraries in the next
+_ATTEMPTS = 4  # at a step whose batch is whole and that no epoch's end falls into
+_CUTS = (2, 4)  # one half, one quarter
+
+
+class MemorySchedule(Schedule):
+    def __init__(self, recorder: Recorder, seconds: float, modules: ModuleSeam, optimizers: OptimizerSeam) -> None:
+        super().__init__(recorder, seconds)
+        self._modules = modules
+        self._optimizers = optimizers
+        self._observer: Observer | None = None
+        self._footprints: list[Footprint] = []
+        self._num_attempts = 0
+        self._wanted = 0  # samples in a batch; 0: as it comes
+        self._cannot_cut = ""
+        self._loader = -1
+
+    # --- the plan ---------------------------------------------------------------------------------------------------
+
+    def _is_over(self, now: int) -> bool:
+        if self._state == "warmup":
+            return self._steps_in_state >= _WARM_UP or (now - self._state_ns) / 1e9 > 0.3 * self._seconds
+        return True
+
+    def _advance(self) -> None:
+        if self._state == "warmup":
+            self._begin()
+        elif self._state == "lead":
+            self._spare(self._turn)
+        else:
+            footprint = self._spare(self._end)
+            self._judge(footprint)
+
+    def _begin(self) -> None:
+        self._num_attempts += 1
+        if self._spare(self._start):
+            self._enter("lead", "dissect")
+        else:
+            self.finish()
+
+    def _start(self) -> bool:
+        observer = Observer(_alive(self._modules.models), _alive(self._optimizers.optimizers))
+        if not observer.start():
+            self._recorder.note(f"no footprint: {observer.reason}")
+            return False
+        self._observer = observer
+        self._modules.on_call = self._see_call
+        return True
+
+    def _turn(self) -> None:
+        if self._observer is not None:
+            self._observer.turn()
+        self._enter("observe", None)
+
+    def _end(self) -> Footprint | None:
+        observer, self._observer = self._observer, None
+        self._modules.on_call = None
+        footprint = observer.stop() if observer is not None else None
+        if observer is not None and observer.reason:
+            self._recorder.note(f"no footprint: {observer.reason}")
+        return footprint
+
+    def _judge(self, footprint: Footprint | None) -> None:
+        is_usable = footprint is not None and footprint.batch_size >= self._expected()
+        if footprint is None or (not is_usable and self._num_attempts < _ATTEMPTS):
+            self._begin() if self._num_attempts < _ATTEMPTS else self.finish()
+            return
+        self._footprints.append(footprint)
+        self._recorder.write(Told(footprint=footprint))
+        first, num_cuts = self._footprints[0].batch_size, len(self._footprints) - 1
+        if self._loader < 0:
+            self._cannot_cut = "no DataLoader hands out the batches"
+        if self._cannot_cut or num_cuts >= len(_CUTS) or first < _CUTS[num_cuts]:
+            self._wanted = 0
+            self.finish()
+            return
+        self._wanted, self._num_attempts = first // _CUTS[num_cuts], 0
+        self._begin()
+
+    def _expected(self) -> int:
+        """The last batch of an epoch may be short, and says nothing about the others."""
+        if self._wanted:
+            return self._wanted
+        facts = self._recorder.subjects.get((Loader, self._loader))
+        return (facts.batch_size or 0) if isinstance(facts, Loader) else 0
+
+    def finish(self) -> None:
+        if not self.is_done:
+            self._spare(self._end)
+            if self._cannot_cut or (self.takes_blame and len(self._footprints) < 2):
+                what = self._cannot_cut or "the script ended when it was given a smaller batch"
+                self._recorder.note(f"no forecast for other batch sizes: {what}")
+        super().finish()
+
+    def break_off(self) -> None:
+        """Before processes are started: a fork under the profiler may crash. The next step is observed instead."""
+        if self._observer is not None:
+            self._spare(self._end)
+
+    @property
+    def takes_blame(self) -> bool:
+        """The script raises where it was given a batch that it does not expect: our doing."""
+        return self._wanted > 0 and not self.is_done
+
+    def _spare(self, task: Callable[[], Any]) -> Any:
+        """Whatever fails is a sentence in the session, and the script goes on."""
+        token = self._recorder.enter("other")
+        try:
+            return task()
+        except Exception as fault:
+            self._recorder.note(f"the memory of the step could not be read: {type(fault).__name__}: {fault}")
+            return None
+        finally:
+            self._recorder.leave(token, "aside", -1)
+
+    # --- batches ----------------------------------------------------------------------------------------------------
+
+    def supply(self, iterator: Any, loader: int) -> Substitute | None:
+        """The script's own next batch, seen on its way, and cut where a smaller one is to be observed."""
+        if self._observer is None or not self._is_trained(loader):
+            return None
+        recorder = self._recorder
+        token = recorder.enter("input")
+        try:
+            batch = next(iterator)
+        except BaseException:
+            recorder.abandon(token)
+            raise
+        self._loader = loader
+        if self._wanted:
+            batch = self._cut(batch)
+        self._observer.see_batch(batch)
+        recorder.leave(token, "input", loader, samples=count_samples(batch))
+        return Substitute(batch)
+
+    def _cut(self, batch: Any) -> Any:
+        cut = cut_batch(batch, self._wanted)
+        if cut is None:
+            self._cannot_cut = "the batches cannot be cut, for they are not made of tensors with a sample in each row"
+            return batch
+        return cut
+
+    def _see_call(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._observer is not None and model.training:
+            self._observer.see_call([args, kwargs])
+
+
+def _alive(references: list[Any]) -> list[Any]:
+    return [thing for thing in (reference() for reference in references) if thing is not None]

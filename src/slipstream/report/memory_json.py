@@ -1,0 +1,69 @@
+"""The part of the exported document that an observed step adds."""
+
+from __future__ import annotations
+
+from slipstream.memory.forecast import forecast
+from slipstream.memory.remedies import list_remedies
+from slipstream.records import KINDS, Footprint, Session
+from slipstream.report.document import (
+    BatchPart,
+    GrowthPart,
+    HolderPart,
+    LinePart,
+    MemoryPart,
+    MomentPart,
+    RemedyPart,
+)
+from slipstream.report.place import where
+
+
+def memory_of(session: Session) -> MemoryPart | None:
+    if not session.footprints:
+        return None
+    footprint = session.footprints[0]
+    return MemoryPart(
+        device=footprint.device,
+        batch_size=footprint.batch_size,
+        peak_bytes=footprint.peak_bytes,
+        peak_phase=footprint.peak_phase,
+        peak_operator=footprint.peak_operator,
+        where=where(footprint.peak_site, session.cwd),
+        kinds=footprint.kinds,
+        phases=footprint.phases,
+        modules=[HolderPart(m.path, m.class_name, sum(m.kinds.values()), m.kinds) for m in footprint.modules],
+        lines=[
+            LinePart(where(line.site, session.cwd), line.site.text, sum(line.kinds.values()), line.kinds)
+            for line in footprint.lines
+        ],
+        moments=[
+            MomentPart(moment.at_ms, moment.phase, dict(zip(KINDS, moment.num_bytes, strict=True)))
+            for moment in footprint.moments
+        ],
+        remedies=[RemedyPart(r.name, r.what, r.freed_bytes, r.numerics, r.price) for r in list_remedies(footprint)],
+        batches=_batches(session.footprints),
+        capacity_bytes=footprint.capacity_bytes or None,
+        largest_batch=_largest(session.footprints),
+        growth=_growth(footprint, session.cwd),
+        reserved_bytes=footprint.reserved_bytes,
+        split_bytes=footprint.split_bytes,
+    )
+
+
+def _batches(footprints: list[Footprint]) -> list[BatchPart]:
+    made = forecast(footprints)
+    if made is None:
+        return []
+    own = max(made.observed)
+    sizes = sorted({*made.observed, 2 * own, 4 * own})
+    return [BatchPart(size, made.peak_bytes(size), made.observed.get(size)) for size in sizes]
+
+
+def _largest(footprints: list[Footprint]) -> int | None:
+    made = forecast(footprints)
+    return (made.largest_batch() or None) if made is not None else None
+
+
+def _growth(footprint: Footprint, cwd: str) -> GrowthPart | None:
+    if footprint.growth is None:
+        return None
+    return GrowthPart(footprint.growth.num_bytes, where(footprint.growth.site, cwd))

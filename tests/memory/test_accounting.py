@@ -1,0 +1,64 @@
+"""From blocks to a footprint, on blocks that were made by hand."""
+
+from __future__ import annotations
+
+import math
+
+from slipstream.memory.accounting import Scene, account
+from slipstream.memory.blocks import Block, Name, Trace
+from slipstream.records import Site
+
+SITES = [Site("/train.py", 3, "hidden = up(x)"), Site("/train.py", 4, "loss = f(hidden)")]
+BACKWARD = [150, 160]
+
+
+def make_scene(blocks: list[Block], first: list[Name], has_true_count: bool = False) -> Scene:
+    """The lead-in lasts until 100, the step until 200, its backward pass begins at 150."""
+    trace = Trace(blocks, {0: 100, 1: 190}, BACKWARD)
+    return Scene(trace, [first, []], 0, 200, SITES, [("", "Net"), ("up", "Linear")], has_true_count=has_true_count)
+
+
+def test_kinds_by_life_and_name() -> None:
+    blocks = [
+        Block(1, 10, 110, 170, "forward", "aten::mm", 1, 0),  # alive when backward begins
+        Block(2, 20, 120, 130, "forward", "aten::add", 1, 0),  # not
+        Block(3, 40, 155, 158, "backward", "MmBackward0", 1, 0),
+        Block(4, 80, 105, math.inf, "input", "aten::stack"),
+    ]
+    scene = make_scene(blocks, [Name(900, 1000, "parameters", 1), Name(901, 500, "other")])
+    scene.snaps[1] = [Name(4, 80, "inputs")]
+    footprint = account(scene, "cpu", 8, 8, 5000)
+    assert footprint.peak_bytes == 1000 + 500 + 80 + 10 + 40
+    expected = {"parameters": 1000, "other": 500, "inputs": 80, "activations": 10, "temporary": 40}
+    assert {kind: size for kind, size in footprint.kinds.items() if size} == expected
+    assert (footprint.peak_phase, footprint.peak_operator, footprint.peak_site) == ("backward", "MmBackward0", SITES[0])
+    assert sum(footprint.phases["forward"].values()) == 1000 + 500 + 80 + 10 + 20
+    assert footprint.modules[0].path == "up" and footprint.modules[0].kinds["parameters"] == 1000
+    assert [line.kinds for line in footprint.lines] == [{"activations": 10, "temporary": 40}]
+    assert footprint.capacity_bytes == 1000 + 500 + 80 + 5000
+    assert footprint.growth is None
+
+
+def test_an_address_that_is_used_again_keeps_its_names_apart() -> None:
+    blocks = [
+        Block(7, 10, 10, 90, "forward", "aten::mm", 1, 0),
+        Block(7, 10, 95, math.inf, "backward", "MmBackward0", 1, 0),
+    ]
+    footprint = account(make_scene(blocks, [Name(7, 10, "gradients", 1)]), "cpu")
+    assert footprint.kinds["gradients"] == 10 == footprint.peak_bytes
+
+
+def test_what_the_step_before_left() -> None:
+    blocks = [Block(1, 64, 50, math.inf, "forward", "aten::mm", 1, 1), Block(2, 8, 110, 120, "forward")]
+    growth = account(make_scene(blocks, [Name(1, 64, "other")]), "cpu").growth
+    assert growth is not None and (growth.num_bytes, growth.site) == (64, SITES[1])
+    freed = [Block(1, 64, 50, 140, "forward", "aten::mm", 1, 1), Block(2, 8, 110, 120, "forward")]
+    assert account(make_scene(freed, []), "cpu").growth is None
+
+
+def test_what_only_a_caching_allocator_knows() -> None:
+    blocks = [Block(1, 10, 110, 120, "forward", total_bytes=1300, reserved_bytes=4096)]
+    footprint = account(make_scene(blocks, [Name(9, 1000, "parameters", 1)], has_true_count=True), "cuda:0")
+    assert footprint.unexplained_bytes == 290
+    assert footprint.peak_bytes == 1300 and footprint.kinds["other"] == 290
+    assert footprint.reserved_bytes == 4096

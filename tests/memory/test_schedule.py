@@ -1,0 +1,72 @@
+"""The ride of `memory` in this process: what it observes of a script that trains, and that it stops it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from slipstream.records import Ending, Footprint, Told
+from slipstream.runner.ride import Ride, RideSettings, board
+from slipstream.seams.stop import StopRide
+
+SCHEDULE = "slipstream.memory.schedule:MemorySchedule"
+DATA = TensorDataset(torch.randn(60, 16), torch.randint(0, 4, (60,)))
+
+
+def train(data: Dataset[Any] = DATA, batch_size: int = 16, fixed: int = 0, num_workers: int = 0) -> None:
+    model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(12):
+        for inputs, labels in DataLoader(data, batch_size, num_workers=num_workers):
+            outputs = model(inputs.view(fixed, 16) if fixed else inputs)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(outputs, labels).backward()
+            optimizer.step()
+
+
+def ride(*args: Any, **kwargs: Any) -> tuple[list[Footprint], list[str], Ride, BaseException | None]:
+    boarded = board(RideSettings(mode="check", schedule=SCHEDULE, seconds=60))
+    raised: BaseException | None = None
+    try:
+        train(*args, **kwargs)
+    except BaseException as error:
+        raised = error
+    reason: Any = "finished" if raised is None else "stopped" if isinstance(raised, StopRide) else "raised"
+    boarded.leave(boarded.excuse(Ending(reason, 0, 0.0)))
+    told = [message for _, message in boarded.messages if isinstance(message, Told)]
+    return [t.footprint for t in told if t.footprint is not None], [t.note for t in told if t.note], boarded, raised
+
+
+def test_own_batch_half_and_quarter() -> None:
+    footprints, notes, boarded, raised = ride()
+    assert isinstance(raised, StopRide)
+    assert [footprint.batch_size for footprint in footprints] == [16, 8, 4]  # never the short batch of 12 at the end
+    peaks = [footprint.peak_bytes for footprint in footprints]
+    assert peaks == sorted(peaks, reverse=True) and peaks[0] > peaks[-1]
+    assert not notes and not boarded.complaints
+    assert footprints[0].kinds["inputs"] >= 16 * 16 * 4
+
+
+def test_a_script_that_takes_no_other_batch() -> None:
+    footprints, notes, _, raised = ride(TensorDataset(torch.randn(64, 16), torch.zeros(64).long()), fixed=16)
+    assert isinstance(raised, RuntimeError)  # view(16, 16) of eight samples
+    assert [footprint.batch_size for footprint in footprints] == [16]
+    assert any(note.startswith("no forecast for other batch sizes: the script ended") for note in notes)
+
+
+def test_its_own_exceptions_stay_its_own() -> None:
+    boarded = board(RideSettings(mode="check", schedule=SCHEDULE))
+    ending = Ending("raised", 1, 0.0, "ValueError: ours")
+    assert boarded.excuse(ending) == ending
+    boarded.leave(ending)
+
+
+@pytest.mark.timeout(60)
+def test_workers_start_under_no_profiler() -> None:
+    footprints, _, boarded, _ = ride(batch_size=15, num_workers=1)
+    assert footprints[0].batch_size == 15 and not boarded.complaints
+    assert footprints[0].kinds["inputs"] >= 15 * 16 * 4  # they come in shared memory

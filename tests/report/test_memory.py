@@ -1,0 +1,101 @@
+"""The memory of a step on every kind of console, and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from slipstream.records import KINDS, Footprint, Growth, Leak, LineBytes, ModuleBytes, Moment, Session, Site
+from slipstream.report.json import export
+from slipstream.report.memory import summarise
+from slipstream.report.terminal import render_brief, render_session
+
+Paint = Callable[..., str]
+CWD = "/home/user/project"
+SITE = Site(f"{CWD}/net.py", 14, "hidden = self.up(self.norm(states))", "forward")
+PEAK = {"parameters": 4_000_000, "optimizer_state": 8_000_000, "gradients": 4_000_000, "activations": 60_000_000}
+
+
+def make_footprint(batch_size: int, activations: int) -> Footprint:
+    kinds = {**dict.fromkeys(KINDS, 0), **PEAK, "activations": activations}
+    peak = sum(kinds.values())
+    blocks = [
+        ModuleBytes(f"blocks.{index}{inner}", name, {"activations": activations // 12}, 1_000_000 // 6)
+        for index in range(6)
+        for inner, name in (("", "Block"), (".up", "Linear"))
+    ]
+    return Footprint(
+        device="cpu",
+        num_samples=batch_size,
+        batch_size=batch_size,
+        peak_bytes=peak,
+        peak_ms=3.0,
+        peak_phase="backward",
+        peak_operator="aten::sum",
+        peak_site=SITE,
+        step_ms=10.0,
+        kinds=kinds,
+        phases={"forward": kinds, "optimizer": {"parameters": 4_000_000, "optimizer_state": 8_000_000}},
+        moments=[Moment(at, "forward", [int(at * 1e6)] + [0] * 6) for at in (0.0, 2.0, 5.0, 9.0)],
+        modules=blocks,
+        lines=[LineBytes(SITE, {"activations": activations // 2})],
+        growth=Growth(2_000_000, 3, SITE),
+        capacity_bytes=1_000_000_000,
+    )
+
+
+@pytest.fixture
+def session(sessions: dict[str, Session]) -> Session:
+    return msgspec.structs.replace(
+        sessions["empty"],
+        command="memory",
+        cwd=CWD,
+        script=["train.py"],
+        footprints=[make_footprint(32, 60_000_000), make_footprint(16, 30_000_000)],
+        leaks=[Leak("losses", 8, 32, Site(f"{CWD}/train.py", 42, "losses.append(loss)"))],
+    )
+
+
+def test_one_screen(session: Session, paint: Paint) -> None:
+    text = paint(render_session, session)
+    assert "Peak 76 MB in backward, reached by sum at net.py:14; 79% of it activations." in text
+    assert "blocks.*.up" in text and "6 x Linear" in text
+    assert "net.py:14" in text and "hidden = self.up" in text
+    assert "32: 76 MB; 64: 136 MB; 128: 256 MB; largest that fits in 1 GB: 524" in text
+    folded = " ".join(text.split())
+    assert "every step leaves 2 MB behind, made at net.py:14" in folded
+    assert "losses keeps 8 tensors with their graphs at train.py:42" in folded
+    assert "6 x Block in blocks" in text and "checkpointing" in text
+    assert len(text.splitlines()) < 45
+
+
+@pytest.mark.parametrize("width", [40, 60, 100, 200])
+def test_no_line_is_too_long(session: Session, paint: Paint, width: int) -> None:
+    for line in paint(render_session, session, width=width).splitlines():
+        assert len(line) <= max(width, 72)
+
+
+def test_ascii_alone(session: Session, paint: Paint) -> None:
+    assert "AAAA" in paint(render_session, session, encoding="ascii")
+
+
+def test_nothing_observed(session: Session, paint: Paint) -> None:
+    session = msgspec.structs.replace(session, footprints=[])
+    assert "takes about six steps" in paint(render_session, session)
+    assert json.loads(export(session))["memory"] is None
+
+
+def test_quiet_is_the_sentence(session: Session, paint: Paint) -> None:
+    assert paint(render_brief, session).strip() == summarise(session)
+
+
+def test_json(session: Session) -> None:
+    memory = json.loads(export(session))["memory"]
+    assert sum(memory["kinds"].values()) == memory["peak_bytes"]
+    assert memory["where"] == "net.py:14" and memory["largest_batch"] == 524
+    assert [part["batch_size"] for part in memory["batches"]] == [16, 32, 64, 128]
+    assert memory["batches"][1]["observed_bytes"] == memory["batches"][1]["peak_bytes"]
+    assert memory["remedies"][0]["name"] == "checkpointing"
