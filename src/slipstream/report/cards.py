@@ -58,6 +58,7 @@ def facts(card: Card) -> list[tuple[str, str]]:
     rows += [("needs", ", ".join(card.needs))] if card.needs else []
     rows += [("excludes", f"others that claim {', '.join(card.claims)}")] if card.claims else []
     rows += [("kept", "only if it is named with --only")] if card.is_opt_in else []
+    rows += [("raced", "only if it is named with --only: it saves memory and costs time")] * (card.purpose == "memory")
     rows += [("proof", "by a rider of its own that draws the base's random numbers")] if card.needs_proof else []
     return rows
 
