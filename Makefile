@@ -46,6 +46,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/handover.py
 	$(BIN)/python benchmarks/cold_files.py
 	$(BIN)/python benchmarks/threaded.py
+	$(BIN)/python benchmarks/checkpointing.py
 	$(BIN)/python benchmarks/rounds.py
 	$(BIN)/python benchmarks/record_noise.py
 	$(BIN)/python benchmarks/never_fooled.py

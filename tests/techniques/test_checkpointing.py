@@ -54,7 +54,12 @@ def train(model: nn.Module, num_steps: int = 3) -> list[torch.Tensor]:
         loss.backward()
         seen += [loss.detach(), *(one.grad.clone() for one in model.parameters() if one.grad is not None)]
         optimizer.step()
-    return [*seen, *(value.clone() for value in model.state_dict().values()), torch.rand(2), torch.tensor(random.random())]
+    return [
+        *seen,
+        *(value.clone() for value in model.state_dict().values()),
+        torch.rand(2),
+        torch.tensor(random.random()),
+    ]
 
 
 def power() -> nn.Module:

@@ -95,8 +95,10 @@ def test_without_a_shortage_every_bit_is_the_same(riding: Any) -> None:
         ([], Narrow(forward=0), "a few samples could not be computed"),
     ],
 )
-def test_what_cannot_be_survived_passes_as_it_is(extra: list[nn.Module], narrow: Narrow, reason: str, riding: Any) -> None:
-    with riding("survive_oom") as rig, pytest.raises(torch.OutOfMemoryError, match="64.00 GiB"):
+def test_what_cannot_be_survived_passes_as_it_is(
+    extra: list[nn.Module], narrow: Narrow, reason: str, riding: Any
+) -> None:
+    with riding("survive_oom") as rig, pytest.raises(torch.OutOfMemoryError, match=r"64\.00 GiB"):
         train(net(narrow, *extra))
     assert reason in rig.declined[0]
 
@@ -109,7 +111,7 @@ class Failing(nn.Module):
 
 
 def test_other_errors_are_not_ours(riding: Any) -> None:
-    with riding("survive_oom"), pytest.raises(ValueError, match="^planted$"):
+    with riding("survive_oom"), pytest.raises(ValueError, match=r"^planted$"):
         train(net(Failing()))
 
 

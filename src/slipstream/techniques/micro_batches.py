@@ -1,6 +1,6 @@
 """Trains on the script's whole batch in the memory of a part of it: the models that it calls run the batch in pieces
-without keeping anything, the script computes its loss on the whole result, and the backward pass computes piece by piece
-again.
+without keeping anything, the script computes its loss on the whole result, and the backward pass computes piece by
+piece again.
 
 Helps where activations fill the memory: the gradient is the full batch's whatever the loss, with class weights, padding
 that is ignored, clipping and contrastive losses outside the model, and dropout drops what it would have dropped. Hurts

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from slipstream.techniques.parts.dice import Dice
-from slipstream.techniques.parts.draws import Recording, Refusal, Replaying
+from slipstream.techniques.parts.draws import Recording, RefusedError, Replaying
 from slipstream.techniques.parts.pieces import Cut, bounds, filled, frame_of, joined, tensors_in
 
 Tensors = Sequence[torch.Tensor]
@@ -128,7 +128,7 @@ class Again:
         while True:
             try:
                 return self._sum(tensors, weights, arrived, bounds(length, self.num_pieces))
-            except Refusal:
+            except RefusedError:
                 return self._sum(tensors, weights, arrived, [(0, length)])
             except Exception as fault:
                 if self.on_shortage is None or not is_shortage(fault) or self.num_pieces >= length:
@@ -183,7 +183,7 @@ class Again:
         finally:
             _depth.num_pieces -= 1
         if replaying is not None and not replaying.is_used_up():
-            raise Refusal("a piece of the batch draws fewer random numbers than the whole")
+            raise RefusedError("a piece of the batch draws fewer random numbers than the whole")
         parts: Gradients = [None if one is None or is_whole else one[start:stop] for one in arrived]
         return _grad(results, arrived if is_whole else parts, [*leaves, *weights])
 
@@ -266,7 +266,9 @@ def make_room(device: str) -> None:
 
 
 def _leaves(tensors: Tensors, like: Tensors = ()) -> list[torch.Tensor]:
-    return [one.detach().requires_grad_(model.requires_grad) for one, model in zip(tensors, like or tensors, strict=True)]
+    return [
+        one.detach().requires_grad_(model.requires_grad) for one, model in zip(tensors, like or tensors, strict=True)
+    ]
 
 
 def _grad(results: Tensors, arrived: Gradients, wanted: Tensors, is_twice: bool = False) -> Gradients:
@@ -277,7 +279,7 @@ def _grad(results: Tensors, arrived: Gradients, wanted: Tensors, is_twice: bool 
     if not pairs or not asked:
         return found
     if any(result.shape != gradient.shape for result, gradient in pairs):
-        raise Refusal("computed again, its results have another size")
+        raise RefusedError("computed again, its results have another size")
     gradients = torch.autograd.grad(
         [result for result, _ in pairs],
         [wanted[index] for index in asked],

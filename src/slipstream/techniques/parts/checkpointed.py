@@ -1,5 +1,5 @@
 """One block whose activations are not kept: the backward pass computes it again from its inputs, with the random
-numbers and the buffers of the first time, and leaves buffers as they were (batch norm would count every batch twice)."""
+numbers and the buffers of the first time, and leaves buffers as they were: batch norm would count a batch twice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from slipstream.techniques.parts.again import is_in_pieces
 from slipstream.techniques.parts.dice import Dice
-from slipstream.techniques.parts.draws import Recording, Refusal
+from slipstream.techniques.parts.draws import Recording, RefusedError
 from slipstream.techniques.parts.pieces import PLAIN, others_in, tensors_in
 from slipstream.techniques.parts.trial import Trial
 
@@ -58,7 +58,7 @@ class Checkpointed:
             try:
                 with Recording(tensors_in((args, kwargs))):
                     result = self._keep(call, args, kwargs)
-            except Refusal:
+            except RefusedError:
                 trial.rewind()
                 dice.put_back()
                 self._step_aside(f"{self._name} changes its inputs while it computes")

@@ -14,7 +14,7 @@ _DROPOUT = torch.ops.aten.native_dropout.default
 _COINS = ("aten::bernoulli", "aten::bernoulli_")  # zeros and ones: a byte each is enough
 
 
-class Refusal(Exception):
+class RefusedError(Exception):
     """Why a module cannot be computed in pieces, as half a sentence."""
 
 
@@ -46,7 +46,7 @@ class Recording(TorchDispatchMode):
             return
         for tensor in value if isinstance(value, (list, tuple)) else (value,):
             if isinstance(tensor, torch.Tensor) and tensor.numel() and _storage(tensor) in self._guarded:
-                raise Refusal("it changes its inputs, weights or buffers while it computes")
+                raise RefusedError("it changes its inputs, weights or buffers while it computes")
 
 
 class Replaying(TorchDispatchMode):
@@ -63,7 +63,7 @@ class Replaying(TorchDispatchMode):
             return func(*args, **kwargs)
         drawn = next(self._left, None)
         if drawn is None:
-            raise Refusal("a piece of the batch draws more random numbers than the whole")
+            raise RefusedError("a piece of the batch draws more random numbers than the whole")
         if func is _DROPOUT:
             mask = self._part(drawn, args[0].shape)
             return args[0] * mask * (1.0 / (1.0 - args[1]) if args[1] < 1.0 else 0.0), mask
@@ -83,7 +83,7 @@ class Replaying(TorchDispatchMode):
             fold, rest = divmod(drawn.shape[along], self._length)
             if not rest and shape[along] == fold * (self._stop - self._start):
                 return drawn.narrow(along, fold * self._start, shape[along])
-        raise Refusal(f"random numbers of shape {list(drawn.shape)} cannot be cut to {list(shape)}")
+        raise RefusedError(f"random numbers of shape {list(drawn.shape)} cannot be cut to {list(shape)}")
 
 
 def _storage(tensor: torch.Tensor) -> int:
@@ -104,5 +104,5 @@ def _drawn(func: Any, result: Any) -> torch.Tensor:
     if func is _DROPOUT:
         return result[1]  # type: ignore[no-any-return]
     if not isinstance(result, torch.Tensor):
-        raise Refusal(f"{func._schema.name} draws random numbers inside itself")
+        raise RefusedError(f"{func._schema.name} draws random numbers inside itself")
     return result.bool() if func._schema.name in _COINS else result.clone()

@@ -1,5 +1,5 @@
-"""Whether a module gives every sample the same whatever else is in the batch: tried on the first samples of the script's
-own batch, whole and in halves, before anything relies on it. Leaves no trace of having tried."""
+"""Whether a module gives every sample the same whatever else is in the batch: tried on the first samples of the
+script's own batch, whole and in halves, before anything relies on it. Leaves no trace of having tried."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from slipstream.techniques.parts.dice import Dice
-from slipstream.techniques.parts.draws import Recording, Refusal, Replaying
+from slipstream.techniques.parts.draws import Recording, RefusedError, Replaying
 from slipstream.techniques.parts.pieces import PLAIN, Cut, bounds, filled, frame_of, joined, others_in, tensors_in
 from slipstream.techniques.parts.trial import Trial
 
@@ -34,27 +34,27 @@ def kind_of(tensors: Sequence[torch.Tensor]) -> Any:
 
 
 def examine(module: torch.nn.Module, call: Any, args: Any, kwargs: Any, device: str) -> Form:
-    """Refusal: why it cannot be computed in pieces."""
+    """RefusedError: why it cannot be computed in pieces."""
     why = why_not(module)
     if why:
-        raise Refusal(why)
+        raise RefusedError(why)
     tensors = tensors_in((args, kwargs))
     cut = Cut(tensors)
     length = min(_NUM_SAMPLES, cut.length(tensors)) if any(cut.is_cut) else 0
     if length < 2:
-        raise Refusal("it is not given a batch of samples")
+        raise RefusedError("it is not given a batch of samples")
     few = [one.detach().requires_grad_(one.requires_grad) for one in cut.piece(tensors, 0, length)]
     frame, dice, before = frame_of((args, kwargs)), Dice(device), _attributes(module)
     with Trial(module) as trial:
         try:
             form = _compare(module, call, frame, cut, few, length)
             if _attributes(module) != before:
-                raise Refusal("it keeps tensors of a call beside its results")
+                raise RefusedError("it keeps tensors of a call beside its results")
             return form
-        except Refusal:
+        except RefusedError:
             raise
         except Exception as fault:  # ours or the script's: its own comes again
-            raise Refusal(f"a few samples could not be computed: {type(fault).__name__}: {fault}") from None
+            raise RefusedError(f"a few samples could not be computed: {type(fault).__name__}: {fault}") from None
         finally:
             trial.rewind()
             dice.put_back()
@@ -70,9 +70,7 @@ def why_not(module: torch.nn.Module) -> str:
     return ""
 
 
-def _compare(
-    module: torch.nn.Module, call: Any, frame: Any, cut: Cut, few: list[torch.Tensor], length: int
-) -> Form:
+def _compare(module: torch.nn.Module, call: Any, frame: Any, cut: Cut, few: list[torch.Tensor], length: int) -> Form:
     dice = Dice(next(module.parameters()).device.type)
     args, kwargs = filled(frame, few)
     with torch.enable_grad(), Recording([*few, *module.parameters(), *module.buffers()]) as recording:
@@ -82,7 +80,7 @@ def _compare(
     is_random = not dice.is_as_now()
     known = {id(one) for one in (*few, *module.parameters())}
     if any(id(leaf) not in known for leaf in _learners(results)):
-        raise Refusal("it reads tensors that learn and are not its own weights")
+        raise RefusedError("it reads tensors that learn and are not its own weights")
     spans, halves = bounds(length, 2), []
     for start, stop in spans:
         dice.put_back()
@@ -90,24 +88,24 @@ def _compare(
         with torch.no_grad(), Replaying(recording.draws, start, stop, length) as replaying:
             halves.append(call(*args, **kwargs))
         if not replaying.is_used_up():
-            raise Refusal("a piece of the batch draws fewer random numbers than the whole")
+            raise RefusedError("a piece of the batch draws fewer random numbers than the whole")
     together = joined(halves, spans)
     for one, other in zip(results, tensors_in(together), strict=True):
         if not _is_close(one.detach(), other):
-            raise Refusal("what it gives a sample depends on the others in the batch")
+            raise RefusedError("what it gives a sample depends on the others in the batch")
     if any(list(others_in(half)) != list(others_in(whole)) for half in halves):
-        raise Refusal("it returns numbers of its own that depend on the batch")
+        raise RefusedError("it returns numbers of its own that depend on the batch")
     return Form(cut, [one.requires_grad for one in results], is_random)
 
 
 def _look_at(whole: Any, results: list[torch.Tensor], length: int) -> None:
     if any(one.dim() == 0 for one in results):
-        raise Refusal("it returns a number for the whole batch, such as its own loss")
+        raise RefusedError("it returns a number for the whole batch, such as its own loss")
     if not results or any(len(one) != length for one in results):
-        raise Refusal("its results do not have one row for each sample")
+        raise RefusedError("its results do not have one row for each sample")
     for other in others_in(whole):
         if not isinstance(other, PLAIN):
-            raise Refusal(f"it returns a {type(other).__name__}, which cannot be cut")
+            raise RefusedError(f"it returns a {type(other).__name__}, which cannot be cut")
 
 
 def _is_close(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from slipstream.techniques.parts.again import Again, is_inside, is_shortage, make_room, tied
-from slipstream.techniques.parts.draws import Refusal
+from slipstream.techniques.parts.draws import RefusedError
 from slipstream.techniques.parts.examined import Form, examine, kind_of, why_not
 from slipstream.techniques.parts.pieces import tensors_in
 
@@ -43,7 +43,7 @@ class InPieces:
         again.on_twice = self._on_twice
         try:
             result = self.compute(again, tensors, form)
-        except Refusal as refusal:
+        except RefusedError as refusal:
             again.rewind()
             self.step_aside(str(refusal))
             return call(*args, **kwargs)
@@ -70,12 +70,10 @@ class InPieces:
         first = next((one for one in tensors if one.dim()), None)
         if first is not None and len(first) < 2:
             return None  # a batch of one says nothing about the others
-        self._norms = [
-            layer for layer in module.modules() if isinstance(layer, torch.nn.modules.batchnorm._BatchNorm)
-        ]
+        self._norms = [layer for layer in module.modules() if isinstance(layer, torch.nn.modules.batchnorm._BatchNorm)]
         try:
             self._forms[kind] = examine(module, call, args, kwargs, self.device)
-        except Refusal as refusal:
+        except RefusedError as refusal:
             self._forms[kind] = None
             self.rig.decline(f"{self.name}: {refusal}")
         return self._forms[kind]

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
 
-from slipstream.techniques.parts.draws import Refusal
+from slipstream.techniques.parts.draws import RefusedError
 from slipstream.techniques.parts.structure import convert
 
 PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, slice, range)
@@ -36,7 +37,7 @@ def filled(frame: Any, tensors: Sequence[torch.Tensor]) -> Any:
     left = iter(tensors)
     thing = convert(frame, lambda tensor: next(left))
     if next(left, None) is not None or any(a is not b for a, b in zip(tensors_in(thing), tensors, strict=True)):
-        raise Refusal(f"{type(frame).__name__} cannot be taken apart and put together again")
+        raise RefusedError(f"{type(frame).__name__} cannot be taken apart and put together again")
     return thing
 
 
@@ -77,7 +78,7 @@ def bounds(length: int, num_pieces: int) -> list[tuple[int, int]]:
     """Nearly equal ones; no more of them than samples."""
     num = min(num_pieces, length)
     edges = [length * index // num for index in range(num + 1)]
-    return list(zip(edges, edges[1:], strict=False))
+    return list(pairwise(edges))
 
 
 def joined(results: Sequence[Any], spans: Sequence[tuple[int, int]]) -> Any:
@@ -85,7 +86,7 @@ def joined(results: Sequence[Any], spans: Sequence[tuple[int, int]]) -> Any:
     columns = [tensors_in(result) for result in results]
     for (start, stop), column in zip(spans, columns, strict=True):
         if len(column) != len(columns[0]) or any(not one.dim() or len(one) != stop - start for one in column):
-            raise Refusal("its results do not have one row for each sample")
+            raise RefusedError("its results do not have one row for each sample")
     if any(len({tuple(one.shape[1:]) for one in rows}) > 1 for rows in zip(*columns, strict=True)):
-        raise Refusal("its results have other sizes for other samples of a batch")
+        raise RefusedError("its results have other sizes for other samples of a batch")
     return filled(results[0], [torch.cat(rows) for rows in zip(*columns, strict=True)])
