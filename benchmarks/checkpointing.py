@@ -99,13 +99,14 @@ def main() -> None:
         shown = f"{ratio.middle:.2f} ({ratio.low:.2f} to {ratio.high:.2f})" if name != "as it is" else "1"
         rows.append(f"| {name} | {peaks[name] / 1e6:.0f} | {less:.1f} | {median(found) * 1e3:.0f} | {shown} |")
     table = "\n".join(rows)
+    about = f"A transformer of {NUM_BLOCKS} blocks of width {WIDTH}, {BATCH} sequences of {LENGTH}, dropout 0.1"
+    what = "the most that a step holds beyond weights and gradients, from the allocator's own account"
+    asked = f"{LEAST_TIMES:.0f} times less at no more than {MOST_STEP} times the step"
     write_page(
         "checkpointing",
-        f"# Activations computed again\n\n{head}\n\nA transformer of {NUM_BLOCKS} blocks of width {WIDTH}, {BATCH} "
-        f"sequences of {LENGTH}, dropout 0.1; {options.rounds} rounds by turns. Memory: the most that a step holds "
-        "beyond weights and gradients, from the allocator's own account.\n\n| | MB | times less | ms a step | times the "
-        f"step |\n|---|---:|---:|---:|---:|\n{table}\n\nAsked of checkpointing=all: {LEAST_TIMES:.0f} times less at no more "
-        f"than {MOST_STEP} times the step.\n",
+        f"# Activations computed again\n\n{head}\n\n{about}; {options.rounds} rounds by turns. Memory: {what}.\n\n"
+        "| | MB | times less | ms a step | times the step |\n|---|---:|---:|---:|---:|\n"
+        f"{table}\n\nAsked of checkpointing=all: {asked}.\n",
     )
     ours = "checkpointing=all"
     if peaks["as it is"] < LEAST_TIMES * peaks[ours] or ratios[ours].middle > MOST_STEP:

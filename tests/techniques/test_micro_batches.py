@@ -287,6 +287,23 @@ def test_evaluation_and_batches_of_one_pass(riding: Any, monkeypatch: pytest.Mon
     assert rig.changes and not again.is_inside()
 
 
+def test_weights_that_are_made_by_the_first_call(riding: Any) -> None:
+    def lazy() -> nn.Sequential:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.LazyLinear(16), nn.Dropout(0.2), nn.LazyLinear(4)).double()
+
+    def steps(model: nn.Sequential) -> list[torch.Tensor]:
+        torch.manual_seed(5)
+        for _ in range(2):
+            model(torch.randn(8, 6, dtype=torch.float64)).square().sum().backward()
+        return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+
+    bare = steps(lazy())
+    with riding(("micro_batches", 2)) as rig:
+        assert apart(bare, steps(lazy())) < 1e-10
+    assert rig.changes and not rig.declined
+
+
 def test_a_transformer_on_tokens_learns_the_same(riding: Any) -> None:
     def steps(model: nn.Module) -> list[torch.Tensor]:
         torch.manual_seed(1)

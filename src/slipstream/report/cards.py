@@ -24,6 +24,7 @@ CLASSES: Final = {
     "approximate": "lower precision",
     "different": "another training",
 }
+_UNASKED: Final = {"speed": "no finding of check; tried because it may help", "memory": "memory that runs out"}
 _MEMORY: Final = {"same": "as before", "less": "less than before", "more": "more than before"}
 
 
@@ -51,7 +52,7 @@ def facts(card: Card) -> list[tuple[str, str]]:
     """The card as names and values."""
     rows = [
         ("numerics", f"{card.numerics}: {CLASSES[card.numerics]}"),
-        ("answers", ", ".join(card.causes) or "no finding of check; tried because it may help"),
+        ("answers", ", ".join(card.causes) or _UNASKED[card.purpose]),
         ("memory", _MEMORY[card.memory]),
         ("acts on", card.seam),
     ]

@@ -23,6 +23,8 @@ def find_blocks(module: torch.nn.Module) -> list[torch.nn.Module]:
         for group in _alike(container):
             found += group
             inside |= {part for block in group for part in block.modules()}
+    if any(map(torch.nn.parameter.is_lazy, module.parameters())):
+        return []  # nobody knows yet how large they will be
     weight = sum(parameter.numel() for parameter in module.parameters())
     held = {parameter for block in found for parameter in block.parameters()}
     return found if sum(parameter.numel() for parameter in held) > _MOST_OF_IT * weight else []

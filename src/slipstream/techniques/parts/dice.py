@@ -3,6 +3,7 @@ numpy's. Captured, compared and put back."""
 
 from __future__ import annotations
 
+import pickle
 import random
 import sys
 from typing import Any
@@ -33,7 +34,7 @@ class Dice:
             return False
         if self._device is not None and not torch.equal(self._device.get_rng_state(), self._on_device):
             return False
-        return self._numpy is None or str(_numpy().get_state(legacy=False)) == str(self._numpy)
+        return self._numpy is None or pickle.dumps(_numpy().get_state(legacy=False)) == pickle.dumps(self._numpy)
 
 
 def _numpy() -> Any:

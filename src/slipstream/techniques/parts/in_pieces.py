@@ -70,12 +70,17 @@ class InPieces:
         first = next((one for one in tensors if one.dim()), None)
         if first is not None and len(first) < 2:
             return None  # a batch of one says nothing about the others
+        if any(map(torch.nn.parameter.is_lazy, module.parameters())):
+            return None  # this call makes its weights
         self._norms = [layer for layer in module.modules() if isinstance(layer, torch.nn.modules.batchnorm._BatchNorm)]
         try:
             self._forms[kind] = examine(module, call, args, kwargs, self.device)
         except RefusedError as refusal:
             self._forms[kind] = None
             self.rig.decline(f"{self.name}: {refusal}")
+        except Exception as fault:  # of ours, before anything was computed
+            self._forms[kind] = None
+            self.rig.decline(f"{self.name}: {type(fault).__name__}: {fault}")
         return self._forms[kind]
 
 
