@@ -22,10 +22,10 @@ class Card(msgspec.Struct, frozen=True):
     needs: tuple[str, ...] = ()  # "cuda", "accelerator", a package; said in the list, tested by applies()
     claims: tuple[str, ...] = ()  # what it takes for itself: two techniques that claim the same thing do not combine
     is_opt_in: bool = False  # tried and timed, never kept unless named with --only
-    purpose: Purpose = "speed"  # memory: costs time, and is raced only where --only names it
     needs_proof: bool = False  # timed with other random numbers than the base's: the proof is a rider of its own
     is_ground: bool = False  # makes one start of a script as fast as the next: raced first, and the others on top of it
     nesting: int = 0  # lower is put in place first: of wrappers around a module it stands nearest to the module's code
+    purpose: Purpose = "speed"  # memory: costs time, and is raced only where --only names it
 
 
 class Answer(msgspec.Struct, frozen=True):

@@ -2,7 +2,7 @@
 computes what lies inside them again in the backward pass.
 
 Helps where activations fill the memory: they shrink to about one block's. Hurts the time: every checkpointed block runs
-forward twice, about a third more of the step for all of them and half of that for every second one. Dropout drops the
+forward twice. Dropout drops the
 same again, batch norm counts every batch once, names in state dicts stay. Left alone are blocks that write into their
 inputs or are given something that they may change, such as a cache.
 """

@@ -4,8 +4,9 @@ piece again.
 
 Helps where activations fill the memory: the gradient is the full batch's whatever the loss, with class weights, padding
 that is ignored, clipping and contrastive losses outside the model, and dropout drops what it would have dropped. Hurts
-the time: every forward pass is made twice, about a third more of the step. Models in which samples touch each other, as
-in batch norm, that return their own loss, or that change themselves while they compute are left alone.
+the time: every forward pass is made twice, small pieces keep a device less busy, and the random numbers of dropout are
+handed out operator by operator. Models in which samples touch each other, as in batch norm, that return their own loss,
+or that change themselves while they compute are left alone.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ class Dice:
         self._python = random.getstate()
         self._numpy = _numpy().get_state(legacy=False) if _numpy() is not None else None
         self._host = torch.get_rng_state()
-        self._on_device = self._device.get_rng_state() if self._device is not None else None
+        self._on_device: Any = self._device.get_rng_state() if self._device is not None else None
 
     def put_back(self) -> None:
         random.setstate(self._python)

@@ -18,11 +18,11 @@ class RefusedError(Exception):
     """Why a module cannot be computed in pieces, as half a sentence."""
 
 
-class Recording(TorchDispatchMode):
+class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Keeps what is drawn in `draws`. Whoever writes into `guarded` tensors is refused before it is done."""
 
     def __init__(self, guarded: Iterable[torch.Tensor] = ()) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.draws: list[torch.Tensor] = []
         self._guarded = {_storage(tensor) for tensor in guarded if tensor.numel()}
 
@@ -49,11 +49,11 @@ class Recording(TorchDispatchMode):
                 raise RefusedError("it changes its inputs, weights or buffers while it computes")
 
 
-class Replaying(TorchDispatchMode):
+class Replaying(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Gives out the part that belongs to samples `start` to `stop` of `length`."""
 
     def __init__(self, draws: list[torch.Tensor], start: int, stop: int, length: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._left: Iterator[torch.Tensor] = iter(draws)
         self._start, self._stop, self._length = start, stop, length
 
@@ -87,7 +87,7 @@ class Replaying(TorchDispatchMode):
 
 
 def _storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    return int(tensor.untyped_storage()._cdata)
 
 
 def _is_draw(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -26,6 +26,7 @@ class InPieces:
         self._module = weakref.ref(module)
         self.device = next(module.parameters()).device.type
         self._forms: dict[Any, Form | None] = {}
+        self._norms: list[torch.nn.Module] = []  # that mix samples while they train
         self._is_on = True
 
     def call(self, call: Any, *args: Any, **kwargs: Any) -> Any:
