@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -149,3 +150,46 @@ def test_what_cannot_be_tuned_is_not_trained(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stdout.count("hello\n") == 1, "the check's; training was not begun"
     assert "no module was called" in done.stderr
+
+
+LONG = """
+import resource, sys
+import torch
+torch.manual_seed(0)
+layers = [layer for _ in range(4) for layer in (torch.nn.Linear(64, 64), torch.nn.GELU())]
+model = torch.nn.Sequential(*layers, torch.nn.Linear(64, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step, length in enumerate([64, 64, 64, 60_000, 64]):
+    if step == 3 and "limited" in sys.argv:
+        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + 75 * 2**20, -1))
+    loss = model(torch.randn(length, 64)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if step == 3:
+        resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
+print(f"{loss.item():.5f}")
+"""
+
+
+def test_a_long_batch_that_does_not_fit_is_survived(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The limit is the system's own; about 140 MB of activations are too many for it."""
+    (tmp_path / "train.py").write_text(LONG)
+    runpy.run_path(str(tmp_path / "train.py"))
+    failed = run("train.py", "limited", cwd=tmp_path, OMP_NUM_THREADS="1")
+    assert failed.returncode == 1 and "DefaultCPUAllocator" in failed.stderr
+    assert "slipstream: out of memory: slipstream run --survive-oom train.py computes" in failed.stderr.splitlines()[-1]
+    survived = run("--survive-oom", "train.py", "limited", cwd=tmp_path, OMP_NUM_THREADS="1")
+    assert survived.returncode == 0, survived.stderr
+    assert survived.stdout == capsys.readouterr().out
+    (last,) = survived.stderr.splitlines()
+    assert "; survived 1 shortage of memory, with the batch in up to " in last
+
+
+def test_survival_refuses_a_recipe_that_it_does_not_go_with(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(QUICK)
+    (tmp_path / "slipstream.toml").write_text("version = 1\n[recipe]\nmicro_batches = 2\n")
+    done = run("--survive-oom", "train.py", cwd=tmp_path)
+    assert done.returncode == 2 and "micro_batches both claim" in done.stderr.replace("survive_oom and ", "")
+    assert "--no-recipe" in done.stderr and not done.stdout

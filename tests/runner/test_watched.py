@@ -32,12 +32,21 @@ def updates(clock: Any, gaps_ms: list[float], num_optimizers: int = 1) -> Tally:
 
 
 def words(
-    tally: Tally | None, base_step_ms: float | None, declined: tuple[str, ...] = (), changes: tuple[str, ...] = ()
+    tally: Tally | None,
+    base_step_ms: float | None,
+    declined: tuple[str, ...] = (),
+    changes: tuple[str, ...] = (),
+    told: tuple[Any, ...] = (),
 ) -> list[str]:
     ride = Ride(RideSettings(mode="run"))
     ride.tally = tally
-    ride.rig = SimpleNamespace(declined=list(declined), changes=list(changes))  # type: ignore[assignment]
+    ride.rig = SimpleNamespace(declined=list(declined), changes=list(changes), last_words=list(told))  # type: ignore[assignment]
     return list(last_words(ride, base_step_ms))
+
+
+def test_techniques_have_a_last_word(clock: Any) -> None:
+    [line] = words(updates(clock, [20.0] * 9), None, told=(lambda: "", lambda: "survived 2 shortages"))
+    assert line.endswith(" steps/s); survived 2 shortages")
 
 
 def test_steps_are_averaged_and_pauses_left_out(clock: Any) -> None:

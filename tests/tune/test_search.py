@@ -207,6 +207,22 @@ def test_opt_in_is_timed_and_not_kept_unasked(run: Any, technique: Any, verdict_
     assert run(SimulatedTrack(choice_factors(off=0.7)), known, only=("off",)).recipe == _recipe(off=True)
 
 
+def test_what_saves_memory_is_raced_only_when_named_and_its_price_is_said(
+    run: Any, technique: Any, verdict_of: Any
+) -> None:
+    known = {"lean": technique(purpose="memory", settings=("all",)), "other": technique()}
+
+    def track() -> SimulatedTrack:
+        return SimulatedTrack(choice_factors(lean=1.25), peak_bytes=lambda recipe: 10**9 // (1 + len(recipe.choices)))
+
+    refused = verdict_of(run(track(), known), "lean")
+    assert refused.decision == "not_applicable" and "--only lean tries it" in refused.reason
+    verdict = verdict_of(run(track(), known, only=("lean",)), "lean", "all")
+    assert verdict.decision == "rejected" and verdict.reason.startswith("costs time, about 0.80x")
+    assert "for 500 MB at the peak against 1 GB" in verdict.reason
+    assert verdict.reason.endswith('write lean = "all" under [recipe]')
+
+
 def test_plainly_slower_costs_one_start_and_says_how_much(run: Any, technique: Any, verdict_of: Any) -> None:
     track = SimulatedTrack(choice_factors(bf16=12.0))
     verdict = verdict_of(run(track, {"bf16": technique("approximate")}), "bf16")

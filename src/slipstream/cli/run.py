@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from slipstream.tune.recipe_file import RecipeFile
 
 RECIPE: Final = "slipstream.toml"
+SURVIVAL: Final = "survive_oom"  # the technique that --survive-oom adds to any recipe
 _PREPARED: Final = "SLIPSTREAM_PREPARED"  # this process was started anew for the recipe's environment variables
 
 
@@ -38,9 +39,15 @@ _PREPARED: Final = "SLIPSTREAM_PREPARED"  # this process was started anew for th
 )
 @click.option("--no-recipe", is_flag=True, help="Train as it is, even if there is a recipe.")
 @click.option("--tune", "tune_first", is_flag=True, help="Make the recipe first: slipstream tune, then train with it.")
+@click.option("--survive-oom", "survives", is_flag=True, help="Out of memory? That batch again, in smaller pieces.")
 @script_argument
 def command(
-    recipe_path: Path | None, no_recipe: bool, tune_first: bool, is_module: bool, script: tuple[str, ...]
+    recipe_path: Path | None,
+    no_recipe: bool,
+    tune_first: bool,
+    survives: bool,
+    is_module: bool,
+    script: tuple[str, ...],
 ) -> Action:
     """Run SCRIPT as python would, with the recipe that `slipstream tune` wrote, and say at the end how fast it went.
 
@@ -49,6 +56,7 @@ def command(
     slipstream run train.py --epochs 90              trains with it, source untouched
     slipstream run --tune train.py --epochs 90       both
     slipstream run --no-recipe -m package.train      as bare python, and one line at the end
+    slipstream run --survive-oom train.py            a batch that does not fit is computed in pieces
 
     The recipe is applied from the first step. Without one, weights, losses, printed lines and the exit code are those
     of bare python. What slipstream says itself goes to stderr.
@@ -63,33 +71,62 @@ def command(
     if tune_first and num_ranks() > 1:
         raise Refused(f"--tune races with one process, and this is one of {num_ranks()} ranks. Tune without torchrun.")
     if tune_first:
-        return functools.partial(_tune_and_run, typed, recipe_path)
-    return functools.partial(_run, typed, recipe_path, no_recipe)
+        return functools.partial(_tune_and_run, typed, recipe_path, survives)
+    return functools.partial(_run, typed, recipe_path, no_recipe, survives)
 
 
-def _run(script: list[str], recipe_path: Path | None, no_recipe: bool) -> int | None:
+def _run(script: list[str], recipe_path: Path | None, no_recipe: bool, survives: bool) -> int | None:
     try:
         file = None if no_recipe else _find(script, recipe_path)
+        recipe = _recipe_of(file, survives)
     except Refused as refusal:
         refusal.show()
         return refusal.exit_code
-    if file is not None:
-        _prepare_environment(file.recipe)
+    _prepare_environment(recipe)
     from slipstream.runner.launch import LaunchError
     from slipstream.runner.watched import run_watched
 
     try:
-        if file is None or not file.recipe.choices:
-            is_said = file is not None or no_recipe or num_ranks() > 1 or _beside(script)
-            run_watched(script, hint="" if is_said else _hint(script))
+        is_said = file is not None or no_recipe or num_ranks() > 1 or _beside(script)
+        hint, shortage = "" if is_said else _hint(script), _shortage(script, survives)
+        if not recipe.choices:
+            run_watched(script, hint=hint, on_shortage=shortage)
             return None
         from slipstream.techniques.outfit import fit
 
-        run_watched(script, file.recipe, fit, file.base_step_ms)
+        base_step_ms = file.base_step_ms if file is not None else None
+        run_watched(script, recipe, fit, base_step_ms, hint, shortage)
     except LaunchError as error:
         Refused(str(error)).show()
         return 2
     return None
+
+
+def _recipe_of(file: RecipeFile | None, survives: bool) -> Recipe:
+    from slipstream.records import Choice, Recipe
+
+    recipe = file.recipe if file is not None else Recipe()
+    if not survives or recipe.setting_of(SURVIVAL) is not None:
+        return recipe
+    from slipstream.techniques.catalogue import technique
+    from slipstream.tune.conflicts import conflict_with, find_conflicts
+
+    cards = {name: technique(name).CARD for name in (SURVIVAL, *(choice.technique for choice in recipe.choices))}
+    if conflict := conflict_with(SURVIVAL, recipe, find_conflicts(cards)):
+        raise Refused(f"--survive-oom does not go with this recipe: {conflict}. --no-recipe trains without it.")
+    return recipe.plus(Choice(SURVIVAL))
+
+
+def _shortage(script: list[str], survives: bool) -> str:
+    if survives:
+        return (
+            "out of memory, and not survived: it ran out outside the model's own forward and backward pass, one sample "
+            "alone is too large, or the model cannot be cut into pieces."
+        )
+    return (
+        f"out of memory: slipstream run --survive-oom {_name(script)} computes a batch that does not fit in pieces; "
+        "checkpointing or micro_batches under [recipe] in slipstream.toml need less from the start."
+    )
 
 
 def _hint(script: list[str]) -> str:
@@ -158,7 +195,7 @@ def _prepare_environment(recipe: Recipe) -> None:
         _start_anew(sys.orig_argv[1:], {**wanted, _PREPARED: "1"})
 
 
-def _tune_and_run(script: list[str], recipe_path: Path | None) -> int | None:
+def _tune_and_run(script: list[str], recipe_path: Path | None, survives: bool = False) -> int | None:
     """Tuning loads much into its process that the script must not find there: training gets a fresh one."""
     from slipstream.cli.tune import Request, tune_until_interrupted
 
@@ -167,6 +204,7 @@ def _tune_and_run(script: list[str], recipe_path: Path | None) -> int | None:
     if code := tune_until_interrupted(Request(script, recipe_path=path)):
         return code
     how = ["--recipe", str(path)] if path.is_file() and _stamp(path) != before else ["--no-recipe"]
+    how += ["--survive-oom"] if survives else []
     module, rest = (["-m"], script[1:]) if script[0] == "-m" else ([], script)
     from slipstream.runner.launch import interpreter_flags
 

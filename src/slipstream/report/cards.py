@@ -24,6 +24,7 @@ CLASSES: Final = {
     "approximate": "lower precision",
     "different": "another training",
 }
+_UNASKED: Final = {"speed": "no finding of check; tried because it may help", "memory": "memory that runs out"}
 _MEMORY: Final = {"same": "as before", "less": "less than before", "more": "more than before"}
 
 
@@ -51,13 +52,14 @@ def facts(card: Card) -> list[tuple[str, str]]:
     """The card as names and values."""
     rows = [
         ("numerics", f"{card.numerics}: {CLASSES[card.numerics]}"),
-        ("answers", ", ".join(card.causes) or "no finding of check; tried because it may help"),
+        ("answers", ", ".join(card.causes) or _UNASKED[card.purpose]),
         ("memory", _MEMORY[card.memory]),
         ("acts on", card.seam),
     ]
     rows += [("needs", ", ".join(card.needs))] if card.needs else []
     rows += [("excludes", f"others that claim {', '.join(card.claims)}")] if card.claims else []
     rows += [("kept", "only if it is named with --only")] if card.is_opt_in else []
+    rows += [("raced", "only if it is named with --only: it saves memory and costs time")] * (card.purpose == "memory")
     rows += [("proof", "by a rider of its own that draws the base's random numbers")] if card.needs_proof else []
     return rows
 

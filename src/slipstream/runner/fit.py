@@ -19,6 +19,7 @@ class Outfit(Protocol):
     changes: list[str]
     declined: list[str]
     edits: list[Edit]
+    last_words: list[Callable[[], str]]  # for the line that sums up; "": nothing to say
 
     def on_model(self, change: Callable[[Any], None]) -> None:
         """`change` meets every module with parameters that the script itself calls, once, before its first call."""

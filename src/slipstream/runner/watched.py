@@ -25,10 +25,12 @@ def run_watched(
     fit: Fit | None = None,
     base_step_ms: float | None = None,
     hint: str = "",
+    on_shortage: str = "",
 ) -> None:
     """`base_step_ms`: a step without the recipe, as tune measured it. `hint`: said behind the last line if there was
-    anything to train."""
+    anything to train. `on_shortage`: said if the script ended because memory ran out."""
     process = os.getpid()
+    endings: list[Ending] = []
     ride = board(RideSettings(mode="run", num_steps=0, seconds=0.0, script=script, recipe=recipe), fit)
 
     def say() -> None:
@@ -37,6 +39,8 @@ def run_watched(
         with contextlib.suppress(Exception):
             for line in last_words(ride, base_step_ms, hint):
                 print(line, file=sys.__stderr__, flush=True)
+            if on_shortage and endings and is_shortage(endings[0]):
+                print(f"slipstream: {on_shortage}", file=sys.__stderr__, flush=True)
 
     patches = Patches(ride.complain, lambda: False)
     if recipe.choices:
@@ -48,6 +52,7 @@ def run_watched(
         hide_in_module(ride.arrivals, patches)
 
     def leave(ending: Ending) -> None:
+        endings.append(ending)
         ride.take_away(patches)
         ride.leave(ending)
 
@@ -57,12 +62,20 @@ def run_watched(
 
 def last_words(ride: Ride, base_step_ms: float | None, hint: str = "") -> Iterator[str]:
     is_training = ride.tally is not None and ride.tally.num_steps > 0
-    yield f"{ride.summary_line()}{_saved(ride, base_step_ms)}{hint if is_training else ''}"
+    told = [words for speak in ride.rig.last_words if (words := speak())] if ride.rig is not None else []
+    happened = "".join(f"; {words}" for words in told)
+    yield f"{ride.summary_line()}{_saved(ride, base_step_ms)}{happened}{hint if is_training else ''}"
     if ride.rig is None:
         return
     applied = {_technique_of(sentence) for sentence in ride.rig.changes}
     for sentence in ride.rig.declined:
         yield f"slipstream: {'note' if _technique_of(sentence) in applied else 'not applied'}: {sentence}"
+
+
+def is_shortage(ending: Ending) -> bool:
+    """By the words of torch's allocators and of Python's."""
+    signs = ("OutOfMemoryError", "MemoryError", "DefaultCPUAllocator", "out of memory")
+    return ending.reason == "raised" and any(sign in ending.message for sign in signs)
 
 
 def _technique_of(sentence: str) -> str:

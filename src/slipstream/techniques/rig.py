@@ -37,6 +37,7 @@ class Rig:
         self.changes: list[str] = []
         self.declined: list[str] = []
         self.edits: list[Edit] = []
+        self.last_words: list[Callable[[], str]] = []  # asked when the script has ended, for the line that sums up
         self._complain = complain
         self._shared = _Shared()
 
@@ -159,6 +160,8 @@ class Rig:
             return
         if torch.utils.data.get_worker_info() is not None:
             return  # a transform
+        if is_backward():
+            return  # a part of a model that is computed again
         met.add(module)
         for technique, change in self._shared.model_changes:
             if self._may_change(technique):
@@ -206,6 +209,12 @@ def _num_ranks() -> int:
     """Of the process group that the script has made, however it was started."""
     group = torch.distributed
     return group.get_world_size() if group.is_available() and group.is_initialized() else 1
+
+
+def is_backward() -> bool:
+    """Whether a backward pass is running in this thread."""
+    current = getattr(torch._C, "_current_graph_task_id", None)
+    return current is not None and current() != -1
 
 
 _LOADER_SIGNATURE = inspect.signature(DataLoader.__init__)

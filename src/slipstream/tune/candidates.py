@@ -99,6 +99,8 @@ def _consider(
     card = technique.CARD
     if ident in order.without:
         return _refused(ident, "left out by --without")
+    if card.purpose == "memory" and ident not in order.only:
+        return _refused(ident, f"saves memory and costs time: --only {ident} tries it")
     if is_looser(card.numerics, order.allow):
         reason = f"its numerics are {card.numerics!r}, looser than --allow {order.allow}"
         return _refused(ident, f"{reason}; --allow {card.numerics} would try it")

@@ -6,6 +6,7 @@ import msgspec
 
 from slipstream.diagnose.statistics import median
 from slipstream.records import Choice, Decision, Numerics, RiderRecord, Speed, Verdict
+from slipstream.report.quantity import in_bytes
 from slipstream.tune.contest import WORTH, Contest
 from slipstream.tune.meeting import Meeting
 from slipstream.tune.pace import typical_step_s
@@ -29,6 +30,8 @@ def rule(
     if contest.outcome != "faster":
         decision, reason = _lost(contest)
         numerics = meeting.glance(contest.seat, record) if contest.comparison.num_rounds else None
+        if meeting.techniques[choice.technique].CARD.purpose == "memory" and decision == "rejected":
+            reason = _price(meeting, verdict, reason)
         return _with(verdict, decision, reason, numerics)
     assert verdict.speed is not None
     never = never_pays(verdict.payback_steps, meeting.session)
@@ -123,6 +126,18 @@ def _paid(verdict: Verdict) -> str:
 
 def _with(verdict: Verdict, decision: Decision, reason: str, numerics: Numerics | None) -> Verdict:
     return msgspec.structs.replace(verdict, decision=decision, reason=reason, numerics=numerics)
+
+
+def _price(meeting: Meeting, verdict: Verdict, reason: str) -> str:
+    """Of a technique that saves memory: what it costs and what it gives, for the user to decide."""
+    base = meeting.paddock.record(meeting.base)
+    before = base.device_peak_bytes or base.peak_bytes
+    if verdict.speed is None or not verdict.peak_bytes or not before:
+        return reason
+    setting = verdict.setting if not isinstance(verdict.setting, str) else f'"{verdict.setting}"'
+    line = f"{verdict.technique} = {str(setting).lower() if setting is True else setting}"
+    peaks = f"{in_bytes(verdict.peak_bytes)} at the peak against {in_bytes(before)}"
+    return f"costs time, {times(verdict.speed)}, for {peaks}: if that is worth it, write {line} under [recipe]"
 
 
 def samples_per_s(record: RiderRecord) -> float | None:

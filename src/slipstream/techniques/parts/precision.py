@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from slipstream.techniques.parts.structure import convert
+from slipstream.techniques.rig import is_backward
 
 if TYPE_CHECKING:
     from slipstream.techniques.parts.loss_scale import LossScale
@@ -47,11 +48,11 @@ class Switch:
 
     def is_ours(self, device: str) -> bool:
         """The autocast that is on now: of a model around this one, or of a checkpoint that is computed again."""
-        return self.calls.depth > 0 or (_is_backward() and torch.get_autocast_dtype(device) is self.dtype)
+        return self.calls.depth > 0 or (is_backward() and torch.get_autocast_dtype(device) is self.dtype)
 
     def _is_recomputing(self, context: Any) -> bool:
         """A checkpoint enters again the autocast that it found: ours."""
-        if _is_backward() and getattr(context, "fast_dtype", None) is self.dtype:
+        if is_backward() and getattr(context, "fast_dtype", None) is self.dtype:
             return True
         checkpoint = getattr(sys.modules.get("torch.utils.checkpoint"), "__file__", None)
         frame: Any = sys._getframe(1)
@@ -60,12 +61,6 @@ class Switch:
                 return True
             frame = frame.f_back if frame is not None else None
         return False
-
-
-def _is_backward() -> bool:
-    """Whether a backward pass is running in this thread."""
-    current = getattr(torch._C, "_current_graph_task_id", None)
-    return current is not None and current() != -1
 
 
 class Precision:

@@ -1,0 +1,121 @@
+"""What checkpointing saves and costs on a transformer of 12 blocks, and micro_batches beside it, by turns in one
+process. Memory is the allocator's own account of one step; time is paired.
+Writes benchmarks/results/checkpointing.md."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from statistics import median
+from typing import Any
+
+import torch
+from torch import nn
+
+from intervals import paired_interval
+from page import machine, write_page
+from slipstream.records import Choice, Recipe, Setting
+from slipstream.seams.patch import Patches
+from slipstream.techniques.outfit import fit
+
+WIDTH, LENGTH, BATCH, NUM_BLOCKS = 320, 64, 8, 12
+LEAST_TIMES, MOST_STEP = 3.0, 1.4
+WAYS: dict[str, tuple[str, Setting] | None] = {
+    "as it is": None,
+    "checkpointing=all": ("checkpointing", "all"),
+    "checkpointing=half": ("checkpointing", "half"),
+    "micro_batches=4": ("micro_batches", 4),
+}
+
+
+def fail(name: str, fault: BaseException) -> None:
+    raise RuntimeError(name) from fault
+
+
+@contextmanager
+def riding(choice: tuple[str, Setting] | None) -> Iterator[None]:
+    patches = Patches(fail, lambda: False)
+    try:
+        rig = fit(Recipe((Choice(*choice),) if choice else ()), patches, fail)
+        yield
+        if choice and (not rig.changes or rig.declined):
+            sys.exit(f"{choice} had no effect: {rig.declined}")
+    finally:
+        patches.close()
+
+
+def transformer() -> nn.Module:
+    torch.manual_seed(0)
+    block = nn.TransformerEncoderLayer(WIDTH, 5, 4 * WIDTH, dropout=0.0, batch_first=True)
+    return nn.Sequential(nn.Embedding(64, WIDTH), nn.TransformerEncoder(block, NUM_BLOCKS), nn.Linear(WIDTH, 64))
+
+
+def step(model: nn.Module, tokens: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
+    logits = model(tokens)
+    loss: Any = nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten())
+    loss.backward()
+    optimizer.step()
+    model.zero_grad(set_to_none=False)  # gradients are there before and after: what comes and goes is activations
+
+
+def peak_bytes(model: nn.Module, tokens: torch.Tensor, optimizer: torch.optim.Optimizer) -> int:
+    """The most that a step holds beyond what was there before it."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as seen:
+        step(model, tokens, optimizer)
+    now = most = 0
+    events = seen.profiler.kineto_results.events()  # type: ignore[union-attr]  # not parsed: that takes a minute
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        if event.name() == "[memory]":
+            now += event.nbytes()
+            most = max(most, now)
+    return most
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    head = machine()
+    model, tokens = transformer(), torch.randint(0, 64, (BATCH, LENGTH))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    step(model, tokens, optimizer)
+    peaks: dict[str, int] = {}
+    times: dict[str, list[float]] = {name: [] for name in WAYS}
+    for number in range(options.rounds):
+        for name, choice in WAYS.items():
+            with riding(choice):
+                model(tokens[:4])  # what is looked at once
+                if not number:
+                    peaks[name] = peak_bytes(model, tokens, optimizer)
+                start = time.perf_counter()
+                step(model, tokens, optimizer)
+                times[name].append(time.perf_counter() - start)
+    base = times["as it is"]
+    rows, ratios = [], {}
+    for name, found in times.items():
+        ratio = ratios[name] = paired_interval([a / b for a, b in zip(found, base, strict=True)])
+        less = peaks["as it is"] / peaks[name]
+        shown = f"{ratio.middle:.2f} ({ratio.low:.2f} to {ratio.high:.2f})" if name != "as it is" else "1"
+        rows.append(f"| {name} | {peaks[name] / 1e6:.0f} | {less:.1f} | {median(found) * 1e3:.0f} | {shown} |")
+    table = "\n".join(rows)
+    about = (
+        f"A transformer of {NUM_BLOCKS} blocks of width {WIDTH}, {BATCH} sequences of {LENGTH}, without dropout, AdamW"
+    )
+    what = "the most that a step holds beyond weights and gradients, from the allocator's own account"
+    asked = f"{LEAST_TIMES:.0f} times less at no more than {MOST_STEP} times the step"
+    write_page(
+        "checkpointing",
+        f"# Activations computed again\n\n{head}\n\n{about}; {options.rounds} rounds by turns. Memory: {what}.\n\n"
+        "| | MB | times less | ms a step | times the step |\n|---|---:|---:|---:|---:|\n"
+        f"{table}\n\nAsked of checkpointing=all: {asked}.\n",
+    )
+    ours = "checkpointing=all"
+    if peaks["as it is"] < LEAST_TIMES * peaks[ours] or ratios[ours].middle > MOST_STEP:
+        sys.exit("checkpointing saves too little or costs too much.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Keeps only the inputs of a model's repeated blocks (the layers of a transformer, the stages of a deep network), and
+computes what lies inside them again in the backward pass.
+
+Helps where activations fill the memory: they shrink to about one block's. Hurts the time: every checkpointed block runs
+forward twice. Dropout drops the
+same again, batch norm counts every batch once, names in state dicts stay. Left alone are blocks that write into their
+inputs or are given something that they may change, such as a cache.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slipstream.records import Edit, Setting
+from slipstream.techniques.card import YES, Answer, Card, no
+from slipstream.techniques.observation import Observation
+
+if TYPE_CHECKING:
+    import torch
+
+    from slipstream.techniques.rig import Rig
+
+CARD = Card(
+    title="Blocks computed again",
+    seam="module",
+    causes=(),
+    numerics="identical",
+    memory="less",
+    claims=("recomputation",),
+    purpose="memory",
+    nesting=5,  # on the blocks, below whatever stands around the whole model
+)
+VALUES = ("all", "half")
+
+
+def applies(observation: Observation) -> Answer:
+    model = observation.model
+    if model is not None and model.is_compiled:
+        return no("the script compiles the model, and the compiler chooses itself what to compute again")
+    return YES
+
+
+def settings(observation: Observation) -> list[Setting]:
+    return ["all", "half"]
+
+
+def apply(rig: Rig, setting: Setting) -> None:
+    from slipstream.techniques.parts.blocks import find_blocks
+    from slipstream.techniques.parts.checkpointed import Checkpointed
+
+    def change(module: torch.nn.Module) -> None:
+        blocks = find_blocks(module)
+        chosen = blocks[::2] if setting == "half" else blocks
+        if rig.is_compiled(module):
+            rig.decline("the script compiles the model, and the compiler chooses itself what to compute again")
+        elif not blocks:
+            rig.decline(f"{type(module).__name__} has no three blocks alike that hold most of it")
+        for block in [] if rig.is_compiled(module) else chosen:
+            said = f"{len(chosen)} of {len(blocks)} blocks of {type(module).__name__}"
+            rig.wrap_call(block, Checkpointed(rig, block, said).call)
+
+    rig.on_model(change)
+
+
+def edit(observation: Observation, setting: Setting) -> list[Edit]:
+    site = observation.model.site if observation.model else None
+    which = "every block" if setting == "all" else "every second block"
+    text = "x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)"
+    reason = f"around {which} of the model; batch norm inside one would update its statistics twice"
+    return [Edit("checkpointing", "by_hand", site, text=text, reason=reason)]

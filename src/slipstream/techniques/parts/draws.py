@@ -1,0 +1,108 @@
+"""Random numbers of one call of a module, operator by operator: recorded for the whole batch, and given out again in
+slices, so that a piece of the batch meets the dropout that it met in the whole. Refuses kernels that draw inside
+themselves. Works below autograd, so that gradients follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_DROPOUT = torch.ops.aten.native_dropout.default
+_COINS = ("aten::bernoulli", "aten::bernoulli_")  # zeros and ones: a byte each is enough
+
+
+class RefusedError(Exception):
+    """Why a module cannot be computed in pieces, as half a sentence."""
+
+
+class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Keeps what is drawn in `draws`. Whoever writes into `guarded` tensors is refused before it is done."""
+
+    def __init__(self, guarded: Iterable[torch.Tensor] = ()) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.draws: list[torch.Tensor] = []
+        self._guarded = {_storage(tensor) for tensor in guarded if tensor.numel()}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self._guarded and func._schema.is_mutable:
+            self._look_at_writes(func, args, kwargs)
+        result = func(*args, **kwargs)
+        if _is_draw(func, args, kwargs):
+            self.draws.append(_drawn(func, result))
+        return result
+
+    def _look_at_writes(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        for argument, value in zip(func._schema.arguments, args, strict=False):
+            self._look_at(argument, value)
+        for argument in func._schema.arguments:
+            self._look_at(argument, kwargs.get(argument.name))
+
+    def _look_at(self, argument: Any, value: Any) -> None:
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            return
+        for tensor in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(tensor, torch.Tensor) and tensor.numel() and _storage(tensor) in self._guarded:
+                raise RefusedError("it changes its inputs, weights or buffers while it computes")
+
+
+class Replaying(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Gives out the part that belongs to samples `start` to `stop` of `length`."""
+
+    def __init__(self, draws: list[torch.Tensor], start: int, stop: int, length: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._left: Iterator[torch.Tensor] = iter(draws)
+        self._start, self._stop, self._length = start, stop, length
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not _is_draw(func, args, kwargs):
+            return func(*args, **kwargs)
+        drawn = next(self._left, None)
+        if drawn is None:
+            raise RefusedError("a piece of the batch draws more random numbers than the whole")
+        if func is _DROPOUT:
+            mask = self._part(drawn, args[0].shape)
+            return args[0] * mask * (1.0 / (1.0 - args[1]) if args[1] < 1.0 else 0.0), mask
+        result = func(*args, **kwargs)
+        return result.copy_(self._part(drawn, result.shape))
+
+    def is_used_up(self) -> bool:
+        return next(self._left, None) is None
+
+    def _part(self, drawn: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+        """Along the one dimension that is the batch, perhaps with heads folded into it."""
+        if drawn.shape == shape:
+            return drawn
+        differing = [d for d in range(min(drawn.dim(), len(shape))) if drawn.shape[d] != shape[d]]
+        if drawn.dim() == len(shape) and len(differing) == 1:
+            (along,) = differing
+            fold, rest = divmod(drawn.shape[along], self._length)
+            if not rest and shape[along] == fold * (self._stop - self._start):
+                return drawn.narrow(along, fold * self._start, shape[along])
+        raise RefusedError(f"random numbers of shape {list(drawn.shape)} cannot be cut to {list(shape)}")
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _is_draw(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return False
+    for index, argument in enumerate(func._schema.arguments):
+        if argument.name in ("dropout_p", "dropout"):  # attention and recurrent kernels, which may be told to draw none
+            chance = kwargs.get(argument.name, args[index] if index < len(args) else argument.default_value)
+            return bool(chance)
+    return True
+
+
+def _drawn(func: Any, result: Any) -> torch.Tensor:
+    if func is _DROPOUT:
+        return result[1]  # type: ignore[no-any-return]
+    if not isinstance(result, torch.Tensor):
+        raise RefusedError(f"{func._schema.name} draws random numbers inside itself")
+    return result.bool() if func._schema.name in _COINS else result.clone()
