@@ -18,6 +18,7 @@ from slipstream.cli.commands import (
     read_script,
     script_argument,
 )
+from slipstream.cli.gate import Gate, gate_options, judge, read_gate
 from slipstream.cli.html_option import HtmlCommand, html_options, typed_options
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 )
 @click.option("--json", "json_path", type=click.Path(path_type=Path), metavar="FILE", help="Write the result as JSON.")
 @html_options
+@gate_options
 @click.option("--quiet", is_flag=True, help="The verdict and one line for each finding; no live line.")
 @click.option("--no-overlay", is_flag=True, help="Let the script write to the real file system.")
 @click.option("--forget-downloads", is_flag=True, help="First delete what earlier checks downloaded and kept.")
@@ -46,6 +48,8 @@ def command(
     json_path: Path | None,
     html: str | None,
     no_open: bool,
+    baseline: str | None,
+    fail_under: float | None,
     quiet: bool,
     no_overlay: bool,
     forget_downloads: bool,
@@ -59,6 +63,7 @@ def command(
     slipstream check --steps 200 -m package.train --config small.yaml
     slipstream check --seconds 30 --json result.json train.py
     slipstream check --html train.py                   and a report to look at
+    slipstream check --baseline main --fail-under 0.95 train.py      for a build server
 
     Options of slipstream come before the script; everything after it is the script's own. The script runs unchanged
     and is stopped when enough was seen. Files that it writes are thrown away.
@@ -79,7 +84,7 @@ def command(
             f"check rides with one process, and this is one of {num_ranks()} ranks (WORLD_SIZE). Check the script"
             " without torchrun, on one device; slipstream run passes through."
         )
-    result = Result(typed_options(), json_path, html, no_open, quiet)
+    result = Result(typed_options(), json_path, html, no_open, quiet, read_gate(baseline, fail_under))
     return functools.partial(_check_until_interrupted, typed, steps or 0, seconds, not no_overlay, result)
 
 
@@ -99,6 +104,7 @@ class Result(msgspec.Struct, frozen=True):
     html: str | None
     no_open: bool
     quiet: bool
+    gate: Gate | None = None
 
 
 def _check(script: list[str], num_steps: int, seconds: float, use_overlay: bool, result: Result) -> int:
@@ -141,4 +147,5 @@ def _give(session: Session, result: Result) -> int:
             export_html(session, result.html, path, no_open=result.no_open, quiet=result.quiet)
     for sentence in filter(None, sentences):
         click.echo(f"slipstream: {sentence}", err=True)
-    return exit_code(session) or (2 if any(sentences) else 0)
+    code = exit_code(session) or (2 if any(sentences) else 0)
+    return code or (judge(result.gate, session) if result.gate is not None else 0)

@@ -1,9 +1,11 @@
 """Frozen structs that every other room reads. No torch, no logic beyond a property."""
 
 from slipstream.records.anatomy import Anatomy, Attention, Misalignment, ModuleShare, Operator
+from slipstream.records.comparison import Comparison, Difference, Outcome, PhaseChange
 from slipstream.records.environment import Environment, Gpu, GpuReading, TorchFacts
 from slipstream.records.event import PHASES, Event, EventKind, Phase
 from slipstream.records.finding import Bound, Ceilings, Finding
+from slipstream.records.history import Entry, Glance
 from slipstream.records.message import BlockEnded, Boarded, Ended, Message, Met, Progress, Seen, Told
 from slipstream.records.race import (
     Decision,
@@ -22,6 +24,7 @@ from slipstream.records.race import (
 )
 from slipstream.records.recipe import NUMERICS, Choice, Edit, NumericsClass, Recipe, Setting
 from slipstream.records.rehearsal import Rehearsal
+from slipstream.records.revision import Revision
 from slipstream.records.session import SCHEMA, Ending, Leak, Length, Memory, Session, Summary, WorkerMemory
 from slipstream.records.site import Site
 from slipstream.records.stack import StackCount, Stage
@@ -41,17 +44,21 @@ __all__ = [
     "Bound",
     "Ceilings",
     "Choice",
+    "Comparison",
     "Decision",
+    "Difference",
     "Edit",
     "Ended",
     "Ending",
     "Entrant",
+    "Entry",
     "Environment",
     "Evaluation",
     "Event",
     "EventKind",
     "Fetch",
     "Finding",
+    "Glance",
     "Gpu",
     "GpuReading",
     "Hoard",
@@ -69,10 +76,13 @@ __all__ = [
     "NumericsClass",
     "Operator",
     "Optimizer",
+    "Outcome",
     "Phase",
+    "PhaseChange",
     "Progress",
     "Recipe",
     "Rehearsal",
+    "Revision",
     "RiderRecord",
     "Role",
     "Seen",

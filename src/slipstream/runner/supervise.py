@@ -24,6 +24,7 @@ from slipstream.runner.idle import gpu_present_but_unused
 from slipstream.runner.interrupts import Interrupts
 from slipstream.runner.leftovers import no_leftovers
 from slipstream.runner.machine import read_environment
+from slipstream.runner.revision import read_revision
 from slipstream.runner.ride import RideSettings
 from slipstream.runner.rider import EXIT_REFUSED, EXIT_UNCOVERED, REFUSED, UNCOVERED, Ticket, command
 from slipstream.runner.room import Room
@@ -64,7 +65,7 @@ def supervise(order: Order, line: Line | None = None) -> Session:
     """One ride from start to end."""
     cwd = Path.cwd()
     created = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    environment = read_environment(cwd)
+    environment, revision = read_environment(cwd), read_revision(cwd)
     with no_leftovers():
         ride = _ride_covered(order, line, cwd)
     session = assemble(
@@ -81,6 +82,7 @@ def supervise(order: Order, line: Line | None = None) -> Session:
     return msgspec.structs.replace(
         session,
         environment=environment,
+        revision=revision,
         notes=[*([idle] if idle else []), *session.notes, *ride.notes],
         written=shorten(list(dict.fromkeys([*session.written, *ride.written])), cwd),
     )
