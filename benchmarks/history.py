@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 
 import msgspec
-from page import machine, write_page
 
+from page import machine, write_page
 from slipstream.diagnose import diagnose
 from slipstream.records import Revision
 from slipstream.runner.storage import save_session

@@ -19,6 +19,8 @@ from slipstream.records import Choice, Recipe, Session, Speed, Tuning
 from slipstream.runner.storage import load_session, save_session
 from slipstream.testing.sessions import made_environment, made_session
 
+replace = msgspec.structs.replace
+
 
 @pytest.fixture
 def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
@@ -27,9 +29,7 @@ def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     tuning = Tuning(32.0, 1000.0, total=Speed(1.5, 1.4, 1.6), recipe=Recipe((Choice("workers", 2),)))
     sessions = [
         diagnose(made_session()),
-        msgspec.structs.replace(
-            diagnose(made_session()), script=["[red]evil\x1b[2J.py"], command="tune", tuning=tuning
-        ),
+        replace(diagnose(made_session()), script=["[red]evil\x1b[2J.py"], command="tune", tuning=tuning),
         diagnose(made_session(input_ms=30.0)),
     ]
     paths = [save_session(session) for session in sessions]
@@ -75,7 +75,7 @@ def test_compare_by_default_and_by_name(saved: list[Path]) -> None:
     ],
 )
 def test_the_gate(capsys: pytest.CaptureFixture[str], forward_ms: float, cpu: str, code: int, words: str) -> None:
-    environment = msgspec.structs.replace(made_environment(), cpu=cpu)
+    environment = replace(made_environment(), cpu=cpu)
     session = diagnose(made_session(forward_ms=forward_ms, environment=environment))
     assert judge(Gate(diagnose(made_session()), "base", 0.95), session) == code
     said = capsys.readouterr().out
@@ -83,7 +83,7 @@ def test_the_gate(capsys: pytest.CaptureFixture[str], forward_ms: float, cpu: st
 
 
 def test_a_gate_without_a_step_fails_and_a_bad_baseline_is_refused_at_once(saved: list[Path]) -> None:
-    empty: Session = msgspec.structs.replace(load_session(saved[0]), summary=None)
+    empty: Session = replace(load_session(saved[0]), summary=None)
     assert judge(Gate(load_session(saved[0]), "base", 0.95), empty) == EXIT_SLOWER
     path = save_session(empty)
     with pytest.raises(Refused, match="has seen no step"):

@@ -37,7 +37,8 @@ def sentence(comparison: Comparison) -> str:
     steps = f"{in_ms(comparison.before_ms)} before, {in_ms(comparison.after_ms)} after"
     match comparison.outcome:
         case "faster":
-            return f"The step is {as_ratio(comparison.ratio)} as fast, beyond the noise of both: {steps}{_where(comparison)}."
+            faster = as_ratio(comparison.ratio)
+            return f"The step is {faster} as fast, beyond the noise of both: {steps}{_where(comparison)}."
         case "slower":
             slower = as_ratio(1 / comparison.ratio)
             return f"The step takes {slower} as long, beyond the noise of both: {steps}{_where(comparison)}."

@@ -58,9 +58,9 @@ def entries(folder: Path, limit: int | None = None, script: str = "") -> list[En
 
 def remember(path: Path) -> None:
     """A session that was just saved. Fails silently: the next look at the history finds it among the files."""
-    with contextlib.suppress(sqlite3.Error, OSError, NewerIndexError):
-        with _opened(path.parent.parent / NAME) as connection, connection:
-            _insert(connection, [_read_entry(path)])
+    lost = contextlib.suppress(sqlite3.Error, OSError, NewerIndexError)
+    with lost, _opened(path.parent.parent / NAME) as connection, connection:
+        _insert(connection, [_read_entry(path)])
 
 
 def migrate(connection: sqlite3.Connection, migrations: Iterable[str] = MIGRATIONS) -> None:

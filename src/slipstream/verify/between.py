@@ -127,12 +127,12 @@ def _notes(before: Session, after: Session, names: tuple[str, str]) -> Iterator[
     for name, session in zip(names, (before, after), strict=True):
         if (num_units := sum(map(len, units_of(session)))) < FEWEST_UNITS:
             yield f"{name} has only {num_units} steps to judge by: too few for an interval that means anything."
-        cores = session.environment.num_usable
-        if session.environment.load > max(1.0, cores):
-            yield f"The machine was busy when {name} began: a load of {session.environment.load:.1f} on {cores:g} cores."
+        load, cores = session.environment.load, session.environment.num_usable
+        if load > max(1.0, cores):
+            yield f"The machine was busy when {name} began: a load of {load:.1f} on {cores:g} cores."
 
 
-# --- how sure ----------------------------------------------------------------------------------------------------------
+# --- how sure ---------------------------------------------------------------------------------------------------------
 
 
 def units_of(session: Session) -> list[list[Unit]]:
