@@ -27,6 +27,7 @@ from slipstream.records.rehearsal import Rehearsal
 from slipstream.records.revision import Revision
 from slipstream.records.session import SCHEMA, Ending, Leak, Length, Memory, Session, Summary, WorkerMemory
 from slipstream.records.site import Site
+from slipstream.records.speedtest import Judgement, Reading, SpeedTest
 from slipstream.records.stack import StackCount, Stage
 from slipstream.records.step import Block, BlockKind, Evaluation, Fetch, Step
 from slipstream.records.subject import Hoard, Loader, Model, Optimizer, TensorFacts
@@ -62,6 +63,7 @@ __all__ = [
     "Gpu",
     "GpuReading",
     "Hoard",
+    "Judgement",
     "Lap",
     "Leak",
     "Length",
@@ -80,6 +82,7 @@ __all__ = [
     "Phase",
     "PhaseChange",
     "Progress",
+    "Reading",
     "Recipe",
     "Rehearsal",
     "Revision",
@@ -92,6 +95,7 @@ __all__ = [
     "Sketch",
     "Snapshot",
     "Speed",
+    "SpeedTest",
     "StackCount",
     "Stage",
     "Step",

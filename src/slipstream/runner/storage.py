@@ -9,11 +9,12 @@ from pathlib import Path
 
 import msgspec
 
-from slipstream.records import SCHEMA, Session
+from slipstream.records import SCHEMA, Session, SpeedTest
 from slipstream.runner.index import SUFFIX, remember
 from slipstream.runner.target import display_name
 
 FOLDER = ".slipstream"
+_SPEEDTEST = "machine.msgpack"
 
 
 class StorageError(Exception):
@@ -82,6 +83,31 @@ def newest_first(root: Path | None = None) -> list[Path]:
     """Every session saved here."""
     folder = (root or Path.cwd()) / FOLDER / "sessions"
     return sorted(folder.glob(f"*{SUFFIX}"), key=lambda path: (path.stat().st_mtime_ns, path.name), reverse=True)
+
+
+def save_speedtest(test: SpeedTest, root: Path | None = None) -> Path:
+    """The last one of a directory takes the place of the one before it."""
+    root = root or Path.cwd()
+    try:
+        path = make_folder(root) / _SPEEDTEST
+        partial = path.with_suffix(f".{os.getpid()}.partial")
+        partial.write_bytes(msgspec.msgpack.encode(test))
+        partial.replace(path)
+    except OSError as error:
+        raise StorageError(f"The speed test could not be saved in {root}: {error.strerror}.") from None
+    return path
+
+
+def load_speedtest(root: Path | None = None) -> SpeedTest:
+    path = (root or Path.cwd()) / FOLDER / _SPEEDTEST
+    try:
+        return msgspec.msgpack.decode(path.read_bytes(), type=SpeedTest)
+    except FileNotFoundError:
+        raise StorageError(f"No speed test is saved in {path.parent}. Make one: slipstream machine") from None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise StorageError(
+            f"{str(path)!r} cannot be read: {error}. A new one replaces it: slipstream machine"
+        ) from None
 
 
 def make_folder(root: Path) -> Path:

@@ -146,7 +146,7 @@ def units_of(session: Session) -> list[list[Unit]]:
 
 
 def _unit(steps: Sequence[Step]) -> Unit:
-    phases = {phase: fmean(step.phases.get(phase, 0.0) for step in steps) for phase in PHASES}
+    phases: Unit = {phase: fmean(step.phases.get(phase, 0.0) for step in steps) for phase in PHASES}
     return {"step": fmean(step.step_ms for step in steps), **phases}
 
 
