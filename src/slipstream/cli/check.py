@@ -38,6 +38,12 @@ if TYPE_CHECKING:
 @click.option("--json", "json_path", type=click.Path(path_type=Path), metavar="FILE", help="Write the result as JSON.")
 @html_options
 @gate_options
+@click.option(
+    "--torch-profile",
+    type=click.Path(path_type=Path, resolve_path=True),
+    metavar="FILE",
+    help="Keep torch's own profile of the observed step, a Chrome trace; .gz packs it.",
+)
 @click.option("--quiet", is_flag=True, help="The verdict and one line for each finding; no live line.")
 @click.option("--no-overlay", is_flag=True, help="Let the script write to the real file system.")
 @click.option("--forget-downloads", is_flag=True, help="First delete what earlier checks downloaded and kept.")
@@ -50,6 +56,7 @@ def command(
     no_open: bool,
     baseline: str | None,
     fail_under: float | None,
+    torch_profile: Path | None,
     quiet: bool,
     no_overlay: bool,
     forget_downloads: bool,
@@ -85,7 +92,8 @@ def command(
             " without torchrun, on one device; slipstream run passes through."
         )
     result = Result(typed_options(), json_path, html, no_open, quiet, read_gate(baseline, fail_under))
-    return functools.partial(_check_until_interrupted, typed, steps or 0, seconds, not no_overlay, result)
+    profile = str(torch_profile or "")
+    return functools.partial(_check_until_interrupted, typed, steps or 0, seconds, not no_overlay, profile, result)
 
 
 def _check_until_interrupted(*order: Any) -> int:
@@ -107,14 +115,15 @@ class Result(msgspec.Struct, frozen=True):
     gate: Gate | None = None
 
 
-def _check(script: list[str], num_steps: int, seconds: float, use_overlay: bool, result: Result) -> int:
+def _check(script: list[str], num_steps: int, seconds: float, use_overlay: bool, profile: str, result: Result) -> int:
     from slipstream.diagnose import diagnose
     from slipstream.report.live import LiveLine
     from slipstream.runner.storage import save_session
     from slipstream.runner.supervise import Order, RefusalError, supervise
 
     try:
-        session = supervise(Order(script, num_steps, seconds, use_overlay), None if result.quiet else LiveLine())
+        order = Order(script, num_steps, seconds, use_overlay, profile=profile)
+        session = supervise(order, None if result.quiet else LiveLine())
     except RefusalError as error:
         click.echo(f"slipstream: {error}", err=True)
         return 2

@@ -24,6 +24,7 @@ from slipstream.runner.idle import gpu_present_but_unused
 from slipstream.runner.interrupts import Interrupts
 from slipstream.runner.leftovers import no_leftovers
 from slipstream.runner.machine import read_environment
+from slipstream.runner.profile import PROFILE, keep_profile
 from slipstream.runner.revision import read_revision
 from slipstream.runner.ride import RideSettings
 from slipstream.runner.rider import EXIT_REFUSED, EXIT_UNCOVERED, REFUSED, UNCOVERED, Ticket, command
@@ -59,6 +60,7 @@ class Order(msgspec.Struct, frozen=True):
     use_overlay: bool = True
     count_loopback: bool = False  # tests: a download from this machine is one
     least_kept_bytes: int = 1 << 20
+    profile: str = ""  # a file for torch's own profile of the observed step
 
 
 def supervise(order: Order, line: Line | None = None) -> Session:
@@ -146,7 +148,12 @@ def _ride_in_room(order: Order, line: Line | None, cwd: Path, room: Room, *, own
     try:
         plan = room.cover(cwd, own_user=own_user) if own_user is not None else None
         settings = RideSettings(
-            mode="check", num_steps=order.num_steps, seconds=order.seconds, spool=str(room.spool), script=order.script
+            mode="check",
+            num_steps=order.num_steps,
+            seconds=order.seconds,
+            spool=str(room.spool),
+            script=order.script,
+            profile=str(room.scratch / PROFILE) if order.profile else "",
         )
         exit_code = _run(ride, Ticket(settings, str(room.scratch), plan, order.count_loopback), room)
         if exit_code == EXIT_UNCOVERED and (room.spool / UNCOVERED).exists():
@@ -154,6 +161,8 @@ def _ride_in_room(order: Order, line: Line | None, cwd: Path, room: Room, *, own
         if exit_code == EXIT_REFUSED and (room.spool / REFUSED).exists():
             raise RefusalError((room.spool / REFUSED).read_text())
         ride.ending = _ending(ride, exit_code)
+        if order.profile:
+            ride.notes += keep_profile(room.scratch / PROFILE, Path(order.profile))
         if plan is not None:
             until_ns = ride.first_step_ns or time.time_ns()
             try:
