@@ -128,6 +128,13 @@ def test_an_event_file_is_whole(session: Session, tmp_path: Path) -> None:
     assert json.loads(gzip.decompress((tmp_path / TRACE).read_bytes()))["traceEvents"]
 
 
+@pytest.fixture
+def others_finders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Libraries leave finders of their own on sys.meta_path."""
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+
+
+@pytest.mark.usefixtures("others_finders")
 def test_tensorboard_itself_reads_it(session: Session, tmp_path: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     write_tensorboard(session, tmp_path)
@@ -148,7 +155,18 @@ def test_what_is_missing_is_named_with_its_command(
         log_to_mlflow(session)
 
 
-def test_trackers_take_it(session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("others_finders")
+def test_weights_and_biases_takes_it_offline(session: Session, tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     folder = Path(log_to_wandb(session, tmp_path))
     assert folder.is_dir() and list(folder.glob("*.wandb"))
+
+
+@pytest.mark.usefixtures("others_finders")
+def test_mlflow_takes_it(session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", tmp_path.as_uri())
+    run = log_to_mlflow(session)
+    [curve] = tmp_path.glob(f"*/{run}/metrics/step/ms")
+    assert len(curve.read_text().splitlines()) == sum(point.name == "step/ms" for point in curves(session))

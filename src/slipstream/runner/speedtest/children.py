@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 from typing import IO, Any
 
-import slipstream
-
 
 def start(
     module: str, *arguments: str, folder: str, errors: int | IO[Any] = subprocess.PIPE
@@ -32,7 +30,6 @@ def last_words(errors: bytes) -> str:
 
 def _paths() -> str:
     """This slipstream, then what was there: relative entries mean the folder that we are in, not the child's."""
-    assert slipstream.__file__ is not None
-    own = str(Path(slipstream.__file__).resolve().parent.parent)
+    own = str(Path(__file__).resolve().parents[3])
     given = [os.path.abspath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     return os.pathsep.join([own, *given])
