@@ -82,6 +82,12 @@ def test_the_gate(capsys: pytest.CaptureFixture[str], forward_ms: float, cpu: st
     assert words in said and said.count("\n") == 1
 
 
+def test_the_gate_says_that_the_machine_was_busy(capsys: pytest.CaptureFixture[str]) -> None:
+    session = replace(diagnose(made_session(forward_ms=14.0)), notes=["The machine was busy: others computed."])
+    assert judge(Gate(diagnose(made_session()), "base", 0.95), session) == EXIT_SLOWER
+    assert capsys.readouterr().out.endswith("baseline 32 ms; the machine was busy during this session\n")
+
+
 def test_a_gate_without_a_step_fails_and_a_bad_baseline_is_refused_at_once(saved: list[Path]) -> None:
     empty: Session = replace(load_session(saved[0]), summary=None)
     assert judge(Gate(load_session(saved[0]), "base", 0.95), empty) == EXIT_SLOWER

@@ -83,6 +83,8 @@ def test_what_makes_a_comparison_doubtful_is_said() -> None:
     elsewhere = diagnose(made_session(environment=replace(made_environment(), cpu="another", load=9.0)))
     found = compare(before, elsewhere, ("old", "new"))
     assert not found.is_same_machine and any("busy when new began" in note for note in found.notes)
+    starved = replace(before, notes=["The machine was busy: a thread had 40% of a core."])
+    assert any("busy during after" in note for note in compare(before, starved).notes)
     short = diagnose(made_session(num_steps=3))
     assert any("too few" in note for note in compare(before, short).notes)
     larger = replace(before, steps=[replace(step, samples=64) for step in before.steps])

@@ -8,6 +8,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from slipstream.diagnose.limits import BUSY
 from slipstream.records import Comparison
 from slipstream.report.ink import Ink, styled
 from slipstream.report.quantity import as_ratio, between_ratios, in_ms
@@ -65,6 +66,8 @@ def gate_line(comparison: Comparison, least: float, *, has_failed: bool) -> str:
     steps = f"{in_ms(comparison.after_ms or 0.0)} a step, baseline {in_ms(comparison.before_ms or 0.0)}"
     speed = f"{as_ratio(comparison.ratio)} as fast ({between_ratios(comparison.low, comparison.high)})"
     machine = "" if comparison.is_same_machine else "; the baseline was measured on another machine"
+    if busy := next((note for note in comparison.notes if note.startswith(BUSY)), ""):
+        machine += f"; {busy[0].lower()}{busy[1:].partition(':')[0]}"
     if has_failed:
         return f"FAILED: {speed}, less than {least:g}: {steps}{machine}"
     doubt = "; below it, but within the noise" if comparison.ratio < least else ""

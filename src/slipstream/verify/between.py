@@ -11,6 +11,7 @@ from math import ceil
 from pathlib import PurePath
 from statistics import fmean, median
 
+from slipstream.diagnose.limits import BUSY
 from slipstream.diagnose.summary import settled_steps
 from slipstream.diagnose.training import num_workers
 from slipstream.records import PHASES, Comparison, Difference, Environment, Outcome, PhaseChange, Session, Step
@@ -128,8 +129,10 @@ def _notes(before: Session, after: Session, names: tuple[str, str]) -> Iterator[
         if (num_units := sum(map(len, units_of(session)))) < FEWEST_UNITS:
             yield f"{name} has only {num_units} steps to judge by: too few for an interval that means anything."
         load, cores = session.environment.load, session.environment.num_usable
-        if load > max(1.0, cores):
-            yield f"The machine was busy when {name} began: a load of {load:.1f} on {cores:g} cores."
+        if any(note.startswith(BUSY) for note in session.notes):
+            yield f"{BUSY} during {name}: its threads did not get the cores that they asked for."
+        elif load > max(1.0, cores):
+            yield f"{BUSY} when {name} began: a load of {load:.1f} on {cores:g} cores."
 
 
 # --- how sure ---------------------------------------------------------------------------------------------------------
