@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import msgspec
+import psutil
 
 from slipstream.records import SCHEMA, Session, SpeedTest
 from slipstream.runner.index import SUFFIX, remember
@@ -44,8 +45,17 @@ def _save(session: Session, root: Path | None) -> Path:
             number += 1
     finally:
         partial.unlink(missing_ok=True)
+    _sweep(folder)
     remember(path)
     return path
+
+
+def _sweep(folder: Path) -> None:
+    """What processes that were killed while they saved have left."""
+    for path in folder.glob("*.partial"):
+        owner = path.name.split(".")[-2]
+        if owner.isdigit() and not psutil.pid_exists(int(owner)):
+            path.unlink(missing_ok=True)
 
 
 def _take_name(partial: Path, path: Path) -> bool:
