@@ -41,7 +41,8 @@ def test_by_word_name_and_path(tmp_path: Path) -> None:
     assert find_session("previous", tmp_path) == first, "of the same script, whatever its arguments"
     assert find_session(second.stem, tmp_path) == second
     assert find_session(second.stem[:15], tmp_path) == second
-    assert find_session(str(first)) == first
+    assert find_session(str(first)) == first and find_session(first.name, tmp_path) == first
+    assert find_session("missing.msgpack", tmp_path) == Path("missing.msgpack")
     for name, told in {"20260101": "3 sessions begin with", "nothing": "is no session"}.items():
         with pytest.raises(StorageError, match=told):
             find_session(name, tmp_path)

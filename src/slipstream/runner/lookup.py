@@ -21,6 +21,9 @@ def find_session(name: str, root: Path | None = None) -> Path:
     if name not in WORDS and Path(name).is_file():
         return Path(name)
     root = root or Path.cwd()
+    if name.endswith(SUFFIX):  # a file, and it is not here: one of ours by its name, else whoever reads it says so
+        own = root / FOLDER / "sessions" / name
+        return own if own.is_file() else Path(name)
     known = [entry for entry in entries(root / FOLDER) if entry.is_readable]
     if not known:
         raise StorageError(f"No session is saved in {root / FOLDER}. Make one: slipstream check train.py")
@@ -49,7 +52,6 @@ def _script_of(entry: Entry) -> str:
 
 
 def _by_name(name: str, known: Sequence[Entry]) -> Entry | None:
-    name = name.removesuffix(SUFFIX)
     exact = [entry for entry in known if entry.name == name]
     if exact:
         return exact[0]
