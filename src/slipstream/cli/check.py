@@ -18,6 +18,7 @@ from slipstream.cli.commands import (
     read_script,
     script_argument,
 )
+from slipstream.cli.gate import Gate, gate_options, judge, read_gate
 from slipstream.cli.html_option import HtmlCommand, html_options, typed_options
 
 if TYPE_CHECKING:
@@ -36,6 +37,13 @@ if TYPE_CHECKING:
 )
 @click.option("--json", "json_path", type=click.Path(path_type=Path), metavar="FILE", help="Write the result as JSON.")
 @html_options
+@gate_options
+@click.option(
+    "--torch-profile",
+    type=click.Path(path_type=Path, resolve_path=True),
+    metavar="FILE",
+    help="Keep torch's own profile of the observed step, a Chrome trace; .gz packs it.",
+)
 @click.option("--quiet", is_flag=True, help="The verdict and one line for each finding; no live line.")
 @click.option("--no-overlay", is_flag=True, help="Let the script write to the real file system.")
 @click.option("--forget-downloads", is_flag=True, help="First delete what earlier checks downloaded and kept.")
@@ -46,6 +54,9 @@ def command(
     json_path: Path | None,
     html: str | None,
     no_open: bool,
+    baseline: str | None,
+    fail_under: float | None,
+    torch_profile: Path | None,
     quiet: bool,
     no_overlay: bool,
     forget_downloads: bool,
@@ -59,6 +70,7 @@ def command(
     slipstream check --steps 200 -m package.train --config small.yaml
     slipstream check --seconds 30 --json result.json train.py
     slipstream check --html train.py                   and a report to look at
+    slipstream check --baseline main --fail-under 0.95 train.py      for a build server
 
     Options of slipstream come before the script; everything after it is the script's own. The script runs unchanged
     and is stopped when enough was seen. Files that it writes are thrown away.
@@ -79,8 +91,9 @@ def command(
             f"check rides with one process, and this is one of {num_ranks()} ranks (WORLD_SIZE). Check the script"
             " without torchrun, on one device; slipstream run passes through."
         )
-    result = Result(typed_options(), json_path, html, no_open, quiet)
-    return functools.partial(_check_until_interrupted, typed, steps or 0, seconds, not no_overlay, result)
+    result = Result(typed_options(), json_path, html, no_open, quiet, read_gate(baseline, fail_under))
+    profile = str(torch_profile or "")
+    return functools.partial(_check_until_interrupted, typed, steps or 0, seconds, not no_overlay, profile, result)
 
 
 def _check_until_interrupted(*order: Any) -> int:
@@ -99,16 +112,18 @@ class Result(msgspec.Struct, frozen=True):
     html: str | None
     no_open: bool
     quiet: bool
+    gate: Gate | None = None
 
 
-def _check(script: list[str], num_steps: int, seconds: float, use_overlay: bool, result: Result) -> int:
+def _check(script: list[str], num_steps: int, seconds: float, use_overlay: bool, profile: str, result: Result) -> int:
     from slipstream.diagnose import diagnose
     from slipstream.report.live import LiveLine
     from slipstream.runner.storage import save_session
     from slipstream.runner.supervise import Order, RefusalError, supervise
 
     try:
-        session = supervise(Order(script, num_steps, seconds, use_overlay), None if result.quiet else LiveLine())
+        order = Order(script, num_steps, seconds, use_overlay, profile=profile)
+        session = supervise(order, None if result.quiet else LiveLine())
     except RefusalError as error:
         click.echo(f"slipstream: {error}", err=True)
         return 2
@@ -141,4 +156,5 @@ def _give(session: Session, result: Result) -> int:
             export_html(session, result.html, path, no_open=result.no_open, quiet=result.quiet)
     for sentence in filter(None, sentences):
         click.echo(f"slipstream: {sentence}", err=True)
-    return exit_code(session) or (2 if any(sentences) else 0)
+    code = exit_code(session) or (2 if any(sentences) else 0)
+    return code or (judge(result.gate, session) if result.gate is not None else 0)

@@ -11,7 +11,10 @@ import click
 
 from slipstream.version import VERSION
 
-COMMANDS: Final = ("check", "tune", "run", "memory", "patch", "report", "techniques", "cache", "selftest")
+COMMANDS: Final = (
+    *("check", "tune", "run", "memory", "patch", "report", "history", "compare"),
+    *("machine", "techniques", "cache", "selftest"),
+)
 
 # Ours come first; from the script's name on, everything is the script's.
 SCRIPT_SETTINGS: Final = {"ignore_unknown_options": True, "allow_interspersed_args": False}
@@ -44,6 +47,9 @@ def slipstream() -> None:
     What fills the memory?         slipstream memory train.py --epochs 90
     Write it into the source:      slipstream patch train.py
     The last report again:         slipstream report
+    What was measured so far:      slipstream history
+    Is it slower than before?      slipstream compare main HEAD
+    How fast is this computer?     slipstream machine
     What can be tried at all:      slipstream techniques
     What is kept on disk:          slipstream cache
 

@@ -47,14 +47,14 @@ def _short(path: Path) -> Path:
 def export(session: Session, path: Path) -> None:
     from slipstream.report.json import export as to_json
 
-    _write(to_json(session), path)
+    write(to_json(session), path)
 
 
 def export_markdown(session: Session, path: Path) -> None:
     """ValueError for a session that is no tuning."""
     from slipstream.report.markdown import to_markdown
 
-    _write(to_markdown(session).encode(), path)
+    write(to_markdown(session).encode(), path)
 
 
 def export_html(session: Session, html: str, saved: Path | None, *, no_open: bool = False, quiet: bool = False) -> None:
@@ -65,7 +65,7 @@ def export_html(session: Session, html: str, saved: Path | None, *, no_open: boo
     if html == BESIDE and saved is None:
         raise StorageError("There is no place for the HTML report beside a session that was not saved; name one.")
     path = saved.with_suffix(".html") if html == BESIDE and saved is not None else Path(html)
-    _write(to_page(session).encode("utf-8", "replace"), path)
+    write(to_page(session).encode("utf-8", "replace"), path)
     if html == "-":
         return
     if not quiet:
@@ -74,7 +74,7 @@ def export_html(session: Session, html: str, saved: Path | None, *, no_open: boo
         open_page(path)
 
 
-def _write(data: bytes, path: Path) -> None:
+def write(data: bytes, path: Path) -> None:
     if str(path) == "-":
         sys.stdout.buffer.write(data + b"\n")
         return

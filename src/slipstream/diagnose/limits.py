@@ -6,6 +6,8 @@ from slipstream.diagnose.input_path import costs_time, granted_share, input_path
 from slipstream.diagnose.training import is_on_cpu
 from slipstream.records import Session, Summary
 
+BUSY = "The machine was busy"  # how the note about it begins
+
 
 def machine_notes(session: Session, summary: Summary) -> list[str]:
     notes: list[str] = []
@@ -17,7 +19,7 @@ def machine_notes(session: Session, summary: Summary) -> list[str]:
     granted = granted_share(session, summary.ceilings)
     if granted < 0.8:
         notes.append(
-            f"The machine was busy: a computing thread of the script had {granted:.0%} of a core. "
+            f"{BUSY}: a computing thread of the script had {granted:.0%} of a core. "
             "Times are longer than on a quiet machine; shares of the step mean more than milliseconds."
         )
     if session.environment.gpus and is_on_cpu(session):

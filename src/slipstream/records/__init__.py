@@ -1,10 +1,12 @@
 """Frozen structs that every other room reads. No torch, no logic beyond a property."""
 
 from slipstream.records.anatomy import Anatomy, Attention, Misalignment, ModuleShare, Operator
+from slipstream.records.comparison import Comparison, Difference, Outcome, PhaseChange
 from slipstream.records.environment import Environment, Gpu, GpuReading, TorchFacts
 from slipstream.records.event import PHASES, Event, EventKind, Phase
 from slipstream.records.finding import Bound, Ceilings, Finding
 from slipstream.records.footprint import KINDS, Footprint, Growth, LineBytes, ModuleBytes, Moment
+from slipstream.records.history import Entry, Glance
 from slipstream.records.message import BlockEnded, Boarded, Ended, Message, Met, Progress, Seen, Told
 from slipstream.records.race import (
     Decision,
@@ -23,8 +25,10 @@ from slipstream.records.race import (
 )
 from slipstream.records.recipe import NUMERICS, Choice, Edit, NumericsClass, Recipe, Setting
 from slipstream.records.rehearsal import Rehearsal
+from slipstream.records.revision import Revision
 from slipstream.records.session import SCHEMA, Ending, Leak, Length, Memory, Session, Summary, WorkerMemory
 from slipstream.records.site import Site
+from slipstream.records.speedtest import Judgement, Reading, SpeedTest
 from slipstream.records.stack import StackCount, Stage
 from slipstream.records.step import Block, BlockKind, Evaluation, Fetch, Step
 from slipstream.records.subject import Hoard, Loader, Model, Optimizer, TensorFacts
@@ -43,11 +47,14 @@ __all__ = [
     "Bound",
     "Ceilings",
     "Choice",
+    "Comparison",
     "Decision",
+    "Difference",
     "Edit",
     "Ended",
     "Ending",
     "Entrant",
+    "Entry",
     "Environment",
     "Evaluation",
     "Event",
@@ -55,10 +62,12 @@ __all__ = [
     "Fetch",
     "Finding",
     "Footprint",
+    "Glance",
     "Gpu",
     "GpuReading",
     "Growth",
     "Hoard",
+    "Judgement",
     "Lap",
     "Leak",
     "Length",
@@ -76,10 +85,14 @@ __all__ = [
     "NumericsClass",
     "Operator",
     "Optimizer",
+    "Outcome",
     "Phase",
+    "PhaseChange",
     "Progress",
+    "Reading",
     "Recipe",
     "Rehearsal",
+    "Revision",
     "RiderRecord",
     "Role",
     "Seen",
@@ -89,6 +102,7 @@ __all__ = [
     "Sketch",
     "Snapshot",
     "Speed",
+    "SpeedTest",
     "StackCount",
     "Stage",
     "Step",

@@ -62,4 +62,5 @@ class Environment(msgspec.Struct, frozen=True):
     gpus: list[Gpu] = []
     torch: TorchFacts | None = None
     readings: list[GpuReading] = []
+    variables: dict[str, str] = {}  # of the environment, those that libraries take their speed from
     libraries: dict[str, str] = {}  # lightning, transformers, ... as imported by the script

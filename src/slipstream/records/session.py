@@ -13,6 +13,7 @@ from slipstream.records.finding import Bound, Ceilings, Finding
 from slipstream.records.footprint import Footprint
 from slipstream.records.race import Tuning
 from slipstream.records.rehearsal import Rehearsal
+from slipstream.records.revision import Revision
 from slipstream.records.site import Site
 from slipstream.records.stack import StackCount
 from slipstream.records.step import Block, Evaluation, Fetch, Step
@@ -96,6 +97,7 @@ class Session(msgspec.Struct, frozen=True):
     ending: Ending
     schema: int = SCHEMA
     options: list[str] = []  # of slipstream, as typed before the script
+    revision: Revision | None = None  # None: not under git
     loaders: list[Loader] = []
     models: list[Model] = []
     optimizers: list[Optimizer] = []

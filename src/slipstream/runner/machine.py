@@ -8,7 +8,9 @@ import os
 import platform
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 import psutil
 
@@ -17,6 +19,11 @@ from slipstream.runner.container import Limits, read_limits
 from slipstream.runner.disk import read_disk_kind
 from slipstream.runner.gpu import load_nvml, read_gpus
 from slipstream.version import VERSION
+
+_VARIABLES: Final = (
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_NUM", "ATEN_", "PYTORCH_", "TORCHINDUCTOR_", "TORCH_NUM", "NCCL_"),
+    *("CUDA_VISIBLE", "CUDA_LAUNCH", "CUBLAS_", "CUDNN_", "NVIDIA_TF32", "ONEDNN_", "DNNL_", "MALLOC_", "LD_PRELOAD"),
+)
 
 
 def read_environment(cwd: str | Path, root: Path = Path("/")) -> Environment:
@@ -41,7 +48,13 @@ def read_environment(cwd: str | Path, root: Path = Path("/")) -> Environment:
         disk_kind=read_disk_kind(Path(cwd).resolve(), root),
         load=_read_load(),
         gpus=read_gpus(load_nvml()),
+        variables=read_variables(),
     )
+
+
+def read_variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """By name, never all of them: an environment holds secrets."""
+    return {name: environment[name] for name in sorted(environment) if name.startswith(_VARIABLES)}
 
 
 def count_usable_cores(root: Path = Path("/")) -> float:

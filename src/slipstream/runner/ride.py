@@ -41,6 +41,7 @@ class RideSettings(msgspec.Struct, frozen=True):
     spool: str = ""
     script: list[str] = []
     schedule: str = ""  # another than check's own: module:class
+    profile: str = ""  # check: a file for torch's own profile of the observed step
     recipe: Recipe = Recipe()  # run, race
     # race alone
     role: Role = "base"
@@ -274,6 +275,7 @@ class Ride:
             schedule = Schedule(self.recorder, 1e9 if endless else settings.seconds, settings.num_steps, endless)
         survey = Survey(self.recorder, self._modules, self._optimizers)
         survey.rehearsal_s = 0.0 if endless else max(1.5, 0.15 * settings.seconds)
+        survey.profile_path = settings.profile
         survey.on_quiet = self._stop_sampler
         schedule.on_first_step = survey.at_first_step
         schedule.on_block = survey.at_block

@@ -24,6 +24,8 @@ from slipstream.runner.idle import gpu_present_but_unused
 from slipstream.runner.interrupts import Interrupts
 from slipstream.runner.leftovers import no_leftovers
 from slipstream.runner.machine import read_environment
+from slipstream.runner.profile import PROFILE, keep_profile
+from slipstream.runner.revision import read_revision
 from slipstream.runner.ride import RideSettings
 from slipstream.runner.rider import EXIT_REFUSED, EXIT_UNCOVERED, REFUSED, UNCOVERED, Ticket, command
 from slipstream.runner.room import Room
@@ -60,13 +62,14 @@ class Order(msgspec.Struct, frozen=True):
     schedule: str = ""  # of another command than check
     count_loopback: bool = False  # tests: a download from this machine is one
     least_kept_bytes: int = 1 << 20
+    profile: str = ""  # a file for torch's own profile of the observed step
 
 
 def supervise(order: Order, line: Line | None = None) -> Session:
     """One ride from start to end."""
     cwd = Path.cwd()
     created = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    environment = read_environment(cwd)
+    environment, revision = read_environment(cwd), read_revision(cwd)
     with no_leftovers():
         ride = _ride_covered(order, line, cwd)
     session = assemble(
@@ -83,6 +86,7 @@ def supervise(order: Order, line: Line | None = None) -> Session:
     return msgspec.structs.replace(
         session,
         environment=environment,
+        revision=revision,
         notes=[*([idle] if idle else []), *session.notes, *ride.notes],
         written=shorten(list(dict.fromkeys([*session.written, *ride.written])), cwd),
     )
@@ -152,6 +156,7 @@ def _ride_in_room(order: Order, line: Line | None, cwd: Path, room: Room, *, own
             spool=str(room.spool),
             script=order.script,
             schedule=order.schedule,
+            profile=str(room.scratch / PROFILE) if order.profile else "",
         )
         exit_code = _run(ride, Ticket(settings, str(room.scratch), plan, order.count_loopback), room)
         if exit_code == EXIT_UNCOVERED and (room.spool / UNCOVERED).exists():
@@ -159,6 +164,8 @@ def _ride_in_room(order: Order, line: Line | None, cwd: Path, room: Room, *, own
         if exit_code == EXIT_REFUSED and (room.spool / REFUSED).exists():
             raise RefusalError((room.spool / REFUSED).read_text())
         ride.ending = _ending(ride, exit_code)
+        if order.profile:
+            ride.notes += keep_profile(room.scratch / PROFILE, Path(order.profile))
         if plan is not None:
             until_ns = ride.first_step_ns or time.time_ns()
             try:

@@ -40,6 +40,7 @@ class Survey:
         self._gauged_ns = 0
         self._counted_ns = 0
         self.rehearsal_s = 0.0
+        self.profile_path = ""  # where the profiler's trace of the observed step goes, if it is wanted
         self.on_quiet: Callable[[], None] = lambda: None  # before anything is timed that must not be disturbed
 
     def install(self, patches: Patches) -> None:
@@ -130,7 +131,7 @@ class Survey:
     def _start_probe(self) -> bool:
         from slipstream.runner.anatomy import Probe
 
-        self._probe = Probe(_alive(self._modules.models))
+        self._probe = Probe(_alive(self._modules.models), self.profile_path)
         self._probe.start()
         self._modules.on_call = self._catch_call
         return True

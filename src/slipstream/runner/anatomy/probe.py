@@ -29,8 +29,10 @@ class Probe:
     """`start` before the step and `stop` after it, both in the thread that runs the script. Good for one step.
     Where `stop` gives None, `reason` is a sentence that says why."""
 
-    def __init__(self, models: list[torch.nn.Module]) -> None:
+    def __init__(self, models: list[torch.nn.Module], keep: str = "") -> None:
+        """`keep`: a file for the profiler's own trace."""
         self.reason = ""
+        self._keep = keep
         self._models = list(models)
         self._entries = list_modules(self._models)
         self._watch = Watch(self._entries, self._overflow)
@@ -108,6 +110,8 @@ class Probe:
         if profile is not None:
             profile.__exit__(None, None, None)
             self._events = profile.kineto_results.events()
+            if self._keep and not self.reason:
+                profile.kineto_results.save(self._keep)
 
     def _give_way_to_others(self) -> None:
         """A profiler that the script starts within this step would find ours running and raise: ours ends first."""

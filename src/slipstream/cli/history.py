@@ -1,0 +1,48 @@
+"""slipstream history: the sessions of this directory, newest first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from slipstream.cli.commands import Refused
+
+
+@click.command("history")
+@click.argument("script", required=False, default="")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="At most so many."
+)
+@click.option("--all", "is_all", is_flag=True, help="All of them.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON, on standard output, and nothing else.")
+def command(script: str, limit: int, is_all: bool, as_json: bool) -> None:
+    """List the saved sessions of this directory, newest first; with SCRIPT those whose command line has it in it.
+
+    \b
+    slipstream history
+    slipstream history train.py --limit 50
+    slipstream history --all --json
+    slipstream compare previous latest                 what changed, and is it more than noise?
+
+    A commit with a + behind it had changes that were not committed.
+    """
+    from rich.console import Console
+
+    from slipstream.report.history import render_history, to_json
+    from slipstream.report.quantity import plural
+    from slipstream.runner.index import entries
+    from slipstream.runner.storage import FOLDER
+
+    folder = Path.cwd() / FOLDER
+    found = entries(folder, None if is_all else limit + 1, script)
+    shown = found if is_all else found[:limit]
+    if as_json:
+        click.echo(to_json(shown))
+        return
+    if not found:
+        whose = f" of {script!r}" if script else ""
+        raise Refused(f"No session{whose} is saved in {folder}. Make one: slipstream check train.py")
+    render_history(shown, Console(highlight=False))
+    if len(found) > len(shown):
+        click.echo(f" The newest {plural(len(shown), 'session')}; --all shows every one.")

@@ -1,0 +1,44 @@
+"""Two sessions side by side: what changed between them, and what the step did meanwhile."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Outcome = Literal["faster", "slower", "same", "unknown"]
+
+
+class Difference(msgspec.Struct, frozen=True):
+    what: str  # "arguments", "torch", "recipe"
+    before: str
+    after: str
+
+
+class PhaseChange(msgspec.Struct, frozen=True):
+    phase: str
+    before_ms: float
+    after_ms: float
+    low_ms: float  # 95% interval of after - before
+    high_ms: float
+
+    @property
+    def is_beyond_noise(self) -> bool:
+        return self.low_ms > 0 or self.high_ms < 0
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """Ratios are the step before over the step after: more than 1 is faster."""
+
+    before: str
+    after: str
+    outcome: Outcome  # unknown: one of them has no step
+    differences: list[Difference]
+    before_ms: float | None = None
+    after_ms: float | None = None
+    ratio: float | None = None
+    low: float | None = None  # 95%, from the noise inside both sessions
+    high: float | None = None
+    phases: list[PhaseChange] = []
+    is_same_machine: bool = True
+    notes: list[str] = []

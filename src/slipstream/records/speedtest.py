@@ -1,0 +1,42 @@
+"""How fast this computer is: what `slipstream machine` measured."""
+
+from __future__ import annotations
+
+import msgspec
+
+from slipstream.records.environment import Environment
+
+SPEEDTEST_SCHEMA = 1
+
+
+class Reading(msgspec.Struct, frozen=True):
+    name: str  # "disk_cold", "multiply_bf16"
+    value: float
+    unit: str  # "MB/s", "images/s", "GFLOP/s", "ms"
+    device: str = "cpu"
+    detail: str = ""  # on what
+
+
+class SpeedTest(msgspec.Struct, frozen=True):
+    created: str  # ISO 8601
+    environment: Environment
+    readings: list[Reading]
+    seconds: float  # that it took
+    folder: str = ""  # whose disk was read
+    torch_version: str = ""
+    cpu_capability: str = ""  # AVX2, AVX512, ... as torch calls it
+    notes: list[str] = []  # what could not be measured, and why
+    schema: int = SPEEDTEST_SCHEMA
+
+    def reading(self, name: str, device: str = "cpu") -> Reading | None:
+        return next((one for one in self.readings if (one.name, one.device) == (name, device)), None)
+
+
+class Judgement(msgspec.Struct, frozen=True):
+    """A reading against what is usual for such hardware."""
+
+    reading: Reading
+    low: float | None  # usual, in the reading's unit; None: no such bound
+    high: float | None
+    because: str  # why that is usual; "": nothing is known
+    remark: str = ""  # what looks wrong, and what follows from it; "": nothing

@@ -1,0 +1,1 @@
+"""A session for other programs: traces, event files, trackers. Functions of a session, like every report."""

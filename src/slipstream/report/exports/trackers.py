@@ -1,0 +1,99 @@
+"""A session as a run of MLflow or Weights & Biases, where they are installed. They decide where it goes; Weights &
+Biases is kept offline, so that nothing leaves this computer unasked."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from slipstream.records import Session
+from slipstream.report.exports.scalars import curves, facts, values
+from slipstream.report.exports.trace import to_trace
+from slipstream.report.json import export
+
+PACKAGES: Final = {"mlflow": "mlflow", "wandb": "wandb"}
+_PROJECT: Final = "slipstream"
+_BATCH: Final = 1000  # metrics that MLflow takes at once
+_LONGEST: Final = 450  # letters of a fact that MLflow takes
+
+
+class MissingError(Exception):
+    """A sentence with the command that installs what is missing."""
+
+
+def log_to_mlflow(session: Session) -> str:
+    """The run's id. Server and experiment are those of MLflow's own variables; without, this folder and slipstream."""
+    mlflow = _load("mlflow")
+    if not (os.environ.get("MLFLOW_EXPERIMENT_NAME") or os.environ.get("MLFLOW_EXPERIMENT_ID")):
+        mlflow.set_experiment(_PROJECT)
+    with mlflow.start_run(run_name=_name(session)) as run, _files(session) as paths:
+        mlflow.log_params({name: value[:_LONGEST] for name, value in facts(session).items()})
+        mlflow.log_metrics(values(session))
+        now_ms = int(time.time() * 1000)
+        points = [mlflow.entities.Metric(one.name, one.value, now_ms, one.step) for one in curves(session)]
+        for at in range(0, len(points), _BATCH):  # one by one, a server would take minutes
+            mlflow.MlflowClient().log_batch(run.info.run_id, metrics=points[at : at + _BATCH])
+        for path in paths:
+            mlflow.log_artifact(str(path))
+        return str(run.info.run_id)
+
+
+def log_to_wandb(session: Session, folder: Path) -> str:
+    """The folder of the run; `wandb sync` sends it, if that is wanted."""
+    wandb = _load("wandb")
+    folder.mkdir(parents=True, exist_ok=True)
+    config = facts(session)
+    settings = wandb.Settings(silent=True)
+    run = wandb.init(
+        project=_PROJECT, name=_name(session), dir=str(folder), mode="offline", config=config, settings=settings
+    )
+    try:
+        with _files(session) as paths:
+            for step, row in sorted(_by_step(session).items()):
+                run.log(row, step=step)
+            for name, value in values(session).items():
+                run.summary[name] = value
+            artifact = wandb.Artifact("slipstream-session", type="slipstream")
+            for path in paths:
+                artifact.add_file(str(path))
+            run.log_artifact(artifact)
+            return str(Path(run.dir).parent)
+    finally:
+        run.finish()
+
+
+def _load(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        raise MissingError(f"{name} is not installed. Install it: pip install {PACKAGES[name]}") from None
+
+
+def _name(session: Session) -> str:
+    return f"{session.command} {' '.join(session.script[:2] if session.script[:1] == ['-m'] else session.script[:1])}"
+
+
+def _by_step(session: Session) -> dict[int, dict[str, float]]:
+    found: dict[int, dict[str, float]] = defaultdict(dict)
+    for point in curves(session):
+        found[point.step][point.name] = point.value
+    return found
+
+
+@contextmanager
+def _files(session: Session) -> Iterator[list[Path]]:
+    """What goes with the numbers: the document that `--json` writes, and the trace."""
+    with tempfile.TemporaryDirectory() as folder:
+        document, trace = Path(folder) / "slipstream.json", Path(folder) / "slipstream-trace.json"
+        document.write_bytes(export(session))
+        trace.write_bytes(to_trace(session))
+        yield [document, trace]

@@ -1,0 +1,112 @@
+"""Reading files: a long one and many short ones, from the disk itself and from memory. What the page cache answers is
+never called cold: the system's own count of bytes that it fetched decides."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from slipstream.records import Reading
+
+BLOCK: Final = 1 << 20
+SMALL: Final = 110_000  # bytes of a photograph as data sets have them
+_COLD_SHARE: Final = 0.8  # so much of a file must have come from the disk for the reading to be called cold
+
+
+class DiskError(Exception):
+    """A sentence."""
+
+
+def read_disk(folder: Path, num_bytes: int, num_files: int, tell: Callable[[str], None]) -> list[Reading]:
+    """Writes what it reads, in a folder of its own, and leaves nothing. `tell` gets what could not be measured."""
+    free = os.statvfs(folder)
+    if free.f_bavail * free.f_frsize < 4 * num_bytes:
+        raise DiskError(f"the disk of {folder} has too little room for a test file of {num_bytes >> 20} MB")
+    with tempfile.TemporaryDirectory(prefix="speedtest-", dir=folder) as name:
+        return [*_long_file(Path(name), num_bytes, tell), *_small_files(Path(name), num_files, tell)]
+
+
+def _long_file(folder: Path, num_bytes: int, tell: Callable[[str], None]) -> list[Reading]:
+    path = folder / "long"
+    _write(path, num_bytes)
+    detail = f"one file of {num_bytes >> 20} MB"
+    fetched, seconds = _fetched_while(lambda: _read(path))
+    readings = []
+    if _is_cold(fetched, num_bytes, tell):
+        readings.append(Reading("disk_cold", num_bytes / seconds / 1e6, "MB/s", detail=detail))
+    seconds = min(_timed(lambda: _read(path)) for _ in range(2))
+    return [*readings, Reading("disk_warm", num_bytes / seconds / 1e6, "MB/s", detail=detail)]
+
+
+def _small_files(folder: Path, num_files: int, tell: Callable[[str], None]) -> list[Reading]:
+    paths = [folder / f"{number}" for number in range(num_files)]
+    for path in paths:
+        _write(path, SMALL)
+
+    def read_all() -> None:
+        for path in paths:
+            path.read_bytes()
+
+    fetched, seconds = _fetched_while(read_all)
+    if not _is_cold(fetched, num_files * SMALL, lambda reason: None):
+        return []
+    return [
+        Reading("disk_files", num_files / seconds, "files/s", detail=f"{num_files} of {SMALL // 1000} kB, one by one")
+    ]
+
+
+def _write(path: Path, num_bytes: int) -> None:
+    """To the disk, and out of the page cache. Random, so that no file system stores it as less."""
+    block = os.urandom(min(BLOCK, num_bytes))
+    with path.open("wb", buffering=0) as file:
+        for _ in range(num_bytes // len(block)):
+            file.write(block)
+        file.write(block[: num_bytes % len(block)])
+        os.fsync(file.fileno())
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _read(path: Path) -> None:
+    buffer = bytearray(BLOCK)
+    with path.open("rb", buffering=0) as file:
+        while file.readinto(buffer):
+            pass
+
+
+def _timed(work: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def _fetched_while(work: Callable[[], None]) -> tuple[int | None, float]:
+    before = _fetched()
+    seconds = _timed(work)
+    after = _fetched()
+    return (after - before if before is not None and after is not None else None), seconds
+
+
+def _fetched() -> int | None:
+    """Bytes that this process had fetched from storage; None where the system does not count."""
+    try:
+        for line in Path("/proc/self/io").read_text().splitlines():
+            if line.startswith("read_bytes:"):
+                return int(line.split()[1])
+    except OSError:
+        pass
+    return None
+
+
+def _is_cold(fetched: int | None, num_bytes: int, tell: Callable[[str], None]) -> bool:
+    if fetched is None:
+        tell("Cold reading was not measured: this system does not tell what came from the disk.")
+        return False
+    if fetched < _COLD_SHARE * num_bytes:
+        tell("Cold reading was not measured: the file stayed in memory although the system was asked to drop it.")
+        return False
+    return True

@@ -1,0 +1,53 @@
+"""The exports of report, and the profile that check keeps."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from slipstream.cli.commands import slipstream
+from slipstream.diagnose import diagnose
+from slipstream.runner.profile import keep_profile
+from slipstream.runner.storage import save_session
+from slipstream.testing.sessions import made_session
+
+
+@pytest.fixture(autouse=True)
+def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return save_session(diagnose(made_session()))
+
+
+def call(*words: str) -> Result:
+    return CliRunner().invoke(slipstream, ["report", "--quiet", *words])
+
+
+def test_a_trace_plain_packed_and_on_stdout(saved: Path) -> None:
+    done = call(saved.stem, "--trace", "out/trace.json")
+    assert done.exit_code == 0 and "ui.perfetto.dev" in done.output
+    plain = Path("out/trace.json").read_bytes()
+    assert call("--trace", "trace.json.gz").exit_code == 0
+    assert gzip.decompress(Path("trace.json.gz").read_bytes()) == plain
+    assert json.loads(call("--trace", "-").output)["traceEvents"]
+
+
+def test_tensorboard_and_what_cannot_be_written() -> None:
+    assert "tensorboard --logdir runs" in call("--tensorboard", "runs").output
+    assert len(list(Path("runs").iterdir())) == 2
+    Path("file").write_text("")
+    refused = call("--tensorboard", "file/below")
+    assert refused.exit_code == 2 and "cannot be written" in refused.output
+    assert call("nonsense").exit_code == 2
+
+
+def test_a_profile_is_kept_or_its_absence_told(tmp_path: Path) -> None:
+    made = tmp_path / "made.json"
+    assert "no step was observed" in keep_profile(made, tmp_path / "kept.json")[0]
+    made.write_text('{"traceEvents": []}')
+    assert "is in" in keep_profile(made, tmp_path / "new/kept.json.gz")[0]
+    assert json.loads(gzip.decompress((tmp_path / "new/kept.json.gz").read_bytes())) == {"traceEvents": []}
+    assert "could not be written" in keep_profile(made, made / "below")[0]

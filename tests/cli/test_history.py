@@ -1,0 +1,109 @@
+"""history, compare and the gate of check, from the session files alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+
+from slipstream.cli.commands import Refused, slipstream
+from slipstream.cli.gate import EXIT_SLOWER, Gate, judge, read_gate
+from slipstream.diagnose import diagnose
+from slipstream.records import Choice, Recipe, Session, Speed, Tuning
+from slipstream.runner.storage import load_session, save_session
+from slipstream.testing.sessions import made_environment, made_session
+
+replace = msgspec.structs.replace
+
+
+@pytest.fixture
+def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "150")
+    tuning = Tuning(32.0, 1000.0, total=Speed(1.5, 1.4, 1.6), recipe=Recipe((Choice("workers", 2),)))
+    sessions = [
+        diagnose(made_session()),
+        replace(diagnose(made_session()), script=["[red]evil\x1b[2J.py"], command="tune", tuning=tuning),
+        diagnose(made_session(input_ms=30.0)),
+    ]
+    paths = [save_session(session) for session in sessions]
+    for number, path in enumerate(paths):
+        os.utime(path, (1_800_000_000 + number,) * 2)
+    return paths
+
+
+def call(*words: str) -> Result:
+    return CliRunner().invoke(slipstream, list(words))
+
+
+def test_history_lists_newest_first_and_escapes(saved: list[Path]) -> None:
+    shown = call("history").output
+    assert [line.split()[0] for line in shown.splitlines()[1:4]] == [path.stem for path in reversed(saved)]
+    assert "1.50x (1.40–1.60)" in shown and "workers=2" in shown and "\x1b[2J" not in shown and "[red]evil" in shown
+    assert "62 ms" in shown and "32 ms" in shown
+    assert "The newest 1 session" in call("history", "--limit", "1").output
+    only = call("history", "evil").output
+    assert "evil" in only and "train.py" not in only
+    told = json.loads(call("history", "--all", "--json").output)
+    assert [one["name"] for one in told["sessions"]] == [path.stem for path in reversed(saved)]
+    missing = call("history", "nothing.py")
+    assert missing.exit_code == 2 and "No session of 'nothing.py'" in missing.output
+
+
+def test_compare_by_default_and_by_name(saved: list[Path]) -> None:
+    shown = " ".join(call("compare").output.split())
+    assert "The step takes 1.92x as long" in shown and "mostly in input" in shown and "slipstream tune" in shown
+    told = json.loads(call("compare", saved[2].stem, str(saved[0]), "--json").output)
+    assert told["outcome"] == "faster" and told["before"] == saved[2].stem
+    refused = call("compare", "nonsense", "latest")
+    assert refused.exit_code == 2 and "is no session" in refused.output
+
+
+@pytest.mark.parametrize(
+    ("forward_ms", "cpu", "code", "words"),
+    [
+        (10.0, "made", 0, "passed: 1.00x as fast"),
+        (11.0, "made", 0, "passed: 0.97x"),
+        (14.0, "made", EXIT_SLOWER, "FAILED: 0.89x as fast"),
+        (14.0, "another", EXIT_SLOWER, "on another machine"),
+    ],
+)
+def test_the_gate(capsys: pytest.CaptureFixture[str], forward_ms: float, cpu: str, code: int, words: str) -> None:
+    environment = replace(made_environment(), cpu=cpu)
+    session = diagnose(made_session(forward_ms=forward_ms, environment=environment))
+    assert judge(Gate(diagnose(made_session()), "base", 0.95), session) == code
+    said = capsys.readouterr().out
+    assert words in said and said.count("\n") == 1
+
+
+def test_the_gate_says_that_the_machine_was_busy(capsys: pytest.CaptureFixture[str]) -> None:
+    session = replace(diagnose(made_session(forward_ms=14.0)), notes=["The machine was busy: others computed."])
+    assert judge(Gate(diagnose(made_session()), "base", 0.95), session) == EXIT_SLOWER
+    assert capsys.readouterr().out.endswith("baseline 32 ms; the machine was busy during this session\n")
+
+
+def test_a_gate_without_a_step_fails_and_a_bad_baseline_is_refused_at_once(saved: list[Path]) -> None:
+    empty: Session = replace(load_session(saved[0]), summary=None)
+    assert judge(Gate(load_session(saved[0]), "base", 0.95), empty) == EXIT_SLOWER
+    path = save_session(empty)
+    with pytest.raises(Refused, match="has seen no step"):
+        read_gate(str(path), 0.9)
+    gate = read_gate(saved[0].stem, None)
+    assert gate is not None and gate.least == 0.95
+    Path("train.py").write_text("raise SystemExit('it must not run')")
+    assert "give --baseline" in call("check", "--fail-under", "0.9", "train.py").output
+    refused = call("check", "--baseline", "nonsense", "train.py")
+    assert refused.exit_code == 2 and "is no session" in refused.output
+
+
+def test_it_needs_no_torch(saved: list[Path]) -> None:
+    code = "import sys; sys.modules['torch'] = None; from slipstream.cli import main; main()"
+    for words in (["history"], ["compare"], ["report", "--quiet"]):
+        done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0 and "ms" in done.stdout, done.stderr

@@ -1,0 +1,60 @@
+"""slipstream machine: shown again, as JSON, saved, refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from slipstream.cli.commands import slipstream
+from slipstream.cli.machine import _test
+from slipstream.records import Reading, SpeedTest
+from slipstream.runner.speedtest import course
+from slipstream.runner.storage import load_speedtest, save_speedtest
+from slipstream.testing.sessions import made_environment
+
+TEST = SpeedTest(
+    "2026-01-01T00:00:00+00:00",
+    made_environment(),
+    [
+        Reading("disk_cold", 550.0, "MB/s"),
+        Reading("decode_scaling", 0.9, "of one core each"),
+        Reading("import_torch", 1700.0, "ms"),
+        Reading("multiply_fp32", 60.0, "GFLOP/s"),
+        Reading("multiply_bf16", 5.0, "GFLOP/s"),
+    ],
+    21.0,
+    notes=["Decoding images was not measured: [bold]no."],
+)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_it_measures_saves_and_shows(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(course.Course, "run", lambda self: TEST)  # the stages have tests of their own
+    assert _test(True, Path.cwd(), False, False) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "disk, cold 550 MB/s 400 to 8,000" in shown and "90% each" in shown and "1.7 s up to 8 s" in shown
+    assert "bf16 is 12x slower than fp32 on the CPU" in shown and "[bold]no." in shown
+    assert load_speedtest() == TEST
+    assert _test(False, Path.cwd(), True, True) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["readings"][0]["usual_low"] == 400 and told["remarks"] and told["environment"]["cpu"] == "made"
+
+
+def test_there_may_be_none_and_it_may_be_broken(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _test(False, Path.cwd(), False, True) == 2
+    assert "Make one: slipstream machine" in capsys.readouterr().err
+    save_speedtest(TEST).write_bytes(b"broken")
+    assert _test(False, Path.cwd(), False, True) == 2
+    assert "cannot be read" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_not_there_is_refused() -> None:
+    done = CliRunner().invoke(slipstream, ["machine", "--folder", "nowhere"])
+    assert done.exit_code == 2 and "nowhere" in done.output

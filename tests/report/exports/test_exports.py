@@ -1,0 +1,172 @@
+"""Traces, event files and trackers: what other programs read of a session."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from slipstream.diagnose import diagnose
+from slipstream.records import Memory, Session
+from slipstream.report.exports.scalars import MOST_POINTS, curves, facts, values
+from slipstream.report.exports.tensorboard import TRACE, crc32c, write_tensorboard
+from slipstream.report.exports.trace import to_trace
+from slipstream.report.exports.trackers import MissingError, log_to_mlflow, log_to_wandb
+from slipstream.testing.sessions import made_session, made_stack
+
+replace = msgspec.structs.replace
+
+
+@pytest.fixture(scope="module")
+def session() -> Session:
+    seen = made_session(
+        num_workers=2,
+        work_ms=60.0,
+        stacks=[made_stack("decode", 14, 30, role="worker"), made_stack("read", 13, 10, role="worker")],
+        memory=[Memory(step, 10**9 + step, 5_000_000 + step, 0) for step in range(10)],
+    )
+    return diagnose(seen)
+
+
+def slices(trace: bytes, process: int, thread: int) -> list[dict[str, Any]]:
+    found = json.loads(trace)["traceEvents"]
+    return [one for one in found if one["ph"] == "X" and (one["pid"], one["tid"]) == (process, thread)]
+
+
+def test_steps_and_phases_lie_where_they_were(session: Session) -> None:
+    trace = to_trace(session)
+    steps, phases = slices(trace, 1, 2), slices(trace, 1, 3)
+    assert len(steps) == len(session.steps) and steps[3]["name"] == "step 3"
+    assert steps[0]["ts"] == 0.0 and steps[0]["dur"] == pytest.approx(session.steps[0].step_ms * 1000)
+    assert sum(one["dur"] for one in phases) == pytest.approx(sum(one["dur"] for one in steps))
+    first = [one for one in phases if one["ts"] < steps[0]["dur"]]
+    assert first[0]["name"] == "input" and first[0]["dur"] == pytest.approx(500)
+    assert [one["name"] for one in slices(trace, 1, 1)] == [block.kind for block in session.blocks]
+
+
+def test_workers_stages_and_memory_have_tracks(session: Session) -> None:
+    trace = to_trace(session)
+    first, second = slices(trace, 2, 0), slices(trace, 2, 1)
+    assert first and second and first[0]["dur"] == pytest.approx(60_000) and first[0]["args"]["samples"] == 32
+    names = {one["name"] for one in slices(trace, 4, 1)}
+    assert names == {"decode", "read"}
+    titles = [one["args"]["name"] for one in json.loads(trace)["traceEvents"] if one["name"] == "thread_name"]
+    assert {"phases", "loader 0 worker 0", "loader 0 worker 1", "blocks"} <= set(titles)
+    counted = [one for one in json.loads(trace)["traceEvents"] if one["ph"] == "C"]
+    assert counted[0]["args"] == {"process": 5_000_000}
+
+
+def test_a_device_is_laid_beside_the_host(session: Session) -> None:
+    timed = [
+        replace(event, device_start_ms=5000.0 + at, device_end_ms=5000.5 + at)
+        for at, event in enumerate(session.events)
+    ]
+    found = slices(to_trace(replace(session, events=timed)), 3, 1)
+    assert found[0]["ts"] == 0.0 and found[0]["dur"] == pytest.approx(500) and found[1]["ts"] == pytest.approx(1000)
+
+
+def test_a_trace_is_bounded_and_says_what_it_left_out() -> None:
+    long = diagnose(made_session(num_steps=3000, num_workers=2, work_ms=60.0))
+    trace = to_trace(long, most_events=2000)
+    document = json.loads(trace)
+    assert sum(one["ph"] != "M" for one in document["traceEvents"]) <= 2000
+    kinds = {long.blocks[step.block].kind for step in long.steps}
+    shown = {long.blocks[long.steps[int(one["name"].split()[1])].block].kind for one in slices(trace, 1, 2)}
+    assert shown == kinds, "something of every block"
+    assert document["otherData"]["left out"].endswith(f"of {len(long.steps)} steps")
+    assert len(gzip.compress(to_trace(diagnose(made_session(num_steps=2000))))) < 2_000_000
+
+
+def test_an_empty_session_makes_an_empty_trace(session: Session) -> None:
+    empty = replace(session, steps=[], blocks=[], events=[], fetches=[], memory=[], stacks=[], summary=None)
+    assert json.loads(to_trace(empty))["traceEvents"] == []
+    assert list(curves(empty)) == [] and values(empty).get("summary/step_ms") is None
+
+
+def test_scalars_are_the_sessions_own(session: Session) -> None:
+    assert session.summary is not None
+    assert values(session)["summary/step_ms"] == session.summary.step_ms
+    points = [point for point in curves(session) if point.name == "step/ms"]
+    assert points[0].value == pytest.approx(session.summary.step_ms)
+    assert facts(session)["script"] == "train.py" and "commit" not in facts(session)
+    many = diagnose(made_session(num_steps=2 * MOST_POINTS + 1))
+    assert sum(point.name == "step/ms" for point in curves(many)) <= MOST_POINTS
+
+
+def records_of(data: bytes) -> list[bytes]:
+    """As TensorBoard reads them: every checksum must hold."""
+
+    def check(part: bytes, told: bytes) -> None:
+        value = crc32c(part)
+        assert struct.pack("<I", ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF) == told
+
+    found, at = [], 0
+    while at < len(data):
+        (length,) = struct.unpack("<Q", data[at : at + 8])
+        check(data[at : at + 8], data[at + 8 : at + 12])
+        found.append(data[at + 12 : at + 12 + length])
+        check(found[-1], data[at + 12 + length : at + 16 + length])
+        at += 16 + length
+    return found
+
+
+def test_an_event_file_is_whole(session: Session, tmp_path: Path) -> None:
+    assert crc32c(b"123456789") == 0xE3069283, "the check value of CRC-32C"
+    first, second = write_tensorboard(session, tmp_path), write_tensorboard(session, tmp_path)
+    assert first != second
+    records = records_of(first.read_bytes())
+    assert b"brain.Event:2" in records[0]
+    assert len(records) == 2 + len(list(curves(session))) + len(values(session))
+    [step] = [record for record in records if b"summary/step_ms" in record]
+    assert session.summary is not None and struct.pack("<f", session.summary.step_ms) in step
+    assert json.loads(gzip.decompress((tmp_path / TRACE).read_bytes()))["traceEvents"]
+
+
+@pytest.fixture
+def others_finders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Libraries leave finders of their own on sys.meta_path."""
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+
+
+@pytest.mark.usefixtures("others_finders")
+def test_tensorboard_itself_reads_it(session: Session, tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    write_tensorboard(session, tmp_path)
+    read = accumulator.EventAccumulator(str(tmp_path), size_guidance={"scalars": 0})
+    read.Reload()
+    assert len(read.Scalars("step/ms")) == sum(point.name == "step/ms" for point in curves(session))
+    assert b"train.py" in read.Tensors("session/text_summary")[0].tensor_proto.string_val[0]
+
+
+def test_what_is_missing_is_named_with_its_command(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    with pytest.raises(MissingError, match="pip install wandb"):
+        log_to_wandb(session, tmp_path)
+    with pytest.raises(MissingError, match="pip install mlflow"):
+        log_to_mlflow(session)
+
+
+@pytest.mark.usefixtures("others_finders")
+def test_weights_and_biases_takes_it_offline(session: Session, tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    folder = Path(log_to_wandb(session, tmp_path))
+    assert folder.is_dir() and list(folder.glob("*.wandb"))
+
+
+@pytest.mark.usefixtures("others_finders")
+def test_mlflow_takes_it(session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", tmp_path.as_uri())
+    run = log_to_mlflow(session)
+    [curve] = tmp_path.glob(f"*/{run}/metrics/step/ms")
+    assert len(curve.read_text().splitlines()) == sum(point.name == "step/ms" for point in curves(session))
