@@ -84,7 +84,11 @@ def test_takes_the_place_of_worker_processes() -> None:
 
 
 def test_what_only_processes_do_is_not_combined_with_threads() -> None:
-    cards = {"sample_cache": sample_cache.CARD, "byte_transfer": byte_transfer.CARD, "batched_fetch": batched_fetch.CARD}
+    cards = {
+        "sample_cache": sample_cache.CARD,
+        "byte_transfer": byte_transfer.CARD,
+        "batched_fetch": batched_fetch.CARD,
+    }
     found = find_conflicts({**cards, "thread_workers": thread_workers.CARD})
     assert {c.left for c in found if c.right == "thread_workers"} == {"sample_cache", "byte_transfer"}
 

@@ -56,7 +56,8 @@ class Shelf:
         """Why all was dropped, in whatever process; "" as long as it was not."""
         if self._last_word or not self._head[_IS_DROPPED]:
             return self._last_word
-        return self._memory[_REASON_AT : _REASON_AT + _REASON_BYTES].rstrip(b"\0").decode(errors="replace")
+        text: bytes = self._memory[_REASON_AT : _REASON_AT + _REASON_BYTES]
+        return text.rstrip(b"\0").decode(errors="replace")
 
     def drop(self, reason: str) -> None:
         if self._last_word:

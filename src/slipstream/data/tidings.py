@@ -13,7 +13,6 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from slipstream.seams.patch import Patches
 
-
 _TEXTS_AT, _TEXT_BYTES = 64, 480  # room for eight sentences in a page
 
 

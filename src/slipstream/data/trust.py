@@ -16,7 +16,7 @@ class Trust:
     """In every kind, by its number."""
 
     def __init__(self) -> None:
-        self._proved = mmap.mmap(-1, mmap.PAGESIZE)  # anonymous and shared: how many of each kind, and whether it is lost
+        self._proved = mmap.mmap(-1, mmap.PAGESIZE)  # anonymous and shared: how many of each kind, and if lost
         self._num_pictures: dict[int, int] = {}
         self._num_faults: dict[int, int] = {}
 
