@@ -84,16 +84,11 @@ def test_takes_the_place_of_worker_processes() -> None:
 
 
 def test_what_only_processes_do_is_not_combined_with_threads() -> None:
-<<<<<<< HEAD
-    made = (sample_cache, byte_transfer, batched_fetch)
-    cards = {one.__name__.rpartition(".")[2]: one.CARD for one in made}
-=======
     cards = {
         "sample_cache": sample_cache.CARD,
         "byte_transfer": byte_transfer.CARD,
         "batched_fetch": batched_fetch.CARD,
     }
->>>>>>> c88f181cf093c2e8d83d0bc30153334f2690d924
     found = find_conflicts({**cards, "thread_workers": thread_workers.CARD})
     assert {c.left for c in found if c.right == "thread_workers"} == {"sample_cache", "byte_transfer"}
 

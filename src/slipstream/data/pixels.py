@@ -1,11 +1,6 @@
 """Decoded pixels on disk: one file for an image, written whole or not at all, and mapped privately when it is read, so
-<<<<<<< HEAD
-that no change by the script ever reaches the file. What is damaged counts as absent. Never evicts, and deletes only
-what killed processes left unfinished."""
-=======
 that no change by the script ever reaches the file. What is damaged counts as absent. Never evicts; deletes only what
 killed processes left unfinished."""
->>>>>>> c88f181cf093c2e8d83d0bc30153334f2690d924
 
 from __future__ import annotations
 

@@ -56,13 +56,8 @@ class Shelf:
         """Why all was dropped, in whatever process; "" as long as it was not."""
         if self._last_word or not self._head[_IS_DROPPED]:
             return self._last_word
-<<<<<<< HEAD
-        words = bytes(self._memory[_REASON_AT : _REASON_AT + _REASON_BYTES])
-        return words.rstrip(b"\0").decode(errors="replace")
-=======
         text: bytes = self._memory[_REASON_AT : _REASON_AT + _REASON_BYTES]
         return text.rstrip(b"\0").decode(errors="replace")
->>>>>>> c88f181cf093c2e8d83d0bc30153334f2690d924
 
     def drop(self, reason: str) -> None:
         if self._last_word:

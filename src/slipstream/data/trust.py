@@ -16,13 +16,7 @@ class Trust:
     """In every kind, by its number."""
 
     def __init__(self) -> None:
-<<<<<<< HEAD
-        self._proved = mmap.mmap(
-            -1, mmap.PAGESIZE
-        )  # anonymous and shared: how many of each kind, and whether it is lost
-=======
         self._proved = mmap.mmap(-1, mmap.PAGESIZE)  # anonymous and shared: how many of each kind, and if lost
->>>>>>> c88f181cf093c2e8d83d0bc30153334f2690d924
         self._num_pictures: dict[int, int] = {}
         self._num_faults: dict[int, int] = {}
 
