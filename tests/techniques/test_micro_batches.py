@@ -141,14 +141,17 @@ def test_inputs_that_learn_frames_of_results_and_a_graph_used_twice(riding: Any)
 
 def test_hooks_on_weights_are_called_once_with_the_whole_gradient(riding: Any) -> None:
     seen: list[torch.Tensor] = []
+    added: list[torch.Tensor] = []
     model = net()
     model[0].weight.register_hook(lambda gradient: seen.append(gradient) or gradient * 2)  # type: ignore[func-returns-value]
+    model[0].bias.register_post_accumulate_grad_hook(lambda bias: added.append(bias.grad.clone()))
     x = torch.randn(8, 6, dtype=torch.float64)
     model(x).sum().backward()
     bare = model[0].weight.grad
     model.zero_grad()
     with riding(("micro_batches", 2)):
         model(x).sum().backward()
+    assert len(added) == 2 and torch.allclose(added[0], added[1], atol=1e-12)
     assert len(seen) == 2 and torch.allclose(seen[0], seen[1], atol=1e-12)
     assert torch.allclose(bare, model[0].weight.grad, atol=1e-12)
 

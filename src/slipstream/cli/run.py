@@ -82,7 +82,8 @@ def _run(script: list[str], recipe_path: Path | None, no_recipe: bool, survives:
     except Refused as refusal:
         refusal.show()
         return refusal.exit_code
-    _prepare_environment(recipe)
+    if recipe.choices:
+        _prepare_environment(recipe)
     from slipstream.runner.launch import LaunchError
     from slipstream.runner.watched import run_watched
 

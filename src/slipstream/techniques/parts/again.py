@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.autograd import backward, grad  # torch's own: who stands around them later looks at the script's passes
 
 from slipstream.techniques.parts.dice import Dice
 from slipstream.techniques.parts.draws import Recording, RefusedError, Replaying
@@ -146,12 +147,30 @@ class Again:
             self.rewind()
             with self._as_then():
                 self._record(tensors)
-        totals: Gradients = [None] * (len(tensors) + len(weights))
+        totals: Gradients = [None] * len(tensors)
         rows: list[Gradients] = [[] for _ in tensors]
+        held = [weight.grad for weight in weights]
+        _set_gradients(weights, [None] * len(weights))  # torch adds up there, weight by weight, in the least memory
+        try:
+            self._add_up(tensors, weights, arrived, spans, totals, rows)
+            summed = [weight.grad for weight in weights]
+        finally:
+            _set_gradients(weights, held)
+        return [*totals, *summed]
+
+    def _add_up(
+        self,
+        tensors: Tensors,
+        weights: Tensors,
+        arrived: Gradients,
+        spans: list[tuple[int, int]],
+        totals: Gradients,
+        rows: list[Gradients],
+    ) -> None:
         for span in spans:
             found = self._piece(tensors, weights, arrived, span, is_whole=len(spans) == 1)
             for index, gradient in enumerate(found):
-                if index < len(tensors) and self._cut.is_cut[index]:
+                if self._cut.is_cut[index]:
                     rows[index].append(gradient)
                 elif gradient is not None:
                     before = totals[index]
@@ -164,7 +183,6 @@ class Again:
                         for one, (a, b) in zip(column, spans, strict=True)
                     ]
                 )
-        return totals
 
     def _piece(
         self, tensors: Tensors, weights: Tensors, arrived: Gradients, span: tuple[int, int], is_whole: bool
@@ -185,7 +203,8 @@ class Again:
         if replaying is not None and not replaying.is_used_up():
             raise RefusedError("a piece of the batch draws fewer random numbers than the whole")
         parts: Gradients = [None if one is None or is_whole else one[start:stop] for one in arrived]
-        return _grad(results, arrived if is_whole else parts, [*leaves, *weights])
+        _accumulate(results, arrived if is_whole else parts, [*leaves, *weights])
+        return [leaf.grad for leaf in leaves]
 
     def _differentiable(self, tensors: Tensors, weights: Tensors, arrived: Gradients) -> Gradients:
         now = Dice(self._device)
@@ -273,14 +292,12 @@ def _leaves(tensors: Tensors, like: Tensors = ()) -> list[torch.Tensor]:
 
 def _grad(results: Tensors, arrived: Gradients, wanted: Tensors, is_twice: bool = False) -> Gradients:
     """None for whatever asks for none or gets none."""
-    pairs = [(a, b) for a, b in zip(results, arrived, strict=True) if b is not None and a.requires_grad]
+    pairs = _pairs(results, arrived)
     asked = [index for index, one in enumerate(wanted) if one.requires_grad]
     found: Gradients = [None] * len(wanted)
     if not pairs or not asked:
         return found
-    if any(result.shape != gradient.shape for result, gradient in pairs):
-        raise RefusedError("computed again, its results have another size")
-    gradients = torch.autograd.grad(
+    gradients = grad(
         [result for result, _ in pairs],
         [wanted[index] for index in asked],
         [gradient for _, gradient in pairs],
@@ -292,10 +309,31 @@ def _grad(results: Tensors, arrived: Gradients, wanted: Tensors, is_twice: bool 
     return found
 
 
+def _accumulate(results: Tensors, arrived: Gradients, wanted: Tensors) -> None:
+    pairs = _pairs(results, arrived)
+    asked = [one for one in wanted if one.requires_grad]
+    if pairs and asked:
+        backward([result for result, _ in pairs], [gradient for _, gradient in pairs], inputs=asked)
+
+
+def _pairs(results: Tensors, arrived: Gradients) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    pairs = [(a, b) for a, b in zip(results, arrived, strict=True) if b is not None and a.requires_grad]
+    if any(result.shape != gradient.shape for result, gradient in pairs):
+        raise RefusedError("computed again, its results have another size")
+    return pairs
+
+
+def _set_gradients(weights: Tensors, gradients: Gradients) -> None:
+    for weight, gradient in zip(weights, gradients, strict=True):
+        weight.grad = gradient
+
+
 @contextlib.contextmanager
 def _muted(weights: Tensors) -> Iterator[None]:
     """Hooks on weights are called once, for the whole gradient, when it leaves us."""
-    hooked = [(one._backward_hooks, dict(one._backward_hooks)) for one in weights if one._backward_hooks]
+    kinds = ("_backward_hooks", "_post_accumulate_grad_hooks")
+    found = [hooks for one in weights for kind in kinds if (hooks := getattr(one, kind, None))]
+    hooked = [(hooks, dict(hooks)) for hooks in found]
     for hooks, _ in hooked:
         hooks.clear()
     try:
