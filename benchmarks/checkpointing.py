@@ -1,4 +1,4 @@
-"""What checkpointing saves and costs on a transformer of 12 blocks, and micro_batches beside it, by turns in one
+"""What checkpointing saves and costs on a transformer of 12 blocks, by turns in one
 process. Memory is the allocator's own account of one step; time is paired.
 Writes benchmarks/results/checkpointing.md."""
 
@@ -27,7 +27,6 @@ WAYS: dict[str, tuple[str, Setting] | None] = {
     "as it is": None,
     "checkpointing=all": ("checkpointing", "all"),
     "checkpointing=half": ("checkpointing", "half"),
-    "micro_batches=4": ("micro_batches", 4),
 }
 
 
