@@ -74,6 +74,7 @@ def test_weights_updated_by_hand(check: Check, tmp_path: Path) -> None:
     assert not session.optimizers and not checked["is_inference"]
 
 
+@rare
 def test_accumulation_that_changes(check: Check, tmp_path: Path) -> None:
     _, session = ride(check, "odd_accumulation", tmp_path, "--steps", "120", seconds=20)
     seen = {(step.num_batches, step.samples, step.num_updates) for step in session.steps[1:-1]}
@@ -132,7 +133,7 @@ def test_executed_settings(check: Check, tmp_path: Path) -> None:
     assert mostly([step.samples for step in steps]) == 16
 
 
-@pytest.mark.parametrize("name", ["odd_compiled", "odd_compiled_step"])
+@pytest.mark.parametrize("name", ["odd_compiled", pytest.param("odd_compiled_step", marks=rare)])
 def test_compiled_stays_one_graph(name: str, check: Check, tmp_path: Path) -> None:
     checked, session = ride(check, name, tmp_path, "--steps", "60", seconds=30)
     assert "graphs 1 breaks 0" in checked["said"]
