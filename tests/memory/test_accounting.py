@@ -48,6 +48,18 @@ def test_an_address_that_is_used_again_keeps_its_names_apart() -> None:
     assert footprint.kinds["gradients"] == 10 == footprint.peak_bytes
 
 
+def test_an_output_that_died_is_not_what_took_its_address() -> None:
+    blocks = [
+        Block(7, 10, 110, 120, "forward", "aten::mm", 1, 0),
+        Block(7, 10, 130, 170, "forward", "aten::sin", 0, 0),
+        Block(8, 10, 125, 170, "forward", "aten::mm", 0, 0),
+    ]
+    scene = make_scene(blocks, [Name(900, 1000, "parameters", 1)])
+    scene.trace.snaps |= {2: 115, 3: 127}
+    scene.outputs = {1: (2, [7]), 0: (3, [8])}
+    assert {module.path: module.output_bytes for module in account(scene, "cpu").modules} == {"up": 0, "": 10}
+
+
 def test_what_the_step_before_left() -> None:
     blocks = [Block(1, 64, 50, math.inf, "forward", "aten::mm", 1, 1), Block(2, 8, 110, 120, "forward")]
     growth = account(make_scene(blocks, [Name(1, 64, "other")]), "cpu").growth

@@ -28,7 +28,7 @@ class Scene(msgspec.Struct):
     end_ns: int
     sites: list[Site]
     modules: list[tuple[str, str]]  # path, class
-    outputs: dict[int, list[int]] = {}  # module to the addresses that its last call returned
+    outputs: dict[int, tuple[int, list[int]]] = {}  # module to the snap of its last return, and what it returned then
     has_true_count: bool = False  # the allocator counts everything alive, not only what the trace saw
 
 
@@ -204,15 +204,19 @@ def _by_module(alive: list[Owned], scene: Scene) -> list[ModuleBytes]:
     # Blocks that hold all of theirs in modules further down
     holders = {path[:at] for path in inside for at, letter in enumerate(path) if letter == "."} - inside
     ranked += [module for module, (path, _) in enumerate(scene.modules) if path in holders]
-    saved = {one.block.address: one.block.num_bytes for one in alive if one.kind == "activations"}
+    saved = {one.block.address: one.block for one in alive if one.kind == "activations"}
     return [
-        ModuleBytes(
-            *scene.modules[module],
-            dict(sums[module]),
-            sum(saved.get(address, 0) for address in set(scene.outputs.get(module, ()))),
-        )
+        ModuleBytes(*scene.modules[module], dict(sums[module]), _output_bytes(scene, module, saved))
         for module in ranked
     ]
+
+
+def _output_bytes(scene: Scene, module: int, saved: dict[int, Block]) -> int:
+    """What of a module's last output is among the saved blocks. One that was born later only has its address."""
+    number, addresses = scene.outputs.get(module, (-1, []))
+    time_ns = scene.trace.snaps.get(number, 0)
+    blocks = [saved[address] for address in set(addresses) if address in saved]
+    return sum(block.num_bytes for block in blocks if block.start_ns <= time_ns)
 
 
 def _by_line(alive: list[Owned], scene: Scene) -> list[LineBytes]:

@@ -75,7 +75,7 @@ class Marks:
 
     def __init__(self, entries: list[Entry], names: Names, *, with_lines: bool) -> None:
         self.snaps: list[list[Name]] = []
-        self.outputs: dict[int, list[int]] = {}  # module to the addresses that its last call returned
+        self.outputs: dict[int, tuple[int, list[int]]] = {}  # module to the snap of its last return, and the addresses
         self._entries = entries
         self._names = names
         self._lines = Lines() if with_lines else None
@@ -127,7 +127,7 @@ class Marks:
         if torch.compiler.is_compiling() or threading.get_ident() != self._thread:
             return
         with torch._C.DisableTorchFunction():
-            self.outputs[index] = [name.address for name in self._names.inputs(output)]
+            self.outputs[index] = (self.snap(()), [name.address for name in self._names.inputs(output)])
         for depth in range(len(self._open) - 1, -1, -1):
             if self._open[depth][0] == index:
                 self._close_down_to(depth)

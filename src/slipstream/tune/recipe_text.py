@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 
-from slipstream.records import Choice, Session, Setting, Speed, Tuning, Verdict
+from slipstream.records import Choice, Session, Setting, Tuning, Verdict
+from slipstream.tune.ruling import times
 from slipstream.tune.source import script_digest
 from slipstream.version import VERSION
 
@@ -47,7 +48,7 @@ def _proof(tuning: Tuning, choice: Choice) -> str:
         return ""
     alone = "" if verdict.kind == "single" else " with the lines above"
     numerics = f", {verdict.numerics.claimed}" if verdict.numerics is not None else ""
-    return f"{_times(verdict.speed)}{alone}{numerics}"
+    return f"{times(verdict.speed)}{alone}{numerics}"
 
 
 def _evidence_of(tuning: Tuning, choice: Choice) -> Verdict | None:
@@ -85,16 +86,12 @@ def _evidence(tuning: Tuning, session: Session) -> str:
     }
     if tuning.noise is not None:
         facts |= {"noise_low": round(tuning.noise.low, 4), "noise_high": round(tuning.noise.high, 4)}
-    comment = f"# All together {_times(tuning.total)} of the script as it is, 95% interval.\n" if tuning.total else ""
+    comment = f"# All together {times(tuning.total)} of the script as it is, 95% interval.\n" if tuning.total else ""
     return comment + _table("evidence", facts)
 
 
 def _known(**facts: object) -> dict[str, object]:
     return {key: value for key, value in facts.items() if value}
-
-
-def _times(speed: Speed) -> str:
-    return f"{speed.ratio:.2f}x ({speed.low:.2f} to {speed.high:.2f})"
 
 
 def _table(name: str, facts: dict[str, object]) -> str:
