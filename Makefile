@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test lint promises bench docs clean
+.PHONY: setup demo test test-rides test-parts lint promises bench docs clean
 
 setup: $(READY)
 
@@ -23,10 +23,20 @@ demo: $(READY)
 	cd demo && $(abspath $(BIN))/slipstream tune --seconds 10 --budget 4m train.py
 	$(BIN)/python -m slipstream.testing.demo stopwatch demo
 
-# What is alive in a process is what the tests of `memory` count: they get a process of their own.
+# Two halves side by side, one for each core, and then alone what rests on timing: the zoo.
 test: lint
+	$(MAKE) --no-print-directory --jobs 2 test-rides test-parts
+	$(BIN)/python -m pytest tests/zoo
+
+RIDES := tests/promises tests/runner tests/cli
+
+# What is alive in a process is what the tests of `memory` count: they get a process of their own.
+test-rides: $(READY)
 	$(BIN)/python -m pytest tests/memory
-	$(BIN)/python -m pytest --ignore tests/memory
+	$(BIN)/python -m pytest $(RIDES)
+
+test-parts: $(READY)
+	$(BIN)/python -m pytest $(foreach folder,$(RIDES) tests/memory tests/zoo,--ignore $(folder))
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -58,6 +58,7 @@ def test_critic_with_gradient_penalty(check: Check, tmp_path: Path) -> None:
     assert all(step.num_updates >= 1 for step in steps)
 
 
+@rare
 def test_closure_is_one_step(check: Check, tmp_path: Path) -> None:
     _, session = ride(check, "odd_closure", tmp_path, "--steps", "1000", seconds=3)
     steps = middle(session)

@@ -19,8 +19,11 @@ SECONDS = {
     *("slow_collate", "no_loader_memmap", "many_threads", "healthy_mlp", "healthy_gan", "healthy_validation"),
 }
 IS_EVERY = "SLIPSTREAM_EVERY" in os.environ
-# These show only over many steps, or over several epochs.
-SLOW_TO_SHOW = {"growing_memory", "worker_restart", "frequent_validation", "grad_in_evaluation"}
+# These show only over many steps, over several epochs, or after the race of a remedy.
+SLOW_TO_SHOW = {
+    *("growing_memory", "worker_restart", "frequent_validation", "grad_in_evaluation"),
+    *("slow_layout", "few_threads", "tiny_operations", "unfused_optimizer"),
+}
 
 
 def brief(checked: dict[str, Any]) -> str:
