@@ -12,6 +12,8 @@ from slipstream.tune.seat import Seat
 BASE = Seat("base", Recipe())
 SEAT = Seat("candidate", Recipe((Choice("a"),)))
 
+CASES = ((1.06, 0.05), (1.2, 0.05), (1.0, 0.05))  # what it gains, in what noise
+
 
 def _contest(**how: Any) -> Contest:
     settings: dict[str, Any] = {"alpha": 0.01, "margin": 0.01, "floor": lambda: 0.0}
@@ -120,3 +122,10 @@ def test_only_what_is_undecided_is_opened_again() -> None:
     contest = _ride(_contest(), 1.5)
     contest.reopen()
     assert contest.outcome == "faster"
+
+
+def test_hope_is_less_than_a_lead() -> None:
+    hopeful, leading, useless = (_ride(_contest(alpha=1e-9), ratio, 12, spread) for ratio, spread in CASES)
+    assert hopeful.is_hopeful() and not hopeful.is_leading()
+    assert leading.is_hopeful() and leading.is_leading()
+    assert not useless.is_hopeful()

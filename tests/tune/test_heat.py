@@ -12,6 +12,7 @@ from slipstream.testing.track import SimulatedTrack, choice_factors
 from slipstream.tune.budget import Budget
 from slipstream.tune.contest import Contest
 from slipstream.tune.heat import Heat
+from slipstream.tune.pace import Tempo
 from slipstream.tune.seat import Paddock, RaceError, Seat
 
 
@@ -20,7 +21,7 @@ class Course:
         self.track = track
         self.paddock = Paddock(track, tell)
         self.budget = Budget(track, budget_s)
-        self.heat = Heat(self.paddock, self.budget, tell, seed=0, step_s=0.05)
+        self.heat = Heat(self.paddock, self.budget, tell, seed=0, tempo=Tempo(0.05))
         self.base = self.paddock.seat("base", Recipe())
         self.settled: list[tuple[str, str | None]] = []
 
@@ -122,11 +123,11 @@ def test_by_relaunching_blocks_are_longer(course: Any) -> None:
     race = course(SimulatedTrack(choice_factors(a=0.5), num_riders=1))
     race.race("a")
     assert race.settled == [("a", "faster")]
-    assert {lap.num_steps for lap in race.base.laps if lap.round > 0} == {20}
+    assert {lap.num_steps for lap in race.base.laps if lap.round > 0} == {32}
 
 
 def test_short_scripts_are_raced_through_restarts(course: Any) -> None:
-    track = SimulatedTrack(choice_factors(a=0.5), num_steps=40, startup_s=lambda recipe: 1.0)
+    track = SimulatedTrack(choice_factors(a=0.5), num_steps=24, startup_s=lambda recipe: 1.0)
     race = course(track)
     race.race("a")
     assert race.settled == [("a", "faster")]

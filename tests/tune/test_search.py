@@ -281,7 +281,7 @@ def test_a_short_budget_keeps_time_for_the_whole_recipe(run: Any, technique: Any
 
 def test_the_whole_recipe_is_raced_even_if_the_time_is_over(run: Any, technique: Any) -> None:
     """Starting takes so long that nothing is left for it: it gets the rounds that say anything at all."""
-    slow_start = SimulatedTrack(choice_factors(a=0.5), startup_s=lambda recipe: 15.0)
+    slow_start = SimulatedTrack(choice_factors(a=0.5), startup_s=lambda recipe: 18.0)
     tuning = run(slow_start, {"a": technique()}, budget_s=60.0)
     assert tuning.recipe == _recipe(a=True)
     assert tuning.total is not None and tuning.total.low > 1.9
@@ -335,7 +335,7 @@ def test_a_base_that_dies_for_good_leaves_what_is_known(run: Any, technique: Any
 
     def fault(entrant: Entrant, num_steps: int) -> str:
         nonlocal is_dead
-        is_dead = is_dead or num_steps > 250
+        is_dead = is_dead or num_steps > 120
         return "killed" if is_dead and entrant.role == "base" else ""
 
     known = {"slow": technique(), **{f"u{number}": technique() for number in range(6)}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from slipstream.testing.noise import Recording, Weather
+from slipstream.testing.noise import CALM, Recording, Weather
 from slipstream.testing.tunings import Outcome, simulate
 
 NOISE = Path(__file__).parents[2] / "benchmarks" / "results" / "noise.json"
@@ -34,6 +34,12 @@ def test_useless_candidates_are_not_kept() -> None:
 
 def test_a_true_gain_of_five_percent_is_found() -> None:
     assert sum(len(one.kept) == 1 for one in _useful()) >= 0.9 * NUM_USEFUL
+
+
+def test_nine_in_ten_are_found_in_the_noise_of_a_real_machine() -> None:
+    steady = Recording.read(NOISE, "steady_laps")
+    found = [bool(simulate(seed, gain=1.05, recording=steady, weather=CALM).kept) for seed in range(8)]
+    assert sum(found) >= 6
 
 
 def test_intervals_hold_the_truth() -> None:

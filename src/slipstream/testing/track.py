@@ -80,11 +80,12 @@ class SimulatedTrack:
         if rider not in self._present:
             assert self._capacity == 1, f"rider {rider} has left and was asked for a lap"
             self._start(who)
-        first, began_s = who.num_steps + lead_in, self._now_s
+        first = who.num_steps + lead_in
         left = num_steps + lead_in if self._length is None else self._length - who.num_steps
         ridden = max(0, min(num_steps, left - lead_in))
-        seconds = who.step_s * self._noise.factor(lead_in + num_steps)
-        self._now_s += seconds * (lead_in + ridden)
+        self._now_s += lead_in * who.step_s * self._noise.factor(lead_in)
+        began_s, seconds = self._now_s, who.step_s * self._noise.factor(num_steps)
+        self._now_s += seconds * ridden
         who.num_steps += min(lead_in + num_steps, left)
         who.failure = self._fault(who.entrant, who.num_steps)
         who.is_over = left < lead_in + num_steps
@@ -97,7 +98,7 @@ class SimulatedTrack:
             first_step=first,
             num_steps=ridden,
             seconds=seconds * ridden,
-            time_ns=int((began_s + seconds * lead_in) * 1e9),
+            time_ns=int(began_s * 1e9),
             num_samples=ridden * self._batch_size,
             is_last=who.is_over,
             failure=who.failure,

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from slipstream.diagnose import diagnose
-from slipstream.records import Edit, Session, Setting, Speed
+from slipstream.records import Edit, Recipe, Session, Setting, Speed
 from slipstream.techniques.card import YES, Answer, Card
 from slipstream.techniques.observation import Observation
 from slipstream.testing.noise import Noise, Recording, Weather
@@ -44,7 +44,6 @@ def simulate(
     draws = random.Random(seed)
     names = [f"made_{number:02}" for number in range(NUM_CANDIDATES)]
     lucky = draws.choice(names)
-    truth = dict.fromkeys(names, 1.0) | {lucky: gain}
     track = SimulatedTrack(
         choice_factors(**{lucky: 1.0 / gain}),
         step_s=STEP_S,
@@ -55,11 +54,13 @@ def simulate(
     )
     known: Any = {name: _technique() for name in ("nothing", *names)}
     tuning = tune(_session(), track, TuneOrder(seed=seed), Silence(), known)
-    told = [(truth[one.technique], one.speed) for one in tuning.verdicts if one.kind == "single" and one.speed]
-    kept = tuple(choice.technique for choice in tuning.recipe.choices)
-    if tuning.total is not None:
-        told.append((gain if lucky in kept else 1.0, tuning.total))
-    return Outcome(kept, tuple(told), track.now_s())
+
+    def truth(recipe: Recipe) -> float:
+        """A technique may be raced on top of the one that gains."""
+        return gain if any(choice.technique == lucky for choice in recipe.choices) else 1.0
+
+    told = [(truth(one.recipe), one.speed) for one in tuning.verdicts if one.kind in ("single", "total") and one.speed]
+    return Outcome(tuple(choice.technique for choice in tuning.recipe.choices), tuple(told), track.now_s())
 
 
 @lru_cache(maxsize=1)

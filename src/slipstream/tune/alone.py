@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from slipstream.records import Choice, Recipe, Setting, Speed, Verdict
-from slipstream.tune.budget import share_kept_back
+from slipstream.tune.budget import HOPE_SHARE, share_kept_back
 from slipstream.tune.candidates import Candidate
 from slipstream.tune.contest import LEADING, LEADING_ROUNDS, Contest
 from slipstream.tune.meeting import Meeting
@@ -90,7 +90,14 @@ def race_alone(
         if leaders or (best >= LEADING and not better):
             return OVER
         num_climbing = sum(len(winner.candidate.settings) > 1 for winner in winners)
-        return meeting.budget.moment_s(share_kept_back(len(winners), num_climbing, meeting.num_provisional))
+        kept_back = share_kept_back(len(winners), num_climbing, meeting.num_provisional)
+        if leader is not None and not winners and leader.is_hopeful() and by_name[leader.technique].is_keepable:
+            moment_s = meeting.budget.moment_s(max(kept_back, HOPE_SHARE))
+            if meeting.budget.now_s() >= moment_s:
+                leaders[:] = [leader]  # there is time to prove the best of them, not to decide on all
+                return OVER
+            return moment_s
+        return meeting.budget.moment_s(kept_back)
 
     known |= {contest.seat.recipe.choices[-1].technique for contest in begun}
     contests = [contest_of(one.first) for one in candidates if one.technique not in known]
@@ -148,6 +155,8 @@ def _settle(meeting: Meeting, contest: Contest, candidate: Candidate, winners: l
     if contest.is_built_on and verdict.decision == "kept":
         reason = f"ahead in {contest.comparison.num_rounds} rounds: to be proved inside the recipe"
         verdict = msgspec.structs.replace(verdict, is_provisional=True, reason=reason)
+        if contest.was_leading:
+            meeting.leads.add(choice)
     meeting.decide(verdict)
     if verdict.decision == "kept":
         winners.append(Winner(candidate, verdict, contest.speed()))

@@ -7,7 +7,6 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
-from slipstream.diagnose.statistics import median
 from slipstream.records import Lap, RiderRecord, Speed
 from slipstream.runner.track import SLOWER
 from slipstream.tune.seat import Seat
@@ -24,6 +23,7 @@ MIN_ROUNDS = 8  # fewer bound nothing, however clear they look
 MIN_MEASURED = 16  # rounds
 LEADING_ROUNDS = 5  # after which a lead may be built on, to be proved later
 LEADING = 1.1  # a gain that changes what the others are worth
+HOPEFUL = 1.5
 CLEAR = 2.5  # times its own uncertainty: by chance one in thirty
 
 
@@ -51,6 +51,7 @@ class Contest:
         self.failure = ""
         self.num_rounds_of_turn = 0
         self.is_built_on = False  # before it was decided
+        self.was_leading = False  # when it was built on
         self._speed: Speed | None = None  # reckoned once for each round
         self._ratios: list[float] = []
         self._alpha = alpha  # of this comparison: its share of the tuning's
@@ -97,17 +98,30 @@ class Contest:
         return chained(through, speed) if through is not None else None
 
     def promise(self) -> float:
-        """What it seems to win, cheaply."""
-        return math.exp(median(self._ratios)) if self._ratios else 1.0
+        """What it seems to win, cheaply: the mean of the middle half of its rounds."""
+        if not self._ratios:
+            return 1.0
+        ordered, cut = sorted(self._ratios), len(self._ratios) // 4
+        return math.exp(statistics.fmean(ordered[cut : len(ordered) - cut]))
 
     def is_promising(self) -> bool:
         return self._goal == "decide" and self.outcome is None and self.promise() > 1.0 + 2 * self._margin
 
     def is_leading(self) -> bool:
         """So clearly that it is built on: what others are worth shows on top of it. Proves nothing."""
-        if self._goal != "decide" or len(self._ratios) < LEADING_ROUNDS or self.promise() < LEADING:
-            return False
-        return statistics.mean(self._ratios) > CLEAR * statistics.stdev(self._ratios) / math.sqrt(len(self._ratios))
+        is_enough = self._goal == "decide" and len(self._ratios) >= LEADING_ROUNDS
+        return is_enough and self.promise() >= LEADING and self._clearness() > CLEAR
+
+    def is_hopeful(self) -> bool:
+        """Looks like a gain that more rounds would show."""
+        is_enough = self._goal == "decide" and len(self._ratios) >= MIN_ROUNDS
+        return is_enough and self.promise() > 1.0 + self._margin and self._clearness() > HOPEFUL
+
+    def _clearness(self) -> float:
+        """The mean of its rounds, in times of its own uncertainty."""
+        mean = statistics.fmean(self._ratios)
+        variance = math.fsum((ratio - mean) ** 2 for ratio in self._ratios) / (len(self._ratios) - 1)
+        return mean / math.sqrt(max(variance, 1e-12) / len(self._ratios))
 
     def add(self, laps: Mapping[int, Lap]) -> None:
         """A round that the challenger and its anchor both rode; disturbed blocks count for nothing."""
@@ -176,6 +190,7 @@ class Contest:
 
     def build_on(self) -> None:
         """It counts as faster for now."""
+        self.was_leading = self.is_leading()
         self.outcome, self.is_built_on = "faster", True
 
     def reopen(self) -> None:

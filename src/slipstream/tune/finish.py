@@ -11,6 +11,7 @@ from slipstream.tune.meeting import Meeting
 from slipstream.tune.ruling import describe, times
 from slipstream.tune.seat import Seat
 
+NUM_TWINS = 1
 MIN_ROUNDS = 12  # fewer cannot speak against what the techniques showed one by one
 _OUT: tuple[Outcome, ...] = ("failed", "slower", "declined", "no_effect")
 
@@ -20,7 +21,7 @@ def race_total(meeting: Meeting, recipe: Recipe) -> tuple[Contest, Recipe]:
     seat, base = _fresh_seat(meeting, recipe), _fresh_base(meeting)
     contest = meeting.contest(seat, base, goal="measure")
     kept_back = RIDE_SHARE if _is_proved(meeting, recipe) else 0.0
-    num_twins = min(2, meeting.paddock.num_challengers() - 1)
+    num_twins = min(NUM_TWINS, meeting.paddock.num_challengers() - 1)
     beside = [meeting.twin_contest(base) for _ in range(num_twins)]
     meeting.heat.race([contest, *beside], lambda: meeting.budget.moment_s(kept_back), lambda contest: None)
     record = meeting.paddock.record(seat)

@@ -7,20 +7,22 @@ import itertools
 import random
 from collections.abc import Callable, Iterable, Sequence
 
+import msgspec
+
 from slipstream.diagnose.statistics import median
 from slipstream.records import Lap
 from slipstream.tune.budget import Budget
 from slipstream.tune.contest import MIN_ROUNDS, Contest
-from slipstream.tune.pace import block, typical_step_s
+from slipstream.tune.pace import Tempo, block, typical_step_s
 from slipstream.tune.seat import Paddock, RaceError, Seat
 from slipstream.tune.teller import Teller
 
 MAX_CHALLENGERS = 8  # they share one base; noise lasts a second, so a longer round pairs hardly worse
-RELAUNCH_BLOCKS = 4  # a launch costs more than a block: ride that much longer
+RELAUNCH_BLOCKS = 8  # a launch costs more than a block: ride that much longer
 MAX_DEATHS = 2  # of an anchor, one after the other
 MIN_TURN = 10  # rounds: fewer decide nothing
 HALVING_ROUNDS = 8  # after so many the worse half of those undecided waits
-FEWEST = 3  # that go on
+FEWEST = 2  # that go on
 FIRST_PASS = 0.6  # of the time: then the most promising of those undecided come back
 GRACE_SHARE = 0.05  # of the budget, beyond a deadline
 FINAL_GRACE_SHARE = 0.25
@@ -36,17 +38,14 @@ class Heat:
         budget: Budget,
         tell: Teller,
         seed: int,
-        step_s: float,
-        epoch_steps: int = 0,
-        training_steps: int = 0,
+        tempo: Tempo,
     ) -> None:
         self._paddock = paddock
         self._budget = budget
         self._tell = tell
         self._random = random.Random(seed)
-        self._step_s = step_s  # of the anchor: what the check said, then what was timed
-        self._epoch_steps = epoch_steps  # 0: not known
-        self._training_steps = training_steps  # 0: not known
+        self._tempo = tempo
+        self._step_s = tempo.step_s  # of the anchor: what the check said, then what was timed
         self._round = 0
         self._blocks: tuple[int, int] | None = None  # steps and lead-in, once a round was ridden
         self._lap_s: list[float] = []
@@ -255,7 +254,7 @@ class Heat:
         if self._blocks is not None:
             return self._blocks
         times = RELAUNCH_BLOCKS if self._paddock.is_relaunching() else 1
-        return block(self._step_s, self._epoch_steps, times, self._training_steps)
+        return block(msgspec.structs.replace(self._tempo, step_s=self._step_s), times)
 
     def _survive(self, seat: Seat, lap: Lap) -> None:
         """An anchor that died is started again with its next block, but not for ever."""

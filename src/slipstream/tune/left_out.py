@@ -22,7 +22,7 @@ def leave_out(meeting: Meeting) -> None:
     while len(meeting.recipe.choices) > 1:
         recipe, doubtful = meeting.recipe, meeting.provisional()
         contests = _race(meeting, recipe, doubtful)
-        gone = _least(contests, _refuted(contests, doubtful, meeting.order.margin)) or _least(
+        gone = _least(contests, _refuted(meeting, contests, doubtful)) or _least(
             contests, [choice for choice, contest in contests.items() if contest.outcome == "not_faster"]
         )
         for choice, contest in contests.items():
@@ -33,12 +33,14 @@ def leave_out(meeting: Meeting) -> None:
             return
 
 
-def _refuted(contests: Contests, doubtful: list[Choice], margin: float) -> list[Choice]:
-    """What was never proved must at least seem to be worth something here."""
+def _refuted(meeting: Meeting, contests: Contests, doubtful: list[Choice]) -> list[Choice]:
+    """What was never proved must at least seem to be worth something here; what never led clearly must be proved."""
+    raced = [choice for choice in doubtful if choice in contests and contests[choice].comparison.num_rounds]
     return [
         choice
-        for choice in doubtful
-        if choice in contests and contests[choice].comparison.num_rounds and contests[choice].promise() < 1.0 + margin
+        for choice in raced
+        if contests[choice].promise() < 1.0 + meeting.order.margin
+        or (choice not in meeting.leads and contests[choice].outcome != "faster")
     ]
 
 

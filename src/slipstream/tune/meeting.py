@@ -20,7 +20,7 @@ from slipstream.tune.journal import Journal
 from slipstream.tune.jury import Claim, Jury
 from slipstream.tune.noise import Noise
 from slipstream.tune.order import TuneOrder
-from slipstream.tune.pace import evened, typical_step_s
+from slipstream.tune.pace import Tempo, evened, typical_step_s
 from slipstream.tune.payback import one_off_s
 from slipstream.tune.seat import Paddock, Seat
 from slipstream.tune.teller import Teller
@@ -48,17 +48,15 @@ class Meeting:
         self.base = self.paddock.seat("base", Recipe())
         self.jury = Jury(self.paddock, self.budget, self.base)
         self.noise = Noise(order.margin)
-        step_s = session.summary.step_ms / 1e3 if session.summary else UNKNOWN_STEP_S
-        num_steps, _ = training_length(session)
-        self.paddock.even = lambda lap: evened(lap, step_s, _epoch_steps(session))
-        self.heat = Heat(
-            self.paddock, self.budget, tell, order.seed, step_s, _epoch_steps(session), int(num_steps or 0)
-        )
+        tempo = _tempo(session)
+        self.paddock.even = lambda lap: evened(lap, tempo)
+        self.heat = Heat(self.paddock, self.budget, tell, order.seed, tempo)
         self.conflicts: list[Conflict] = []
         self.verdicts: list[Verdict] = []
         self.notes: list[str] = []
         self.recipe = Recipe()  # the best that is known so far
         self.ground = Recipe()  # what techniques are raced on top of
+        self.leads: set[Choice] = set()  # built on because they led clearly; others were the best hope there was
         self._twin: Seat | None = None
         self._fresh: dict[Recipe, Seat] = {}
 
@@ -175,7 +173,13 @@ def _is_outdated(known: Verdict, verdict: Verdict) -> bool:
     return known.decision == "not_applicable" or (known.decision != "kept" and known.setting == verdict.setting)
 
 
-def _epoch_steps(session: Session) -> int:
-    """0: not known, or not a whole number."""
-    known = epoch_steps(session) or 0.0
-    return round(known) if abs(known - round(known)) < 0.01 else 0
+def _tempo(session: Session) -> Tempo:
+    num_steps, _ = training_length(session)
+    in_epoch = epoch_steps(session) or 0.0
+    num_workers = max((loader.num_workers for loader in session.loaders), default=0)
+    return Tempo(
+        session.summary.step_ms / 1e3 if session.summary else UNKNOWN_STEP_S,
+        round(in_epoch) if abs(in_epoch - round(in_epoch)) < 0.01 else 0,
+        int(num_steps or 0),
+        max(num_workers, round(session.environment.num_usable)),  # so many workers may be tried
+    )
