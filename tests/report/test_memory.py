@@ -10,7 +10,7 @@ import pytest
 
 from slipstream.records import KINDS, Footprint, Growth, Leak, LineBytes, ModuleBytes, Moment, Session, Site
 from slipstream.report.json import export
-from slipstream.report.memory import summarise
+from slipstream.report.memory_words import summarise
 from slipstream.report.terminal import render_brief, render_session
 
 Paint = Callable[..., str]
