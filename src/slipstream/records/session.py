@@ -15,6 +15,7 @@ from slipstream.records.race import Tuning
 from slipstream.records.rehearsal import Rehearsal
 from slipstream.records.revision import Revision
 from slipstream.records.site import Site
+from slipstream.records.speedtest import SpeedTest
 from slipstream.records.stack import StackCount
 from slipstream.records.step import Block, Evaluation, Fetch, Step
 from slipstream.records.subject import Loader, Model, Optimizer
@@ -115,6 +116,7 @@ class Session(msgspec.Struct, frozen=True):
     length: Length | None = None
     anatomy: Anatomy | None = None
     rehearsals: list[Rehearsal] = []
+    speedtest: SpeedTest | None = None  # the last of this directory, as slipstream machine left it before the ride
     footprints: list[Footprint] = []  # of memory: the script's own batch first, then smaller ones
     summary: Summary | None = None
     findings: list[Finding] = []

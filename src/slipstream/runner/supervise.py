@@ -30,6 +30,7 @@ from slipstream.runner.ride import RideSettings
 from slipstream.runner.rider import EXIT_REFUSED, EXIT_UNCOVERED, REFUSED, UNCOVERED, Ticket, command
 from slipstream.runner.room import Room
 from slipstream.runner.spool import SpoolReader
+from slipstream.runner.storage import known_speedtest
 from slipstream.runner.terminal import Terminal
 
 _POLL_S = 0.05
@@ -87,6 +88,7 @@ def supervise(order: Order, line: Line | None = None) -> Session:
         session,
         environment=environment,
         revision=revision,
+        speedtest=known_speedtest(cwd),
         notes=[*([idle] if idle else []), *session.notes, *ride.notes],
         written=shorten(list(dict.fromkeys([*session.written, *ride.written])), cwd),
     )

@@ -6,6 +6,7 @@ import json
 import shlex
 
 from slipstream.records import Choice, Session, Setting, Tuning, Verdict
+from slipstream.report.tune_words import worths
 from slipstream.tune.ruling import times
 from slipstream.tune.source import script_digest
 from slipstream.version import VERSION
