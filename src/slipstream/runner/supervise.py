@@ -16,7 +16,7 @@ from typing import Protocol
 
 import msgspec
 
-from slipstream.records import Ended, Ending, Message, Progress, Seen, Session
+from slipstream.records import Ended, Ending, Message, Progress, Seen, Session, TorchProfile
 from slipstream.runner import downloads, overlay
 from slipstream.runner.assemble import assemble
 from slipstream.runner.gpu import GpuSampler
@@ -88,10 +88,16 @@ def supervise(order: Order, line: Line | None = None) -> Session:
         session,
         environment=environment,
         revision=revision,
+        torch_profile=_placed(session.torch_profile, order.profile),
         speedtest=known_speedtest(cwd),
         notes=[*([idle] if idle else []), *session.notes, *ride.notes],
         written=shorten(list(dict.fromkeys([*session.written, *ride.written])), cwd),
     )
+
+
+def _placed(profile: TorchProfile | None, path: str) -> TorchProfile | None:
+    """Where the user wanted it, and not where the rider wrote it; None where it could not be brought there."""
+    return msgspec.structs.replace(profile, path=path) if profile is not None and Path(path).is_file() else None
 
 
 class _Ride:
