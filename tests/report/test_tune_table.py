@@ -14,6 +14,7 @@ from rich.cells import cell_len
 from slipstream.diagnose import diagnose
 from slipstream.records import Choice, Entrant, Length, Recipe, RiderRecord, Session, Speed
 from slipstream.records.race import FARTHEST
+from slipstream.report.html.contenders import entries_of
 from slipstream.report.html.tuning import whys
 from slipstream.report.json import export
 from slipstream.report.markdown import to_markdown
@@ -268,6 +269,8 @@ def test_what_was_kept_on_a_lead_is_proved_beside_its_row_in_every_form(paint: P
     assert f'<code>workers=2</code> <span class="dim">{proof}</span>' in tuning_to_html(session)
     [terms, *_] = whys(session.tuning)
     assert terms.entries[0] == ("workers=2", proof)
+    entries = {entry.name: entry.proof for entry in entries_of(session.tuning)}
+    assert entries["workers=2"] == proof and entries["workers=1"] == ""
     assert "worth 1.07x (1.04 to 1.10) inside the recipe" in terms.entries[1][1]
 
 
