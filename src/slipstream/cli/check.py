@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from slipstream.cli.commands import SCRIPT_SETTINGS, Action, instead_of_riding, read_script, script_argument
-from slipstream.cli.forms import Forms, give, refuse_two_on_stdout, ride
+from slipstream.cli.forms import Forms, give, refuse_two_on_stdout
 from slipstream.cli.gate import Gate, gate_options, judge, read_gate
 from slipstream.cli.html_option import HtmlCommand, html_options, typed_options
 
@@ -102,6 +102,7 @@ class Result(Forms, frozen=True):
 
 
 def _check(script: list[str], num_steps: int, seconds: float, use_overlay: bool, profile: str, result: Result) -> int:
+    from slipstream.cli.riding import ride
     from slipstream.diagnose import diagnose
     from slipstream.runner.storage import save_session
     from slipstream.runner.supervise import Order, RefusalError

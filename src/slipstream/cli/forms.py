@@ -15,7 +15,6 @@ import msgspec
 
 if TYPE_CHECKING:
     from slipstream.records import Session
-    from slipstream.runner.supervise import Order
 
 STDOUT = "-"
 
@@ -56,16 +55,6 @@ def aside(is_wanted: bool = True) -> Iterator[None]:
     finally:
         os.dup2(kept, 1)
         os.close(kept)
-
-
-def ride(order: Order, forms: Forms) -> Session:
-    """One ride with a live line. Raises RefusalError."""
-    from slipstream.report.live import LiveLine
-    from slipstream.runner.supervise import supervise
-
-    with aside(forms.takes_stdout):
-        session = supervise(order, None if forms.quiet else LiveLine())
-    return msgspec.structs.replace(session, options=forms.options)
 
 
 def give(session: Session, forms: Forms, remark: str = "", before_saving: Callable[[], None] = lambda: None) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from slipstream.cli.commands import SCRIPT_SETTINGS, Action, instead_of_riding, read_script, script_argument
-from slipstream.cli.forms import Forms, give, refuse_two_on_stdout, ride
+from slipstream.cli.forms import Forms, give, refuse_two_on_stdout
 from slipstream.cli.html_option import HtmlCommand, html_options, typed_options
 
 _SCHEDULE = "slipstream.memory.schedule:MemorySchedule"
@@ -62,6 +62,7 @@ def command(
 
 
 def _observe(script: list[str], seconds: float, use_overlay: bool, forms: Forms) -> int:
+    from slipstream.cli.riding import ride
     from slipstream.runner.outcome import exit_code, remark
     from slipstream.runner.supervise import Order, RefusalError
 
