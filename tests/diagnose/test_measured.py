@@ -52,9 +52,11 @@ def test_small_pictures_and_other_decoders_cannot_be_compared() -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [{"cpu": "another"}, {"num_usable": 64.0}, {"num_logical": 128}], ids=["cpu", "quota", "cores"]
+    "other",
+    [{"cpu": "another"}, {"num_usable": 64.0}, {"num_logical": 128}, {"load": 5.0}],
+    ids=["cpu", "quota", "cores", "busy"],
 )
-def test_another_machines_test_says_nothing(other: dict[str, Any]) -> None:
+def test_a_test_of_another_machine_or_a_busy_one_says_nothing(other: dict[str, Any]) -> None:
     elsewhere = msgspec.structs.replace(made_environment(), **other)
     assert decoding(made_test(elsewhere, decode=1200.0)) == decoding(None)
 

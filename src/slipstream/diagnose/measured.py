@@ -3,6 +3,7 @@ from the script's. Says nothing where no test of this very machine is known, or 
 
 from __future__ import annotations
 
+from slipstream.diagnose.normal import is_busy
 from slipstream.diagnose.wording import ms, size
 from slipstream.records import Session, Summary
 
@@ -14,12 +15,14 @@ FILE_BYTES = 110_000  # of the test's small files
 
 
 def reading_of(session: Session, name: str, device: str = "cpu") -> float | None:
-    """None: not measured, or on another machine than the session's."""
+    """None: not measured, on another machine than the session's, or on one that was busy with something else."""
     test, here = session.speedtest, session.environment
     if test is None:
         return None
     there = test.environment
     if (there.cpu, there.num_logical, there.num_usable) != (here.cpu, here.num_logical, here.num_usable):
+        return None
+    if is_busy(there):
         return None
     reading = test.reading(name, device)
     return reading.value if reading is not None and reading.value > 0 else None
