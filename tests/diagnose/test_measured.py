@@ -61,6 +61,12 @@ def test_a_test_of_another_machine_or_a_busy_one_says_nothing(other: dict[str, A
     assert decoding(made_test(elsewhere, decode=1200.0)) == decoding(None)
 
 
+def test_nor_does_any_test_where_the_check_itself_was_disturbed() -> None:
+    quiet = msgspec.structs.replace(made_session(), speedtest=made_test(decode=1200.0))
+    busy = msgspec.structs.replace(quiet, environment=msgspec.structs.replace(quiet.environment, load=5.0))
+    assert reading_of(quiet, "decode") == 1200.0 and reading_of(busy, "decode") is None
+
+
 @pytest.mark.parametrize(
     ("rate", "words"), [(400.0, "the disk itself is the limit"), (2000.0, "or from a slower place"), (100.0, "")]
 )

@@ -15,14 +15,14 @@ FILE_BYTES = 110_000  # of the test's small files
 
 
 def reading_of(session: Session, name: str, device: str = "cpu") -> float | None:
-    """None: not measured, on another machine than the session's, or on one that was busy with something else."""
+    """None: not measured, on another machine, or one of the two began on a machine that was busy with something else."""
     test, here = session.speedtest, session.environment
     if test is None:
         return None
     there = test.environment
     if (there.cpu, there.num_logical, there.num_usable) != (here.cpu, here.num_logical, here.num_usable):
         return None
-    if is_busy(there):
+    if is_busy(there) or is_busy(here):
         return None
     reading = test.reading(name, device)
     return reading.value if reading is not None and reading.value > 0 else None
