@@ -15,7 +15,7 @@ FILE_BYTES = 110_000  # of the test's small files
 
 
 def reading_of(session: Session, name: str, device: str = "cpu") -> float | None:
-    """None: not measured, on another machine, or one of the two began on a machine that was busy with something else."""
+    """None: not measured, on another machine, or the test or the ride began while it was busy with something else."""
     test, here = session.speedtest, session.environment
     if test is None:
         return None
