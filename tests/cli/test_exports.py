@@ -46,7 +46,7 @@ def test_tensorboard_and_what_cannot_be_written() -> None:
 
 def test_a_profile_is_kept_or_its_absence_told(tmp_path: Path) -> None:
     made = tmp_path / "made.json"
-    assert "no step was observed" in keep_profile(made, tmp_path / "kept.json")[0]
+    assert "no step was run" in keep_profile(made, tmp_path / "kept.json")[0]
     made.write_text('{"traceEvents": []}')
     assert "is in" in keep_profile(made, tmp_path / "new/kept.json.gz")[0]
     assert json.loads(gzip.decompress((tmp_path / "new/kept.json.gz").read_bytes())) == {"traceEvents": []}

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from slipstream.cli import check, report, tune
+from slipstream.cli import check, memory, report, tune
 from slipstream.cli.desktop import is_desktop
 from slipstream.cli.html_option import BESIDE, typed_options
 from slipstream.diagnose import diagnose
@@ -35,7 +35,7 @@ from slipstream.testing.sessions import made_session
     ],
 )
 def test_the_script_is_never_taken_for_the_file(args: list[str], html: str | None, script: tuple[str, ...]) -> None:
-    for command in (check.command, tune.command):
+    for command in (check.command, tune.command, memory.command):
         context = command.make_context(command.name, list(args))
         assert (context.params["html"], context.params["script"]) == (html, script)
 

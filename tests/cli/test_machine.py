@@ -12,7 +12,7 @@ from slipstream.cli.commands import slipstream
 from slipstream.cli.machine import _test
 from slipstream.records import Reading, SpeedTest
 from slipstream.runner.speedtest import course
-from slipstream.runner.storage import load_speedtest, save_speedtest
+from slipstream.runner.storage import known_speedtest, load_speedtest, save_speedtest
 from slipstream.testing.sessions import made_environment
 
 TEST = SpeedTest(
@@ -53,6 +53,9 @@ def test_there_may_be_none_and_it_may_be_broken(capsys: pytest.CaptureFixture[st
     save_speedtest(TEST).write_bytes(b"broken")
     assert _test(False, Path.cwd(), False, True) == 2
     assert "cannot be read" in capsys.readouterr().err
+    assert known_speedtest() is None, "a check goes on without it"
+    save_speedtest(TEST)
+    assert known_speedtest() == TEST
 
 
 def test_a_folder_that_is_not_there_is_refused() -> None:

@@ -8,43 +8,13 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from slipstream.records import KINDS, Footprint, Growth, Leak, LineBytes, ModuleBytes, Moment, Session, Site
+from slipstream.records import Leak, Session, Site
 from slipstream.report.json import export
-from slipstream.report.memory import summarise
+from slipstream.report.memory_words import summarise
 from slipstream.report.terminal import render_brief, render_session
+from slipstream.testing.sessions import FILE, made_footprint
 
 Paint = Callable[..., str]
-CWD = "/home/user/project"
-SITE = Site(f"{CWD}/net.py", 14, "hidden = self.up(self.norm(states))", "forward")
-PEAK = {"parameters": 4_000_000, "optimizer_state": 8_000_000, "gradients": 4_000_000, "activations": 60_000_000}
-
-
-def make_footprint(batch_size: int, activations: int) -> Footprint:
-    kinds = {**dict.fromkeys(KINDS, 0), **PEAK, "activations": activations}
-    peak = sum(kinds.values())
-    blocks = [
-        ModuleBytes(f"blocks.{index}{inner}", name, {"activations": activations // 12}, 1_000_000 // 6)
-        for index in range(6)
-        for inner, name in (("", "Block"), (".up", "Linear"))
-    ]
-    return Footprint(
-        device="cpu",
-        num_samples=batch_size,
-        batch_size=batch_size,
-        peak_bytes=peak,
-        peak_ms=3.0,
-        peak_phase="backward",
-        peak_operator="aten::sum",
-        peak_site=SITE,
-        step_ms=10.0,
-        kinds=kinds,
-        phases={"forward": kinds, "optimizer": {"parameters": 4_000_000, "optimizer_state": 8_000_000}},
-        moments=[Moment(at, "forward", [int(at * 1e6)] + [0] * 6) for at in (0.0, 2.0, 5.0, 9.0)],
-        modules=blocks,
-        lines=[LineBytes(SITE, {"activations": activations // 2})],
-        growth=Growth(2_000_000, 3, SITE),
-        capacity_bytes=1_000_000_000,
-    )
 
 
 @pytest.fixture
@@ -52,10 +22,9 @@ def session(sessions: dict[str, Session]) -> Session:
     return msgspec.structs.replace(
         sessions["empty"],
         command="memory",
-        cwd=CWD,
         script=["train.py"],
-        footprints=[make_footprint(32, 60_000_000), make_footprint(16, 30_000_000)],
-        leaks=[Leak("losses", 8, 32, Site(f"{CWD}/train.py", 42, "losses.append(loss)"))],
+        footprints=[made_footprint(32, 60_000_000), made_footprint(16, 30_000_000)],
+        leaks=[Leak("losses", 8, 32, Site(FILE, 42, "losses.append(loss)"))],
     )
 
 

@@ -11,13 +11,19 @@ import msgspec
 import pytest
 from rich.cells import cell_len
 
-from slipstream.records import Length, Recipe, Session
+from slipstream.diagnose import diagnose
+from slipstream.records import Choice, Entrant, Length, Recipe, RiderRecord, Session, Speed
+from slipstream.records.race import FARTHEST
+from slipstream.report.html.contenders import entries_of
+from slipstream.report.html.tuning import whys
 from slipstream.report.json import export
 from slipstream.report.markdown import to_markdown
 from slipstream.report.quantity import as_ratio, between_ratios
 from slipstream.report.terminal import render_brief, render_session
 from slipstream.report.tune_notebook import tuning_to_html
 from slipstream.report.tune_table import CEILING, table_rows
+from slipstream.report.tune_words import worths
+from slipstream.testing.sessions import made_session
 from slipstream.testing.verdicts import made_tuning, made_verdict, tuned
 
 Paint = Callable[..., str]
@@ -236,3 +242,52 @@ def test_ratios_as_people_read_them() -> None:
     assert between_ratios(0.97, 1.03) == "0.97–1.03"
     assert between_ratios(0.01, 100.0) == "?", "nothing is known after so few rounds"
     assert between_ratios(1.2, 100.0) == "1.20–?"
+
+
+def on_a_lead() -> Session:
+    """workers=2 was kept before it was decided: its row has a ratio and no bounds."""
+    lead = Speed(1.58, 1 / FARTHEST, FARTHEST, 3)
+    verdicts = [
+        msgspec.structs.replace(verdict, speed=lead, reason="what it adds was not decided; the whole recipe: 1.6x")
+        if verdict.kind == "single" and verdict.choice == Choice("workers", 2)
+        else verdict
+        for verdict in made_tuning().verdicts
+    ]
+    without = Recipe((Choice("channels_last"),))
+    worth = made_verdict("workers", "kept", 1.21, 2, kind="left_out", recipe=without, speed=Speed(1.21, 1.1, 1.34, 20))
+    return tuned(diagnose(made_session()), verdicts=[*verdicts, worth])
+
+
+def test_what_was_kept_on_a_lead_is_proved_beside_its_row_in_every_form(paint: Paint) -> None:
+    session = on_a_lead()
+    assert session.tuning is not None
+    [row] = [row for row in table_rows(session.tuning) if row.name == "workers=2"]
+    assert row.relative == "~1.58x", "there is no interval to show here"
+    proof = "worth 1.21x (1.10 to 1.34) inside the recipe"
+    assert f"proof    workers=2: {proof}" in paint(render_session, session)
+    assert f"- `workers=2`: {proof}" in to_markdown(session)
+    assert f'<code>workers=2</code> <span class="dim">{proof}</span>' in tuning_to_html(session)
+    [terms, *_] = whys(session.tuning)
+    assert terms.entries[0] == ("workers=2", proof)
+    entries = {entry.name: entry.proof for entry in entries_of(session.tuning)}
+    assert entries["workers=2"] == proof and entries["workers=1"] == ""
+    assert "worth 1.07x (1.04 to 1.10) inside the recipe" in terms.entries[1][1]
+
+
+def test_what_was_never_left_out_has_the_proof_of_the_whole() -> None:
+    session = on_a_lead()
+    assert session.tuning is not None
+    verdicts = [verdict for verdict in session.tuning.verdicts if verdict.kind != "left_out"]
+    found = dict(worths(msgspec.structs.replace(session.tuning, verdicts=verdicts)))
+    assert found == {"workers=2": "what it adds was not decided; the whole recipe: 1.6x"}
+
+
+def test_every_row_that_rode_has_its_memory() -> None:
+    tuning = made_tuning()
+    twin = RiderRecord(Entrant(1, "twin", Recipe((Choice("nothing"),))), peak_bytes=410_000_000)
+    whole = RiderRecord(Entrant(2, "candidate", tuning.recipe), peak_bytes=1, device_peak_bytes=700_000_000)
+    verdicts = [verdict for verdict in tuning.verdicts if verdict.kind != "total"]
+    rows = table_rows(msgspec.structs.replace(tuning, verdicts=verdicts, riders=[twin, whole]))
+    memory = {row.name: row.memory for row in rows}
+    assert memory["nothing (A/A)"] == "410 MB" and memory["all that was kept"] == "700 MB"
+    assert [name for name, text in memory.items() if not text] == ["compile=default", CEILING], "those never rode"

@@ -110,3 +110,29 @@ def test_a_validation_without_end_is_stopped_too() -> None:
             trip.clock.advance(100)
     assert trip.schedule.is_done
     assert trip.clock.time_ns / 1e9 < 17
+
+
+def test_torchs_own_profile_comes_before_the_step_that_is_taken_apart() -> None:
+    trip, told = Trip(20, 100), []
+    schedule = trip.schedule
+
+    def note(what: str) -> bool:
+        told.append((what, trip.num_steps))
+        return True
+
+    schedule.excerpt_start = lambda: note("excerpt")
+    schedule.excerpt_stop = lambda: note("excerpt ends")
+    schedule.probe_start = lambda: note("probe")
+    schedule.probe_stop = lambda: note("probe ends")
+    kinds = trip.ride()
+    assert [what for what, _ in told] == ["excerpt", "excerpt ends", "probe", "probe ends"]
+    steps = [step for _, step in told]
+    assert steps[1] - steps[0] == 3 and steps[2] == steps[1] and steps[3] - steps[2] == 1
+    assert kinds[-2:] == ["dissect", "dissect"], "neither is the script as it is"
+
+
+def test_without_a_profile_nothing_changes() -> None:
+    one, other = Trip(20, 100), Trip(20, 100)
+    one.schedule.probe_start = other.schedule.probe_start = lambda: True
+    other.schedule.excerpt_start = lambda: False
+    assert one.ride() == other.ride() and one.num_steps == other.num_steps

@@ -7,17 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
-from slipstream.cli.commands import (
-    SCRIPT_SETTINGS,
-    Action,
-    Refused,
-    is_switched_off,
-    num_ranks,
-    read_script,
-    script_argument,
-)
+from slipstream.cli.commands import SCRIPT_SETTINGS, Action, instead_of_riding, read_script, script_argument
+from slipstream.cli.forms import Forms, give, refuse_two_on_stdout
 from slipstream.cli.gate import Gate, gate_options, judge, read_gate
 from slipstream.cli.html_option import HtmlCommand, html_options, typed_options
 
@@ -82,16 +74,17 @@ def command(
         if not script:
             return None
     typed = read_script(script, is_module)
-    if is_switched_off():
-        from slipstream.runner.launch import become_python
-
-        return functools.partial(become_python, typed)
-    if num_ranks() > 1:
-        raise Refused(
-            f"check rides with one process, and this is one of {num_ranks()} ranks (WORLD_SIZE). Check the script"
-            " without torchrun, on one device; slipstream run passes through."
-        )
-    result = Result(typed_options(), json_path, html, no_open, quiet, read_gate(baseline, fail_under))
+    if (action := instead_of_riding("check", typed)) is not None:
+        return action
+    refuse_two_on_stdout(json_path, html)
+    result = Result(
+        json_path=json_path,
+        html=html,
+        no_open=no_open,
+        quiet=quiet,
+        options=typed_options(),
+        gate=read_gate(baseline, fail_under),
+    )
     profile = str(torch_profile or "")
     return functools.partial(_check_until_interrupted, typed, steps or 0, seconds, not no_overlay, profile, result)
 
@@ -104,31 +97,23 @@ def _check_until_interrupted(*order: Any) -> int:
         return 130
 
 
-class Result(msgspec.Struct, frozen=True):
-    """How the user wants it."""
-
-    options: list[str]  # as typed
-    json_path: Path | None
-    html: str | None
-    no_open: bool
-    quiet: bool
+class Result(Forms, frozen=True):
     gate: Gate | None = None
 
 
 def _check(script: list[str], num_steps: int, seconds: float, use_overlay: bool, profile: str, result: Result) -> int:
+    from slipstream.cli.riding import ride
     from slipstream.diagnose import diagnose
-    from slipstream.report.live import LiveLine
     from slipstream.runner.storage import save_session
-    from slipstream.runner.supervise import Order, RefusalError, supervise
+    from slipstream.runner.supervise import Order, RefusalError
 
     try:
-        order = Order(script, num_steps, seconds, use_overlay, profile=profile)
-        session = supervise(order, None if result.quiet else LiveLine())
+        session = ride(Order(script, num_steps, seconds, use_overlay, profile=profile), result)
     except RefusalError as error:
         click.echo(f"slipstream: {error}", err=True)
         return 2
     try:
-        session = diagnose(msgspec.structs.replace(session, options=result.options))
+        session = diagnose(session)
     except Exception:
         save_session(session)  # a fault of ours must not cost the user the ride
         raise
@@ -136,25 +121,8 @@ def _check(script: list[str], num_steps: int, seconds: float, use_overlay: bool,
 
 
 def _give(session: Session, result: Result) -> int:
-    """In every form that was asked for; one that fails does not cost the others."""
-    from slipstream.cli.showing import export, export_html, noting, show, show_path
     from slipstream.runner.outcome import exit_code, remark
-    from slipstream.runner.storage import save_session
 
-    sentences, path = [remark(session)], None
-    with noting(sentences):
-        show(session, quiet=result.quiet)
-    with noting(sentences):
-        path = save_session(session)
-        if not result.quiet:
-            show_path(path)
-    if result.json_path is not None:
-        with noting(sentences):
-            export(session, result.json_path)
-    if result.html is not None:
-        with noting(sentences):
-            export_html(session, result.html, path, no_open=result.no_open, quiet=result.quiet)
-    for sentence in filter(None, sentences):
-        click.echo(f"slipstream: {sentence}", err=True)
-    code = exit_code(session) or (2 if any(sentences) else 0)
-    return code or (judge(result.gate, session) if result.gate is not None else 0)
+    is_given = give(session, result, remark(session))
+    code = exit_code(session) or (0 if is_given else 2)
+    return code or (judge(result.gate, session, is_aside=result.takes_stdout) if result.gate is not None else 0)

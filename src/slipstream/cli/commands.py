@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 from collections.abc import Callable
@@ -84,6 +85,20 @@ class Refused(click.ClickException):
 
     def show(self, file: Any = None) -> None:
         click.echo(f"slipstream: {self.format_message()}", file=file, err=file is None)
+
+
+def instead_of_riding(command: str, script: list[str]) -> Action | None:
+    """Bare python where everything is switched off; None: ride. One rank of several is refused."""
+    if is_switched_off():
+        from slipstream.runner.launch import become_python
+
+        return functools.partial(become_python, script)
+    if num_ranks() > 1:
+        raise Refused(
+            f"{command} rides with one process, and this is one of {num_ranks()} ranks (WORLD_SIZE). Start the script"
+            " without torchrun, on one device; slipstream run passes through."
+        )
+    return None
 
 
 def is_switched_off() -> bool:

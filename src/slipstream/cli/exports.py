@@ -37,25 +37,28 @@ def export_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def give(session: Session, wanted: Wanted) -> None:
+def give(session: Session, wanted: Wanted, *, is_aside: bool = False) -> None:
+    """What it says of them goes to standard error if `is_aside`."""
     from slipstream.report.exports.trackers import log_to_mlflow, log_to_wandb
 
     try:
         if wanted.trace is not None:
-            write_trace(session, wanted.trace)
+            write_trace(session, wanted.trace, is_aside=is_aside)
         if wanted.tensorboard is not None:
             from slipstream.report.exports.tensorboard import write_tensorboard
 
             write_tensorboard(session, wanted.tensorboard)
-            click.echo(f"\n Wrote {wanted.tensorboard}. Look at it: tensorboard --logdir {wanted.tensorboard}")
+            click.echo(
+                f"\n Wrote {wanted.tensorboard}. Look at it: tensorboard --logdir {wanted.tensorboard}", err=is_aside
+            )
     except OSError as error:
         raise Refused(f"The export cannot be written: {error}.") from None
     if wanted.mlflow:
         run = _logged("MLflow", partial(log_to_mlflow, session))
-        click.echo(f"\n Logged to MLflow as run {run}.")
+        click.echo(f"\n Logged to MLflow as run {run}.", err=is_aside)
     if wanted.wandb:
-        folder = _logged("Weights & Biases", partial(log_to_wandb, session, Path.cwd()))
-        click.echo(f"\n Logged offline to {folder}. Send it, if you want to: wandb sync {folder}")
+        run = _logged("Weights & Biases", partial(log_to_wandb, session, Path.cwd()))
+        click.echo(f"\n Logged offline to {run}. Send it, if you want to: wandb sync {run}", err=is_aside)
 
 
 def _logged(name: str, log: Callable[[], str]) -> str:
@@ -70,11 +73,12 @@ def _logged(name: str, log: Callable[[], str]) -> str:
         raise Refused(f"{name} did not take the session: {type(error).__name__}: {error}") from None
 
 
-def write_trace(session: Session, path: Path) -> None:
+def write_trace(session: Session, path: Path, *, is_aside: bool = False) -> None:
     from slipstream.cli.showing import write
     from slipstream.report.exports.trace import to_trace
 
     data = to_trace(session)
     write(gzip.compress(data) if path.suffix == ".gz" else data, path)
     if str(path) != "-":
-        click.echo(f"\n Wrote {path}. Look at it: drop it on https://ui.perfetto.dev, or open it in chrome://tracing.")
+        where = "Look at it: drop it on https://ui.perfetto.dev, or open it in chrome://tracing."
+        click.echo(f"\n Wrote {path}. {where}", err=is_aside)

@@ -58,12 +58,13 @@ def read_gate(baseline: str | None, fail_under: float | None) -> Gate | None:
     return Gate(session, path.stem, LEAST if fail_under is None else fail_under)
 
 
-def judge(gate: Gate, session: Session) -> int:
-    """Says one line. Slower has to be more than noise: a build that fails at random is soon ignored."""
+def judge(gate: Gate, session: Session, *, is_aside: bool = False) -> int:
+    """Says one line, on standard error if `is_aside`. Slower has to be more than noise: a build that fails at random
+    is soon ignored."""
     from slipstream.report.comparison import gate_line
     from slipstream.verify.between import compare
 
     result = compare(gate.baseline, session, (gate.name, "this session"))
     is_slower = result.ratio is None or (result.ratio < gate.least and result.outcome == "slower")
-    click.echo(f"slipstream: {gate_line(result, gate.least, has_failed=is_slower)}")
+    click.echo(f"slipstream: {gate_line(result, gate.least, has_failed=is_slower)}", err=is_aside)
     return EXIT_SLOWER if is_slower else 0

@@ -6,18 +6,10 @@ import functools
 from pathlib import Path
 
 import click
-import msgspec
 
-from slipstream.cli.commands import (
-    SCRIPT_SETTINGS,
-    Action,
-    Refused,
-    is_switched_off,
-    num_ranks,
-    read_script,
-    script_argument,
-)
-from slipstream.cli.html_option import HtmlCommand, typed_options
+from slipstream.cli.commands import SCRIPT_SETTINGS, Action, instead_of_riding, read_script, script_argument
+from slipstream.cli.forms import Forms, give, refuse_two_on_stdout
+from slipstream.cli.html_option import HtmlCommand, html_options, typed_options
 
 _SCHEDULE = "slipstream.memory.schedule:MemorySchedule"
 
@@ -32,17 +24,26 @@ _SCHEDULE = "slipstream.memory.schedule:MemorySchedule"
     help="Stop S seconds after the first step at the latest.",
 )
 @click.option("--json", "json_path", type=click.Path(path_type=Path), metavar="FILE", help="Write the result as JSON.")
+@html_options
 @click.option("--quiet", is_flag=True, help="The sentence alone; no live line.")
 @click.option("--no-overlay", is_flag=True, help="Let the script write to the real file system.")
 @script_argument
 def command(
-    seconds: float, json_path: Path | None, quiet: bool, no_overlay: bool, is_module: bool, script: tuple[str, ...]
+    seconds: float,
+    json_path: Path | None,
+    html: str | None,
+    no_open: bool,
+    quiet: bool,
+    no_overlay: bool,
+    is_module: bool,
+    script: tuple[str, ...],
 ) -> Action | None:
     """Observe a step of SCRIPT and say what fills its memory: every live byte by kind, by module and by line.
 
     \b
     slipstream memory train.py --batch-size 32
     slipstream memory -m package.train --config small.yaml
+    slipstream memory --html train.py                  and a timeline to look at
     slipstream memory --json memory.json train.py
 
     After a few steps of warm-up, one step is observed as it is. The next steps get batches that are cut to one half and
@@ -53,46 +54,25 @@ def command(
     batch that fits. What is counted is the memory of tensors on the device that holds the model.
     """
     typed = read_script(script, is_module)
-    if is_switched_off():
-        from slipstream.runner.launch import become_python
-
-        return functools.partial(become_python, typed)
-    if num_ranks() > 1:
-        raise Refused(
-            f"memory rides with one process, and this is one of {num_ranks()} ranks (WORLD_SIZE). Start the script"
-            " without torchrun, on one device."
-        )
-    return functools.partial(_observe, typed, seconds, not no_overlay, typed_options(), json_path, quiet)
+    if (action := instead_of_riding("memory", typed)) is not None:
+        return action
+    refuse_two_on_stdout(json_path, html)
+    forms = Forms(json_path=json_path, html=html, no_open=no_open, quiet=quiet, options=typed_options())
+    return functools.partial(_observe, typed, seconds, not no_overlay, forms)
 
 
-def _observe(
-    script: list[str], seconds: float, use_overlay: bool, options: list[str], json_path: Path | None, quiet: bool
-) -> int:
-    from slipstream.cli.showing import export, noting, show, show_path
-    from slipstream.report.live import LiveLine
+def _observe(script: list[str], seconds: float, use_overlay: bool, forms: Forms) -> int:
+    from slipstream.cli.riding import ride
     from slipstream.runner.outcome import exit_code, remark
-    from slipstream.runner.storage import save_session
-    from slipstream.runner.supervise import Order, RefusalError, supervise
+    from slipstream.runner.supervise import Order, RefusalError
 
     order = Order(script, seconds=seconds, use_overlay=use_overlay, command="memory", schedule=_SCHEDULE)
     try:
-        session = supervise(order, None if quiet else LiveLine())
+        session = ride(order, forms)
     except RefusalError as error:
         click.echo(f"slipstream: {error}", err=True)
         return 2
     except KeyboardInterrupt:
         return 130
-    session = msgspec.structs.replace(session, options=options)
-    sentences = [remark(session)]
-    with noting(sentences):
-        show(session, quiet=quiet)
-    with noting(sentences):
-        path = save_session(session)
-        if not quiet:
-            show_path(path)
-    if json_path is not None:
-        with noting(sentences):
-            export(session, json_path)
-    for sentence in filter(None, sentences):
-        click.echo(f"slipstream: {sentence}", err=True)
-    return exit_code(session) or (2 if any(sentences) or not session.footprints else 0)
+    is_given = give(session, forms, remark(session))
+    return exit_code(session) or (0 if is_given and session.footprints else 2)

@@ -9,6 +9,7 @@ import click
 
 from slipstream.cli.commands import Refused
 from slipstream.cli.exports import Wanted, export_options, give
+from slipstream.cli.forms import STDOUT, refuse_two_on_stdout
 from slipstream.cli.html_option import HtmlCommand, html_options
 
 
@@ -35,7 +36,7 @@ def command(
     \b
     slipstream report
     slipstream report --html                       to look at in a browser
-    slipstream report --json result.json
+    slipstream report --json - | jq .step_ms       standard output has the document alone
     slipstream report --markdown table.md          of the last tune
     slipstream report --trace trace.json.gz        for ui.perfetto.dev
     slipstream report --tensorboard runs/slipstream
@@ -45,12 +46,15 @@ def command(
     from slipstream.runner.lookup import find_session
     from slipstream.runner.storage import StorageError, load_session
 
+    files = (json_path, markdown_path, html, exports["trace"])
+    refuse_two_on_stdout(*files)
     try:
         path = find_session(session or "latest")
         saved = load_session(path)
     except StorageError as error:
         raise Refused(str(error)) from None
-    if html != "-" and str(exports["trace"]) != "-":
+    taken = STDOUT in map(str, files)
+    if not taken:
         show(saved, quiet=quiet)
     if json_path is not None:
         export(saved, json_path)
@@ -59,9 +63,9 @@ def command(
             export_markdown(saved, markdown_path)
         except ValueError as error:
             raise Refused(f"{error}.") from None
-    give(saved, Wanted(**exports))
+    give(saved, Wanted(**exports), is_aside=taken)
     if html is not None:
         try:
-            export_html(saved, html, path, no_open=no_open, quiet=quiet)
+            export_html(saved, html, path, no_open=no_open, quiet=quiet or taken)
         except OSError as error:
             raise Refused(f"The HTML report cannot be written: {error}.") from None

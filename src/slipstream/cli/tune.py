@@ -19,6 +19,7 @@ from slipstream.cli.commands import (
     read_script,
     script_argument,
 )
+from slipstream.cli.forms import Forms, aside, give, refuse_two_on_stdout
 from slipstream.cli.html_option import HtmlCommand, html_options, typed_options
 from slipstream.records import NumericsClass
 from slipstream.tuning import CHECK_S, check_names, journal_of, seconds_of
@@ -45,7 +46,7 @@ def _read_names(ctx: click.Context, param: click.Parameter, value: str) -> tuple
     return names
 
 
-class Request(msgspec.Struct, frozen=True):
+class Request(Forms, frozen=True):
     """What the user typed."""
 
     script: list[str]
@@ -54,13 +55,7 @@ class Request(msgspec.Struct, frozen=True):
     without: tuple[str, ...] = ()
     allow: NumericsClass = "approximate"
     check_s: float = CHECK_S
-    json_path: Path | None = None
-    markdown_path: Path | None = None
     recipe_path: Path = Path("slipstream.toml")
-    html: str | None = None
-    no_open: bool = False
-    options: list[str] = []  # as typed
-    quiet: bool = False
     use_overlay: bool = True
 
 
@@ -131,6 +126,7 @@ def command(no_overlay: bool, is_module: bool, script: tuple[str, ...], **option
             f"tune races with one process each, and this is one of {num_ranks()} ranks (WORLD_SIZE). Tune the script"
             " without torchrun, on one device."
         )
+    refuse_two_on_stdout(*(options[name] for name in ("json_path", "markdown_path", "html")))
     request = Request(typed, use_overlay=not no_overlay, options=typed_options(), **options)
     return functools.partial(tune_until_interrupted, request)
 
@@ -156,7 +152,7 @@ def _tune(request: Request) -> int:
     order = TuneOrder(request.budget_s, request.only, request.without, request.allow, journal)
     live = TuneLive(sys.stderr, quiet=request.quiet)
     try:
-        with live:
+        with live, aside(request.takes_stdout):
             if not sys.stderr.isatty():  # otherwise the check has a line of its own there
                 live.start()
                 live.note(f"check     about {request.check_s:.0f} s")
@@ -170,7 +166,8 @@ def _tune(request: Request) -> int:
                 on_check=functools.partial(_show_check, live),
             )
     except NothingToTuneError as error:
-        return _show_failed_check(error.session)
+        with aside(request.takes_stdout):
+            return _show_failed_check(error.session)
     except (RefusalError, RaceError) as error:
         _say(str(error))
         return 2
@@ -201,38 +198,12 @@ def _show_failed_check(session: Session) -> int:
 
 
 def _give(session: Session, request: Request, summary: str) -> int:
-    """The result in every form that was asked for; one that fails does not cost the others."""
-    from slipstream.cli.showing import export, export_html, export_markdown, noting, show, show_path
-    from slipstream.runner.storage import save_session
-
-    tuning = session.tuning
-    assert tuning is not None
-    sentences: list[str] = []
-    path = None
-    with noting(sentences):
-        show(session, quiet=request.quiet)
-    with noting(sentences):
-        _write_recipe(session, request)
-    with noting(sentences):
-        path = save_session(session)
-        if not request.quiet:
-            show_path(path)
-    if request.json_path is not None:
-        with noting(sentences):
-            export(session, request.json_path)
-    if request.markdown_path is not None:
-        with noting(sentences):
-            export_markdown(session, request.markdown_path)
-    if request.html is not None:
-        with noting(sentences):
-            export_html(session, request.html, path, no_open=request.no_open, quiet=request.quiet)
-    for sentence in sentences:
-        _say(sentence)
+    is_given = give(session, request, before_saving=functools.partial(_write_recipe, session, request))
     if was_interrupted(session):
         so_far = f"{summary} so far. It is remembered: " if summary else "nothing was decided yet; "
         _say(f"interrupted; {so_far}the same command again goes on from there.")
         return 130
-    return 2 if sentences else 0
+    return 0 if is_given else 2
 
 
 def _write_recipe(session: Session, request: Request) -> None:

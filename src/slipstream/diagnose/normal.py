@@ -40,7 +40,7 @@ def judge_machine(test: SpeedTest) -> list[Judgement]:
 def general_remarks(test: SpeedTest) -> Iterator[str]:
     """About no reading of its own."""
     environment = test.environment
-    if environment.load > max(1.0, environment.num_usable):
+    if is_busy(environment):
         yield BUSY.format(load=environment.load, cores=environment.num_usable)
     if environment.num_usable < environment.num_logical:
         logical = count(environment.num_logical, "core")
@@ -48,6 +48,10 @@ def general_remarks(test: SpeedTest) -> Iterator[str]:
     if environment.shm_bytes is not None and environment.shm_bytes < 1 << 29:
         megabytes = environment.shm_bytes / 1e6
         yield f"/dev/shm has {megabytes:.0f} MB: loader workers hand batches over there. In Docker: --shm-size=8g."
+
+
+def is_busy(environment: Environment) -> bool:
+    return environment.load > max(1.0, environment.num_usable)
 
 
 def _judge(reading: Reading, test: SpeedTest) -> Judgement:

@@ -32,6 +32,11 @@ def count(number: float, noun: str, plural: str = "") -> str:
     return f"{number:.0f} {word}" if number == round(number) else f"{number:.1f} {word}"
 
 
+def joined(*sentences: str) -> str:
+    """Those that are there."""
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
 def place(site: Site | None) -> str:
     return f"{PurePath(site.file).name}:{site.line}" if site else ""
 

@@ -3,12 +3,10 @@ Costs these steps a few times their duration, changes none of their numbers; whe
 
 from __future__ import annotations
 
-import os
 from contextlib import ExitStack
 from typing import Any
 
 import msgspec
-from torch.autograd import profiler
 
 from slipstream.memory.accounting import Scene, account
 from slipstream.memory.blocks import read_trace
@@ -22,11 +20,9 @@ from slipstream.memory.device import (
 from slipstream.memory.marks import Marks
 from slipstream.memory.names import Names
 from slipstream.records import Footprint
-from slipstream.runner.anatomy.probe import is_profiler_in_use
+from slipstream.runner.anatomy.quiet import IN_USE, QuietProfile, is_profiler_in_use
 from slipstream.runner.anatomy.roster import is_sealed, list_modules
 from slipstream.seams.batch import count_samples, walk_tensors
-
-_SILENT = "9"  # above every level of the profiler's own log, which else writes to the script's stderr
 
 
 class Observer:
@@ -43,17 +39,18 @@ class Observer:
         self._names = Names(self._entries, optimizers, self._device)
         # A compiled callable would be compiled anew under a mode, and the lines inside it are gone anyway
         self._marks = Marks(self._entries, self._names, with_lines=not any(is_sealed(model) for model in models))
-        self._profile: Any = None
+        self._profile: QuietProfile | None = None
         self._first_snap = -1
         self._undo = ExitStack()
 
     def start(self) -> bool:
         if is_profiler_in_use():
-            self.reason = "the script uses torch's profiler itself, and only one can run at a time"
+            self.reason = IN_USE
             return False
         try:
-            self._start_profile()
-            self._undo.callback(self._end_profile)
+            self._profile = QuietProfile(profiled_device(self._device), profile_memory=True)
+            self._profile.start()
+            self._undo.callback(self._profile.end)
             self._marks.start()
             self._undo.callback(self._marks.stop)
         except Exception as error:
@@ -90,15 +87,15 @@ class Observer:
         if self._first_snap < 0 or self._profile is None:
             return None
         try:
-            return self._read(room_bytes)
+            return self._read(self._profile.results, room_bytes)
         except Exception as error:
             self.reason = f"the observed step could not be read: {type(error).__name__}: {error}"
             return None
         finally:
             self._profile, self._entries = None, []
 
-    def _read(self, room_bytes: int) -> Footprint:
-        trace = read_trace(self._profile.kineto_results.experimental_event_tree(), self._device)
+    def _read(self, results: Any, room_bytes: int) -> Footprint:
+        trace = read_trace(results.experimental_event_tree(), self._device)
         marks = self._marks
         scene = Scene(
             trace=trace,
@@ -112,20 +109,3 @@ class Observer:
         )
         footprint = account(scene, self._device, self.num_samples, self.batch_size, room_bytes)
         return msgspec.structs.replace(footprint, split_bytes=read_split_bytes(self._device))
-
-    def _start_profile(self) -> None:
-        level = os.environ.get("KINETO_LOG_LEVEL")
-        os.environ["KINETO_LOG_LEVEL"] = _SILENT
-        try:
-            self._profile = profiler.profile(
-                use_kineto=True, use_device=profiled_device(self._device), profile_memory=True
-            )
-            self._profile.__enter__()
-        finally:
-            if level is None:
-                del os.environ["KINETO_LOG_LEVEL"]
-            else:
-                os.environ["KINETO_LOG_LEVEL"] = level
-
-    def _end_profile(self) -> None:
-        self._profile.__exit__(None, None, None)

@@ -1,6 +1,6 @@
 """Frozen structs that every other room reads. No torch, no logic beyond a property."""
 
-from slipstream.records.anatomy import Anatomy, Attention, Misalignment, ModuleShare, Operator
+from slipstream.records.anatomy import Anatomy, Attention, Misalignment, ModuleShare, Operator, TorchProfile
 from slipstream.records.comparison import Comparison, Difference, Outcome, PhaseChange
 from slipstream.records.environment import Environment, Gpu, GpuReading, TorchFacts
 from slipstream.records.event import PHASES, Event, EventKind, Phase
@@ -111,6 +111,7 @@ __all__ = [
     "Tick",
     "Told",
     "TorchFacts",
+    "TorchProfile",
     "Tuning",
     "Verdict",
     "Witness",

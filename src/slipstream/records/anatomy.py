@@ -51,6 +51,15 @@ class Misalignment(msgspec.Struct, frozen=True):
     share: float  # of the step's contraction time
 
 
+class TorchProfile(msgspec.Struct, frozen=True):
+    """A few steps as torch's own profiler wrote them, a Chrome trace."""
+
+    path: str  # of the file, .gz if packed
+    mark: str  # the name of an event in it
+    mark_ns: int  # when that was, on the ride's clock
+    num_steps: int
+
+
 class Anatomy(msgspec.Struct, frozen=True):
     step_ms: float  # of the observed step, under observation: only shares of it mean anything
     classes_ms: dict[str, float]  # OperatorClass to ms

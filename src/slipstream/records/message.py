@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from slipstream.records.anatomy import Anatomy
+from slipstream.records.anatomy import Anatomy, TorchProfile
 from slipstream.records.environment import TorchFacts
 from slipstream.records.event import Event
 from slipstream.records.footprint import Footprint
@@ -55,6 +55,7 @@ class Told(msgspec.Struct, frozen=True, tag=True):
     leaks: list[Leak] = []
     rehearsals: list[Rehearsal] = []
     footprint: Footprint | None = None
+    profile: TorchProfile | None = None
     libraries: dict[str, str] = {}
     written: list[str] = []
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from slipstream.records.anatomy import Anatomy
+from slipstream.records.anatomy import Anatomy, TorchProfile
 from slipstream.records.environment import Environment
 from slipstream.records.event import Event
 from slipstream.records.finding import Bound, Ceilings, Finding
@@ -15,6 +15,7 @@ from slipstream.records.race import Tuning
 from slipstream.records.rehearsal import Rehearsal
 from slipstream.records.revision import Revision
 from slipstream.records.site import Site
+from slipstream.records.speedtest import SpeedTest
 from slipstream.records.stack import StackCount
 from slipstream.records.step import Block, Evaluation, Fetch, Step
 from slipstream.records.subject import Loader, Model, Optimizer
@@ -114,7 +115,9 @@ class Session(msgspec.Struct, frozen=True):
     sampling_ms: float = 5.0  # between two samples of one process
     length: Length | None = None
     anatomy: Anatomy | None = None
+    torch_profile: TorchProfile | None = None  # where the user wanted it
     rehearsals: list[Rehearsal] = []
+    speedtest: SpeedTest | None = None  # the last of this directory, as slipstream machine left it before the ride
     footprints: list[Footprint] = []  # of memory: the script's own batch first, then smaller ones
     summary: Summary | None = None
     findings: list[Finding] = []

@@ -19,8 +19,8 @@ from slipstream.report.document import (
     OutlookPart,
     StagePart,
 )
-from slipstream.report.memory import MEMORY, summarise
 from slipstream.report.memory_json import memory_of
+from slipstream.report.memory_words import MEMORY, summarise
 from slipstream.report.place import relative, where
 from slipstream.report.stages import StageTable, input_stages, main_stages
 from slipstream.report.tune_json import combinations_of, total_of, tuning_of, verdicts_of

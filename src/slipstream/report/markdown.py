@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from slipstream.records import Environment, Session
 from slipstream.report.quantity import plural
 from slipstream.report.tune_table import HEADINGS, table_rows
-from slipstream.report.tune_words import caveats, costs, gain, not_applicable, reasons
+from slipstream.report.tune_words import caveats, costs, gain, not_applicable, reasons, worths
 from slipstream.report.verdict import script_of
 
 _ALIGN = "lrrrrlll"
@@ -35,7 +35,7 @@ def _lines(session: Session) -> Iterator[str]:
     yield "|" + "|".join("---:" if _ALIGN[index] == "r" else "---" for index in columns) + "|"
     for row in rows:
         yield _row(_plain(row[index]) for index in columns)
-    listed = [*costs(tuning), *reasons(tuning)]
+    listed = [*worths(tuning), *costs(tuning), *reasons(tuning)]
     if listed:
         yield ""
     for name, sentence in listed:

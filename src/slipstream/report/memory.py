@@ -3,31 +3,34 @@ what each remedy would free, and what other batches would need."""
 
 from __future__ import annotations
 
-import re
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from slipstream.memory.forecast import Forecast, forecast
+from slipstream.memory.forecast import forecast
 from slipstream.memory.remedies import list_remedies
-from slipstream.records import Footprint, ModuleBytes, Moment, Session
+from slipstream.records import Footprint, Moment, Session
 from slipstream.report import bar, table
+from slipstream.report.headline import headline_lines
 from slipstream.report.ink import Ink, style_of, styled
+from slipstream.report.legend import legend_lines
 from slipstream.report.machine import machine_lines, note_lines
-from slipstream.report.place import where
-from slipstream.report.quantity import in_bytes, in_percent, plural
+from slipstream.report.memory_words import (
+    about,
+    allocator_sentence,
+    batch_sentence,
+    growth_sentence,
+    line_holders,
+    module_holders,
+    summarise,
+)
+from slipstream.report.quantity import in_bytes, in_percent
 from slipstream.report.section import MARGIN, heading
-from slipstream.report.verdict import ending, script_of
 
-MEMORY = "memory"  # the command
 _MOST_MODULES = 8
 _MOST_LINES = 6
-_LEAST_SHARE = 0.005  # of the peak, to have a row
-_LEAST_GROWTH = 1024
-_DOUBTFUL = 0.05
 _WEIGHTS = ("parameters", "gradients", "optimizer_state")
 _LEVELS, _PLAIN_LEVELS = "▁▂▃▄▅▆▇█", ".:-=+*%#"
 
@@ -39,21 +42,8 @@ def render_memory(session: Session, console: Console) -> None:
             console.print(line, no_wrap=True, overflow="ignore", crop=False, highlight=False, soft_wrap=True)
 
 
-def summarise(session: Session) -> str:
-    """The peak, and what fills it, in one sentence."""
-    if not session.footprints:
-        return "No step was observed: that takes about six steps of a training."
-    footprint = session.footprints[0]
-    kind, most = max(footprint.kinds.items(), key=lambda item: item[1])
-    share = in_percent(most / footprint.peak_bytes) if footprint.peak_bytes else "0%"
-    at = f" at {where(footprint.peak_site, session.cwd)}" if footprint.peak_site else ""
-    made = f", reached by {_operator(footprint.peak_operator)}{at}" if footprint.peak_operator else at
-    phase = "between the phases" if footprint.peak_phase == "other" else f"in {footprint.peak_phase}"
-    return f"Peak {in_bytes(footprint.peak_bytes)} {phase}{made}; {share} of it {_words(kind)}."
-
-
 def _sections(session: Session, ink: Ink) -> Iterator[Iterable[Text]]:
-    yield _headline(session, ink)
+    yield headline_lines(session, ink)
     yield ink.wrap(summarise(session), 1, "bold")
     if session.footprints:
         footprint = session.footprints[0]
@@ -66,49 +56,18 @@ def _sections(session: Session, ink: Ink) -> Iterator[Iterable[Text]]:
         yield [Text()]
         yield _remedies(footprint, ink)
         yield _batches(session.footprints, ink)
-        yield _growth(session, footprint, ink)
+        yield _growth(session, ink)
         yield _allocator(footprint, ink)
     yield [Text()]
     yield machine_lines(session.environment, ink)
     yield note_lines(session, ink)
 
 
-def _headline(session: Session, ink: Ink) -> Iterator[Text]:
-    left = styled(f" slipstream {ink.clean(session.command)}  ", "dim")
-    left += styled(ink.clip(script_of(session), max(ink.width - left.cell_len - 1, 20)), "bold")
-    parts = [ending(session)]
-    if session.footprints:
-        footprint = session.footprints[0]
-        parts = [f"batch of {footprint.batch_size}" if footprint.batch_size else "", footprint.device, *parts]
-    right = ink.clean(" · ".join(filter(None, parts)))
-    blanks = ink.width - left.cell_len - len(right) - 1
-    if blanks >= 2:
-        yield left + Text(" " * blanks) + styled(right, "dim")
-    else:
-        yield left
-        yield styled(f" {right}", "dim")
-    if session.ending.reason == "raised" and session.ending.message:
-        yield styled(f" {ink.clip(session.ending.message, ink.width - 2)}", "red")
-
-
 def _peak(footprint: Footprint, ink: Ink) -> Iterator[Text]:
     cells = _cells(ink)
     drawn = bar.stacked(footprint.kinds, footprint.peak_bytes, cells, ink)
     yield heading("peak", "", ink) + drawn + ink.text(f"  {in_bytes(footprint.peak_bytes)}", "bold")
-    line = Text(" " * MARGIN)
-    for kind, num_bytes in footprint.kinds.items():
-        if num_bytes <= 0:
-            continue
-        glyph = "■" if ink.has_colour and ink.has_unicode else ink.phase_glyph(kind)
-        entry = styled(glyph, style_of(kind)) + Text(f" {_words(kind)} ")
-        entry += ink.text(f"{in_bytes(num_bytes)} {in_percent(num_bytes / footprint.peak_bytes)}", "dim")
-        if line.cell_len + entry.cell_len > ink.width and line.plain.strip():
-            line.rstrip()
-            yield line
-            line = Text(" " * MARGIN)
-        line = line + entry + Text("   ")
-    line.rstrip()
-    yield line
+    yield from legend_lines(footprint.kinds, footprint.peak_bytes, in_bytes, ink)
 
 
 def _course(footprint: Footprint, ink: Ink) -> Iterator[Text]:
@@ -142,39 +101,21 @@ def _spread(footprint: Footprint, cells: int) -> Iterator[Moment]:
 
 def _modules(footprint: Footprint, ink: Ink) -> Iterator[Text]:
     rows: list[list[str]] = []
-    for name, class_name, kinds in grouped(footprint.modules)[:_MOST_MODULES]:
+    for name, class_name, kinds in module_holders(footprint)[:_MOST_MODULES]:
         total = kinds.total()
         weights = sum(kinds[kind] for kind in _WEIGHTS)
         parts = (("activations", kinds["activations"]), ("temporary", kinds["temporary"]), ("weights", weights))
         detail = ", ".join(f"{word} {in_bytes(size)}" for word, size in parts if size >= 0.1 * total)
-        if total >= _LEAST_SHARE * footprint.peak_bytes:
-            share = in_percent(total / footprint.peak_bytes)
-            rows.append([ink.tail(name or "(the model)", 30), ink.clip(class_name, 24), in_bytes(total), share, detail])
+        share = in_percent(total / footprint.peak_bytes)
+        rows.append([ink.tail(name, 30), ink.clip(class_name, 24), in_bytes(total), share, detail])
     yield from _table("modules", rows, "llrrl", ink)
-
-
-def grouped(modules: list[ModuleBytes]) -> list[tuple[str, str, Counter[str]]]:
-    """Repeated modules as one: blocks.0.up to blocks.5.up are blocks.*.up."""
-    sums: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    paths: Counter[tuple[str, str]] = Counter()
-    for module in modules:
-        key = (re.sub(r"(?<![^.])\d+(?![^.])", "*", module.path), module.class_name)
-        sums[key].update(module.kinds)
-        paths[key] += 1
-    ranked = sorted(sums, key=lambda key: -sums[key].total())
-    return [
-        (path, f"{paths[path, name]} x {name}" if paths[path, name] > 1 else name, sums[path, name])
-        for path, name in ranked
-    ]
 
 
 def _lines(footprint: Footprint, cwd: str, ink: Ink) -> Iterator[Text]:
     rows: list[list[str]] = []
-    for line in footprint.lines[:_MOST_LINES]:
-        total = sum(line.kinds.values())
-        if total >= _LEAST_SHARE * footprint.peak_bytes:
-            share = in_percent(total / footprint.peak_bytes)
-            rows.append([ink.tail(where(line.site, cwd), 34), in_bytes(total), share, line.site.text])
+    for name, source, kinds in line_holders(footprint, cwd)[:_MOST_LINES]:
+        share = in_percent(kinds.total() / footprint.peak_bytes)
+        rows.append([ink.tail(name, 34), in_bytes(kinds.total()), share, source])
     yield from _table("lines", rows, "lrrl", ink)
 
 
@@ -182,8 +123,7 @@ def _remedies(footprint: Footprint, ink: Ink) -> Iterator[Text]:
     rows: list[list[str]] = []
     for remedy in list_remedies(footprint):
         left = in_bytes(footprint.peak_bytes - remedy.freed_bytes)
-        about = f"{remedy.what} · {remedy.numerics}; {remedy.price}"
-        rows.append([remedy.name, f"-{in_bytes(remedy.freed_bytes)}", ink.clean(f"→ {left}"), about])
+        rows.append([remedy.name, f"-{in_bytes(remedy.freed_bytes)}", ink.clean(f"→ {left}"), about(remedy)])
     yield from _table("frees", rows, "lrrl", ink)
 
 
@@ -194,35 +134,14 @@ def _batches(footprints: list[Footprint], ink: Ink) -> Iterator[Text]:
     yield from _titled("batch", ink.wrap(batch_sentence(made), MARGIN), ink)
 
 
-def batch_sentence(made: Forecast) -> str:
-    """ "32: 83 MB; 64: 150 MB; 128: 290 MB; largest that fits in 23 GB: 10,400"."""
-    own = max(made.observed)
-    sizes = "; ".join(f"{size}: {in_bytes(made.peak_bytes(size))}" for size in (own, 2 * own, 4 * own))
-    largest = made.largest_batch()
-    fits = f"; largest that fits in {in_bytes(made.capacity_bytes)}: {largest:,}" if largest else ""
-    error = made.error or 0.0
-    doubt = f" (the rule missed an observed size by {in_percent(error)})" if error > _DOUBTFUL else ""
-    return f"{sizes}{fits}{doubt}"
-
-
-def _growth(session: Session, footprint: Footprint, ink: Ink) -> Iterator[Text]:
-    growth, leaks = footprint.growth, session.leaks
-    if growth is None or (growth.num_bytes < _LEAST_GROWTH and not leaks):
-        return
-    sentence = f"every step leaves {in_bytes(growth.num_bytes)} behind"
-    if growth.site is not None:
-        sentence += f", made at {where(growth.site, session.cwd)}"
-    for leak in leaks:
-        at = f" at {where(leak.site, session.cwd)}" if leak.site else ""
-        sentence += f"; {leak.name} keeps {plural(leak.num_tensors, 'tensor')} with their graphs{at}"
-    yield from _titled("growing", ink.wrap(sentence, MARGIN, "yellow"), ink)
+def _growth(session: Session, ink: Ink) -> Iterator[Text]:
+    if sentence := growth_sentence(session):
+        yield from _titled("growing", ink.wrap(sentence, MARGIN, "yellow"), ink)
 
 
 def _allocator(footprint: Footprint, ink: Ink) -> Iterator[Text]:
-    """Only accelerators have one that keeps memory."""
-    if footprint.reserved_bytes:
-        kept = f"{in_bytes(footprint.reserved_bytes)} reserved, {in_bytes(footprint.split_bytes)} of it in split blocks"
-        yield heading("allocator", kept, ink)
+    if sentence := allocator_sentence(footprint):
+        yield heading("allocator", sentence, ink)
 
 
 def _table(word: str, rows: list[list[str]], align: str, ink: Ink) -> Iterator[Text]:
@@ -240,11 +159,3 @@ def _titled(word: str, lines: list[Text], ink: Ink) -> Iterator[Text]:
 
 def _cells(ink: Ink) -> int:
     return max(min(ink.width, 110) - MARGIN - 14, 12)
-
-
-def _words(kind: str) -> str:
-    return kind.replace("_", " ")
-
-
-def _operator(name: str) -> str:
-    return name.removeprefix("aten::")

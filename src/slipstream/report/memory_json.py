@@ -14,6 +14,7 @@ from slipstream.report.document import (
     MomentPart,
     RemedyPart,
 )
+from slipstream.report.memory_words import batch_sizes, largest_batch
 from slipstream.report.place import where
 
 
@@ -42,7 +43,7 @@ def memory_of(session: Session) -> MemoryPart | None:
         remedies=[RemedyPart(r.name, r.what, r.freed_bytes, r.numerics, r.price) for r in list_remedies(footprint)],
         batches=_batches(session.footprints),
         capacity_bytes=footprint.capacity_bytes or None,
-        largest_batch=_largest(session.footprints),
+        largest_batch=largest_batch(session) or None,
         growth=_growth(footprint, session.cwd),
         reserved_bytes=footprint.reserved_bytes,
         split_bytes=footprint.split_bytes,
@@ -53,14 +54,7 @@ def _batches(footprints: list[Footprint]) -> list[BatchPart]:
     made = forecast(footprints)
     if made is None:
         return []
-    own = max(made.observed)
-    sizes = sorted({*made.observed, 2 * own, 4 * own})
-    return [BatchPart(size, made.peak_bytes(size), made.observed.get(size)) for size in sizes]
-
-
-def _largest(footprints: list[Footprint]) -> int | None:
-    made = forecast(footprints)
-    return (made.largest_batch() or None) if made is not None else None
+    return [BatchPart(size, made.peak_bytes(size), made.observed.get(size)) for size in batch_sizes(made)]
 
 
 def _growth(footprint: Footprint, cwd: str) -> GrowthPart | None:

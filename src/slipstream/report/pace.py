@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from rich.text import Text
 
 from slipstream.records import Ceilings, Session, Summary
 from slipstream.report import bar
-from slipstream.report.ink import Ink, style_of, styled
-from slipstream.report.quantity import as_count, between_ms, in_ms, in_percent
+from slipstream.report.ink import Ink, style_of
+from slipstream.report.legend import legend_lines
+from slipstream.report.quantity import as_count, between_ms, in_ms
 from slipstream.report.section import MARGIN, heading
 from slipstream.report.verdict import outlook
 
@@ -25,31 +26,13 @@ def pace_lines(session: Session, summary: Summary, ink: Ink) -> Iterator[Text]:
     spread = between_ms(summary.step_low_ms, summary.step_high_ms)
     value = ink.text(f"  {in_ms(summary.step_ms)}", "bold") + ink.text(f"  {spread}", "dim")
     yield heading("host" if device else "step", "", ink) + bar.stacked(summary.phases, scale, cells, ink) + value
-    yield from _legend(summary.phases, summary.step_ms, ink)
+    yield from legend_lines(summary.phases, summary.step_ms, in_ms, ink)
     if device:
         device_ms = sum(device.values())
         yield heading("device", "", ink) + bar.stacked(device, scale, cells, ink) + ink.text(f"  {in_ms(device_ms)}")
-        yield from _legend(device, device_ms, ink)
+        yield from legend_lines(device, device_ms, in_ms, ink)
     yield from _ceiling_lines(session.command, summary, scale, cells, ink)
     yield from _rate(session, summary, ink)
-
-
-def _legend(phases: Mapping[str, float], total_ms: float, ink: Ink) -> Iterator[Text]:
-    """Name, time and share of every phase that is there, folded between entries and never inside one."""
-    line = Text(" " * MARGIN)
-    for name, ms in phases.items():
-        if ms <= 0:
-            continue
-        glyph = "■" if ink.has_colour and ink.has_unicode else ink.phase_glyph(name)
-        entry = styled(glyph, style_of(name)) + Text(f" {ink.clean(name)} ")
-        entry += ink.text(f"{in_ms(ms)} {in_percent(ms / total_ms if total_ms else 0)}", "dim")
-        if line.cell_len + entry.cell_len > ink.width and line.plain.strip():
-            line.rstrip()
-            yield line
-            line = Text(" " * MARGIN)
-        line = line + entry + Text("   ")
-    line.rstrip()
-    yield line
 
 
 def known_ceilings(ceilings: Ceilings) -> list[tuple[str, float, str]]:

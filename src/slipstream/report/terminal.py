@@ -12,14 +12,15 @@ from rich.text import Text
 from slipstream.records import Session
 from slipstream.report.anatomy import anatomy_lines
 from slipstream.report.findings import finding_lines, one_line
-from slipstream.report.ink import Ink, styled
+from slipstream.report.headline import headline_lines
+from slipstream.report.ink import Ink
 from slipstream.report.machine import machine_lines, note_lines
-from slipstream.report.memory import MEMORY, render_memory, summarise
+from slipstream.report.memory import render_memory
+from slipstream.report.memory_words import MEMORY, summarise
 from slipstream.report.pace import pace_lines
 from slipstream.report.section import heading
 from slipstream.report.tune_terminal import reason_lines, sentence_lines, table_lines
-from slipstream.report.tune_words import raced
-from slipstream.report.verdict import ending, evaluation, script_of, verdict, warning, watched
+from slipstream.report.verdict import evaluation, verdict, warning
 from slipstream.report.whereabouts import stage_lines
 
 
@@ -29,7 +30,7 @@ def render_session(session: Session, console: Console) -> None:
         render_memory(session, console)
         return
     ink = Ink(console)
-    _print(_headline(session, ink), console)
+    _print(headline_lines(session, ink), console)
     _print(_verdict(session, ink), console)
     for section in _sections(session, ink):
         lines = list(section)
@@ -69,21 +70,6 @@ def _footer(session: Session, ink: Ink) -> Iterator[Text]:
         yield heading("eval", ink.clip(sentence, ink.width - 11), ink)
     yield from machine_lines(session.environment, ink)
     yield from note_lines(session, ink)
-
-
-def _headline(session: Session, ink: Ink) -> Iterator[Text]:
-    """Script on the left, what the report rests on to the right; under each other where they do not fit."""
-    right = ink.clean(raced(session) if session.tuning is not None else f"{watched(session)} · {ending(session)}")
-    left = styled(f" slipstream {ink.clean(session.command)}  ", "dim")
-    left += styled(ink.clip(script_of(session), max(ink.width - left.cell_len - 1, 20)), "bold")
-    blanks = ink.width - left.cell_len - len(right) - 1
-    if blanks >= 2:
-        yield left + Text(" " * blanks) + styled(right, "dim")
-    else:
-        yield left
-        yield styled(f" {right}", "dim")
-    if session.ending.reason == "raised" and session.ending.message:
-        yield styled(f" {ink.clip(session.ending.message, ink.width - 2)}", "red")
 
 
 def _verdict(session: Session, ink: Ink) -> list[Text]:

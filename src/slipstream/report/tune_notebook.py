@@ -8,7 +8,7 @@ from html import escape
 from slipstream.records import Session
 from slipstream.report.notebook import STYLE
 from slipstream.report.tune_table import HEADINGS, Row, table_rows
-from slipstream.report.tune_words import caveats, costs, gain, not_applicable, raced, reasons
+from slipstream.report.tune_words import caveats, costs, gain, not_applicable, raced, reasons, worths
 from slipstream.report.verdict import script_of
 
 _STYLE = """
@@ -32,7 +32,7 @@ def tuning_to_html(session: Session) -> str:
         f'<div class="verdict">{escape(gain(session))}</div>',
         *(f"<div>{escape(sentence)}</div>" for sentence in caveats(session)),
         f"<table><tr>{heads}</tr>{''.join(_row(row, columns) for row in rows)}</table>",
-        *_listed([*costs(tuning), *reasons(tuning)]),
+        *_listed([*worths(tuning), *costs(tuning), *reasons(tuning)]),
         *(f'<div class="dim">not applicable: {escape(line)}</div>' for line in not_applicable(tuning)),
         *(f'<div class="dim">{escape(note)}</div>' for note in session.notes),
     ]

@@ -3,12 +3,12 @@ Every renderer of a tuning draws these rows; none of them computes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
 
-from slipstream.records import Numerics, Speed, Tuning, Verdict
+from slipstream.records import Numerics, RiderRecord, Speed, Tuning, Verdict
 from slipstream.report.quantity import as_count, as_ratio, between_ratios, in_bytes
 
 HEADINGS: Final = (
@@ -76,7 +76,9 @@ def _base(tuning: Tuning) -> Row:
 def _noise(tuning: Tuning) -> Iterator[Row]:
     """The twin: how far two equal riders were apart."""
     if tuning.noise is not None:
-        yield Row(NOISE, relative=relative(tuning.noise), kind="noise")
+        twins = [each for each in tuning.riders if each.entrant.role == "twin" and len(each.entrant.recipe.choices) < 2]
+        memory = _bytes(_peak_bytes(twins))
+        yield Row(NOISE, _count(tuning.base_batch_size), memory, relative=relative(tuning.noise), kind="noise")
 
 
 def _together(tuning: Tuning) -> Iterator[Row]:
@@ -90,8 +92,14 @@ def _together(tuning: Tuning) -> Iterator[Row]:
     elif tuning.total is not None and len(tuning.recipe.choices) > 1:
         step_ms = tuning.base_step_ms / tuning.total.ratio
         rate = tuning.base_samples_per_s * tuning.total.ratio
-        cells = (in_digits(step_ms), _rate(rate), relative(tuning.total))
-        yield Row("all that was kept", "", "", *cells, verdict="kept", kind="total")
+        memory = _bytes(_peak_bytes([each for each in tuning.riders if each.entrant.recipe == tuning.recipe]))
+        cells = (memory, in_digits(step_ms), _rate(rate), relative(tuning.total))
+        yield Row("all that was kept", _count(tuning.base_batch_size), *cells, verdict="kept", kind="total")
+
+
+def _peak_bytes(riders: Sequence[RiderRecord]) -> int | None:
+    """Of whichever had most; on the device where there is one."""
+    return max((each.device_peak_bytes or each.peak_bytes for each in riders), default=0) or None
 
 
 def _tried(verdict: Verdict, name: str) -> Row:

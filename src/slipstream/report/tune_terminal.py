@@ -13,7 +13,7 @@ from slipstream.report.ink import Ink, styled
 from slipstream.report.quantity import plural
 from slipstream.report.section import MARGIN, heading
 from slipstream.report.tune_table import HEADINGS, Row, table_rows
-from slipstream.report.tune_words import caveats, costs, gain, not_applicable, reasons
+from slipstream.report.tune_words import caveats, costs, gain, not_applicable, reasons, worths
 
 _ALIGN = "lrrrrlll"
 _SACRIFICED = ("batch", "memory", "samples/s", "numerics")  # in this order, where the width is not there
@@ -74,7 +74,9 @@ def _cell(row: Row, column: int, name_width: int, ink: Ink) -> Text:
 
 
 def reason_lines(tuning: Tuning, ink: Ink) -> Iterator[Text]:
-    """A line of its own for each technique that was tried and not kept; those that do not apply on as few as can be."""
+    """A line of its own for each technique that was kept, with what it is worth, and for each that was tried and not
+    kept, with the reason; those that do not apply on as few as can be."""
+    yield from _listed("proof", worths(tuning), ink)
     yield from _listed("costs", costs(tuning), ink)
     yield from _listed("not kept", reasons(tuning), ink)
     folded = not_applicable(tuning)

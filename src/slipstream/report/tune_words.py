@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from slipstream.records import Session, Speed, Tuning, Verdict
+from slipstream.records import Choice, Session, Speed, Tuning, Verdict
 from slipstream.report.quantity import as_ratio, in_seconds, plural
 from slipstream.report.tune_table import tried
 
@@ -65,6 +65,25 @@ def raced(session: Session) -> str:
 def _started(tuning: Tuning) -> list[Verdict]:
     """Not those for which no time was left."""
     return [verdict for verdict in tried(tuning) if verdict.speed is not None or verdict.decision != "unsure"]
+
+
+def worths(tuning: Tuning) -> Iterator[tuple[str, str]]:
+    """For each kept technique what leaving it out costs, with the interval: its worth beside the others. What was built
+    on before it was decided has no interval in its own row, and this, or the race of the whole recipe, is its proof."""
+    for choice in tuning.recipe.choices:
+        if speed := _left_out(tuning, choice):
+            interval = f"{speed.low:.2f} to {speed.high:.2f}"
+            yield str(choice), f"worth {as_ratio(speed.ratio)} ({interval}) inside the recipe"
+            continue
+        own = [verdict for verdict in tried(tuning) if verdict.choice == choice and verdict.decision == "kept"]
+        if own and own[-1].speed is not None and not own[-1].speed.is_bounded:
+            yield str(choice), own[-1].reason
+
+
+def _left_out(tuning: Tuning, choice: Choice) -> Speed | None:
+    """Of the last race without it, if that bounded it."""
+    speeds = [verdict.speed for verdict in tuning.verdicts if verdict.kind == "left_out" and verdict.choice == choice]
+    return speeds[-1] if speeds and speeds[-1] is not None and speeds[-1].is_bounded else None
 
 
 def costs(tuning: Tuning) -> Iterator[tuple[str, str]]:

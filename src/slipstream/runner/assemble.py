@@ -36,6 +36,7 @@ from slipstream.records import (
     StackCount,
     Told,
     TorchFacts,
+    TorchProfile,
     WorkerMemory,
 )
 from slipstream.runner.loop import find_steps
@@ -66,6 +67,7 @@ class Passenger:
         self.written: list[str] = []
         self.libraries: dict[str, str] = {}
         self.anatomy: Anatomy | None = None
+        self.profile: TorchProfile | None = None
         self.torch: TorchFacts | None = None
         self.length: Length | None = None
         self.ending: Ending | None = None
@@ -107,6 +109,7 @@ class Passenger:
         self.written += told.written
         self.libraries.update(told.libraries)
         self.anatomy = told.anatomy or self.anatomy
+        self.profile = told.profile or self.profile
         self.torch = told.torch or self.torch
         self.length = told.length or self.length
         self.leaks += told.leaks
@@ -156,6 +159,7 @@ def assemble(
         footprints=trainer.footprints,
         length=trainer.length,
         anatomy=trainer.anatomy,
+        torch_profile=trainer.profile,
         notes=_notes(trainer, trainers, workers),
         written=[path for passenger in passengers.values() for path in passenger.written],
     )

@@ -280,6 +280,8 @@ class Ride:
         schedule.on_first_step = survey.at_first_step
         schedule.on_block = survey.at_block
         schedule.on_done = survey.at_end
+        schedule.excerpt_start = survey.start_excerpt
+        schedule.excerpt_stop = survey.end_excerpt
         schedule.probe_start = survey.start_dissection
         schedule.probe_stop = survey.end_dissection
         self._loader.on_workers = self._before_workers

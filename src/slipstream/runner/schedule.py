@@ -17,6 +17,16 @@ from slipstream.seams.patch import Substitute
 from slipstream.seams.stop import StopRide
 
 _ROUNDS = 2
+_EXCERPT_STEPS = 3
+_SHARES = {  # of the ride, about, that is over when a state begins
+    "start": 0.0,
+    "warmup": 0.05,
+    "watch": 0.1,
+    "trial": 0.4,
+    "settle": 0.5,
+    "excerpt": 0.93,
+    "dissect": 0.95,
+}
 _BLOCK_OF_STATE: dict[str, BlockKind] = {"warmup": "warmup", "settle": "warmup", "watch": "watch"}
 
 
@@ -43,6 +53,8 @@ class Schedule:
         self.on_first_step: Callable[[], None] = lambda: None
         self.on_block: Callable[[], None] = lambda: None
         self.on_done: Callable[[], None] = lambda: None
+        self.excerpt_start: Callable[[], Any] = lambda: False  # true: steps are now under torch's own profiler
+        self.excerpt_stop: Callable[[], Any] = lambda: None
         self.probe_start: Callable[[], Any] = lambda: False  # true: a step is now under the profiler
         self.probe_stop: Callable[[], Any] = lambda: None
 
@@ -113,8 +125,7 @@ class Schedule:
 
     def progress(self) -> Progress:
         elapsed = (self._clock.now_ns() - self._first_ns) / 1e9 if self._first_ns else 0.0
-        by_state = {"start": 0.0, "warmup": 0.05, "watch": 0.1, "trial": 0.4, "settle": 0.5, "dissect": 0.95}
-        share = by_state.get(self._state, 1.0) + 0.45 * max(self._round - 1, 0)
+        share = _SHARES.get(self._state, 1.0) + 0.45 * max(self._round - 1, 0)
         return Progress(
             num_steps=self._recorder.pace.num_steps,
             block=self._block.kind,
@@ -137,6 +148,8 @@ class Schedule:
             return enough and (not self._kept.credit() or elapsed_s > 0.6 * self._seconds)
         if self._state == "settle":
             return steps >= self._buffered() + 2 or elapsed_s > 0.1 * self._seconds
+        if self._state == "excerpt":
+            return steps >= _EXCERPT_STEPS or elapsed_s > 0.1 * self._seconds
         return True
 
     def _advance(self) -> None:
@@ -153,10 +166,11 @@ class Schedule:
         elif state == "dissect":
             self.probe_stop()
             self.finish()
-        elif self.probe_start():
-            self._enter("dissect", "dissect")
+        elif state != "excerpt" and self.excerpt_start():
+            self._enter("excerpt", "dissect")
         else:
-            self.finish()
+            self.excerpt_stop()
+            self._enter("dissect", "dissect") if self.probe_start() else self.finish()
 
     def _watch_steps(self) -> int:
         if self._asked_steps:

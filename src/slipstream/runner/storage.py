@@ -120,6 +120,14 @@ def load_speedtest(root: Path | None = None) -> SpeedTest:
         ) from None
 
 
+def known_speedtest(root: Path | None = None) -> SpeedTest | None:
+    """None: there is none, or none that can be read."""
+    try:
+        return load_speedtest(root)
+    except StorageError:
+        return None
+
+
 def make_folder(root: Path) -> Path:
     folder = root / FOLDER
     folder.mkdir(exist_ok=True)

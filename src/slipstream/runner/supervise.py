@@ -16,7 +16,7 @@ from typing import Protocol
 
 import msgspec
 
-from slipstream.records import Ended, Ending, Message, Progress, Seen, Session
+from slipstream.records import Ended, Ending, Message, Progress, Seen, Session, TorchProfile
 from slipstream.runner import downloads, overlay
 from slipstream.runner.assemble import assemble
 from slipstream.runner.gpu import GpuSampler
@@ -30,6 +30,7 @@ from slipstream.runner.ride import RideSettings
 from slipstream.runner.rider import EXIT_REFUSED, EXIT_UNCOVERED, REFUSED, UNCOVERED, Ticket, command
 from slipstream.runner.room import Room
 from slipstream.runner.spool import SpoolReader
+from slipstream.runner.storage import known_speedtest
 from slipstream.runner.terminal import Terminal
 
 _POLL_S = 0.05
@@ -87,9 +88,16 @@ def supervise(order: Order, line: Line | None = None) -> Session:
         session,
         environment=environment,
         revision=revision,
+        torch_profile=_placed(session.torch_profile, order.profile),
+        speedtest=known_speedtest(cwd),
         notes=[*([idle] if idle else []), *session.notes, *ride.notes],
         written=shorten(list(dict.fromkeys([*session.written, *ride.written])), cwd),
     )
+
+
+def _placed(profile: TorchProfile | None, path: str) -> TorchProfile | None:
+    """Where the user wanted it, and not where the rider wrote it; None where it could not be brought there."""
+    return msgspec.structs.replace(profile, path=path) if profile is not None and Path(path).is_file() else None
 
 
 class _Ride:

@@ -20,6 +20,7 @@ from slipstream.seams.training import OptimizerSeam
 
 if TYPE_CHECKING:
     from slipstream.runner.anatomy import Probe
+    from slipstream.runner.anatomy.excerpt import Excerpt
 
 
 _COUNT_NS = 1_000_000_000
@@ -33,6 +34,8 @@ class Survey:
         self._optimizers = optimizers
         self._gauge = MemoryGauge()
         self._probe: Probe | None = None
+        self._excerpt: Excerpt | None = None
+        self._excerpt_step = 0  # how many there were when it began
         self._caught: tuple[int, Any, tuple[Any, ...], dict[str, Any]] | None = None
         self._threads_site: Site | None = None
         self._has_autocast = False  # it was on around a forward pass, and is off again when the step ends
@@ -40,7 +43,7 @@ class Survey:
         self._gauged_ns = 0
         self._counted_ns = 0
         self.rehearsal_s = 0.0
-        self.profile_path = ""  # where the profiler's trace of the observed step goes, if it is wanted
+        self.profile_path = ""  # where the profiler's own trace of a few steps goes, if it is wanted
         self.on_quiet: Callable[[], None] = lambda: None  # before anything is timed that must not be disturbed
 
     def install(self, patches: Patches) -> None:
@@ -78,14 +81,24 @@ class Survey:
         self._spare("the tensors alive", self._count_tensors)
 
     def at_end(self) -> None:
+        self.end_excerpt()
         self._spare("the length of the training", self._tell_length)
         self._spare("what keeps tensors alive", self._tell_leaks)
+
+    def start_excerpt(self) -> Any:
+        """Under torch's own profiler from now on, where the user wants its trace."""
+        return self._spare("torch's profile", self._start_excerpt) if self.profile_path else False
+
+    def end_excerpt(self) -> None:
+        if self._excerpt is not None:
+            self._spare("torch's profile", self._stop_excerpt)
 
     def start_dissection(self) -> Any:
         return self._spare("the anatomy", self._start_probe)
 
     def break_off_dissection(self) -> None:
         """Before processes are started: a fork under the profiler may crash."""
+        self.end_excerpt()
         if self._probe is not None:
             self._spare("the anatomy", self._stop_probe)
 
@@ -128,10 +141,30 @@ class Survey:
         if length is not None:
             self._recorder.write(Told(length=length))
 
+    def _start_excerpt(self) -> bool:
+        from slipstream.runner.anatomy.excerpt import Excerpt
+
+        excerpt = Excerpt(self.profile_path, self._recorder.clock)
+        self._excerpt_step = self._recorder.pace.num_steps
+        if not excerpt.start():
+            self._recorder.note(f"no torch profile: {excerpt.reason}")
+            return False
+        self._excerpt = excerpt
+        return True
+
+    def _stop_excerpt(self) -> None:
+        excerpt, self._excerpt = self._excerpt, None
+        assert excerpt is not None
+        profile = excerpt.stop(self._recorder.pace.num_steps - self._excerpt_step)
+        if profile is not None:
+            self._recorder.write(Told(profile=profile))
+        else:
+            self._recorder.note(f"no torch profile: {excerpt.reason}")
+
     def _start_probe(self) -> bool:
         from slipstream.runner.anatomy import Probe
 
-        self._probe = Probe(_alive(self._modules.models), self.profile_path)
+        self._probe = Probe(_alive(self._modules.models))
         self._probe.start()
         self._modules.on_call = self._catch_call
         return True

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from slipstream.records import Edit, Recipe, Setting
 from slipstream.techniques.card import YES, Answer, Card, no
 from slipstream.techniques.observation import Observation
-from slipstream.techniques.parts.pinning import DEVICES
+from slipstream.techniques.parts.pinning import DEVICES, lacks_device
 
 if TYPE_CHECKING:
     from slipstream.techniques.rig import Rig
@@ -59,10 +59,8 @@ def settings(observation: Observation) -> list[Setting]:
 
 def apply(rig: Rig, setting: Setting) -> None:
     from slipstream.data.byte_copies import ByteCopies
-    from slipstream.runner.torch_facts import read_torch_facts
 
-    if read_torch_facts().accelerator not in DEVICES:
-        rig.decline("there is no CUDA, ROCm or XPU device here")
+    if lacks_device(rig):
         return
 
     def on_change() -> None:

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING
 from slipstream.records import Edit, Setting
 from slipstream.techniques.card import YES, Answer, Card, no
 from slipstream.techniques.observation import Observation
-from slipstream.techniques.parts.pictures import say_for_spawned, why_no_pictures
+from slipstream.techniques.parts.pictures import Notice, postpone, why_no_pictures
 
 if TYPE_CHECKING:
+    from slipstream.data.top_rows import TopRows
     from slipstream.techniques.rig import Rig
 
 CARD = Card(
@@ -44,24 +45,12 @@ def settings(observation: Observation) -> list[Setting]:
 
 
 def apply(rig: Rig, setting: Setting) -> None:
-    try:
-        from slipstream.data.postponed import why_not_here
-        from slipstream.data.tidings import Tidings
+    def make(on_use: Notice, on_doubt: Notice) -> TopRows:
         from slipstream.data.top_rows import TopRows
-    except ImportError as missing:
-        rig.decline(f"Pillow cannot be imported: {missing}")
-        return
-    reason = why_not_here()
-    if reason:
-        rig.decline(reason)
-        return
-    tidings = Tidings(
-        lambda: rig.changed(WHAT),
-        lambda: rig.decline("a picture came out otherwise: its kind is decoded whole again"),
-    )
-    tidings.install(rig.patches)
-    TopRows(lambda: tidings.raise_flag(0), lambda: tidings.raise_flag(1)).install(rig.patches)
-    say_for_spawned(rig, WHAT)
+
+        return TopRows(on_use, on_doubt)
+
+    postpone(rig, WHAT, "a picture came out otherwise: its kind is decoded whole again", make)
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

@@ -14,7 +14,7 @@ from slipstream.records import Edit, Setting
 from slipstream.techniques.card import YES, Answer, Card, no
 from slipstream.techniques.observation import Observation
 from slipstream.techniques.parts.loader_call import argument_edits
-from slipstream.techniques.parts.pinning import DEVICES, pin, why_no_copies
+from slipstream.techniques.parts.pinning import lacks_device, pin, why_no_copies
 
 if TYPE_CHECKING:
     from slipstream.techniques.rig import Rig
@@ -48,10 +48,8 @@ def settings(observation: Observation) -> list[Setting]:
 
 def apply(rig: Rig, setting: Setting) -> None:
     from slipstream.data.nonblocking import NonBlockingCopies
-    from slipstream.runner.torch_facts import read_torch_facts
 
-    if read_torch_facts().accelerator not in DEVICES:
-        rig.decline("there is no CUDA, ROCm or XPU device here")
+    if lacks_device(rig):
         return
 
     def on_change() -> None:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from slipstream.records import Edit, Setting
 from slipstream.techniques.card import YES, Answer, Card, no
 from slipstream.techniques.observation import Observation
-from slipstream.techniques.parts.pictures import say_for_spawned, why_no_pictures
+from slipstream.techniques.parts.pictures import Notice, postpone, why_no_pictures
 
 if TYPE_CHECKING:
+    from slipstream.data.scaled import ScaledDecode
     from slipstream.techniques.rig import Rig
 
 CARD = Card(
@@ -42,24 +43,12 @@ def settings(observation: Observation) -> list[Setting]:
 
 
 def apply(rig: Rig, setting: Setting) -> None:
-    try:
-        from slipstream.data.postponed import why_not_here
+    def make(on_use: Notice, on_waste: Notice) -> ScaledDecode:
         from slipstream.data.scaled import ScaledDecode
-        from slipstream.data.tidings import Tidings
-    except ImportError as missing:
-        rig.decline(f"Pillow cannot be imported: {missing}")
-        return
-    reason = why_not_here()
-    if reason:
-        rig.decline(reason)
-        return
-    tidings = Tidings(
-        lambda: rig.changed(WHAT),
-        lambda: rig.decline("no picture is shrunk to half its size or less before its pixels are used otherwise"),
-    )
-    tidings.install(rig.patches)
-    ScaledDecode(int(setting), lambda: tidings.raise_flag(0), lambda: tidings.raise_flag(1)).install(rig.patches)
-    say_for_spawned(rig, WHAT)
+
+        return ScaledDecode(int(setting), on_use, on_waste)
+
+    postpone(rig, WHAT, "no picture is shrunk to half its size or less before its pixels are used otherwise", make)
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from slipstream.records import (
+    KINDS,
     Anatomy,
     Block,
     BlockKind,
@@ -17,10 +18,15 @@ from slipstream.records import (
     Evaluation,
     Event,
     Fetch,
+    Footprint,
+    Growth,
     Length,
+    LineBytes,
     Loader,
     Memory,
     Model,
+    ModuleBytes,
+    Moment,
     Operator,
     Optimizer,
     Rehearsal,
@@ -265,4 +271,39 @@ def _session(
         blocks=tape.blocks,
         steps=tape.steps,
         fetches=tape.fetches,
+    )
+
+
+def made_footprint(batch_size: int, activations: int) -> Footprint:
+    """The memory of a step of six blocks; the peak is reached in backward, by the module file's line."""
+    site = Site(FILE.replace("train", "net"), 14, "hidden = self.up(self.norm(states))", "forward")
+    weights = {"parameters": 4_000_000, "optimizer_state": 8_000_000}
+    kinds = {**dict.fromkeys(KINDS, 0), **weights, "gradients": 4_000_000, "activations": activations}
+    blocks = [
+        ModuleBytes(f"blocks.{index}{inner}", name, {"activations": activations // 12}, 1_000_000 // 6)
+        for index in range(6)
+        for inner, name in (("", "Block"), (".up", "Linear"))
+    ]
+    course = ((0.0, "other", 0.0), (1.0, "forward", 0.5), (3.0, "backward", 1.0), (6.0, "backward", 0.4))
+    moments = [
+        Moment(at, phase, [4_000_000, 8_000_000, 4_000_000, 0, int(share * activations), 0, 0])
+        for at, phase, share in (*course, (9.0, "optimizer", 0.0))
+    ]
+    return Footprint(
+        device="cpu",
+        num_samples=batch_size,
+        batch_size=batch_size,
+        peak_bytes=sum(kinds.values()),
+        peak_ms=3.0,
+        peak_phase="backward",
+        peak_operator="aten::sum",
+        peak_site=site,
+        step_ms=10.0,
+        kinds=kinds,
+        phases={"forward": kinds, "optimizer": weights},
+        moments=moments,
+        modules=blocks,
+        lines=[LineBytes(site, {"activations": activations // 2})],
+        growth=Growth(2_000_000, 3, site),
+        capacity_bytes=1_000_000_000,
     )

@@ -6,6 +6,7 @@ import json
 import shlex
 
 from slipstream.records import Choice, Session, Setting, Tuning, Verdict
+from slipstream.report.tune_words import worths
 from slipstream.tune.ruling import times
 from slipstream.tune.source import script_digest
 from slipstream.version import VERSION
@@ -42,12 +43,14 @@ def _recipe(tuning: Tuning) -> str:
 
 
 def _proof(tuning: Tuning, choice: Choice) -> str:
-    """1.62x (1.55 to 1.70) alone, identical"""
+    """1.62x (1.55 to 1.70), identical; where its own race bounded nothing, what it is worth in the recipe."""
     verdict = _evidence_of(tuning, choice)
     if verdict is None or verdict.speed is None:
         return ""
     alone = "" if verdict.kind == "single" else " with the lines above"
     numerics = f", {verdict.numerics.claimed}" if verdict.numerics is not None else ""
+    if not verdict.speed.is_bounded and (worth := dict(worths(tuning)).get(str(choice))):
+        return f"{worth}{numerics}"
     return f"{times(verdict.speed)}{alone}{numerics}"
 
 

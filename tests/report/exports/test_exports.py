@@ -13,9 +13,10 @@ import msgspec
 import pytest
 
 from slipstream.diagnose import diagnose
-from slipstream.records import Memory, Session
+from slipstream.records import Memory, Session, TorchProfile
 from slipstream.report.exports.scalars import MOST_POINTS, curves, facts, values
 from slipstream.report.exports.tensorboard import TRACE, crc32c, write_tensorboard
+from slipstream.report.exports.torch_profile import profile_slices, read_profile
 from slipstream.report.exports.trace import to_trace
 from slipstream.report.exports.trackers import MissingError, log_to_mlflow, log_to_wandb
 from slipstream.testing.sessions import made_session, made_stack
@@ -170,3 +171,51 @@ def test_mlflow_takes_it(session: Session, tmp_path: Path, monkeypatch: pytest.M
     run = log_to_mlflow(session)
     [curve] = tmp_path.glob(f"*/{run}/metrics/step/ms")
     assert len(curve.read_text().splitlines()) == sum(point.name == "step/ms" for point in curves(session))
+
+
+def profiled(tmp_path: Path, events: list[dict[str, Any]]) -> TorchProfile:
+    path = tmp_path / "profile.json.gz"
+    path.write_bytes(gzip.compress(json.dumps({"traceEvents": events, "deviceProperties": []}).encode()))
+    return TorchProfile(str(path), "mark", 1_500_000_000, 3)
+
+
+def event(name: str, ts: float, dur: float, pid: int | str = 4711, cat: str = "cpu_op", **more: Any) -> dict[str, Any]:
+    return {"ph": "X", "name": name, "cat": cat, "pid": pid, "tid": 7, "ts": ts, "dur": dur, **more}
+
+
+def test_torchs_profile_lies_below_on_the_same_clock(session: Session, tmp_path: Path) -> None:
+    events = [
+        event("mark", 1000.0, 1.0),
+        event("aten::mm", 2000.0, 50.0, args={"Input Dims": [[1] * 1000]}),
+        event("gemm", 2010.0, 40.0, pid=0, cat="kernel"),
+        event("PyTorch Profiler", 0.0, 9.0, pid="Spans", cat="Trace", tid="PyTorch Profiler"),
+        {"ph": "M", "name": "process_name", "pid": 4711, "tid": 0, "args": {"name": "python"}},
+        {"ph": "s", "id": 1, "pid": 4711, "tid": 7, "ts": 2000.0, "cat": "fwdbwd", "name": "fwdbwd"},
+    ]
+    trace = to_trace(replace(session, torch_profile=profiled(tmp_path, events)))
+    [operator], [kernel] = slices(trace, 10, 7), slices(trace, 11, 7)
+    origin_us = session.blocks[0].start_ns / 1000
+    assert operator["name"] == "aten::mm" and operator["ts"] == pytest.approx(1_501_000 - origin_us)
+    assert kernel["name"] == "gemm" and kernel["ts"] - operator["ts"] == pytest.approx(10) and kernel["dur"] == 40
+    titles = [one["args"]["name"] for one in json.loads(trace)["traceEvents"] if one["name"] == "process_name"]
+    assert titles[-2:] == ["torch profiler", "torch profiler, device 0"]
+    assert len(trace) < len(to_trace(session)) + 2000, "shapes and flows are left out"
+    assert slices(trace, 1, 2) == slices(to_trace(session), 1, 2)
+
+
+def test_of_very_many_operators_the_longest_stay(tmp_path: Path) -> None:
+    events = [event("mark", 0.0, 1.0), *(event(f"op{n}", float(n), float(n)) for n in range(1, 50))]
+    profile = profiled(tmp_path, events)
+    kept = profile_slices(profile, read_profile(profile), most=3)
+    assert [one["name"] for one in kept] == ["op47", "op48", "op49"]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{", b'{"traceEvents": [{"ph": 1}]}', b'{"traceEvents": []}', b"\xff"])
+def test_a_profile_that_is_gone_or_broken_is_left_out(session: Session, tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "profile.json"
+    if content is not None:
+        path.write_bytes(content)
+    found = replace(session, torch_profile=TorchProfile(str(path), "mark", 0, 3))
+    assert to_trace(found) == to_trace(session)
+    (tmp_path / "torn.json.gz").write_bytes(gzip.compress(b"{}" * 500)[:20])
+    assert read_profile(TorchProfile(str(tmp_path / "torn.json.gz"), "mark", 0, 3)) is None

@@ -13,6 +13,7 @@ from slipstream.records import (
     Entrant,
     Event,
     Finding,
+    Footprint,
     Gpu,
     GpuReading,
     Lap,
@@ -27,7 +28,14 @@ from slipstream.records import (
     Step,
 )
 from slipstream.report.html.page import to_page
-from slipstream.testing.sessions import FILE, made_anatomy, made_environment, made_session, made_stack
+from slipstream.testing.sessions import (
+    FILE,
+    made_anatomy,
+    made_environment,
+    made_footprint,
+    made_session,
+    made_stack,
+)
 from slipstream.testing.verdicts import made_tuning, made_verdict
 from slipstream.testing.witnesses import made_witness
 
@@ -87,12 +95,26 @@ def make_full_session(num_steps: int = 60) -> Session:
     seen = diagnose(msgspec.structs.replace(seen, environment=environment, events=events, options=["--html"]))
     tuning = made_tuning()
     tuning = msgspec.structs.replace(tuning, riders=make_riders(tuning.recipe))
-    return msgspec.structs.replace(seen, command="tune", tuning=tuning, notes=["Only the first loader was drained."])
+    footprints = [made_footprint(32, 60_000_000), made_footprint(16, 30_000_000)]
+    notes = ["Only the first loader was drained."]
+    return msgspec.structs.replace(seen, command="tune", tuning=tuning, notes=notes, footprints=footprints)
 
 
 def attacked(value: Any, key: str = "") -> Any:
     """The same builtins with every text of the user's side, or of the machine's, replaced."""
-    kept = {"command", "reason_", "kind", "decision", "role", "bound", "operator_class", "stage", "phase", "claimed"}
+    kept = {
+        "command",
+        "reason_",
+        "kind",
+        "decision",
+        "role",
+        "bound",
+        "operator_class",
+        "stage",
+        "phase",
+        "claimed",
+        "kinds",
+    }
     if isinstance(value, dict):
         return {name: attacked(each, name) for name, each in value.items()}
     if isinstance(value, list):
@@ -133,6 +155,7 @@ def make_attack() -> Session:
         anatomy=msgspec.structs.replace(full.anatomy, operators=operators, modules=modules),
         models=[msgspec.structs.replace(each, class_name=ATTACK, dtypes=[ATTACK]) for each in full.models],
         loaders=[msgspec.structs.replace(each, class_name=ATTACK, dataset_name=ATTACK) for each in full.loaders],
+        footprints=[msgspec.convert(attacked(msgspec.to_builtins(each)), Footprint) for each in full.footprints],
         notes=[ATTACK],
         written=[ATTACK],
         tuning=tuning,
@@ -142,6 +165,13 @@ def make_attack() -> Session:
 @pytest.fixture(scope="session")
 def full() -> Session:
     return make_full_session()
+
+
+@pytest.fixture(scope="session")
+def memory(full: Session) -> Session:
+    """As `slipstream memory` saves it: a footprint, and nothing concluded about time."""
+    bare = made_session(num_steps=6)
+    return msgspec.structs.replace(bare, command="memory", footprints=full.footprints, steps=[], events=[])
 
 
 @pytest.fixture(scope="session")

@@ -85,14 +85,14 @@ def test_it_renders_without_a_word_in_the_console(browser: Browser, folder: Path
     )
     print(f"2,000 steps: {len(long_page) / 1e6:.2f} MB, loaded in {took_ms:.0f} ms")
     heights = [picture.size["height"] for picture in browser.find_elements(By.CSS_SELECTOR, "[role=img]")]
-    assert len(heights) == 12 and min(heights) > 20
+    assert len(heights) == 18 and min(heights) > 20
 
 
 def test_pictures_have_names(browser: Browser, folder: Path, full: Session) -> None:
     show(browser, folder, to_page(full))
     nodes = browser.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
     named = [node.get("name", {}).get("value", "") for node in nodes if node.get("role", {}).get("value") == "image"]
-    assert len(named) >= 12 and all(named)
+    assert len(named) >= 18 and all(named)
     landmarks = {node.get("role", {}).get("value") for node in nodes}
     assert {"banner", "navigation", "main", "contentinfo"} <= landmarks
 
@@ -153,6 +153,17 @@ def test_numbers_unfold_and_hints_show(browser: Browser, folder: Path, full: Ses
     assert tip.is_displayed() and tip.text.startswith("input 41 ms")
     webdriver.ActionChains(browser).send_keys(Keys.ESCAPE).perform()
     assert not tip.is_displayed()
+
+
+def test_the_memory_of_a_step_is_told_where_one_points(browser: Browser, folder: Path, memory: Session) -> None:
+    show(browser, folder, to_page(memory))
+    areas = browser.find_elements(By.CSS_SELECTOR, "#live-bytes path.area")
+    colours = [area.value_of_css_property("fill") for area in areas]
+    assert len(areas) == 4 and len(set(colours)) == 4, "a colour for each kind that is there"
+    stretches = browser.find_elements(By.CSS_SELECTOR, "#live-bytes .hit")
+    point_at(browser, stretches[2])
+    assert browser.find_element(By.ID, "tip").text.startswith("3.0 ms, backward: 76 MB; parameters 4 MB")
+    assert errors(browser) == []
 
 
 def test_the_keyboard_finds_its_way(browser: Browser, folder: Path, full: Session) -> None:

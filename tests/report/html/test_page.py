@@ -14,9 +14,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from slipstream.memory.remedies import list_remedies
 from slipstream.records import Session
 from slipstream.report.html.page import to_page
-from slipstream.report.quantity import as_gain, in_ms
+from slipstream.report.memory_words import about, line_holders, module_holders, summarise
+from slipstream.report.quantity import as_gain, in_bytes, in_ms
 from slipstream.report.tune_table import table_rows
 from slipstream.report.tune_words import gain, reasons
 from slipstream.report.verdict import verdict
@@ -93,10 +95,11 @@ def test_a_session_with_everything_has_every_part(full: Session) -> None:
     page = check_form(to_page(full))
     check_alone(page)
     parts = ("waterfall", "contenders", "blocks", "losses", "phases", "timeline", "steps", "findings", "stages-input")
-    for part in (*parts, "operators", "memory", "utilisation", "power", "basis", "reproduce", "notes"):
+    peak = ("live-bytes", "phase-peaks", "peak-modules", "peak-lines", "remedies", "batches")
+    for part in (*parts, *peak, "operators", "memory", "utilisation", "power", "basis", "reproduce", "notes"):
         assert part in page.values("id"), part
     pictures = [attributes for _, attributes in page.elements if attributes.get("role") == "img"]
-    assert len(pictures) == 12 and all(each.get("aria-labelledby") for each in pictures)
+    assert len(pictures) == 18 and all(each.get("aria-labelledby") for each in pictures)
 
 
 def test_it_says_what_the_terminal_says(sessions: dict[str, Session], full: Session) -> None:
@@ -114,6 +117,25 @@ def test_it_says_what_the_terminal_says(sessions: dict[str, Session], full: Sess
         assert " ".join(cell for cell in row.cells if cell) in tuned.text
     for name, reason in reasons(tuning):
         assert name in tuned.text and reason in tuned.text
+
+
+def test_memory_says_what_the_terminal_says(memory: Session) -> None:
+    page = check_form(to_page(memory))
+    check_alone(page)
+    footprint = memory.footprints[0]
+    assert summarise(memory) in page.text and "batch of 32 · cpu" in page.text
+    assert "Every step leaves 2 MB behind, made at net.py:14" in page.text, "what grows stands above all else"
+    for holder in (*module_holders(footprint), *line_holders(footprint, memory.cwd)):
+        assert f"{holder.name} {holder.about} {in_bytes(holder.kinds.total())}" in page.text
+    for remedy in list_remedies(footprint):
+        assert remedy.name in page.text and about(remedy) in page.text
+    assert "activations 60 MB 79%" in page.text and "64 samples 136 MB, predicted" in page.text
+    assert "slipstream tune --only checkpointing,micro_batches,mixed_precision train.py" in page.text
+
+
+def test_memory_without_a_footprint_has_its_sentence(memory: Session) -> None:
+    page = check_form(to_page(msgspec.structs.replace(memory, footprints=[])))
+    assert "No step was observed" in page.text and "live-bytes" not in page.values("id")
 
 
 def test_no_text_becomes_markup(attack: Session) -> None:

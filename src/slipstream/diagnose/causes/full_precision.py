@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from slipstream.diagnose.anatomy import compute_phases_ms, is_compute_bound, share_of_class
 from slipstream.diagnose.gain import gain_without
+from slipstream.diagnose.measured import SOURCE, precision_ratio
 from slipstream.diagnose.rehearsed import rehearsal_of, rehearsed_gain, rehearsed_words
 from slipstream.diagnose.training import device_of, is_on_accelerator, is_on_cpu, main_model
-from slipstream.diagnose.wording import ms, percent
+from slipstream.diagnose.wording import joined, ms, percent
 from slipstream.records import Finding, Session, Summary, TorchFacts
 
 SAVED = {"bf16": 0.5, "fp16": 0.5, "tf32": 0.35}  # of the time in tensor contractions
@@ -22,7 +23,9 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     if not unit or share == 0 or not is_compute_bound(summary):
         return []
     computing_ms = compute_phases_ms(summary)
-    gain, proof = gain_without(summary.step_ms, computing_ms * share, SAVED[unit]), ""
+    ratio = precision_ratio(session, unit, device_of(session))
+    saved = SAVED[unit] if ratio is None else min(SAVED[unit], max(0.0, 1 - 1 / ratio))
+    gain, proof = gain_without(summary.step_ms, computing_ms * share, saved), ""
     rehearsal = rehearsal_of(session, "bf16") if unit == "bf16" else None
     if rehearsal is not None:
         gain = rehearsed_gain(summary, rehearsal, computing_ms - summary.phases.get("optimizer", 0.0))
@@ -39,7 +42,10 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             else f"with torch.autocast({device_of(session).split(':')[0]!r}, dtype=torch.{_dtype(unit)}): ...",
             site=model.site,
             techniques=["tf32"] if unit == "tf32" else ["mixed_precision", "tf32"],
-            advice="fp16 also needs torch.amp.GradScaler." if unit == "fp16" else "",
+            advice=joined(
+                "fp16 also needs torch.amp.GradScaler." if unit == "fp16" else "",
+                f"This machine multiplies {ratio:.1f} times as fast in {unit} as in fp32 {SOURCE}." if ratio else "",
+            ),
         )
     ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, total, watched_stacks
 from slipstream.diagnose.input_path import InputPath, batch_bytes, costs_time, floor_of, input_path
+from slipstream.diagnose.measured import about_handing_over
 from slipstream.diagnose.wording import ms, percent
 from slipstream.records import Finding, Session, StackCount, Summary
 
@@ -39,6 +40,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             change="return tensors from the collate function (they travel in shared memory), and only what is used",
             site=path.loader.site,
             techniques=["buffer_reuse", "thread_workers"],
+            advice=about_handing_over(session, batch_bytes(path.loader), in_worker * path.work_ms / path.batches),
         )
     ]
 

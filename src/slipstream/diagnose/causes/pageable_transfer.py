@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from slipstream.diagnose.gain import gain_without
-from slipstream.diagnose.training import is_on_cuda, most_frequent_site, training_loader
+from slipstream.diagnose.measured import about_copying
+from slipstream.diagnose.training import device_of, is_on_cuda, most_frequent_site, training_loader
 from slipstream.diagnose.transfers import transfers
-from slipstream.diagnose.wording import ms, size, with_loader_argument
+from slipstream.diagnose.wording import joined, ms, size, with_loader_argument
 from slipstream.records import Finding, Session, Summary
 
 LEAST_SHARE = 0.03
@@ -33,6 +34,6 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             change=with_loader_argument(loader, "pin_memory", "True") if loader and is_loaders else "x.pin_memory()",
             site=loader.site if loader and is_loaders else site,
             techniques=["pinned_memory", "device_prefetch"],
-            advice="And copy with .to(device, non_blocking=True).",
+            advice=joined("And copy with .to(device, non_blocking=True).", about_copying(session, device_of(session))),
         )
     ]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from slipstream.diagnose.gain import gain_of
-from slipstream.diagnose.hotspots import hottest_line
+from slipstream.diagnose.hotspots import hottest_line, total
 from slipstream.diagnose.input_path import costs_time, input_path, step_after
-from slipstream.diagnose.wording import ms, percent
-from slipstream.records import Finding, Session, Summary
+from slipstream.diagnose.measured import about_decoding, sample_ms
+from slipstream.diagnose.wording import joined, ms, percent
+from slipstream.records import Finding, Session, StackCount, Summary
 
 LEAST_SHARE = 0.3  # of the work on a batch
 CACHED = 0.95  # a cache of decoded pixels leaves a copy out of a memory map
@@ -37,6 +38,14 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             change="decode once, np.save the pixels, np.load(..., mmap_mode='r') from then on; or store smaller images",
             site=hot.site if hot else path.loader.getitem_site or path.loader.site,
             techniques=["fast_decode", "scaled_decode"] if is_single_epoch else ["decode_cache", "fast_decode"],
-            advice="" if is_single_epoch else "The first epoch still decodes; the gain is that of all later ones.",
+            advice=joined(
+                "" if is_single_epoch else "The first epoch still decodes; the gain is that of all later ones.",
+                about_decoding(session, sample_ms(summary, share * path.work_ms)) if _is_pillows(stacks) else "",
+            ),
         )
     ]
+
+
+def _is_pillows(stacks: list[StackCount]) -> bool:
+    """All but a few of them, and so images."""
+    return total(stacks, lambda stack: "PIL/" in stack.leaf) >= 0.9 * total(stacks)

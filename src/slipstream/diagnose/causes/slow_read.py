@@ -7,7 +7,8 @@ import re
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.hotspots import hottest_line
 from slipstream.diagnose.input_path import InputPath, costs_time, input_path, step_after
-from slipstream.diagnose.wording import ms, percent
+from slipstream.diagnose.measured import about_reading, sample_ms
+from slipstream.diagnose.wording import joined, ms, percent
 from slipstream.records import Finding, Session, StackCount, Summary
 
 LEAST_SHARE = 0.3
@@ -35,7 +36,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             change="read only what the sample needs, once: np.memmap(path, mode='r') in __init__ and a slice here",
             site=hot.site if hot else path.loader.getitem_site or path.loader.site,
             techniques=["read_ahead", "sample_cache"],
-            advice=_disk(session),
+            advice=joined(_disk(session), about_reading(session, sample_ms(summary, share * path.work_ms))),
         )
     ]
 

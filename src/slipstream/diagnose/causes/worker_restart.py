@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.input_path import input_path
+from slipstream.diagnose.measured import about_starting
 from slipstream.diagnose.outlook import epoch_start_ms
 from slipstream.diagnose.training import epoch_steps, is_several_epochs
-from slipstream.diagnose.wording import ms, percent, with_loader_argument
+from slipstream.diagnose.wording import joined, ms, percent, with_loader_argument
 from slipstream.records import Finding, Session, Summary
 
 
@@ -32,6 +33,9 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             change=with_loader_argument(path.loader, "persistent_workers", "True"),
             site=path.loader.site,
             techniques=["persistent_workers"],
-            advice="Not if the dataset is changed between epochs: the workers keep the one they were started with.",
+            advice=joined(
+                "Not if the dataset is changed between epochs: the workers keep the one they were started with.",
+                about_starting(session, saved_ms, path.loader.num_workers),
+            ),
         )
     ]

@@ -1,5 +1,6 @@
 """A session as a Chrome trace, for ui.perfetto.dev or chrome://tracing: blocks, steps, phases, workers, the device and
-memory on their tracks. Bounded: of very many steps it keeps the first of every block, and says so."""
+memory on their tracks, torch's own profile below them. Bounded: of very many steps it keeps the first of every block,
+and says so."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from slipstream.records import Event, Session, Step
+from slipstream.report.exports.torch_profile import Reader, profile_slices, profile_titles, read_profile
 from slipstream.report.stages import input_stages
 from slipstream.report.verdict import script_of
 from slipstream.runner.intervals import Interval, lay_out
@@ -30,18 +32,20 @@ _THREADS: Final = {
 Slice = dict[str, Any]
 
 
-def to_trace(session: Session, most_events: int = MOST_EVENTS) -> bytes:
+def to_trace(session: Session, most_events: int = MOST_EVENTS, read: Reader = read_profile) -> bytes:
     origin_ns = _origin(session)
     steps, num_left_out = _chosen(session, most_events)
     slices = [*_blocks(session), *_steps(session, steps), *_stages(session, steps), *_memory(session)]
     room = max(0, most_events - len(slices))
     slices += _thinned([*_workers(session, steps), *_device(session, steps), *_aside(session, steps)], room)
-    for one in slices:
+    profile = session.torch_profile
+    below = profile_slices(profile, read(profile)) if profile is not None else []
+    for one in (*slices, *below):
         one["ts"] = round((one["ts"] - origin_ns) / 1000, 3)
         if "dur" in one:
             one["dur"] = round(max(0.0, one["dur"]) / 1000, 3)
     document = {
-        "traceEvents": [*_titles(slices), *slices],
+        "traceEvents": [*_titles(slices), *profile_titles(below), *slices, *below],
         "displayTimeUnit": "ms",
         "otherData": {
             "slipstream": session.environment.slipstream,

@@ -3,7 +3,7 @@ page, not of a picture, so that long ones fold on a narrow screen; lengths are s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from markupsafe import Markup
 
@@ -13,11 +13,13 @@ from slipstream.report.quantity import in_ms, in_percent
 
 BAR = 22.0
 THIN = 8.0
+Say = Callable[[float], str]
 
 
-def row(name: str, value: str, height: float, shapes: Iterable[Markup], style: str = "") -> Markup:
-    """Without a name the shapes stand alone."""
-    label = element("div", element("span", name, class_="name"), element("span", value, class_="value"), class_="label")
+def row(name: str, value: str, height: float, shapes: Iterable[Markup], style: str = "", note: str = "") -> Markup:
+    """Without a name the shapes stand alone. A note stands between name and value, on a phone below them."""
+    words = [element("span", name, class_="name"), *([element("span", note, class_="note")] if note else [])]
+    label = element("div", *words, element("span", value, class_="value"), class_="label")
     drawn = element("svg", *shapes, width="100%", height=height, aria_hidden="true", focusable="false")
     return element("div", *([label] if name else []), drawn, class_=f"row {style}".rstrip())
 
@@ -49,13 +51,15 @@ def track(height: float = BAR) -> Markup:
     return element("rect", class_="track", x="0", y="0", width="100%", height=height, rx="3")
 
 
-def stacked(parts: Mapping[str, float], scale: float, prefix: str = "phase", height: float = BAR) -> Markup:
+def stacked(
+    parts: Mapping[str, float], scale: float, prefix: str = "phase", height: float = BAR, say: Say = in_ms
+) -> Markup:
     """Parts end to end, coloured by their names."""
     total = sum(parts.values()) or 1.0
     at, drawn = 0.0, [track(height)]
     for name, value in parts.items():
         if value > 0:
-            tip = f"{name} {in_ms(value)}, {in_percent(value / total)}"
+            tip = f"{name.replace('_', ' ')} {say(value)}, {in_percent(value / total)}"
             drawn.append(block(at / scale, value / scale, height, f"{prefix}-{name}", tip))
             at += value
     return join(drawn)

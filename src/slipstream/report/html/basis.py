@@ -5,9 +5,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
+from slipstream.memory.remedies import list_remedies
 from slipstream.records import Environment, Session
 from slipstream.report.machine import hardware, software
+from slipstream.report.memory_words import MEMORY
 from slipstream.report.quantity import in_bytes, plural
+from slipstream.techniques.catalogue import catalogue
 
 
 def facts(session: Session) -> list[tuple[str, str]]:
@@ -51,7 +54,7 @@ def _loaders(session: Session) -> Iterator[str]:
 
 def commands(session: Session) -> list[tuple[str, str]]:
     """What to type, and what for."""
-    if session.command not in ("check", "tune"):
+    if session.command not in ("check", "tune", MEMORY):
         return []
     script = shlex.join(session.script)
     typed = shlex.join(["slipstream", session.command, *session.options])
@@ -61,6 +64,15 @@ def commands(session: Session) -> list[tuple[str, str]]:
         names = ",".join(choice.technique for choice in tuning.recipe.choices)
         listed.append(("Only what was kept", f"slipstream tune --only {shlex.quote(names)} {script}"))
         listed.append(("Training with it", f"slipstream run {script}"))
+    elif session.command == MEMORY:
+        names = ",".join(_raced(session))
+        listed += [("The remedies, raced", f"slipstream tune --only {names} {script}")] if names else []
     elif tuning is None:
         listed.append(("What makes it faster", f"slipstream tune {script}"))
     return listed
+
+
+def _raced(session: Session) -> list[str]:
+    """The remedies that are techniques: what they free and what they cost can be measured."""
+    remedies = list_remedies(session.footprints[0]) if session.footprints else []
+    return [remedy.name for remedy in remedies if remedy.name in catalogue()]

@@ -16,7 +16,7 @@ from slipstream.report.html.markup import element, percent
 from slipstream.report.html.plot import Scale
 from slipstream.report.quantity import as_ratio
 from slipstream.report.tune_table import NOISE, relative, single_name, tried
-from slipstream.report.tune_words import gain
+from slipstream.report.tune_words import gain, worths
 
 IDENT = "contenders"
 TITLE = "What was tried, against the script as it is"
@@ -33,6 +33,7 @@ class Entry(msgspec.Struct, frozen=True):
     name: str
     decision: str  # noise, kept, rejected, unsure, failed
     speed: Speed
+    proof: str = ""  # of what was kept without an interval of its own
 
 
 def contender_chart(session: Session) -> Chart | None:
@@ -56,7 +57,12 @@ def contender_chart(session: Session) -> Chart | None:
 def entries_of(tuning: Tuning) -> list[Entry]:
     """What was timed at all: the control, singles in the order of the races, the whole recipe."""
     entries = [Entry(NOISE, "noise", tuning.noise)] if tuning.noise else []
-    entries += [Entry(single_name(each), each.decision, each.speed) for each in tried(tuning) if each.speed]
+    proofs = dict(worths(tuning))
+    for each in tried(tuning):
+        if each.speed is not None:
+            is_lead = each.decision == "kept" and not each.speed.is_bounded
+            proof = proofs.get(str(each.choice), "") if is_lead else ""
+            entries.append(Entry(single_name(each), each.decision, each.speed, proof))
     if tuning.total is not None and tuning.recipe.choices:
         entries.append(Entry("all that was kept", "kept", tuning.total))
     return entries
@@ -98,4 +104,5 @@ def _row(entry: Entry, scale: Scale, top: float) -> Markup:
     if speed.is_bounded:
         shapes.append(element("line", class_=f"span span-{entry.decision}", x1=low, x2=high, y1=middle, y2=middle))
     shapes.append(element("circle", class_=f"mark-{entry.decision}", cx=at, cy=middle, r="5.5", data_tip=tip))
-    return bars.row(entry.name, relative(speed), HEIGHT, shapes, "" if entry.decision == "kept" else "dim")
+    style = "" if entry.decision == "kept" else "dim"
+    return bars.row(entry.name, relative(speed), HEIGHT, shapes, style, entry.proof)

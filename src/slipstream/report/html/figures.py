@@ -6,14 +6,18 @@ from collections.abc import Iterator
 
 import msgspec
 
-from slipstream.records import Session, Summary, Tuning
+from slipstream.memory.remedies import list_remedies
+from slipstream.records import Footprint, Session, Summary, Tuning
+from slipstream.report.memory_words import MEMORY, largest_batch, largest_kind
 from slipstream.report.quantity import (
     as_count,
     as_gain,
     as_ratio,
     between_ms,
     between_ratios,
+    in_bytes,
     in_ms,
+    in_percent,
     in_seconds,
     plural,
 )
@@ -29,6 +33,8 @@ class Figure(msgspec.Struct, frozen=True):
 def figures(session: Session) -> list[Figure]:
     if session.tuning is not None:
         return list(_of_tuning(session.tuning))
+    if session.command == MEMORY and session.footprints:
+        return list(_of_memory(session, session.footprints[0]))
     if session.summary is not None and session.summary.num_steps > 0:
         return list(_of_check(session, session.summary))
     return []
@@ -46,6 +52,18 @@ def _of_check(session: Session, summary: Summary) -> Iterator[Figure]:
         yield Figure("largest finding", as_gain(most), plural(len(session.findings), "finding"))
     if summary.seconds_left is not None:
         yield Figure("the whole training", in_seconds(summary.seconds_left), "at this rate")
+
+
+def _of_memory(session: Session, footprint: Footprint) -> Iterator[Figure]:
+    batch = f"with a batch of {footprint.batch_size:,}" if footprint.batch_size else ""
+    yield Figure("at the peak", in_bytes(footprint.peak_bytes), batch, is_main=True)
+    kind, share = largest_kind(footprint)
+    yield Figure(f"of it {kind}", in_percent(share), in_bytes(share * footprint.peak_bytes))
+    if remedies := list_remedies(footprint):
+        left = footprint.peak_bytes - remedies[0].freed_bytes
+        yield Figure("could be", in_bytes(left), f"with {remedies[0].name}: {remedies[0].price}")
+    if largest := largest_batch(session):
+        yield Figure("largest batch", f"{largest:,}", f"that fits in {in_bytes(footprint.capacity_bytes)}")
 
 
 def _of_tuning(tuning: Tuning) -> Iterator[Figure]:

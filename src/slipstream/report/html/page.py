@@ -15,6 +15,7 @@ from jinja2 import FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from slipstream.records import Session, Summary, Tuning
+from slipstream.report.headline import basis
 from slipstream.report.html.anatomy import class_chart, module_table, operator_table
 from slipstream.report.html.basis import commands, facts
 from slipstream.report.html.chart import Chart, Table, Terms
@@ -22,11 +23,14 @@ from slipstream.report.html.contenders import contender_chart
 from slipstream.report.html.device import device_charts
 from slipstream.report.html.figures import Figure, figures
 from slipstream.report.html.findings import Card, cards
+from slipstream.report.html.holders import holder_charts
 from slipstream.report.html.laps import lap_chart
+from slipstream.report.html.live_bytes import live_chart, peaks_chart
 from slipstream.report.html.losses import loss_charts
 from slipstream.report.html.markup import clean
 from slipstream.report.html.memory import memory_chart
 from slipstream.report.html.phases import phase_chart
+from slipstream.report.html.remedies import remedy_charts
 from slipstream.report.html.source import Reader, read_source
 from slipstream.report.html.stages import stage_charts
 from slipstream.report.html.steps import step_chart
@@ -34,8 +38,9 @@ from slipstream.report.html.timeline import timeline_chart
 from slipstream.report.html.tuning import tune_table, whys
 from slipstream.report.html.waterfall import waterfall_chart
 from slipstream.report.machine import notes_of
-from slipstream.report.tune_words import caveats, gain, raced
-from slipstream.report.verdict import ending, evaluation, script_of, verdict, warning, watched
+from slipstream.report.memory_words import MEMORY, growth_sentence, summarise
+from slipstream.report.tune_words import caveats, gain
+from slipstream.report.verdict import evaluation, script_of, verdict, warning
 
 _FOLDER = Path(__file__).parent / "templates"
 
@@ -96,20 +101,24 @@ def _templates() -> Templates:
 
 
 def _head(session: Session) -> Head:
-    is_tuned = session.tuning is not None
-    warnings = [sentence for sentence in (warning(session),) if sentence]
+    warnings = [sentence for sentence in (warning(session), _growing(session)) if sentence]
     if session.ending.reason == "raised" and session.ending.message:
         warnings.insert(0, session.ending.message)
     return Head(
         session.command,
         script_of(session),
-        raced(session) if is_tuned else f"{watched(session)} · {ending(session)}",
+        basis(session),
         _moment(session.created),
-        gain(session) or verdict(session),
+        summarise(session) if session.command == MEMORY else gain(session) or verdict(session),
         warnings,
         list(caveats(session)),
         figures(session),
     )
+
+
+def _growing(session: Session) -> str:
+    sentence = growth_sentence(session)
+    return f"{sentence[0].upper()}{sentence[1:]}." if sentence else ""
 
 
 def _moment(created: str) -> str:
@@ -130,6 +139,11 @@ def _sections(session: Session, read: Reader) -> Iterator[Section]:
         yield Section("findings", "Findings", cards=cards(session, read))
         yield Section("input", "Input and other stages", charts=stage_charts(session, summary))
         yield _model(session, summary)
+    if session.footprints:
+        peaks = peaks_chart(session.footprints[0])
+        yield Section("footprint", "The memory of a step", charts=_some(live_chart(session), peaks))
+        yield Section("holders", "Whose bytes the peak is made of", charts=holder_charts(session))
+        yield Section("fitting", "How to use less, and what fits", charts=remedy_charts(session))
     yield Section("resources", "Memory and devices", charts=[*_some(memory_chart(session)), *device_charts(session)])
 
 

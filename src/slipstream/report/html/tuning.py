@@ -5,7 +5,7 @@ from __future__ import annotations
 from slipstream.records import Tuning
 from slipstream.report.html.chart import Cell, Table, Terms
 from slipstream.report.tune_table import HEADINGS, Row, table_rows
-from slipstream.report.tune_words import costs, not_applicable, reasons
+from slipstream.report.tune_words import costs, not_applicable, reasons, worths
 
 _NUMBERS = ("batch", "memory", "step ms", "samples/s")
 
@@ -43,6 +43,7 @@ def _order(text: str) -> float | None:
 def whys(tuning: Tuning) -> list[Terms]:
     """Below the table; none that is empty."""
     lists = [
+        Terms("What leaving it out costs", list(worths(tuning))),
         Terms("What it costs once", list(costs(tuning))),
         Terms("Why not the others", list(reasons(tuning))),
         Terms("Not applicable here", [_split(line) for line in not_applicable(tuning)], is_folded=True),

@@ -1,18 +1,21 @@
-"""Pictures that Pillow decodes or resizes: whether a check saw any, and what is said when workers, too, do it
-otherwise."""
+"""Pictures that Pillow decodes or resizes: whether a check saw any, decoding that is postponed until it is known what
+for, and what is said when workers, too, do it otherwise."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slipstream.techniques.observation import Observation
 
 if TYPE_CHECKING:
+    from slipstream.data.postponed import Postponement
     from slipstream.records import Site
     from slipstream.techniques.rig import LoaderArguments, Rig
 
+Notice = Callable[[], None]
 _UNSEEN = "Pillow was not seen resizing pictures"
 _LEAST_RESIZING = 0.05  # of the work on a batch
 _RESIZES = re.compile(r"\.resize\(|\.thumbnail\(|\b(Resize|RandomResizedCrop)\(|\bImageOps\.(fit|pad|contain|cover)\(")
@@ -25,6 +28,26 @@ def why_no_pictures(observation: Observation) -> str:
     if not any(stack.stage == "decode" and "PIL/" in stack.leaf for stack in observation.session.stacks):
         return "Pillow was not seen decoding pictures"
     return ""
+
+
+def postpone(rig: Rig, what: str, otherwise: str, make: Callable[[Notice, Notice], Postponement]) -> None:
+    """Pictures are decoded when their pixels are needed, by what `make` gives; it is called with how to tell that it
+    was done, which is said as `what`, and that it was not, said as `otherwise`. It may import Pillow."""
+    try:
+        from slipstream.data.postponed import why_not_here
+        from slipstream.data.tidings import Tidings
+
+        if reason := why_not_here():
+            rig.decline(reason)
+            return
+        tidings = Tidings(lambda: rig.changed(what), lambda: rig.decline(otherwise))
+        postponement = make(lambda: tidings.raise_flag(0), lambda: tidings.raise_flag(1))
+    except ImportError as missing:
+        rig.decline(f"Pillow cannot be imported: {missing}")
+        return
+    tidings.install(rig.patches)
+    postponement.install(rig.patches)
+    say_for_spawned(rig, what)
 
 
 def why_no_resizing(observation: Observation) -> str:

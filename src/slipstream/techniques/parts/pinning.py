@@ -24,6 +24,16 @@ def why_no_copies(observation: Observation) -> str:
     return ""
 
 
+def lacks_device(rig: Rig) -> bool:
+    """And says so."""
+    from slipstream.runner.torch_facts import read_torch_facts
+
+    if read_torch_facts().accelerator in DEVICES:
+        return False
+    rig.decline("there is no CUDA, ROCm or XPU device here")
+    return True
+
+
 def pin(rig: Rig, arguments: LoaderArguments) -> None:
     from slipstream.data.obstacles import held_on_device
     from slipstream.seams.place import current_site

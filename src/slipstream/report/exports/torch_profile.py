@@ -1,0 +1,94 @@
+"""Torch's own profile of a few steps, as slices for the session's trace, on tracks of their own and on its clock. Of
+very many operators it keeps the longest. A file that is gone or broken is no error: the trace does without it."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from slipstream.records import TorchProfile
+
+FIRST_PROCESS: Final = 10  # of the trace; torch's processes and devices come from here on
+MOST_SLICES: Final = 60_000
+_MOST_BYTES: Final = 1 << 30
+
+Slice = dict[str, Any]
+Reader = Callable[[TorchProfile], bytes | None]
+
+
+class _Event(msgspec.Struct):
+    """What of an event in a Chrome trace we read. Identities are numbers or words."""
+
+    ph: str = ""
+    name: str = ""
+    cat: str = ""
+    pid: int | str = 0
+    tid: int | str = 0
+    ts: float = 0.0  # µs
+    dur: float = 0.0
+
+
+class _Document(msgspec.Struct):
+    traceEvents: list[_Event] = []  # noqa: N815, the format's own name
+
+
+def read_profile(profile: TorchProfile) -> bytes | None:
+    path = Path(profile.path)
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            return None
+        data = path.read_bytes()
+        return gzip.decompress(data) if path.suffix == ".gz" else data
+    except (OSError, EOFError, zlib.error):
+        return None
+
+
+def profile_slices(profile: TorchProfile, data: bytes | None, most: int = MOST_SLICES) -> list[Slice]:
+    """Times are nanoseconds of the session's clock. Empty where the mark is missing: then nobody knows when it was."""
+    try:
+        events = msgspec.json.decode(data or b"{}", type=_Document).traceEvents
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return []
+    spans = [event for event in events if event.ph == "X" and isinstance(event.tid, int)]
+    mark = next((event for event in spans if event.name == profile.mark), None)
+    if mark is None:
+        return []
+    longest = sorted((event for event in spans if event is not mark), key=lambda event: -event.dur)[:most]
+    processes = {pid: FIRST_PROCESS + number for number, pid in enumerate(_processes(longest))}
+    return [
+        {
+            "name": event.name,
+            "cat": event.cat,
+            "ph": "X",
+            "pid": processes[event.pid],
+            "tid": event.tid,
+            "ts": profile.mark_ns + (event.ts - mark.ts) * 1e3,
+            "dur": event.dur * 1e3,
+        }
+        for event in sorted(longest, key=lambda event: event.ts)
+    ]
+
+
+def _processes(events: list[_Event]) -> list[int | str]:
+    """The host first: what has operators of torch's in it; then devices."""
+    hosts = {event.pid for event in events if event.cat == "cpu_op"}
+    return sorted({event.pid for event in events}, key=lambda pid: (pid not in hosts, str(pid)))
+
+
+def profile_titles(slices: list[Slice]) -> Iterator[Slice]:
+    """Names of the tracks, below ours."""
+    for process in sorted({one["pid"] for one in slices}):
+        within = [one for one in slices if one["pid"] == process]
+        is_host = any(one["cat"] == "cpu_op" for one in within)
+        name = "torch profiler" if is_host else f"torch profiler, device {process - FIRST_PROCESS - 1}"
+        yield {"ph": "M", "name": "process_name", "pid": process, "tid": 0, "args": {"name": name}}
+        yield {"ph": "M", "name": "process_sort_index", "pid": process, "tid": 0, "args": {"sort_index": process}}
+        for number, thread in enumerate(sorted({one["tid"] for one in within})):
+            word = "thread" if is_host else "stream"
+            args = {"name": f"{word} {number}"}
+            yield {"ph": "M", "name": "thread_name", "pid": process, "tid": thread, "args": args}

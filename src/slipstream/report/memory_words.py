@@ -1,0 +1,147 @@
+"""The memory of a step in sentences, and the rows that every renderer of it shows. Measures nothing."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from slipstream.memory.forecast import Forecast, forecast
+from slipstream.memory.remedies import Remedy
+from slipstream.records import Footprint, LineBytes, ModuleBytes, Session
+from slipstream.report.place import where
+from slipstream.report.quantity import in_bytes, in_percent, plural
+
+MEMORY = "memory"  # the command
+_LEAST_SHARE = 0.005  # of the peak, to have a row
+_LEAST_GROWTH = 1024
+_DOUBTFUL = 0.05
+
+
+def summarise(session: Session) -> str:
+    """The peak, and what fills it, in one sentence."""
+    if not session.footprints:
+        return "No step was observed: that takes about six steps of a training."
+    footprint = session.footprints[0]
+    kind, share = largest_kind(footprint)
+    return f"Peak {in_bytes(footprint.peak_bytes)} {reached(footprint, session.cwd)}; {in_percent(share)} of it {kind}."
+
+
+def reached(footprint: Footprint, cwd: str) -> str:
+    """ "in backward, reached by sum at net.py:14"."""
+    at = f" at {where(footprint.peak_site, cwd)}" if footprint.peak_site else ""
+    operator = footprint.peak_operator.removeprefix("aten::")
+    phase = "between the phases" if footprint.peak_phase == "other" else f"in {footprint.peak_phase}"
+    return f"{phase}, reached by {operator}{at}" if operator else f"{phase}{at}"
+
+
+def largest_kind(footprint: Footprint) -> tuple[str, float]:
+    """Of the peak: which kind fills most of it, in words, and its share."""
+    kind, most = max(footprint.kinds.items(), key=lambda item: item[1])
+    return kind_words(kind), most / footprint.peak_bytes if footprint.peak_bytes else 0.0
+
+
+def kind_words(kind: str) -> str:
+    return kind.replace("_", " ")
+
+
+def observed(session: Session) -> list[str]:
+    """What a session of memory rests on."""
+    if not session.footprints:
+        return []
+    footprint = session.footprints[0]
+    return [f"batch of {footprint.batch_size}" if footprint.batch_size else "", footprint.device]
+
+
+class Holder(NamedTuple):
+    """Modules that are alike, as one, or a line, and what of the peak is theirs."""
+
+    name: str
+    about: str  # "6 x Linear"; the text of the line
+    kinds: Counter[str]
+
+
+def module_holders(footprint: Footprint) -> list[Holder]:
+    """Most first; without those that hold next to nothing."""
+    return _worth([Holder(*group) for group in grouped(footprint.modules)], footprint)
+
+
+def line_holders(footprint: Footprint, cwd: str) -> list[Holder]:
+    return _worth([_line(line, cwd) for line in footprint.lines], footprint)
+
+
+def _line(line: LineBytes, cwd: str) -> Holder:
+    return Holder(where(line.site, cwd), line.site.text, Counter(line.kinds))
+
+
+def _worth(holders: list[Holder], footprint: Footprint) -> list[Holder]:
+    return [holder for holder in holders if holder.kinds.total() >= _LEAST_SHARE * footprint.peak_bytes]
+
+
+def grouped(modules: list[ModuleBytes]) -> list[tuple[str, str, Counter[str]]]:
+    """Repeated modules as one: blocks.0.up to blocks.5.up are blocks.*.up."""
+    sums: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    paths: Counter[tuple[str, str]] = Counter()
+    for module in modules:
+        key = (re.sub(r"(?<![^.])\d+(?![^.])", "*", module.path), module.class_name)
+        sums[key].update(module.kinds)
+        paths[key] += 1
+    ranked = sorted(sums, key=lambda key: -sums[key].total())
+    return [
+        (path or "(the model)", f"{paths[path, name]} x {name}" if paths[path, name] > 1 else name, sums[path, name])
+        for path, name in ranked
+    ]
+
+
+def about(remedy: Remedy) -> str:
+    return f"{remedy.what} · {remedy.numerics}; {remedy.price}"
+
+
+def batch_sizes(made: Forecast) -> list[int]:
+    """Those that were observed, then twice and four times the script's own."""
+    own = max(made.observed)
+    return sorted({*made.observed, 2 * own, 4 * own})
+
+
+def batch_sentence(made: Forecast) -> str:
+    """ "32: 83 MB; 64: 150 MB; 128: 290 MB; largest that fits in 23 GB: 10,400"."""
+    own = max(made.observed)
+    sizes = "; ".join(f"{size}: {in_bytes(made.peak_bytes(size))}" for size in (own, 2 * own, 4 * own))
+    largest = made.largest_batch()
+    fits = f"; largest that fits in {in_bytes(made.capacity_bytes)}: {largest:,}" if largest else ""
+    return f"{sizes}{fits}{doubt(made)}"
+
+
+def doubt(made: Forecast) -> str:
+    error = made.error or 0.0
+    return f" (the rule missed an observed size by {in_percent(error)})" if error > _DOUBTFUL else ""
+
+
+def largest_batch(session: Session) -> int:
+    """That fits; 0: not known."""
+    made = forecast(session.footprints)
+    return made.largest_batch() if made is not None else 0
+
+
+def growth_sentence(session: Session) -> str:
+    """What a step leaves behind, and who keeps it; "" where nothing grows."""
+    growth, leaks = session.footprints[0].growth if session.footprints else None, session.leaks
+    if growth is None or (growth.num_bytes < _LEAST_GROWTH and not leaks):
+        return ""
+    made = f", made at {where(growth.site, session.cwd)}" if growth.site is not None else ""
+    kept = "".join(f"; {sentence}" for sentence in _keepers(session))
+    return f"every step leaves {in_bytes(growth.num_bytes)} behind{made}{kept}"
+
+
+def _keepers(session: Session) -> Iterator[str]:
+    for leak in session.leaks:
+        at = f" at {where(leak.site, session.cwd)}" if leak.site else ""
+        yield f"{leak.name} keeps {plural(leak.num_tensors, 'tensor')} with their graphs{at}"
+
+
+def allocator_sentence(footprint: Footprint) -> str:
+    """Only accelerators have one that keeps memory."""
+    if not footprint.reserved_bytes:
+        return ""
+    return f"{in_bytes(footprint.reserved_bytes)} reserved, {in_bytes(footprint.split_bytes)} of it in split blocks"
