@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import weakref
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -12,8 +14,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from slipstream.records import EventKind, Optimizer, Site
 from slipstream.seams.listener import Listener, Token
-from slipstream.seams.patch import Patches
+from slipstream.seams.patch import Passage, Patches
 from slipstream.seams.place import current_site
+
+Hook = Callable[[Any, Any, Any], None]
 
 
 class BackwardSeam:
@@ -24,13 +28,49 @@ class BackwardSeam:
 
     def install(self, patches: Patches) -> None:
         for name in ("backward", "grad"):
-            patches.around(torch.autograd, name, f"autograd.{name}", self._before, self._after, self._listener.abandon)
+            seam = f"autograd.{name}"
+            now_ns = patches.register(f"{seam}.clock", self._listener.now_ns)
+            front = functools.partial(self._shorten, now_ns=now_ns, is_compiling=patches.is_compiling)
+            patches.around(torch.autograd, name, seam, self._before, self._after, self._listener.abandon, front)
 
     def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Token | None:
         return self._listener.enter("backward")
 
     def _after(self, token: Token | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         self._listener.leave(token, "backward", -1)
+
+    def _shorten(
+        self, passage: Passage, now_ns: Callable[[], int], is_compiling: Callable[[], bool]
+    ) -> Callable[..., Any]:
+        listener, original, long_way = self._listener, passage.original, passage.function
+        shortcut, emit = listener.shortcut, listener.emit
+
+        def passing(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling():  # as in Passage: of us dynamo traces nothing
+                return original(*args, **kwargs)
+            if get_ident() != shortcut.thread or shortcut.phase != "other":
+                return long_way(*args, **kwargs)
+            try:
+                start_ns = now_ns()
+                shortcut.phase = "backward"
+            except Exception as fault:
+                listener.bar_shortcut()
+                passage.step_aside(fault)
+                return original(*args, **kwargs)
+            try:
+                result = original(*args, **kwargs)
+            except BaseException:
+                shortcut.phase = "other"
+                raise
+            try:
+                emit(("backward", -1, start_ns, now_ns()))
+                shortcut.phase = "other"
+            except Exception as fault:
+                listener.bar_shortcut()
+                passage.step_aside(fault)
+            return result
+
+        return passing
 
 
 class OptimizerSeam:
@@ -48,10 +88,55 @@ class OptimizerSeam:
 
     def install(self, patches: Patches) -> None:
         patches.around(torch.optim.Optimizer, "__init__", "optimizer.init", self._before_init, self._after_init)
-        before = patches.guard("optimizer.step.before", self._before_step)
-        after = patches.guard("optimizer.step.after", self._after_step)
+        before, after = self._shorten(
+            patches,
+            patches.guard("optimizer.step.before", self._before_step),
+            patches.guard("optimizer.step.after", self._after_step),
+        )
         patches.on_close(register_optimizer_step_pre_hook(before).remove)
         patches.on_close(register_optimizer_step_post_hook(after).remove)
+
+    def _shorten(self, patches: Patches, long_before: Hook, long_after: Hook) -> tuple[Hook, Hook]:
+        """The optimizer that was stepped last steps again."""
+        listener, is_compiling = self._listener, patches.is_compiling
+        shortcut, emit = listener.shortcut, listener.emit
+        now_ns = patches.register("optimizer.step.clock", listener.now_ns)
+        stepping, ident, start_ns = 0, -1, 0
+
+        def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+            nonlocal stepping, ident, start_ns
+            if is_compiling():
+                return
+            if stepping == id(optimizer):  # its last step raised, and nobody told us
+                stepping, shortcut.phase = 0, "other"
+            last, its_ident = self._last
+            if get_ident() != shortcut.thread or shortcut.phase != "other" or last != id(optimizer):
+                return long_before(optimizer, args, kwargs)
+            try:
+                start_ns = now_ns()
+                stepping, ident, shortcut.phase = last, its_ident, "optimizer"
+            except Exception as fault:
+                listener.bar_shortcut()
+                patches.complain("optimizer.step", fault)
+
+        def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+            nonlocal stepping
+            if is_compiling():
+                return
+            if stepping != id(optimizer):
+                return long_after(optimizer, args, kwargs)
+            try:
+                stepping, shortcut.phase = 0, "other"
+                end_ns = now_ns()
+                emit(("optimizer", ident, start_ns, end_ns))
+                if end_ns >= shortcut.due_ns:
+                    listener.count()
+                    listener.pulse()
+            except Exception as fault:
+                listener.bar_shortcut()
+                patches.complain("optimizer.step", fault)
+
+        return before, after
 
     def _before_init(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Site | None:
         return current_site()
