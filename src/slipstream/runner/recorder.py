@@ -30,8 +30,9 @@ from slipstream.records import (
     Told,
 )
 from slipstream.runner.pace import Pace
-from slipstream.seams.listener import CPU_TIMED, Shortcut, Token
+from slipstream.seams.listener import Shortcut, Token
 
+_CPU_TIMED_NS = 25_000_000  # reading the process's CPU time is dear: one batch in so long is enough
 _MOST_FRESH = 64
 _BY_UPDATES = ("optimizer",)
 _MARKED = ("iterator", "input", "transfer", "forward", "backward", "optimizer")
@@ -108,10 +109,13 @@ class Recorder:
         if self._is_muted or (get_ident() != self.thread and not self._follow(phase)):
             return None
         before, self.phase = self.phase, phase
+        start_ns = self.now_ns()
         if phase == "input":
-            self.shortcut.num_inputs += 1
-            self._input_cpu_ns = self.clock.cpu_ns() if self.shortcut.num_inputs % CPU_TIMED == 1 else 0
-        return (before, self.now_ns(), None if self._device is None else self._device.mark())
+            self._input_cpu_ns = 0
+            if start_ns >= self.shortcut.long_ns:
+                self.shortcut.long_ns = start_ns + _CPU_TIMED_NS
+                self._input_cpu_ns = self.clock.cpu_ns()
+        return (before, start_ns, None if self._device is None else self._device.mark())
 
     def _follow(self, phase: str) -> bool:
         """Whether the script turns out to train in this thread."""

@@ -1,7 +1,5 @@
-"""A timer that calls a handler in the main thread at a steady pace. POSIX timers with a signal that is ignored by
-default: whoever resets the handlers of the process (Lightning does) only ends the sampling, and neither fork nor exec
-inherits it. The signal goes to a thread that sleeps. Python's handler there takes a note, which the main thread reads
-between two bytecodes: no system call of the script's is ever interrupted, and its core does not have to stop."""
+"""A timer that signals the main thread at a steady pace. POSIX timers with a signal that is ignored by default: whoever
+resets the handlers of the process (Lightning does) only ends the sampling, and neither fork nor exec inherits it."""
 
 from __future__ import annotations
 
@@ -41,15 +39,13 @@ class _TimerSpec(ctypes.Structure):
 
 
 class SignalTimer:
-    """Calls the handler in the main thread, between two bytecodes, until it is disarmed. During one long call into C
-    nothing is heard; after it, once."""
+    """Calls the handler in the main thread, between two bytecodes, until it is disarmed."""
 
     def __init__(self, interval_s: float, handler: Handler) -> None:
         self._interval_ns = int(interval_s * 1e9)
         self._handler = handler
         self._timer: ctypes.c_void_p | None = None
         self._before: Any = None
-        self._end = threading.Lock()  # held while the timer runs
 
     def arm(self) -> bool:
         """False where there is no such timer, the signal is in use, or this is not the main thread."""
@@ -58,26 +54,19 @@ class SignalTimer:
         self._before = signal.getsignal(signal.SIGURG)
         if self._before not in (signal.SIG_DFL, signal.SIG_IGN) and not _is_ours(self._before):
             return False
-        sleeper = self._put_to_sleep()
-        event = _SignalEvent(signal=signal.SIGURG, notify=_SIGEV_THREAD_ID, thread=sleeper.native_id or 0)
+        event = _SignalEvent(
+            signal=signal.SIGURG, notify=_SIGEV_THREAD_ID, thread=threading.main_thread().native_id or 0
+        )
         timer = ctypes.c_void_p()
         library = ctypes.CDLL(None, use_errno=True)
         if library.timer_create(_CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(timer)) != 0:
-            self._end.release()
             return False
         signal.signal(signal.SIGURG, self._handler)
-        signal.siginterrupt(signal.SIGURG, False)  # the sleeper sleeps on, without a look at the interpreter's lock
+        signal.siginterrupt(signal.SIGURG, False)
         pace = _TimerSpec(0, self._interval_ns, 0, self._interval_ns)
         library.timer_settime(timer, 0, ctypes.byref(pace), None)
         self._timer, self._library = timer, library
         return True
-
-    def _put_to_sleep(self) -> threading.Thread:
-        end = self._end = threading.Lock()
-        end.acquire()
-        sleeper = threading.Thread(target=end.acquire, name="slipstream-timer", daemon=True)
-        sleeper.start()
-        return sleeper
 
     @property
     def is_heard(self) -> bool:
@@ -89,9 +78,12 @@ class SignalTimer:
             return
         self._library.timer_delete(self._timer)
         self._timer = None
-        self._end.release()
         if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGURG) == self._handler:
             signal.signal(signal.SIGURG, signal.SIG_DFL if _is_ours(self._before) else self._before)
+
+    def forget(self) -> None:
+        """In a forked child, which inherits the handler but not the timer."""
+        self._timer = None
 
 
 def _is_ours(handler: Any) -> bool:

@@ -35,8 +35,8 @@ def count_samples(batch: Any) -> int:
     """The leading dimension of the first tensor that has one; else the length of the first list. 0: cannot tell."""
     if (type(batch) is list or type(batch) is tuple) and batch:
         first = batch[0]
-        if type(first) is _Tensor and first.dim():
-            return int(first.size(0))  # by far the most common batch
+        if type(first) is _Tensor and (shape := first.shape):  # by far the most common batch
+            return int(shape[0])
     if isinstance(batch, _Tensor):
         return int(batch.shape[0]) if batch.dim() else 1
     if isinstance(batch, (list, tuple)) and batch and isinstance(batch[0], (str, bytes)):

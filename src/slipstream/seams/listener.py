@@ -12,8 +12,6 @@ from typing import Any, Protocol
 from slipstream.clock.device import DeviceMark
 from slipstream.records import EventKind, Loader, Model, Optimizer, Site
 
-CPU_TIMED = 8  # reading the process's CPU time is dear: one batch in so many is enough, and goes the long way
-
 # What was there when a passage was entered: the phase to go back to, the time in ns, the device's mark. A plain tuple,
 # since one is made at every passage.
 Token = tuple[str, int, DeviceMark | None]
@@ -22,13 +20,13 @@ Token = tuple[str, int, DeviceMark | None]
 class Shortcut:
     """All that the shortcut looks at: few enough to lie side by side."""
 
-    __slots__ = ("due_ns", "is_supplying", "num_inputs", "phase", "thread")
+    __slots__ = ("due_ns", "is_supplying", "long_ns", "phase", "thread")
 
     def __init__(self) -> None:
         self.thread = 0  # who may take it now; 0: nobody
         self.phase = "start"  # the listener's own
         self.is_supplying = False  # the next batch may be another than the loader's own
-        self.num_inputs = 0  # batches asked for, either way
+        self.long_ns = 0  # a batch that is asked for later goes the long way, once
         self.due_ns = 0  # until then nobody has to be told of a step
 
 

@@ -19,7 +19,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from slipstream.records import Loader, Site
 from slipstream.seams.batch import count_bytes, count_samples, describe_tensors
 from slipstream.seams.hoard import find_hoard
-from slipstream.seams.listener import CPU_TIMED, Listener, Token
+from slipstream.seams.listener import Listener, Token
 from slipstream.seams.patch import Passage, Patches, Substitute
 from slipstream.seams.place import current_site, is_called_directly, site_of_code
 
@@ -122,23 +122,20 @@ class LoaderSeam:
 
         def passing(iterator: Any) -> Any:
             last, ident, num_bytes = self._last
-            num_inputs = shortcut.num_inputs
             if (
                 get_ident() != shortcut.thread
                 or shortcut.phase != "other"
                 or last != id(iterator)
                 or num_bytes < 0
                 or shortcut.is_supplying
-                or not num_inputs % CPU_TIMED
             ):
                 return long_way(iterator)
             try:
                 start_ns = now_ns()
-                is_due = start_ns > shortcut.due_ns  # no update for a while: the script may be evaluating for ever
+                is_due = start_ns >= shortcut.long_ns
                 if is_due:
-                    listener.count()
+                    listener.count()  # there may be no update for a while: the script evaluates
                 else:
-                    shortcut.num_inputs = num_inputs + 1
                     shortcut.phase = "input"
             except Exception as fault:
                 listener.bar_shortcut()
