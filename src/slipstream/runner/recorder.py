@@ -115,6 +115,7 @@ class Recorder:
             if start_ns >= self.shortcut.long_ns:
                 self.shortcut.long_ns = start_ns + _CPU_TIMED_NS
                 self._input_cpu_ns = self.clock.cpu_ns()
+                start_ns = self.now_ns()  # a busy system likes to take the core away in that call
         return (before, start_ns, None if self._device is None else self._device.mark())
 
     def _follow(self, phase: str) -> bool:
