@@ -168,3 +168,30 @@ def test_muted_or_in_another_thread_nobody_takes_it() -> None:
         ride.recorder.is_muted = False
         train(net, optimizer, loader, 1)
         assert ride.recorder.shortcut.thread
+
+
+def test_a_module_that_has_it_can_be_compiled_into_a_function() -> None:
+    """fullgraph=True raises where a seam stays in the graph."""
+    net, optimizer, loader = make()
+    torch.compiler.reset()
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def score(x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = net(x).sum()
+        return result
+
+    with riding() as ride:
+        train(net, optimizer, loader, 1)
+        assert "_compiled_call_impl" in vars(net) and ride.recorder.shortcut.thread
+        x = torch.randn(5, 4)
+        assert torch.equal(score(x), net.inner(x).sum())
+    assert not ride.complaints
+
+
+def test_who_kept_a_passage_past_the_end_is_not_recorded() -> None:
+    net, optimizer, loader = make()
+    with riding() as ride:
+        train(net, optimizer, loader, 1)
+        backward = torch.autograd.backward
+    backward(net(torch.randn(3, 4)).sum())
+    assert not ride.recorder._fresh and backward is not torch.autograd.backward

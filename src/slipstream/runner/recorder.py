@@ -33,7 +33,7 @@ from slipstream.runner.pace import Pace
 from slipstream.seams.listener import Shortcut, Token
 
 _CPU_TIMED_NS = 25_000_000  # reading the process's CPU time is dear: one batch in so long is enough
-_MOST_FRESH = 64
+_MOST_FRESH = 64  # an evaluation closes no step, and is to be written all the same
 _BY_UPDATES = ("optimizer",)
 _MARKED = ("iterator", "input", "transfer", "forward", "backward", "optimizer")
 
@@ -68,6 +68,7 @@ class Recorder:
         self._events: deque[tuple[Any, ...]] = deque()
         self._fresh: list[tuple[Any, ...]] = []  # the pace has still to see these; always the same list
         self.emit = self._fresh.append
+        self._num_closed = 0  # steps that nobody was told of
         # events whose marks the device has still to pass
         self._unread: deque[tuple[tuple[Any, ...], DeviceMark | None, DeviceMark | None]] = deque()
         self._fetches: deque[Fetch] = deque()
@@ -155,8 +156,10 @@ class Recorder:
         if self._device is not None and self._sink is not None:
             self._unread.append((event, mark, self._device.mark() if kind in _MARKED else None))
         self._fresh.append(event)
-        if kind in self.pace.closers or len(self._fresh) >= _MOST_FRESH:
+        if kind in self.pace.closers:
             self.count()
+        elif len(self._fresh) >= _MOST_FRESH:
+            self._look_at_fresh()
 
     def bar_shortcut(self) -> None:
         self._is_barred = True
@@ -166,17 +169,18 @@ class Recorder:
     def count(self) -> None:
         """Once a step, or once for many short ones, rather than at each event: between two events the training has
         filled the caches with its own, and every visit to our code is paid for in memory."""
-        num_closed = self._look_at_fresh()
+        self._look_at_fresh()
+        num_closed, self._num_closed = self._num_closed, 0
         if num_closed and self.on_step is not None:
             self.on_step(num_closed)
 
-    def _look_at_fresh(self) -> int:
-        """How many steps were closed by what has gathered, which goes on its way out."""
-        fresh, num_closed = self._fresh, 0
+    def _look_at_fresh(self) -> None:
+        """What has gathered goes on its way out."""
+        fresh = self._fresh
         if not fresh:
-            return 0
+            return
         for event in fresh:
-            num_closed += self.pace.see(event[0], event[1], event[4] if len(event) > 4 else 0)
+            self._num_closed += self.pace.see(event[0], event[1], event[4] if len(event) > 4 else 0)
             if event[0] == "forward" and event[8]:
                 self._learners.add(event[1])
         self._is_evaluating = self._evaluates()
@@ -186,7 +190,6 @@ class Recorder:
         fresh.clear()
         is_plain = self._device is None and not self._is_muted and self.pace.closers == _BY_UPDATES
         self.shortcut.thread = self.thread if is_plain and not self._is_barred else 0
-        return num_closed
 
     def _evaluates(self) -> bool:
         """Whether the last pass was a learner's and taught it nothing."""

@@ -191,6 +191,7 @@ class Ride:
         self._loader = LoaderSeam(recorder, self._supply if self.settings.mode == "check" else None)
         self._loader.install(patches)
         recorder.shortcut.is_supplying = self.settings.mode == "check"
+        patches.on_close(recorder.bar_shortcut)
         recorder.loader_of_worker = lambda: self._loader.current
         self._modules = ModuleSeam(recorder)
         self._modules.install(patches)

@@ -20,7 +20,7 @@ Token = tuple[str, int, DeviceMark | None]
 class Shortcut:
     """All that the shortcut looks at: few enough to lie side by side."""
 
-    __slots__ = ("due_ns", "is_supplying", "long_ns", "phase", "thread")
+    __slots__ = ("due_ns", "input", "is_supplying", "long_ns", "optimizer", "phase", "thread")
 
     def __init__(self) -> None:
         self.thread = 0  # who may take it now; 0: nobody
@@ -28,6 +28,8 @@ class Shortcut:
         self.is_supplying = False  # the next batch may be another than the loader's own
         self.long_ns = 0  # a batch that is asked for later goes the long way, once
         self.due_ns = 0  # until then nobody has to be told of a step
+        self.input = (0, -1, -1)  # the iterator asked last, its loader, and what a batch weighs if that is known
+        self.optimizer = (0, -1)  # the one met last, and its ident
 
 
 class Listener(Protocol):

@@ -6,7 +6,6 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable
-from threading import get_ident
 from types import CodeType
 from typing import Any, Protocol
 
@@ -20,8 +19,9 @@ from slipstream.records import Loader, Site
 from slipstream.seams.batch import count_bytes, count_samples, describe_tensors
 from slipstream.seams.hoard import find_hoard
 from slipstream.seams.listener import Listener, Token
-from slipstream.seams.patch import Passage, Patches, Substitute
+from slipstream.seams.patch import Patches, Substitute
 from slipstream.seams.place import current_site, is_called_directly, site_of_code
+from slipstream.seams.shortcut import shorten_next
 
 # Asked before every real batch; a Substitute is handed to the script instead. May raise StopIteration.
 Supply = Callable[[Any, int], Substitute | None]
@@ -40,7 +40,7 @@ class LoaderSeam:
         self._idents: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # loaders and iterators
         self._facts: dict[int, Loader] = {}
         self._num_bytes: dict[int, int] = {}  # of a batch, by loader; also: which loaders' batches were looked at
-        self._last = (0, -1, -1)  # the iterator asked last, its loader, and what a batch weighs if that is known
+        self._shortcut = listener.shortcut
         self.collate_codes: dict[int, CodeType] = {}  # functions that build batches, by identity, for the sampler
         self.current = -1  # the loader that was iterated last; forked workers inherit it
         self.framework_site: Site | None = None  # where a framework was told how to build loaders
@@ -53,7 +53,6 @@ class LoaderSeam:
         patches.around(
             DataLoader, "__iter__", "loader.iter", self._before_iter, self._after_iter, self._listener.abandon
         )
-        now_ns = patches.register("loader.next.clock", self._listener.now_ns)
         patches.around(
             _BaseDataLoaderIter,
             "__next__",
@@ -61,7 +60,7 @@ class LoaderSeam:
             self._before_next,
             self._after_next,
             self._abandon_next,
-            lambda passage: self._shorten(passage, now_ns),
+            lambda passage: shorten_next(passage, patches, self._listener),
         )
 
     def _before_init(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Site | None:
@@ -87,7 +86,7 @@ class LoaderSeam:
     def _after_iter(self, token: Token | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         ident = self._idents[args[0]]
         self._idents[result] = ident
-        self._last = (id(result), ident, self._num_bytes.get(ident, -1))
+        self._shortcut.input = (id(result), ident, self._num_bytes.get(ident, -1))
         self.on_iterator(result)
         self._listener.leave(token, "iterator", ident)
 
@@ -109,67 +108,24 @@ class LoaderSeam:
         num_bytes = self._num_bytes.get(ident)
         if num_bytes is None:
             num_bytes = self._learn_batch(ident, result)
-            self._last = (id(args[0]), ident, num_bytes)
+            self._shortcut.input = (id(args[0]), ident, num_bytes)
         self._listener.leave(token, "input", ident, count_samples(result), num_bytes)
 
     def _abandon_next(self, token: Token | None) -> None:
         self._listener.abandon(token)  # StopIteration: the end of an epoch
 
-    def _shorten(self, passage: Passage, now_ns: Callable[[], int]) -> Callable[[Any], Any]:
-        """A batch of the loader that was asked last, in one frame."""
-        listener, original, long_way = self._listener, passage.original, passage.function
-        shortcut, emit = listener.shortcut, listener.emit
-
-        def passing(iterator: Any) -> Any:
-            last, ident, num_bytes = self._last
-            if (
-                get_ident() != shortcut.thread
-                or shortcut.phase != "other"
-                or last != id(iterator)
-                or num_bytes < 0
-                or shortcut.is_supplying
-            ):
-                return long_way(iterator)
-            try:
-                start_ns = now_ns()
-                is_due = start_ns >= shortcut.long_ns
-                if is_due:
-                    listener.count()  # there may be no update for a while: the script evaluates
-                else:
-                    shortcut.phase = "input"
-            except Exception as fault:
-                listener.bar_shortcut()
-                passage.step_aside(fault)
-                is_due = True
-            if is_due:
-                return long_way(iterator)
-            try:
-                result = original(iterator)
-            except BaseException:
-                shortcut.phase = "other"
-                raise
-            try:
-                emit(("input", ident, start_ns, now_ns(), count_samples(result), num_bytes))
-                shortcut.phase = "other"
-            except Exception as fault:
-                listener.bar_shortcut()
-                passage.step_aside(fault)
-            return result
-
-        return passing
-
     def look_for_bytes(self) -> None:
         """Batches travel to a device: are their floats bytes in disguise? Every loader's next batch tells."""
         self._looks_for_bytes = True
         self._num_bytes.clear()
-        self._last = (0, -1, -1)
+        self._shortcut.input = (0, -1, -1)
 
     def _ident_of(self, iterator: Any) -> int:
-        last, ident, _ = self._last
+        last, ident, _ = self._shortcut.input
         if last != id(iterator):
             ident = self._idents.get(iterator, -1)
             if ident >= 0:
-                self._last = (id(iterator), ident, self._num_bytes.get(ident, -1))
+                self._shortcut.input = (id(iterator), ident, self._num_bytes.get(ident, -1))
         return ident
 
     def _learn_batch(self, ident: int, batch: Any) -> int:

@@ -8,7 +8,6 @@ import sys
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from threading import get_ident
 from types import CodeType
 from typing import Any
 
@@ -19,8 +18,9 @@ from slipstream.seams import slot
 from slipstream.seams.batch import count_samples, describe_tensors
 from slipstream.seams.beside import is_beside
 from slipstream.seams.listener import Listener, Token
-from slipstream.seams.patch import Passage, Patches
+from slipstream.seams.patch import Patches
 from slipstream.seams.place import current_callee, current_site, current_sites
+from slipstream.seams.shortcut import codes, shorten_call
 
 _MAX_HOOKED = 64
 _BESIDE = (-1, None)  # a transform in a data thread: not the script's own call
@@ -125,7 +125,8 @@ class ModuleSeam:
             self._leave_forward(token, ident, reference(), args, kwargs)
 
         passage = self._patches.passage(call, "module.call", self._before_call, after, self._listener.abandon)
-        place = slot.Slot(self._shorten(passage, reference, inner, ident), inner)
+        short = shorten_call(passage, self._patches, self._listener, self, reference, inner, ident)
+        place = slot.Slot(short, inner)
         slot.fill(module, place)
         self._hooked[module] = (passage, place)
 
@@ -133,48 +134,6 @@ class ModuleSeam:
         passage, place = self._hooked.pop(module)
         passage.retire()
         slot.clear(module, place)
-
-    def _shorten(self, passage: Passage, reference: Any, inner: Any, ident: int) -> Callable[..., Any]:
-        """A module that learns, in one frame."""
-        listener, long_way = self._listener, passage.function
-        shortcut, emit = listener.shortcut, listener.emit
-        is_compiling, is_grad_enabled = self._patches.is_compiling, torch.is_grad_enabled
-        now_ns = self._patches.register("module.call.clock", listener.now_ns)
-
-        def passing(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling():
-                return long_way(*args, **kwargs)
-            module = reference()
-            if (
-                get_ident() != shortcut.thread
-                or shortcut.phase != "other"
-                or self.on_call is not None
-                or not listener.counts_samples
-                or not module.training
-            ):
-                return long_way(*args, **kwargs)
-            call = module._call_impl if inner is None else inner
-            try:
-                start_ns = now_ns()
-                shortcut.phase = "forward"
-            except Exception as fault:
-                listener.bar_shortcut()
-                passage.step_aside(fault)
-                return call(*args, **kwargs)
-            try:
-                result = call(*args, **kwargs)
-            except BaseException:
-                shortcut.phase = "other"
-                raise
-            try:
-                emit(("forward", ident, start_ns, now_ns(), 0, 0, 0, is_grad_enabled(), True))
-                shortcut.phase = "other"
-            except Exception as fault:
-                listener.bar_shortcut()
-                passage.step_aside(fault)
-            return result
-
-        return passing
 
     def _before_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Token | None:
         if self._listener.phase == "input":
@@ -248,7 +207,8 @@ def shield_from_dynamo(passing: CodeType) -> None:
         for seam in ("batch", "loader", "module", "training", "saving", "transfer", "place", "listener"):
             rules.SKIP_DIRS.append(str(Path(__file__).with_name(f"{seam}.py")))  # type: ignore[union-attr]
         rules._recompile_re()  # type: ignore[union-attr]
-        eval_frame.skip_code(passing)  # type: ignore[union-attr]
+        for code in (passing, *codes()):
+            eval_frame.skip_code(code)  # type: ignore[union-attr]
     except (AttributeError, TypeError):  # another torch: at worst a graph break that the script would not have had
         return
 

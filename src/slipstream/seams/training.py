@@ -6,7 +6,6 @@ import functools
 import itertools
 import weakref
 from collections.abc import Callable
-from threading import get_ident
 from typing import Any
 
 import torch
@@ -14,10 +13,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from slipstream.records import EventKind, Optimizer, Site
 from slipstream.seams.listener import Listener, Token
-from slipstream.seams.patch import Passage, Patches
+from slipstream.seams.patch import Patches
 from slipstream.seams.place import current_site
-
-Hook = Callable[[Any, Any, Any], None]
+from slipstream.seams.shortcut import shorten_backward, shorten_step
 
 
 class BackwardSeam:
@@ -29,8 +27,7 @@ class BackwardSeam:
     def install(self, patches: Patches) -> None:
         for name in ("backward", "grad"):
             seam = f"autograd.{name}"
-            now_ns = patches.register(f"{seam}.clock", self._listener.now_ns)
-            front = functools.partial(self._shorten, now_ns=now_ns, is_compiling=patches.is_compiling)
+            front = functools.partial(shorten_backward, patches=patches, listener=self._listener, seam=seam)
             patches.around(torch.autograd, name, seam, self._before, self._after, self._listener.abandon, front)
 
     def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Token | None:
@@ -38,39 +35,6 @@ class BackwardSeam:
 
     def _after(self, token: Token | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         self._listener.leave(token, "backward", -1)
-
-    def _shorten(
-        self, passage: Passage, now_ns: Callable[[], int], is_compiling: Callable[[], bool]
-    ) -> Callable[..., Any]:
-        listener, original, long_way = self._listener, passage.original, passage.function
-        shortcut, emit = listener.shortcut, listener.emit
-
-        def passing(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling():  # as in Passage: of us dynamo traces nothing
-                return original(*args, **kwargs)
-            if get_ident() != shortcut.thread or shortcut.phase != "other":
-                return long_way(*args, **kwargs)
-            try:
-                start_ns = now_ns()
-                shortcut.phase = "backward"
-            except Exception as fault:
-                listener.bar_shortcut()
-                passage.step_aside(fault)
-                return original(*args, **kwargs)
-            try:
-                result = original(*args, **kwargs)
-            except BaseException:
-                shortcut.phase = "other"
-                raise
-            try:
-                emit(("backward", -1, start_ns, now_ns()))
-                shortcut.phase = "other"
-            except Exception as fault:
-                listener.bar_shortcut()
-                passage.step_aside(fault)
-            return result
-
-        return passing
 
 
 class OptimizerSeam:
@@ -82,68 +46,27 @@ class OptimizerSeam:
         self._idents: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._sites: weakref.WeakKeyDictionary[Any, Site | None] = weakref.WeakKeyDictionary()
         self._open: dict[int, Token | None] = {}
-        self._last = (0, -1)  # the optimizer met last, and its ident
+        self._shortcut = listener.shortcut
         self.optimizers: list[weakref.ref[Any]] = []
         self.on_new_optimizer: Callable[[], None] = lambda: None
 
     def install(self, patches: Patches) -> None:
         patches.around(torch.optim.Optimizer, "__init__", "optimizer.init", self._before_init, self._after_init)
-        before, after = self._shorten(
+        before, after = shorten_step(
             patches,
+            self._listener,
             patches.guard("optimizer.step.before", self._before_step),
             patches.guard("optimizer.step.after", self._after_step),
         )
         patches.on_close(register_optimizer_step_pre_hook(before).remove)
         patches.on_close(register_optimizer_step_post_hook(after).remove)
 
-    def _shorten(self, patches: Patches, long_before: Hook, long_after: Hook) -> tuple[Hook, Hook]:
-        """The optimizer that was stepped last steps again."""
-        listener, is_compiling = self._listener, patches.is_compiling
-        shortcut, emit = listener.shortcut, listener.emit
-        now_ns = patches.register("optimizer.step.clock", listener.now_ns)
-        stepping, ident, start_ns = 0, -1, 0
-
-        def before(optimizer: Any, args: Any, kwargs: Any) -> None:
-            nonlocal stepping, ident, start_ns
-            if is_compiling():
-                return
-            if stepping == id(optimizer):  # its last step raised, and nobody told us
-                stepping, shortcut.phase = 0, "other"
-            last, its_ident = self._last
-            if get_ident() != shortcut.thread or shortcut.phase != "other" or last != id(optimizer):
-                return long_before(optimizer, args, kwargs)
-            try:
-                start_ns = now_ns()
-                stepping, ident, shortcut.phase = last, its_ident, "optimizer"
-            except Exception as fault:
-                listener.bar_shortcut()
-                patches.complain("optimizer.step", fault)
-
-        def after(optimizer: Any, args: Any, kwargs: Any) -> None:
-            nonlocal stepping
-            if is_compiling():
-                return
-            if stepping != id(optimizer):
-                return long_after(optimizer, args, kwargs)
-            try:
-                stepping, shortcut.phase = 0, "other"
-                end_ns = now_ns()
-                emit(("optimizer", ident, start_ns, end_ns))
-                if end_ns >= shortcut.due_ns:
-                    listener.count()
-                    listener.pulse()
-            except Exception as fault:
-                listener.bar_shortcut()
-                patches.complain("optimizer.step", fault)
-
-        return before, after
-
     def _before_init(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Site | None:
         return current_site()
 
     def _after_init(self, site: Site | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         self._sites[args[0]] = site
-        self._last = (0, -1)  # a new object may have an old one's address
+        self._shortcut.optimizer = (0, -1)  # a new object may have an old one's address
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._open[id(optimizer)] = self._listener.enter("optimizer")
@@ -155,8 +78,8 @@ class OptimizerSeam:
             self._listener.pulse()
 
     def _meet(self, optimizer: Any) -> int:
-        if self._last[0] == id(optimizer):
-            return self._last[1]
+        if self._shortcut.optimizer[0] == id(optimizer):
+            return self._shortcut.optimizer[1]
         ident = self._idents.get(optimizer)
         if ident is None:
             ident = self._idents[optimizer] = next(self._counter)
@@ -165,7 +88,7 @@ class OptimizerSeam:
             self._listener.meet(read_optimizer(optimizer, ident, site))
             self.optimizers.append(weakref.ref(optimizer))
             self.on_new_optimizer()
-        self._last = (id(optimizer), ident)
+        self._shortcut.optimizer = (id(optimizer), ident)
         return ident
 
 
