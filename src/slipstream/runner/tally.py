@@ -36,7 +36,8 @@ class Tally:
         """`early` holds what is only needed by scripts that never step an optimizer; it goes with the first update."""
         front = functools.partial(self._shorten_next, patches=patches)
         patches.around(_BaseDataLoaderIter, "__next__", "tally.batch", None, self._after_batch, front=front)
-        patches.on_close(register_optimizer_step_post_hook(self._make_hook(patches)).remove)
+        hook = patches.guard("tally.update", self._after_update)
+        patches.on_close(register_optimizer_step_post_hook(hook).remove)
         early.around(torch.autograd, "backward", "tally.backward", None, self._after_backward)
         self._early: Patches | None = early
 
@@ -85,29 +86,15 @@ class Tally:
 
         return passing
 
-    def _make_hook(self, patches: Patches) -> Callable[[Any, Any, Any], None]:
-        is_compiling, updates, update_ns = patches.is_compiling, self._updates, self._update_ns
-        now_ns = patches.register("tally.update", time.perf_counter_ns)
-        in_service = True
-
-        def after_update(optimizer: Any, args: Any, kwargs: Any) -> None:
-            nonlocal in_service
-            if is_compiling() or not in_service:
-                return
-            try:
-                updates[id(optimizer)] += 1
-                if len(update_ns) < _MOST_TIMES:
-                    update_ns.append(now_ns())
-                self.samples += self._pending
-                self._pending = 0
-                if self._early is not None:
-                    self._early.close()
-                    self._early = None
-            except Exception as fault:
-                in_service = False
-                patches.complain("tally.update", fault)
-
-        return after_update
+    def _after_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._updates[id(optimizer)] += 1
+        if len(self._update_ns) < _MOST_TIMES:
+            self._update_ns.append(time.perf_counter_ns())
+        self.samples += self._pending
+        self._pending = 0
+        if self._early is not None:
+            self._early.close()
+            self._early = None
 
     def _after_backward(self, token: None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         self._num_backwards += 1
