@@ -6,12 +6,15 @@ import itertools
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from itertools import pairwise
+from statistics import mean, median
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 WARM = 24  # steps at the start of a block that are not timed: seams settle, caches fill
+OUTLIER = 2.0  # times its block's median: such a step lost the core to somebody else, and is left out
 WIDTHS = {1.0: 192, 5.0: 640}  # step in ms to width, tuned by hand on the machine that the results name
 
 
@@ -36,11 +39,9 @@ class Loop:
         after: Callable[[], object] | None = None,
     ) -> float:
         """Seconds per step. `around` wraps a step, `after` follows it, as the instrument under test asks for."""
-        start = 0.0
+        stamps: list[float] = []
         batches = itertools.chain.from_iterable(itertools.repeat(self.loader))
-        for number in range(WARM + num_steps):
-            if number == WARM:
-                start = self.clock()
+        for _ in range(WARM + num_steps):
             x, y = next(batches)
             with around():
                 self.optimizer.zero_grad()
@@ -49,4 +50,7 @@ class Loop:
                 self.optimizer.step()
             if after is not None:
                 after()
-        return (self.clock() - start) / num_steps
+            stamps.append(self.clock())
+        laps = [late - early for early, late in pairwise(stamps[WARM - 1 :])]
+        most = OUTLIER * median(laps)
+        return mean(lap for lap in laps if lap < most)

@@ -19,7 +19,7 @@ from statistics import median
 import torch
 
 from intervals import Interval, paired_interval
-from loop import WARM, WIDTHS, Loop
+from loop import OUTLIER, WARM, WIDTHS, Loop
 from page import machine, write_page
 from slipstream.records import Ending
 from slipstream.runner.ride import RideSettings, board
@@ -131,7 +131,8 @@ def render(results: list[Result], num_rounds: int, head: str, clock: str) -> str
     return (
         f"# What watching adds to a step\n\n{head} Clock: {clock}.\n\n" + "\n".join(lines) + "\n"
         f"\nMedian and 95% interval (bootstrap) over {num_rounds} blocks of each, every one compared with the bare "
-        f"blocks before and after it; {WARM} steps at the start of a block are not timed. The profiler's own "
+        f"blocks before and after it; {WARM} steps at the start of a block are not timed, and steps longer than "
+        f"{OUTLIER:.0f} times their block's median are left out. The profiler's own "
         "collecting at the end of a block is not counted against it. TraceML runs in another process, so that its row "
         f"also holds what two processes differ by. Allowed: {WATCHING_US:.0f} µs for run, {SAMPLING_SHARE:.0%} for "
         f"check.\n{missing}"

@@ -43,6 +43,9 @@ class KeptBatches:
         pantry = self._pantries.get(iterator)
         return pantry is not None and (pantry.credit > 0 or pantry.is_exhausted)
 
+    def owes_any(self) -> bool:
+        return any(pantry.credit > 0 or pantry.is_exhausted for pantry in self._pantries.values())
+
     def forget(self, iterator: Any) -> None:
         """A new epoch: persistent workers rewind the iterator that they have, and nothing is owed from the last one."""
         self._pantries.pop(iterator, None)

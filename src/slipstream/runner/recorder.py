@@ -30,9 +30,11 @@ from slipstream.records import (
     Told,
 )
 from slipstream.runner.pace import Pace
-from slipstream.seams.listener import Token
+from slipstream.seams.listener import Shortcut, Token
 
-_CPU_TIMED = 8  # reading the process's CPU time is dear: one batch in so many is enough
+_CPU_TIMED_NS = 25_000_000  # reading the process's CPU time is dear: one batch in so long is enough
+_MOST_FRESH = 64  # an evaluation closes no step, and is to be written all the same
+_BY_UPDATES = ("optimizer",)
 _MARKED = ("iterator", "input", "transfer", "forward", "backward", "optimizer")
 
 
@@ -48,21 +50,25 @@ class Recorder:
     def __init__(self, sink: Sink | None, clock: Clock | None = None) -> None:
         self._sink = sink
         self.clock: Clock = clock or HostClock()
-        self._now_ns = self.clock.now_ns
+        self.now_ns = self.clock.now_ns
         self._device: DeviceClock | None = None
-        self.phase = "start"
         self.thread = get_ident()
         self.pace = Pace()
         self.role = "rider"
         self.counts_samples = False
-        self.is_muted = False  # while we use torch ourselves
+        self.shortcut = Shortcut()
+        self.patience_ns = 0  # how late a step may be counted
+        self._is_muted = False
+        self._is_barred = False  # the shortcut has failed once
         self.worker = -1
         self.loader_of_worker: Callable[[], int] = lambda: -1
         self.on_pulse: Callable[[], None] | None = None
-        self.on_step: Callable[[], None] | None = None
+        self.on_step: Callable[[int], None] | None = None  # so many steps were closed
         self.on_fetch: Callable[[], None] | None = None  # a worker has built a batch
         self._events: deque[tuple[Any, ...]] = deque()
-        self._uncounted: list[tuple[Any, ...]] = []  # the pace has still to see these
+        self._fresh: list[tuple[Any, ...]] = []  # the pace has still to see these; always the same list
+        self.emit = self._fresh.append
+        self._num_closed = 0  # steps that nobody was told of
         # events whose marks the device has still to pass
         self._unread: deque[tuple[tuple[Any, ...], DeviceMark | None, DeviceMark | None]] = deque()
         self._fetches: deque[Fetch] = deque()
@@ -70,7 +76,6 @@ class Recorder:
         self._places: dict[Site, int] = {}
         self._noted: set[str] = set()
         self._writing = threading.Lock()
-        self._num_inputs = 0
         self._input_cpu_ns = 0  # CPU time when the open input was entered; 0: not timed
         self._learners: set[int] = set()
         self._is_evaluating = False
@@ -78,24 +83,48 @@ class Recorder:
 
     def follow_device(self, device: DeviceClock) -> None:
         """From now on every event has times of the device's own as well."""
+        self.shortcut.thread = 0
         self._device = device
+
+    @property
+    def phase(self) -> str:
+        return self.shortcut.phase
+
+    @phase.setter
+    def phase(self, value: str) -> None:
+        self.shortcut.phase = value
+
+    @property
+    def is_muted(self) -> bool:
+        """While we use torch ourselves."""
+        return self._is_muted
+
+    @is_muted.setter
+    def is_muted(self, value: bool) -> None:
+        self._is_muted = value
+        self.shortcut.thread = 0  # until the next step is counted
 
     # --- what seams call ------------------------------------------------------------------------------------------
 
     def enter(self, phase: str) -> Token | None:
-        if self.is_muted or (get_ident() != self.thread and not self._follow(phase)):
+        if self._is_muted or (get_ident() != self.thread and not self._follow(phase)):
             return None
         before, self.phase = self.phase, phase
+        start_ns = self.now_ns()
         if phase == "input":
-            self._num_inputs += 1
-            self._input_cpu_ns = self.clock.cpu_ns() if self._num_inputs % _CPU_TIMED == 1 else 0
-        return (before, self._now_ns(), None if self._device is None else self._device.mark())
+            self._input_cpu_ns = 0
+            if start_ns >= self.shortcut.long_ns:
+                self.shortcut.long_ns = start_ns + _CPU_TIMED_NS
+                self._input_cpu_ns = self.clock.cpu_ns()
+                start_ns = self.now_ns()  # a busy system likes to take the core away in that call
+        return (before, start_ns, None if self._device is None else self._device.mark())
 
     def _follow(self, phase: str) -> bool:
         """Whether the script turns out to train in this thread."""
         if phase not in ("backward", "optimizer"):
             return False
         self.thread = get_ident()
+        self.shortcut.thread = 0
         return True
 
     def leave(
@@ -117,43 +146,63 @@ class Recorder:
             return
         before, start_ns, mark = token
         self.phase = "other" if before == "start" else before
-        now_ns, cpu_ns = self._now_ns(), 0
+        now_ns, cpu_ns = self.now_ns(), 0
         if kind == "input":
             cpu_ns = self.clock.cpu_ns() - self._input_cpu_ns if self._input_cpu_ns else 0
             self.counts_samples = self.counts_samples or samples > 0
-        elif kind == "forward":
-            self._watch_mode(ident, training)
-        elif kind == "backward":
-            self._is_evaluating = False
         # An Event as it lies on the wire: making the struct itself here would cost every step a few microseconds
         how = (samples, num_bytes, cpu_ns, grad, training, pinned, blocking, site, caller, kept)
         event = (kind, ident, start_ns, now_ns, *how)
         if self._device is not None and self._sink is not None:
             self._unread.append((event, mark, self._device.mark() if kind in _MARKED else None))
-        elif self._sink is not None:
-            self._events.append(event)
-        self._uncounted.append(event)
+        self._fresh.append(event)
         if kind in self.pace.closers:
-            self._count()
+            self.count()
+        elif len(self._fresh) >= _MOST_FRESH:
+            self._look_at_fresh()
 
-    def _count(self) -> None:
-        """Once a step rather than at each of its events: between two events the training has filled the caches with
-        its own, and every visit to our code is paid for in memory."""
-        uncounted, self._uncounted = self._uncounted, []
-        closed = [self.pace.see(event[0], event[1], event[4]) for event in uncounted]
-        if closed[-1] and self.on_step is not None:
-            self.on_step()
+    def bar_shortcut(self) -> None:
+        self._is_barred = True
+        self.shortcut.thread = 0
+        self.phase = "other"
 
-    def _watch_mode(self, ident: int, training: bool) -> None:
-        if training:
-            self._is_evaluating = False
-            self._learners.add(ident)
-        else:
-            self._is_evaluating = ident in self._learners
+    def count(self) -> None:
+        """Once a step, or once for many short ones, rather than at each event: between two events the training has
+        filled the caches with its own, and every visit to our code is paid for in memory."""
+        self._look_at_fresh()
+        num_closed, self._num_closed = self._num_closed, 0
+        if num_closed and self.on_step is not None:
+            self.on_step(num_closed)
+
+    def _look_at_fresh(self) -> None:
+        """What has gathered goes on its way out."""
+        fresh = self._fresh
+        if not fresh:
+            return
+        for event in fresh:
+            self._num_closed += self.pace.see(event[0], event[1], event[4] if len(event) > 4 else 0)
+            if event[0] == "forward" and event[8]:
+                self._learners.add(event[1])
+        self._is_evaluating = self._evaluates()
+        if self._sink is not None and self._device is None:
+            self._events.extend(fresh)
+        self.shortcut.due_ns = fresh[-1][3] + self.patience_ns
+        fresh.clear()
+        is_plain = self._device is None and not self._is_muted and self.pace.closers == _BY_UPDATES
+        self.shortcut.thread = self.thread if is_plain and not self._is_barred else 0
+
+    def _evaluates(self) -> bool:
+        """Whether the last pass was a learner's and taught it nothing."""
+        for event in reversed(self._fresh):
+            if event[0] == "backward":
+                return False
+            if event[0] == "forward":
+                return not event[8] and event[1] in self._learners
+        return self._is_evaluating
 
     def sampled_phase(self) -> str:
         """The phase, as far as it can be told while it runs: for the stack sampler."""
-        return "evaluation" if self._is_evaluating else self.phase
+        return "evaluation" if self._evaluates() else self.phase
 
     def abandon(self, token: Token | None) -> None:
         if token is not None:
@@ -212,7 +261,8 @@ class Recorder:
     def forget(self) -> None:
         """In a forked child: what the parent had not yet written is the parent's to write."""
         self._events.clear()
-        self._uncounted.clear()
+        self._fresh.clear()
+        self.shortcut.thread = 0
         self._unread.clear()
         self._fetches.clear()
         self._memory.clear()
@@ -228,6 +278,8 @@ class Recorder:
 
     def flush(self, stacks: list[StackCount] | None = None, is_last: bool = False) -> None:
         """Writes what has gathered. Events whose device times are still to come wait for the next flush."""
+        if is_last:
+            self._look_at_fresh()
         if self._device is not None:
             self._device.collect()
         seen = Seen(self._drain_events(is_last), _drain(self._fetches), stacks or [], _drain(self._memory))

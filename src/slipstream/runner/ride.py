@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _LOG_LEVEL, _ERRORS = "TORCH_CPP_LOG_LEVEL", "ERROR"
 _SEARCHES = (16, 64, 256, 1024)  # steps after which the outermost modules are looked for again, for one step
+_PATIENCE_NS = 25_000_000  # steps shorter than that are counted several at a time
 _LIBRARIES = ("lightning", "pytorch_lightning", "transformers", "accelerate", "datasets", "torchvision", "PIL", "numpy")
 
 
@@ -70,6 +71,7 @@ class Ride:
         self._has_device = False
         self._is_hushed = False
         self._steps_since_search = 0
+        self._settles_at = 2  # the search ends with so many steps; 0: it has ended
         self._start_ns = self.recorder.clock.now_ns()
 
     @property
@@ -188,6 +190,8 @@ class Ride:
         self.patches = patches = Patches(self.complain, torch.compiler.is_dynamo_compiling)
         self._loader = LoaderSeam(recorder, self._supply if self.settings.mode == "check" else None)
         self._loader.install(patches)
+        recorder.shortcut.is_supplying = self.settings.mode == "check"
+        patches.on_close(recorder.bar_shortcut)
         recorder.loader_of_worker = lambda: self._loader.current
         self._modules = ModuleSeam(recorder)
         self._modules.install(patches)
@@ -222,16 +226,21 @@ class Ride:
 
     # --- while it rides --------------------------------------------------------------------------------------------
 
-    def _on_step(self) -> None:
-        self._steps_since_search += 1
-        if self._steps_since_search in _SEARCHES:  # a module that is called for the first time now
-            self._modules.search()
-        elif self._steps_since_search == 2 or self._steps_since_search - 1 in _SEARCHES:
+    def _on_step(self, num: int) -> None:
+        before, self._steps_since_search = self._steps_since_search, self._steps_since_search + num
+        since = self._steps_since_search
+        if 0 < self._settles_at <= since:
+            self._settles_at = 0
             self._modules.settle()
             self._look_at_device()
+        elif any(before < mark <= since for mark in _SEARCHES):  # a module that is called for the first time now
+            self._settles_at = since + 1
+            self._modules.search()
         if self._schedule is not None:
-            self._schedule.on_step()
+            self._schedule.on_step(num)
             self._survey.at_step()
+            is_settled = since > _SEARCHES[0] and not self._settles_at
+            self.recorder.patience_ns = _PATIENCE_NS if is_settled and self._schedule.is_patient else 0
 
     def _on_new_optimizer(self) -> None:
         self._modules.is_pulse = False
@@ -239,6 +248,7 @@ class Ride:
 
     def _search_again(self) -> None:
         self._steps_since_search = 0
+        self._settles_at = 2
         self._modules.search()
 
     def _supply(self, iterator: Any, loader: int) -> Any:

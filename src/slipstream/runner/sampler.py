@@ -90,12 +90,12 @@ class Sampler:
     def _sample_for_ever(self) -> None:
         flushed = time.monotonic()
         while True:
-            if self._stop.wait(_FLUSH_S / 5 if self._has_timer else INTERVAL_S):
+            if self._stop.wait(_FLUSH_S if self._has_timer else INTERVAL_S):
                 return
             now = time.monotonic()
             if not self._has_timer:
                 self._sample()
-            if now - flushed > _FLUSH_S:
+            if self._has_timer or now - flushed > _FLUSH_S:
                 flushed = now
                 self._has_timer = self._has_timer and self._timer.is_heard  # else someone took the handler away
                 self.flush()

@@ -69,12 +69,17 @@ class Schedule:
 
     # --- called by the recorder ----------------------------------------------------------------------------------
 
-    def on_step(self) -> None:
+    @property
+    def is_patient(self) -> bool:
+        """Whether a step may be counted a few milliseconds late: this is not the time to count steps."""
+        return self._state in _BLOCK_OF_STATE and self._state != "settle" and not self._asked_steps
+
+    def on_step(self, num: int = 1) -> None:
         now = self._clock.now_ns()
         if self._last_step_ns:
-            self._recent_ns.append(now - self._last_step_ns)
+            self._recent_ns.append((now - self._last_step_ns) // num)
         self._last_step_ns = now
-        self._steps_in_state += 1
+        self._steps_in_state += num
         if self._state == "start":
             self._first_ns = now
             self.on_first_step()
@@ -97,6 +102,7 @@ class Schedule:
         if not self._kept.owes(iterator):
             if self._block.kind == "kept" and self._state in _BLOCK_OF_STATE:
                 self._begin_block(_BLOCK_OF_STATE[self._state])
+            recorder.shortcut.is_supplying = self._state == "trial" or self._kept.owes_any()
             return None
         if self._block.kind in _BLOCK_OF_STATE.values():
             self._begin_block("kept")  # what is still owed from a trial is not the script as it is
@@ -191,6 +197,7 @@ class Schedule:
 
     def _enter(self, state: str, block: BlockKind | None) -> None:
         self._state = state
+        self._recorder.shortcut.is_supplying |= state == "trial"
         self._state_ns = self._clock.now_ns()
         self._steps_in_state = 0
         if block is not None:

@@ -3,9 +3,11 @@ seams are not there at all."""
 
 from __future__ import annotations
 
+import functools
 import time
 from array import array
 from collections import Counter
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, Final
 
@@ -14,7 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from slipstream.seams.batch import count_samples
-from slipstream.seams.patch import Patches
+from slipstream.seams.patch import Passage, Patches
 
 _MOST_TIMES: Final = 50_000
 _PAUSE: Final = 10  # times the usual: validation, saving, workers that start; not a step
@@ -32,7 +34,8 @@ class Tally:
 
     def install(self, patches: Patches, early: Patches) -> None:
         """`early` holds what is only needed by scripts that never step an optimizer; it goes with the first update."""
-        patches.around(_BaseDataLoaderIter, "__next__", "tally.batch", None, self._after_batch)
+        front = functools.partial(self._shorten_next, patches=patches)
+        patches.around(_BaseDataLoaderIter, "__next__", "tally.batch", None, self._after_batch, front=front)
         hook = patches.guard("tally.update", self._after_update)
         patches.on_close(register_optimizer_step_post_hook(hook).remove)
         early.around(torch.autograd, "backward", "tally.backward", None, self._after_backward)
@@ -62,6 +65,26 @@ class Tally:
                 self._pending = 0
         self._pending += count_samples(result)
         self._num_batches += 1
+
+    def _shorten_next(self, passage: Passage, patches: Patches) -> Callable[[Any], Any]:
+        """Another batch of the iterator that was asked last, in one frame: between two batches the training has filled
+        the caches with its own, and every frame of ours is fetched anew."""
+        original, long_way = passage.original, passage.function
+        count = patches.register("tally.batch.samples", count_samples)
+
+        def passing(iterator: Any) -> Any:
+            if id(iterator) != self._iterator:
+                return long_way(iterator)
+            result = original(iterator)
+            try:
+                self._pending += count(result)
+                self._num_batches += 1
+            except Exception as fault:
+                self._iterator = -1  # nobody's: from now on all go the long way, which is barred
+                passage.step_aside(fault)
+            return result
+
+        return passing
 
     def _after_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._updates[id(optimizer)] += 1

@@ -10,6 +10,7 @@ import torch
 
 from slipstream.records import TensorFacts
 
+_Tensor = torch.Tensor  # looked up once: count_samples is asked at every step
 _MAX_DEPTH = 6
 _MAX_TENSORS = 32
 
@@ -32,10 +33,12 @@ def walk_tensors(batch: Any, path: str = "", depth: int = 0) -> Iterator[tuple[s
 
 def count_samples(batch: Any) -> int:
     """The leading dimension of the first tensor that has one; else the length of the first list. 0: cannot tell."""
-    if isinstance(batch, torch.Tensor):
+    if (type(batch) is list or type(batch) is tuple) and batch:
+        first = batch[0]
+        if type(first) is _Tensor and (shape := first.shape):  # by far the most common batch
+            return int(shape[0])
+    if isinstance(batch, _Tensor):
         return int(batch.shape[0]) if batch.dim() else 1
-    if type(batch) in (tuple, list) and batch and type(batch[0]) is torch.Tensor and batch[0].dim():
-        return int(batch[0].shape[0])  # by far the most common batch
     if isinstance(batch, (list, tuple)) and batch and isinstance(batch[0], (str, bytes)):
         return len(batch)
     for _, tensor in walk_tensors(batch):

@@ -21,6 +21,7 @@ from slipstream.seams.hoard import find_hoard
 from slipstream.seams.listener import Listener, Token
 from slipstream.seams.patch import Patches, Substitute
 from slipstream.seams.place import current_site, is_called_directly, site_of_code
+from slipstream.seams.shortcut import shorten_next
 
 # Asked before every real batch; a Substitute is handed to the script instead. May raise StopIteration.
 Supply = Callable[[Any, int], Substitute | None]
@@ -39,7 +40,7 @@ class LoaderSeam:
         self._idents: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # loaders and iterators
         self._facts: dict[int, Loader] = {}
         self._num_bytes: dict[int, int] = {}  # of a batch, by loader; also: which loaders' batches were looked at
-        self._last = (0, -1)  # the iterator made last, and its loader
+        self._shortcut = listener.shortcut
         self.collate_codes: dict[int, CodeType] = {}  # functions that build batches, by identity, for the sampler
         self.current = -1  # the loader that was iterated last; forked workers inherit it
         self.framework_site: Site | None = None  # where a framework was told how to build loaders
@@ -53,7 +54,13 @@ class LoaderSeam:
             DataLoader, "__iter__", "loader.iter", self._before_iter, self._after_iter, self._listener.abandon
         )
         patches.around(
-            _BaseDataLoaderIter, "__next__", "loader.next", self._before_next, self._after_next, self._abandon_next
+            _BaseDataLoaderIter,
+            "__next__",
+            "loader.next",
+            self._before_next,
+            self._after_next,
+            self._abandon_next,
+            lambda passage: shorten_next(passage, patches, self._listener),
         )
 
     def _before_init(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Site | None:
@@ -79,7 +86,7 @@ class LoaderSeam:
     def _after_iter(self, token: Token | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         ident = self._idents[args[0]]
         self._idents[result] = ident
-        self._last = (id(result), ident)
+        self._shortcut.input = (id(result), ident, self._num_bytes.get(ident, -1))
         self.on_iterator(result)
         self._listener.leave(token, "iterator", ident)
 
@@ -101,6 +108,7 @@ class LoaderSeam:
         num_bytes = self._num_bytes.get(ident)
         if num_bytes is None:
             num_bytes = self._learn_batch(ident, result)
+            self._shortcut.input = (id(args[0]), ident, num_bytes)
         self._listener.leave(token, "input", ident, count_samples(result), num_bytes)
 
     def _abandon_next(self, token: Token | None) -> None:
@@ -110,10 +118,15 @@ class LoaderSeam:
         """Batches travel to a device: are their floats bytes in disguise? Every loader's next batch tells."""
         self._looks_for_bytes = True
         self._num_bytes.clear()
+        self._shortcut.input = (0, -1, -1)
 
     def _ident_of(self, iterator: Any) -> int:
-        last, ident = self._last
-        return ident if last == id(iterator) else self._idents.get(iterator, -1)
+        last, ident, _ = self._shortcut.input
+        if last != id(iterator):
+            ident = self._idents.get(iterator, -1)
+            if ident >= 0:
+                self._shortcut.input = (id(iterator), ident, self._num_bytes.get(ident, -1))
+        return ident
 
     def _learn_batch(self, ident: int, batch: Any) -> int:
         num_bytes = self._num_bytes[ident] = count_bytes(batch)

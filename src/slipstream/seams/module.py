@@ -20,6 +20,7 @@ from slipstream.seams.beside import is_beside
 from slipstream.seams.listener import Listener, Token
 from slipstream.seams.patch import Patches
 from slipstream.seams.place import current_callee, current_site, current_sites
+from slipstream.seams.shortcut import codes, shorten_call
 
 _MAX_HOOKED = 64
 _BESIDE = (-1, None)  # a transform in a data thread: not the script's own call
@@ -124,7 +125,8 @@ class ModuleSeam:
             self._leave_forward(token, ident, reference(), args, kwargs)
 
         passage = self._patches.passage(call, "module.call", self._before_call, after, self._listener.abandon)
-        place = slot.Slot(passage.function, inner)
+        short = shorten_call(passage, self._patches, self._listener, self, reference, inner, ident)
+        place = slot.Slot(short, inner)
         slot.fill(module, place)
         self._hooked[module] = (passage, place)
 
@@ -205,7 +207,7 @@ def shield_from_dynamo(passing: CodeType) -> None:
         for seam in ("batch", "loader", "module", "training", "saving", "transfer", "place", "listener"):
             rules.SKIP_DIRS.append(str(Path(__file__).with_name(f"{seam}.py")))  # type: ignore[union-attr]
         rules._recompile_re()  # type: ignore[union-attr]
-        for code in (passing, slot.Slot.__call__.__code__):
+        for code in (passing, *codes()):
             eval_frame.skip_code(code)  # type: ignore[union-attr]
     except (AttributeError, TypeError):  # another torch: at worst a graph break that the script would not have had
         return

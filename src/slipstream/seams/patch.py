@@ -13,6 +13,7 @@ Before = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 After = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
 Abandon = Callable[[Any], None]
 Complain = Callable[[str, BaseException], None]
+Front = Callable[["Passage"], Callable[..., Any]]
 
 _ABSENT: Final = object()
 
@@ -34,8 +35,8 @@ class Patches:
 
     def __init__(self, complain: Complain, is_compiling: Callable[[], bool]) -> None:
         self._undo = ExitStack()
-        self._is_compiling = is_compiling
-        self._complain = complain
+        self.is_compiling = is_compiling
+        self.complain = complain
         self.process = os.getpid()  # whose they are: a child that is forked only inherits them
         self.callback_names: list[str] = []
         self.leftovers: list[str] = []  # attributes that someone else patched over ours: left as they are
@@ -64,11 +65,13 @@ class Patches:
         before: Before | None,
         after: After,
         abandon: Abandon | None = None,
+        front: Front | None = None,
     ) -> None:
         """Stands around `owner.name`. `abandon` is told the token when the original raised. Without `before` there is
-        no token and nothing to abandon."""
+        no token and nothing to abandon. `front` makes what stands before the passage, and may go past it."""
         passage = self.passage(getattr(owner, name), seam, before, after, abandon)
-        self.replace(owner, name, passage.function)
+        function = passage.function if front is None else functools.wraps(passage.original)(front(passage))
+        self.replace(owner, name, function)
         self._undo.callback(passage.retire)
 
     def passage(
@@ -80,17 +83,17 @@ class Patches:
         abandon: Abandon | None = None,
     ) -> Passage:
         """A passage that its maker puts in place and takes away."""
-        (after,) = self._register((f"{seam}.after", after))
+        after = self.register(f"{seam}.after", after)
         if before is not None:
-            (before,) = self._register((f"{seam}.before", before))
+            before = self.register(f"{seam}.before", before)
         if abandon is not None:
-            (abandon,) = self._register((f"{seam}.abandon", abandon))
-        return Passage(original, before, after, abandon, seam, self._complain, self._is_compiling)
+            abandon = self.register(f"{seam}.abandon", abandon)
+        return Passage(original, before, after, abandon, seam, self.complain, self.is_compiling)
 
     def guard(self, name: str, callback: Callable[..., Any]) -> Callable[..., Any]:
         """The callback with its exceptions caught, for torch's own hook registries."""
-        (callback,) = self._register((name, callback))
-        is_compiling = self._is_compiling
+        callback = self.register(name, callback)
+        is_compiling = self.is_compiling
         in_service = True
 
         def guarded(*args: Any) -> Any:
@@ -100,7 +103,7 @@ class Patches:
                     return callback(*args)
                 except Exception as fault:
                     in_service = False
-                    self._complain(name, fault)
+                    self.complain(name, fault)
             return None
 
         return guarded
@@ -111,9 +114,11 @@ class Patches:
     def close(self) -> None:
         self._undo.close()
 
-    def _register(self, *named: tuple[str, Callable[..., Any]]) -> list[Callable[..., Any]]:
-        self.callback_names.extend(name for name, _ in named if name not in self.callback_names)
-        return [callback if tamper is None else tamper(name, callback) for name, callback in named]
+    def register(self, name: str, callback: Callable[..., Any]) -> Callable[..., Any]:
+        """A callback of ours by its name, so that a test can break it."""
+        if name not in self.callback_names:
+            self.callback_names.append(name)
+        return callback if tamper is None else tamper(name, callback)
 
 
 class Passage:
@@ -130,6 +135,7 @@ class Passage:
         is_compiling: Callable[[], bool],
     ) -> None:
         self._in_service = True
+        self.original = original
         self._seam = seam
         self._complain = complain
 
@@ -140,7 +146,7 @@ class Passage:
                 try:
                     after(None, args, kwargs, result)
                 except Exception as fault:
-                    self._step_aside(fault)
+                    self.step_aside(fault)
             return result
 
         if before is None:
@@ -158,7 +164,7 @@ class Passage:
             except Exception as fault:
                 if isinstance(fault, StopIteration):  # a loader that was emptied for the script: its own signal
                     raise
-                self._step_aside(fault)
+                self.step_aside(fault)
                 return original(*args, **kwargs)
             if type(token) is Substitute:
                 return token.value
@@ -170,7 +176,7 @@ class Passage:
             try:
                 after(token, args, kwargs, result)
             except Exception as fault:
-                self._step_aside(fault)
+                self.step_aside(fault)
             return result
 
         self.function = passing
@@ -183,9 +189,10 @@ class Passage:
             try:
                 abandon(token)
             except Exception as fault:
-                self._step_aside(fault)
+                self.step_aside(fault)
 
-    def _step_aside(self, fault: BaseException) -> None:
+    def step_aside(self, fault: BaseException) -> None:
+        """From now on nothing but the original is called."""
         self._in_service = False
         self._complain(self._seam, fault)
 

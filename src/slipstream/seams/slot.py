@@ -3,24 +3,29 @@ stands in it belongs to this one object: copies and pickles of the module, howev
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 NAME = "_compiled_call_impl"  # Module.compile() puts the compiled call of the script's there
 
 
-class Slot:
+class Slot(functools.partial[Any]):
     """A callable that vanishes when it is copied: a module's own `__getstate__` may hand out all attributes, and a copy
-    that called through us would compute with the weights of the original."""
+    that called through us would compute with the weights of the original. A partial of nothing, since that calls its
+    function without a Python frame of its own."""
 
-    def __init__(self, function: Callable[..., Any], inner: Any = None) -> None:
-        self.function = function
+    __wrapped__: Any
+
+    def __new__(cls, function: Callable[..., Any], inner: Any = None) -> Self:
+        self = super().__new__(cls, function)
         self.__wrapped__ = inner  # what lies below, for those who look through us; None: the module itself
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.function(*args, **kwargs)
+        return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
         return None

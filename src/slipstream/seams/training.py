@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import weakref
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from slipstream.records import EventKind, Optimizer, Site
 from slipstream.seams.listener import Listener, Token
 from slipstream.seams.patch import Patches
 from slipstream.seams.place import current_site
+from slipstream.seams.shortcut import shorten_backward, shorten_step
 
 
 class BackwardSeam:
@@ -24,7 +26,9 @@ class BackwardSeam:
 
     def install(self, patches: Patches) -> None:
         for name in ("backward", "grad"):
-            patches.around(torch.autograd, name, f"autograd.{name}", self._before, self._after, self._listener.abandon)
+            seam = f"autograd.{name}"
+            front = functools.partial(shorten_backward, patches=patches, listener=self._listener, seam=seam)
+            patches.around(torch.autograd, name, seam, self._before, self._after, self._listener.abandon, front)
 
     def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Token | None:
         return self._listener.enter("backward")
@@ -42,14 +46,18 @@ class OptimizerSeam:
         self._idents: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._sites: weakref.WeakKeyDictionary[Any, Site | None] = weakref.WeakKeyDictionary()
         self._open: dict[int, Token | None] = {}
-        self._last = (0, -1)  # the optimizer met last, and its ident
+        self._shortcut = listener.shortcut
         self.optimizers: list[weakref.ref[Any]] = []
         self.on_new_optimizer: Callable[[], None] = lambda: None
 
     def install(self, patches: Patches) -> None:
         patches.around(torch.optim.Optimizer, "__init__", "optimizer.init", self._before_init, self._after_init)
-        before = patches.guard("optimizer.step.before", self._before_step)
-        after = patches.guard("optimizer.step.after", self._after_step)
+        before, after = shorten_step(
+            patches,
+            self._listener,
+            patches.guard("optimizer.step.before", self._before_step),
+            patches.guard("optimizer.step.after", self._after_step),
+        )
         patches.on_close(register_optimizer_step_pre_hook(before).remove)
         patches.on_close(register_optimizer_step_post_hook(after).remove)
 
@@ -58,7 +66,7 @@ class OptimizerSeam:
 
     def _after_init(self, site: Site | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         self._sites[args[0]] = site
-        self._last = (0, -1)  # a new object may have an old one's address
+        self._shortcut.optimizer = (0, -1)  # a new object may have an old one's address
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._open[id(optimizer)] = self._listener.enter("optimizer")
@@ -70,8 +78,8 @@ class OptimizerSeam:
             self._listener.pulse()
 
     def _meet(self, optimizer: Any) -> int:
-        if self._last[0] == id(optimizer):
-            return self._last[1]
+        if self._shortcut.optimizer[0] == id(optimizer):
+            return self._shortcut.optimizer[1]
         ident = self._idents.get(optimizer)
         if ident is None:
             ident = self._idents[optimizer] = next(self._counter)
@@ -80,7 +88,7 @@ class OptimizerSeam:
             self._listener.meet(read_optimizer(optimizer, ident, site))
             self.optimizers.append(weakref.ref(optimizer))
             self.on_new_optimizer()
-        self._last = (id(optimizer), ident)
+        self._shortcut.optimizer = (id(optimizer), ident)
         return ident
 
 
