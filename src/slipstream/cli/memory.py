@@ -32,11 +32,23 @@ _SCHEDULE = "slipstream.memory.schedule:MemorySchedule"
     help="Stop S seconds after the first step at the latest.",
 )
 @click.option("--json", "json_path", type=click.Path(path_type=Path), metavar="FILE", help="Write the result as JSON.")
+@click.option(
+    "--snapshot",
+    type=click.Path(path_type=Path, resolve_path=True),
+    metavar="FILE",
+    help="On CUDA: keep PyTorch's own memory snapshot of the observed step, for pytorch.org/memory_viz.",
+)
 @click.option("--quiet", is_flag=True, help="The sentence alone; no live line.")
 @click.option("--no-overlay", is_flag=True, help="Let the script write to the real file system.")
 @script_argument
 def command(
-    seconds: float, json_path: Path | None, quiet: bool, no_overlay: bool, is_module: bool, script: tuple[str, ...]
+    seconds: float,
+    json_path: Path | None,
+    snapshot: Path | None,
+    quiet: bool,
+    no_overlay: bool,
+    is_module: bool,
+    script: tuple[str, ...],
 ) -> Action | None:
     """Observe a step of SCRIPT and say what fills its memory: every live byte by kind, by module and by line.
 
@@ -62,11 +74,18 @@ def command(
             f"memory rides with one process, and this is one of {num_ranks()} ranks (WORLD_SIZE). Start the script"
             " without torchrun, on one device."
         )
-    return functools.partial(_observe, typed, seconds, not no_overlay, typed_options(), json_path, quiet)
+    options, kept = typed_options(), str(snapshot or "")
+    return functools.partial(_observe, typed, seconds, not no_overlay, options, json_path, kept, quiet)
 
 
 def _observe(
-    script: list[str], seconds: float, use_overlay: bool, options: list[str], json_path: Path | None, quiet: bool
+    script: list[str],
+    seconds: float,
+    use_overlay: bool,
+    options: list[str],
+    json_path: Path | None,
+    snapshot: str,
+    quiet: bool,
 ) -> int:
     from slipstream.cli.showing import export, noting, show, show_path
     from slipstream.report.live import LiveLine
@@ -74,7 +93,7 @@ def _observe(
     from slipstream.runner.storage import save_session
     from slipstream.runner.supervise import Order, RefusalError, supervise
 
-    order = Order(script, seconds=seconds, use_overlay=use_overlay, command="memory", schedule=_SCHEDULE)
+    order = Order(script, seconds=seconds, use_overlay=use_overlay, command="memory", schedule=_SCHEDULE, profile=snapshot)
     try:
         session = supervise(order, None if quiet else LiveLine())
     except RefusalError as error:

@@ -38,9 +38,9 @@ class Observer:
         self.num_samples = 0
         self.batch_size = 0
         self._is_fed = False  # by a loader
-        self._device = device_of(models)
+        self.device = device_of(models)
         self._entries = list_modules(models)
-        self._names = Names(self._entries, optimizers, self._device)
+        self._names = Names(self._entries, optimizers, self.device)
         # A compiled callable would be compiled anew under a mode, and the lines inside it are gone anyway
         self._marks = Marks(self._entries, self._names, with_lines=not any(is_sealed(model) for model in models))
         self._profile: Any = None
@@ -84,7 +84,7 @@ class Observer:
         """None: never came to the observed step, or could not read it."""
         if self._first_snap >= 0:
             self._marks.snap([*self._names.weights(), *self._names.optimizer_state(), *self._names.gradients()])
-            room_bytes = read_room_bytes(self._device)
+            room_bytes = read_room_bytes(self.device)
         self._undo.close()
         self._names.forget()
         if self._first_snap < 0 or self._profile is None:
@@ -98,7 +98,7 @@ class Observer:
             self._profile, self._entries = None, []
 
     def _read(self, room_bytes: int) -> Footprint:
-        trace = read_trace(self._profile.kineto_results.experimental_event_tree(), self._device)
+        trace = read_trace(self._profile.kineto_results.experimental_event_tree(), self.device)
         marks = self._marks
         scene = Scene(
             trace=trace,
@@ -108,17 +108,17 @@ class Observer:
             sites=marks.sites(),
             modules=[(entry.path, entry.class_name) for entry in self._entries],
             outputs=marks.outputs,
-            has_true_count=counts_everything(self._device),
+            has_true_count=counts_everything(self.device),
         )
-        footprint = account(scene, self._device, self.num_samples, self.batch_size, room_bytes)
-        return msgspec.structs.replace(footprint, split_bytes=read_split_bytes(self._device))
+        footprint = account(scene, self.device, self.num_samples, self.batch_size, room_bytes)
+        return msgspec.structs.replace(footprint, split_bytes=read_split_bytes(self.device))
 
     def _start_profile(self) -> None:
         level = os.environ.get("KINETO_LOG_LEVEL")
         os.environ["KINETO_LOG_LEVEL"] = _SILENT
         try:
             self._profile = profiler.profile(
-                use_kineto=True, use_device=profiled_device(self._device), profile_memory=True
+                use_kineto=True, use_device=profiled_device(self.device), profile_memory=True
             )
             self._profile.__enter__()
         finally:

@@ -11,9 +11,10 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from slipstream.diagnose.growth import has_stopped
 from slipstream.memory.forecast import Forecast, forecast
 from slipstream.memory.remedies import list_remedies
-from slipstream.records import Footprint, ModuleBytes, Moment, Session
+from slipstream.records import Footprint, Leak, ModuleBytes, Moment, Session
 from slipstream.report import bar, table
 from slipstream.report.ink import Ink, style_of, styled
 from slipstream.report.machine import machine_lines, note_lines
@@ -28,6 +29,7 @@ _MOST_LINES = 6
 _LEAST_SHARE = 0.005  # of the peak, to have a row
 _LEAST_GROWTH = 1024
 _DOUBTFUL = 0.05
+_SPLINTERED = 0.1  # of what is reserved
 _WEIGHTS = ("parameters", "gradients", "optimizer_state")
 _LEVELS, _PLAIN_LEVELS = "▁▂▃▄▅▆▇█", ".:-=+*%#"
 
@@ -206,23 +208,40 @@ def batch_sentence(made: Forecast) -> str:
 
 
 def _growth(session: Session, footprint: Footprint, ink: Ink) -> Iterator[Text]:
-    growth, leaks = footprint.growth, session.leaks
-    if growth is None or (growth.num_bytes < _LEAST_GROWTH and not leaks):
+    sums = [leak for leak in session.leaks if leak.is_sum]
+    growth, stopped = footprint.growth, has_stopped(session.memory)
+    leaks = session.leaks if stopped is None else sums  # what has stopped growing was none
+    if growth is not None and stopped is not None:
+        made = f", made at {where(growth.site, session.cwd)}" if growth.site is not None else ""
+        sentence = f"the observed step left {in_bytes(growth.num_bytes)} behind{made}; it stopped after step {stopped}"
+        yield from _titled("cached", ink.wrap(sentence, MARGIN), ink)
+    elif growth is not None and (growth.num_bytes >= _LEAST_GROWTH or leaks):
+        sentence = f"every step leaves {in_bytes(growth.num_bytes)} behind"
+        if growth.site is not None:
+            sentence += f", made at {where(growth.site, session.cwd)}"
+        leaked = [_leaked(leak, session.cwd) for leak in leaks]
+        yield from _titled("growing", ink.wrap("; ".join([sentence, *leaked]), MARGIN, "yellow"), ink)
         return
-    sentence = f"every step leaves {in_bytes(growth.num_bytes)} behind"
-    if growth.site is not None:
-        sentence += f", made at {where(growth.site, session.cwd)}"
-    for leak in leaks:
-        at = f" at {where(leak.site, session.cwd)}" if leak.site else ""
-        sentence += f"; {leak.name} keeps {plural(leak.num_tensors, 'tensor')} with their graphs{at}"
-    yield from _titled("growing", ink.wrap(sentence, MARGIN, "yellow"), ink)
+    if sums:
+        yield from _titled("growing", ink.wrap("; ".join(_leaked(one, session.cwd) for one in sums), MARGIN, "yellow"), ink)
+
+
+def _leaked(leak: Leak, cwd: str) -> str:
+    at = f" at {where(leak.site, cwd)}" if leak.site else ""
+    if leak.is_sum:
+        return f"{leak.name} adds up {plural(leak.num_tensors, 'step')} with their graphs{at}"
+    graphs = " with their graphs" if leak.has_graph else ""
+    return f"{leak.name} keeps {plural(leak.num_tensors, 'tensor')}{graphs}{at}"
 
 
 def _allocator(footprint: Footprint, ink: Ink) -> Iterator[Text]:
     """Only accelerators have one that keeps memory."""
     if footprint.reserved_bytes:
-        kept = f"{in_bytes(footprint.reserved_bytes)} reserved, {in_bytes(footprint.split_bytes)} of it in split blocks"
-        yield heading("allocator", kept, ink)
+        split = footprint.split_bytes
+        kept = f"{in_bytes(footprint.reserved_bytes)} reserved, {in_bytes(split)} of it free in pieces of split blocks"
+        if split >= _SPLINTERED * footprint.reserved_bytes:
+            kept += ": splintered; expandable_segments lets segments grow instead"
+        yield from _titled("allocator", ink.wrap(kept, MARGIN), ink)
 
 
 def _table(word: str, rows: list[list[str]], align: str, ink: Ink) -> Iterator[Text]:
