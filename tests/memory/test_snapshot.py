@@ -1,4 +1,4 @@
-"""When torch's snapshot is recorded, and when it is kept. No CUDA here: what torch.cuda.memory would be asked is noted."""
+"""When torch's snapshot is recorded, and when kept. No CUDA here: what torch.cuda.memory would be asked is noted."""
 
 from __future__ import annotations
 

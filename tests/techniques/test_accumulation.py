@@ -1,5 +1,5 @@
-"""The framework's own accumulation, with the effective batch kept: the weights are the whole batch's but for rounding, in
-Lightning, the Hugging Face Trainer and Accelerate; and what cannot be kept is refused with a reason."""
+"""The framework's own accumulation, with the effective batch kept: the weights are the whole batch's but for rounding,
+in Lightning, the Hugging Face Trainer and Accelerate; and what cannot be kept is refused with a reason."""
 
 from __future__ import annotations
 

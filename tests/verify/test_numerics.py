@@ -70,7 +70,9 @@ def test_another_number_of_backward_passes_is_not_identical() -> None:
 @pytest.mark.parametrize("claimed", ["reordered", "redrawn"])
 def test_losses_of_pieces_add_up_to_the_batchs(claimed: Any) -> None:
     shares = (0.3, 0.2, 0.5)
-    divided = [(step, share * value) for step, value in ROUNDING.losses for share in shares][:-2]  # stopped within a step
+    divided = [(step, share * value) for step, value in ROUNDING.losses for share in shares][
+        :-2
+    ]  # stopped within a step
     assert judge(claimed, BASE, _with(ROUNDING, losses=divided), made_witness(), ROUNDING, SEED).is_sound
     unweighed = [(step, value) for step, value in ROUNDING.losses for _ in shares]
     assert judge(claimed, BASE, _with(ROUNDING, losses=unweighed), made_witness(), ROUNDING, SEED).is_sound is False

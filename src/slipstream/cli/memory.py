@@ -93,7 +93,9 @@ def _observe(
     from slipstream.runner.storage import save_session
     from slipstream.runner.supervise import Order, RefusalError, supervise
 
-    order = Order(script, seconds=seconds, use_overlay=use_overlay, command="memory", schedule=_SCHEDULE, profile=snapshot)
+    order = Order(
+        script, seconds=seconds, use_overlay=use_overlay, command="memory", schedule=_SCHEDULE, profile=snapshot
+    )
     try:
         session = supervise(order, None if quiet else LiveLine())
     except RefusalError as error:

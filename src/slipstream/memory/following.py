@@ -8,7 +8,7 @@ import gc
 from slipstream.records import Memory
 from slipstream.runner.growth import MemoryGauge
 
-NUM_LOOKS = 9
+NUM_LOOKS = 6
 _EPOCHS = 1.25  # what is kept for every batch of the data is all there then
 _MOST_STEPS = 400
 _FEWEST_STEPS = 48

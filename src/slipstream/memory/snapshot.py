@@ -1,6 +1,6 @@
-"""PyTorch's own snapshot of the caching allocator over the observed step, for its viewer (pytorch.org/memory_viz): every
-segment, every block, and the stack that asked for it. CUDA has one; the CPU's allocator keeps no history. The recording
-itself has not been run on a GPU yet."""
+"""PyTorch's own snapshot of the caching allocator over the observed step, for its viewer (pytorch.org/memory_viz):
+every segment, every block, and the stack that asked for it. CUDA has one; the CPU's allocator keeps no history. The
+recording itself has not been run on a GPU yet."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ def _growth(session: Session, footprint: Footprint, ink: Ink) -> Iterator[Text]:
     leaks = session.leaks if stopped is None else sums  # what has stopped growing was none
     if growth is not None and stopped is not None:
         made = f", made at {where(growth.site, session.cwd)}" if growth.site is not None else ""
-        sentence = f"the observed step left {in_bytes(growth.num_bytes)} behind{made}; it stopped after step {stopped}"
+        sentence = f"the observed step left {in_bytes(growth.num_bytes)} behind{made}; that stopped after step {stopped}: a cache"
         yield from _titled("cached", ink.wrap(sentence, MARGIN), ink)
     elif growth is not None and (growth.num_bytes >= _LEAST_GROWTH or leaks):
         sentence = f"every step leaves {in_bytes(growth.num_bytes)} behind"
@@ -223,7 +223,9 @@ def _growth(session: Session, footprint: Footprint, ink: Ink) -> Iterator[Text]:
         yield from _titled("growing", ink.wrap("; ".join([sentence, *leaked]), MARGIN, "yellow"), ink)
         return
     if sums:
-        yield from _titled("growing", ink.wrap("; ".join(_leaked(one, session.cwd) for one in sums), MARGIN, "yellow"), ink)
+        yield from _titled(
+            "growing", ink.wrap("; ".join(_leaked(one, session.cwd) for one in sums), MARGIN, "yellow"), ink
+        )
 
 
 def _leaked(leak: Leak, cwd: str) -> str:
@@ -238,10 +240,11 @@ def _allocator(footprint: Footprint, ink: Ink) -> Iterator[Text]:
     """Only accelerators have one that keeps memory."""
     if footprint.reserved_bytes:
         split = footprint.split_bytes
-        kept = f"{in_bytes(footprint.reserved_bytes)} reserved, {in_bytes(split)} of it free in pieces of split blocks"
+        whole = in_bytes(footprint.reserved_bytes)
+        kept = f"{whole} by the allocator, {in_bytes(split)} of it free in pieces of split blocks"
         if split >= _SPLINTERED * footprint.reserved_bytes:
             kept += ": splintered; expandable_segments lets segments grow instead"
-        yield from _titled("allocator", ink.wrap(kept, MARGIN), ink)
+        yield from _titled("reserved", ink.wrap(kept, MARGIN), ink)
 
 
 def _table(word: str, rows: list[list[str]], align: str, ink: Ink) -> Iterator[Text]:

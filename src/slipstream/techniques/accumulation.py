@@ -1,13 +1,13 @@
-"""Trains on the script's whole batch in the memory of a part of it, through the framework's own knob: the loader's batch
-is divided by so many, and gradients of so many pieces are accumulated before each update (Lightning's
+"""Trains on the script's whole batch in the memory of a part of it, through the framework's own knob: the loader's
+batch is divided by so many, and gradients of so many pieces are accumulated before each update (Lightning's
 accumulate_grad_batches, gradient_accumulation_steps of the Hugging Face Trainer and of Accelerate).
 
 Helps where activations fill the memory; nothing is computed twice. Hurts the time: small batches keep a device less
-busy. As many updates see the same samples, with clipping and schedules as before; the last batch's pieces count by their
-samples. Dropout draws other numbers, and so do augmentations in workers; without either the weights are the same but for rounding. Left
-alone, with the reason: models in which samples touch each other, as in batch norm; losses that are no mean over samples
-(a sum, class weights, an average over tokens unless the Trainer divides by their number itself); loops without a
-framework. Callbacks, and counters in an Accelerate loop, count pieces.
+busy. As many updates see the same samples, with clipping and schedules as before; the pieces of a smaller last batch
+count by their samples. Dropout draws other numbers, and so do augmentations in workers; without either the weights are
+the same but for rounding. Left alone, with the reason: models in which samples touch each other, as in batch norm;
+losses that are no mean over samples (a sum, class weights, an average over tokens unless the Trainer divides by their
+number itself); loops without a framework. Callbacks, and counters in an Accelerate loop, count pieces.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Makes the memory allocator keep what tensors gave back, in place of returning it to the system and asking anew.
 
 Helps on the CPU, where every large tensor is a fresh mapping whose pages are zeroed and faulted in at each step. Hurts
-where memory is short: what is kept is not free for others. CUDA's allocator keeps memory by itself: expandable_segments.
+where memory is short: what is kept is not free for others. CUDA's allocator keeps memory by itself; there it is
+expandable_segments that may help.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def curves(witness: Witness) -> list[Curve]:
 
 
 def is_divided(base: Witness, candidate: Witness) -> bool:
-    """Whether every batch of the base's comes to the candidate in as many pieces, each with a loss that is its share."""
+    """Whether every batch of the base's comes to the candidate in pieces, each with a loss that is its share."""
     ours, theirs = (Counter(step for step, _ in one.losses) for one in (base, candidate))
     both = sorted(set(ours) & set(theirs))[:-1]  # the last may still lack one
     return bool(both) and all(theirs[step] > ours[step] for step in both)

@@ -68,7 +68,8 @@ def _cache_advice(session: Session, growth: Growth, leak: Leak | None) -> str:
     if leak is None or leak.site is None or "] =" not in leak.site.text or growth.num_steps >= num_batches:
         return ""
     whole = growth.bytes_per_step * num_batches
-    return f"If {leak.name} is a cache that fills in the first epoch: it would hold {size(whole)} after {num_batches:,} batches."
+    held = f"it would hold {size(whole)} after {num_batches:,} batches"
+    return f"If {leak.name} is a cache that fills in the first epoch: {held}."
 
 
 def _advice(growth: Growth) -> str:

@@ -25,7 +25,9 @@ def loop_of(frame: FrameType | None) -> FrameType | None:
 
 def refuse_loop(accelerator: Any, loop: FrameType) -> None:
     if accelerator.num_processes > 1:
-        raise RefusedError(f"this is one of {accelerator.num_processes} ranks, and recipes are measured with one process")
+        raise RefusedError(
+            f"this is one of {accelerator.num_processes} ranks, and recipes are measured with one process"
+        )
     if str(accelerator.distributed_type).rpartition(".")[2] not in ("NO", "MULTI_CPU"):
         raise RefusedError(f"{accelerator.distributed_type} accumulates in its own way")
     if accelerator.gradient_accumulation_steps != 1:
@@ -41,7 +43,9 @@ def refuse_loop(accelerator: Any, loop: FrameType) -> None:
         if not issubclass(type(thing), torch.optim.Optimizer) or id(thing) in known or hasattr(thing, "optimizer"):
             continue
         if any(id(parameter) in learning for group in thing.param_groups for parameter in group["params"]):
-            raise RefusedError(f"{type(thing).__name__} was not prepared by Accelerate, and would update at every piece")
+            raise RefusedError(
+                f"{type(thing).__name__} was not prepared by Accelerate, and would update at every piece"
+            )
 
 
 def refuse_loss(loss: Any, num_samples: int) -> None:
@@ -53,11 +57,13 @@ def refuse_loss(loss: Any, num_samples: int) -> None:
         raise RefusedError("its loss compares the samples of a batch with each other; micro_batches may do it")
     if not is_known_mean(loss):
         made = loss.grad_fn.name().rstrip("0123456789").removesuffix("Backward")
-        raise RefusedError(f"its loss comes from {made}, and is not known to be a mean over samples; micro_batches may do it")
+        raise RefusedError(
+            f"its loss comes from {made}, and is not known to be a mean over samples; micro_batches may do it"
+        )
 
 
 def stays_within(args: tuple[Any, ...], accelerators: Any) -> bool:
-    """Whether a scheduler's or an accelerator's call concerns the loop that is cut: those of others do as they always do."""
+    """Whether a scheduler's or an accelerator's call concerns the loop that is cut: others do as they always do."""
     owner = args[0] if args else None
     optimizer = getattr(owner, "optimizer", None)
     if isinstance(owner, torch.optim.lr_scheduler.LRScheduler) and optimizer is not None:

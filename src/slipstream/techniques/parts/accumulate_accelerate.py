@@ -145,7 +145,9 @@ class InAccelerate:
             self._refuse("a batch is not made of tensors with a sample in each row")
             return []
         spans = bounds(num, self._num_pieces)
-        self._rig.changed(f"batches of {num} in {len(spans)} pieces, gradient_accumulation_steps 1 -> {self._num_pieces}")
+        self._rig.changed(
+            f"batches of {num} in {len(spans)} pieces, gradient_accumulation_steps 1 -> {self._num_pieces}"
+        )
         return [
             (
                 _Piece(stop - start, (stop - start) / num, start == 0, stop == num),
@@ -207,6 +209,8 @@ class InAccelerate:
 
 def _norm(*args: Any, **kwargs: Any) -> Any:
     """Of the gradients as they are so far, which nobody clips."""
-    given = args[1] if len(args) > 1 and hasattr(args[0], "gradient_state") else args[0] if args else kwargs["parameters"]
+    given = (
+        args[1] if len(args) > 1 and hasattr(args[0], "gradient_state") else args[0] if args else kwargs["parameters"]
+    )
     parameters = [given] if isinstance(given, torch.Tensor) else list(given)
     return torch.nn.utils.get_total_norm([one.grad for one in parameters if one.grad is not None])

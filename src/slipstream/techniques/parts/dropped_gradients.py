@@ -1,5 +1,5 @@
-"""zero_grad that drops gradients where the script asks for zeros. The backward pass that follows puts zeros wherever the
-script would have found them: an optimizer treats no gradient otherwise than one of zeros."""
+"""zero_grad that drops gradients where the script asks for zeros. The backward pass that follows puts zeros wherever
+the script would have found them: an optimizer treats no gradient otherwise than one of zeros."""
 
 from __future__ import annotations
 

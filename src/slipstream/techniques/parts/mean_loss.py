@@ -1,5 +1,5 @@
-"""Whether the loss of a batch is put together from those of its pieces as a framework does it that accumulates: tried on
-a few samples, on a copy of the model, before anything is trained. Leaves no trace of having tried."""
+"""Whether the loss of a batch is put together from those of its pieces as a framework does it that accumulates: tried
+on a few samples, on a copy of the model, before anything is trained. Leaves no trace of having tried."""
 
 from __future__ import annotations
 
@@ -98,7 +98,9 @@ def refuse_uneven(loss: torch.Tensor, num_samples: int) -> None:
         if not node.name().startswith(("NllLoss", "NllLoss2D")) or node._saved_reduction != _MEAN:
             continue
         if node._saved_weight is not None:
-            raise RefusedError("its cross entropy has class weights, whose sum differs between pieces; micro_batches is exact")
+            raise RefusedError(
+                "its cross entropy has class weights, whose sum differs between pieces; micro_batches is exact"
+            )
         if node._saved_target.numel() > num_samples:
             raise RefusedError(TOKENS)
 
@@ -118,7 +120,9 @@ def is_known_mean(loss: torch.Tensor) -> bool:
         node = todo.pop()
         if node is None:
             continue
-        if node.name().startswith(("AddBackward", "SubBackward", "MulBackward", "DivBackward", "NegBackward", "ToCopy")):
+        if node.name().startswith(
+            ("AddBackward", "SubBackward", "MulBackward", "DivBackward", "NegBackward", "ToCopy")
+        ):
             todo.extend(inner for inner, _ in node.next_functions)
         else:
             ends.append(node)
