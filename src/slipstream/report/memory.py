@@ -223,9 +223,8 @@ def _growth(session: Session, footprint: Footprint, ink: Ink) -> Iterator[Text]:
         yield from _titled("growing", ink.wrap("; ".join([sentence, *leaked]), MARGIN, "yellow"), ink)
         return
     if sums:
-        yield from _titled(
-            "growing", ink.wrap("; ".join(_leaked(one, session.cwd) for one in sums), MARGIN, "yellow"), ink
-        )
+        leaked = [_leaked(leak, session.cwd) for leak in sums]
+        yield from _titled("growing", ink.wrap("; ".join(leaked), MARGIN, "yellow"), ink)
 
 
 def _leaked(leak: Leak, cwd: str) -> str:
