@@ -213,7 +213,8 @@ def _growth(session: Session, footprint: Footprint, ink: Ink) -> Iterator[Text]:
     leaks = session.leaks if stopped is None else sums  # what has stopped growing was none
     if growth is not None and stopped is not None:
         made = f", made at {where(growth.site, session.cwd)}" if growth.site is not None else ""
-        sentence = f"the observed step left {in_bytes(growth.num_bytes)} behind{made}; that stopped after step {stopped}: a cache"
+        left = f"the observed step left {in_bytes(growth.num_bytes)} behind{made}"
+        sentence = f"{left}; that stopped after step {stopped}: a cache"
         yield from _titled("cached", ink.wrap(sentence, MARGIN), ink)
     elif growth is not None and (growth.num_bytes >= _LEAST_GROWTH or leaks):
         sentence = f"every step leaves {in_bytes(growth.num_bytes)} behind"
