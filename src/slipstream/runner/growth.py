@@ -4,6 +4,7 @@ Looks at the variables of the frames that are running; keeps hold of nothing."""
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import re
 import sys
@@ -111,7 +112,7 @@ def _kept_in(value: Any) -> list[Any]:
         value = value.values()
     elif not isinstance(value, (list, deque, set, tuple)):
         return []
-    return [item for item in list(value)[:_MAX_LOOKED_AT] if isinstance(item, torch.Tensor)]
+    return [item for item in itertools.islice(value, _MAX_LOOKED_AT) if isinstance(item, torch.Tensor)]
 
 
 def _size(tensors: list[Any]) -> int:

@@ -3,6 +3,7 @@ accumulate_grad_batches multiplied. Put back when the fit ends."""
 
 from __future__ import annotations
 
+import inspect
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -57,12 +58,12 @@ class InLightning:
         _refuse(trainer)
         model = trainer.lightning_module
         refuse_mixing(model)
+        num_arguments = len(inspect.signature(model.training_step).parameters)
 
         def loss(twin: Any, batch: Any) -> Any:
             batch = trainer.precision_plugin.convert_input(batch)
             batch = twin.transfer_batch_to_device(batch, model.device, 0)
-            takes = twin.training_step.__code__.co_argcount - 1
-            output = twin.training_step(*(batch, 0)[:takes])
+            output = twin.training_step(*(batch, 0)[:num_arguments])
             return output["loss"] if isinstance(output, dict) else output
 
         try_losses(model, loader, loss)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 MODULE = "transformers.trainer"
 _DIVISOR = "current_gradient_accumulation_steps"
+_METHODS = ("get_train_dataloader", "get_batch_samples", "training_step")
 
 
 class InTransformers:
@@ -58,14 +59,15 @@ class _Training:
         self._steps, self._batch_size = trainer.args.gradient_accumulation_steps, trainer._train_batch_size
         self._loader: Any = None
         self._divisors: list[float] = []
-        self._originals = {name: getattr(trainer, name) for name in ("get_train_dataloader", "training_step")}
-        self._originals["get_batch_samples"] = trainer.get_batch_samples
+        self._originals = {name: getattr(trainer, name) for name in _METHODS}
+        self._own = {name: vars(trainer)[name] for name in _METHODS if name in vars(trainer)}  # put there by the script
         trainer.get_train_dataloader = self._get_train_dataloader
 
     def put_back(self) -> None:
         trainer = self._trainer
-        for name in self._originals:
+        for name in _METHODS:
             vars(trainer).pop(name, None)
+        vars(trainer).update(self._own)
         if self._loader is not None:
             restore(self._loader)
             trainer.args.gradient_accumulation_steps, trainer._train_batch_size = self._steps, self._batch_size

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import io
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -148,7 +149,7 @@ def _nodes(loss: torch.Tensor) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """A module that logs from outside of a training warns about it."""
-    with warnings.catch_warnings():
+    """A module that logs from outside of a training warns about it; and what it prints is no part of the training."""
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         yield
