@@ -4,19 +4,11 @@ recording itself has not been run on a GPU yet."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 _MAX_ENTRIES = 1_000_000  # births and deaths of blocks; older ones are forgotten
-
-
-class History(Protocol):
-    """What torch.cuda.memory offers."""
-
-    def _record_memory_history(self, enabled: Any = ..., *args: Any, **kwargs: Any) -> None: ...
-
-    def _dump_snapshot(self, filename: str) -> None: ...
 
 
 class Snapshot:
@@ -24,7 +16,7 @@ class Snapshot:
 
     def __init__(self, path: str, history: Any = None) -> None:
         self.path = path
-        self._history: History = history if history is not None else torch.cuda.memory
+        self._history: Any = history if history is not None else torch.cuda.memory
         self._is_recording = False
 
     def start(self, device: str) -> None:

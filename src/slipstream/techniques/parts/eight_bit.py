@@ -37,7 +37,7 @@ class EightBit:
     def install(self) -> None:
         for owner in (torch.optim.Adam, torch.optim.AdamW):
             if "step" in vars(owner):
-                step: Any = torch.optim.Optimizer.profile_hook_step(self._wrap(_bare(owner.step)))  # type: ignore[no-untyped-call]
+                step: Any = torch.optim.Optimizer.profile_hook_step(self._wrap(_bare(owner.step)))
                 step.hooked = True  # torch would else wrap it a second time
                 self._rig.patches.replace(owner, "step", step)
 

@@ -60,7 +60,8 @@ def fetch_few(loader: Any) -> Any:
     if num < 2:
         raise RefusedError("the data set has less than two samples")
     indices = [length * index // num for index in range(num)]
-    return _MapDatasetFetcher(base.dataset, True, base.collate_fn, False).fetch(indices)
+    fetcher: Any = _MapDatasetFetcher(base.dataset, True, base.collate_fn, False)
+    return fetcher.fetch(indices)
 
 
 def _compare(batch: Any, loss: Callable[[Any], Any], is_sum: bool) -> None:
@@ -116,7 +117,8 @@ def compares_samples(loss: torch.Tensor, num_samples: int) -> bool:
 
 def is_known_mean(loss: torch.Tensor) -> bool:
     """Whether the last thing that makes the loss, but for factors and sums of several, is a mean that torch knows."""
-    ends, todo = [], [loss.grad_fn]
+    ends: list[Any] = []
+    todo: list[Any] = [loss.grad_fn]
     while todo and len(ends) < 32:
         node = todo.pop()
         if node is None:
