@@ -56,6 +56,10 @@ def test_what_a_container_holds_counts_where_the_process_hides_it():
 def test_growth_that_stops():
     assert has_stopped(series(lambda step: min(step, 90), every=20)) == 100
     assert has_stopped(series(lambda step: step, every=20)) is None
+    assert has_stopped(series(lambda step: min(step, 150), num_steps=161)) is None  # full just before the last look
+    assert has_stopped(series(lambda step: min(step, 150), num_steps=201)) == 160
+    soon = Memory(162, 0, GIB, 0, 160, 260)  # just after another look
+    assert has_stopped([*series(lambda step: step, every=40), soon]) is None
     assert has_stopped(series(lambda step: 5, every=150)) is None  # two looks
 
 

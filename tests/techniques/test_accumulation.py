@@ -273,7 +273,6 @@ def train(
     ("make", "case"),
     [
         (Plain, {"num": 27, "gradient_accumulation_steps": 2}),
-        (Plain, {"num": 31, "dataloader_drop_last": True}),
         (make_gpt, {"num": 30}),
     ],
 )
@@ -295,7 +294,6 @@ def test_the_trainer_has_the_weights_of_the_whole_batch(
     [
         (Careless, "is told how many labels an update has, and does not divide by it"),
         (lambda: Plain(cross_entropy, nn.BatchNorm1d(8)), MIXING),
-        (lambda: Plain(over_tokens), "averages over tokens"),
     ],
 )
 def test_the_trainer_says_what_it_cannot_keep(make: Any, reason: str, tmp_path: Path, riding: Any) -> None:

@@ -15,6 +15,7 @@ FEWEST_POINTS = 12
 LEAST_GRAPHS = 0.25  # per step; a graph kept now and then is kept on purpose
 LEAST_TENSORS = 0.25
 LEAST_BYTES = 20_000.0  # per step; our own records and a list of floats stay below
+_STOPPED = 0.1  # of the pace at which it grew
 UNTOLD_STEPS = 20_000  # a training whose length nobody knows
 
 
@@ -51,13 +52,21 @@ def find_growth(session: Session) -> Growth | None:
 def has_stopped(memory: list[Memory]) -> int | None:
     """The step after which no more tensors were alive, of those at which they were counted; None: they grow, or nobody
     has looked often enough."""
-    counted = sorted((point.step, point.num_tensors) for point in memory if point.num_tensors >= 0)
-    if len(counted) < 3:
+    counted = _spaced(sorted((point.step, point.num_tensors) for point in memory if point.num_tensors >= 0))
+    rises = [(right[1] - left[1]) / (right[0] - left[0]) for left, right in pairwise(counted)]
+    if len(rises) < 3 or rises[-1] > _STOPPED * max(rises):
         return None
-    late = [count for _, count in counted[-2:]]
-    if max(late) > counted[-3][1]:
-        return None
-    return min(step for step, count in counted if count >= max(late))
+    return min(step for step, count in counted if count >= counted[-1][1])
+
+
+def _spaced(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Without looks that came soon after another: nothing can have grown in between."""
+    widest = max((right[0] - left[0] for left, right in pairwise(points)), default=0)
+    kept = points[:1]
+    for point in points[1:]:
+        if point[0] - kept[-1][0] >= max(1, 0.5 * widest):
+            kept.append(point)
+    return kept
 
 
 def _rising(points: list[tuple[int, int]]) -> float:
