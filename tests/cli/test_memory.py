@@ -24,10 +24,13 @@ for epoch in range(200):
 
 def test_memory_and_the_report_again(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
-    command = [sys.executable, "-m", "slipstream", "memory", "--json", "out.json", "train.py", "--json", "theirs"]
+    options = ["--json", "out.json", "--snapshot", "step.pickle"]
+    command = [sys.executable, "-m", "slipstream", "memory", *options, "train.py", "--json", "theirs"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")  # nor a word of the profiler's
     assert done.stdout.startswith(" slipstream memory  train.py --json theirs")
+    said = " ".join(done.stdout.split())
+    assert "There is no memory snapshot in" in said and "torch makes them on CUDA devices alone" in said
     memory = json.loads((tmp_path / "out.json").read_text())["memory"]
     assert memory["batch_size"] == 16 and [part["batch_size"] for part in memory["batches"]] == [4, 8, 16, 32, 64]
     assert any(line["where"] == "train.py:11" for line in memory["lines"])

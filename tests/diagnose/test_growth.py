@@ -1,6 +1,6 @@
 import msgspec
 
-from slipstream.diagnose.growth import find_growth
+from slipstream.diagnose.growth import find_growth, has_stopped
 from slipstream.records import Leak, Memory
 from slipstream.testing.sessions import made_session
 
@@ -36,6 +36,31 @@ def test_two_looks_need_a_container_that_grew_alike():
     assert growth_of(memory) is None
     assert growth_of(memory, [Leak("logs", 20)]) is None
     assert growth_of(memory, [Leak("losses", 190)]).graphs_per_step == 1.0
+
+
+def test_a_sum_with_its_graphs_grows_though_no_tensor_is_alive():
+    assert growth_of(series(lambda step: 5), [Leak("total", 190, is_sum=True)]).graphs_per_step > 0.9
+    assert growth_of(series(lambda step: 5), [Leak("total", 30, is_sum=True)]) is None  # begun anew with every epoch
+
+
+def test_what_a_container_holds_counts_where_the_process_hides_it():
+    memory = series(lambda step: 0)
+    memory = [
+        msgspec.structs.replace(m, num_tensors=m.num_tensors + m.step if m.num_tensors >= 0 else -1) for m in memory
+    ]
+    assert growth_of(memory) is None
+    leak = Leak("outputs", 200, 200 * 50_000, has_graph=False)
+    assert growth_of(memory, [leak]).bytes_per_step == 200 * 50_000 / 199
+
+
+def test_growth_that_stops():
+    assert has_stopped(series(lambda step: min(step, 90), every=20)) == 100
+    assert has_stopped(series(lambda step: step, every=20)) is None
+    assert has_stopped(series(lambda step: min(step, 150), num_steps=161)) is None  # full just before the last look
+    assert has_stopped(series(lambda step: min(step, 150), num_steps=201)) == 160
+    soon = Memory(162, 0, GIB, 0, 160, 260)  # just after another look
+    assert has_stopped([*series(lambda step: step, every=40), soon]) is None
+    assert has_stopped(series(lambda step: 5, every=150)) is None  # two looks
 
 
 def test_warm_up_caches_and_noise_are_not_growth():

@@ -47,6 +47,17 @@ def test_no_line_is_too_long(session: Session, paint: Paint, width: int) -> None
         assert len(line) <= max(width, 72)
 
 
+def test_what_the_caching_allocator_keeps(session: Session, paint: Paint) -> None:
+    assert "reserved" not in paint(render_session, session)
+    on_cuda = {"device": "cuda:0", "reserved_bytes": 400_000_000}
+    for split, is_splintered in ((10_000_000, False), (90_000_000, True)):
+        footprint = msgspec.structs.replace(session.footprints[0], **on_cuda, split_bytes=split)
+        text = paint(render_session, msgspec.structs.replace(session, footprints=[footprint]))
+        folded = " ".join(text.split())
+        assert f"reserved 400 MB by the allocator, {split // 1_000_000} MB of it free in pieces" in folded
+        assert ("expandable_segments" in folded) is is_splintered
+
+
 def test_ascii_alone(session: Session, paint: Paint) -> None:
     assert "AAAA" in paint(render_session, session, encoding="ascii")
 

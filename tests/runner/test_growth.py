@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
 from pathlib import Path
 
 import torch
 
-from slipstream.runner.growth import MemoryGauge, count_tensors, find_filling_line, find_leaks
+from slipstream.runner.growth import Holdings, MemoryGauge, count_tensors, find_filling_line, find_leaks
 from slipstream.runner.length import find_length
 
 
@@ -29,7 +30,48 @@ def test_a_sum_that_keeps_its_graph_is_a_leak() -> None:
     for _ in range(20):
         total = total + (weight * 2).sum()
         clean += float((weight * 2).sum())
-    assert [leak.name for leak in find_leaks(sys._getframe(), 20)] == ["total"]
+    (leak,) = find_leaks(sys._getframe(), 20)
+    assert (leak.name, leak.is_sum) == ("total", True)
+
+
+class Log:
+    def __init__(self) -> None:
+        self.kept: dict[int, torch.Tensor] = {}
+
+    def keep(self, key: int, value: torch.Tensor) -> None:
+        self.kept[key] = value
+
+
+def test_what_an_object_of_the_users_keeps() -> None:
+    weight, log = torch.ones(3, requires_grad=True), Log()
+    for step in range(20):
+        log.keep(step, (weight * 2).sum())
+    (leak,) = find_leaks(sys._getframe(), 20)
+    assert leak.name == "log.kept" and leak.site is not None and leak.site.text == "self.kept[key] = value"
+
+
+def test_a_window_of_the_last_losses_is_no_leak() -> None:
+    weight, recent = torch.ones(3, requires_grad=True), deque(maxlen=50)
+    for _ in range(40):
+        recent.append((weight * 2).sum())
+    assert not find_leaks(sys._getframe(), 40) and len(recent) == 40
+
+
+def test_plain_tensors_leak_where_they_grow_until_the_end() -> None:
+    data = [torch.ones(2) for _ in range(100)]
+    cache: dict[int, torch.Tensor] = {}
+    history = []
+    looks = []
+    for step in range(60):
+        cache[step % 30] = torch.ones(4)
+        history.append(data[step].clone())
+        if step in (9, 39):
+            looks.append(Holdings(sys._getframe(), step))
+    early, late = ([leak.name for leak in find_leaks(sys._getframe(), 60, one)] for one in looks)
+    assert sorted(early) == ["cache", "history"] and late == ["history"]
+    (leak,) = find_leaks(sys._getframe(), 60, looks[1])
+    assert not leak.has_graph and leak.num_bytes == 60 * 8
+    assert not find_leaks(sys._getframe(), 60), "one look does not tell"
 
 
 def test_graphs_are_told_from_plain_tensors() -> None:

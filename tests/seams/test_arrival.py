@@ -66,3 +66,22 @@ def test_closing_forgets(module_dir: Path) -> None:
     arrivals.close()
     importlib.import_module("arriving")
     assert met == []
+
+
+def test_a_module_whose_import_has_begun_arrives_with_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As accelerate.accelerator, which imports torch, which brings us."""
+    arrivals, met = Arrivals(), []
+    (tmp_path / "halfway.py").write_text("import sys\nsys.ask()\nvalue = 3\n")
+    (tmp_path / "later.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    ask = lambda: arrivals.when_imported("halfway", lambda module: met.append(module.value))  # noqa: E731
+    monkeypatch.setattr(sys, "ask", ask, raising=False)
+    for name in ("halfway", "later"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    importlib.import_module("halfway")
+    importlib.import_module("later")
+    assert met == [3]
+    arrivals.close()
+    assert arrivals not in sys.meta_path

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from slipstream.techniques import allocator
+from slipstream.techniques import allocator, expandable_segments
 from slipstream.techniques.observation import Observation
 from slipstream.testing.sessions import made_environment, made_model, made_session
 
@@ -44,11 +44,8 @@ def test_blocks_that_come_back_are_not_paid_for_again() -> None:
 
 def test_what_the_user_put_into_the_environment_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.check=0")
-    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
     wanted = "glibc.malloc.check=0:glibc.malloc.hugetlb=1"
     assert allocator.environment("huge_pages")["GLIBC_TUNABLES"] == wanted
-    options = allocator.environment("expandable_segments")
-    assert set(options.values()) == {"max_split_size_mb:64,expandable_segments:True"}
     monkeypatch.setenv("GLIBC_TUNABLES", wanted)  # as the rider finds it
     assert allocator.environment("huge_pages")["GLIBC_TUNABLES"] == wanted
 
@@ -64,6 +61,21 @@ def test_a_process_that_runs_already_says_that_it_is_too_late(riding: Any, monke
     assert rig.changes and not rig.declined
 
 
-def test_each_device_has_its_own_settings() -> None:
-    assert allocator.settings(seen_on("cuda:0")) == ["expandable_segments"]
-    assert not allocator.applies(seen_on("mps")).is_yes
+def test_accelerators_have_allocators_of_their_own() -> None:
+    assert allocator.applies(seen_on("cuda:0")).reason == "the allocator of cuda keeps memory by itself"
+
+
+def test_segments_that_grow(riding: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "the model is on cpu" in expandable_segments.applies(seen_on("cpu")).reason
+    assert expandable_segments.applies(seen_on("cuda:0")).is_yes
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
+    wanted = "max_split_size_mb:64,expandable_segments:True"
+    assert set(expandable_segments.environment(True).values()) == {wanted}
+    with riding("expandable_segments") as rig:
+        pass
+    assert rig.declined == ["expandable_segments: there is no CUDA device here"]
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", wanted)  # as the rider finds it
+    assert set(expandable_segments.environment(True).values()) == {wanted}
+    assert expandable_segments.applies(seen_on("cuda:0")).reason == "the environment sets it already"
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "backend:cudaMallocAsync")
+    assert "no segments" in expandable_segments.applies(seen_on("cuda:0")).reason

@@ -67,6 +67,17 @@ def test_another_number_of_backward_passes_is_not_identical() -> None:
     assert "backward ran 2 times" in verdict.reason
 
 
+@pytest.mark.parametrize("claimed", ["reordered", "redrawn"])
+def test_losses_of_pieces_add_up_to_the_batchs(claimed: Any) -> None:
+    shares = (0.3, 0.2, 0.5)
+    divided = [(step, share * value) for step, value in ROUNDING.losses for share in shares][
+        :-2
+    ]  # stopped within a step
+    assert judge(claimed, BASE, _with(ROUNDING, losses=divided), made_witness(), ROUNDING, SEED).is_sound
+    unweighed = [(step, value) for step, value in ROUNDING.losses for _ in shares]
+    assert judge(claimed, BASE, _with(ROUNDING, losses=unweighed), made_witness(), ROUNDING, SEED).is_sound is False
+
+
 def test_a_script_that_does_not_repeat_itself_is_judged_beside_its_twin() -> None:
     twin = made_witness(rounding=2e-7)
     verdict = judge("identical", BASE, made_witness(rounding=3e-7), twin, None, SEED)

@@ -25,6 +25,12 @@ _SCHEDULE = "slipstream.memory.schedule:MemorySchedule"
 )
 @click.option("--json", "json_path", type=click.Path(path_type=Path), metavar="FILE", help="Write the result as JSON.")
 @html_options
+@click.option(
+    "--snapshot",
+    type=click.Path(path_type=Path, resolve_path=True),
+    metavar="FILE",
+    help="On CUDA: keep PyTorch's own memory snapshot of the observed step, for pytorch.org/memory_viz.",
+)
 @click.option("--quiet", is_flag=True, help="The sentence alone; no live line.")
 @click.option("--no-overlay", is_flag=True, help="Let the script write to the real file system.")
 @script_argument
@@ -33,6 +39,7 @@ def command(
     json_path: Path | None,
     html: str | None,
     no_open: bool,
+    snapshot: Path | None,
     quiet: bool,
     no_overlay: bool,
     is_module: bool,
@@ -58,15 +65,17 @@ def command(
         return action
     refuse_two_on_stdout(json_path, html)
     forms = Forms(json_path=json_path, html=html, no_open=no_open, quiet=quiet, options=typed_options())
-    return functools.partial(_observe, typed, seconds, not no_overlay, forms)
+    return functools.partial(_observe, typed, seconds, not no_overlay, forms, str(snapshot or ""))
 
 
-def _observe(script: list[str], seconds: float, use_overlay: bool, forms: Forms) -> int:
+def _observe(script: list[str], seconds: float, use_overlay: bool, forms: Forms, snapshot: str) -> int:
     from slipstream.cli.riding import ride
     from slipstream.runner.outcome import exit_code, remark
     from slipstream.runner.supervise import Order, RefusalError
 
-    order = Order(script, seconds=seconds, use_overlay=use_overlay, command="memory", schedule=_SCHEDULE)
+    order = Order(
+        script, seconds=seconds, use_overlay=use_overlay, command="memory", schedule=_SCHEDULE, profile=snapshot
+    )
     try:
         session = ride(order, forms)
     except RefusalError as error:

@@ -15,6 +15,7 @@ FEWEST_POINTS = 12
 LEAST_GRAPHS = 0.25  # per step; a graph kept now and then is kept on purpose
 LEAST_TENSORS = 0.25
 LEAST_BYTES = 20_000.0  # per step; our own records and a list of floats stay below
+_STOPPED = 0.1  # of the pace at which it grew
 UNTOLD_STEPS = 20_000  # a training whose length nobody knows
 
 
@@ -35,16 +36,37 @@ def find_growth(session: Session) -> Growth | None:
     series = sorted(session.memory, key=lambda point: point.step)
     if len(series) < 2 or series[-1].step <= series[0].step:
         return None
-    held = _held_slope(session, series)
+    held = max(_held_slope(session, series), _leaked(session.leaks, series[-1].step))
     counted = [point for point in series if point.num_tensors >= 0]
     graphs = _rising([(point.step, point.num_graphs) for point in counted])
     tensors = _rising([(point.step, point.num_tensors) for point in counted])
     if len(counted) < 3 and not _is_filled(session.leaks, series[-1].step):
         graphs = tensors = 0.0  # two looks are no trend, unless a container of the user's has grown alike
+    graphs = max(graphs, _added_up(session.leaks, series[-1].step))
     # Live tensors are what counts: bytes that grow without them are pages of a memory map, or a cache.
     if graphs < LEAST_GRAPHS and (tensors < LEAST_TENSORS or held < LEAST_BYTES):
         return None
     return Growth(graphs, tensors, held, series[-1].step - series[0].step, _until_full(session, series[-1], held))
+
+
+def has_stopped(memory: list[Memory]) -> int | None:
+    """The step after which no more tensors were alive, of those at which they were counted; None: they grow, or nobody
+    has looked often enough."""
+    counted = _spaced(sorted((point.step, point.num_tensors) for point in memory if point.num_tensors >= 0))
+    rises = [(right[1] - left[1]) / (right[0] - left[0]) for left, right in pairwise(counted)]
+    if len(rises) < 3 or rises[-1] > _STOPPED * max(rises):
+        return None
+    return min(step for step, count in counted if count >= counted[-1][1])
+
+
+def _spaced(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Without looks that came soon after another: nothing can have grown in between."""
+    widest = max((right[0] - left[0] for left, right in pairwise(points)), default=0)
+    kept = points[:1]
+    for point in points[1:]:
+        if point[0] - kept[-1][0] >= max(1, 0.5 * widest):
+            kept.append(point)
+    return kept
 
 
 def _rising(points: list[tuple[int, int]]) -> float:
@@ -53,6 +75,17 @@ def _rising(points: list[tuple[int, int]]) -> float:
     if not slopes or min(slopes) <= 0 or slopes[-1] < 0.5 * slopes[0]:
         return 0.0
     return (points[-1][1] - points[0][1]) / (points[-1][0] - points[0][0])
+
+
+def _added_up(leaks: list[Leak], num_steps: int) -> float:
+    """Graphs a step that hang on one tensor: no tensor of theirs is alive, and they are memory all the same."""
+    most = max((leak.num_tensors for leak in leaks if leak.is_sum), default=0)
+    return most / num_steps if most >= 0.7 * num_steps else 0.0
+
+
+def _leaked(leaks: list[Leak], num_steps: int) -> float:
+    """Bytes a step in containers that grew until the end."""
+    return sum(leak.num_bytes for leak in leaks if not leak.has_graph) / num_steps
 
 
 def _is_filled(leaks: list[Leak], num_steps: int) -> bool:

@@ -34,9 +34,9 @@ class Observer:
         self.num_samples = 0
         self.batch_size = 0
         self._is_fed = False  # by a loader
-        self._device = device_of(models)
+        self.device = device_of(models)
         self._entries = list_modules(models)
-        self._names = Names(self._entries, optimizers, self._device)
+        self._names = Names(self._entries, optimizers, self.device)
         # A compiled callable would be compiled anew under a mode, and the lines inside it are gone anyway
         self._marks = Marks(self._entries, self._names, with_lines=not any(is_sealed(model) for model in models))
         self._profile: QuietProfile | None = None
@@ -48,7 +48,7 @@ class Observer:
             self.reason = IN_USE
             return False
         try:
-            self._profile = QuietProfile(profiled_device(self._device), profile_memory=True)
+            self._profile = QuietProfile(profileddevice(self._device), profile_memory=True)
             self._profile.start()
             self._undo.callback(self._profile.end)
             self._marks.start()
@@ -81,7 +81,7 @@ class Observer:
         """None: never came to the observed step, or could not read it."""
         if self._first_snap >= 0:
             self._marks.snap([*self._names.weights(), *self._names.optimizer_state(), *self._names.gradients()])
-            room_bytes = read_room_bytes(self._device)
+            room_bytes = read_room_bytes(self.device)
         self._undo.close()
         self._names.forget()
         if self._first_snap < 0 or self._profile is None:
@@ -95,7 +95,7 @@ class Observer:
             self._profile, self._entries = None, []
 
     def _read(self, results: Any, room_bytes: int) -> Footprint:
-        trace = read_trace(results.experimental_event_tree(), self._device)
+        trace = read_trace(results.experimental_event_tree(), self.device)
         marks = self._marks
         scene = Scene(
             trace=trace,
@@ -105,7 +105,7 @@ class Observer:
             sites=marks.sites(),
             modules=[(entry.path, entry.class_name) for entry in self._entries],
             outputs=marks.outputs,
-            has_true_count=counts_everything(self._device),
+            has_true_count=counts_everything(self.device),
         )
-        footprint = account(scene, self._device, self.num_samples, self.batch_size, room_bytes)
-        return msgspec.structs.replace(footprint, split_bytes=read_split_bytes(self._device))
+        footprint = account(scene, self.device, self.num_samples, self.batch_size, room_bytes)
+        return msgspec.structs.replace(footprint, split_bytes=read_split_bytes(self.device))

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from slipstream.memory.cutting import cut_batch
+from slipstream.memory.following import Following
 from slipstream.memory.observer import Observer
+from slipstream.memory.snapshot import Snapshot
 from slipstream.records import Footprint, Loader, Told
 from slipstream.runner.recorder import Recorder
 from slipstream.runner.schedule import Schedule
@@ -32,12 +34,19 @@ class MemorySchedule(Schedule):
         self._wanted = 0  # samples in a batch; 0: as it comes
         self._cannot_cut = ""
         self._loader = -1
+        self._snapshot = Snapshot("")
+        self._following: Following | None = None
+
+    def keep_at(self, path: str) -> None:
+        self._snapshot = Snapshot(path)
 
     # --- the plan ---------------------------------------------------------------------------------------------------
 
     def _is_over(self, now: int) -> bool:
         if self._state == "warmup":
             return self._steps_in_state >= _WARM_UP or (now - self._state_ns) / 1e9 > 0.3 * self._seconds
+        if self._state == "follow" and self._following is not None:
+            return self._steps_in_state >= self._following.every
         return True
 
     def _advance(self) -> None:
@@ -45,6 +54,8 @@ class MemorySchedule(Schedule):
             self._begin()
         elif self._state == "lead":
             self._spare(self._turn)
+        elif self._state == "follow":
+            self._follow()
         else:
             footprint = self._spare(self._end)
             self._judge(footprint)
@@ -58,6 +69,7 @@ class MemorySchedule(Schedule):
 
     def _start(self) -> bool:
         observer = Observer(_alive(self._modules.models), _alive(self._optimizers.optimizers))
+        self._snapshot.start(observer.device)
         if not observer.start():
             self._recorder.note(f"no footprint: {observer.reason}")
             return False
@@ -84,7 +96,14 @@ class MemorySchedule(Schedule):
             self._begin() if self._num_attempts < _ATTEMPTS else self.finish()
             return
         self._footprints.append(footprint)
+        self._spare(self._snapshot.keep)
         self._recorder.write(Told(footprint=footprint))
+        if footprint.growth is not None and self._following is None:
+            self._follow()  # before batches are cut, which the script may keep too
+        else:
+            self._cut_next()
+
+    def _cut_next(self) -> None:
         first, num_cuts = self._footprints[0].batch_size, len(self._footprints) - 1
         if self._loader < 0:
             self._cannot_cut = "no DataLoader hands out the batches"
@@ -94,6 +113,19 @@ class MemorySchedule(Schedule):
             return
         self._wanted, self._num_attempts = first // _CUTS[num_cuts], 0
         self._begin()
+
+    def _follow(self) -> None:
+        """Looks once more whether what the observed step left behind goes on growing."""
+        if self._following is None:
+            facts = self._recorder.subjects.get((Loader, self._loader))
+            self._following = Following(facts.num_batches if isinstance(facts, Loader) else None)
+        following, recorder = self._following, self._recorder
+        self._spare(lambda: recorder.remember(following.look(recorder.pace.num_steps, recorder.clock.now_ns())))
+        is_late = (self._clock.now_ns() - self._first_ns) / 1e9 > self._seconds
+        if following.is_over or is_late:
+            self._cut_next()
+        else:
+            self._enter("follow", None)
 
     def _expected(self) -> int:
         """The last batch of an epoch may be short, and says nothing about the others."""
@@ -105,6 +137,7 @@ class MemorySchedule(Schedule):
     def finish(self) -> None:
         if not self.is_done:
             self._spare(self._end)
+            self._spare(self._snapshot.end)
             if self._cannot_cut or (self.takes_blame and len(self._footprints) < 2):
                 what = self._cannot_cut or "the script ended when it was given a smaller batch"
                 self._recorder.note(f"no forecast for other batch sizes: {what}")

@@ -59,6 +59,8 @@ class Leak(msgspec.Struct, frozen=True):
     num_tensors: int
     num_bytes: int = 0
     site: Site | None = None
+    has_graph: bool = True  # else plain tensors, in a container that grew until the end
+    is_sum: bool = False  # one tensor, to which every step adds with its graph
 
 
 class Length(msgspec.Struct, frozen=True):

@@ -21,6 +21,7 @@ from slipstream.report.memory_words import (
     about,
     allocator_sentence,
     batch_sentence,
+    cached_sentence,
     growth_sentence,
     line_holders,
     module_holders,
@@ -135,13 +136,15 @@ def _batches(footprints: list[Footprint], ink: Ink) -> Iterator[Text]:
 
 
 def _growth(session: Session, ink: Ink) -> Iterator[Text]:
+    if sentence := cached_sentence(session):
+        yield from _titled("cached", ink.wrap(sentence, MARGIN), ink)
     if sentence := growth_sentence(session):
         yield from _titled("growing", ink.wrap(sentence, MARGIN, "yellow"), ink)
 
 
 def _allocator(footprint: Footprint, ink: Ink) -> Iterator[Text]:
     if sentence := allocator_sentence(footprint):
-        yield heading("allocator", sentence, ink)
+        yield from _titled("allocator", ink.wrap(sentence, MARGIN), ink)
 
 
 def _table(word: str, rows: list[list[str]], align: str, ink: Ink) -> Iterator[Text]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from slipstream.diagnose.growth import has_stopped
 from slipstream.memory.forecast import forecast
 from slipstream.memory.remedies import list_remedies
 from slipstream.records import KINDS, Footprint, Session
@@ -44,7 +45,7 @@ def memory_of(session: Session) -> MemoryPart | None:
         batches=_batches(session.footprints),
         capacity_bytes=footprint.capacity_bytes or None,
         largest_batch=largest_batch(session) or None,
-        growth=_growth(footprint, session.cwd),
+        growth=_growth(footprint, session) if has_stopped(session.memory) is None else None,
         reserved_bytes=footprint.reserved_bytes,
         split_bytes=footprint.split_bytes,
     )
@@ -57,7 +58,7 @@ def _batches(footprints: list[Footprint]) -> list[BatchPart]:
     return [BatchPart(size, made.peak_bytes(size), made.observed.get(size)) for size in batch_sizes(made)]
 
 
-def _growth(footprint: Footprint, cwd: str) -> GrowthPart | None:
+def _growth(footprint: Footprint, session: Session) -> GrowthPart | None:
     if footprint.growth is None:
         return None
-    return GrowthPart(footprint.growth.num_bytes, where(footprint.growth.site, cwd))
+    return GrowthPart(footprint.growth.num_bytes, where(footprint.growth.site, session.cwd))

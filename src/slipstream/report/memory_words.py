@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from typing import NamedTuple
 
+from slipstream.diagnose.growth import has_stopped
 from slipstream.memory.forecast import Forecast, forecast
 from slipstream.memory.remedies import Remedy
-from slipstream.records import Footprint, LineBytes, ModuleBytes, Session
+from slipstream.records import Footprint, Growth, Leak, LineBytes, ModuleBytes, Session
 from slipstream.report.place import where
 from slipstream.report.quantity import in_bytes, in_percent, plural
 
@@ -17,6 +17,7 @@ MEMORY = "memory"  # the command
 _LEAST_SHARE = 0.005  # of the peak, to have a row
 _LEAST_GROWTH = 1024
 _DOUBTFUL = 0.05
+_SPLINTERED = 0.1  # of what is reserved
 
 
 def summarise(session: Session) -> str:
@@ -126,22 +127,41 @@ def largest_batch(session: Session) -> int:
 
 def growth_sentence(session: Session) -> str:
     """What a step leaves behind, and who keeps it; "" where nothing grows."""
-    growth, leaks = session.footprints[0].growth if session.footprints else None, session.leaks
-    if growth is None or (growth.num_bytes < _LEAST_GROWTH and not leaks):
+    growth = session.footprints[0].growth if session.footprints else None
+    sums = [leak for leak in session.leaks if leak.is_sum]
+    if growth is None or has_stopped(session.memory) is not None:
+        return "; ".join(_keeper(leak, session.cwd) for leak in sums)  # what has stopped growing was a cache
+    if growth.num_bytes < _LEAST_GROWTH and not session.leaks:
         return ""
-    made = f", made at {where(growth.site, session.cwd)}" if growth.site is not None else ""
-    kept = "".join(f"; {sentence}" for sentence in _keepers(session))
-    return f"every step leaves {in_bytes(growth.num_bytes)} behind{made}{kept}"
+    left = f"every step leaves {in_bytes(growth.num_bytes)} behind{_made_at(growth, session.cwd)}"
+    return "; ".join([left, *(_keeper(leak, session.cwd) for leak in session.leaks)])
 
 
-def _keepers(session: Session) -> Iterator[str]:
-    for leak in session.leaks:
-        at = f" at {where(leak.site, session.cwd)}" if leak.site else ""
-        yield f"{leak.name} keeps {plural(leak.num_tensors, 'tensor')} with their graphs{at}"
+def cached_sentence(session: Session) -> str:
+    """What the observed step left behind, and later ones did not."""
+    growth, stopped = session.footprints[0].growth if session.footprints else None, has_stopped(session.memory)
+    if growth is None or stopped is None:
+        return ""
+    left = f"the observed step left {in_bytes(growth.num_bytes)} behind{_made_at(growth, session.cwd)}"
+    return f"{left}; that stopped after step {stopped}: a cache"
+
+
+def _made_at(growth: Growth, cwd: str) -> str:
+    return f", made at {where(growth.site, cwd)}" if growth.site is not None else ""
+
+
+def _keeper(leak: Leak, cwd: str) -> str:
+    at = f" at {where(leak.site, cwd)}" if leak.site else ""
+    if leak.is_sum:
+        return f"{leak.name} adds up {plural(leak.num_tensors, 'step')} with their graphs{at}"
+    graphs = " with their graphs" if leak.has_graph else ""
+    return f"{leak.name} keeps {plural(leak.num_tensors, 'tensor')}{graphs}{at}"
 
 
 def allocator_sentence(footprint: Footprint) -> str:
     """Only accelerators have one that keeps memory."""
-    if not footprint.reserved_bytes:
+    split, reserved = footprint.split_bytes, footprint.reserved_bytes
+    if not reserved:
         return ""
-    return f"{in_bytes(footprint.reserved_bytes)} reserved, {in_bytes(footprint.split_bytes)} of it in split blocks"
+    cure = ": splintered; expandable_segments lets segments grow instead" if split >= _SPLINTERED * reserved else ""
+    return f"{in_bytes(reserved)} reserved, {in_bytes(split)} of it free in pieces of split blocks{cure}"

@@ -4,6 +4,7 @@ Looks at the variables of the frames that are running; keeps hold of nothing."""
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import re
 import sys
@@ -17,6 +18,7 @@ from slipstream.records import Leak, Memory, Site
 from slipstream.seams.place import is_user_code, make_site
 
 _MIN_KEPT = 8
+_LEAST_PACE = 0.25  # tensors a step; fewer are kept on purpose
 _MAX_LOOKED_AT = 20_000
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
@@ -67,27 +69,54 @@ def count_tensors(objects: Iterable[Any]) -> tuple[int, int]:
     return sum(tensor.grad_fn is not None for tensor in tensors), len(tensors)
 
 
-def find_leaks(frame: FrameType | None, num_steps: int) -> list[Leak]:
-    """Variables of the user's that hold more and more tensors. Only what grew about once a step counts."""
+def find_leaks(frame: FrameType | None, num_steps: int, before: Holdings | None = None) -> list[Leak]:
+    """Variables of the user's that hold more and more tensors. Only what grew about once a step counts. Plain tensors
+    may be data, or a cache that has filled: they count where `before`, an earlier look, found fewer of them."""
     leaks: dict[str, Leak] = {}
     wanted = max(_MIN_KEPT, num_steps // 4)
     for name, file, value in _user_variables(frame):
-        count, num_bytes = _kept_in(value)
-        if count < wanted:
-            count, num_bytes = _chained(value), 0
-        if count >= wanted and name not in leaks:
-            leaks[name] = Leak(name, count, num_bytes, find_filling_line(file, name))
+        kept = _kept_in(value)
+        with_graph = [tensor for tensor in kept if not tensor.is_leaf]
+        num_added = _chained(value)
+        if name in leaks:
+            continue
+        if len(with_graph) >= wanted:
+            leaks[name] = Leak(name, len(with_graph), _size(with_graph), find_filling_line(file, name))
+        elif num_added >= wanted:
+            leaks[name] = Leak(name, num_added, 0, find_filling_line(file, name), is_sum=True)
+        elif before is not None and before.has_grown(name, len(kept), num_steps):
+            leaks[name] = Leak(name, len(kept), _size(kept), find_filling_line(file, name), has_graph=False)
     return list(leaks.values())
 
 
-def _kept_in(value: Any) -> tuple[int, int]:
+class Holdings:
+    """How many tensors each variable of the user's held at one moment."""
+
+    def __init__(self, frame: FrameType | None, num_steps: int) -> None:
+        self._num_steps = num_steps
+        self._counts: dict[str, int] = {}
+        for name, _, value in _user_variables(frame):
+            self._counts.setdefault(name, len(_kept_in(value)))
+
+    def has_grown(self, name: str, count: int, num_steps: int) -> bool:
+        passed = num_steps - self._num_steps
+        return passed >= _MIN_KEPT and count - self._counts.get(name, 0) >= _LEAST_PACE * passed
+
+
+def _kept_in(value: Any) -> list[Any]:
+    """The tensors in a container that may grow for ever."""
     torch: Any = sys.modules["torch"]
+    if isinstance(value, deque) and value.maxlen is not None:
+        return []
     if isinstance(value, dict):
         value = value.values()
     elif not isinstance(value, (list, deque, set, tuple)):
-        return 0, 0
-    kept = [item for item in list(value)[:_MAX_LOOKED_AT] if isinstance(item, torch.Tensor) and not item.is_leaf]
-    return len(kept), sum(tensor.numel() * tensor.element_size() for tensor in kept)
+        return []
+    return [item for item in itertools.islice(value, _MAX_LOOKED_AT) if isinstance(item, torch.Tensor)]
+
+
+def _size(tensors: list[Any]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def _chained(value: Any) -> int:
@@ -112,10 +141,15 @@ def _user_variables(frame: FrameType | None) -> Iterator[tuple[str, str, Any]]:
                         continue
                     seen.add(id(value))
                     yield name, file, value
-                    if name == "self" and hasattr(value, "__dict__"):
-                        for key, inner in list(vars(value).items()):
-                            yield f"self.{key}", file, inner
+                    if name == "self" or is_user_class(type(value)):
+                        for key, inner in list(getattr(value, "__dict__", {}).items()):
+                            yield f"{name}.{key}", file, inner
         frame = frame.f_back
+
+
+def is_user_class(kind: type) -> bool:
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return kind.__module__ == "__main__" or (file is not None and is_user_code(file))
 
 
 def find_filling_line(file: str, name: str) -> Site | None:
@@ -124,7 +158,9 @@ def find_filling_line(file: str, name: str) -> Site | None:
         lines = Path(file).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return None
-    word = re.escape(name)
+    # log.kept is self.kept in the methods of its class
+    names = {name, f"self.{name.rpartition('.')[2]}"} if "." in name else {name}
+    word = f"(?:{'|'.join(map(re.escape, sorted(names)))})"
     filling = re.compile(
         rf"(?<![\w.]){word}\s*(\.(append|extend|add|appendleft|insert|update)\(|\[[^\]]*\]\s*=[^=]|\+=)"
     )

@@ -42,7 +42,7 @@ class RideSettings(msgspec.Struct, frozen=True):
     spool: str = ""
     script: list[str] = []
     schedule: str = ""  # another than check's own: module:class
-    profile: str = ""  # check: a file for torch's own profile of the observed step
+    profile: str = ""  # a file for torch's own profile of the observed step; of memory: for its snapshot
     recipe: Recipe = Recipe()  # run, race
     # race alone
     role: Role = "base"
@@ -281,6 +281,7 @@ class Ride:
         if settings.schedule:
             other = find_schedule(settings.schedule)
             schedule: Schedule = other(self.recorder, settings.seconds, self._modules, self._optimizers)
+            schedule.keep_at(settings.profile)
         else:
             schedule = Schedule(self.recorder, 1e9 if endless else settings.seconds, settings.num_steps, endless)
         survey = Survey(self.recorder, self._modules, self._optimizers)

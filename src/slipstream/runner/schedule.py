@@ -119,6 +119,9 @@ class Schedule:
     def rewind(self, iterator: Any) -> None:
         self._kept.forget(iterator)
 
+    def keep_at(self, path: str) -> None:
+        """Where to put what torch records itself: nothing here."""
+
     def break_off(self) -> None:
         """Before processes are started: nothing to let go of here."""
 

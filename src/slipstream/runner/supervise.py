@@ -63,7 +63,7 @@ class Order(msgspec.Struct, frozen=True):
     schedule: str = ""  # of another command than check
     count_loopback: bool = False  # tests: a download from this machine is one
     least_kept_bytes: int = 1 << 20
-    profile: str = ""  # a file for torch's own profile of the observed step
+    profile: str = ""  # a file for torch's own profile of the observed step; of memory: for its snapshot
 
 
 def supervise(order: Order, line: Line | None = None) -> Session:
@@ -173,7 +173,7 @@ def _ride_in_room(order: Order, line: Line | None, cwd: Path, room: Room, *, own
             raise RefusalError((room.spool / REFUSED).read_text())
         ride.ending = _ending(ride, exit_code)
         if order.profile:
-            ride.notes += keep_profile(room.scratch / PROFILE, Path(order.profile))
+            ride.notes += keep_profile(room.scratch / PROFILE, Path(order.profile), order.command)
         if plan is not None:
             until_ns = ride.first_step_ns or time.time_ns()
             try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from slipstream.records import Model, Site, Told
-from slipstream.runner.growth import MemoryGauge, find_leaks
+from slipstream.runner.growth import Holdings, MemoryGauge, find_leaks
 from slipstream.runner.length import find_length
 from slipstream.runner.recorder import Recorder
 from slipstream.seams.module import ModuleSeam
@@ -42,6 +42,7 @@ class Survey:
         self._denormal_share = 0.0
         self._gauged_ns = 0
         self._counted_ns = 0
+        self._holdings: Holdings | None = None  # at the latest count
         self.rehearsal_s = 0.0
         self.profile_path = ""  # where the profiler's own trace of a few steps goes, if it is wanted
         self.on_quiet: Callable[[], None] = lambda: None  # before anything is timed that must not be disturbed
@@ -130,9 +131,10 @@ class Survey:
     def _count_tensors(self) -> None:
         recorder = self._recorder
         recorder.remember(self._gauge.read_with_tensors(recorder.pace.num_steps, recorder.clock.now_ns()))
+        self._holdings = Holdings(sys._getframe(), recorder.pace.num_steps)
 
     def _tell_leaks(self) -> None:
-        leaks = find_leaks(sys._getframe(), self._recorder.pace.num_steps)
+        leaks = find_leaks(sys._getframe(), self._recorder.pace.num_steps, self._holdings)
         if leaks:
             self._recorder.write(Told(leaks=leaks))
 

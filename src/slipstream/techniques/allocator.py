@@ -1,7 +1,8 @@
 """Makes the memory allocator keep what tensors gave back, in place of returning it to the system and asking anew.
 
-Helps on the CPU, where every large tensor is a fresh mapping whose pages are zeroed and faulted in at each step, and on
-CUDA where sizes vary and memory splinters. Hurts where memory is short: what is kept is not free for others.
+Helps on the CPU, where every large tensor is a fresh mapping whose pages are zeroed and faulted in at each step. Hurts
+where memory is short: what is kept is not free for others. CUDA's allocator keeps memory by itself; there it is
+expandable_segments that may help.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ CARD = Card(
     memory="more",
     is_ground=True,  # how a heap happens to lie decides how many pages every step has to ask for, for life
 )
-VALUES = ("keep", "huge_pages", "jemalloc", "tcmalloc", "expandable_segments")
+VALUES = ("keep", "huge_pages", "jemalloc", "tcmalloc")
 
 # glibc maps every block above 128 KiB to 32 MiB afresh and trims its heap eagerly: a step's tensors are paid for page
 # by page, again and again. Blocks of up to 1 GiB now stay on the heap, and the heap keeps 8 GiB.
@@ -41,10 +42,8 @@ _LIBRARIES = {"jemalloc": "jemalloc", "tcmalloc": "tcmalloc_minimal"}
 
 
 def applies(observation: Observation) -> Answer:
-    if observation.device == "cuda" and "expandable_segments" in _cuda_options():
-        return no("the environment sets it already")
-    if observation.device not in ("cpu", "cuda"):
-        return no(f"nothing is known to help on {observation.device}")
+    if observation.device != "cpu":
+        return no(f"the allocator of {observation.device} keeps memory by itself")
     if any(name in os.environ.get("LD_PRELOAD", "") for name in ("jemalloc", "tcmalloc", "mimalloc")):
         return no("another allocator is preloaded already")
     if not settings(observation):
@@ -53,8 +52,6 @@ def applies(observation: Observation) -> Answer:
 
 
 def settings(observation: Observation) -> list[Setting]:
-    if observation.device == "cuda":
-        return ["expandable_segments"]
     found: list[Setting] = []
     if platform.libc_ver()[0] == "glibc" and not any(name in os.environ for name in _KEEP):
         found = ["huge_pages", "keep"] if _has_huge_pages() else ["keep"]
@@ -63,9 +60,6 @@ def settings(observation: Observation) -> list[Setting]:
 
 def environment(setting: Setting) -> dict[str, str]:
     """What must be in the environment when the process starts; what the user put there stays in front."""
-    if setting == "expandable_segments":
-        options = _joined(_cuda_options(), "expandable_segments:True", ",")
-        return {"PYTORCH_CUDA_ALLOC_CONF": options, "PYTORCH_ALLOC_CONF": options}
     if setting in _LIBRARIES:
         return {"LD_PRELOAD": _joined(os.environ.get("LD_PRELOAD", ""), _path(str(setting)), ":")}
     if setting == "huge_pages":
@@ -90,10 +84,6 @@ def edit(observation: Observation, setting: Setting) -> list[Edit]:
 
 def _joined(before: str, part: str, separator: str) -> str:
     return before if part in before.split(separator) else separator.join(filter(None, (before, part)))
-
-
-def _cuda_options() -> str:
-    return os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
 
 
 def _has_huge_pages() -> bool:

@@ -4,10 +4,13 @@ not. What other seeds and other rounding do to a curve says how far another may 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from statistics import fmean
 from typing import NamedTuple
+
+import msgspec
 
 from slipstream.records import Witness
 
@@ -33,6 +36,21 @@ def curves(witness: Witness) -> list[Curve]:
             found.append({})
         found[at][step] = value
     return found
+
+
+def is_divided(base: Witness, candidate: Witness) -> bool:
+    """Whether every batch of the base's comes to the candidate in pieces, each with a loss that is its share."""
+    ours, theirs = (Counter(step for step, _ in one.losses) for one in (base, candidate))
+    both = sorted(set(ours) & set(theirs))[:-1]  # the last may still lack one
+    return bool(both) and all(theirs[step] > ours[step] for step in both)
+
+
+def added_up(witness: Witness) -> Witness:
+    """All losses of a step as one, without the last step, which may still lack some."""
+    sums: Curve = {}
+    for step, value in witness.losses:
+        sums[step] = sums.get(step, 0.0) + value
+    return msgspec.structs.replace(witness, losses=list(sums.items())[:-1])
 
 
 def common_steps(base: Curve, other: Curve) -> list[int]:

@@ -20,11 +20,13 @@ from slipstream.verify.bands import (
 )
 from slipstream.verify.curves import (
     Curve,
+    added_up,
     common_steps,
     curves,
     find_non_finite,
     find_stray_step,
     find_stray_window,
+    is_divided,
     worst_loss,
 )
 from slipstream.verify.gaps import buffer_gaps, gradient_gaps, weak_gradients
@@ -49,6 +51,9 @@ def judge(
 ) -> Numerics:
     """`twin` is the base once more, `rounding` moved by one ulp, `coarse` with weights rounded to bfloat16, `seed` with
     another seed. Without them bands are narrower or fewer steps are judged; what cannot be told is None."""
+    if claimed != "identical" and is_divided(base, candidate):  # accumulated: the shares add up to the batch's loss
+        base, candidate = added_up(base), added_up(candidate)
+        twin, rounding, seed, coarse = (one and added_up(one) for one in (twin, rounding, seed, coarse))
     hearing = _Hearing(claimed, base, candidate, twin, rounding, seed, coarse)
     if hearing.num_common == 0:
         unseen = "no loss was seen" if not candidate.losses or not base.losses else "no step of both was seen"

@@ -2,6 +2,7 @@ import msgspec
 import pytest
 
 from slipstream.diagnose import diagnose
+from slipstream.diagnose.causes import growing_memory
 from slipstream.records import Evaluation, Event, Leak, Memory, Site
 from slipstream.testing.sessions import FILE, FIRST_NS, made_session, made_stack
 
@@ -141,3 +142,37 @@ def test_a_kept_graph_has_its_line():
     assert (first.cause, first.site.line) == ("growing_memory", 44)
     assert first.change == "losses.append(loss.item())"
     assert "losses holds 80" in first.evidence
+
+
+@pytest.mark.parametrize(
+    ("leak", "change"),
+    [
+        (
+            Leak("total", 80, 0, Site(FILE, 44, "total += loss  # of the epoch"), is_sum=True),
+            "total += loss.item()  # of the epoch",
+        ),
+        (Leak("log.kept", 80, 320, Site(FILE, 44, "log.kept[step] = loss")), "log.kept[step] = loss.item()"),
+        (Leak("outputs", 80, 80_000, Site(FILE, 44, "outputs.append(out)")), "outputs.append(out.detach())"),
+        (
+            Leak("all", 80, 80_000, Site(FILE, 44, "all.append(model(x))")),
+            "keep numbers, not tensors: losses.append(loss.item())",
+        ),
+    ],
+)
+def test_growing_memory_changes_the_line_that_keeps(leak, change):
+    memory = [Memory(step, step, 10**9, 0, *((step, step) if step % 20 == 0 else ())) for step in range(100)]
+    session = msgspec.structs.replace(made_session(memory=memory), leaks=[leak])
+    (finding,) = growing_memory.find(session, session.summary)
+    assert (finding.change, finding.site.line) == (change, 44)
+
+
+def test_a_dict_that_fills_may_be_a_cache():
+    memory = [Memory(step, step, 10**9, 0, *((5, step) if step % 20 == 0 else ())) for step in range(100)]
+    leak = Leak("cache", 95, 95 * 400_000, Site(FILE, 44, "cache[key] = decode(key)"), has_graph=False)
+    session = msgspec.structs.replace(made_session(memory=memory), leaks=[leak])
+    loader = msgspec.structs.replace(session.loaders[0], num_batches=1000)
+    (finding,) = growing_memory.find(msgspec.structs.replace(session, loaders=[loader]), session.summary)
+    assert "If cache is a cache that fills in the first epoch: it would hold" in finding.advice
+    loader = msgspec.structs.replace(loader, num_batches=10)
+    (finding,) = growing_memory.find(msgspec.structs.replace(session, loaders=[loader]), session.summary)
+    assert not finding.advice

@@ -2,48 +2,74 @@
 
 from __future__ import annotations
 
+import re
+
 from slipstream.diagnose.growth import Growth, find_growth
+from slipstream.diagnose.training import training_loader
 from slipstream.diagnose.wording import size
 from slipstream.records import Finding, Leak, Session, Summary
+
+_KEPT = re.compile(r"(?:\.(?:append|appendleft|add)\(|\+=\s*|\]\s*=\s*)(?P<what>[A-Za-z_][\w.]*)\s*\)?\s*(?:#.*)?$")
+_NUMBER_BYTES = 16
+_LET_GO = "keep .detach().cpu() copies, or let go of what earlier steps made"
 
 
 def find(session: Session, _summary: Summary) -> list[Finding]:
     growth = find_growth(session)
     if growth is None:
         return []
-    leak = max(session.leaks, key=lambda one: one.num_tensors, default=None)
     has_graph = growth.graphs_per_step > 0
+    fitting = [leak for leak in session.leaks if leak.has_graph == has_graph] or session.leaks
+    leak = max(fitting, key=lambda one: one.num_tensors, default=None)
     return [
         Finding(
             cause="growing_memory",
             title="Graphs are kept alive from step to step" if has_graph else "Memory grows with every step",
             evidence=_evidence(growth, leak),
             predicted_gain=1.0,
-            change=_change(leak) if has_graph else "keep .detach().cpu() copies, or let go of what earlier steps made",
+            change=_change(leak) if has_graph else _LET_GO,
             site=leak.site if leak else None,
-            advice=_advice(growth),
+            advice=_advice(growth) or ("" if has_graph else _cache_advice(session, growth, leak)),
         )
     ]
 
 
 def _evidence(growth: Growth, leak: Leak | None) -> str:
     parts: list[str] = []
-    if growth.graphs_per_step > 0:
+    if leak is not None and leak.is_sum:
+        parts.append("its graph")
+    elif growth.graphs_per_step > 0:
         parts.append(f"{growth.graphs_per_step:.1f} more tensors with a graph")
     elif growth.tensors_per_step > 0:
         parts.append(f"{growth.tensors_per_step:.1f} more tensors")
     if growth.bytes_per_step > 0:
         parts.append(f"{size(growth.bytes_per_step)} more memory")
     held = f" {leak.name} holds {leak.num_tensors} of them." if leak else ""
+    if leak is not None and leak.is_sum:
+        held = f" {leak.name} is a sum of {leak.num_tensors} with their graphs."
     return f"Every step leaves {' and '.join(parts)}, over {growth.num_steps} steps.{held}"
 
 
 def _change(leak: Leak | None) -> str:
+    """The line itself with what is kept as a number, or without its graph where it is more than one number."""
     text = leak.site.text if leak and leak.site else ""
-    for closing in (".append(loss)", "+= loss"):
-        if closing in text:
-            return text.replace(closing, closing.replace("loss", "loss.item()"))
-    return "keep numbers, not tensors: losses.append(loss.item())"
+    found = _KEPT.search(text)
+    if leak is None or found is None:
+        return "keep numbers, not tensors: losses.append(loss.item())"
+    is_number = leak.is_sum or leak.num_bytes <= _NUMBER_BYTES * leak.num_tensors
+    end = found.end("what")
+    return f"{text[:end]}{'.item()' if is_number else '.detach()'}{text[end:]}"
+
+
+def _cache_advice(session: Session, growth: Growth, leak: Leak | None) -> str:
+    """What fills by key may be a cache; whether it stops is seen after the first epoch."""
+    loader = training_loader(session)
+    num_batches = (loader.num_batches or 0) if loader is not None else 0
+    if leak is None or leak.site is None or "] =" not in leak.site.text or growth.num_steps >= num_batches:
+        return ""
+    whole = growth.bytes_per_step * num_batches
+    held = f"it would hold {size(whole)} after {num_batches:,} batches"
+    return f"If {leak.name} is a cache that fills in the first epoch: {held}."
 
 
 def _advice(growth: Growth) -> str:

@@ -1,0 +1,74 @@
+"""Lets CUDA's caching allocator grow the segments that it has, in place of taking a new one for every size.
+
+Helps where shapes vary from batch to batch and memory splinters: reserved and free, but in pieces too small to use.
+Hurts little: mapping pages is slower than taking a segment whole, in the first steps. Sharing tensors with other
+processes by CUDA's own handles needs a recent driver.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from slipstream.records import Edit, Setting
+from slipstream.techniques.card import YES, Answer, Card, no
+from slipstream.techniques.observation import Observation
+
+if TYPE_CHECKING:
+    from slipstream.techniques.rig import Rig
+
+CARD = Card(
+    title="Segments that grow",
+    seam="process",
+    causes=(),
+    numerics="identical",
+    memory="less",
+    needs=("cuda",),
+)
+_OPTION = "expandable_segments"
+_NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # the older and the newer
+
+
+def applies(observation: Observation) -> Answer:
+    if observation.device != "cuda":
+        return no(f"only CUDA's allocator has segments, and the model is on {observation.device}")
+    if _OPTION in _options():
+        return no("the environment sets it already")
+    if "backend:cudaMallocAsync" in _options():
+        return no("the environment asks for CUDA's own allocator, which has no segments")
+    return YES
+
+
+def settings(observation: Observation) -> list[Setting]:
+    return [True]
+
+
+def environment(setting: Setting) -> dict[str, str]:
+    """What must be in the environment when torch is loaded; what the user put there stays in front."""
+    options = _options()
+    if _OPTION not in options:
+        options = ",".join(filter(None, (options, f"{_OPTION}:True")))
+    return dict.fromkeys(_NAMES, options)
+
+
+def apply(rig: Rig, setting: Setting) -> None:
+    """Nothing can be done any more once the process runs: only whether it was done is said."""
+    import torch
+
+    wanted = environment(setting)
+    if not torch.cuda.is_available():
+        rig.decline("there is no CUDA device here")
+    elif all(os.environ.get(name) == value for name, value in wanted.items()):
+        rig.changed(f"{_NAMES[-1]}={wanted[_NAMES[-1]]}")
+    else:
+        rig.decline(f"must be in the environment before the process starts: {' '.join(wanted)}")
+
+
+def edit(observation: Observation, setting: Setting) -> list[Edit]:
+    text = f"{_NAMES[-1]}={environment(setting)[_NAMES[-1]]}"
+    reason = "the allocator reads the environment as torch is loaded: put this before the command"
+    return [Edit("expandable_segments", "by_hand", None, text=text, reason=reason)]
+
+
+def _options() -> str:
+    return next((os.environ[name] for name in reversed(_NAMES) if os.environ.get(name)), "")

@@ -1,0 +1,92 @@
+"""Keeps the state of Adam and AdamW in eight bits, by torchao's optimizers: about a quarter of the memory of fp32.
+
+Helps where the optimizer's state fills the memory: large models. Hurts the accuracy of the state, and so changes the
+training: validate it. Every shape of a weight is compiled once. Checkpoints hold full numbers and load without it. Only
+where torchao is installed and the weights are on a CUDA or XPU device; tensors of less than 4096 numbers stay as they
+are. Not run on a GPU yet.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+from slipstream.records import Edit, Setting
+from slipstream.techniques.card import YES, Answer, Card, no
+from slipstream.techniques.observation import Observation
+
+if TYPE_CHECKING:
+    from slipstream.techniques.rig import Rig
+
+CARD = Card(
+    title="Optimizer state in eight bits",
+    seam="optimizer",
+    causes=(),
+    numerics="different",
+    memory="less",
+    needs=("accelerator", "torchao"),
+    claims=("optimizer kernels", "optimizer state"),
+    is_opt_in=True,
+    purpose="memory",
+)
+_CLASSES = ("Adam", "AdamW")
+_DEVICES = ("cuda", "xpu")
+_MISSING = "torchao is not installed: pip install torchao"
+_ON_HOST = "its kernels are compiled for CUDA and XPU devices, and the weights are on {device}"
+
+
+def applies(observation: Observation) -> Answer:
+    optimizer = observation.optimizer
+    if optimizer is None:
+        return no("no optimizer was seen")
+    if optimizer.class_name not in _CLASSES:
+        return no(f"{optimizer.class_name} has no version in eight bits: Adam and AdamW have")
+    if observation.device not in _DEVICES:
+        return no(_ON_HOST.format(device=observation.device))
+    if importlib.util.find_spec("torchao") is None:
+        return no(_MISSING)
+    return YES
+
+
+def settings(observation: Observation) -> list[Setting]:
+    return [True]
+
+
+def apply(rig: Rig, setting: Setting) -> None:
+    from slipstream.techniques.parts.eight_bit import EightBit, find_classes
+
+    if importlib.util.find_spec("torchao") is None:
+        rig.decline(_MISSING)
+        return
+    classes: dict[str, Any] = {}
+
+    def why_not(optimizer: Any) -> str:
+        """Asked before an optimizer's first update: torchao takes seconds to import, and only then is it needed."""
+        reason = _why_not(optimizer)
+        if not reason and not classes:
+            classes.update(find_classes() or {})
+        return reason or ("" if classes else "torchao has no optimizers in eight bits: 0.15 and newer have")
+
+    EightBit(rig, classes, why_not).install()
+
+
+def edit(observation: Observation, setting: Setting) -> list[Edit]:
+    optimizer = observation.optimizer
+    name = optimizer.class_name if optimizer is not None else "AdamW"
+    reason = "its learning rate is a tensor, which a scheduler or the script may not replace by a number"
+    site = optimizer.site if optimizer is not None else None
+    return [Edit("low_memory_optimizer", "by_hand", site, text=f"torchao.optim.{name}8bit(...)", reason=reason)]
+
+
+def _why_not(optimizer: Any) -> str:
+    if type(optimizer).__name__ not in _CLASSES:
+        return f"{type(optimizer).__name__} is a class of its own"
+    for group in optimizer.param_groups:
+        if group.get("amsgrad") or group.get("maximize") or group.get("capturable") or group.get("differentiable"):
+            return "amsgrad, maximize, capturable and differentiable have no version in eight bits"
+        for parameter in group["params"]:
+            if parameter.device.type not in _DEVICES:
+                return _ON_HOST.format(device=parameter.device.type)
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                return "its gradients are sparse"
+    return ""

@@ -1,0 +1,101 @@
+"""An optimizer whose state waits in the host's memory: brought to the device for the update, taken away after it. Same
+values, same layout; checkpoints show the state where it would have been."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+Move = Callable[[torch.Tensor, torch.device], torch.Tensor]
+
+
+def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """In order with the kernels that will read it: on the device's current stream."""
+    return tensor.to(device, non_blocking=tensor.is_pinned())
+
+
+def to_host(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Into pinned memory, and the host waits: the copy is whole when the memory on the device is used again."""
+    kept = torch.empty_like(tensor, device="cpu", pin_memory=True)
+    kept.copy_(tensor)
+    return kept
+
+
+class Offloaded:
+    """`bring` and `take` are the only places that touch the device."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, bring: Move = to_device, take: Move = to_host) -> None:
+        self._optimizer = optimizer
+        self._bring, self._take = bring, take
+        self._homes: dict[tuple[int, str], torch.device] = {}  # of what is away: the parameter's id and its name
+        self.num_bytes = 0  # that wait with the host
+        self._undo: list[Any] = []
+
+    def install(self) -> None:
+        optimizer = self._optimizer
+        self._undo = [
+            optimizer.register_step_pre_hook(self._before_step),
+            optimizer.register_step_post_hook(lambda *_: self.send_out()),
+            optimizer.register_state_dict_pre_hook(lambda *_: self.bring_in()),
+            optimizer.register_state_dict_post_hook(self._after_state_dict),
+            optimizer.register_load_state_dict_post_hook(lambda *_: self._after_load()),
+        ]
+        self.send_out()
+
+    def remove(self) -> None:
+        for handle in self._undo:
+            handle.remove()
+        self._undo = []
+        self.bring_in()
+
+    def bring_in(self) -> None:
+        for parameter, state in self._optimizer.state.items():
+            for name in list(state) if isinstance(state, dict) else ():
+                home = self._homes.pop((id(parameter), name), None)
+                if home is not None:
+                    state[name] = self._bring(state[name], home)
+        self._homes.clear()
+        self.num_bytes = 0
+
+    def send_out(self) -> None:
+        """What lies where its parameter lies; a count of steps is with the host anyway."""
+        for parameter, state in self._optimizer.state.items():
+            for name, value in list(state.items()) if isinstance(state, dict) else ():
+                key = (id(parameter), name)
+                if key in self._homes or not isinstance(value, torch.Tensor) or not value.dim():
+                    continue
+                if value.device == parameter.device:
+                    state[name] = self._take(value, value.device)
+                    self._homes[key] = value.device
+                    self.num_bytes += value.nbytes
+
+    def _before_step(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if not callable(closure):
+            self.bring_in()
+            return None
+
+        def closed(*inner: Any, **named: Any) -> Any:
+            """Forward and backward run in here: the state is wanted after them."""
+            self.send_out()
+            result = closure(*inner, **named)
+            self.bring_in()
+            return result
+
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": closed}
+        return (args[0], closed, *args[2:]), kwargs
+
+    def _after_state_dict(self, optimizer: Any, state_dict: dict[str, Any]) -> None:
+        """What was handed out stays on the device: the script may keep it, or write it to a file."""
+        handed = state_dict["state"]
+        for key, state in list(handed.items()):
+            handed[key] = dict(state) if isinstance(state, dict) else state
+        self.send_out()
+
+    def _after_load(self) -> None:
+        self._homes.clear()
+        self.num_bytes = 0
+        self.send_out()

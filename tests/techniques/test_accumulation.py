@@ -1,0 +1,453 @@
+"""The framework's own accumulation, with the effective batch kept: the weights are the whole batch's but for rounding,
+in Lightning, the Hugging Face Trainer and Accelerate; and what cannot be kept is refused with a reason."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from slipstream.records import Loader, Site
+from slipstream.techniques import accumulation
+from slipstream.techniques.observation import Observation
+from slipstream.testing.sessions import made_session
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+Weights = dict[str, torch.Tensor]
+MIXING = "BatchNorm1d mixes the samples of a batch"
+
+
+def make_data(num: int) -> TensorDataset:
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(num, 6, generator=generator, dtype=torch.float64)
+    return TensorDataset(inputs, torch.randint(0, 4, (num,), generator=generator))
+
+
+def make_net(*extra: nn.Module) -> nn.Sequential:
+    torch.manual_seed(2)
+    return copy.deepcopy(nn.Sequential(nn.Linear(6, 8), nn.Tanh(), *extra, nn.Linear(8, 4))).double()
+
+
+def weights_of(model: nn.Module) -> Weights:
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+def assert_same(one: Weights, other: Weights) -> None:
+    worst = max(float((value - other[name]).abs().max()) for name, value in one.items())
+    assert worst < 1e-12, worst
+
+
+@pytest.fixture(scope="module", autouse=True)
+def frameworks() -> None:
+    """Imported before anything is watched: transformers leaves a finder of its own among Python's."""
+    import accelerate
+    import lightning
+    import transformers
+
+    assert accelerate and lightning and transformers.Trainer
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def cross_entropy(net: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(net(x), y)
+
+
+def weighted(net: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(net(x), y, weight=torch.tensor([1.0, 2, 3, 4], dtype=torch.float64))
+
+
+def summed(net: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(net(x), y, reduction="sum")
+
+
+def over_tokens(net: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(net(x).repeat(3, 1), y.repeat(3))
+
+
+def contrastive(net: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    out = functional.normalize(net(x))
+    return functional.cross_entropy(out @ out.flip(1).T, torch.arange(len(x)))
+
+
+LOSSES = [
+    (weighted, "class weights"),
+    (summed, "sum|NllLoss"),
+    (over_tokens, "averages over tokens"),
+    (contrastive, "compares the samples|not the mean of its samples"),
+]
+
+
+# --- Lightning --------------------------------------------------------------------------------------------------------
+
+
+def fit(
+    num: int = 28,
+    loss: Any = cross_entropy,
+    extra: tuple[nn.Module, ...] = (),
+    drop_last: bool = False,
+    by_hand: bool = False,
+    **options: Any,
+) -> tuple[Weights, Any]:
+    import lightning
+
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = make_net(*extra)
+            self.automatic_optimization = not by_hand
+
+        def training_step(self, batch: Any, index: int) -> torch.Tensor:
+            value: torch.Tensor = loss(self.net, *batch)
+            self.log("loss", value)
+            return value
+
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.AdamW(self.parameters(), lr=0.05)
+            schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    torch.manual_seed(3)
+    module = Module()
+    torch.manual_seed(4)
+    loader = DataLoader(make_data(num), batch_size=8, shuffle=True, drop_last=drop_last)
+    given: dict[str, Any] = {"max_epochs": 2, "gradient_clip_val": 0.2, **options}
+    trainer = lightning.Trainer(
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        **given,
+    )
+    trainer.fit(module, loader)
+    assert trainer.accumulate_grad_batches == given.get("accumulate_grad_batches", 1)
+    assert len(loader) == len(DataLoader(make_data(num), batch_size=8, drop_last=drop_last)), "the loader is as it was"
+    return weights_of(module), (trainer.global_step, torch.rand(1).item())
+
+
+@pytest.mark.parametrize(
+    ("case", "num_pieces"),
+    [
+        ({"num": 24}, 4),
+        ({"num": 27}, 4),  # a last batch of 3, in pieces of 1
+        ({"num": 30, "accumulate_grad_batches": 2}, 4),  # of 6: 1, 2, 1, 2
+        ({"num": 31, "drop_last": True}, 2),
+    ],
+)
+def test_lightning_has_the_weights_of_the_whole_batch(case: dict[str, Any], num_pieces: int, riding: Any) -> None:
+    bare, left = fit(**case)
+    with riding(("accumulation", num_pieces)) as rig:
+        changed, left_then = fit(**case)
+    assert_same(bare, changed)
+    assert left == left_then, "as many updates, and the random numbers of the script"
+    before = case.get("accumulate_grad_batches", 1)
+    after = f"accumulate_grad_batches {before} -> {before * num_pieces}"
+    assert rig.changes == [f"accumulation: batches of 8 in pieces of {8 // num_pieces}, {after}"] and not rig.declined
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        *(({"loss": loss}, reason) for loss, reason in LOSSES),
+        ({"extra": (nn.BatchNorm1d(8),)}, MIXING),
+        ({"limit_train_batches": 2}, "limit_train_batches=2 counts batches"),
+    ],
+)
+def test_lightning_says_what_it_cannot_keep(case: dict[str, Any], reason: str, riding: Any) -> None:
+    bare, _ = fit(**case)
+    with riding(("accumulation", 2)) as rig:
+        changed, _ = fit(**case)
+    assert all(torch.equal(value, changed[name]) for name, value in bare.items())
+    (said,) = rig.declined
+    assert any(one in said for one in reason.split("|")) and not rig.changes
+
+
+def test_a_batch_that_makes_no_equal_pieces(riding: Any) -> None:
+    with riding(("accumulation", 16)) as rig:
+        fit()
+    assert rig.declined == ["accumulation: a batch of 8 does not make 16 equal pieces"]
+
+
+# --- the Hugging Face Trainer -----------------------------------------------------------------------------------------
+
+
+class Rows(Dataset[Any]):
+    """Sentences of three to nine tokens, padded with labels that are ignored; or rows of numbers with one label."""
+
+    def __init__(self, num: int, of_tokens: bool) -> None:
+        generator = torch.Generator().manual_seed(5)
+        self._tokens = torch.randint(0, 20, (num, 9), generator=generator)
+        self._lengths = torch.randint(3, 10, (num,), generator=generator).tolist()
+        self._rows = make_data(num)
+        self._of_tokens = of_tokens
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if not self._of_tokens:
+            return dict(zip(("x", "labels"), self._rows[index], strict=True))
+        is_padding = torch.arange(9) >= self._lengths[index]
+        labels = self._tokens[index].masked_fill(is_padding, -100)
+        return {"input_ids": self._tokens[index], "attention_mask": (~is_padding).long(), "labels": labels}
+
+
+def make_gpt() -> Any:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(6)
+    return GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=20, n_positions=9, n_embd=8, n_layer=1, n_head=2, attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0
+        )
+    ).double()
+
+
+class Plain(nn.Module):
+    """A model of the user's, with a mean loss of its own."""
+
+    def __init__(self, loss: Any = cross_entropy, *extra: nn.Module) -> None:
+        super().__init__()
+        self.net, self._loss = make_net(*extra), loss
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"loss": self._loss(self.net, x, labels), "logits": self.net(x)}
+
+
+class Careless(Plain):
+    """Takes whatever it is told, and ignores how many labels an update has."""
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor, **told: Any) -> dict[str, torch.Tensor]:
+        return super().forward(x, labels)
+
+
+def train(
+    folder: Path, make: Callable[[], nn.Module] = Plain, num: int = 28, **options: Any
+) -> tuple[Weights, tuple[int, float]]:
+    from transformers import Trainer, TrainingArguments
+
+    torch.manual_seed(7)
+    model = make()
+    arguments = TrainingArguments(
+        output_dir=str(folder),
+        num_train_epochs=2,
+        per_device_train_batch_size=8,
+        learning_rate=0.05,
+        max_grad_norm=0.2,
+        lr_scheduler_type="linear",
+        save_strategy="no",
+        logging_strategy="no",
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+        seed=0,
+        **options,
+    )
+    rows = Rows(num, of_tokens=hasattr(model, "config"))
+    trainer = Trainer(model=model, args=arguments, train_dataset=rows)
+    result = trainer.train()
+    assert arguments.gradient_accumulation_steps == options.get("gradient_accumulation_steps", 1)
+    assert not {"train", "training_step", "get_batch_samples", "get_train_dataloader"} & set(vars(trainer))
+    return weights_of(model), (result.global_step, result.training_loss)
+
+
+@pytest.mark.parametrize(
+    ("make", "case"),
+    [
+        (Plain, {"num": 27, "gradient_accumulation_steps": 2}),
+        (make_gpt, {"num": 30}),
+    ],
+)
+def test_the_trainer_has_the_weights_of_the_whole_batch(
+    make: Any, case: dict[str, Any], tmp_path: Path, riding: Any
+) -> None:
+    bare, told = train(tmp_path, make, **case)
+    with riding(("accumulation", 4)) as rig:
+        changed, told_then = train(tmp_path, make, **case)
+    assert_same(bare, changed)
+    assert told == pytest.approx(told_then, rel=1e-5), "as many updates, and the loss that is reported"
+    before = case.get("gradient_accumulation_steps", 1)
+    after = f"gradient_accumulation_steps {before} -> {4 * before}"
+    assert rig.changes == [f"accumulation: batches of 8 in pieces of 2, {after}"] and not rig.declined
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (Careless, "is told how many labels an update has, and does not divide by it"),
+        (lambda: Plain(cross_entropy, nn.BatchNorm1d(8)), MIXING),
+    ],
+)
+def test_the_trainer_says_what_it_cannot_keep(make: Any, reason: str, tmp_path: Path, riding: Any) -> None:
+    bare, _ = train(tmp_path, make)
+    with riding(("accumulation", 2)) as rig:
+        changed, _ = train(tmp_path, make)
+    assert all(torch.equal(value, changed[name]) for name, value in bare.items())
+    (said,) = rig.declined
+    assert any(one in said for one in reason.split("|")) and not rig.changes
+
+
+# --- Accelerate -------------------------------------------------------------------------------------------------------
+
+
+def loop(
+    num: int = 28,
+    loss: Any = cross_entropy,
+    extra: tuple[nn.Module, ...] = (),
+    zero_first: bool = False,
+    raw_schedule: bool = False,
+    clip: str = "accelerator",
+    plainly: bool = False,
+    num_accumulated: int = 1,
+) -> Weights:
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState, GradientState
+
+    AcceleratorState._reset_state(True)
+    GradientState._reset_state()
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=num_accumulated)
+    model = make_net(*extra)
+    optimizer: Any = torch.optim.AdamW(model.parameters(), lr=0.05)
+    torch.manual_seed(8)
+    loader: Any = DataLoader(make_data(num), batch_size=8, shuffle=True)
+    scheduler: Any = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=2 * len(loader))
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    if not raw_schedule:
+        scheduler = accelerator.prepare(scheduler)
+    for _ in range(2):
+        model.train()
+        for x, y in loader:
+            with accelerator.accumulate(model):
+                if zero_first:
+                    optimizer.zero_grad()
+                value = loss(model, x, y)
+                value.backward() if plainly else accelerator.backward(value)
+                if clip == "accelerator":
+                    accelerator.clip_grad_norm_(model.parameters(), 0.2)
+                else:
+                    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.2)
+                optimizer.step()
+                scheduler.step()
+                if not zero_first:
+                    optimizer.zero_grad()
+        model.eval()
+        with torch.no_grad():
+            assert sum(len(x) for x, _ in loader) == num
+            assert max(len(x) for x, _ in loader) == 8, "an evaluation has whole batches"
+    assert accelerator.gradient_accumulation_steps == num_accumulated
+    return weights_of(accelerator.unwrap_model(model))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"num": 24},
+        {"num": 29},  # a last batch of 5: 1, 1, 1, 2
+        {"num": 26, "zero_first": True, "raw_schedule": True, "clip": "torch"},
+        {"loss": lambda net, x, y: 0.5 * cross_entropy(net, x, y) + net(x).square().mean()},
+    ],
+)
+def test_accelerate_has_the_weights_of_the_whole_batch(case: dict[str, Any], riding: Any) -> None:
+    bare = loop(**case)
+    with riding(("accumulation", 4)) as rig:
+        changed = loop(**case)
+    assert_same(bare, changed)
+    assert "accumulation: batches of 8 in 4 pieces, gradient_accumulation_steps 1 -> 4" in rig.changes
+    assert not rig.declined
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        *(({"loss": loss}, reason) for loss, reason in LOSSES),
+        ({"extra": (nn.BatchNorm1d(8),)}, MIXING),
+        ({"plainly": True}, "calls backward() itself"),
+        ({"num_accumulated": 2}, "the script accumulates itself"),
+        ({"loss": contrastive, "extra": (nn.Dropout(0.3),)}, "compares the samples"),
+    ],
+)
+def test_accelerate_says_what_it_cannot_keep(case: dict[str, Any], reason: str, riding: Any) -> None:
+    """Found at the first piece at the latest: no bit differs afterwards, dropout included."""
+    bare = loop(**case)
+    with riding(("accumulation", 2)) as rig:
+        changed = loop(**case)
+    assert all(torch.equal(value, changed[name]) for name, value in bare.items())
+    (said,) = rig.declined
+    assert any(one in said for one in reason.split("|")), said
+
+
+def test_a_loop_without_accumulate(riding: Any) -> None:
+    from accelerate import Accelerator
+
+    with riding(("accumulation", 2)) as rig:
+        accelerator = Accelerator(cpu=True)
+        net = make_net()
+        model, optimizer, loader = accelerator.prepare(
+            net, torch.optim.SGD(net.parameters(), 0.1), DataLoader(make_data(8), batch_size=4)
+        )
+        sizes = []
+        for x, y in loader:
+            sizes.append(len(x))
+            accelerator.backward(cross_entropy(model, x, y))
+            optimizer.step()
+    assert sizes == [4, 4] and "micro_batches is the answer there" in rig.declined[0]
+
+
+def test_a_loop_without_a_framework(riding: Any) -> None:
+    with riding(("accumulation", 2)) as rig:
+        net = make_net()
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        for x, y in DataLoader(make_data(8), batch_size=4):
+            cross_entropy(net, x, y).backward()
+            optimizer.step()
+    assert len(rig.declined) == 1 and "micro_batches is the answer there" in rig.declined[0]
+
+
+# --- what was observed ------------------------------------------------------------------------------------------------
+
+
+def seen(framework: str, batch_size: int = 12) -> Observation:
+    import msgspec
+
+    session = made_session()
+    text = "args = TrainingArguments(per_device_train_batch_size=12)"
+    loader = Loader(
+        0, Site("/x/train.py", 3, text), "DataLoader", "Rows", 0, batch_size, None, False, False, False, 4, 48, "",
+        framework=framework,
+    )  # fmt: skip
+    return Observation(msgspec.structs.replace(session, loaders=[loader]))
+
+
+def test_applies_where_a_framework_is() -> None:
+    assert accumulation.settings(seen("accelerate")) == [2, 4]
+    assert accumulation.applies(seen("transformers")).is_yes
+    assert "micro_batches" in accumulation.applies(seen("")).reason
+    assert accumulation.applies(seen("lightning", 7)).reason == "a batch of 7 has no two equal halves"
+
+
+def test_the_edit_has_both_halves_or_is_left_to_the_user() -> None:
+    edits = accumulation.edit(seen("transformers"), 4)
+    assert [(one.argument, one.text) for one in edits] == [
+        ("per_device_train_batch_size", "3"),
+        ("gradient_accumulation_steps", "4"),
+    ]
+    (edit,) = accumulation.edit(seen("lightning"), 4)
+    assert edit.kind == "by_hand" and "accumulate_grad_batches=4" in edit.text
