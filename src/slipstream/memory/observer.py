@@ -48,7 +48,7 @@ class Observer:
             self.reason = IN_USE
             return False
         try:
-            self._profile = QuietProfile(profileddevice(self._device), profile_memory=True)
+            self._profile = QuietProfile(profiled_device(self.device), profile_memory=True)
             self._profile.start()
             self._undo.callback(self._profile.end)
             self._marks.start()
