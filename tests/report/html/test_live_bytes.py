@@ -68,7 +68,7 @@ def test_nothing_to_draw(footprint: Footprint) -> None:
 def test_the_allocator_is_told_of_where_there_is_one(footprint: Footprint) -> None:
     held = msgspec.structs.replace(footprint, reserved_bytes=100_000_000, split_bytes=7_000_000)
     chart = live_chart(session_of(held))
-    assert chart is not None and "100 MB reserved, 7 MB of it in split blocks" in chart.caption
+    assert chart is not None and "100 MB reserved, 7 MB of it free in pieces of split blocks" in chart.caption
 
 
 def test_many_modules_are_cut_and_all_in_the_table(footprint: Footprint) -> None:

@@ -130,7 +130,8 @@ def test_memory_says_what_the_terminal_says(memory: Session) -> None:
     for remedy in list_remedies(footprint):
         assert remedy.name in page.text and about(remedy) in page.text
     assert "activations 60 MB 79%" in page.text and "64 samples 136 MB, predicted" in page.text
-    assert "slipstream tune --only checkpointing,micro_batches,mixed_precision train.py" in page.text
+    names = ",".join(remedy.name for remedy in list_remedies(footprint))
+    assert "micro_batches" in names and f"slipstream tune --only {names} train.py" in page.text
 
 
 def test_memory_without_a_footprint_has_its_sentence(memory: Session) -> None:
