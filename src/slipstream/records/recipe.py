@@ -48,6 +48,9 @@ EditKind = Literal[
     "callee",  # another name for the model where it is called at the site, given once before its loop
     "input",  # what is put behind an argument that the model is given at the site
     "without_grad",  # around the evaluation that holds the site
+    "running_sum",  # at the site, kept on the device; argument: what makes a float as exact as Python's
+    "convert_once",  # of the table that the site cuts a batch out of
+    "detached",  # what the site puts into the variable `call`
     "by_hand",
 ]
 

@@ -10,14 +10,18 @@ from typing import Final
 
 import msgspec
 
+from slipstream.diagnose.hoisting import hoist
 from slipstream.records import Edit, Site
 from slipstream.rewrite.arguments import change_arguments
 from slipstream.rewrite.evaluation import switch_gradients_off
+from slipstream.rewrite.keeping import keep_without_graph
 from slipstream.rewrite.names import Names
 from slipstream.rewrite.refusal import ByHandError, MissingError, PatchError
 from slipstream.rewrite.scaling import scale_loss
 from slipstream.rewrite.source import Source, Splice
 from slipstream.rewrite.statements import call_otherwise, put_around, put_at_start, put_before, put_behind_input
+from slipstream.rewrite.sums import keep_sum_on_device
+from slipstream.rewrite.tables import convert_once
 from slipstream.rewrite.tree import Tree
 
 
@@ -135,7 +139,20 @@ class _Patching:
                 line = re.sub(rf"\b{edit.text}\(", f"{edit.call}(", line)
             elif edit.kind == "input":
                 line = re.sub(rf"\.\w+\(memory_format=[\w.]*\)|{re.escape(edit.text)}", "", line)
+            elif edit.kind in ("running_sum", "detached"):
+                line = re.sub(r"\.(item|detach|double)\(\)|\bfloat\(", "", line)
+            elif edit.kind == "convert_once" and edit.site is not None:
+                line = _once_converted(line) if line == edit.site.text else line
+                line = re.sub(r"\.(clone|copy)\(\)", "", line)
         return re.sub(r"[(),\s]|\b(True|False|None|\d+)\b", "", line)  # values that have no name may have changed
+
+
+def _once_converted(line: str) -> str:
+    """As it is then; a comment behind it stays."""
+    _, mark, comment = line.partition("#")
+    parts = hoist(line)
+    names, values = [part.name for part in parts], [part.then + part.moves for part in parts]
+    return f"{', '.join(names)} = {', '.join(values)} {mark}{comment}"
 
 
 def _closed_up(splices: Sequence[Splice], newline: str) -> list[Splice]:
@@ -157,6 +174,9 @@ _WRITERS: Final[dict[str, Callable[[Source, Names, int, Edit], list[Splice]]]] =
     "input": put_behind_input,
     "scaler": scale_loss,
     "without_grad": switch_gradients_off,
+    "running_sum": keep_sum_on_device,
+    "convert_once": convert_once,
+    "detached": keep_without_graph,
 }
 
 
