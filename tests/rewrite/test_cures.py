@@ -38,7 +38,8 @@ SUMS = {
     "epoch": (
         "for epoch in range(3):\n    total = 0.0\n    for x in data:\n        loss = (x @ weight).square().mean()\n"
         "        loss.backward()\n        total += loss.item()  # sum\n    said.append(total / len(data))\n",
-        "        total += loss.detach().double()  # sum\n    total = float(total)\n    said.append(total / len(data))\n",
+        "        total += loss.detach().double()  # sum\n    total = float(total)\n"
+        "    said.append(total / len(data))\n",
     ),
     "weighted": (
         "total = 0\nfor x in data:\n    loss = (x @ weight).abs().mean()\n    loss.backward()\n"
@@ -123,14 +124,15 @@ TABLES = {
     "rows": (
         "for step in range(4):\n    rows = rng.permutation(60)[:8]\n"
         "    x = torch.tensor(frame.iloc[rows][columns].values.tolist())  # cut\n    seen.append(x)\n",
-        "all_x = torch.tensor(frame[columns].values.tolist())\nfor step in range(4):\n    rows = rng.permutation(60)[:8]\n"
+        "all_x = torch.tensor(frame[columns].values.tolist())\nfor step in range(4):\n"
+        "    rows = rng.permutation(60)[:8]\n"
         "    x = all_x[rows]  # cut\n    seen.append(x)\n",
     ),
     "range": (
         "# train\nfor epoch in range(2):\n    for i in range(0, 60, 8):\n"
-        "        x, y = torch.tensor(frame[columns].values[i:i + 8]).float(), torch.tensor(frame['c'].values[i:i + 8])\n"
+        "        x, y = torch.tensor(frame[columns].values[i:i + 8]).float(), torch.tensor(frame.c.values[i:i + 8])\n"
         "        x += 1\n        seen += [x, y]\n",
-        "all_x = torch.tensor(frame[columns].values).float()\nall_y = torch.tensor(frame['c'].values)\n# train\n"
+        "all_x = torch.tensor(frame[columns].values).float()\nall_y = torch.tensor(frame.c.values)\n# train\n"
         "for epoch in range(2):\n    for i in range(0, 60, 8):\n"
         "        x, y = all_x[i:i + 8].clone(), all_y[i:i + 8].clone()\n        x += 1\n        seen += [x, y]\n",
     ),
@@ -187,12 +189,17 @@ def kept(site: Site, name: str = "kept") -> Edit:
 @pytest.mark.parametrize(
     ("source", "after"),
     [
-        ("kept = []\nfor x in data:\n    loss = (x @ weight).sum()\n    kept.append(loss)\nsaid.append(sum(kept[-3:]).item())\n",
-         "    kept.append(loss.detach())\nsaid.append(sum(kept[-3:]).item())\n"),
-        ("kept = 0\nfor x in data:\n    loss = (x @ weight).sum()\n    kept += loss\nsaid.append(float(kept))\n",
-         "    kept += loss.detach()\nsaid.append(float(kept))\n"),
+        (
+            "kept = []\nfor x in data:\n    loss = (x @ weight).sum()\n    kept.append(loss)\n"
+            "said.append(sum(kept[-3:]).item())\n",
+            "    kept.append(loss.detach())\nsaid.append(sum(kept[-3:]).item())\n",
+        ),
+        (
+            "kept = 0\nfor x in data:\n    loss = (x @ weight).sum()\n    kept += loss\nsaid.append(float(kept))\n",
+            "    kept += loss.detach()\nsaid.append(float(kept))\n",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_kept_is_detached(project: Project, source: str, after: str) -> None:
     project.write(HEAD + source)
     patched = project.text(kept(project.site("kept.append" if "append(loss)" in source else "+= loss")))

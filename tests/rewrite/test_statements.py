@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slipstream.records import Edit, Site
-from slipstream.testing.projects import Project
+from slipstream.testing.projects import Project, argument
 
 LOOP = """import torch
 
@@ -91,6 +91,43 @@ def test_start_is_left(project: Project, source: str, reason: str) -> None:
 def test_a_flag_that_is_assigned(project: Project) -> None:
     project.write("import torch\ntorch.backends.cudnn.benchmark = False\n")
     assert "line 2 says" in project.why_left(start("torch.backends.cudnn.benchmark = True"))
+
+
+# --- before the imports -----------------------------------------------------------------------------------------------
+
+
+def variable(name: str = "OMP_WAIT_POLICY") -> Edit:
+    return Edit("workers", "environment", None, argument=name, text="PASSIVE")
+
+
+def test_before_the_imports(project: Project) -> None:
+    set_it = 'os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")\n\n'
+    head, rest = '"""Trains."""\nfrom __future__ import annotations\nimport time\n\n', "import numpy\nimport torch\n"
+    project.write(head + rest)
+    assert project.text(variable()) == f"{head}import os\n\n{set_it}{rest}"
+    both = project.text(variable(), variable("OTHER"))
+    assert both.count("import os\n") == 1 and both.index("OTHER") < both.index("import numpy")
+
+    project.write("import os\nimport sys\ntry:\n    import apex\nexcept ImportError: pass\nimport torch\n")
+    assert project.text(variable()).startswith(f"import os\nimport sys\n\n{set_it}try:\n    import apex\n")
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("import time\n", "imports nothing that would read it"),
+        ("import torch, os\nos.environ['OMP_WAIT_POLICY'] = 'ACTIVE'\n", "line 2 sets OMP_WAIT_POLICY"),
+        ("os = None\nimport torch\n", "something else os"),
+    ],
+)
+def test_before_the_imports_is_left(project: Project, source: str, reason: str) -> None:
+    project.write(source)
+    assert reason in project.why_left(variable())
+
+
+def test_a_variable_goes_with_what_it_is_for(project: Project) -> None:
+    project.write("import torch\nloader = DataLoader(data, num_workers=args.workers)\n")
+    assert "args.workers" in project.why_left(argument(project.site("loader ="), observed="0"), variable())
 
 
 # --- before -----------------------------------------------------------------------------------------------------------

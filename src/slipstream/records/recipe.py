@@ -45,6 +45,7 @@ EditKind = Literal[
     "around",  # a context around the forward pass at the site, up to its backward pass
     "scaler",  # of the loss whose forward pass is at the site; argument: the optimizer's class
     "start",  # a statement of the script's own, after its imports
+    "environment",  # a variable (argument, text) that is read when a library is loaded, before the script's imports
     "callee",  # another name for the model where it is called at the site, given once before its loop
     "input",  # what is put behind an argument that the model is given at the site
     "without_grad",  # around the evaluation that holds the site

@@ -13,6 +13,7 @@ import msgspec
 from slipstream.diagnose.hoisting import hoist
 from slipstream.records import Edit, Site
 from slipstream.rewrite.arguments import change_arguments
+from slipstream.rewrite.environment import put_before_imports
 from slipstream.rewrite.evaluation import switch_gradients_off
 from slipstream.rewrite.keeping import keep_without_graph
 from slipstream.rewrite.names import Names
@@ -43,7 +44,7 @@ class Left(msgspec.Struct, frozen=True):
         edit = self.edit
         if edit.kind == "callee":
             return f"{edit.text} = {edit.argument}"
-        if edit.kind in ("argument", "by_hand") and edit.argument not in ("", "int"):
+        if edit.kind in ("argument", "by_hand", "environment") and edit.argument not in ("", "int"):
             return f"{edit.argument}={edit.text}"
         if edit.kind == "around":
             return f"with {edit.text}:"
@@ -74,8 +75,9 @@ class _Patching:
         self._left: list[Left] = []
 
     def result(self) -> Patch:
-        for group in self._groups:
+        for group in sorted(self._groups, key=lambda group: group[0].kind == "environment"):
             try:
+                self._refuse_alone(group[0])
                 made = [self._made(edits) for edits in _together(group)]
             except ByHandError as why:
                 self._left += [Left(edit, _where(edit.site), edit.reason or str(why)) for edit in group]
@@ -85,6 +87,15 @@ class _Patching:
             (self._written if any(splices for _, splices in made) else self._done).extend(group)
         files = [self._changed(path, splices) for path, splices in self._splices.items() if splices]
         return Patch([file for file in files if file.after != file.before], self._written, self._done, self._left)
+
+    def _refuse_alone(self, edit: Edit) -> None:
+        """A variable helps only with what it is set for."""
+        left = any(one.edit.technique == edit.technique for one in self._left)
+        if edit.kind == "environment" and left and edit.technique not in {one.technique for one in self._there()}:
+            raise ByHandError(f"with the rest of {edit.technique}, before the command")
+
+    def _there(self) -> list[Edit]:
+        return [*self._written, *self._done]
 
     def _changed(self, path: Path, splices: list[Splice]) -> Changed:
         imports = [splice for splice in splices if splice.text.startswith("import torch")]
@@ -96,9 +107,9 @@ class _Patching:
         first = edits[0]
         if first.kind == "by_hand":
             raise ByHandError(first.reason)
-        if first.kind == "start":
+        if first.kind in _OF_SCRIPT:
             source = self._source(self._tree.script)
-            return source.path, put_at_start(source, Names(source), first)
+            return source.path, _OF_SCRIPT[first.kind](source, Names(source), first)
         if first.site is None:
             raise ByHandError(first.reason or "no line of the script's was seen")
         source = self._source(self._tree.file(first.site.file))
@@ -156,17 +167,25 @@ def _once_converted(line: str) -> str:
 
 
 def _closed_up(splices: Sequence[Splice], newline: str) -> list[Splice]:
-    """Statements that are put at one place, one below the other: only the first brings the empty line above."""
+    """Statements that are put at one place, one below the other: only the first brings the empty line above, or the
+    import."""
     opened: set[int] = set()
+    os_line = f"import os{newline * 2}"
     closed: list[Splice] = []
     for splice in splices:
         is_opening = splice.text.startswith(newline) and splice.start == splice.end
         text = splice.text.lstrip("\r\n") if is_opening and splice.start in opened else splice.text
-        opened |= {splice.start} if is_opening else set()
+        if text.startswith(os_line) and splice.start in opened:
+            text = text[len(os_line) :]
+        opened |= {splice.start} if is_opening or text.startswith(os_line) else set()
         closed.append(splice._replace(text=text))
     return closed
 
 
+_OF_SCRIPT: Final[dict[str, Callable[[Source, Names, Edit], list[Splice]]]] = {
+    "start": put_at_start,
+    "environment": put_before_imports,
+}
 _WRITERS: Final[dict[str, Callable[[Source, Names, int, Edit], list[Splice]]]] = {
     "before": put_before,
     "around": put_around,
@@ -206,6 +225,8 @@ def _grouped(edits: Sequence[Edit]) -> list[list[Edit]]:
             key = (edit.site.file, edit.site.line, edit.call)
         elif edit.kind == "by_hand":
             key = number
+        elif edit.kind == "environment":
+            key = (edit.argument, edit.text)
         group = groups.setdefault(key, [])
         if not any(other.kind == "argument" == edit.kind and other.argument == edit.argument for other in group):
             group.append(edit)

@@ -173,8 +173,8 @@ def _catchers(source: Source, loop: cst.CSTNode) -> list[cst.Try | cst.TryStar |
     for parent in source.parents(loop):
         if isinstance(parent, cst.FunctionDef | cst.Lambda):
             break
-        if isinstance(parent, cst.Try | cst.TryStar) and parent.body in source.parents(loop):
-            found.append(parent)
-        elif isinstance(parent, cst.With) and any("suppress" in source.code(item) for item in parent.items):
-            found.append(parent)
+        is_try = isinstance(parent, cst.Try | cst.TryStar) and parent.body in source.parents(loop)
+        is_with = isinstance(parent, cst.With) and any("suppress" in source.code(item) for item in parent.items)
+        if is_try or is_with:
+            found.append(parent)  # type: ignore[arg-type]
     return found

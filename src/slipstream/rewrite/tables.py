@@ -15,7 +15,7 @@ from slipstream.rewrite.source import Source, Splice
 from slipstream.rewrite.statements import outermost_loop
 
 # Methods of a table, and functions that it is given to, that leave it as it is.
-_READING = (
+_READING = [
     "sample",
     "copy",
     "head",
@@ -29,8 +29,8 @@ _READING = (
     "to_numpy",
     "astype",
     "items",
-)
-_READERS = (
+]
+_READERS = [
     "len",
     "print",
     "range",
@@ -42,7 +42,7 @@ _READERS = (
     "list",
     "enumerate",
     "zip",
-)
+]
 
 
 def convert_once(source: Source, names: Names, line: int, edit: Edit) -> list[Splice]:
@@ -120,9 +120,8 @@ def _only_reads(source: Source, chain: list[cst.CSTNode], use: cst.Name) -> bool
     """`frame["x"].values`, `len(frame)`, `frame.sample(...)`; not `frame["x"] = ...`, `shuffle(frame)`, `f = frame`."""
     inner: cst.CSTNode = use
     for outer in chain:
-        if isinstance(outer, cst.Attribute) and outer.value is inner and not _is_called(chain, outer):
-            inner = outer
-        elif isinstance(outer, cst.Subscript) and outer.value is inner:
+        is_part = isinstance(outer, cst.Attribute | cst.Subscript) and outer.value is inner
+        if is_part and not _is_called(chain, outer):
             inner = outer
         elif isinstance(outer, cst.Attribute) and outer.value is inner:
             return outer.attr.value in _READING and "inplace" not in source.code(chain[chain.index(outer) + 1])
@@ -130,8 +129,8 @@ def _only_reads(source: Source, chain: list[cst.CSTNode], use: cst.Name) -> bool
             call = chain[chain.index(outer) + 1]
             return isinstance(call, cst.Call) and source.code(call.func).rpartition(".")[2] in _READERS
         else:
-            is_part = isinstance(outer, cst.Comparison | cst.ComparisonTarget | cst.BinaryOperation | cst.Index)
-            return is_part or (isinstance(outer, cst.Assign) and _is_cut(inner))
+            computes = isinstance(outer, cst.Comparison | cst.ComparisonTarget | cst.BinaryOperation | cst.Index)
+            return computes or (isinstance(outer, cst.Assign) and _is_cut(inner))
     return False
 
 
@@ -141,6 +140,6 @@ def _is_cut(node: cst.CSTNode) -> bool:
     return isinstance(table, cst.Attribute) and table.attr.value in ("values", "iloc", "loc")
 
 
-def _is_called(chain: list[cst.CSTNode], attribute: cst.Attribute) -> bool:
-    outer = chain[chain.index(attribute) + 1]
-    return isinstance(outer, cst.Call) and outer.func is attribute
+def _is_called(chain: list[cst.CSTNode], node: cst.CSTNode) -> bool:
+    outer = chain[chain.index(node) + 1]
+    return isinstance(outer, cst.Call) and outer.func is node
