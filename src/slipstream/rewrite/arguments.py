@@ -57,7 +57,7 @@ def _change_call(source: Source, names: Names, call: cst.Call, edits: Sequence[E
             added.append(edit.text if edit.argument == "int" else f"{edit.argument}={edit.text}")
     if added:
         _refuse_unknown(source, names, call, edits)
-        splices += _add(source, call, added)
+        splices += add_arguments(source, call, added)
     return splices
 
 
@@ -120,7 +120,7 @@ def _value(code: str) -> object:
         return _NOT_A_LITERAL
 
 
-def _add(source: Source, call: cst.Call, added: Sequence[str]) -> list[Splice]:
+def add_arguments(source: Source, call: cst.Call, added: Sequence[str]) -> list[Splice]:
     """Behind the last argument; on lines of their own where that one has one."""
     if not call.args:
         opening = source.data.index(b"(", source.span(call.func)[1]) + 1

@@ -13,6 +13,7 @@ import msgspec
 from slipstream.diagnose.hoisting import hoist
 from slipstream.records import Edit, Site
 from slipstream.rewrite.arguments import change_arguments
+from slipstream.rewrite.checkpoints import compute_again
 from slipstream.rewrite.environment import put_before_imports
 from slipstream.rewrite.evaluation import switch_gradients_off
 from slipstream.rewrite.keeping import keep_without_graph
@@ -98,9 +99,9 @@ class _Patching:
         return [*self._written, *self._done]
 
     def _changed(self, path: Path, splices: list[Splice]) -> Changed:
-        imports = [splice for splice in splices if splice.text.startswith("import torch")]
-        others = [splice for splice in splices if splice not in imports]
         source = self._sources[path]
+        imports = [splice for splice in splices if splice.text == f"import torch{source.newline}"]
+        others = [splice for splice in splices if splice not in imports]
         return Changed(path, source.raw, source.spliced([*imports[:1], *_closed_up(others, source.newline)]))
 
     def _made(self, edits: Sequence[Edit]) -> tuple[Path, list[Splice]]:
@@ -110,6 +111,9 @@ class _Patching:
         if first.kind in _OF_SCRIPT:
             source = self._source(self._tree.script)
             return source.path, _OF_SCRIPT[first.kind](source, Names(source), first)
+        if first.kind == "checkpoint":
+            source = self._source(self._tree.module(first.argument))
+            return source.path, compute_again(source, Names(source), first)
         if first.site is None:
             raise ByHandError(first.reason or "no line of the script's was seen")
         source = self._source(self._tree.file(first.site.file))
