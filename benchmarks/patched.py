@@ -72,7 +72,7 @@ CASES = {
 }
 
 
-def examine(folder: Path, name: str, case: Case) -> dict[str, Any]:
+def examine(folder: Path, name: str, case: Case, length: tuple[int, int]) -> dict[str, Any]:
     """The session, the patch and the race, in a folder of their own."""
     script = folder / f"{name}.py"
     shutil.copy(HERE / script.name, script)
@@ -94,7 +94,7 @@ def examine(folder: Path, name: str, case: Case) -> dict[str, Any]:
     }
     if not patch.files:
         return {**facts, "failure": "nothing was written: " + "; ".join(one.reason for one in patch.left)}
-    return {**facts, **race(folder, session, recipe, patch)}
+    return {**facts, **race(folder, session, recipe, patch, length)}
 
 
 def _is_same_twice(patch: Patch, edits: Any, session: Session, script: Path) -> bool:
@@ -105,7 +105,7 @@ def _is_same_twice(patch: Patch, edits: Any, session: Session, script: Path) -> 
         return not make_patch(edits, Tree(session, copy, script)).files
 
 
-def race(folder: Path, session: Session, recipe: Recipe, patch: Patch) -> dict[str, Any]:
+def race(folder: Path, session: Session, recipe: Recipe, patch: Patch, length: tuple[int, int]) -> dict[str, Any]:
     def variables(one: Recipe) -> dict[str, str]:
         return {k: v for c in one.choices for k, v in environment_of(c.technique, c.setting).items()}
 
@@ -118,34 +118,37 @@ def race(folder: Path, session: Session, recipe: Recipe, patch: Patch) -> dict[s
         patched = Seat("candidate", Recipe((Choice(PATCH),)))
         seats = [meeting.base, *([Seat("candidate", recipe)] if recipe.choices else []), patched]
         try:
-            rounds = ride(meeting, session, seats)
+            rounds = ride(meeting, session, seats, *length)
             if isinstance(rounds, str):
                 return {"failure": rounds}
             claim = meeting.claim(patched.recipe)
             numerics = meeting.jury.hear(claim, meeting.paddock.record(patched), patched.num_steps)
         finally:
             meeting.paddock.clear()
-    return {"rounds": rounds, "numerics": numerics.reason, "is_sound": numerics.is_sound}
+    peaks = [meeting.paddock.record(seat).peak_bytes / 1e6 for seat in seats]
+    return {"rounds": rounds, "numerics": numerics.reason, "is_sound": numerics.is_sound, "peaks_mb": peaks}
 
 
-def ride(meeting: Meeting, session: Session, seats: list[Seat]) -> list[list[float]] | str:
+def ride(
+    meeting: Meeting, session: Session, seats: list[Seat], num_starts: int, num_rounds: int
+) -> list[list[float]] | str:
     """Seconds a step, of every seat in every round. A string: one of them could not ride, and why."""
     assert session.summary is not None
     steps = epoch_steps(session) or 0.0
     num_steps, lead_in = block(session.summary.step_ms / 1e3, round(steps) if abs(steps - round(steps)) < 0.01 else 0)
     rng, rounds = random.Random(0), list[list[float]]()
-    for start in range(STARTS):
-        for number in range(ROUNDS):
+    for start in range(num_starts):
+        for number in range(num_rounds):
             order = rng.sample(seats, len(seats))
             laps: dict[int, Lap] = {}
             for seat in order:
-                laps[id(seat)] = meeting.paddock.lap(seat, start * ROUNDS + number + 1, num_steps, lead_in)
+                laps[id(seat)] = meeting.paddock.lap(seat, start * num_rounds + number + 1, num_steps, lead_in)
             for seat in seats:
                 if laps[id(seat)].failure:
                     return f"{seat.name}: {laps[id(seat)].failure}"
             if not any(lap.is_disturbed or lap.step_s <= 0 for lap in laps.values()):
                 rounds.append([laps[id(seat)].step_s for seat in seats])
-        if start + 1 < STARTS:
+        if start + 1 < num_starts:
             meeting.paddock.clear()
     return rounds
 
@@ -182,8 +185,9 @@ def row_of(name: str, result: dict[str, Any]) -> tuple[str, bool]:
     wrote = ", ".join(result["written"])
     tail = f"{result['lines']} | {'yes' if result['is_same_twice'] else '**no**'}"
     if result.get("failure"):
-        return f"| {name} | {result['recipe'] or 'finding'} | {result['failure']} | | | | {tail} |", False
-    rounds, numerics = result["rounds"], result["numerics"]
+        return f"| {name} | {result['recipe'] or 'finding'} | {result['failure']} | | | | | {tail} |", False
+    rounds, numerics, peaks = result["rounds"], result["numerics"], result["peaks_mb"]
+    numerics += f" | {peaks[0]:.0f} to {peaks[-1]:.0f} MB"
     is_right = result["is_same_twice"] and result["is_sound"] is not False
     if not result["recipe"]:
         cells = f"finding: {wrote} | | {interval(rounds, 1)} | |"
@@ -203,10 +207,10 @@ def render(results: dict[str, dict[str, Any]], head: str) -> tuple[str, list[str
     note = f"\nNot run: {', '.join(missing)}.\n" if missing else ""
     return (
         f"# What the patched source keeps\n\n{head}\n\n"
-        "| script | recipe | with it | patched, run bare | kept of the gain | numerics of the patched source | lines "
-        "changed | twice as once |\n|---|---|---:|---:|---:|---|---:|---|\n"
-        f"{table}\n{note}\nEach against the script as it is, in {STARTS} times {ROUNDS} rounds by turns, with fresh "
-        "processes the second time. The share is of what the recipe gains over 1, with the interval that redrawing the "
+        "| script | recipe | with it | patched, run bare | kept of the gain | numerics of the patched source | peak memory | lines "
+        "changed | twice as once |\n|---|---|---:|---:|---:|---|---:|---:|---|\n"
+        f"{table}\n{note}\nEach against the script as it is, in rounds by turns, with fresh processes half of the "
+        "time. The share is of what the recipe gains over 1, with the interval that redrawing the "
         f"rounds gives. Asked for: at least {KEPT:.0%} of it. A finding has no recipe: it is written alone. Lines "
         "changed are those of the diff that begin with + or -; diffs and rounds are in patched.json.\n",
         wrong,
@@ -216,6 +220,8 @@ def render(results: dict[str, dict[str, Any]], head: str) -> tuple[str, list[str
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=list(CASES), action="append", help="again, even if there is a result")
+    parser.add_argument("--starts", type=int, default=STARTS)
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of every start")
     parser.add_argument("--again", action="store_true", help="all of them")
     options = parser.parse_args()
     stored = json.loads(KEEPING.read_text()) if KEEPING.exists() and not options.again else {"scripts": {}}
@@ -225,7 +231,7 @@ def main() -> None:
             continue
         start = time.monotonic()
         with tempfile.TemporaryDirectory() as place:
-            stored["scripts"][name] = examine(Path(place), name, case)
+            stored["scripts"][name] = examine(Path(place), name, case, (options.starts, options.rounds))
             os.chdir(RESULTS)
         KEEPING.write_text(json.dumps(stored, indent=1) + "\n")
         print(
