@@ -207,8 +207,8 @@ def render(results: dict[str, dict[str, Any]], head: str) -> tuple[str, list[str
     note = f"\nNot run: {', '.join(missing)}.\n" if missing else ""
     return (
         f"# What the patched source keeps\n\n{head}\n\n"
-        "| script | recipe | with it | patched, run bare | kept of the gain | numerics of the patched source | peak memory | lines "
-        "changed | twice as once |\n|---|---|---:|---:|---:|---|---:|---:|---|\n"
+        "| script | recipe | with it | patched, run bare | kept of the gain | numerics of the patched source | "
+        "peak memory | lines changed | twice as once |\n|---|---|---:|---:|---:|---|---:|---:|---|\n"
         f"{table}\n{note}\nEach against the script as it is, in rounds by turns, with fresh processes half of the "
         "time. The share is of what the recipe gains over 1, with the interval that redrawing the "
         f"rounds gives. Asked for: at least {KEPT:.0%} of it. A finding has no recipe: it is written alone. Lines "

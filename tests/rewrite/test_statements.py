@@ -102,9 +102,13 @@ def variable(name: str = "OMP_WAIT_POLICY") -> Edit:
 
 def test_before_the_imports(project: Project) -> None:
     set_it = 'os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")\n\n'
-    head, rest = '"""Trains."""\nfrom __future__ import annotations\nimport time\n\n', "import numpy\nimport torch\n"
+    head, rest = '"""Trains."""\nfrom __future__ import annotations\nimport time\n', "import numpy\nimport torch\n"
+    for gap in ("\n", ""):
+        project.write(head + gap + rest)
+        assert project.text(variable()) == f"{head}import os\n\n{set_it}{rest}"
+    project.write('"""Trains."""\n' + rest)
+    assert project.text(variable()) == f'"""Trains."""\nimport os\n\n{set_it}{rest}'
     project.write(head + rest)
-    assert project.text(variable()) == f"{head}import os\n\n{set_it}{rest}"
     both = project.text(variable(), variable("OTHER"))
     assert both.count("import os\n") == 1 and both.index("OTHER") < both.index("import numpy")
 

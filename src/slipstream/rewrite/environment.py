@@ -26,13 +26,18 @@ def put_before_imports(source: Source, names: Names, edit: Edit) -> list[Splice]
             if source.span(node)[0] < source.span(first)[0]:
                 return []  # the user's own value, or ours
             raise ByHandError(f"line {source.lines_of(node)[0]} sets {edit.argument}")
-    above = line_above(source, first)
-    has_os = any(_imports_os(one) for one in source.module.body[: list(source.module.body).index(first)])
+    before = list(source.module.body[: source.module.body.index(first)])
+    has_os = any(_imports_os(one) for one in before)
     if not has_os and names.is_given("os"):
         raise ByHandError("the file calls something else os")
-    start = "" if has_os else f"import os{source.newline * 2}"
+    start = "" if has_os else f"import os{source.newline}"
+    if before and _is_import(before[-1]):
+        below = source.line_start(source.lines_of(before[-1])[1] + 1)
+        gap = source.newline if source.line(source.line_of(below)).strip() else ""
+        return [Splice(below, below, f"{start}{source.newline}{text}{source.newline}{gap}")]
+    above = line_above(source, first)
     gap = source.newline if has_os and source.line(source.line_of(above) - 1).strip() else ""
-    return [Splice(above, above, f"{gap}{start}{text}{source.newline * 2}")]
+    return [Splice(above, above, f"{gap}{start}{source.newline if start else ''}{text}{source.newline * 2}")]
 
 
 def _loads(source: Source, statement: cst.CSTNode) -> bool:
@@ -41,6 +46,11 @@ def _loads(source: Source, statement: cst.CSTNode) -> bool:
     for node in source.all(cst.ImportFrom, statement):
         modules.append(get_full_name_for_node(node.module) if node.module is not None and not node.relative else ".")
     return any((name or ".").partition(".")[0] not in sys.stdlib_module_names for name in modules)
+
+
+def _is_import(statement: cst.CSTNode) -> bool:
+    is_plain = isinstance(statement, cst.SimpleStatementLine)
+    return is_plain and isinstance(statement.body[-1], cst.Import | cst.ImportFrom)
 
 
 def _imports_os(statement: cst.CSTNode) -> bool:

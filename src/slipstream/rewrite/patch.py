@@ -150,6 +150,7 @@ class _Patching:
         for edit in self._edits:
             if edit.kind == "argument":
                 line = re.sub(rf"(,\s*)?\b{edit.argument}=[^,()]*", "", line)
+                line = re.sub(rf',\s*"{edit.argument}": [^,}}]*', "", line)
             elif edit.kind == "callee":
                 line = re.sub(rf"\b{edit.text}\(", f"{edit.call}(", line)
             elif edit.kind == "input":
@@ -159,7 +160,7 @@ class _Patching:
             elif edit.kind == "convert_once" and edit.site is not None:
                 line = _once_converted(line) if line == edit.site.text else line
                 line = re.sub(r"\.(clone|copy)\(\)", "", line)
-        return re.sub(r"[(),\s]|\b(True|False|None|\d+)\b", "", line)  # values that have no name may have changed
+        return re.sub(r"[(),\s{}*]|\b(True|False|None|\d+)\b", "", line)  # values that have no name may have changed
 
 
 def _once_converted(line: str) -> str:
