@@ -245,3 +245,14 @@ def test_findings_become_edits() -> None:
     kinds = ["running_sum", "by_hand", "convert_once", "by_hand", "detached", "by_hand"]
     assert [edit.kind for edit in edits] == kinds
     assert (edits[0].text, edits[0].argument, edits[4].call) == ("total += loss.detach()", ".double()", "losses")
+
+
+def test_line_endings_and_tabs_stay(project: Project) -> None:
+    newline = "\r\n"
+    source = (HEAD + SUMS["epoch"][0]).replace("    ", "\t").replace("\n", newline)
+    project.write(source)
+    site = msgspec.structs.replace(project.site("+= loss"), text="total += loss.item()  # sum")
+    variable = Edit("workers", "environment", None, argument="OMP_WAIT_POLICY", text="PASSIVE")
+    patched = project.text(summed(site), variable)
+    assert patched.count(newline) == source.count(newline) + 5
+    assert "\n" not in patched.replace("\r\n", "") and f"{newline}\ttotal = float(total){newline}" in patched
