@@ -185,6 +185,13 @@ text''')
     )
 
 
+def test_around_ends_with_the_loss(project: Project) -> None:
+    forward = "    out = model(x)\n    loss = criterion(out)\n    loss += penalty\n"
+    project.write(f"import torch\nfor x in d:\n{forward}    seen.update(loss.item())\n    loss.backward()\n")
+    patched = project.text(around(project.site("model(x)")))
+    assert patched.endswith("        loss += penalty\n    seen.update(loss.item())\n    loss.backward()\n")
+
+
 def test_around_to_the_return(project: Project) -> None:
     project.write("import torch\ndef step(model, x):\n\tout = model(x)\n\treturn out.sum()\n")
     patched = project.text(around(project.site("model(x)")))
@@ -329,6 +336,10 @@ def test_statements_of_one_technique_are_written_together(project: Project) -> N
     project.write("import torch\no = torch.optim.SGD(groups)\nloss = model(x)\n")
     turned = Edit("channels_last", "before", project.site("o ="), call="SGD", text="{model}" + LAYOUT)
     project.why_left(turned, images(project.site("loss")))
+    project.write("import torch\no = torch.optim.SGD(model.parameters())\nloss = model(x)\n")
+    turned = Edit("channels_last", "before", project.site("o ="), call="SGD", text="{model}" + LAYOUT)
+    by_hand = Edit("channels_last", "by_hand", project.site("loss"), text=LAYOUT, reason="behind the images")
+    assert "behind the images" in project.why_left(turned, by_hand)
 
 
 def test_everything_at_once(project: Project) -> None:

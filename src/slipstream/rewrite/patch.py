@@ -224,11 +224,12 @@ def _writer(source: Source, edits: Sequence[Edit], renamed: Mapping[str, str]) -
 def _grouped(edits: Sequence[Edit]) -> list[list[Edit]]:
     """What is written together or not at all: the arguments of one call, the statements of one technique."""
     groups: dict[object, list[Edit]] = {}
+    whole = {edit.technique for edit in edits if edit.kind in _WRITERS or edit.kind == "start"}
     for number, edit in enumerate(edits):
         key: object = (edit.technique,)
         if edit.kind == "argument" and edit.site is not None:
             key = (edit.site.file, edit.site.line, edit.call)
-        elif edit.kind == "by_hand":
+        elif edit.kind == "by_hand" and edit.technique not in whole:
             key = number
         elif edit.kind == "environment":
             key = (edit.argument, edit.text)
