@@ -239,12 +239,14 @@ def test_findings_become_edits() -> None:
         finding("no_loader", "x = prepare(rows)", techniques=["batched_fetch"]),
         finding("growing_memory", "losses.append(loss)", 50),
         finding("growing_memory", "x = f(x)", 51),
+        finding("frequent_sync", "self.losses.append(loss.item())  # all"),
     ]
     leaks = [Leak("losses", 9, site=findings[4].site)]
     edits = cures(msgspec.structs.replace(made_session(), findings=findings, leaks=leaks))
-    kinds = ["running_sum", "by_hand", "convert_once", "by_hand", "detached", "by_hand"]
+    kinds = ["running_sum", "by_hand", "convert_once", "by_hand", "detached", "by_hand", "by_hand"]
     assert [edit.kind for edit in edits] == kinds
     assert (edits[0].text, edits[0].argument, edits[4].call) == ("total += loss.detach()", ".double()", "losses")
+    assert edits[6].text == "self.losses.append(loss.detach())" and "torch.stack" in edits[6].reason
 
 
 def test_line_endings_and_tabs_stay(project: Project) -> None:

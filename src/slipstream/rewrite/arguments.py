@@ -100,7 +100,7 @@ def _given(source: Source, names: Names, call: cst.Call, edit: Edit) -> cst.Base
 def _entry(value: cst.Dict, key: str) -> cst.BaseExpression | None:
     """Of a dictionary that is written in the call itself; what stands last counts."""
     for element in reversed(value.elements):
-        if isinstance(element, cst.StarredDictElement):
+        if not isinstance(element, cst.DictElement):
             return None
         if isinstance(element.key, cst.SimpleString) and element.key.evaluated_value == key:
             return element.value

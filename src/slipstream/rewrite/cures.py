@@ -12,6 +12,7 @@ from slipstream.diagnose.training import device_of
 from slipstream.records import Edit, Finding, Session
 
 _READS = re.compile(r"^\w+ \+= .*(\.item\(\)|\bfloat\()")
+_KEEPS = re.compile(r"^[\w.]+\.append\([^()]*\.item\(\)\)\s*(#|$)")
 
 
 def cures(session: Session) -> list[Edit]:
@@ -46,6 +47,10 @@ def _without_grad(session: Session, finding: Finding) -> Edit:
 def _on_device(session: Session, finding: Finding) -> Edit | None:
     """A sum that is read in every step. Python adds in 64 bits, and so does every device but one."""
     site = finding.site
+    if site is not None and _KEEPS.match(site.text):
+        kept = site.text.partition("#")[0].strip().replace(".item()", ".detach()")
+        reason = f"{finding.title}; read them at once where they are used: torch.stack(...).tolist()"
+        return Edit(finding.cause, "by_hand", site, text=kept, reason=reason)
     if site is None or not _READS.match(site.text):
         return None
     exact = "" if device_of(session).startswith("mps") else ".double()"

@@ -49,8 +49,8 @@ def _loads(source: Source, statement: cst.CSTNode) -> bool:
 
 
 def _is_import(statement: cst.CSTNode) -> bool:
-    is_plain = isinstance(statement, cst.SimpleStatementLine)
-    return is_plain and isinstance(statement.body[-1], cst.Import | cst.ImportFrom)
+    parts = statement.body if isinstance(statement, cst.SimpleStatementLine) else ()
+    return bool(parts) and isinstance(parts[-1], cst.Import | cst.ImportFrom)
 
 
 def _imports_os(statement: cst.CSTNode) -> bool:
