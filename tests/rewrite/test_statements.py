@@ -340,6 +340,10 @@ def test_statements_of_one_technique_are_written_together(project: Project) -> N
     turned = Edit("channels_last", "before", project.site("o ="), call="SGD", text="{model}" + LAYOUT)
     by_hand = Edit("channels_last", "by_hand", project.site("loss"), text=LAYOUT, reason="behind the images")
     assert "behind the images" in project.why_left(turned, by_hand)
+    patch = project.patch(turned, by_hand, start())
+    project.write(patch.files[0].after)
+    again = project.patch(turned, by_hand, start())
+    assert not again.files and len(again.left) == 2, "a line that our own edit has moved is no change of the source"
 
 
 def test_everything_at_once(project: Project) -> None:

@@ -18,7 +18,7 @@ from slipstream.rewrite.environment import put_before_imports
 from slipstream.rewrite.evaluation import switch_gradients_off
 from slipstream.rewrite.keeping import keep_without_graph
 from slipstream.rewrite.names import Names
-from slipstream.rewrite.refusal import ByHandError, MissingError, PatchError
+from slipstream.rewrite.refusal import ByHandError, MissingError, MovedError, PatchError
 from slipstream.rewrite.scaling import scale_loss
 from slipstream.rewrite.source import Source, Splice
 from slipstream.rewrite.statements import call_otherwise, put_around, put_at_start, put_before, put_behind_input
@@ -74,6 +74,7 @@ class _Patching:
         self._written: list[Edit] = []
         self._done: list[Edit] = []
         self._left: list[Left] = []
+        self._moved: list[tuple[list[Edit], MovedError]] = []
 
     def result(self) -> Patch:
         for group in sorted(self._groups, key=lambda group: group[0].kind == "environment"):
@@ -83,11 +84,22 @@ class _Patching:
             except ByHandError as why:
                 self._left += [Left(edit, _where(edit.site), edit.reason or str(why)) for edit in group]
                 continue
+            except MovedError as why:
+                self._moved.append((group, why))
+                continue
             for path, splices in made:
                 self._splices.setdefault(path, []).extend(splices)
             (self._written if any(splices for _, splices in made) else self._done).extend(group)
+        self._settle_moved()
         files = [self._changed(path, splices) for path, splices in self._splices.items() if splices]
         return Patch([file for file in files if file.after != file.before], self._written, self._done, self._left)
+
+    def _settle_moved(self) -> None:
+        """Where all that can be written is there, our own lines have moved the others; else the source has changed."""
+        for group, why in self._moved:
+            if self._written or not self._done:
+                raise why
+            self._left += [Left(edit, _where(edit.site), edit.reason or "tune again to see its line") for edit in group]
 
     def _refuse_alone(self, edit: Edit) -> None:
         """A variable helps only with what it is set for."""
@@ -140,7 +152,7 @@ class _Patching:
                         return []
                 except MissingError:
                     continue
-        raise PatchError(
+        raise MovedError(
             f"{source.path}, line {site.line}, is not what the session saw ({site.text}): the source has changed since."
             " Tune it again: slipstream tune."
         )
