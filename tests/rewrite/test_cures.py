@@ -96,6 +96,7 @@ def test_a_sum_is_read_where_it_is_used(project: Project, name: str) -> None:
         ("def run():\n    global t\n    t = 0.0\n    for x in d:\n        t += x.item()\n", "another value than 0"),
         ("try:\n    t = 0.0\n    for x in d:\n        t += x.item()\nfinally:\n    print(t)\n", "broke off"),
         ("t = 0.0\nfor x in d:\n    t += x.item()\n    if x:\n        print(f'{t=}')\n", "prints t with its name"),
+        ("class A:\n    t = 0.0\n    for x in d:\n        t += x.item()\n", "an attribute of a class"),
         ("class A:\n    def f(self):\n        for x in d:\n            self.t += x.item()\n", "does not add to one"),
     ],
 )

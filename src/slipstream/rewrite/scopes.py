@@ -27,6 +27,9 @@ class Variable(NamedTuple):
 def variable_of(source: Source, names: Names, name: str, node: cst.CSTNode) -> Variable:
     """As the function around `node` has it."""
     scope = function_around(source, node)
+    kinds = (cst.FunctionDef, cst.Lambda, cst.ClassDef)
+    if isinstance(next((one for one in source.parents(node) if isinstance(one, kinds)), None), cst.ClassDef):
+        raise ByHandError(f"{name} is an attribute of a class, which everybody sees")
     found = Variable(name, [], [], [])
     for use in names.uses(name):
         if function_around(source, use) is not scope:
