@@ -28,7 +28,7 @@ def prove(
     session: Session, files: Mapping[str, bytes], edits: Sequence[Edit], budget_s: float, tell: Teller
 ) -> Verdict:
     """`files`: the new text by path; `edits`: what was written. RaceError where the script could not be raced."""
-    known: dict[str, Technique] = {CONTROL: technique(CONTROL), PATCH: _Patched(numerics_of(edits))}
+    known: dict[str, Technique] = {CONTROL: technique(CONTROL), PATCH: Patched(numerics_of(edits))}
     with Relay(session.script, tick=tick_of(session)) as relay:
         track = PatchedTrack(relay, files)
         meeting = Meeting(session, track, TuneOrder(budget_s), _Reticent(tell), known, Journal("", {}))
@@ -62,7 +62,7 @@ def numerics_of(edits: Sequence[Edit]) -> NumericsClass:
     return loosest([card.numerics for card in cards])
 
 
-class _Patched:
+class Patched:
     """The patch as a tuning asks about it."""
 
     __name__ = PATCH

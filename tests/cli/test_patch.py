@@ -75,6 +75,7 @@ def test_the_diff_on_stdout_and_the_rest_on_stderr(folder: Path) -> None:
         "  # <- planted",
     ]
     assert "by hand, allocator: MALLOC_" in done.stderr and "before Python starts" in done.stderr
+    assert "until then, allocator by: slipstream run train.py" in done.stderr
     assert (folder / "train.py").read_bytes() == before
     applied = subprocess.run(["git", "apply", "-"], input=done.stdout_bytes, cwd=folder, capture_output=True)
     assert applied.returncode == 0, applied.stderr

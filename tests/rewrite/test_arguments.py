@@ -157,13 +157,11 @@ def test_the_argument_and_nothing_else(project: Project, name: str) -> None:
 
 
 LEFT = {
-    "keywords": ("arguments = load()\nloader = DataLoader(data, **arguments)\n", "**arguments"),
-    "keywords_that_change": ("a = {}\na['num_workers'] = 8\nloader = DataLoader(data, **a)\n", "**a: give it there"),
+    "keywords": ("loader = DataLoader(data, **load())\n", "**load(): give it there"),
     "shared_keywords": (
         "a = {'num_workers': 8}\ntest = DataLoader(t, **a)\nloader = DataLoader(d, **a)\n",
         "serves other",
     ),
-    "computed_keywords": ("a = {**b}\nloader = DataLoader(data, **a)\n", "**a: give it there"),
     "stars": ("loader = DataLoader(*arguments)\n", "*arguments"),
     "setting": ("loader = DataLoader(data, num_workers=args.workers)\n", "args.workers: make that 2"),
     "other_value": ("loader = DataLoader(data, num_workers=3)\n", "the session saw 8: tune again"),
@@ -207,6 +205,15 @@ def test_what_cannot_be_written_is_left_with_its_reason(project: Project, name: 
 def test_dictionaries_that_the_file_shows_whole(project: Project, before: str, after: str) -> None:
     project.write(IMPORTS + before)
     assert project.text(argument(project.site("loader ="), observed="8")) == IMPORTS + after
+
+
+@pytest.mark.parametrize("made", ["a = load()", "a = {}\na['num_workers'] = 8", "a = {**b}", "a = {}\na.update(c)"])
+def test_dictionaries_that_it_does_not_show(project: Project, made: str) -> None:
+    """Whatever they hold: theirs is overridden for this call alone."""
+    project.write(f"{IMPORTS}{made}\nloader = DataLoader(data, **a)  # fast\n")
+    site = project.site("loader =")
+    patched = project.text(argument(site, observed="8"), argument(site, "timeout", "0", is_if_given=True))
+    assert 'DataLoader(data, **{**a, "num_workers": 2, "timeout": 0})  # fast\n' in patched
 
 
 def test_all_arguments_of_a_call_or_none(project: Project) -> None:

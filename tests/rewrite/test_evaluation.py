@@ -97,3 +97,14 @@ def test_where_the_evaluation_came_first_nothing_is_certain() -> None:
     assert edit.kind == "by_hand" and "may train" in edit.reason
     (edit,) = cures(msgspec.structs.replace(made_session(), findings=[finding(function="main")]))
     assert edit.call == "main"
+
+
+def test_a_decorated_function_has_its_loop_wrapped(project: Project) -> None:
+    project.write("import torch\n@timed\ndef run(model, d):\n    model.eval()\n    for x in d:\n        y = model(x)\n")
+    assert "    with torch.no_grad():\n        for x in d:\n            y" in project.text(
+        off(project.site(" model(x)"))
+    )
+    project.write(
+        "import torch\n@timed\ndef run(model, d):\n    model.eval()\n    for x in d:\n        yield model(x)\n"
+    )
+    assert "one by one" in project.why_left(off(project.site(" model(x)")))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slipstream.records import Edit, Site
-from slipstream.testing.projects import Project
+from slipstream.testing.projects import Project, argument
 
 LOOP = """import torch
 
@@ -93,6 +93,47 @@ def test_a_flag_that_is_assigned(project: Project) -> None:
     assert "line 2 says" in project.why_left(start("torch.backends.cudnn.benchmark = True"))
 
 
+# --- before the imports -----------------------------------------------------------------------------------------------
+
+
+def variable(name: str = "OMP_WAIT_POLICY") -> Edit:
+    return Edit("workers", "environment", None, argument=name, text="PASSIVE")
+
+
+def test_before_the_imports(project: Project) -> None:
+    set_it = 'os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")\n\n'
+    head, rest = '"""Trains."""\nfrom __future__ import annotations\nimport time\n', "import numpy\nimport torch\n"
+    for gap in ("\n", ""):
+        project.write(head + gap + rest)
+        assert project.text(variable()) == f"{head}import os\n\n{set_it}{rest}"
+    project.write('"""Trains."""\n' + rest)
+    assert project.text(variable()) == f'"""Trains."""\nimport os\n\n{set_it}{rest}'
+    project.write(head + rest)
+    both = project.text(variable(), variable("OTHER"))
+    assert both.count("import os\n") == 1 and both.index("OTHER") < both.index("import numpy")
+
+    project.write("import os\nimport sys\ntry:\n    import apex\nexcept ImportError: pass\nimport torch\n")
+    assert project.text(variable()).startswith(f"import os\nimport sys\n\n{set_it}try:\n    import apex\n")
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("import time\n", "imports nothing that would read it"),
+        ("import torch, os\nos.environ['OMP_WAIT_POLICY'] = 'ACTIVE'\n", "line 2 sets OMP_WAIT_POLICY"),
+        ("os = None\nimport torch\n", "something else os"),
+    ],
+)
+def test_before_the_imports_is_left(project: Project, source: str, reason: str) -> None:
+    project.write(source)
+    assert reason in project.why_left(variable())
+
+
+def test_a_variable_goes_with_what_it_is_for(project: Project) -> None:
+    project.write("import torch\nloader = DataLoader(data, num_workers=args.workers)\n")
+    assert "args.workers" in project.why_left(argument(project.site("loader ="), observed="0"), variable())
+
+
 # --- before -----------------------------------------------------------------------------------------------------------
 
 
@@ -142,6 +183,13 @@ text''')
         optimizer.zero_grad()
 """,
     )
+
+
+def test_around_ends_with_the_loss(project: Project) -> None:
+    forward = "    out = model(x)\n    loss = criterion(out)\n    loss += penalty\n"
+    project.write(f"import torch\nfor x in d:\n{forward}    seen.update(loss.item())\n    loss.backward()\n")
+    patched = project.text(around(project.site("model(x)")))
+    assert patched.endswith("        loss += penalty\n    seen.update(loss.item())\n    loss.backward()\n")
 
 
 def test_around_to_the_return(project: Project) -> None:
@@ -288,6 +336,14 @@ def test_statements_of_one_technique_are_written_together(project: Project) -> N
     project.write("import torch\no = torch.optim.SGD(groups)\nloss = model(x)\n")
     turned = Edit("channels_last", "before", project.site("o ="), call="SGD", text="{model}" + LAYOUT)
     project.why_left(turned, images(project.site("loss")))
+    project.write("import torch\no = torch.optim.SGD(model.parameters())\nloss = model(x)\n")
+    turned = Edit("channels_last", "before", project.site("o ="), call="SGD", text="{model}" + LAYOUT)
+    by_hand = Edit("channels_last", "by_hand", project.site("loss"), text=LAYOUT, reason="behind the images")
+    assert "behind the images" in project.why_left(turned, by_hand)
+    patch = project.patch(turned, by_hand, start())
+    project.write(patch.files[0].after)
+    again = project.patch(turned, by_hand, start())
+    assert not again.files and len(again.left) == 2, "a line that our own edit has moved is no change of the source"
 
 
 def test_everything_at_once(project: Project) -> None:

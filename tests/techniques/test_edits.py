@@ -110,3 +110,20 @@ def test_copies_that_wait() -> None:
     pinned, waiting = edits("pinned_memory", True, session)
     assert (pinned.site, pinned.argument) == (LOADER_SITE, "pin_memory")
     assert (waiting.call, waiting.argument, waiting.num_calls) == ("to", "non_blocking", 2)
+
+
+def test_variables_that_a_library_reads_when_it_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    last = edits("workers", 1024)[-1]
+    assert (last.kind, last.argument, last.text) == ("environment", "OMP_WAIT_POLICY", "PASSIVE")
+    kinds = [edit.kind for edit in edits("allocator", "expandable_segments")]
+    assert kinds == ["environment", "environment"] and edits("allocator", "keep")[0].kind == "by_hand"
+
+
+def test_checkpointing_names_the_module_of_the_class() -> None:
+    (edit,) = edits("checkpointing", "all")
+    assert (edit.kind, edit.argument) == ("checkpoint", "train")
+    assert [edit.kind for edit in edits("checkpointing", "half")] == ["by_hand"]
+    session = with_model(class_module="torch.nn.modules.container")
+    assert [edit.kind for edit in edits("checkpointing", "all", session)] == ["by_hand"]

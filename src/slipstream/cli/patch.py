@@ -72,7 +72,7 @@ def command(
     path = _source_file(typed)
     session = _session(session_name, path)
     patch = _make(session, _recipe(recipe_path, typed, path, session), path)
-    _say_left(patch.left)
+    _say_left(patch.left, typed)
     if not patch.files:
         _say("nothing to change" + (": what can be written is there already." if patch.done else "."))
         return None
@@ -276,11 +276,15 @@ def _write(patch: Patch, force: bool) -> None:
         _say(f"wrote {file.path}")
 
 
-def _say_left(left: Sequence[Left]) -> None:
+def _say_left(left: Sequence[Left], typed: Sequence[str]) -> None:
+    from slipstream.techniques.catalogue import catalogue
+
     for one in left:
         where = f" at {one.where}" if one.where else ""
         reason = one.reason.rstrip(".")
         _say(f"by hand, {one.edit.technique}{where}: " + (f"{one.text}\n    {reason}." if one.text else f"{reason}."))
+    if techniques := dict.fromkeys(one.edit.technique for one in left if one.edit.technique in catalogue()):
+        _say(f"until then, {', '.join(techniques)} by: slipstream run {' '.join(typed)}")
 
 
 def _say(sentence: str) -> None:

@@ -4,6 +4,7 @@ here. From the line's text alone; what is not known to mean the same row by row 
 from __future__ import annotations
 
 import ast
+from typing import NamedTuple
 
 _MAKERS = {"tensor", "as_tensor", "from_numpy", "FloatTensor", "LongTensor", "DoubleTensor", "asarray", "array"}
 _MODULES = {"torch", "np", "numpy"}
@@ -17,19 +18,43 @@ class _NotKnownError(Exception):
     pass
 
 
+class Hoisted(NamedTuple):
+    """One variable of the line: `all_x = whole` once, and `x = all_x[rows]` + moves in its place."""
+
+    name: str
+    whole: str
+    rows: str
+    moves: str
+    tables: frozenset[str]  # names that the whole depends on
+    is_range: bool  # the rows are a slice: what is cut out is a view
+
+    @property
+    def once(self) -> str:
+        return f"all_{self.name} = {self.whole}"
+
+    @property
+    def then(self) -> str:
+        """What the variable is given."""
+        return f"all_{self.name}[{self.rows}]"
+
+
 def hoisted(text: str) -> str:
     """ "all_x = ...  # once, before the loop" and the line as it is then; "" for a line of another kind."""
+    parts = hoist(text)
+    before = [f"{part.once}  # once, before the loop" for part in parts]
+    after = [f"{part.name} = {part.then}{part.moves}" for part in parts]
+    return "\n".join([*before, "; ".join(after)]) if parts else ""
+
+
+def hoist(text: str) -> list[Hoisted]:
+    """One for each variable that the line gives a value; none for a line of another kind."""
     try:
         (statement,) = ast.parse(text.strip()).body
         if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
-            return ""
-        pairs = _pairs(statement.targets[0], statement.value)
-        rewritten = [(name, *_hoist(value)) for name, value in pairs]
+            return []
+        return [_hoist(name, value) for name, value in _pairs(statement.targets[0], statement.value)]
     except (SyntaxError, ValueError, _NotKnownError):
-        return ""
-    before = [f"all_{name} = {whole}  # once, before the loop" for name, whole, _, _ in rewritten]
-    after = [f"{name} = all_{name}[{rows}]{moves}" for name, _, rows, moves in rewritten]
-    return "\n".join([*before, "; ".join(after)])
+        return []
 
 
 def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[str, ast.expr]]:
@@ -41,18 +66,19 @@ def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[str, ast.expr]]:
     raise _NotKnownError
 
 
-def _hoist(value: ast.expr) -> tuple[str, str, str]:
-    """The whole table's expression, the rows, and what is done after indexing."""
+def _hoist(name: str, value: ast.expr) -> Hoisted:
     moves = ""
     while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in _MOVES:
         arguments = [ast.unparse(part) for part in (*value.args, *value.keywords)]
         moves = f".{value.func.attr}({', '.join(arguments)}){moves}"
         value = value.func.value
     reader = _Reader()
-    whole = ast.unparse(reader.strip(value))
+    whole = reader.strip(value)
     if reader.rows is None or not reader.is_array:
         raise _NotKnownError
-    return whole, _text_of(reader.rows), moves
+    tables = frozenset(one.id for one in ast.walk(whole) if isinstance(one, ast.Name)) - _MODULES
+    is_range = isinstance(reader.rows, ast.Slice)
+    return Hoisted(name, ast.unparse(whole), _text_of(reader.rows), moves, tables, is_range)
 
 
 def _text_of(rows: ast.expr) -> str:

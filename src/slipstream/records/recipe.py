@@ -45,9 +45,14 @@ EditKind = Literal[
     "around",  # a context around the forward pass at the site, up to its backward pass
     "scaler",  # of the loss whose forward pass is at the site; argument: the optimizer's class
     "start",  # a statement of the script's own, after its imports
+    "environment",  # a variable (argument, text) that is read when a library is loaded, before the script's imports
+    "checkpoint",  # the blocks of the model whose class is in the module `argument`
     "callee",  # another name for the model where it is called at the site, given once before its loop
     "input",  # what is put behind an argument that the model is given at the site
     "without_grad",  # around the evaluation that holds the site
+    "running_sum",  # at the site, kept on the device; argument: what makes a float as exact as Python's
+    "convert_once",  # of the table that the site cuts a batch out of
+    "detached",  # what the site puts into the variable `call`
     "by_hand",
 ]
 

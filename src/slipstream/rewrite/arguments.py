@@ -48,17 +48,32 @@ def _only_call(source: Source, names: Names, line: int, callee: str) -> cst.Call
 
 def _change_call(source: Source, names: Names, call: cst.Call, edits: Sequence[Edit]) -> list[Splice]:
     splices: list[Splice] = []
-    added: list[str] = []
+    missing: list[Edit] = []
     for edit in edits:
         given = _given(source, names, call, edit)
         if given is not None:
             splices += _change(source, given, edit)
-        elif not edit.is_if_given:
-            added.append(edit.text if edit.argument == "int" else f"{edit.argument}={edit.text}")
-    if added:
-        _refuse_unknown(source, names, call, edits)
-        splices += _add(source, call, added)
-    return splices
+        else:
+            missing.append(edit)
+    added = [edit for edit in missing if not edit.is_if_given]
+    if not added:
+        return splices
+    _refuse_unknown(source, names, call, edits)
+    if unknown := [argument for argument in call.args if _is_unknown(names, argument)]:
+        return [*splices, _override(source, unknown[-1], missing)]
+    texts = [edit.text if edit.argument == "int" else f"{edit.argument}={edit.text}" for edit in added]
+    return [*splices, *add_arguments(source, call, texts)]
+
+
+def _is_unknown(names: Names, argument: cst.Arg) -> bool:
+    """`**keywords` of which the file does not show everything: it may hold the argument already, or not."""
+    return argument.star == "**" and isinstance(argument.value, cst.Name) and names.keywords_of(argument) is None
+
+
+def _override(source: Source, argument: cst.Arg, edits: Sequence[Edit]) -> Splice:
+    """Right whatever it holds, and nobody else who spreads it notices."""
+    own = "".join(f', "{edit.argument}": {edit.text}' for edit in edits)
+    return Splice(*source.span(argument.value), f"{{**{source.code(argument.value)}{own}}}")
 
 
 def _given(source: Source, names: Names, call: cst.Call, edit: Edit) -> cst.BaseExpression | None:
@@ -71,6 +86,8 @@ def _given(source: Source, names: Names, call: cst.Call, edit: Edit) -> cst.Base
             return argument.value
         if argument.star == "*":
             positions = []
+        if argument.star == "**" and isinstance(argument.value, cst.Dict):
+            return _entry(argument.value, edit.argument)
         value = (names.keywords_of(argument) or {}).get(edit.argument)
         if value is not None and names.num_spreads(argument) > 1 and source.code(value) != edit.text:
             line = source.lines_of(value)[0]
@@ -80,11 +97,21 @@ def _given(source: Source, names: Names, call: cst.Call, edit: Edit) -> cst.Base
     return None
 
 
+def _entry(value: cst.Dict, key: str) -> cst.BaseExpression | None:
+    """Of a dictionary that is written in the call itself; what stands last counts."""
+    for element in reversed(value.elements):
+        if not isinstance(element, cst.DictElement):
+            return None
+        if isinstance(element.key, cst.SimpleString) and element.key.evaluated_value == key:
+            return element.value
+    return None
+
+
 def _refuse_unknown(source: Source, names: Names, call: cst.Call, edits: Sequence[Edit]) -> None:
     """What comes in by stars may hold the argument already."""
     line = source.lines_of(call)[0]
     for argument in call.args:
-        if argument.star and names.keywords_of(argument) is None:
+        if argument.star and names.keywords_of(argument) is None and not _is_unknown(names, argument):
             what = argument.star + source.code(argument.value)
             raise ByHandError(f"the call on line {line} takes arguments from {what}: give it there")
         if isinstance(argument.value, cst.GeneratorExp) and not argument.value.lpar:
@@ -120,7 +147,7 @@ def _value(code: str) -> object:
         return _NOT_A_LITERAL
 
 
-def _add(source: Source, call: cst.Call, added: Sequence[str]) -> list[Splice]:
+def add_arguments(source: Source, call: cst.Call, added: Sequence[str]) -> list[Splice]:
     """Behind the last argument; on lines of their own where that one has one."""
     if not call.args:
         opening = source.data.index(b"(", source.span(call.func)[1]) + 1

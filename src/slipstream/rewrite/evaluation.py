@@ -3,6 +3,8 @@ Only where the text shows that nothing in it, and nothing made in it, is walked 
 
 from __future__ import annotations
 
+import contextlib
+
 import libcst as cst
 
 from slipstream.records import Edit
@@ -24,11 +26,23 @@ def switch_gradients_off(source: Source, names: Names, line: int, edit: Edit) ->
         return []
     function = function_around(source, statement)
     if isinstance(function, cst.FunctionDef) and function.name.value != edit.call:
-        return _decorate(source, names, function, text)
+        try:
+            return _decorate(source, names, function, text)
+        except ByHandError as why:
+            with contextlib.suppress(ByHandError):
+                return _wrap_loop(source, names, line, statement, text)
+            raise why from None
+    return _wrap_loop(source, names, line, statement, text)
+
+
+def _wrap_loop(source: Source, names: Names, line: int, statement: cst.CSTNode, text: str) -> list[Splice]:
+    function = function_around(source, statement)
     loops = [node for node in (statement, *source.parents(statement)) if isinstance(node, cst.For)]
     loops = [loop for loop in loops if not calls_method(source, loop, *_NEEDS_GRADIENTS)]
     if not loops or function_around(source, loops[-1]) is not function:
         raise ByHandError(f"no loop of its own is around line {line}")
+    if source.all(cst.Yield, loops[-1]):
+        raise ByHandError(f"the loop around line {line} gives its results one by one")
     if not _follows_eval(source, loops[-1]):
         raise ByHandError(f"no eval() stands before the loop around line {line}: it may serve the training too")
     _refuse_later_backward(source, loops[-1], function)

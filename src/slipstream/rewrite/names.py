@@ -97,7 +97,12 @@ class Names:
 
     def is_free(self, name: str) -> bool:
         """Whether the file uses it for nothing but attributes and names of arguments."""
-        return not any(node.value == name and not self._is_label(node) for node in self._source.all(cst.Name))
+        return not self.uses(name)
+
+    def uses(self, name: str) -> list[cst.Name]:
+        """Where it stands for a value, in the order of the text."""
+        found = [node for node in self._source.all(cst.Name) if node.value == name]
+        return [node for node in found if not self._is_label(node)]
 
     def _is_label(self, node: cst.Name) -> bool:
         parent = next(self._source.parents(node))

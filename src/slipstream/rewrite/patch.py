@@ -10,14 +10,20 @@ from typing import Final
 
 import msgspec
 
+from slipstream.diagnose.hoisting import hoist
 from slipstream.records import Edit, Site
 from slipstream.rewrite.arguments import change_arguments
+from slipstream.rewrite.checkpoints import compute_again
+from slipstream.rewrite.environment import put_before_imports
 from slipstream.rewrite.evaluation import switch_gradients_off
+from slipstream.rewrite.keeping import keep_without_graph
 from slipstream.rewrite.names import Names
-from slipstream.rewrite.refusal import ByHandError, MissingError, PatchError
+from slipstream.rewrite.refusal import ByHandError, MissingError, MovedError, PatchError
 from slipstream.rewrite.scaling import scale_loss
 from slipstream.rewrite.source import Source, Splice
 from slipstream.rewrite.statements import call_otherwise, put_around, put_at_start, put_before, put_behind_input
+from slipstream.rewrite.sums import keep_sum_on_device
+from slipstream.rewrite.tables import convert_once
 from slipstream.rewrite.tree import Tree
 
 
@@ -39,7 +45,7 @@ class Left(msgspec.Struct, frozen=True):
         edit = self.edit
         if edit.kind == "callee":
             return f"{edit.text} = {edit.argument}"
-        if edit.kind in ("argument", "by_hand") and edit.argument not in ("", "int"):
+        if edit.kind in ("argument", "by_hand", "environment") and edit.argument not in ("", "int"):
             return f"{edit.argument}={edit.text}"
         if edit.kind == "around":
             return f"with {edit.text}:"
@@ -68,33 +74,58 @@ class _Patching:
         self._written: list[Edit] = []
         self._done: list[Edit] = []
         self._left: list[Left] = []
+        self._moved: list[tuple[list[Edit], MovedError]] = []
 
     def result(self) -> Patch:
-        for group in self._groups:
+        for group in sorted(self._groups, key=lambda group: group[0].kind == "environment"):
             try:
+                self._refuse_alone(group[0])
                 made = [self._made(edits) for edits in _together(group)]
             except ByHandError as why:
                 self._left += [Left(edit, _where(edit.site), edit.reason or str(why)) for edit in group]
                 continue
+            except MovedError as why:
+                self._moved.append((group, why))
+                continue
             for path, splices in made:
                 self._splices.setdefault(path, []).extend(splices)
             (self._written if any(splices for _, splices in made) else self._done).extend(group)
+        self._settle_moved()
         files = [self._changed(path, splices) for path, splices in self._splices.items() if splices]
         return Patch([file for file in files if file.after != file.before], self._written, self._done, self._left)
 
+    def _settle_moved(self) -> None:
+        """Where all that can be written is there, our own lines have moved the others; else the source has changed."""
+        for group, why in self._moved:
+            if self._written or not self._done:
+                raise why
+            self._left += [Left(edit, _where(edit.site), edit.reason or "tune again to see its line") for edit in group]
+
+    def _refuse_alone(self, edit: Edit) -> None:
+        """A variable helps only with what it is set for."""
+        left = any(one.edit.technique == edit.technique for one in self._left)
+        if edit.kind == "environment" and left and edit.technique not in {one.technique for one in self._there()}:
+            raise ByHandError(f"with the rest of {edit.technique}, before the command")
+
+    def _there(self) -> list[Edit]:
+        return [*self._written, *self._done]
+
     def _changed(self, path: Path, splices: list[Splice]) -> Changed:
-        imports = [splice for splice in splices if splice.text.startswith("import torch")]
-        others = [splice for splice in splices if splice not in imports]
         source = self._sources[path]
+        imports = [splice for splice in splices if splice.text == f"import torch{source.newline}"]
+        others = [splice for splice in splices if splice not in imports]
         return Changed(path, source.raw, source.spliced([*imports[:1], *_closed_up(others, source.newline)]))
 
     def _made(self, edits: Sequence[Edit]) -> tuple[Path, list[Splice]]:
         first = edits[0]
         if first.kind == "by_hand":
             raise ByHandError(first.reason)
-        if first.kind == "start":
+        if first.kind in _OF_SCRIPT:
             source = self._source(self._tree.script)
-            return source.path, put_at_start(source, Names(source), first)
+            return source.path, _OF_SCRIPT[first.kind](source, Names(source), first)
+        if first.kind == "checkpoint":
+            source = self._source(self._tree.module(first.argument))
+            return source.path, compute_again(source, Names(source), first)
         if first.site is None:
             raise ByHandError(first.reason or "no line of the script's was seen")
         source = self._source(self._tree.file(first.site.file))
@@ -121,7 +152,7 @@ class _Patching:
                         return []
                 except MissingError:
                     continue
-        raise PatchError(
+        raise MovedError(
             f"{source.path}, line {site.line}, is not what the session saw ({site.text}): the source has changed since."
             " Tune it again: slipstream tune."
         )
@@ -131,25 +162,47 @@ class _Patching:
         for edit in self._edits:
             if edit.kind == "argument":
                 line = re.sub(rf"(,\s*)?\b{edit.argument}=[^,()]*", "", line)
+                line = re.sub(rf',\s*"{edit.argument}": [^,}}]*', "", line)
             elif edit.kind == "callee":
                 line = re.sub(rf"\b{edit.text}\(", f"{edit.call}(", line)
             elif edit.kind == "input":
                 line = re.sub(rf"\.\w+\(memory_format=[\w.]*\)|{re.escape(edit.text)}", "", line)
-        return re.sub(r"[(),\s]|\b(True|False|None|\d+)\b", "", line)  # values that have no name may have changed
+            elif edit.kind in ("running_sum", "detached"):
+                line = re.sub(r"\.(item|detach|double)\(\)|\bfloat\(", "", line)
+            elif edit.kind == "convert_once" and edit.site is not None:
+                line = _once_converted(line) if line == edit.site.text else line
+                line = re.sub(r"\.(clone|copy)\(\)", "", line)
+        return re.sub(r"[(),\s{}*]|\b(True|False|None|\d+)\b", "", line)  # values that have no name may have changed
+
+
+def _once_converted(line: str) -> str:
+    """As it is then; a comment behind it stays."""
+    _, mark, comment = line.partition("#")
+    parts = hoist(line)
+    names, values = [part.name for part in parts], [part.then + part.moves for part in parts]
+    return f"{', '.join(names)} = {', '.join(values)} {mark}{comment}"
 
 
 def _closed_up(splices: Sequence[Splice], newline: str) -> list[Splice]:
-    """Statements that are put at one place, one below the other: only the first brings the empty line above."""
+    """Statements that are put at one place, one below the other: only the first brings the empty line above, or the
+    import."""
     opened: set[int] = set()
+    os_line = f"import os{newline * 2}"
     closed: list[Splice] = []
     for splice in splices:
         is_opening = splice.text.startswith(newline) and splice.start == splice.end
         text = splice.text.lstrip("\r\n") if is_opening and splice.start in opened else splice.text
-        opened |= {splice.start} if is_opening else set()
+        if text.startswith(os_line) and splice.start in opened:
+            text = text[len(os_line) :]
+        opened |= {splice.start} if is_opening or text.startswith(os_line) else set()
         closed.append(splice._replace(text=text))
     return closed
 
 
+_OF_SCRIPT: Final[dict[str, Callable[[Source, Names, Edit], list[Splice]]]] = {
+    "start": put_at_start,
+    "environment": put_before_imports,
+}
 _WRITERS: Final[dict[str, Callable[[Source, Names, int, Edit], list[Splice]]]] = {
     "before": put_before,
     "around": put_around,
@@ -157,6 +210,9 @@ _WRITERS: Final[dict[str, Callable[[Source, Names, int, Edit], list[Splice]]]] =
     "input": put_behind_input,
     "scaler": scale_loss,
     "without_grad": switch_gradients_off,
+    "running_sum": keep_sum_on_device,
+    "convert_once": convert_once,
+    "detached": keep_without_graph,
 }
 
 
@@ -180,12 +236,15 @@ def _writer(source: Source, edits: Sequence[Edit], renamed: Mapping[str, str]) -
 def _grouped(edits: Sequence[Edit]) -> list[list[Edit]]:
     """What is written together or not at all: the arguments of one call, the statements of one technique."""
     groups: dict[object, list[Edit]] = {}
+    whole = {edit.technique for edit in edits if edit.kind in _WRITERS or edit.kind == "start"}
     for number, edit in enumerate(edits):
         key: object = (edit.technique,)
         if edit.kind == "argument" and edit.site is not None:
             key = (edit.site.file, edit.site.line, edit.call)
-        elif edit.kind == "by_hand":
+        elif edit.kind == "by_hand" and edit.technique not in whole:
             key = number
+        elif edit.kind == "environment":
+            key = (edit.argument, edit.text)
         group = groups.setdefault(key, [])
         if not any(other.kind == "argument" == edit.kind and other.argument == edit.argument for other in group):
             group.append(edit)

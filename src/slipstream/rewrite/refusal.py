@@ -13,3 +13,7 @@ class MissingError(ByHandError):
 
 class PatchError(Exception):
     """Nothing is written at all: a sentence for the user."""
+
+
+class MovedError(PatchError):
+    """A line is no longer where the session saw it, and the edit is not there already."""

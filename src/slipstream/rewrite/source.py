@@ -10,7 +10,7 @@ import re
 import sys
 import tokenize
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar, cast
 
@@ -51,6 +51,7 @@ class Source:
         self._parents = cast("Mapping[cst.CSTNode, cst.CSTNode]", known[ParentNodeProvider])
         if self.module.code != self.text:
             raise PatchError(_unreadable(path, "it does not come out again as it went in"))
+        self._found: dict[type[cst.CSTNode], Sequence[cst.CSTNode]] = {}  # a name's uses are asked for again and again
         self._starts = [0, *(found.end() for found in _NEWLINE.finditer(self.data))]
 
     # --- where ------------------------------------------------------------------------------------------------------
@@ -71,9 +72,14 @@ class Source:
 
     def all(self, kind: type[_Node], inside: cst.CSTNode | None = None) -> list[_Node]:
         """In the order of the text."""
+        if inside is None and kind in self._found:
+            return cast("list[_Node]", self._found[kind])
         nodes = _descendants(inside) if inside is not None else self._spans
         found = [node for node in nodes if isinstance(node, kind) and node in self._spans]
-        return sorted(found, key=lambda node: (self._spans[node].start, -self._spans[node].length))
+        found.sort(key=lambda node: (self._spans[node].start, -self._spans[node].length))
+        if inside is None:
+            self._found[kind] = found
+        return found
 
     # --- lines, counted from 1 ----------------------------------------------------------------------------------------
 

@@ -140,9 +140,31 @@ def put_around(source: Source, names: Names, line: int, edit: Edit) -> list[Spli
             raise ByHandError(f"no backward() follows line {line} in its block: put it around forward pass and loss")
     while last > first + 1 and _only_clears(source, block[last - 1]):
         last -= 1
+    last = _end_of_loss(source, block, first, last)
     if last == first:
         raise ByHandError(f"line {line} computes the loss and walks it back in one statement")
     return [*import_torch(source, names), *indented(source, block[first:last], f"with {text}:")]
+
+
+def _end_of_loss(source: Source, block: list[cst.BaseStatement], first: int, last: int) -> int:
+    """Behind the last statement that makes what is walked back; what is only looked at in between stays outside."""
+    calls = source.all(cst.Call, block[last]) if last < len(block) else []
+    walked = [
+        call.func.value for call in calls if isinstance(call.func, cst.Attribute) and call.func.attr.value == "backward"
+    ]
+    if len(walked) != 1 or not isinstance(walked[0], cst.Name):
+        return last
+    for at in range(last - 1, first - 1, -1):
+        if any(node.value == walked[0].value for node in _stored(source, block[at])):
+            return at + 1
+    return last
+
+
+def _stored(source: Source, statement: cst.CSTNode) -> list[cst.Name]:
+    targets: list[cst.CSTNode] = [one.target for one in source.all(cst.AssignTarget, statement)]
+    targets += [one.target for one in source.all(cst.AugAssign, statement)]
+    targets += [one.target for one in source.all(cst.AnnAssign, statement)]
+    return [name for target in targets for name in source.all(cst.Name, target)]
 
 
 def _enters(source: Source, node: cst.CSTNode, text: str) -> bool:

@@ -39,6 +39,18 @@ class Tree:
         self._check(path)
         return path
 
+    def module(self, name: str) -> Path:
+        """Of a module by its dotted name, as the script imports it. Raises ByHandError for what is not the user's."""
+        if name == "__main__":
+            return self.script
+        for root in (self.script.absolute().parent, self._root, *([self._repository] if self._repository else [])):
+            base = root.joinpath(*name.split("."))
+            for path in (base.with_suffix(".py"), base / "__init__.py"):
+                if path.is_file():
+                    self._check(path)
+                    return path
+        raise ByHandError(f"the module {name} does not lie in the project")
+
     def _check(self, path: Path) -> None:
         roots = [self._root, self.script.absolute().parent, *([self._repository] if self._repository else [])]
         real = os.path.realpath(path)

@@ -75,5 +75,6 @@ def _look(rig: Rig, arguments: LoaderArguments) -> None:
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
     loader = observation.loader
-    reason = "index the arrays with a whole batch of indices: a dataset with __getitems__, or no DataLoader at all"
-    return [Edit("batched_fetch", "by_hand", loader.site if loader is not None else None, reason=reason)]
+    reason = "slipstream's own DataLoader indexes such a dataset with whole batches; or give the dataset __getitems__"
+    site = loader.site if loader is not None else None
+    return [Edit("batched_fetch", "by_hand", site, text="from slipstream import DataLoader", reason=reason)]

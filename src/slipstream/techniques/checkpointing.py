@@ -63,8 +63,11 @@ def apply(rig: Rig, setting: Setting) -> None:
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
-    site = observation.model.site if observation.model else None
-    which = "every block" if setting == "all" else "every second block"
+    model = observation.model
+    site = model.site if model else None
     text = "x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)"
+    if setting == "all" and model is not None and model.class_module and not model.class_module.startswith("torch."):
+        return [Edit("checkpointing", "checkpoint", site, argument=model.class_module, text=text)]
+    which = "every block" if setting == "all" else "every second block"
     reason = f"around {which} of the model; batch norm inside one would update its statistics twice"
     return [Edit("checkpointing", "by_hand", site, text=text, reason=reason)]

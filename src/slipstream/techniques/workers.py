@@ -174,7 +174,4 @@ def edit(observation: Observation, setting: Setting) -> list[Edit]:
         arguments |= {"persistent_workers": "False", "prefetch_factor": "None", "timeout": "0"}
         if_given = ("persistent_workers", "prefetch_factor", "timeout")
     edits = argument_edits(observation, "workers", arguments, if_given)
-    reason = "OpenMP reads the environment when the process starts: put this before the command"
-    return edits + [
-        Edit("workers", "by_hand", None, text=f"{k}={v}", reason=reason) for k, v in environment(setting).items()
-    ]
+    return edits + [Edit("workers", "environment", None, argument=k, text=v) for k, v in environment(setting).items()]
