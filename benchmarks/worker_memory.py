@@ -99,8 +99,8 @@ def main() -> None:
 
 {head}
 
-{options.samples:,} strings in a list, shuffled, batches of {BATCH:,}, {WORKERS} workers that stay. The script of the second
-rows has none of its own, and rides with `{OURS}`. Memory that a process shares with no other (USS).
+{options.samples:,} strings in a list, shuffled, batches of {BATCH:,}, {WORKERS} workers that stay. The script of the
+second rows has none of its own, and rides with `{OURS}`. Memory that a process shares with no other (USS).
 
 {chr(10).join(lines)}
 

@@ -1,6 +1,6 @@
-"""Makes the C library of this process keep what is freed for what is allocated next. The samples of a batch are freed at
-once, glibc returns their memory to the system, and the next batch's are faulted in page by page again. Other C libraries
-are left alone, and so is one that the user has given such settings."""
+"""Makes the C library of this process keep what is freed for what is allocated next. The samples of a batch are freed
+at once, glibc returns their memory to the system, and the next batch's are faulted in page by page again. Other C
+libraries are left alone, and so is one that the user has given such settings."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Pillow's antialiased resizing of 8-bit images by C of ours, with the very same bytes. Reads and writes Pillow's own
-memory, row by row, without the interpreter's lock; a part of an image is read where it lies. Knows which images it can do; how far it is trusted is not its
-matter."""
+memory, row by row, without the interpreter's lock; a part of an image is read where it lies. Knows which images it can
+do; how far it is trusted is not its matter."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Pictures become arrays and tensors by C of ours, many bytes at a time.
 
-Helps where `np.array(image)` and `permute(2, 0, 1).contiguous()` are much of the input: torchvision's ToTensor does both
-for each of Pillow's images, and so do most scripts without it, above all where decoding and resizing are no longer the
-larger part. Hurts nowhere that we know; compiling takes a second, once on a machine, and needs a C compiler. Bytes only
-change places, so they are the same; still the first results, and then one in many, are made by Pillow and torch too and
-compared. RGB pictures only; the tensors' part in forked workers only, since models use the same method.
+Helps where `np.array(image)` and `permute(2, 0, 1).contiguous()` are much of the input: torchvision's ToTensor does
+both for each of Pillow's images, and so do most scripts without it, above all where decoding and resizing are no longer
+the larger part. Hurts nowhere that we know; compiling takes a second, once on a machine, and needs a C compiler. Bytes
+only change places, so they are the same; still the first results, and then one in many, are made by Pillow and torch
+too and compared. RGB pictures only; the tensors' part in forked workers only, since models use the same method.
 """
 
 from __future__ import annotations
