@@ -78,15 +78,15 @@ class PixelStore:
             facts = os.fstat(descriptor)
             if facts.st_size < HEAD_BYTES:
                 return None
+            head = os.read(descriptor, HEAD_BYTES)  # not from the mapping: a page that is touched costs ten times that
             pages = mmap.mmap(descriptor, facts.st_size, access=mmap.ACCESS_COPY, **_UNTRACKED)
         except (OSError, ValueError):  # no address space left, for one
             return None
         finally:
             os.close(descriptor)
-        return self._accept(key, pages, _stamp(key, facts))
+        return self._accept(key, head, pages, _stamp(key, facts))
 
-    def _accept(self, key: bytes, pages: mmap.mmap, stamp: int) -> Pixels | None:
-        head = pages[:HEAD_BYTES]
+    def _accept(self, key: bytes, head: bytes, pages: mmap.mmap, stamp: int) -> Pixels | None:
         known = read_facts(head)
         if known is None or known.key != key:
             return None
