@@ -137,9 +137,9 @@ def _far(standings: Standings) -> str:
     rate = standings.rate(COPYING)
     return (
         f"Of what copying the floats in memory allows ({rate:,.0f} images/s), {', '.join(said)}. An image of later "
-        f"epochs moves about {BYTES_MOVED:.0f} times the bytes of that copy: its floats are read or written nine times by the "
-        f"script's own lines (float, three operations in place, stack), its bytes a dozen times before. Memory alone "
-        f"would so allow each core about {rate / BYTES_MOVED:,.0f} images/s."
+        f"epochs moves about {BYTES_MOVED:.0f} times the bytes of that copy: its floats are read or written nine times "
+        f"by the script's own lines (float, three operations in place, stack), its bytes a dozen times before. Memory "
+        f"alone would so allow each core about {rate / BYTES_MOVED:,.0f} images/s."
     )
 
 
