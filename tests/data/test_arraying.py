@@ -10,11 +10,14 @@ import pytest
 import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
+from torch.utils.data._utils import worker
 
+from slipstream.data import arraying as arraying_room
 from slipstream.data import cache_folder, keeping
 from slipstream.data.arraying import Arraying
 from slipstream.data.c_library import find_compiler
 from slipstream.data.planes import Planes, is_interleaved
+from slipstream.data.reuse import ReusingLoop
 from slipstream.data.trust import FIRST
 from slipstream.seams.patch import Patches
 from slipstream.testing.jpegs import installed, write_jpegs
@@ -109,6 +112,13 @@ def test_in_a_worker_tensors_are_torchs_too(monkeypatch: pytest.MonkeyPatch) -> 
         patches.close()
     assert channels_last.is_contiguous(memory_format=torch.channels_last)
     assert "contiguous" not in vars(torch.Tensor)
+
+
+def test_what_stands_inside_goes_to_spawned_workers_as_ever() -> None:
+    arraying = Arraying(Planes(), lambda: None, lambda: None)
+    assert arraying_room._PartingLoop(worker._worker_loop, arraying).__reduce__() == "_worker_loop"
+    inside = ReusingLoop(worker._worker_loop, 2, 8)
+    assert arraying_room._PartingLoop(inside, arraying).__reduce__() == inside.__reduce__()
 
 
 class Tensors(Dataset[Any]):

@@ -84,11 +84,15 @@ class Arraying:
 
 
 class _PartingLoop(WorkerLoop):
-    """Torch's own loop in a forked worker, whose tensors are all the loader's. A spawned one gets torch's."""
+    """Torch's own loop in a forked worker, whose tensors are all the loader's. A spawned one goes without."""
 
     def __init__(self, original: Callable[..., None], arraying: Arraying) -> None:
         super().__init__(original)
         self._arraying = arraying
+
+    def __reduce__(self) -> Any:
+        """Whoever stands inside may have a way of its own."""
+        return self._original.__reduce__() if isinstance(self._original, WorkerLoop) else super().__reduce__()
 
     def __call__(self, *args: Any) -> None:
         self._arraying.install_in_worker(Patches(lambda seam, fault: None, lambda: False))
