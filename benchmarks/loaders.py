@@ -32,7 +32,7 @@ from slipstream.testing.photographs import make_photographs
 from standings import COPYING, FIRST, LATER, NO_WORKERS, OURS_HANDOVER, PLAIN_HANDOVER, Standings, render
 from turns import Contestant, Entrant, say
 
-RECIPE = "decode_cache,fast_resize,workers=2,buffer_reuse"
+RECIPE = "decode_cache,fast_decode,fast_resize,fast_arrays,workers=2,buffer_reuse"
 HANDOVER_RECIPE = "workers=2,buffer_reuse"
 PHOTOGRAPHS = Path(__file__).parents[2] / "shared" / "data" / "photos"
 BATCH, CORES = 32, 2

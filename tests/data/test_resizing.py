@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import pickle
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -220,3 +221,44 @@ def test_under_pictures_that_are_put_off() -> None:
     with installed(part, ScaledDecode(1, lambda: used.append(1), lambda: None)):
         Image.open(io.BytesIO(large)).convert("RGB").resize((90, 70), BILINEAR)
     assert used and resampler.num_calls == 2, "the small picture, too, is resized here"
+
+
+PROGRESSIVE = jpeg(width=120, height=100, progressive=True)  # decoded whole, so that parts of it can wait
+PARTS: dict[str, Any] = {
+    "a crop": lambda image: image.crop((7, 5, 101, 93)).resize((64, 64), BILINEAR),
+    "a crop of a crop": lambda image: image.crop((7, 5, 117, 97)).crop((3, 1, 99, 90)).resize((50, 70)),
+    "with a box": lambda image: image.crop((7, 5, 101, 93)).resize((64, 64), BILINEAR, (1.5, 2, 80, 70.25)),
+    "to its edges": lambda image: image.crop((60, 40, 120, 100)).resize((90, 90), Image.Resampling.LANCZOS),
+    "all of it": lambda image: image.resize((64, 64), BILINEAR),
+    "high": lambda image: image.crop((40, 0, 60, 100)).resize((64, 80), BILINEAR),
+    "after another look": lambda image: (
+        (part := image.crop((7, 5, 101, 93))).getpixel((0, 0)) and part.resize((64, 64), BILINEAR)
+    ),
+}
+
+
+@pytest.mark.parametrize("use", PARTS)
+def test_a_part_of_a_picture_is_resized_where_it_lies(use: str) -> None:
+    bare = PARTS[use](Image.open(io.BytesIO(PROGRESSIVE)).convert("RGB"))
+    part, resampler = resizing()
+    with installed(part, TopRows(lambda: None, lambda: None)):
+        for _ in range(FIRST + 2):  # the first ones are proved, and looked at for that
+            ours = PARTS[use](Image.open(io.BytesIO(PROGRESSIVE)).convert("RGB"))
+            assert facts(ours) == facts(bare)
+    assert resampler.num_calls == FIRST + 2
+
+
+def test_a_part_that_waits_is_a_picture_like_any_other() -> None:
+    def uses(image: Any) -> list[Any]:
+        whole = image.convert("RGB")
+        part = whole.crop((7, 5, 101, 93))
+        small = whole.crop((7, 5, 17, 15))
+        drawn = whole.crop((7, 5, 101, 93))
+        drawn.paste((1, 2, 3), (0, 0, 9, 9))
+        again = whole.crop((7, 5, 101, 93)).resize((64, 64), BILINEAR)
+        pickled = pickle.loads(pickle.dumps(whole.crop((7, 5, 101, 93))))
+        return [facts(one) for one in (part, small, drawn, again, pickled, part.copy(), part.convert("L"), whole)]
+
+    bare = uses(Image.open(io.BytesIO(PROGRESSIVE)))
+    with installed(resizing()[0], TopRows(lambda: None, lambda: None)):
+        assert uses(Image.open(io.BytesIO(PROGRESSIVE))) == bare

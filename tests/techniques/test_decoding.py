@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from slipstream.data.c_library import find_compiler
 from slipstream.diagnose.summary import summarise
 from slipstream.records import Choice, Recipe, Site, StackCount, TensorFacts
-from slipstream.techniques import byte_transfer, fast_decode, fast_resize, scaled_decode
+from slipstream.techniques import byte_transfer, fast_arrays, fast_decode, fast_resize, scaled_decode
 from slipstream.techniques.observation import Observation
 from slipstream.testing.jpegs import jpeg, write_jpegs
 from slipstream.testing.sessions import made_environment, made_loader, made_session
@@ -127,6 +127,10 @@ def test_resizing_needs_a_compiler(riding: Any, tmp_path: Path, monkeypatch: pyt
         assert rig.declined == ["fast_resize: there is no C compiler (cc, gcc or clang) on this machine"]
         Image.new("RGB", (100, 100)).resize((50, 50))
         assert rig.changes == []
+    assert "no C compiler" in fast_arrays.applies(resizing(40)).reason
+    with riding("fast_arrays") as rig:
+        assert rig.declined == ["fast_arrays: there is no C compiler (cc, gcc or clang) on this machine"]
+    assert fast_arrays.applies(resizing(40, has_loader=False)).reason == "the script has no DataLoader"
 
 
 def test_resizing_is_said_once_it_was_done(riding: Any) -> None:

@@ -18,6 +18,8 @@ RESERVE = 0.1  # of the disk's free bytes at the start: never touched, whoever e
 LEAST_SHARE = 0.2  # of a data set: below that, keeping some is not worth the writing
 _NUM_JUDGED = 64  # images that the mean size is taken from
 _SLOTS = 512
+_LOOK_BYTES = 64 << 20  # kept by one process between two looks at what is left, where there is much,
+_MOST_PROCESSES = 64  # that may do so at once
 
 
 class Meter:
@@ -64,6 +66,7 @@ class Allowance:
         self._expected: dict[int, Expected] = {}  # by dataset
         self._num_seen = self._seen_bytes = 0
         self._is_closed = False
+        self._sure_bytes = 0
 
     def expect(self, dataset: int, num_samples: int, source: int = 0, num_there: int = 0) -> bool:
         """A data set, by its identity, and how many images are to come from it; where it is a part of another, of which
@@ -104,13 +107,21 @@ class Allowance:
             return False
         if int.from_bytes(key[:4], "big") >= share * 2**32:
             return False
-        if self.meter.kept_bytes + num_bytes > self.room_bytes:
-            self.close(f"{self.room_bytes / 1e9:,.1f} GB are full: images beyond that are decoded as before")
+        if num_bytes > self._sure_bytes and not self._is_room(num_bytes):
             return False
-        if free_disk_bytes(self._folder) - num_bytes < self._reserve_bytes:
-            self.close("the disk is nearly full: no more decoded images are kept")
-            return False
+        self._sure_bytes -= num_bytes
         return True
+
+    def _is_room(self, num_bytes: int) -> bool:
+        """Asks all processes' counts and the disk, and for how many bytes nobody need ask again."""
+        room = self.room_bytes - self.meter.kept_bytes
+        disk = free_disk_bytes(self._folder) - self._reserve_bytes
+        if num_bytes > room:
+            self.close(f"{self.room_bytes / 1e9:,.1f} GB are full: images beyond that are decoded as before")
+        elif num_bytes > disk:
+            self.close("the disk is nearly full: no more decoded images are kept")
+        self._sure_bytes = max(num_bytes, min(_LOOK_BYTES, int(min(room, disk)) // _MOST_PROCESSES))
+        return not self._is_closed
 
     def close(self, why: str) -> None:
         """No more is kept in this process. What there is stays in use."""

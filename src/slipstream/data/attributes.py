@@ -10,12 +10,14 @@ from logging import Logger
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
+from slipstream.data.elements import Elements
+
 _MOST = 256  # a look is taken once an epoch, and must not be felt
 _MOST_ELEMENTS = 16  # of a list or dictionary: transforms, not samples
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _TUPLED = frozenset((*_PLAIN, tuple))
 _MOST_BYTES = 64 * 2**20  # of arrays, all together: read in a twentieth of a second
-_MOST_VALUES = 1_000_000  # of lists
+_MOST_VALUES = 4_000_000  # of lists, that are new: a tenth of a second
 _UNREAD = "unread"
 _OPAQUE = (type, ModuleType, FunctionType, Logger)
 
@@ -56,10 +58,16 @@ def look(root: Any, depth: int = 4) -> dict[str, Any]:
     return {path: _token(value) for path, value in walk(root, depth)}
 
 
-def look_closely(root: Any, depth: int = 4) -> dict[str, Any]:
-    """A portrait with the contents of arrays and of lists of plain values in it, as far as there is time for that."""
+def look_closely(root: Any, depth: int = 4, before: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A portrait with the contents of arrays and of lists of plain values in it, as far as there is time for that. Of
+    lists that are as they were in the portrait before, no element is touched: workers would get copies of them."""
     reader = _Reader()
-    return {path: (_token(value), reader.read(value)) for path, value in walk(root, depth)}
+    earlier = before or {}
+    portrait = {}
+    for path, value in walk(root, depth):
+        token, (old, content) = _token(value), earlier.get(path, (None, None))
+        portrait[path] = token, reader.read(value, old == token, content)
+    return portrait
 
 
 def unread(portrait: dict[str, Any]) -> str:
@@ -75,15 +83,17 @@ class _Reader:
         self._values_left = _MOST_VALUES
         self._known: dict[int, Any] = {}
 
-    def read(self, value: Any) -> Any:
+    def read(self, value: Any, is_known: bool, content: Any) -> Any:
+        """`content` is what was read of it before, where it was there already."""
         if id(value) not in self._known:
-            self._known[id(value)] = self._checksum(value)
+            self._known[id(value)] = self._checksum(value, is_known, content)
         return self._known[id(value)]
 
-    def _checksum(self, value: Any) -> Any:
+    def _checksum(self, value: Any, is_known: bool, content: Any) -> Any:
         numpy: Any = sys.modules.get("numpy")
         if type(value) is list:
-            return self._of_list(value)
+            is_same = is_known and (content is None or (isinstance(content, Elements) and content.are_in(value)))
+            return content if is_same else self._of_list(value)
         if numpy is None or not isinstance(value, numpy.ndarray) or not value.flags.writeable:
             return None
         self._bytes_left -= value.nbytes
@@ -100,7 +110,7 @@ class _Reader:
             return None  # objects: those near the beginning are looked at one by one
         if tuple in kinds and not {type(part) for one in values if type(one) is tuple for part in one} <= set(_PLAIN):
             return None
-        return hash(tuple(values))
+        return Elements(values)
 
 
 def _token(value: Any) -> Any:

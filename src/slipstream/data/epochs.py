@@ -69,8 +69,8 @@ class Epochs:
         loader = args[0]
         if loader not in self._kinds or not loader.num_workers:
             return
-        before, now = self._portraits.get(loader), portrait_of(loader)
-        self._portraits[loader] = now
+        before = self._portraits.get(loader)
+        now = self._portraits[loader] = portrait_of(loader, before)
         if loader._iterator is None:
             return
         changed = difference(before, now) if before is not None else ""

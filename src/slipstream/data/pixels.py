@@ -29,6 +29,7 @@ from slipstream.data.cache_folder import (
     read_facts,
     sweep,
 )
+from slipstream.data.checked import Checked
 
 MOST_BYTES = 1 << 30  # of one image
 # A mapping holds a descriptor for as long as it lives, before Python 3.13; a process may have a thousand of them.
@@ -36,7 +37,6 @@ HOLDS_DESCRIPTOR = sys.version_info < (3, 13) or os.name != "posix"
 _UNTRACKED: dict[str, Any] = {} if HOLDS_DESCRIPTOR else {"trackfd": False}
 SPARE_BYTES = 64
 _ROW = 1024  # bytes that are summed up together; the file is padded to whole rows
-_MOST_CHECKED = 200_000  # images whose pixels this process need not check again
 
 
 def key_of(*parts: Any) -> bytes:
@@ -59,11 +59,12 @@ class Pixels:
 
 
 class PixelStore:
-    """The pixels of an image are checked when a process reads it for the first time; its head and length every time."""
+    """The pixels of an image are checked when it is read for the first time, in this process or one that is forked from
+    it, unless it was written here; its head and length every time."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = str(folder)
-        self._checked: set[int] = set()
+        self._checked = Checked()
         with contextlib.suppress(OSError):
             sweep(folder)
 
@@ -77,26 +78,25 @@ class PixelStore:
             facts = os.fstat(descriptor)
             if facts.st_size < HEAD_BYTES:
                 return None
+            head = os.read(descriptor, HEAD_BYTES)  # not from the mapping: a page that is touched costs ten times that
             pages = mmap.mmap(descriptor, facts.st_size, access=mmap.ACCESS_COPY, **_UNTRACKED)
         except (OSError, ValueError):  # no address space left, for one
             return None
         finally:
             os.close(descriptor)
-        return self._accept(key, pages, hash((key, facts.st_ino, facts.st_mtime_ns)))
+        return self._accept(key, head, pages, _stamp(key, facts))
 
-    def _accept(self, key: bytes, pages: mmap.mmap, stamp: int) -> Pixels | None:
-        head = pages[:HEAD_BYTES]
+    def _accept(self, key: bytes, head: bytes, pages: mmap.mmap, stamp: int) -> Pixels | None:
         known = read_facts(head)
         if known is None or known.key != key:
             return None
         _, _, checksum, num_bytes, _ = FRAME.unpack_from(head)
         if len(pages) != HEAD_BYTES + _padded(num_bytes):
             return None
-        if stamp not in self._checked:
+        if not self._checked.has(stamp):
             if _checksum(memoryview(pages)[HEAD_BYTES:]) != checksum:
                 return None
-            if len(self._checked) < _MOST_CHECKED:
-                self._checked.add(stamp)
+            self._checked.add(stamp)
         return Pixels(known, pages, num_bytes)
 
     def write(self, facts: Facts, pixels: memoryview) -> int:
@@ -108,16 +108,17 @@ class PixelStore:
         head = _head(facts, len(pixels), _checksum(pixels[:rows], bytes(pixels[rows:]) + padding))
         try:
             try:
-                _write_whole(partial, [head, pixels, padding])
+                written = _write_whole(partial, [head, pixels, padding])
             except FileNotFoundError:
                 os.makedirs(self.folder, mode=0o700, exist_ok=True)
-                _write_whole(partial, [head, pixels, padding])
+                written = _write_whole(partial, [head, pixels, padding])
             os.replace(partial, path)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(partial)
             raise
-        return len(head) + len(pixels) + len(padding)
+        self._checked.add(_stamp(facts.key, written))
+        return written.st_size
 
     def _path(self, key: bytes) -> str:
         """All in one folder: file systems look names up by a hash, and a new file in a new folder costs ten times one
@@ -125,15 +126,21 @@ class PixelStore:
         return f"{self.folder}/{key.hex()}{SUFFIX}"
 
 
-def _write_whole(path: str, parts: list[Any]) -> None:
+def _stamp(key: bytes, facts: os.stat_result) -> int:
+    return hash((key, facts.st_ino, facts.st_mtime_ns))
+
+
+def _write_whole(path: str, parts: list[Any]) -> os.stat_result:
     """In one call where the system has one for it: a fifth less than by three."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
     try:
         written = os.writev(descriptor, parts) if hasattr(os, "writev") else os.write(descriptor, b"".join(parts))
+        facts = os.fstat(descriptor)
     finally:
         os.close(descriptor)
     if written != sum(map(len, parts)):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    return facts
 
 
 def _padded(num_bytes: int) -> int:

@@ -37,6 +37,9 @@ class Decoded:
     def decode(self) -> Any:
         return self.core.copy()
 
+    def cut(self, box: Box) -> Any:
+        return self.core.crop(box)
+
 
 class Pending:
     """What an image without pixels waits for: a part of a picture."""
@@ -159,6 +162,15 @@ def empty_image(image: Any, pending: Pending) -> Any:
     new.info = {key: value.copy() if isinstance(value, list) else value for key, value in image.info.items()}
     setattr(new, _PENDING, Pending(pending.source, pending.box))
     return new
+
+
+def waiting_part(image: Any) -> tuple[Any, Box] | None:
+    """The pixels that an image is a part of, and which part, where it has not been cut out of them yet. Nobody writes
+    to them. None: the image has pixels of its own, or none at all so far."""
+    pending: Pending | None = vars(image).get(_PENDING)
+    if pending is None or image._im is not None or not isinstance(pending.source, Decoded):
+        return None
+    return pending.source.core, pending.box
 
 
 def _box_inside(box: Any, size: tuple[int, int]) -> Box | None:

@@ -1,6 +1,6 @@
 """Pillow's antialiased resizing of 8-bit images by C of ours, with the very same bytes. Reads and writes Pillow's own
-memory, row by row, without the interpreter's lock. Knows which images it can do; how far it is trusted is not its
-matter."""
+memory, row by row, without the interpreter's lock; a part of an image is read where it lies. Knows which images it can
+do; how far it is trusted is not its matter."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ MODES = {
 }
 FILTERS = (1, 2, 3, 4, 5)  # Pillow's numbers of Lanczos, bilinear, bicubic, box, Hamming
 Edges = tuple[float, float, float, float]
+Part = tuple[int, int, int, int]
 
 
 class Resampler:
@@ -40,17 +41,20 @@ class Resampler:
         self._resize: Any = load_library(_SOURCE).slipstream_resize
         number, real, table = ctypes.c_int, ctypes.c_float, ctypes.c_void_p
         self._resize.restype = number
-        self._resize.argtypes = [table, table, number, ctypes.c_uint32, *[number] * 5, *[real] * 4, number]
+        self._resize.argtypes = [table, table, *[number] * 3, ctypes.c_uint32, *[number] * 5, *[real] * 4, number]
         self._may_be_down_first = self._ask_order()
 
-    def resize(self, core: Any, size: tuple[int, int], resample: int, edges: Edges) -> Any:
-        """A new image; None where memory is short."""
-        (width, height), (pixel_bytes, mask) = core.size, MODES[core.mode]
+    def resize(self, core: Any, size: tuple[int, int], resample: int, edges: Edges, part: Part | None = None) -> Any:
+        """A new image, as of one that is this part and no more: nothing outside it is looked at. None where memory is
+        short."""
+        left, upper, right, lower = part or (0, 0, *core.size)
+        (width, height), (pixel_bytes, mask) = (right - left, lower - upper), MODES[core.mode]
         new = self._new(core.mode, size)
-        is_down_first = self._may_be_down_first and _is_down_first(core.size, size)
+        is_down_first = self._may_be_down_first and _is_down_first((width, height), size)
         is_done = self._resize(
             self._memory.rows(new),
             self._memory.rows(core),
+            *(left, upper),
             pixel_bytes,
             mask,
             *(width, height),

@@ -283,14 +283,23 @@ static int prepare(Job *job, int is_along) {
     return job->quads != NULL;
 }
 
-/* Whether it was done: if not, memory was short, or the filter is not known here. */
+/* The rows of a part of a picture, as if there were no more of it. */
+static Row *cut_out(const Row *rows, int x, int y, int pixel_bytes, int height) {
+    Row *part = malloc(sizeof(Row) * (size_t)height);
+    for (int row = 0; part && row < height; row++) part[row] = rows[y + row] + (size_t)x * pixel_bytes;
+    return part;
+}
+
+/* Of the part that begins at `x`, `y`. Whether it was done: if not, memory was short, or the filter is not known
+ * here. */
 int slipstream_resize(
-    uint8_t *const *results, const Row *rows, int pixel_bytes, uint32_t mask, int width, int height, int new_width,
-    int new_height, int filter, float left, float top, float right, float bottom, int is_down_first) {
+    uint8_t *const *results, const Row *picture, int x, int y, int pixel_bytes, uint32_t mask, int width, int height,
+    int new_width, int new_height, int filter, float left, float top, float right, float bottom, int is_down_first) {
     Job job = {.pixel_bytes = pixel_bytes, .rows_at_once = pixel_bytes == 1 ? 4 * ROWS : ROWS, .mask = mask};
     int is_along = new_width != width || left != 0.0f || right != (float)new_width;
     int is_down = new_height != height || top != 0.0f || bottom != (float)new_height;
-    int is_ready = weigh(&job.along, filter, width, left, right, new_width) &&
+    Row *rows = cut_out(picture, x, y, pixel_bytes, height);
+    int is_ready = rows && weigh(&job.along, filter, width, left, right, new_width) &&
                    weigh(&job.down, filter, height, top, bottom, new_height) && prepare(&job, is_along);
     if (is_ready) choose_passes(&job);
     if (is_ready)
@@ -299,5 +308,6 @@ int slipstream_resize(
     forget(&job.along);
     forget(&job.down);
     free(job.quads);
+    free(rows);
     return is_ready;
 }

@@ -11,6 +11,7 @@ from typing import Any
 
 from PIL import Image
 
+from slipstream.data.postponed import Box, waiting_part
 from slipstream.data.resampling import FILTERS, MODES, Edges, Resampler, edges_of
 from slipstream.data.top_rows import is_same
 from slipstream.data.trust import Trust
@@ -39,8 +40,10 @@ class Resizing:
             if task is None:
                 return original(image, size, resample, box, reducing_gap)
             whole = (0, 0, *image.size)
-            image.load()  # as Pillow would do here: what it raises about a file is the script's to see
-            new = self._try(image, task) if whole[2:] == image.size else None  # icons may change their size now
+            part = waiting_part(image)
+            if part is None:
+                image.load()  # as Pillow would do here: what it raises about a file is the script's to see
+            new = self._try(image, task, part) if whole[2:] == image.size else None  # icons may change their size now
             return original(image, size, resample, whole if box is None else box) if new is None else new
 
         return resize
@@ -60,14 +63,15 @@ class Resizing:
         except Exception:
             return None
 
-    def _try(self, image: Any, task: Task) -> Any:
+    def _try(self, image: Any, task: Task, part: tuple[Any, Box] | None) -> Any:
+        """Of an image that has yet to be cut out of another, without the cutting."""
         try:
-            core = image.im
-            if core.mode != image.mode or core.size != image.size:
+            core, box = (image.im, None) if part is None else part
+            if core.mode != image.mode or (box is None and core.size != image.size):
                 return None
-            new = self._resampler.resize(core, *task)
+            new = self._resampler.resize(core, *task, box)
             kind = _KINDS[image.mode, task[1]]
-            if new is None or (self._trust.wants_proof(kind) and not self._is_proved(core, new, task, kind)):
+            if new is None or (self._trust.wants_proof(kind) and not self._is_proved(image.im, new, task, kind)):
                 return None
             self._on_use()
             return image._new(new)

@@ -14,6 +14,7 @@ from torch.utils.data._utils import collate, worker
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from slipstream.data.buffers import Pool, most_buffers, why_not
+from slipstream.data.freed import keep_freed
 from slipstream.data.handover import ParcelQueue
 from slipstream.data.lending import is_lending
 from slipstream.data.mirrors import MIRRORS
@@ -89,6 +90,7 @@ class ReusingLoop(WorkerLoop):
         if self.depth:
             with contextlib.suppress(Exception):  # torch's own way is still there
                 queue = ParcelQueue(queue, equip(self.depth, self.most_buffers))
+                keep_freed()
         self._original(*args[:DATA_QUEUE], queue, *args[DATA_QUEUE + 1 :])
 
 

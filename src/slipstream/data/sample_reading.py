@@ -39,7 +39,7 @@ class Keeping:
     def begin_epoch(self, has_workers: bool) -> None:
         if self.shelf.reason:
             return
-        now = look_closely(self.dataset())
+        now = look_closely(self.dataset(), before=self.portrait)
         if self.portrait is not None and (changed := difference(self.portrait, now)):
             self.shelf.drop(f"the script changed {changed} of the dataset between epochs")
         elif has_workers:  # a dataset that is read here opens files and the like while it is read

@@ -95,7 +95,7 @@ class DataLoader(TorchLoader[Any]):
 
     def _hire(self, plain: Any) -> Any:
         """An iterator over the rest of the plain one's batches, built by workers; None where they cannot be."""
-        now = look_closely(self.dataset)
+        now = look_closely(self.dataset, before=self._portrait)
         if self._crew is not None and (difference(self._portrait, now) or unread(now)):
             self._crew = None  # their datasets are not the script's any more
         self._portrait = now

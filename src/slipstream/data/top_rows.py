@@ -1,6 +1,7 @@
 """A crop decodes the picture down to its lower edge and no further. The first crops of every kind of JPEG, and then one
 in many, are cut out of the whole picture too and compared. A picture that is asked for twice is decoded whole, once.
-Where somebody else decodes, a crop is cut out of their pixels without a copy of all of them."""
+Where somebody else decodes, a crop is cut out of their pixels without a copy of all of them, and only when its own are
+needed: what resizes it may read it where it lies."""
 
 from __future__ import annotations
 
@@ -10,9 +11,10 @@ from typing import Any
 from PIL import Image
 
 from slipstream.data.jpeg_file import JpegSource
-from slipstream.data.postponed import Box, Decoded, Pending, Postponement
+from slipstream.data.postponed import Box, Decoded, Pending, Postponement, empty_image
 from slipstream.data.trust import Trust
 
+_LEAST_PART = 0.05  # of a picture: a smaller crop is cut out at once, so that a script that keeps it keeps no more
 _LEAST_SAVED = 0.02  # of the rows; below, the whole picture is as cheap
 
 
@@ -29,18 +31,27 @@ class TopRows(Postponement):
     def pixels(self, pending: Pending) -> Any:
         self._is_reused = self._is_reused or pending.was_asked
         self._on_use()
+        if isinstance(pending.source, Decoded) and not pending.is_whole:
+            return pending.source.cut(pending.box)
         return super().pixels(pending)
 
     def crop(self, image: Any, pending: Pending, box: Box) -> Any:
         if isinstance(pending.source, Decoded):
             self._on_use()
-            return image._new(pending.source.core.crop(box))
+            return self._cut_later(image, pending, pending.source, box)
         self._is_reused = self._is_reused or pending.was_asked
         top = self._top(pending, box[3])
         if top is None:
             return None  # all of it is decoded next
         pending.was_asked = True
         return image._new(top.crop(box))
+
+    def _cut_later(self, image: Any, pending: Pending, source: Decoded, box: Box) -> Any:
+        left, upper = pending.box[:2]
+        inner = (left + box[0], upper + box[1], left + box[2], upper + box[3])
+        if _area(inner) < _LEAST_PART * _area((0, 0, *source.size)):
+            return image._new(source.cut(inner))
+        return empty_image(image, Pending(source, inner))
 
     def _top(self, pending: Pending, num_rows: int) -> Any:
         """None: the picture is to be decoded whole."""
@@ -67,6 +78,10 @@ class TopRows(Postponement):
         self._trust.withdraw(kind)
         self._on_difference()
         return False
+
+
+def _area(box: Box) -> int:
+    return (box[2] - box[0]) * (box[3] - box[1])
 
 
 def is_same(ours: Any, theirs: Any) -> bool:

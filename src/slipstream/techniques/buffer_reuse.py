@@ -1,10 +1,11 @@
 """Workers build batches in shared memory that they use again, where torch takes fresh memory for every tensor.
 
 Helps where batches are large or of many tensors: fresh shared memory costs more than the copy into it, and every tensor
-a trip through a socket. Hurts a little in memory: each worker keeps up to three batches more. A batch that the script
-keeps keeps its memory; one that it sends to another process is never written again. Large NumPy arrays travel the same
-way. Needs workers, the script's own or those of `workers`. Where memory is pinned, torch pins a copy as before. Tensors
-that the dataset itself keeps go torch's way. Same batches, same order, same bits.
+a trip through a socket. What the samples of a batch took is kept for those of the next one, up to 128 MB. Hurts a
+little in memory: each worker keeps that, and up to three batches more. A batch that the script keeps keeps its memory;
+one that it sends to another process is never written again. Large NumPy arrays travel the same way. Needs workers, the
+script's own or those of `workers`. Where memory is pinned, torch pins a copy as before. Tensors that the dataset itself
+keeps go torch's way. Same batches, same order, same bits.
 """
 
 from __future__ import annotations

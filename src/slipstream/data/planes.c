@@ -1,0 +1,88 @@
+/* Bytes of pixels that change places, many at a time: of rows with four bytes a pixel, the first three of each in one
+ * piece; of such a piece, each colour for itself. Nothing is computed. Knows nothing of Python, and reads and writes
+ * nothing outside what it is given. */
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(PLAIN_ONLY)
+#define HAS_SSSE3_CODE 1
+#include <immintrin.h>
+#define SSSE3 __attribute__((target("ssse3")))
+#endif
+
+typedef const uint8_t *Row;
+
+/* Pixels from `x` on, of a row. */
+static void pack_plain(uint8_t *result, Row row, int x, int width) {
+    for (; x < width; x++)
+        for (int byte = 0; byte < 3; byte++) result[3 * (size_t)x + byte] = row[4 * (size_t)x + byte];
+}
+
+/* Pixels from `i` on. */
+static void part_plain(uint8_t *planes, Row pixels, size_t i, size_t count) {
+    for (; i < count; i++)
+        for (int plane = 0; plane < 3; plane++) planes[plane * count + i] = pixels[3 * i + plane];
+}
+
+#ifdef HAS_SSSE3_CODE
+/* Four pixels at a time, sixteen bytes stored for twelve: the last six of a row are left to the plain way. */
+SSSE3 static void pack_ssse3(uint8_t *result, Row row, int width) {
+    const __m128i first_three = _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1);
+    int x = 0;
+    for (; x + 6 <= width; x += 4) {
+        __m128i pixels = _mm_loadu_si128((const __m128i *)(row + 4 * (size_t)x));
+        _mm_storeu_si128((__m128i *)(result + 3 * (size_t)x), _mm_shuffle_epi8(pixels, first_three));
+    }
+    pack_plain(result, row, x, width);
+}
+
+/* Which byte of the three sixteens goes where: from `piece`, the values of `plane`; -1 leaves zero. */
+SSSE3 static __m128i places(int plane, int piece) {
+    int8_t from[16];
+    for (int i = 0; i < 16; i++) {
+        int at = 3 * i + plane - 16 * piece;
+        from[i] = (int8_t)(at >= 0 && at < 16 ? at : -1);
+    }
+    return _mm_loadu_si128((const __m128i *)from);
+}
+
+SSSE3 static void part_ssse3(uint8_t *planes, Row pixels, size_t count) {
+    __m128i from[3][3];
+    size_t i = 0;
+    for (int plane = 0; plane < 3; plane++)
+        for (int piece = 0; piece < 3; piece++) from[plane][piece] = places(plane, piece);
+    for (; i + 16 <= count; i += 16) {
+        const __m128i *source = (const __m128i *)(pixels + 3 * i);
+        __m128i a = _mm_loadu_si128(source), b = _mm_loadu_si128(source + 1), c = _mm_loadu_si128(source + 2);
+        for (int plane = 0; plane < 3; plane++) {
+            __m128i both = _mm_or_si128(_mm_shuffle_epi8(a, from[plane][0]), _mm_shuffle_epi8(b, from[plane][1]));
+            __m128i values = _mm_or_si128(both, _mm_shuffle_epi8(c, from[plane][2]));
+            _mm_storeu_si128((__m128i *)(planes + plane * count + i), values);
+        }
+    }
+    part_plain(planes, pixels, i, count);
+}
+#endif
+
+void slipstream_pack(uint8_t *result, const Row *rows, int width, int height) {
+    for (int y = 0; y < height; y++, result += 3 * (size_t)width) {
+#ifdef HAS_SSSE3_CODE
+        if (__builtin_cpu_supports("ssse3")) {
+            pack_ssse3(result, rows[y], width);
+            continue;
+        }
+#endif
+        pack_plain(result, rows[y], 0, width);
+    }
+}
+
+void slipstream_part(uint8_t *planes, Row pixels, size_t count) {
+#ifdef HAS_SSSE3_CODE
+    if (__builtin_cpu_supports("ssse3")) {
+        part_ssse3(planes, pixels, count);
+        return;
+    }
+#endif
+    part_plain(planes, pixels, 0, count);
+}

@@ -1,0 +1,71 @@
+"""Pictures become arrays and tensors by C of ours, many bytes at a time.
+
+Helps where `np.array(image)` and `permute(2, 0, 1).contiguous()` are much of the input: torchvision's ToTensor does
+both for each of Pillow's images, and so do most scripts without it, above all where decoding and resizing are no longer
+the larger part. Hurts nowhere that we know; compiling takes a second, once on a machine, and needs a C compiler. Bytes
+only change places, so they are the same; still the first results, and then one in many, are made by Pillow and torch
+too and compared. RGB pictures only; the tensors' part in forked workers only, since models use the same method.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slipstream.records import Edit, Setting
+from slipstream.techniques.card import YES, Answer, Card, no
+from slipstream.techniques.observation import Observation
+from slipstream.techniques.parts.pictures import say_for_spawned, why_no_pictures
+
+if TYPE_CHECKING:
+    from slipstream.techniques.rig import Rig
+
+CARD = Card(
+    title="Pictures made arrays many bytes at a time",
+    seam="loader",
+    causes=("slow_transform", "slow_decode"),
+    numerics="identical",
+    needs=("pillow", "a C compiler"),
+)
+WHAT = "pictures become arrays and tensors by C of ours, with the same bytes"
+
+
+def applies(observation: Observation) -> Answer:
+    from slipstream.data.c_library import find_compiler
+
+    reason = why_no_pictures(observation)
+    if reason:
+        return no(reason)
+    return YES if find_compiler() else no("there is no C compiler (cc, gcc or clang) on this machine")
+
+
+def settings(observation: Observation) -> list[Setting]:
+    return [True]
+
+
+def apply(rig: Rig, setting: Setting) -> None:
+    try:
+        from slipstream.data.arraying import Arraying
+        from slipstream.data.c_library import CompileError
+        from slipstream.data.planes import Planes
+        from slipstream.data.tidings import Tidings
+    except ImportError as missing:
+        rig.decline(f"Pillow cannot be imported: {missing}")
+        return
+    try:
+        planes = Planes()
+    except (CompileError, LookupError) as reason:
+        rig.decline(str(reason))
+        return
+    tidings = Tidings(
+        lambda: rig.changed(WHAT),
+        lambda: rig.decline("an array came out otherwise: Pillow and torch make them again"),
+    )
+    tidings.install(rig.patches)
+    Arraying(planes, lambda: tidings.raise_flag(0), lambda: tidings.raise_flag(1)).install(rig.patches)
+    say_for_spawned(rig, WHAT)
+
+
+def edit(observation: Observation, setting: Setting) -> list[Edit]:
+    loader = observation.loader
+    reason = "no edit does this: `slipstream run` with this recipe does"
+    return [Edit("fast_arrays", "by_hand", loader.getitem_site if loader is not None else None, reason=reason)]
