@@ -35,7 +35,7 @@ from slipstream.tune.edits import edits_in
 from slipstream.tune.journal import Journal
 from slipstream.tune.meeting import Meeting
 from slipstream.tune.order import TuneOrder
-from slipstream.tune.pace import block
+from slipstream.tune.pace import Tempo, block
 from slipstream.tune.seat import Seat
 from slipstream.tune.teller import Silence
 from slipstream.verify.speed import Comparison
@@ -43,9 +43,6 @@ from slipstream.verify.speed import Comparison
 KEPT = 0.9  # of the recipe's gain
 LEAST = 1.03  # a recipe that gains less here has nothing to keep
 STARTS, ROUNDS = 2, 10  # what a process is lucky in it keeps for life: every rider is started twice
-# How a heap happens to lie decides for life how many pages a step faults in, by up to half: tune's ground, under all
-# riders, also those of the original.
-GROUND = environment_of("allocator", "keep")
 KEEPING = RESULTS / "patched.json"
 
 
@@ -110,8 +107,7 @@ def _is_same_twice(patch: Patch, edits: Any, session: Session, script: Path) -> 
 
 def race(folder: Path, session: Session, recipe: Recipe, patch: Patch, length: tuple[int, int]) -> dict[str, Any]:
     def variables(one: Recipe) -> dict[str, str]:
-        own = {k: v for c in one.choices for k, v in environment_of(c.technique, c.setting).items()}
-        return {**GROUND, **own}
+        return {k: v for c in one.choices for k, v in environment_of(c.technique, c.setting).items()}
 
     files = {str(file.path.absolute()): file.after for file in patch.files}
     known = {**{name: catalogue()[name] for name in catalogue()}, PATCH: Patched(numerics_of(patch.written))}
@@ -139,7 +135,9 @@ def ride(
     """Seconds a step, of every seat in every round. A string: one of them could not ride, and why."""
     assert session.summary is not None
     steps = epoch_steps(session) or 0.0
-    num_steps, lead_in = block(session.summary.step_ms / 1e3, round(steps) if abs(steps - round(steps)) < 0.01 else 0)
+    num_steps, lead_in = block(
+        Tempo(session.summary.step_ms / 1e3, round(steps) if abs(steps - round(steps)) < 0.01 else 0)
+    )
     rng, rounds = random.Random(0), list[list[float]]()
     for start in range(num_starts):
         for number in range(num_rounds):
@@ -216,8 +214,7 @@ def render(results: dict[str, dict[str, Any]], head: str) -> tuple[str, list[str
         f"{table}\n{note}\nEach against the script as it is, in rounds by turns, with fresh processes half of the "
         "time. The share is of what the recipe gains over 1, with the interval that redrawing the "
         f"rounds gives. Asked for: at least {KEPT:.0%} of it. A finding has no recipe: it is written alone. All "
-        "riders have the allocator's settings of `allocator=keep`, so that no heap is luckier than another. Lines "
-        "changed are those of the diff that begin with + or -; diffs and rounds are in patched.json.\n",
+        "riders start as bare python does, so a lucky heap is part of the noise. Lines changed are those of the diff that begin with + or -; diffs and rounds are in patched.json.\n",
         wrong,
     )
 
