@@ -60,6 +60,7 @@ class Relay:
         self._cwd = Path.cwd()
         self._ledgers: dict[int, Ledger] = {}
         self._over: dict[int, dict[str, bytes]] = {}
+        self._limits: dict[int, int] = {}
         self._lanes: dict[int, Lane] = {}  # who is there, the one that rode longest ago first
         self._ahead: dict[int, Lane] = {}  # launched before they entered: they import, and wait at their first step
         self._base: Ledger | None = None
@@ -92,6 +93,10 @@ class Relay:
         """This rider, when it enters, finds these files with another text. The real ones are not touched; without an
         overlay it cannot start."""
         self._over[rider] = dict(files)
+
+    def bound(self, rider: int, limit_bytes: int) -> None:
+        """This rider, when it enters for a fit, is held to so many bytes from where its training begins."""
+        self._limits[rider] = limit_bytes
 
     # --- the track ----------------------------------------------------------------------------------------------------
 
@@ -190,6 +195,7 @@ class Relay:
                 tick=self._tick,
                 seed=self._seed,
                 warm_up=self._warm_up,
+                limit_bytes=self._limits.get(entrant.ident, 0),
             )
             hashing = {} if os.environ.get("PYTHONHASHSEED", "").isdigit() else {"PYTHONHASHSEED": "0"}
             environment = {**hashing, **self._environment_of(entrant.recipe)}
