@@ -1,14 +1,18 @@
-"""Which batch to try next, between the largest that ran and the smallest that ran out, until they are two percent apart.
-Guesses from what the sizes that ran really held, and halves where guesses miss. Pure: whoever tries is elsewhere."""
+"""Which batch to try next, between the largest that ran and the smallest that ran out, until they are one percent apart.
+Guesses from what the sizes that ran really held, and halves where guesses miss. What the same batch held more one time
+than another is kept free below the edge. Pure: whoever tries is elsewhere."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Final
 
 from slipstream.memory.forecast import Forecast
 
-NARROW: Final = 0.02  # of the batch: an edge that is known so well is known
+NARROW: Final = 0.01  # of the batch: an edge that is known so well is known
+SUITED: Final = 0.02  # of the batch that a size which suits the hardware, and what is kept free, may cost
+_SPREAD: Final = 0.0025  # of the limit: two starts of one script differ by that at least
 _GUESSES: Final = 4  # by the line; then the interval is halved
 _MOST: Final = 1 << 20
 _SUITS_UP_TO: Final = 64  # a multiple of more is no better
@@ -17,7 +21,7 @@ Held = Callable[[int], float]  # batch size to bytes
 
 
 class Edge:
-    """`next_size`, try it, `took` or `failed`; until there is none. Sizes are not below one, nor above `most`."""
+    """`next_size`, try it, `ran` or `ran_out`; until there is none. Sizes are not below one, nor above `most`."""
 
     def __init__(self, limit_bytes: int, own_batch: int, most: int | None = None, foretold: Held | None = None) -> None:
         self._limit_bytes = limit_bytes
@@ -27,6 +31,7 @@ class Edge:
         self._held: dict[int, int] = {}  # of what ran; 0: not known
         self._failed: set[int] = set()
         self._num_guesses = 0
+        self._spread_bytes = int(_SPREAD * limit_bytes)
 
     @property
     def largest(self) -> int:
@@ -43,25 +48,45 @@ class Edge:
         return bool(self._failed)
 
     def ran(self, size: int, held_bytes: int = 0) -> None:
-        self._held[size] = max(held_bytes, self._held.get(size, 0))
+        before = self._held.get(size, 0)
+        if before and held_bytes:
+            self._spread_bytes = max(self._spread_bytes, abs(held_bytes - before))
+        self._held[size] = max(held_bytes, before)
 
     def ran_out(self, size: int) -> None:
         self._failed.add(size)
 
     def next_size(self) -> int | None:
-        """None: the edge is known, and what is called the largest has run."""
+        """None: the edge is known, and the answer has run."""
         low, high = self.largest, self.too_large
         if high <= 1:
             return None
         if high - low <= (step_at(low) if self.is_bounded else 1):
-            suited = suit(low)
-            return suited if suited < low and suited not in self._held and self.is_bounded else None
+            return self._wanted() if self._wanted() not in self._held else None
         return min(max(self._propose(low, high), low + 1), high - 1)
 
     def answer(self) -> int:
-        """The largest, or one that suits the hardware better and costs next to nothing."""
-        suited = suit(self.largest)
-        return suited if suited in self._held else self.largest
+        """A little below the largest that ran, where it will run again; one that suits the hardware if that costs next
+        to nothing. The largest itself where no memory set the edge."""
+        wanted = self._wanted()
+        return wanted if wanted in self._held else self.largest
+
+    def _wanted(self) -> int:
+        low = self.largest
+        if not self.is_bounded or low < 2:
+            return low
+        each = self._bytes_each()
+        safe = max(1, low - (math.ceil(self._spread_bytes / each) if each else 0))
+        return suit(safe, math.ceil((1.0 - SUITED) * low))
+
+    def _bytes_each(self) -> float:
+        """What a sample more takes; 0.0: not known."""
+        known = sorted(size for size, held in self._held.items() if held)
+        if len(known) > 1:
+            return max(0.0, (self._held[known[-1]] - self._held[known[0]]) / (known[-1] - known[0]))
+        if self._foretold is not None and self.largest:
+            return self._foretold(self.largest + 1) - self._foretold(self.largest)
+        return 0.0
 
     def _propose(self, low: int, high: int) -> int:
         guess = self._guess() if self._num_guesses < _GUESSES else None
@@ -76,7 +101,7 @@ class Edge:
             return high - 1
         if guess >= high:
             return high - step_at(high) if high - step_at(high) > low else (low + high) // 2
-        return suit(guess) if suit(guess) > low else guess
+        return guess
 
     def _guess(self) -> int | None:
         """Where the line meets the limit: through what was held, or as it was foretold."""
@@ -105,12 +130,12 @@ def step_at(size: int) -> int:
     return max(1, int(NARROW * size))
 
 
-def suit(size: int) -> int:
-    """The multiple of the highest power of two, up to 64, that costs no more than two percent of the batch."""
+def suit(size: int, least: int) -> int:
+    """Of the sizes from `least` on up to this, the largest multiple of the highest power of two, up to 64."""
     power = _SUITS_UP_TO
     while power > 1:
         rounded = size - size % power
-        if rounded and size - rounded <= NARROW * size:
+        if rounded >= max(1, least):
             return rounded
         power //= 2
     return size
