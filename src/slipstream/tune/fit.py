@@ -70,7 +70,7 @@ class _Fit:
                 raise FitError(f"the script cannot be tried within the limit: {own.reason}")
             largest = self._find_largest(own, base) if order.finds_batch else None
             room = Room() if own.outcome == "ran" else self._make_room()
-            fastest = self._find_fastest(largest) if largest else None
+            fastest = self._find_fastest(largest) if largest and order.races else None
         finally:
             self._trials.end()
         return Fitting(

@@ -15,6 +15,7 @@ class FitOrder(msgspec.Struct, frozen=True):
     limit_bytes: int
     limit_source: str = "--memory-limit"
     finds_batch: bool = True  # --fit: the largest and the fastest; else only whether the script's own runs, and how
+    races: bool = True  # False: the largest is enough
     budget_s: float = 300.0
     only: tuple[str, ...] = ()
     without: tuple[str, ...] = ()

@@ -20,8 +20,10 @@ from slipstream.verify.speed import Comparison
 
 NUM_STEPS: Final = 2  # after the warm-up, whose first step is the optimizer's first
 _FEWEST_STEPS: Final = 2  # of a script that ends by itself: it has updated, and come round again
-_ROUNDS: Final = 12
-_BLOCK_S: Final = 0.4
+_ROUNDS: Final = 16
+_FEWEST_ROUNDS: Final = 6
+_KNOWN: Final = 1.1  # the upper end of an interval over the lower: closer than that nobody asks
+_BLOCK_S: Final = 0.3
 _MOST_BLOCK_STEPS: Final = 200
 _ENDED = re.compile(r"the script ended after (\d+) steps")
 _NEVER_RACED = Speed(1.0, 1.0, 1.0)
@@ -159,7 +161,7 @@ class Trials:
                 rates.append(_pace(lap))
                 steps.append(lap.step_s)
                 self._anchor_rates.append(_pace(base))
-            if round > 4 and not self.has_time:
+            if round >= _FEWEST_ROUNDS and (not self.has_time or _is_known(comparison.speed())):
                 break
         if not rates:
             return trial
@@ -205,6 +207,10 @@ def judge(failure: str, is_held: bool) -> tuple[TrialOutcome, str]:
 
 def best_rate(trials: Sequence[Trial]) -> float:
     return max((trial.rate.ratio for trial in trials if trial.rate is not None), default=0.0)
+
+
+def _is_known(speed: Speed) -> bool:
+    return speed.is_bounded and speed.high <= _KNOWN * speed.low
 
 
 def _pace(lap: Lap) -> float:
