@@ -134,15 +134,19 @@ class Relay:
         return self._ledgers[rider].record()
 
     def capacity(self) -> int:
-        base = self._base
+        base = self._base or self._heaviest()
         if base is None or not base.peak_bytes:
             return 2
         num_free = min(
-            capacity.num_fitting(capacity.free_bytes(), base.peak_bytes),
+            capacity.num_fitting(capacity.free_bytes(), max(base.peak_bytes, base.held_bytes)),
             capacity.num_fitting(capacity.shared_bytes()[1], self._shared_each),
             capacity.num_on_device(self._device_free_bytes, base.device_peak_bytes),
         )
         return max(1, min(MOST_RIDERS, len(self._lanes) + num_free))
+
+    def _heaviest(self) -> Ledger | None:
+        """Of a fit, which has no base: batches of all sizes ride."""
+        return max(self._ledgers.values(), key=lambda ledger: max(ledger.peak_bytes, ledger.held_bytes), default=None)
 
     def now_s(self) -> float:
         return time.monotonic()

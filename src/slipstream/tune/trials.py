@@ -84,14 +84,13 @@ class Trials:
         return self._keep(trial)
 
     def anchor(self, ride: Ride) -> Trial:
-        """The same, and it stays: the others are raced against it."""
+        """The same; the others are raced against it. Until then its memory is free: a race launches it anew."""
         rider = self._enter(ride)
         trial = self._ride(rider, ride)
-        if trial.outcome == "ran":
-            self._anchor, self._losses = rider, self._track.record(rider).witness.losses
+        record = self._track.leave(rider)
+        if trial.outcome == "ran" and trial.step_ms is not None:  # a script that is over cannot be raced against
+            self._anchor, self._losses = rider, record.witness.losses
             trial = msgspec.structs.replace(trial, rate=_NEVER_RACED)
-        else:
-            self._track.leave(rider)
         return self._keep(trial)
 
     def end(self) -> None:
