@@ -1,6 +1,6 @@
-"""Does the batch that `tune --fit` finds really run at the limit, and does one 5% larger really fail? Three models, limits
-set by the operating system, twenty repetitions of both in fresh processes. Goes on where it was interrupted. Half an
-hour on two quiet cores; --repetitions for fewer."""
+"""Does the batch that `tune --fit` finds really run at the limit, and does one 5% larger really fail? Three models,
+limits set by the operating system, twenty repetitions of both in fresh processes. Goes on where it was interrupted.
+Half an hour on two quiet cores; --repetitions for fewer."""
 
 from __future__ import annotations
 
@@ -103,13 +103,13 @@ def _page(cases: dict[str, Case]) -> str:
     lines = [
         "# What fits",
         "",
-        f"Written by `benchmarks/fit.py`: torch {torch.__version__}, CPU, AdamW, one thread. `tune --fit` looked for the",
-        "largest batch of three small models within a limit that Linux keeps (RLIMIT_DATA: the private writable memory of",
-        "the whole process). Then that batch, and one 5% larger, were run again under the same limit, each time in a fresh",
-        "process, for five steps from the script's first line on.",
+        f"Written by `benchmarks/fit.py`: torch {torch.__version__}, CPU, AdamW, one thread. `tune --fit` looked for",
+        "the largest batch of three small models within a limit that Linux keeps (RLIMIT_DATA: the private writable",
+        "memory of the whole process). Then that batch, and one 5% larger, were run again under the same limit, each",
+        "time in a fresh process, for five steps from the script's first line on.",
         "",
-        "| model | limit | largest batch found | ran out in the search | rides of the search | ran again | held at the most"
-        " | 5% larger | ran out |",
+        "| model | limit | largest batch found | ran out in the search | rides of the search | ran again |"
+        " held at the most | 5% larger | ran out |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for kind, case in cases.items():

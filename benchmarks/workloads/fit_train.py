@@ -34,7 +34,8 @@ class Transformer(nn.Module):
     def __init__(self, width: int = 32, depth: int = 3) -> None:
         super().__init__()
         self.words = nn.Embedding(100, width)
-        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(width, 2, 2 * width, batch_first=True) for _ in range(depth))
+        layers = [nn.TransformerEncoderLayer(width, 2, 2 * width, batch_first=True) for _ in range(depth)]
+        self.layers = nn.ModuleList(layers)
         self.head = nn.Linear(width, 10)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -58,7 +59,8 @@ class Recurrent(nn.Module):
 def make_model() -> nn.Module:
     if KIND == "convnet":
         blocks = [Residual(4) for _ in range(6)]
-        return nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 10))
+        head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 10)]
+        return nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), *blocks, *head)
     return Transformer() if KIND == "transformer" else Recurrent()
 
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from slipstream.records import Choice, Fitting, Recipe, Session, Trial
 from slipstream.records.race import Speed
 from slipstream.report.fit_words import learning_rate_question, sentence
+from slipstream.report.html.page import to_page
 from slipstream.report.json import export
 from slipstream.report.markdown import to_markdown
 from slipstream.report.quantity import in_binary
@@ -102,6 +103,12 @@ def test_brief_and_markdown(console: Console) -> None:
     assert page.startswith("**The script's batch of 32 does not fit") and "| 32 | checkpointing=half |" in page
 
 
+def test_the_page_has_the_sentence_and_the_table() -> None:
+    page = to_page(session_of(BATCHES))
+    assert "The script&#39;s batch of 32 fits in 6.00 GiB." in page and "What fits" in page
+    assert "1.31x 1.28–1.35" in page and "Should the learning rate follow?" in page
+
+
 def test_json() -> None:
     document = json.loads(export(session_of(BATCHES)))
     assert document["verdict"].startswith("The script's batch of 32 fits")
@@ -117,4 +124,5 @@ def test_the_question_is_put_and_not_answered() -> None:
 
 
 def test_units_of_a_limit() -> None:
-    assert [in_binary(size) for size in (12, 6 * GIB, 400 << 20, 1 << 44)] == ["12 B", "6.00 GiB", "400 MiB", "16.0 TiB"]
+    sizes = (12, 6 * GIB, 400 << 20, 1 << 44)
+    assert [in_binary(size) for size in sizes] == ["12 B", "6.00 GiB", "400 MiB", "16.0 TiB"]

@@ -1,4 +1,4 @@
-"""Which batch to try next, between the largest that ran and the smallest that ran out, until they are one percent apart.
+"""Which batch to try next, between the largest that ran and the smallest that ran out, until they are a percent apart.
 Guesses from what the sizes that ran really held, and halves where guesses miss. What the same batch held more one time
 than another is kept free below the edge. Pure: whoever tries is elsewhere."""
 

@@ -140,8 +140,8 @@ def learning_rate_question(own: int, other: int) -> str:
     factor = other / own if own else 1.0
     steps = f"{factor:.2g} times the samples" if factor >= 1 else f"{1 / factor:.2g} times fewer samples"
     return (
-        f"Another batch is another training: a step of {plural(other, 'sample')} in place of {own:,} has {steps}, and an"
-        f" epoch {'fewer' if factor >= 1 else 'more'} updates. Should the learning rate follow? Some scale it by"
-        f" {factor:.2g} (the linear rule, for SGD), some by {factor**0.5:.2g} (the root, for Adam), some leave it and its"
-        " schedule alone. slipstream changed neither: decide, and look at the validation loss."
+        f"Another batch is another training: a step of {plural(other, 'sample')} in place of {own:,} has {steps}, and"
+        f" an epoch {'fewer' if factor >= 1 else 'more'} updates. Should the learning rate follow? Some scale it by"
+        f" {factor:.2g} (the linear rule, for SGD), some by {factor**0.5:.2g} (the root, for Adam), some leave it and"
+        " its schedule alone. slipstream changed neither: decide, and look at the validation loss."
     )

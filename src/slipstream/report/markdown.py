@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator
 
 from slipstream.records import Environment, Fitting, Session
-from slipstream.report.fit_words import FIT_ALIGN, FIT_HEADINGS, fit_rows, remarks, sentence
+from slipstream.report.fit_words import FIT_ALIGN, FIT_HEADINGS, fit_rows, remarks
+from slipstream.report.fit_words import sentence as fit_sentence
 from slipstream.report.quantity import plural
 from slipstream.report.tune_table import HEADINGS, table_rows
 from slipstream.report.tune_words import caveats, costs, gain, not_applicable, reasons
@@ -49,7 +50,7 @@ def _lines(session: Session) -> Iterator[str]:
 
 
 def _fitting_lines(session: Session, fitting: Fitting) -> Iterator[str]:
-    yield f"**{_plain(sentence(fitting))}**"
+    yield f"**{_plain(fit_sentence(fitting))}**"
     yield ""
     yield _row(iter(FIT_HEADINGS))
     yield "|" + "|".join("---:" if side == "r" else "---" for side in FIT_ALIGN) + "|"

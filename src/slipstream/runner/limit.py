@@ -12,6 +12,8 @@ from typing import Any
 import msgspec
 import torch
 
+from slipstream.runner.shortage import UNHELD
+
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python has the name from 3.12 on
 
 
@@ -85,7 +87,7 @@ class Limit:
 
     def _lower(self) -> None:
         if sys.platform != "linux":
-            raise RuntimeError("only Linux holds a process to a limit of memory")
+            raise RuntimeError(f"only Linux holds a process {UNHELD}")
         import resource
 
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
@@ -99,7 +101,7 @@ def _hold_device(device: torch.device, limit_bytes: int) -> None:
     """Has not been run on a GPU yet."""
     module: Any = torch.get_device_module(device)
     if not hasattr(module, "set_per_process_memory_fraction") or not hasattr(module, "mem_get_info"):
-        raise RuntimeError(f"torch cannot hold {device.type} to a limit of memory")
+        raise RuntimeError(f"torch cannot hold {device.type} {UNHELD}")
     total = int(module.mem_get_info(device)[1])
     module.set_per_process_memory_fraction(min(1.0, limit_bytes / total), device)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
+UNHELD: Final = "to a limit of memory"  # ends the reason why a rider could not be held to one
 _SIGNS: Final = ("OutOfMemoryError", "MemoryError", "DefaultCPUAllocator", "out of memory")
 # Of a process that is held to a limit: what libraries say when they get no memory, and how those end that do not look
 _UNDER_A_LIMIT: Final = (

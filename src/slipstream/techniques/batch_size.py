@@ -1,5 +1,5 @@
-"""The loader that trains makes batches of another size. `slipstream tune --fit` finds the largest that fits in memory and
-the fastest, and sets it for a ride; it is kept only where `--fit --allow different` asks for it.
+"""The loader that trains makes batches of another size. `slipstream tune --fit` finds the largest that fits in memory
+and the fastest; one is kept only where `--fit --allow different` asks for it.
 
 Helps where a device is not busy with the batch as it is, or where that does not fit in its memory. Hurts the comparison
 with what was trained before: another batch is another training, with fewer or more updates in an epoch, and whether the

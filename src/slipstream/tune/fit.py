@@ -1,5 +1,5 @@
-"""What fits in a limit of memory: whether the script's own batch does, else what makes it; and with --fit the largest and
-the fastest batch. Every answer was really run under the limit. Another batch is never kept unasked."""
+"""What fits in a limit of memory: whether the script's own batch does, else what makes it; and with --fit the largest
+and the fastest batch. Every answer was really run under the limit. Another batch is never kept unasked."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class _Fit:
                 " `slipstream tune --memory-limit SIZE` without --fit finds what makes the batch as it is fit."
             )
 
-    # --- the script as it is --------------------------------------------------------------------------------------------
+    # --- the script as it is ------------------------------------------------------------------------------------------
 
     def _try_unheld(self) -> Trial | None:
         """Everything is compared with it. None: not even that runs here."""
@@ -139,7 +139,7 @@ class _Fit:
             )
         return base
 
-    # --- the largest ----------------------------------------------------------------------------------------------------
+    # --- the largest --------------------------------------------------------------------------------------------------
 
     def _find_largest(self, own: Trial, base: Trial | None) -> int:
         foretold = self._held(base) if base is not None and base.peak_bytes and self._forecast is not None else None
@@ -225,16 +225,17 @@ class _Fit:
 
 
 def ladder(own: int, largest: int) -> list[int]:
-    """Sizes worth racing, the largest first: doublings of the script's own up to it, and one half."""
+    """Sizes worth racing, the largest first: doublings of the script's own up to it, and one half; where that does not
+    fit, half of what does."""
     sizes = {own * 2**power for power in range(1, 12) if own * 2**power < 0.9 * largest}
     sizes = set(sorted(sizes, reverse=True)[: _MOST_RACED - 2])
-    if 1 < own <= largest:
-        sizes.add(own // 2)
+    if min(own, largest) > 1:
+        sizes.add(min(own, largest) // 2)
     return [size for size in (largest, *sorted(sizes, reverse=True)) if size not in (own, 0)]
 
 
 def fastest_of(raced: list[Trial], own: int) -> int | None:
-    """`own`: the script's batch, whose rate is 1, if that runs. Of those that are as fast as the best, the script's own;
+    """`own`: the script's batch, whose rate is 1, if that runs. Of those that are as fast as the best the script's own,
     else the one that suits the hardware, and of these the smallest."""
     rates = {trial.batch_size: trial.rate.ratio for trial in raced if trial.rate is not None}
     if own:

@@ -1,5 +1,5 @@
-"""The script's own batch does not fit: every technique that saves memory, alone and in pairs, really run within the limit;
-of those that run, the one that costs the least time."""
+"""The script's own batch does not fit: every technique that saves memory, alone and in pairs, really run within the
+limit; of those that run, the one that costs the least time."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ def _try_settings(
             return
         trial, record = _try(trials, Ride(own_batch, Recipe((Choice(ident, setting),))))
         yield trial
-        if _has_no_effect(ident, record):
+        if why := _why_no_effect(ident, record):
+            notes.append(f"{ident} had no effect: {why}")
             return  # nor would another setting have
         if _is_number(setting) and trial.outcome == "ran":
             return
@@ -110,18 +111,18 @@ def _alone(trials: Trials, ride: Ride) -> tuple[Trial, RiderRecord]:
     return trial, RiderRecord(Entrant(0, "fit", ride.whole), changes=trial.changes)
 
 
-def _has_no_effect(ident: str, record: RiderRecord) -> bool:
+def _why_no_effect(ident: str, record: RiderRecord) -> str:
     """It declined, and has changed nothing."""
-    said = f"{ident}:"
-    return any(one.startswith(said) for one in record.declined) and not any(
-        one.startswith(said) for one in record.changes
-    )
+    said = f"{ident}: "
+    if any(one.startswith(said) for one in record.changes):
+        return ""
+    return next((one.removeprefix(said) for one in record.declined if one.startswith(said)), "")
 
 
 def _try_pairs(trials: Trials, own_batch: int, tried: Mapping[str, Sequence[Trial]], known: Known) -> list[Trial]:
     """The strongest settings of two that do not claim the same: where neither is enough."""
     conflicts = find_conflicts({ident: known[ident].CARD for ident in tried})
-    strongest = {ident: _strongest([trial.recipe.choices[0] for trial in each]) for ident, each in tried.items() if each}
+    strongest = {ident: _strongest([one.recipe.choices[0] for one in each]) for ident, each in tried.items() if each}
     pairs = [
         Recipe((strongest[left], strongest[right]))
         for left, right in itertools.combinations(strongest, 2)

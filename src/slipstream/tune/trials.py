@@ -13,7 +13,7 @@ from typing import Final, Protocol
 import msgspec
 
 from slipstream.records import Choice, Entrant, Lap, Recipe, RiderRecord, Speed, Trial, TrialOutcome
-from slipstream.runner.shortage import tells_shortage
+from slipstream.runner.shortage import UNHELD, tells_shortage
 from slipstream.runner.track import Track
 from slipstream.tune.teller import Teller
 from slipstream.verify.speed import Comparison
@@ -110,6 +110,9 @@ class Trials:
         lap = Lap(rider, 0, 0, 0, 0.0, 0) if failure else self._track.lap(rider, 0, NUM_STEPS, 0)
         record = self._track.record(rider)
         outcome, reason = judge(failure or lap.failure, ride.is_held)
+        unheld = next((one for one in record.declined if UNHELD in one), "")
+        if ride.is_held and unheld:
+            outcome, reason = "failed", unheld.rpartition(": ")[2]
         return Trial(
             batch_size=ride.batch_size,
             recipe=ride.recipe,
