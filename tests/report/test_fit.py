@@ -75,7 +75,7 @@ def console() -> Console:
 def test_sentences() -> None:
     assert sentence(BATCHES) == (
         "The script's batch of 32 fits in 6.00 GiB. The largest batch that runs is 96 (104 ran out), the fastest is 64:"
-        " 420 samples/s, 1.31x (1.28–1.35) of 32's."
+        " 420 samples/s, 1.31x 1.28–1.35 of 32's."
     )
     assert sentence(REMEDIES) == (
         "The script's batch of 32 does not fit in 1.00 GiB; checkpointing=half fits at 1.18x step time, micro_batches=4"

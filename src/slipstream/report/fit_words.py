@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from slipstream.records import Fitting, Trial
-from slipstream.report.quantity import as_count, as_ratio, between_ratios, in_binary, plural
+from slipstream.report.quantity import as_count, as_ratio, in_binary, plural
+from slipstream.report.tune_table import relative
 
 FIT_HEADINGS: Final = ("batch", "with", "memory", "step ms", "samples/s", "relative to base", "within the limit")
 FIT_ALIGN: Final = "rlrrrll"
@@ -68,10 +69,8 @@ def _fastest(fitting: Fitting) -> str:
     trial = next((one for one in unique(fitting) if one.batch_size == fitting.fastest and one.rate is not None), None)
     if trial is None or trial.rate is None:
         return f", the fastest is {fitting.fastest}"
-    interval = between_ratios(trial.rate.low, trial.rate.high)
     rate = f"{as_count(trial.samples_per_s)} samples/s, " if trial.samples_per_s else ""
-    ratio = as_ratio(trial.rate.ratio)
-    return f", the fastest is {fitting.fastest}: {rate}{ratio} ({interval}) of {fitting.own_batch}'s"
+    return f", the fastest is {fitting.fastest}: {rate}{relative(trial.rate)} of {fitting.own_batch}'s"
 
 
 def unique(fitting: Fitting) -> list[Trial]:
@@ -93,7 +92,6 @@ def fit_rows(fitting: Fitting) -> list[tuple[str, ...]]:
 
 def _row(trial: Trial, fitting: Fitting) -> tuple[str, ...]:
     is_timed = trial.rate is not None and trial.rate.num_rounds > 0
-    rate = f"{as_ratio(trial.rate.ratio)} {between_ratios(trial.rate.low, trial.rate.high)}" if is_timed else ""  # type: ignore[union-attr]
     marks = [word for word, size in (("largest", fitting.largest), ("fastest", fitting.fastest)) if _is(trial, size)]
     kept = ["kept"] if trial.recipe.choices and trial.recipe == fitting.recipe else []
     outcome = _OUTCOMES[trial.outcome] if trial.is_held else "no limit"
@@ -103,7 +101,7 @@ def _row(trial: Trial, fitting: Fitting) -> tuple[str, ...]:
         in_binary(trial.peak_bytes) if trial.peak_bytes and trial.outcome == "ran" else "",
         f"{trial.step_ms:,.1f}" if trial.step_ms and trial.outcome == "ran" else "",
         as_count(trial.samples_per_s) if trial.samples_per_s and trial.outcome == "ran" else "",
-        "1.00x" if not trial.is_held else rate,
+        "1.00x" if not trial.is_held else relative(trial.rate) if is_timed else "",
         ", ".join([outcome, *marks, *kept]),
     )
 

@@ -149,10 +149,7 @@ class _Fit:
         self._take(edge, own)
         while (size := edge.next_size()) is not None or not self._is_confirmed(edge):
             if edge.largest and self._track.now_s() > self._start_s + _EDGE_SHARE * self._order.budget_s:
-                self._notes.append(
-                    f"There was no time to come closer: the largest batch lies between {edge.largest} and"
-                    f" {edge.too_large - 1}. A longer --budget finds it."
-                )
+                self._notes.append(_out_of_time(edge, size))
                 break
             self._take(edge, self._trials.run(self._ride(size or edge.answer())))
             if not edge.largest and edge.too_large <= 1:
@@ -222,6 +219,13 @@ class _Fit:
         if self._order.allow == "different" and fastest is not None and fastest != self._own:
             return Recipe((Choice(self._sets_batch, fastest),))
         return Recipe()
+
+
+def _out_of_time(edge: Edge, size: int | None) -> str:
+    if size is None or size < edge.largest:
+        return f"There was no time to run {edge.answer()} once more: a longer --budget makes sure of it."
+    between = f"between {edge.largest} and {edge.too_large - 1}"
+    return f"There was no time to come closer: the largest batch lies {between}. A longer --budget finds it."
 
 
 def ladder(own: int, largest: int) -> list[int]:
