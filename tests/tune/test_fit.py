@@ -26,6 +26,7 @@ class MemoryTrack:
         self.saving, self.prices = saving or {}, prices or {}
         self.best_batch = 64  # beyond it a sample costs more again
         self.raises = ""  # with any other batch than the script's own
+        self.raises_held_only = False
         self.wrong_losses: set[str] = set()
         self.num_entered = 0
         self._entrants: dict[int, Entrant] = {}
@@ -53,7 +54,10 @@ class MemoryTrack:
         self._now_s += 3.0
         self._entrants[entrant.ident], self._laps[entrant.ident] = entrant, []
         assert entrant.role == "fit"
-        if self.raises and self._batch(entrant.ident) != OWN:
+        is_other = self._batch(entrant.ident) != OWN
+        if self.raises_held_only:
+            is_other = self._batch(entrant.ident) > OWN and entrant.ident in self._limits
+        if self.raises and is_other:
             return self.raises
         return OUT if self._held(entrant.ident) > self._limits.get(entrant.ident, 1 << 60) else ""
 
@@ -206,6 +210,12 @@ def test_a_script_that_takes_no_other_batch_says_so(go: Callable[..., Fitting]) 
     track.raises = "RuntimeError: shape '[16, -1]' is invalid for input of size 40"
     with pytest.raises(FitError, match=r"does not train with batches of .*shape"):
         go(track, START + 205 * EACH)
+
+
+def test_what_fails_only_under_the_limit_ran_out_whatever_it_says(go: Callable[..., Fitting]) -> None:
+    track = MemoryTrack()
+    track.raises, track.raises_held_only = "RuntimeError: a library's own words", True
+    assert go(track, START + 205 * EACH).largest in (OWN - 1, OWN)
 
 
 def test_the_budget_ends_the_search(go: Callable[..., Fitting]) -> None:

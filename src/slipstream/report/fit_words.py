@@ -101,7 +101,7 @@ def _row(trial: Trial, fitting: Fitting) -> tuple[str, ...]:
         in_binary(trial.peak_bytes) if trial.peak_bytes and trial.outcome == "ran" else "",
         f"{trial.step_ms:,.1f}" if trial.step_ms and trial.outcome == "ran" else "",
         as_count(trial.samples_per_s) if trial.samples_per_s and trial.outcome == "ran" else "",
-        "1.00x" if not trial.is_held else relative(trial.rate) if is_timed else "",
+        relative(trial.rate) if is_timed else "1.00x" if trial.rate is not None else "",
         ", ".join([outcome, *marks, *kept]),
     )
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+import msgspec
+
 from slipstream.memory.edge import Edge, Held, held_by, num_twos
 from slipstream.memory.forecast import forecast
 from slipstream.records import Choice, Fitting, Recipe, Session, Trial
@@ -173,9 +175,14 @@ class _Fit:
         elif trial.outcome == "ended":  # so few batches that the script is over at once: no larger one can be tried
             self._notes.append(f"Batches of {trial.batch_size} are so few that the script ends at once.")
             edge.ran_out(trial.batch_size)
+        elif self._runs_unheld(trial.batch_size):  # a library that gets no memory may say anything
+            edge.ran_out(trial.batch_size)
         else:
             raise FitError(f"the script does not train with batches of {trial.batch_size}: {trial.reason}")
         self._refuse_unmoved(trial)
+
+    def _runs_unheld(self, size: int) -> bool:
+        return self._trials.run(msgspec.structs.replace(self._ride(size), is_held=False)).outcome == "ran"
 
     def _refuse_unmoved(self, trial: Trial) -> None:
         """A size that was not set says nothing."""
