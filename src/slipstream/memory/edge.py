@@ -14,6 +14,7 @@ NARROW: Final = 0.01  # of the batch: an edge that is known so well is known
 SUITED: Final = 0.02  # of the batch that a size which suits the hardware, and what is kept free, may cost
 _SPREAD: Final = 0.0025  # of the limit: two starts of one script differ by that at least
 _GUESSES: Final = 4  # by the line; then the interval is halved
+_BACK: Final = 0.95  # of what ran out, where the line said that it would not
 _MOST: Final = 1 << 20
 _SUITS_UP_TO: Final = 64  # a multiple of more is no better
 
@@ -99,9 +100,7 @@ class Edge:
             return low + step_at(low)
         if guess >= high and not self.is_bounded:
             return high - 1
-        if guess >= high:
-            return high - step_at(high) if high - step_at(high) > low else (low + high) // 2
-        return guess
+        return guess if guess < high else max((low + high) // 2, int(_BACK * high))
 
     def _guess(self) -> int | None:
         """Where the line meets the limit: through what was held, or as it was foretold."""
