@@ -25,7 +25,7 @@ from slipstream.tune.trials import Ride, Trials
 RESULTS = Path(__file__).with_name("results") / "fit.md"
 STATE = RESULTS.with_suffix(".json")
 SCRIPT = Path(__file__).with_name("workloads") / "fit_train.py"
-LIMITS = {"convnet": 400 << 20, "transformer": 400 << 20, "lstm": 400 << 20}
+LIMITS = {"convnet": 420 << 20, "transformer": 420 << 20, "lstm": 420 << 20}
 
 
 class Case(msgspec.Struct):

@@ -32,7 +32,7 @@ class Edge:
         self._held: dict[int, int] = {}  # of what ran; 0: not known
         self._failed: set[int] = set()
         self._num_guesses = 0
-        self._spread_bytes = int(_SPREAD * limit_bytes)
+        self.spread_bytes = int(_SPREAD * limit_bytes)  # what the same batch held more one time than another
 
     @property
     def largest(self) -> int:
@@ -51,7 +51,7 @@ class Edge:
     def ran(self, size: int, held_bytes: int = 0) -> None:
         before = self._held.get(size, 0)
         if before and held_bytes:
-            self._spread_bytes = max(self._spread_bytes, abs(held_bytes - before))
+            self.spread_bytes = max(self.spread_bytes, abs(held_bytes - before))
         self._held[size] = max(held_bytes, before)
 
     def ran_out(self, size: int) -> None:
@@ -77,7 +77,7 @@ class Edge:
         if not self.is_bounded or low < 2:
             return low
         each = self._bytes_each()
-        safe = max(1, low - (math.ceil(self._spread_bytes / each) if each else 0))
+        safe = max(1, low - (math.ceil(self.spread_bytes / each) if each else 0))
         return suit(safe, math.ceil((1.0 - SUITED) * low))
 
     def _bytes_each(self) -> float:

@@ -22,6 +22,7 @@ from slipstream.tune.trials import FitTrack, Ride, Trials
 
 BATCH_CLAIM: Final = "loader.batch_size"  # what the technique claims that sets it
 _EQUAL: Final = 0.99  # of the best rate: as fast, as far as anybody would care
+_MUCH: Final = 0.01  # of the limit, that two starts differ by
 _MOST_RACED: Final = 5  # batch sizes beside the script's own
 _EDGE_SHARE: Final = 0.6  # of the time, for the largest; the rest is for the fastest
 
@@ -158,6 +159,12 @@ class _Fit:
                 need = self._would_fit(base) or " Give it more."
                 limit = in_binary(self._order.limit_bytes)
                 raise FitError(f"not even a batch of one runs within {limit}.{need}")
+        if edge.spread_bytes > _MUCH * self._order.limit_bytes:
+            self._notes.append(
+                f"Two starts with the same batch differed by {in_binary(edge.spread_bytes)}, and the edge is no sharper"
+                " than that. How the heap lies differs from start to start; with MALLOC_MMAP_THRESHOLD_=131072 in the"
+                " environment glibc maps every large block by itself."
+            )
         if not edge.is_bounded:
             self._notes.append(f"No batch was too large: {edge.largest} is all of the data at once.")
         return edge.answer()
