@@ -59,7 +59,8 @@ def fit_script(
 
     asked = Order(script, seconds=_OBSERVE_S, use_overlay=use_overlay, command="tune", schedule=_SCHEDULE)
     session = supervise(asked, line)
-    if exit_code(session) and not tells_shortage(session.ending.message):
+    has_seen = bool(session.footprints) or tells_shortage(session.ending.message)  # ended by our looking, or too large
+    if exit_code(session) and not has_seen:
         raise NothingToTuneError(session)
     on_seen(session)
     relay = Relay(
