@@ -107,8 +107,8 @@ def _page(cases: dict[str, Case]) -> str:
         "the largest batch of three small models within a limit that Linux keeps (RLIMIT_DATA: the private writable",
         "memory of the whole process). Then that batch, and one 5% larger, were run again under the same limit, each",
         "time in a fresh process, for five steps from the script's first line on. The script tells glibc to map blocks",
-        "of 32 KiB and more by themselves: without that, two starts of one training hold different amounts, and no edge",
-        "is sharper than they differ.",
+        "of 32 KiB and more by themselves: without that, two starts of one training hold different amounts, and no",
+        "edge is sharper than they differ.",
         "",
         "| model | limit | largest batch found | ran out in the search | rides of the search | ran again |"
         " held at the most | 5% larger | ran out |",
