@@ -62,6 +62,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/threaded.py
 	$(BIN)/python benchmarks/memory_accounting.py
 	$(BIN)/python benchmarks/checkpointing.py
+	$(BIN)/python benchmarks/fit.py
 	$(BIN)/python benchmarks/rounds.py
 	$(BIN)/python benchmarks/record_noise.py
 	$(BIN)/python benchmarks/never_fooled.py

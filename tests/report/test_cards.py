@@ -32,7 +32,8 @@ def test_a_card_in_full(sessions: dict[str, Session], paint: Paint, ident: str) 
     assert f"numerics {technique.CARD.numerics}" in text
     assert all(cell_len(line) <= 80 for line in text.splitlines())
     page = technique_page(ident, technique)
-    assert f"slipstream tune --only {ident} train.py" in page
+    option = "--fit" if technique.CARD.purpose == "fit" else f"--only {ident}"
+    assert f"slipstream tune {option} train.py" in page
     assert f"`{ident}`](techniques/{ident}.md)" in techniques_table(catalogue())
 
 

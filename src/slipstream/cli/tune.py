@@ -19,6 +19,7 @@ from slipstream.cli.commands import (
     read_script,
     script_argument,
 )
+from slipstream.cli.fit import fit_until_interrupted, read_limit
 from slipstream.cli.forms import Forms, aside, give, refuse_two_on_stdout
 from slipstream.cli.html_option import HtmlCommand, html_options, typed_options
 from slipstream.records import NumericsClass
@@ -57,6 +58,8 @@ class Request(Forms, frozen=True):
     check_s: float = CHECK_S
     recipe_path: Path = Path("slipstream.toml")
     use_overlay: bool = True
+    finds_batch: bool = False
+    limit_bytes: int = 0  # 0: none was typed
 
 
 @click.command("tune", cls=HtmlCommand, context_settings=SCRIPT_SETTINGS, options_metavar="[OPTIONS]")
@@ -87,6 +90,15 @@ class Request(Forms, frozen=True):
     metavar="S",
     help="Length of the check before the races.",
 )
+@click.option("--fit", "finds_batch", is_flag=True, help="Find the largest and the fastest batch; race nothing else.")
+@click.option(
+    "--memory-limit",
+    "limit_bytes",
+    callback=read_limit,
+    default=None,
+    metavar="SIZE",
+    help="Make the script's batch fit in SIZE, like 6GiB; with --fit, find batches within it.",
+)
 @click.option("--json", "json_path", type=click.Path(path_type=Path), metavar="FILE", help="Write the result as JSON.")
 @click.option("--markdown", "markdown_path", type=click.Path(path_type=Path), metavar="FILE", help="Write the table.")
 @click.option(
@@ -111,6 +123,8 @@ def command(no_overlay: bool, is_module: bool, script: tuple[str, ...], **option
     slipstream tune --html train.py                    and a report to look at
     slipstream tune --only workers,compile -m package.train --config small.yaml
     slipstream tune --allow redrawn train.py           nothing that lowers precision
+    slipstream tune --fit train.py                     the largest batch that fits, and the fastest
+    slipstream tune --memory-limit 6GiB train.py       what makes this batch fit, at the least cost
     slipstream run train.py --epochs 90                then train with what was kept
 
     First a short check, then the races: copies of the script, each with its own recipe from its first line, take turns
@@ -128,6 +142,8 @@ def command(no_overlay: bool, is_module: bool, script: tuple[str, ...], **option
         )
     refuse_two_on_stdout(*(options[name] for name in ("json_path", "markdown_path", "html")))
     request = Request(typed, use_overlay=not no_overlay, options=typed_options(), **options)
+    if request.finds_batch or request.limit_bytes:
+        return functools.partial(fit_until_interrupted, request)
     return functools.partial(tune_until_interrupted, request)
 
 
@@ -167,7 +183,7 @@ def _tune(request: Request) -> int:
             )
     except NothingToTuneError as error:
         with aside(request.takes_stdout):
-            return _show_failed_check(error.session)
+            return show_failed_check(error.session)
     except (RefusalError, RaceError) as error:
         _say(str(error))
         return 2
@@ -186,7 +202,7 @@ def _show_check(live: TuneLive, session: Session) -> None:
     live.note(f"check     {verdict(session)}")
 
 
-def _show_failed_check(session: Session) -> int:
+def show_failed_check(session: Session) -> int:
     """What the script did in place of training, as check says it."""
     from slipstream.cli.showing import show
     from slipstream.runner.outcome import exit_code, remark

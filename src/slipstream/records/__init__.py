@@ -5,6 +5,7 @@ from slipstream.records.comparison import Comparison, Difference, Outcome, Phase
 from slipstream.records.environment import Environment, Gpu, GpuReading, TorchFacts
 from slipstream.records.event import PHASES, Event, EventKind, Phase
 from slipstream.records.finding import Bound, Ceilings, Finding
+from slipstream.records.fitting import Fitting, Trial, TrialOutcome
 from slipstream.records.footprint import KINDS, Footprint, Growth, LineBytes, ModuleBytes, Moment
 from slipstream.records.history import Entry, Glance
 from slipstream.records.message import BlockEnded, Boarded, Ended, Message, Met, Progress, Seen, Told
@@ -61,6 +62,7 @@ __all__ = [
     "EventKind",
     "Fetch",
     "Finding",
+    "Fitting",
     "Footprint",
     "Glance",
     "Gpu",
@@ -112,6 +114,8 @@ __all__ = [
     "Told",
     "TorchFacts",
     "TorchProfile",
+    "Trial",
+    "TrialOutcome",
     "Tuning",
     "Verdict",
     "Witness",

@@ -11,7 +11,8 @@ from slipstream.records.recipe import Choice, Edit, NumericsClass, Recipe, Setti
 # base: the script as it is. twin: the same with `nothing`. candidate: with a recipe. proof: a candidate that draws the
 # base's random numbers, not timed. rounding: the base with weights moved by one ulp. coarse: the base with weights
 # rounded to bfloat16 once, before the first step: what lower precision may do to gradients. seed: another seed.
-Role = Literal["base", "twin", "candidate", "proof", "rounding", "coarse", "seed"]
+# fit: looked at for its memory, perhaps held to a limit; nothing is done in it that would take memory.
+Role = Literal["base", "twin", "candidate", "proof", "rounding", "coarse", "seed", "fit"]
 Decision = Literal["kept", "rejected", "unsure", "failed", "not_applicable"]
 FARTHEST = 100.0  # times as fast, or as slow: where a bound stands that nothing speaks for yet
 Tick = Literal["optimizer", "backward", "forward", "input"]  # what the riders count as a step
@@ -80,6 +81,8 @@ class RiderRecord(msgspec.Struct, frozen=True):
     startup_s: float = 0.0  # from launch to the first step's end
     peak_bytes: int = 0  # host memory, the process and its children at the most
     device_peak_bytes: int = 0
+    start_bytes: int = 0  # fit: held when the training began, as a limit counts
+    held_bytes: int = 0  # fit: at the most, as a limit counts; 0: it did not come so far
     changes: list[str] = []  # what its techniques really did, a sentence each
     declined: list[str] = []  # what they could not do
     edits: list[Edit] = []

@@ -10,6 +10,7 @@ from slipstream.records.anatomy import Anatomy, TorchProfile
 from slipstream.records.environment import Environment
 from slipstream.records.event import Event
 from slipstream.records.finding import Bound, Ceilings, Finding
+from slipstream.records.fitting import Fitting
 from slipstream.records.footprint import Footprint
 from slipstream.records.race import Tuning
 from slipstream.records.rehearsal import Rehearsal
@@ -125,4 +126,5 @@ class Session(msgspec.Struct, frozen=True):
     findings: list[Finding] = []
     notes: list[str] = []  # plain sentences about what could not be seen or was switched off
     tuning: Tuning | None = None  # of tune
+    fitting: Fitting | None = None  # of tune with --fit or --memory-limit
     written: list[str] = []  # files the script wrote (thrown away, or listed where no overlay was possible)

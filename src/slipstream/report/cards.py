@@ -24,7 +24,16 @@ CLASSES: Final = {
     "approximate": "lower precision",
     "different": "another training",
 }
-_UNASKED: Final = {"speed": "no finding of check; tried because it may help", "memory": "memory that runs out"}
+_UNASKED: Final = {
+    "speed": "no finding of check; tried because it may help",
+    "memory": "memory that runs out",
+    "fit": "memory that runs out, or a device that is not busy",
+}
+_RACED: Final = {
+    "speed": "",
+    "memory": "only if it is named with --only, or where the batch does not fit in --memory-limit: it costs time",
+    "fit": "never; tune --fit compares samples per second",
+}
 _MEMORY: Final = {"same": "as before", "less": "less than before", "more": "more than before"}
 
 
@@ -58,8 +67,9 @@ def facts(card: Card) -> list[tuple[str, str]]:
     ]
     rows += [("needs", ", ".join(card.needs))] if card.needs else []
     rows += [("excludes", f"others that claim {', '.join(card.claims)}")] if card.claims else []
-    rows += [("kept", "only if it is named with --only")] if card.is_opt_in else []
-    rows += [("raced", "only if it is named with --only: it saves memory and costs time")] * (card.purpose == "memory")
+    rows += [("kept", "only if it is named with --only")] if card.is_opt_in and card.purpose != "fit" else []
+    rows += [("kept", "only by --fit --allow different")] if card.purpose == "fit" else []
+    rows += [("raced", _RACED[card.purpose])] if _RACED[card.purpose] else []
     rows += [("proof", "by a rider of its own that draws the base's random numbers")] if card.needs_proof else []
     return rows
 
@@ -117,7 +127,7 @@ def technique_page(ident: str, technique: Technique) -> str:
     lines += ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in facts(technique.CARD)), ""]
     lines += [
         "```console",
-        f"$ slipstream tune --only {ident} train.py",
+        f"$ slipstream tune {'--fit' if technique.CARD.purpose == 'fit' else f'--only {ident}'} train.py",
         "```",
         "",
         "[All techniques](../techniques.md). This page is written from the technique's own file: `make docs`.",

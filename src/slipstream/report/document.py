@@ -216,6 +216,40 @@ class MemoryPart(msgspec.Struct, frozen=True):
     split_bytes: Annotated[int, Meta(description="of those, free but in split blocks; 0 on the CPU")]
 
 
+class TrialPart(msgspec.Struct, frozen=True):
+    batch_size: Annotated[int, Meta(description="samples; 0: not known")]
+    recipe: Annotated[dict[str, Setting], Meta(description="techniques that were on, with their settings")]
+    is_held: Annotated[
+        bool, Meta(description="to the limit; false: the script as it is, which others are raced against")
+    ]
+    outcome: Annotated[str, Meta(description="`ran`, `ran_out` of memory, `ended` too early to tell, or `failed`")]
+    reason: Annotated[str, Meta(description="why it did not run")]
+    peak_bytes: Annotated[
+        int | None, Meta(description="held at the most, as the limit counts; null: did not come so far")
+    ]
+    step_ms: Annotated[float | None, Meta(description="a step; null: not timed")]
+    samples_per_s: Annotated[float | None, Meta(description="the rate; null: not timed")]
+    ratio: Annotated[float | None, Meta(description="samples per second over those of the script as it is, unlimited")]
+    low: Annotated[float | None, Meta(description="lower end of its 95% interval")]
+    high: Annotated[float | None, Meta(description="upper end of its 95% interval")]
+
+
+class FittingPart(msgspec.Struct, frozen=True):
+    limit_bytes: Annotated[int, Meta(description="CPU: of the process as a whole; else what torch reserves there")]
+    limit_source: Annotated[str, Meta(description="where the limit comes from")]
+    device: Annotated[str, Meta(description="whose memory is limited")]
+    own_batch: Annotated[int, Meta(description="the script's")]
+    own_fits: Annotated[bool, Meta(description="whether that runs within the limit")]
+    largest: Annotated[int | None, Meta(description="batch that runs; null: not looked for")]
+    too_large: Annotated[int | None, Meta(description="the smallest batch that ran out; null: none did")]
+    fastest: Annotated[int | None, Meta(description="batch, by samples per second; null: not raced")]
+    recipe: Annotated[dict[str, Setting], Meta(description="what is kept")]
+    parameter_bytes: Annotated[int, Meta(description="of the models; 0: not known")]
+    trials: Annotated[list[TrialPart], Meta(description="every ride, in order")]
+    seconds_spent: Annotated[float, Meta(description="on the rides")]
+    notes: Annotated[list[str], Meta(description="how it went, where that matters")]
+
+
 class Export(msgspec.Struct, frozen=True):
     """The top level."""
 
@@ -255,3 +289,6 @@ class Export(msgspec.Struct, frozen=True):
     total: Annotated[SpeedPart | None, Meta(description="what was kept, together, against the base; null: no tuning")]
     tuning: Annotated[TuningPart | None, Meta(description="the tuning as a whole; null: no tuning")]
     memory: Annotated[MemoryPart | None, Meta(description="of `memory`: the live bytes of one step; null otherwise")]
+    fitting: Annotated[
+        FittingPart | None, Meta(description="of `tune --fit` and `--memory-limit`: what fits; null otherwise")
+    ]

@@ -19,6 +19,8 @@ from slipstream.report.document import (
     OutlookPart,
     StagePart,
 )
+from slipstream.report.fit_json import fitting_of
+from slipstream.report.fit_words import sentence
 from slipstream.report.memory_json import memory_of
 from slipstream.report.memory_words import MEMORY, summarise
 from slipstream.report.place import relative, where
@@ -44,7 +46,7 @@ def document(session: Session) -> Export:
         cwd=session.cwd,
         created=session.created,
         ending=msgspec.convert(session.ending, EndingPart, from_attributes=True),
-        verdict=summarise(session) if session.command == MEMORY else gain(session) or verdict(session),
+        verdict=_verdict(session),
         warning=warning(session),
         num_steps=summary.num_steps if summary else 0,
         is_inference=summary.is_inference if summary else False,
@@ -69,7 +71,14 @@ def document(session: Session) -> Export:
         total=total_of(session.tuning) if session.tuning else None,
         tuning=tuning_of(session.tuning) if session.tuning else None,
         memory=memory_of(session),
+        fitting=fitting_of(session.fitting) if session.fitting else None,
     )
+
+
+def _verdict(session: Session) -> str:
+    if session.fitting is not None:
+        return sentence(session.fitting)
+    return summarise(session) if session.command == MEMORY else gain(session) or verdict(session)
 
 
 def _findings(session: Session) -> list[FindingPart]:

@@ -6,7 +6,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from slipstream.records import Environment, Session
+from slipstream.records import Environment, Fitting, Session
+from slipstream.report.fit_words import FIT_ALIGN, FIT_HEADINGS, fit_rows, remarks
+from slipstream.report.fit_words import sentence as fit_sentence
 from slipstream.report.quantity import plural
 from slipstream.report.tune_table import HEADINGS, table_rows
 from slipstream.report.tune_words import caveats, costs, gain, not_applicable, reasons, worths
@@ -17,6 +19,8 @@ _ALIGN = "lrrrrlll"
 
 def to_markdown(session: Session) -> str:
     """Raises ValueError for a session that is not a tuning."""
+    if session.fitting is not None:
+        return "\n".join(_fitting_lines(session, session.fitting)) + "\n"
     if session.tuning is None:
         raise ValueError(f"only a tuning has a table to share; this session is a {session.command}")
     return "\n".join(_lines(session)) + "\n"
@@ -43,6 +47,18 @@ def _lines(session: Session) -> Iterator[str]:
     if folded := not_applicable(tuning):
         yield f"\nNot applicable: {_plain('; '.join(folded))}."
     yield f"\n<sub>{_plain(_basis(session))}</sub>"
+
+
+def _fitting_lines(session: Session, fitting: Fitting) -> Iterator[str]:
+    yield f"**{_plain(fit_sentence(fitting))}**"
+    yield ""
+    yield _row(iter(FIT_HEADINGS))
+    yield "|" + "|".join("---:" if side == "r" else "---" for side in FIT_ALIGN) + "|"
+    for row in fit_rows(fitting):
+        yield _row(_plain(cell) for cell in row)
+    for each in remarks(fitting):
+        yield f"\n{_plain(each)}"
+    yield f"\n<sub>{_plain('; '.join([f'slipstream tune {script_of(session)}', *_machine(session.environment)]))}</sub>"
 
 
 def _row(cells: Iterator[str]) -> str:

@@ -42,6 +42,15 @@ def in_bytes(num_bytes: float) -> str:
     return f"{_short(num_bytes)} TB"
 
 
+def in_binary(num_bytes: float) -> str:
+    """6.4 GiB: in the units that limits are given in."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if num_bytes < 1000:
+            return f"{_three(num_bytes) if unit != 'B' else round(num_bytes)} {unit}"
+        num_bytes /= 1024
+    return f"{_three(num_bytes)} TiB"
+
+
 def in_flops(flops: float) -> str:
     """Floating-point operations, without the unit they are counted in: "1.2 G"."""
     for unit in ("", " k", " M", " G", " T"):
@@ -85,6 +94,11 @@ def as_count(number: float) -> str:
 
 def plural(number: int, noun: str, ending: str = "s") -> str:
     return f"{number:,} {noun}{'' if number == 1 else ending}"
+
+
+def _three(value: float) -> str:
+    """Three digits."""
+    return f"{value:.{0 if value >= 99.95 else 1 if value >= 9.995 else 2}f}"
 
 
 def _short(value: float) -> str:

@@ -12,6 +12,7 @@ from rich.text import Text
 from slipstream.records import Session
 from slipstream.report.anatomy import anatomy_lines
 from slipstream.report.findings import finding_lines, one_line
+from slipstream.report.fit_terminal import render_fitting
 from slipstream.report.headline import headline_lines
 from slipstream.report.ink import Ink
 from slipstream.report.machine import machine_lines, note_lines
@@ -26,6 +27,9 @@ from slipstream.report.whereabouts import stage_lines
 
 def render_session(session: Session, console: Console) -> None:
     """The whole report. A session without steps gives its sentence, the machine and the notes."""
+    if session.fitting is not None:
+        render_fitting(session, session.fitting, console)
+        return
     if session.command == MEMORY:
         render_memory(session, console)
         return
@@ -42,6 +46,9 @@ def render_session(session: Session, console: Console) -> None:
 def render_brief(session: Session, console: Console) -> None:
     """For `--quiet`: the verdict, and a line for each finding; of a tuning the sentence and the table."""
     ink = Ink(console)
+    if session.fitting is not None:
+        render_fitting(session, session.fitting, console, is_brief=True)
+        return
     if session.command == MEMORY:
         _print(ink.wrap(summarise(session), 1, "bold"), console)
         return

@@ -17,6 +17,7 @@ class Ledger:
         self.startup_s = 0.0
         self.peak_bytes = 0
         self.device_peak_bytes = 0
+        self.start_bytes = self.held_bytes = 0
         self.failure = ""
         self.num_launches = 0
         self._losses: list[tuple[int, float]] = []
@@ -39,6 +40,8 @@ class Ledger:
         last = self._digests[-1][0] if self._digests else -1
         self._digests += [(step, digest) for step, digest in report.digests if step > last]
         self.device_peak_bytes = max(self.device_peak_bytes, report.device_peak_bytes)
+        self.start_bytes = report.start_bytes
+        self.held_bytes = max(self.held_bytes, report.held_bytes)
         self._changes, self._declined, self._edits = report.changes, report.declined, report.edits
 
     @property
@@ -61,6 +64,8 @@ class Ledger:
             startup_s=self.startup_s,
             peak_bytes=self.peak_bytes,
             device_peak_bytes=self.device_peak_bytes,
+            start_bytes=self.start_bytes,
+            held_bytes=self.held_bytes,
             changes=list(self._changes),
             declined=list(self._declined),
             edits=list(self._edits),

@@ -59,6 +59,8 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     digests: list[tuple[int, str]] = []
     device_peak_bytes: int = 0
     device_free_bytes: int = 0
+    start_bytes: int = 0
+    held_bytes: int = 0
     changes: list[str] = []
     declined: list[str] = []
     edits: list[Edit] = []

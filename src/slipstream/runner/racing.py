@@ -12,6 +12,7 @@ from slipstream.seams.patch import Patches
 
 if TYPE_CHECKING:
     from slipstream.runner.baton import Baton
+    from slipstream.runner.limit import Limit
     from slipstream.runner.ride import Ride
     from slipstream.runner.witness import Witness
 
@@ -22,6 +23,7 @@ class Racing:
         self._seeds = Patches(ride.complain, lambda: False)
         self._baton: Baton | None = None
         self._witness: Witness
+        self._limit: Limit | None = None  # of a fit
 
     def board(self) -> None:
         settings, arrivals = self._ride.settings, self._ride.arrivals
@@ -35,6 +37,8 @@ class Racing:
     def leave(self, ending: Ending) -> None:
         if self._baton is not None:
             self._baton.finish(ending)
+        if self._limit is not None:
+            self._limit.lift()
         self._seeds.close()
 
     def _on_torch(self, module: ModuleType) -> None:
@@ -65,6 +69,8 @@ class Racing:
         witness = self._witness = Witness(lambda: baton.num_ticks, by_hand=settings.tick == "backward")
         rig.on_model(witness.meet)
         witness.install(patches)
+        if settings.role == "fit":
+            self._hold(witness)
         tally = Tally()
         tally.install(patches, early)
         baton.count_samples = tally.count_samples
@@ -81,8 +87,19 @@ class Racing:
         def on_warm() -> None:
             timing.close()
             witness.end_snapshots()
+            if self._limit is not None:
+                self._limit.level()
 
         baton.on_warm = on_warm
+
+    def _hold(self, witness: Witness) -> None:
+        """Looked at for its memory: no sketches of gradients, whose making takes some."""
+        from slipstream.runner.limit import Limit
+
+        assert self._ride.rig is not None
+        self._limit = Limit(self._ride.settings.limit_bytes)
+        self._ride.rig.on_model(self._limit.begin)
+        witness.end_snapshots()
 
     def _count_ticks(self, baton: Baton, patches: Patches) -> None:
         tick = self._ride.settings.tick
@@ -100,12 +117,15 @@ class Racing:
         rig, witness, baton = self._ride.rig, self._witness, self._baton
         assert rig is not None and baton is not None
         peak_bytes, free_bytes = witness.device_memory()
+        limit = self._limit
         return Report(
             losses=witness.take_losses(),
             snapshots=witness.take_snapshots(),
-            digests=[(baton.num_ticks, witness.digest())],
+            digests=[(baton.num_ticks, witness.digest() if limit is None else "")],
             device_peak_bytes=peak_bytes,
             device_free_bytes=free_bytes,
+            start_bytes=limit.start_bytes if limit is not None else 0,
+            held_bytes=limit.weigh() if limit is not None else 0,
             changes=list(rig.changes),
             declined=[*rig.declined, *self._ride.complaints],
             edits=list(rig.edits),

@@ -60,6 +60,7 @@ class Relay:
         self._cwd = Path.cwd()
         self._ledgers: dict[int, Ledger] = {}
         self._over: dict[int, dict[str, bytes]] = {}
+        self._limits: dict[int, int] = {}
         self._lanes: dict[int, Lane] = {}  # who is there, the one that rode longest ago first
         self._ahead: dict[int, Lane] = {}  # launched before they entered: they import, and wait at their first step
         self._base: Ledger | None = None
@@ -92,6 +93,10 @@ class Relay:
         """This rider, when it enters, finds these files with another text. The real ones are not touched; without an
         overlay it cannot start."""
         self._over[rider] = dict(files)
+
+    def bound(self, rider: int, limit_bytes: int) -> None:
+        """This rider, when it enters for a fit, is held to so many bytes from where its training begins."""
+        self._limits[rider] = limit_bytes
 
     # --- the track ----------------------------------------------------------------------------------------------------
 
@@ -129,15 +134,19 @@ class Relay:
         return self._ledgers[rider].record()
 
     def capacity(self) -> int:
-        base = self._base
+        base = self._base or self._heaviest()
         if base is None or not base.peak_bytes:
             return 2
         num_free = min(
-            capacity.num_fitting(capacity.free_bytes(), base.peak_bytes),
+            capacity.num_fitting(capacity.free_bytes(), max(base.peak_bytes, base.held_bytes)),
             capacity.num_fitting(capacity.shared_bytes()[1], self._shared_each),
             capacity.num_on_device(self._device_free_bytes, base.device_peak_bytes),
         )
         return max(1, min(MOST_RIDERS, len(self._lanes) + num_free))
+
+    def _heaviest(self) -> Ledger | None:
+        """Of a fit, which has no base: batches of all sizes ride."""
+        return max(self._ledgers.values(), key=lambda ledger: max(ledger.peak_bytes, ledger.held_bytes), default=None)
 
     def now_s(self) -> float:
         return time.monotonic()
@@ -190,6 +199,7 @@ class Relay:
                 tick=self._tick,
                 seed=self._seed,
                 warm_up=self._warm_up,
+                limit_bytes=self._limits.get(entrant.ident, 0),
             )
             hashing = {} if os.environ.get("PYTHONHASHSEED", "").isdigit() else {"PYTHONHASHSEED": "0"}
             environment = {**hashing, **self._environment_of(entrant.recipe)}

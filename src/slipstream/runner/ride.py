@@ -50,6 +50,7 @@ class RideSettings(msgspec.Struct, frozen=True):
     tick: Tick = "optimizer"
     seed: int = 0
     warm_up: int = 5
+    limit_bytes: int = 0  # that the system holds a fit to; 0: none
 
 
 class Ride:

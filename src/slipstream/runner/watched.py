@@ -13,6 +13,7 @@ from slipstream.records import Ending, Recipe
 from slipstream.runner.fit import Fit
 from slipstream.runner.launch import launch
 from slipstream.runner.ride import Ride, RideSettings, board
+from slipstream.runner.shortage import tells_shortage
 from slipstream.runner.traces import hide_in_module
 from slipstream.seams.patch import Patches
 
@@ -74,8 +75,7 @@ def last_words(ride: Ride, base_step_ms: float | None, hint: str = "") -> Iterat
 
 def is_shortage(ending: Ending) -> bool:
     """By the words of torch's allocators and of Python's."""
-    signs = ("OutOfMemoryError", "MemoryError", "DefaultCPUAllocator", "out of memory")
-    return ending.reason == "raised" and any(sign in ending.message for sign in signs)
+    return ending.reason == "raised" and tells_shortage(ending.message)
 
 
 def _technique_of(sentence: str) -> str:

@@ -10,7 +10,7 @@ from slipstream.records import NumericsClass
 
 Seam = Literal["loader", "transfer", "module", "backward", "optimizer", "process"]
 Memory = Literal["same", "less", "more"]
-Purpose = Literal["speed", "memory"]
+Purpose = Literal["speed", "memory", "fit"]
 
 
 class Card(msgspec.Struct, frozen=True):
@@ -25,7 +25,8 @@ class Card(msgspec.Struct, frozen=True):
     needs_proof: bool = False  # timed with other random numbers than the base's: the proof is a rider of its own
     is_ground: bool = False  # makes one start of a script as fast as the next: raced first, and the others on top of it
     nesting: int = 0  # lower is put in place first: of wrappers around a module it stands nearest to the module's code
-    purpose: Purpose = "speed"  # memory: costs time, and is raced only where --only names it
+    purpose: Purpose = "speed"  # memory: costs time, and is raced only where --only names it, or where memory is short
+    # fit: not raced, for its step is other work; `tune --fit` uses it
 
 
 class Answer(msgspec.Struct, frozen=True):

@@ -28,6 +28,7 @@ CARD = Card(
     numerics="reordered",
     memory="less",
     claims=("the model's graph",),
+    is_opt_in=True,  # where the host's memory runs out for good, the system ends the process and asks nobody
     purpose="memory",
     nesting=25,  # inside autocast, which looks whether gradients are on
 )

@@ -155,7 +155,7 @@ def _check_numerics(module: Technique, recipe: Recipe, training: Training, devic
             return "skipped: this training does not repeat itself to the bit here"
         assert _are_equal(base, changed), "claimed to be identical, but weights or losses differ"
     else:
-        worst = _distance(base, changed, with_weights=numerics == "reordered")
+        worst = _distance(base, changed, with_weights=numerics == "reordered", is_same=numerics != "different")
         allowed = _allowed(numerics, device)
         assert worst <= allowed, f"off by {worst:.1e}, {allowed:.0e} allowed for {numerics}"
     return "; ".join(said) or "had nothing to do"
@@ -188,7 +188,8 @@ def _check_checkpoint(module: Technique, recipe: Recipe, training: Training, dev
     after = training(device, checkpoint=changed.checkpoint)
     assert all(loss == loss for loss in after.losses), "a bare training that resumed from it has a loss that is NaN"
     resumed = Ride(recipe, is_proof=module.CARD.needs_proof).run(lambda: training(device, checkpoint=base.checkpoint))
-    distance = _distance(bare(training, device, resumed=True), resumed, with_weights=False)
+    is_same = module.CARD.numerics != "different"
+    distance = _distance(bare(training, device, resumed=True), resumed, with_weights=False, is_same=is_same)
     allowed = _allowed(module.CARD.numerics, device)
     assert distance <= allowed, f"resumed from a bare checkpoint it is off by {distance:.1e}"
     return "loads bare, and resumes from a bare one"
@@ -233,8 +234,9 @@ def _are_equal(one: Outcome, other: Outcome) -> bool:
     return one.losses == other.losses and all(torch.equal(value, theirs[key]) for key, value in one.weights().items())
 
 
-def _distance(one: Outcome, other: Outcome, with_weights: bool) -> float:
-    worst = max(abs(a - b) / max(abs(a), 1e-6) for a, b in zip(one.losses, other.losses, strict=True))
+def _distance(one: Outcome, other: Outcome, with_weights: bool, is_same: bool = True) -> float:
+    """`is_same`: the same training, with as many losses."""
+    worst = max(abs(a - b) / max(abs(a), 1e-6) for a, b in zip(one.losses, other.losses, strict=is_same))
     if with_weights:
         theirs = other.weights()
         for key, value in one.weights().items():

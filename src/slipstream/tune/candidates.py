@@ -106,6 +106,8 @@ def _consider(
     card = technique.CARD
     if ident in order.without:
         return _refused(ident, "left out by --without")
+    if card.purpose == "fit":
+        return _refused(ident, "a step of it is other work, and no race: tune --fit compares samples per second")
     if card.purpose == "memory" and ident not in order.only:
         return _refused(ident, f"saves memory and costs time: --only {ident} tries it")
     if is_looser(card.numerics, order.allow):

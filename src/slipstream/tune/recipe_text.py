@@ -6,6 +6,7 @@ import json
 import shlex
 
 from slipstream.records import Choice, Session, Setting, Tuning, Verdict
+from slipstream.report.quantity import in_binary
 from slipstream.report.tune_words import worths
 from slipstream.tune.ruling import times
 from slipstream.tune.source import script_digest
@@ -25,9 +26,10 @@ def recipe_text(tuning: Tuning, session: Session, format_version: int) -> str:
 
 
 def _head(session: Session) -> str:
+    purpose = "faster" if session.fitting is None else f"fit in its memory, {in_binary(session.fitting.limit_bytes)}"
     run = f"slipstream run {shlex.join(session.script)}"
     return (
-        f"# What makes this training faster, as measured on {session.created[:10]}. Train with it:\n"
+        f"# What makes this training {purpose}, as measured on {session.created[:10]}. Train with it:\n"
         f"#     {run if chr(10) not in run else 'slipstream run'}\n"
         "# Take a line out, or set it to false, to train without that technique. `slipstream techniques` lists them.\n"
     )

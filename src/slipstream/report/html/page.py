@@ -15,6 +15,8 @@ from jinja2 import FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from slipstream.records import Session, Summary, Tuning
+from slipstream.report.fit_words import remarks
+from slipstream.report.fit_words import sentence as fit_sentence
 from slipstream.report.headline import basis
 from slipstream.report.html.anatomy import class_chart, module_table, operator_table
 from slipstream.report.html.basis import commands, facts
@@ -23,6 +25,7 @@ from slipstream.report.html.contenders import contender_chart
 from slipstream.report.html.device import device_charts
 from slipstream.report.html.figures import Figure, figures
 from slipstream.report.html.findings import Card, cards
+from slipstream.report.html.fit import fit_table
 from slipstream.report.html.holders import holder_charts
 from slipstream.report.html.laps import lap_chart
 from slipstream.report.html.live_bytes import live_chart, peaks_chart
@@ -109,11 +112,17 @@ def _head(session: Session) -> Head:
         script_of(session),
         basis(session),
         _moment(session.created),
-        summarise(session) if session.command == MEMORY else gain(session) or verdict(session),
+        _sentence(session),
         warnings,
         list(caveats(session)),
         figures(session),
     )
+
+
+def _sentence(session: Session) -> str:
+    if session.fitting:
+        return fit_sentence(session.fitting)
+    return summarise(session) if session.command == MEMORY else gain(session) or verdict(session)
 
 
 def _growing(session: Session) -> str:
@@ -132,6 +141,9 @@ def _moment(created: str) -> str:
 
 def _sections(session: Session, read: Reader) -> Iterator[Section]:
     summary, tuning = session.summary, session.tuning
+    if session.fitting is not None:
+        tables, sentences = [fit_table(session.fitting)], list(remarks(session.fitting))
+        yield Section("fit", "What fits", tables=tables, sentences=sentences)
     if tuning is not None:
         yield from _tuned(session, tuning)
     if summary is not None and summary.num_steps > 0:

@@ -1,0 +1,130 @@
+"""Does the batch that `tune --fit` finds really run at the limit, and does one 5% larger really fail? Three models,
+limits set by the operating system, twenty repetitions of both in fresh processes. Goes on where it was interrupted.
+Half an hour on two quiet cores; --repetitions for fewer."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import tempfile
+from contextlib import chdir
+from pathlib import Path
+
+import msgspec
+import torch
+
+from slipstream.fitting import fit_script
+from slipstream.report.fit_words import say_trial
+from slipstream.report.quantity import in_binary
+from slipstream.runner.relay import Relay
+from slipstream.tune.fit_order import FitOrder
+from slipstream.tune.teller import Silence
+from slipstream.tune.trials import Ride, Trials
+
+RESULTS = Path(__file__).with_name("results") / "fit.md"
+STATE = RESULTS.with_suffix(".json")
+SCRIPT = Path(__file__).with_name("workloads") / "fit_train.py"
+LIMITS = {"convnet": 420 << 20, "transformer": 420 << 20, "lstm": 420 << 20}
+
+
+class Case(msgspec.Struct):
+    """One model, as far as it is known."""
+
+    limit_bytes: int
+    own_batch: int = 0
+    largest: int = 0  # 0: not searched yet
+    too_large: int = 0
+    num_rides: int = 0
+    peaks: list[int] = []  # of each repetition of the largest that ran
+    failures: list[str] = []  # of those that did not
+    larger: list[str] = []  # outcomes of the batch that is 5% larger
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--repetitions", type=int, default=20)
+    wanted = arguments.parse_args().repetitions
+    cases = _read()
+    with tempfile.TemporaryDirectory() as folder, chdir(folder):
+        for kind, case in cases.items():
+            if not case.largest:
+                _search(kind, case)
+                _write(cases)
+        for repetition in range(wanted):
+            for kind, case in cases.items():
+                if len(case.larger) <= repetition:
+                    _repeat(kind, case)
+                    _write(cases)
+
+
+def _search(kind: str, case: Case) -> None:
+    order = FitOrder(case.limit_bytes, races=False, budget_s=1800)
+    fitting = fit_script([str(SCRIPT), kind], order, _Teller()).fitting
+    assert fitting is not None and fitting.largest is not None
+    case.own_batch, case.largest, case.too_large = fitting.own_batch, fitting.largest, fitting.too_large or 0
+    case.num_rides = len(fitting.trials)
+
+
+def _repeat(kind: str, case: Case) -> None:
+    with Relay([str(SCRIPT), kind], warm_up=3) as track:
+        trials = Trials(track, _Teller(), case.limit_bytes, track.now_s() + 3600)
+        trials.say = lambda trial: f"{kind}: {say_trial(trial, case.limit_bytes)}"
+        found = trials.run(Ride(case.largest, sets_batch="batch_size"))
+        larger = trials.run(Ride(_larger(case.largest), sets_batch="batch_size"))
+    if found.outcome == "ran":
+        case.peaks.append(found.peak_bytes or 0)
+    else:
+        case.failures.append(found.reason)
+    case.larger.append(larger.outcome)
+
+
+def _larger(size: int) -> int:
+    return max(size + 1, math.ceil(1.05 * size))
+
+
+class _Teller(Silence):
+    def note(self, sentence: str) -> None:
+        print(sentence, file=sys.stderr, flush=True)
+
+
+def _read() -> dict[str, Case]:
+    if STATE.is_file():
+        return msgspec.json.decode(STATE.read_bytes(), type=dict[str, Case])
+    return {kind: Case(limit) for kind, limit in LIMITS.items()}
+
+
+def _write(cases: dict[str, Case]) -> None:
+    STATE.write_bytes(msgspec.json.format(msgspec.json.encode(cases), indent=1) + b"\n")
+    RESULTS.write_text(_page(cases), encoding="utf-8")
+
+
+def _page(cases: dict[str, Case]) -> str:
+    lines = [
+        "# What fits",
+        "",
+        f"Written by `benchmarks/fit.py`: torch {torch.__version__}, CPU, AdamW, one thread. `tune --fit` looked for",
+        "the largest batch of three small models within a limit that Linux keeps (RLIMIT_DATA: the private writable",
+        "memory of the whole process). Then that batch, and one 5% larger, were run again under the same limit, each",
+        "time in a fresh process, for five steps from the script's first line on. The script tells glibc to map blocks",
+        "of 32 KiB and more by themselves: without that, two starts of one training hold different amounts, and no",
+        "edge is sharper than they differ.",
+        "",
+        "| model | limit | largest batch found | ran out in the search | rides of the search | ran again |"
+        " held at the most | 5% larger | ran out |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for kind, case in cases.items():
+        if case.largest:
+            tried = len(case.peaks) + len(case.failures)
+            held = f"{in_binary(min(case.peaks))} to {in_binary(max(case.peaks))}" if case.peaks else ""
+            failed = sum(outcome == "ran_out" for outcome in case.larger)
+            lines.append(
+                f"| {kind} | {in_binary(case.limit_bytes)} | {case.largest} | {case.too_large} | {case.num_rides}"
+                f" | {len(case.peaks)} of {tried} | {held} | {_larger(case.largest)} | {failed} of {len(case.larger)} |"
+            )
+    return "\n".join([*lines, ""])
+
+
+if __name__ == "__main__":
+    main()

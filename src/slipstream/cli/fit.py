@@ -1,0 +1,109 @@
+"""`tune --fit` and `tune --memory-limit`: what fits, found out on the script as it is. Parses and prints."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from slipstream.cli.forms import aside, give
+
+if TYPE_CHECKING:
+    from slipstream.cli.tune import Request
+    from slipstream.records import Session
+    from slipstream.report.tune_live import TuneLive
+
+
+def read_limit(ctx: click.Context, param: click.Parameter, value: str | None) -> int:
+    """0: none was typed."""
+    from slipstream.fitting import bytes_of
+
+    if value is None:
+        return 0
+    try:
+        return bytes_of(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def fit_until_interrupted(request: Request) -> int:
+    try:
+        return _fit(request)
+    except KeyboardInterrupt:
+        _say("interrupted; nothing was changed.")
+        return 130
+
+
+def _fit(request: Request) -> int:
+    from slipstream.cli.tune import show_failed_check
+    from slipstream.fitting import fit_script
+    from slipstream.report.live import LiveLine
+    from slipstream.report.tune_live import TuneLive
+    from slipstream.runner.supervise import RefusalError
+    from slipstream.tune.fit_order import FitError, FitOrder
+    from slipstream.tuning import NothingToTuneError
+
+    order = FitOrder(
+        limit_bytes=request.limit_bytes,
+        finds_batch=request.finds_batch,
+        budget_s=request.budget_s,
+        only=request.only,
+        without=request.without,
+        allow=request.allow,
+    )
+    live = TuneLive(sys.stderr, quiet=request.quiet)
+    try:
+        with live, aside(request.takes_stdout):
+            if not sys.stderr.isatty():
+                live.start()
+                live.note("observing the memory of a few steps")
+            session = fit_script(
+                request.script,
+                order,
+                live,
+                use_overlay=request.use_overlay,
+                line=None if request.quiet else LiveLine(),
+                on_seen=functools.partial(_show_seen, live),
+            )
+    except NothingToTuneError as error:
+        with aside(request.takes_stdout):
+            return show_failed_check(error.session)
+    except (RefusalError, FitError) as error:
+        _say(str(error))
+        return 2
+    return _give(msgspec.structs.replace(session, options=request.options), request)
+
+
+def _show_seen(live: TuneLive, session: Session) -> None:
+    from slipstream.report.memory_words import summarise
+
+    if sys.stderr.isatty():
+        live.start()
+    live.note(f"memory    {summarise(session)}")
+
+
+def _give(session: Session, request: Request) -> int:
+    return 0 if give(session, request, before_saving=functools.partial(_write_recipe, session, request)) else 2
+
+
+def _write_recipe(session: Session, request: Request) -> None:
+    from slipstream.fitting import as_tuning
+    from slipstream.tune.recipe_file import write_recipe
+
+    assert session.fitting is not None
+    path = request.recipe_path
+    if session.fitting.recipe.choices:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_recipe(path, as_tuning(session.fitting), session)
+        if not request.quiet:
+            click.echo(f"\n Wrote {path}. Train with it: slipstream run {' '.join(request.script)}")
+    elif not request.quiet:
+        stays = "; the one that is there stays" if path.is_file() else ""
+        click.echo(f"\n Nothing was kept, so no {path} was written{stays}.")
+
+
+def _say(sentence: str) -> None:
+    click.echo(f"slipstream: {sentence}", err=True)

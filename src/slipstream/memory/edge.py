@@ -1,0 +1,153 @@
+"""Which batch to try next, between the largest that ran and the smallest that ran out, until they are a percent apart.
+Guesses from what the sizes that ran really held, and halves where guesses miss. What the same batch held more one time
+than another is kept free below the edge. Pure: whoever tries is elsewhere."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+from slipstream.memory.forecast import Forecast
+
+NARROW: Final = 0.01  # of the batch: an edge that is known so well is known
+SUITED: Final = 0.02  # of the batch that a size which suits the hardware, and what is kept free, may cost
+_SPREAD: Final = 0.0025  # of the limit: two starts of one script differ by that at least
+_GUESSES: Final = 4  # by the line; then the interval is halved
+_BACK: Final = 0.95  # of what ran out, where the line said that it would not
+_MOST: Final = 1 << 20
+_SUITS_UP_TO: Final = 64  # a multiple of more is no better
+
+Held = Callable[[int], float]  # batch size to bytes
+
+
+class Edge:
+    """`next_size`, try it, `ran` or `ran_out`; until there is none. Sizes are not below one, nor above `most`."""
+
+    def __init__(self, limit_bytes: int, own_batch: int, most: int | None = None, foretold: Held | None = None) -> None:
+        self._limit_bytes = limit_bytes
+        self._own = own_batch
+        self._most = max(1, most if most is not None else _MOST)
+        self._foretold = foretold
+        self._held: dict[int, int] = {}  # of what ran; 0: not known
+        self._failed: set[int] = set()
+        self._num_guesses = 0
+        self.spread_bytes = int(_SPREAD * limit_bytes)  # what the same batch held more one time than another
+
+    @property
+    def largest(self) -> int:
+        """That ran; 0: none yet. What ran once and failed another time has not run."""
+        return max((size for size in self._held if size < self.too_large), default=0)
+
+    @property
+    def too_large(self) -> int:
+        return min(self._failed, default=self._most + 1)
+
+    @property
+    def is_bounded(self) -> bool:
+        """By memory, and not by the data."""
+        return bool(self._failed)
+
+    def ran(self, size: int, held_bytes: int = 0) -> None:
+        before = self._held.get(size, 0)
+        if before and held_bytes:
+            self.spread_bytes = max(self.spread_bytes, abs(held_bytes - before))
+        self._held[size] = max(held_bytes, before)
+
+    def ran_out(self, size: int) -> None:
+        self._failed.add(size)
+
+    def next_size(self) -> int | None:
+        """None: the edge is known, and the answer has run."""
+        low, high = self.largest, self.too_large
+        if high <= 1:
+            return None
+        if high - low <= (step_at(low) if self.is_bounded else 1):
+            return self._wanted() if self._wanted() not in self._held else None
+        return min(max(self._propose(low, high), low + 1), high - 1)
+
+    def answer(self) -> int:
+        """A little below the largest that ran, where it will run again; one that suits the hardware if that costs next
+        to nothing. The largest itself where no memory set the edge."""
+        wanted = self._wanted()
+        return wanted if wanted in self._held else self.largest
+
+    def _wanted(self) -> int:
+        low = self.largest
+        if not self.is_bounded or low < 2:
+            return low
+        each = self._bytes_each()
+        safe = max(1, low - (math.ceil(self.spread_bytes / each) if each else 0))
+        return suit(safe, math.ceil((1.0 - SUITED) * low))
+
+    def _bytes_each(self) -> float:
+        """What a sample more takes; 0.0: not known."""
+        known = sorted(size for size, held in self._held.items() if held)
+        if len(known) > 1:
+            return max(0.0, (self._held[known[-1]] - self._held[known[0]]) / (known[-1] - known[0]))
+        if self._foretold is not None and self.largest:
+            return self._foretold(self.largest + 1) - self._foretold(self.largest)
+        return 0.0
+
+    def _propose(self, low: int, high: int) -> int:
+        guess = self._guess() if self._num_guesses < _GUESSES else None
+        self._num_guesses += 1
+        if guess is None:
+            if not self._failed:
+                return 2 * low if low else self._own
+            return (low + high) // 2
+        if guess <= low:  # as the line has it this is the edge: prove it
+            return low + step_at(low)
+        if guess >= high and not self.is_bounded:
+            return high - 1
+        return guess if guess < high else max((low + high) // 2, int(_BACK * high))
+
+    def _guess(self) -> int | None:
+        """Where the line meets the limit: through what was held, or as it was foretold."""
+        known = sorted(size for size, held in self._held.items() if held)
+        if len(known) > 1:
+            small, large = known[-2:]
+            each = (self._held[large] - self._held[small]) / (large - small)
+            return large + int((self._limit_bytes - self._held[large]) / each) if each > 0 else None
+        if self._foretold is None:
+            return None
+        aside = self._held[known[0]] - self._foretold(known[0]) if known else 0.0
+        return _last_below(lambda size: self._foretold_at(size) + aside <= self._limit_bytes, self._most)
+
+    def _foretold_at(self, size: int) -> float:
+        assert self._foretold is not None
+        return self._foretold(size)
+
+
+def held_by(forecast: Forecast, own_batch: int, own_bytes: int) -> Held:
+    """What a process holds at another batch: what it holds at its own, and the difference in tensors."""
+    own = forecast.peak_bytes(own_batch)
+    return lambda size: own_bytes + forecast.peak_bytes(size) - own
+
+
+def step_at(size: int) -> int:
+    return max(1, int(NARROW * size))
+
+
+def suit(size: int, least: int) -> int:
+    """Of the sizes from `least` on up to this, the largest multiple of the highest power of two, up to 64."""
+    power = _SUITS_UP_TO
+    while power > 1:
+        rounded = size - size % power
+        if rounded >= max(1, least):
+            return rounded
+        power //= 2
+    return size
+
+
+def num_twos(size: int) -> int:
+    """The highest power of two that it is a multiple of, up to 64."""
+    return min(_SUITS_UP_TO, size & -size) if size > 0 else 1
+
+
+def _last_below(holds: Callable[[int], bool], most: int) -> int:
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle - 1)
+    return low

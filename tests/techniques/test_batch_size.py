@@ -1,0 +1,91 @@
+"""Which loaders get another batch size, and what the others are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler, TensorDataset
+
+from slipstream.records import Choice, Recipe
+from slipstream.techniques import batch_size
+from slipstream.techniques.observation import Observation
+from slipstream.testing.battery import Ride
+from slipstream.testing.sessions import made_session
+
+DATA = TensorDataset(torch.arange(40.0))
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Any:
+        return iter(range(40))
+
+
+class Own(BatchSampler):
+    pass
+
+
+@pytest.fixture
+def sizes() -> Callable[..., list[int]]:
+    """Of the first batch of each loader, when they are built one after the other with batches of 6 asked for."""
+
+    def build(*makers: Callable[[], DataLoader[Any]]) -> list[int]:
+        ride = Ride(Recipe((Choice("batch_size", 6),)))
+        found: list[int] = []
+
+        def training() -> Any:
+            for make in makers:
+                batch = next(iter(make()))
+                found.append(len(batch[0] if isinstance(batch, list) else batch))
+
+        ride.run(training)
+        assert not ride.complaints and ride.rig is not None
+        build.said = [*ride.rig.changes, *ride.rig.declined]  # type: ignore[attr-defined]
+        return found
+
+    return build
+
+
+def test_the_first_and_those_that_shuffle(sizes: Any) -> None:
+    plain = [
+        lambda: DataLoader(DATA, batch_size=4),
+        lambda: DataLoader(DATA, batch_size=5),  # a second one in order: of an evaluation
+        lambda: DataLoader(DATA, 4, True),
+        lambda: DataLoader(DATA, batch_size=4, sampler=RandomSampler(DATA)),
+        lambda: DataLoader(DATA, batch_size=4, sampler=SequentialSampler(DATA)),
+    ]
+    assert sizes(*plain) == [6, 5, 6, 6, 4]
+    assert any("batch_size 4 -> 6 at test_batch_size.py:" in one for one in sizes.said)
+
+
+def test_length_and_last_batch_are_those_of_the_new_size(sizes: Any) -> None:
+    lengths = []
+
+    def make() -> DataLoader[Any]:
+        loader = DataLoader(DATA, batch_size=4, shuffle=True)
+        lengths.append(len(loader))
+        return loader
+
+    assert sizes(make) == [6] and lengths == [7]
+
+
+def test_streams_and_torchs_own_batch_sampler(sizes: Any) -> None:
+    assert sizes(lambda: DataLoader(Stream(), batch_size=4)) == [6]
+    assert sizes(lambda: DataLoader(DATA, batch_sampler=BatchSampler(RandomSampler(DATA), 4, False))) == [6]
+
+
+def test_a_sampler_of_the_scripts_own_is_left_alone(sizes: Any) -> None:
+    assert sizes(lambda: DataLoader(DATA, batch_sampler=Own(RandomSampler(DATA), 4, False))) == [4]
+    assert any("a batch sampler of its own, Own" in one for one in sizes.said)
+
+
+def test_without_a_loader_it_says_what_to_do() -> None:
+    import msgspec
+
+    session = made_session()
+    assert batch_size.applies(Observation(session)).is_yes
+    bare = msgspec.structs.replace(session, loaders=[])
+    answer = batch_size.applies(Observation(bare))
+    assert not answer.is_yes and "where it makes them" in answer.reason
