@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from slipstream.records import Ending, Footprint, Told
+from slipstream.runner.anatomy.quiet import QuietProfile
 from slipstream.runner.ride import Ride, RideSettings, board
 from slipstream.seams.stop import StopRide
 
@@ -70,3 +72,15 @@ def test_workers_start_under_no_profiler() -> None:
     footprints, _, boarded, _ = ride(batch_size=15, num_workers=1)
     assert footprints[0].batch_size == 15 and not boarded.complaints
     assert footprints[0].kinds["inputs"] >= 15 * 16 * 4  # they come in shared memory
+
+
+def test_a_whole_step_lies_between_two_profilers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step ends inside a range that torch opened under the profiler of that step."""
+    told: list[str] = []
+    start, end, step = QuietProfile.start, QuietProfile.end, torch.optim.SGD.zero_grad
+    monkeypatch.setattr(QuietProfile, "start", lambda self: (told.append("start"), start(self))[1])
+    monkeypatch.setattr(QuietProfile, "end", lambda self: (told.append("end"), end(self))[1])
+    monkeypatch.setattr(torch.optim.SGD, "zero_grad", lambda self: (told.append("step"), step(self))[1])
+    footprints = ride()[0]
+    assert len(footprints) == 3 and told.count("start") >= 3
+    assert not any(one == ("end", "start") for one in pairwise(told))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from slipstream.records import BlockEnded, Loader
@@ -127,7 +129,7 @@ def test_torchs_own_profile_comes_before_the_step_that_is_taken_apart() -> None:
     kinds = trip.ride()
     assert [what for what, _ in told] == ["excerpt", "excerpt ends", "probe", "probe ends"]
     steps = [step for _, step in told]
-    assert steps[1] - steps[0] == 3 and steps[2] == steps[1] and steps[3] - steps[2] == 1
+    assert [after - before for before, after in itertools.pairwise(steps)] == [3, 1, 1], "a whole step between the two"
     assert kinds[-2:] == ["dissect", "dissect"], "neither is the script as it is"
 
 

@@ -50,7 +50,7 @@ class MemorySchedule(Schedule):
         return True
 
     def _advance(self) -> None:
-        if self._state == "warmup":
+        if self._state in ("warmup", "pause"):
             self._begin()
         elif self._state == "lead":
             self._spare(self._turn)
@@ -66,6 +66,10 @@ class MemorySchedule(Schedule):
             self._enter("lead", "dissect")
         else:
             self.finish()
+
+    def _begin_again(self) -> None:
+        """One profiler right after another crashes: see QuietProfile."""
+        self._enter("pause", None)
 
     def _start(self) -> bool:
         observer = Observer(_alive(self._modules.models), _alive(self._optimizers.optimizers))
@@ -93,7 +97,7 @@ class MemorySchedule(Schedule):
     def _judge(self, footprint: Footprint | None) -> None:
         is_usable = footprint is not None and footprint.batch_size >= self._expected()
         if footprint is None or (not is_usable and self._num_attempts < _ATTEMPTS):
-            self._begin() if self._num_attempts < _ATTEMPTS else self.finish()
+            self._begin_again() if self._num_attempts < _ATTEMPTS else self.finish()
             return
         self._footprints.append(footprint)
         self._spare(self._snapshot.keep)
@@ -112,7 +116,7 @@ class MemorySchedule(Schedule):
             self.finish()
             return
         self._wanted, self._num_attempts = first // _CUTS[num_cuts], 0
-        self._begin()
+        self._begin_again()
 
     def _follow(self) -> None:
         """Looks once more whether what the observed step left behind goes on growing."""

@@ -25,6 +25,7 @@ _SHARES = {  # of the ride, about, that is over when a state begins
     "trial": 0.4,
     "settle": 0.5,
     "excerpt": 0.93,
+    "pause": 0.94,
     "dissect": 0.95,
 }
 _BLOCK_OF_STATE: dict[str, BlockKind] = {"warmup": "warmup", "settle": "warmup", "watch": "watch"}
@@ -175,10 +176,12 @@ class Schedule:
         elif state == "dissect":
             self.probe_stop()
             self.finish()
-        elif state != "excerpt" and self.excerpt_start():
+        elif state == "excerpt":
+            self.excerpt_stop()
+            self._enter("pause", "dissect")  # one profiler right after another crashes: see QuietProfile
+        elif state != "pause" and self.excerpt_start():
             self._enter("excerpt", "dissect")
         else:
-            self.excerpt_stop()
             self._enter("dissect", "dissect") if self.probe_start() else self.finish()
 
     def _watch_steps(self) -> int:
