@@ -18,9 +18,9 @@ _SILENT = "9"  # above every level that it writes at
 
 
 class QuietProfile:
-    """From `start` to `end`; then `results` are kineto's. Good for once. Steps end inside a range of torch's own, which
-    it opens around an update: a range that was opened under one profiler and is closed under the next writes into memory
-    that has gone with the first. So a whole step must lie between an `end` and the next `start`."""
+    """From `start` to `end`; then `results` are kineto's. Good for once. Steps end inside a range that torch opens
+    around every update. A range that was opened under one profiler and is closed under the next writes into memory that
+    has gone with the first: a whole step must lie between an `end` and the next `start`."""
 
     def __init__(self, device: str | None, **options: Any) -> None:
         self.results: Any = None
