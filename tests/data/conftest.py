@@ -40,7 +40,7 @@ def _riding(faults: list[str], **choices: Setting) -> Iterator[Rig]:
     places = {name: vars(_MultiProcessingDataLoaderIter)[name] for name in ("_reset", "_next_data")}
     patches = Patches(lambda seam, fault: faults.append(f"{seam}: {fault!r}"), torch.compiler.is_compiling)
     try:
-        yield fit(Recipe(tuple(Choice(name, setting) for name, setting in choices.items())), patches, patches._complain)
+        yield fit(Recipe(tuple(Choice(name, setting) for name, setting in choices.items())), patches, patches.complain)
     finally:
         patches.close()
     assert not patches.leftovers
