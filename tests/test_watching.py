@@ -35,7 +35,7 @@ def test_a_session_with_every_step(num_workers: int) -> None:
     assert session.summary is not None and session.summary.ceilings.compute_ms is None
     assert len(session.fetches) == (40 if num_workers else 0)
     timed = [event for event in session.events if event.kind == "input" and event.cpu_ns]
-    assert len(timed) == 5  # reading the CPU time is dear: one in eight is timed
+    assert 1 <= len(timed) < 40  # reading the CPU time is dear: one batch in 25 ms is timed
     assert "samples/s" in str(ride)
     assert "<" in (ride._repr_html_() or "")
 

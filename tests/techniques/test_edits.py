@@ -117,7 +117,7 @@ def test_variables_that_a_library_reads_when_it_is_loaded(monkeypatch: pytest.Mo
         monkeypatch.delenv(name, raising=False)
     last = edits("workers", 1024)[-1]
     assert (last.kind, last.argument, last.text) == ("environment", "OMP_WAIT_POLICY", "PASSIVE")
-    kinds = [edit.kind for edit in edits("allocator", "expandable_segments")]
+    kinds = [edit.kind for edit in edits("expandable_segments", True)]
     assert kinds == ["environment", "environment"] and edits("allocator", "keep")[0].kind == "by_hand"
 
 

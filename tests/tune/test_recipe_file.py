@@ -72,7 +72,7 @@ def _fault(tmp_path: Path, text: str) -> str:
 @pytest.mark.parametrize(
     ("text", "line", "what"),
     [
-        ("version = 1\n[recipe]\n\nwokers = 2\n", 4, "no technique is called 'wokers'; there are: allocator"),
+        ("version = 1\n[recipe]\n\nwokers = 2\n", 4, "no technique is called 'wokers'; there are: accumulation"),
         ("version = 1\n[recipe]\nworkers = true\n", 3, "workers = true is not possible; allowed: 0 to 256, or false"),
         ("version = 1\n[recipe]\nworkers = 999\n", 3, "workers = 999 is not possible"),
         ("version = 1\n[recipe]\nworkers = 2.5\n", 3, "workers = 2.5 is not possible"),

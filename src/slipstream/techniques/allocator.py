@@ -77,8 +77,6 @@ def apply(rig: Rig, setting: Setting) -> None:
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
-    if setting == "expandable_segments":  # torch reads it when it is loaded
-        return [Edit("allocator", "environment", None, argument=k, text=v) for k, v in environment(setting).items()]
     words = " ".join(f"{name}={value}" for name, value in environment(setting).items())
     reason = "the allocator reads the environment before Python starts: put this before the command"
     return [Edit("allocator", "by_hand", None, text=words, reason=reason)]

@@ -65,9 +65,9 @@ def apply(rig: Rig, setting: Setting) -> None:
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
-    text = f"{_NAMES[-1]}={environment(setting)[_NAMES[-1]]}"
-    reason = "the allocator reads the environment as torch is loaded: put this before the command"
-    return [Edit("expandable_segments", "by_hand", None, text=text, reason=reason)]
+    """Torch reads it when it is loaded."""
+    wanted = environment(setting)
+    return [Edit("expandable_segments", "environment", None, argument=name, text=wanted[name]) for name in _NAMES]
 
 
 def _options() -> str:
