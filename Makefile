@@ -28,7 +28,7 @@ test: lint
 	$(MAKE) --no-print-directory --jobs 2 test-rides test-parts
 	$(BIN)/python -m pytest tests/zoo
 
-RIDES := tests/promises tests/runner tests/cli
+RIDES := tests/promises tests/runner
 
 # What is alive in a process is what the tests of `memory` count: they get a process of their own.
 test-rides: $(READY)
