@@ -373,6 +373,7 @@ def test_memory_that_is_nearly_full_is_said(riding: Any, monkeypatch: pytest.Mon
 def test_the_memory_of_a_container_counts_and_not_the_machines(riding: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shelf, "free_bytes", lambda: 2 * 10**9)
     monkeypatch.setattr(capacity, "read_limits", lambda root: Limits(memory_bytes=4 * 10**9))
+    monkeypatch.setattr(capacity, "_used_bytes", lambda root: 10**9)  # of the machine that the test runs on, else
     machine = type("Machine", (), {"total": 10**12, "available": 9 * 10**11})
     monkeypatch.setattr(capacity.psutil, "virtual_memory", lambda: machine)
     with riding(sample_cache=True) as rig:
