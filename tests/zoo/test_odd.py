@@ -121,6 +121,7 @@ def test_fit_test_and_predict(check: Check, tmp_path: Path) -> None:
     assert session.evaluations and not checked["is_inference"]
 
 
+@rare
 def test_training_in_a_spawned_child(check: Check, tmp_path: Path) -> None:
     _, session = ride(check, "odd_spawned", tmp_path, "--steps", "3000", seconds=3)
     assert mostly([step.samples for step in middle(session)]) == 32
@@ -141,6 +142,7 @@ def test_compiled_stays_one_graph(name: str, check: Check, tmp_path: Path) -> No
     assert mostly([(step.samples, step.num_updates) for step in session.steps[1:-1]]) == (32, 1)
 
 
+@rare
 def test_inference_alone(check: Check, tmp_path: Path) -> None:
     checked, session = ride(check, "odd_inference", tmp_path, "--steps", "1000", seconds=3)
     assert checked["is_inference"]
@@ -158,6 +160,7 @@ def test_reinforcement_has_one_step_an_episode(check: Check, tmp_path: Path) -> 
     assert max(step.num_forwards for step in steps) > 1
 
 
+@rare
 @pytest.mark.parametrize(("name", "reason"), [("odd_raises", "raised"), ("odd_exits", "finished")])
 def test_script_that_fails_half_way(name: str, reason: str, check: Check, tmp_path: Path) -> None:
     checked, session = ride(check, name, tmp_path, "--steps", "40", seconds=30)
