@@ -15,15 +15,9 @@ from slipstream.testing.zoo import HEALTHY, HERE, MARK, PLANTED, ZOO, Case
 Check = Callable[..., dict[str, Any]]
 # Second scripts with a cause that another one has too: only under SLIPSTREAM_EVERY, which `make promises` sets.
 SECONDS = {
-    *(
-        "no_workers",
-        "no_workers_waiting",
-        "too_few_workers",
-        "too_many_workers",
-        "slow_transform",
-        "slow_transform_alone",
-    ),
-    *("slow_collate", "no_loader_memmap", "many_threads", "healthy_mlp", "healthy_gan", "healthy_validation"),
+    *("no_workers", "no_workers_waiting", "too_few_workers", "too_many_workers"),
+    *("slow_transform", "slow_transform_alone", "slow_collate", "no_loader_memmap", "many_threads"),
+    *("healthy_mlp", "healthy_gan", "healthy_validation"),
 }
 IS_EVERY = "SLIPSTREAM_EVERY" in os.environ
 # These show only over many steps, over several epochs, or after the race of a remedy.
