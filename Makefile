@@ -24,8 +24,8 @@ demo: $(READY)
 	$(BIN)/python -m slipstream.testing.demo stopwatch demo
 
 # Two halves side by side, one for each core, and then alone what rests on timing: the zoo.
-test: lint
-	$(MAKE) --no-print-directory --jobs 2 test-rides test-parts
+test: $(READY)
+	$(MAKE) --no-print-directory --jobs 3 lint test-rides test-parts
 	$(BIN)/python -m pytest tests/zoo
 
 RIDES := tests/promises tests/runner

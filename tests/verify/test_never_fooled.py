@@ -9,7 +9,7 @@ from slipstream.testing.noise import CALM, Recording, Weather
 from slipstream.testing.tunings import Outcome, simulate
 
 NOISE = Path(__file__).parents[2] / "benchmarks" / "results" / "noise.json"
-NUM_USELESS, NUM_USEFUL = 40, 20
+NUM_USELESS, NUM_USEFUL = 24, 12
 
 
 @cache
@@ -28,7 +28,7 @@ def _useful() -> list[Outcome]:
 
 
 def test_useless_candidates_are_not_kept() -> None:
-    # 5% would be two; fewer are kept by far, because the promise holds at every look and for all candidates together.
+    # 5% would be one; fewer are kept by far, because the promise holds at every look and for all candidates together.
     assert sum(bool(one.kept) for one in _useless()) <= 1
 
 
@@ -38,13 +38,13 @@ def test_a_true_gain_of_five_percent_is_found() -> None:
 
 def test_nine_in_ten_are_found_in_the_noise_of_a_real_machine() -> None:
     steady = Recording.read(NOISE, "steady_laps")
-    found = [bool(simulate(seed, gain=1.05, recording=steady, weather=CALM).kept) for seed in range(8)]
-    assert sum(found) >= 6
+    found = [bool(simulate(seed, gain=1.05, recording=steady, weather=CALM).kept) for seed in range(5)]
+    assert sum(found) >= 4
 
 
 def test_intervals_hold_the_truth() -> None:
     held = [speed.low <= truth <= speed.high for one in (*_useless(), *_useful()) for truth, speed in one.intervals]
-    assert len(held) > 500
+    assert len(held) > 300
     assert sum(held) >= 0.97 * len(held)
 
 
