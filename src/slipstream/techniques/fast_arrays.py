@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slipstream.records import Edit, Setting
-from slipstream.techniques.card import YES, Answer, Card, no
+from slipstream.techniques.card import Answer, Card
 from slipstream.techniques.observation import Observation
-from slipstream.techniques.parts.pictures import say_for_spawned, why_no_pictures
+from slipstream.techniques.parts.pictures import Installable, Notice, in_c, or_no_compiler, why_no_pictures
 
 if TYPE_CHECKING:
     from slipstream.techniques.rig import Rig
@@ -30,12 +30,7 @@ WHAT = "pictures become arrays and tensors by C of ours, with the same bytes"
 
 
 def applies(observation: Observation) -> Answer:
-    from slipstream.data.c_library import find_compiler
-
-    reason = why_no_pictures(observation)
-    if reason:
-        return no(reason)
-    return YES if find_compiler() else no("there is no C compiler (cc, gcc or clang) on this machine")
+    return or_no_compiler(why_no_pictures(observation))
 
 
 def settings(observation: Observation) -> list[Setting]:
@@ -43,26 +38,13 @@ def settings(observation: Observation) -> list[Setting]:
 
 
 def apply(rig: Rig, setting: Setting) -> None:
-    try:
+    def make(done: Notice, refused: Notice) -> Installable:
         from slipstream.data.arraying import Arraying
-        from slipstream.data.c_library import CompileError
         from slipstream.data.planes import Planes
-        from slipstream.data.tidings import Tidings
-    except ImportError as missing:
-        rig.decline(f"Pillow cannot be imported: {missing}")
-        return
-    try:
-        planes = Planes()
-    except (CompileError, LookupError) as reason:
-        rig.decline(str(reason))
-        return
-    tidings = Tidings(
-        lambda: rig.changed(WHAT),
-        lambda: rig.decline("an array came out otherwise: Pillow and torch make them again"),
-    )
-    tidings.install(rig.patches)
-    Arraying(planes, lambda: tidings.raise_flag(0), lambda: tidings.raise_flag(1)).install(rig.patches)
-    say_for_spawned(rig, WHAT)
+
+        return Arraying(Planes(), done, refused)
+
+    in_c(rig, WHAT, "an array came out otherwise: Pillow and torch make them again", make)
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

@@ -13,9 +13,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slipstream.records import Edit, Setting
-from slipstream.techniques.card import YES, Answer, Card, no
+from slipstream.techniques.card import Answer, Card
 from slipstream.techniques.observation import Observation
-from slipstream.techniques.parts.pictures import say_for_spawned, why_no_resizing
+from slipstream.techniques.parts.pictures import Installable, Notice, in_c, or_no_compiler, why_no_resizing
 
 if TYPE_CHECKING:
     from slipstream.techniques.rig import Rig
@@ -32,12 +32,7 @@ WHAT = "Image.resize is done by C of ours, with Pillow's pixels"
 
 
 def applies(observation: Observation) -> Answer:
-    from slipstream.data.c_library import find_compiler
-
-    reason = why_no_resizing(observation)
-    if reason:
-        return no(reason)
-    return YES if find_compiler() else no("there is no C compiler (cc, gcc or clang) on this machine")
+    return or_no_compiler(why_no_resizing(observation))
 
 
 def settings(observation: Observation) -> list[Setting]:
@@ -45,26 +40,13 @@ def settings(observation: Observation) -> list[Setting]:
 
 
 def apply(rig: Rig, setting: Setting) -> None:
-    try:
-        from slipstream.data.c_library import CompileError
+    def make(done: Notice, refused: Notice) -> Installable:
         from slipstream.data.resampling import Resampler
         from slipstream.data.resizing import Resizing
-        from slipstream.data.tidings import Tidings
-    except ImportError as missing:
-        rig.decline(f"Pillow cannot be imported: {missing}")
-        return
-    try:
-        resampler = Resampler()
-    except (CompileError, LookupError) as reason:
-        rig.decline(str(reason))
-        return
-    tidings = Tidings(
-        lambda: rig.changed(WHAT),
-        lambda: rig.decline("a picture came out otherwise: Pillow resizes again"),
-    )
-    tidings.install(rig.patches)
-    Resizing(resampler, lambda: tidings.raise_flag(0), lambda: tidings.raise_flag(1)).install(rig.patches)
-    say_for_spawned(rig, WHAT)
+
+        return Resizing(Resampler(), done, refused)
+
+    in_c(rig, WHAT, "a picture came out otherwise: Pillow resizes again", make)
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

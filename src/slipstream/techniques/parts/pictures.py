@@ -1,24 +1,30 @@
 """Pictures that Pillow decodes or resizes: whether a check saw any, decoding that is postponed until it is known what
-for, and what is said when workers, too, do it otherwise."""
+for, what C of ours does in place of Pillow's, and what is said when workers, too, do it otherwise."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from slipstream.techniques.card import YES, Answer, no
 from slipstream.techniques.observation import Observation
 
 if TYPE_CHECKING:
     from slipstream.data.postponed import Postponement
     from slipstream.records import Site
+    from slipstream.seams.patch import Patches
     from slipstream.techniques.rig import LoaderArguments, Rig
 
 Notice = Callable[[], None]
 _UNSEEN = "Pillow was not seen resizing pictures"
 _LEAST_RESIZING = 0.05  # of the work on a batch
 _RESIZES = re.compile(r"\.resize\(|\.thumbnail\(|\b(Resize|RandomResizedCrop)\(|\bImageOps\.(fit|pad|contain|cover)\(")
+
+
+class Installable(Protocol):
+    def install(self, patches: Patches) -> None: ...
 
 
 def why_no_pictures(observation: Observation) -> str:
@@ -48,6 +54,34 @@ def postpone(rig: Rig, what: str, otherwise: str, make: Callable[[Notice, Notice
     tidings.install(rig.patches)
     postponement.install(rig.patches)
     say_for_spawned(rig, what)
+
+
+def in_c(rig: Rig, what: str, otherwise: str, make: Callable[[Notice, Notice], Installable]) -> None:
+    """What `make` gives does it in C of ours, and is told of as `postpone` tells. It may import Pillow and compile."""
+    from slipstream.data.c_library import CompileError
+    from slipstream.data.tidings import Tidings
+
+    tidings = Tidings(lambda: rig.changed(what), lambda: rig.decline(otherwise))
+    try:
+        part = make(lambda: tidings.raise_flag(0), lambda: tidings.raise_flag(1))
+    except ImportError as missing:
+        rig.decline(f"Pillow cannot be imported: {missing}")
+        return
+    except (CompileError, LookupError) as reason:
+        rig.decline(str(reason))
+        return
+    tidings.install(rig.patches)
+    part.install(rig.patches)
+    say_for_spawned(rig, what)
+
+
+def or_no_compiler(reason: str) -> Answer:
+    """Yes where nothing else speaks against it and there is a compiler."""
+    from slipstream.data.c_library import find_compiler
+
+    if reason:
+        return no(reason)
+    return YES if find_compiler() else no("there is no C compiler (cc, gcc or clang) on this machine")
 
 
 def why_no_resizing(observation: Observation) -> str:
