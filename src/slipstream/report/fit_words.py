@@ -42,13 +42,23 @@ def sentence(fitting: Fitting) -> str:
 
 def _remedies(fitting: Fitting, own: str, limit: str) -> str:
     """ "this batch does not fit in 6 GiB; checkpointing=half fits at 1.18x step time, ...: kept checkpointing=half"."""
-    ran = [trial for trial in unique(fitting) if trial.recipe.choices and trial.outcome == "ran"]
+    ran = [trial for trial in unique(fitting) if trial.recipe.choices and trial.outcome == "ran" and trial.is_held]
     if not ran:
-        tried = any(trial.recipe.choices for trial in fitting.trials)
-        return f"{own} does not fit in {limit}, {'and nothing that was tried makes it' if tried else 'as it is'}."
+        if not any(trial.recipe.choices for trial in fitting.trials):
+            return f"{own} does not fit in {limit}, as it is."
+        return f"{own} does not fit in {limit}, and nothing that was tried makes it{_least(fitting)}."
     ran.sort(key=_cost)
     costs = [f"{trial.recipe}{_price(trial, 'fits' if not number else '')}" for number, trial in enumerate(ran)]
     return f"{own} does not fit in {limit}; {', '.join(costs)}: kept {fitting.recipe}."
+
+
+def _least(fitting: Fitting) -> str:
+    """Of what ran without the limit: the one that would need the smallest."""
+    ran = [one for one in fitting.trials if one.recipe.choices and one.outcome == "ran" and one.peak_bytes]
+    best = min(ran, key=lambda trial: trial.peak_bytes or 0, default=None)
+    if best is None or best.peak_bytes is None:
+        return ""
+    return f": {best.recipe} needs the least of them, {in_binary(best.peak_bytes)}"
 
 
 def _price(trial: Trial, fits: str) -> str:

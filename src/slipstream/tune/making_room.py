@@ -41,6 +41,8 @@ def make_room(trials: Trials, own_batch: int, observation: Observation, known: K
     made = [trial for each in tried.values() for trial in each]
     if not any(trial.outcome == "ran" for trial in made):
         made += _try_pairs(trials, own_batch, tried, known)
+    if made and not any(trial.outcome == "ran" for trial in made):
+        _weigh_unheld(trials, own_batch, tried)
     ran = [trial for trial in made if trial.outcome == "ran"]
     return Room(made, min(ran, key=_cost, default=None), notes)
 
@@ -129,6 +131,13 @@ def _try_pairs(trials: Trials, own_batch: int, tried: Mapping[str, Sequence[Tria
         if conflict_with(right, Recipe((strongest[left],)), conflicts) is None
     ]
     return [_try(trials, Ride(own_batch, pair))[0] for pair in pairs[:_MOST_PAIRS] if trials.has_time]
+
+
+def _weigh_unheld(trials: Trials, own_batch: int, tried: Mapping[str, Sequence[Trial]]) -> None:
+    """What each would need: where nothing fits, nobody should have to guess which limit would do."""
+    for each in tried.values():
+        if each and trials.has_time:
+            trials.run(Ride(own_batch, Recipe((_strongest([one.recipe.choices[0] for one in each]),)), is_held=False))
 
 
 def _strongest(choices: Sequence[Choice]) -> Choice:
