@@ -15,6 +15,9 @@ class Interval:
     low: float  # 95%
     high: float
 
+    def shifted(self, by: float) -> Interval:
+        return Interval(self.middle + by, self.low + by, self.high + by)
+
 
 def paired_interval(differences: list[float], seed: int = 0) -> Interval:
     """Of the median difference. Pairs are neighbours in time, so what slows the machine down hits both alike."""

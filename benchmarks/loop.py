@@ -13,7 +13,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-WARM = 24  # steps at the start of a block that are not timed: seams settle, caches fill
+WARM = 72  # steps at the start of an instrument's block that are not timed: seams settle, caches fill
+REST = 4  # the same for a bare block
 OUTLIER = 2.0  # times its block's median: such a step lost the core to somebody else, and is left out
 WIDTHS = {1.0: 192, 5.0: 640}  # step in ms to width, tuned by hand on the machine that the results name
 
@@ -35,13 +36,14 @@ class Loop:
     def block(
         self,
         num_steps: int,
+        num_warm: int = WARM,
         around: Callable[[], AbstractContextManager[object]] = nullcontext,
         after: Callable[[], object] | None = None,
     ) -> float:
         """Seconds per step. `around` wraps a step, `after` follows it, as the instrument under test asks for."""
         stamps: list[float] = []
         batches = itertools.chain.from_iterable(itertools.repeat(self.loader))
-        for _ in range(WARM + num_steps):
+        for _ in range(num_warm + num_steps):
             x, y = next(batches)
             with around():
                 self.optimizer.zero_grad()
@@ -51,6 +53,6 @@ class Loop:
             if after is not None:
                 after()
             stamps.append(self.clock())
-        laps = [late - early for early, late in pairwise(stamps[WARM - 1 :])]
+        laps = [late - early for early, late in pairwise(stamps[num_warm - 1 :])]
         most = OUTLIER * median(laps)
         return mean(lap for lap in laps if lap < most)

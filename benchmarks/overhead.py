@@ -19,14 +19,18 @@ from statistics import median
 import torch
 
 from intervals import Interval, paired_interval
-from loop import OUTLIER, WARM, WIDTHS, Loop
+from loop import OUTLIER, REST, WARM, WIDTHS, Loop
 from page import machine, write_page
 from slipstream.records import Ending
 from slipstream.runner.ride import RideSettings, board
 
 WATCHING_US = 25.0
 SAMPLING_SHARE = 0.03
+BESIDE_MS = 5000.0
+COARSE = 8  # what costs ten times as much is known well enough from an eighth of the blocks
 RUN = "`slipstream run` (watching)"
+CHECK = "`slipstream check` (watching and sampling)"
+PROFILER = "`torch.profiler` on all steps"
 TRACEML = "TraceML, `traceml run` and `trace_step`"
 Clock = Callable[[], float]
 CLOCKS: dict[str, Clock] = {"wall": time.perf_counter, "cpu": time.process_time}
@@ -35,7 +39,7 @@ Result = tuple[float, dict[str, Interval]]
 
 
 def bare(loop: Loop, num_steps: int) -> float:
-    return loop.block(num_steps)
+    return loop.block(num_steps, num_warm=REST)
 
 
 def riding(loop: Loop, num_steps: int, mode: str) -> float:
@@ -52,10 +56,9 @@ def profiler(loop: Loop, num_steps: int) -> float:
 
 
 INSTRUMENTS: dict[str, Instrument] = {
-    "bare python again (control)": bare,
+    "bare python again (control)": lambda loop, num_steps: loop.block(num_steps),
     RUN: partial(riding, mode="run"),
-    "`slipstream check` (watching and sampling)": partial(riding, mode="watch"),
-    "`torch.profiler` on all steps": profiler,
+    CHECK: partial(riding, mode="watch"),
 }
 
 
@@ -99,10 +102,24 @@ def measure(step_ms: float, num_rounds: int, block_ms: float, clock: Clock) -> R
     """The bare step in ms, and µs added by each instrument, each block compared with the bare blocks beside it."""
     loop, num_steps = Loop(step_ms, clock), max(10, round(block_ms / step_ms))
     bare_ms, added = _take_turns(loop, INSTRUMENTS, num_rounds, num_steps)
+    added[CHECK] = added[CHECK].shifted(_beside(loop, round(BESIDE_MS / step_ms)))
+    added |= _take_turns(loop, {PROFILER: profiler}, num_rounds // COARSE, num_steps)[1]
     if importlib.util.find_spec("traceml_ai") is not None:  # afterwards: its own processes would disturb the others
         with tempfile.TemporaryDirectory() as folder, contextlib.closing(Partner(step_ms, Path(folder))) as partner:
-            added |= _take_turns(loop, {TRACEML: partner}, num_rounds, num_steps)[1]
+            added |= _take_turns(loop, {TRACEML: partner}, num_rounds // COARSE, num_steps)[1]
     return bare_ms, added
+
+
+def _beside(loop: Loop, num_steps: int) -> float:
+    """CPU time, in µs a step, of the thread that writes out what check has seen. It does so twice a second: blocks are
+    too short to meet it, and the step it falls on is an outlier."""
+    ride = board(RideSettings(mode="watch"))
+    try:
+        start = time.process_time() - time.thread_time()
+        loop.block(num_steps)
+        return 1e6 * (time.process_time() - time.thread_time() - start) / num_steps
+    finally:
+        ride.leave(Ending("finished", 0, 0.0))
 
 
 def _take_turns(loop: Loop, instruments: dict[str, Instrument], num_rounds: int, num_steps: int) -> Result:
@@ -130,9 +147,10 @@ def render(results: list[Result], num_rounds: int, head: str, clock: str) -> str
     )
     return (
         f"# What watching adds to a step\n\n{head} Clock: {clock}.\n\n" + "\n".join(lines) + "\n"
-        f"\nMedian and 95% interval (bootstrap) over {num_rounds} blocks of each, every one compared with the bare "
-        f"blocks before and after it; {WARM} steps at the start of a block are not timed, and steps longer than "
-        f"{OUTLIER:.0f} times their block's median are left out. The profiler's own "
+        f"\nMedian and 95% interval (bootstrap) over {num_rounds} blocks of each ({num_rounds // COARSE} of the last "
+        f"two), every one compared with the bare blocks before and after it; {WARM} steps at the start "
+        f"of an instrument's block are not timed, and steps longer than {OUTLIER:.0f} times their block's median are "
+        "left out. Check's row holds the CPU time of its second thread as well. The profiler's own "
         "collecting at the end of a block is not counted against it. TraceML runs in another process, so that its row "
         f"also holds what two processes differ by. Allowed: {WATCHING_US:.0f} µs for run, {SAMPLING_SHARE:.0%} for "
         f"check.\n{missing}"
@@ -146,8 +164,8 @@ def _cell(bare_ms: float, added: Interval) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument("--block-ms", type=float, default=300.0)
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--block-ms", type=float, default=80.0)
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: for a machine that others use as well")
     parser.add_argument("--serve", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--baton", type=Path, help=argparse.SUPPRESS)
@@ -160,6 +178,8 @@ def main() -> None:
     write_page("overhead", render(results, options.rounds, head, options.clock))
     if any(added[RUN].low > WATCHING_US for _, added in results):
         sys.exit(f"Watching costs more than {WATCHING_US:.0f} µs a step.")
+    if any(added[CHECK].low > 1e3 * SAMPLING_SHARE * bare_ms for bare_ms, added in results):
+        sys.exit(f"Check costs more than {SAMPLING_SHARE:.0%} of a step.")
 
 
 if __name__ == "__main__":

@@ -83,6 +83,14 @@ def test_sentences() -> None:
     )
     nothing = msgspec.structs.replace(REMEDIES, trials=REMEDIES.trials[:2], recipe=Recipe())
     assert sentence(nothing) == "The script's batch of 32 does not fit in 1.00 GiB, as it is."
+    unheld = Trial(32, on("checkpointing", "all"), is_held=False, peak_bytes=3 * GIB)
+    unmade = msgspec.structs.replace(
+        nothing, trials=[*nothing.trials, Trial(32, on("other"), outcome="ran_out"), unheld]
+    )
+    assert sentence(unmade) == (
+        "The script's batch of 32 does not fit in 1.00 GiB, and nothing that was tried makes it: checkpointing=all"
+        " needs the least of them, 3.00 GiB."
+    )
 
 
 def test_the_table_has_a_row_for_each_with_its_last_word(console: Console) -> None:

@@ -61,7 +61,7 @@ def test_only_the_outermost_module_is_seen_and_then_hooked_alone() -> None:
     net = Net()
     with riding() as ride:
         train(net, net.parameters(), 6)
-        assert torch.nn.Module.__call__ is ride._modules._original
+        assert torch.nn.Module.__call__ is ride._company.modules._original
         assert "_compiled_call_impl" in vars(net) and "_compiled_call_impl" not in vars(net.first)
         twin = pickle.loads(pickle.dumps(net))  # tensors pickle through torch.save
         assert vars(twin).get("_compiled_call_impl") is None
@@ -178,7 +178,7 @@ def test_floats_that_were_bytes_are_told_once_a_device_is_there() -> None:
         loaders = [DataLoader(TensorDataset(data), batch_size=size) for data, size in ((pictures, 4), (noise, 2))]
         for loader in loaders:
             list(loader)
-        ride._loader.look_for_bytes()  # what the ride does when a model turns out to live on a device
+        ride._company.loader.look_for_bytes()  # what the ride does when a model turns out to live on a device
         for loader in loaders:
             list(loader)
     met = [message.loader for _, message in ride.messages if isinstance(message, Met) and message.loader is not None]

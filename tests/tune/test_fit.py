@@ -174,6 +174,13 @@ def test_two_together_where_neither_is_enough(go: Callable[..., Fitting]) -> Non
     assert {choice.technique for choice in fitting.recipe.choices} == {"again", "smaller_state"}
 
 
+def test_where_nothing_is_enough_each_is_weighed_without_the_limit(go: Callable[..., Fitting]) -> None:
+    fitting = go(MemoryTrack({"again=all": 0.5, "pieces=8": 0.4}), START + EACH * 5, finds_batch=False)
+    assert not fitting.recipe.choices and not any(one.is_held and one.outcome == "ran" for one in fitting.trials)
+    weighed = {str(one.recipe): one.peak_bytes for one in fitting.trials if not one.is_held and one.recipe.choices}
+    assert weighed == {"again=all": START + EACH * 8, "pieces=8": START + EACH * OWN * 4 // 10}
+
+
 def test_other_losses_are_not_kept(go: Callable[..., Fitting]) -> None:
     track = MemoryTrack({"again=all": 0.2, "pieces=8": 0.2})
     track.wrong_losses = {"again=all"}

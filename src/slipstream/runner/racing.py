@@ -41,6 +41,9 @@ class Racing:
             self._limit.lift()
         self._seeds.close()
 
+    def excuse(self, ending: Ending) -> Ending:
+        return ending
+
     def _on_torch(self, module: ModuleType) -> None:
         """A fault here leaves a rider that never stands still: the relay sees none of its ticks and ends it."""
         try:

@@ -12,12 +12,13 @@ import msgspec
 from slipstream.diagnose.statistics import median
 from slipstream.records import Lap
 from slipstream.tune.budget import Budget
-from slipstream.tune.contest import MIN_ROUNDS, Contest
+from slipstream.tune.contest import LEADING_ROUNDS, MIN_ROUNDS, Contest
 from slipstream.tune.pace import Tempo, block, typical_step_s
 from slipstream.tune.seat import Paddock, RaceError, Seat
 from slipstream.tune.teller import Teller
 
 MAX_CHALLENGERS = 8  # they share one base; noise lasts a second, so a longer round pairs hardly worse
+FEW_AT_FIRST = 4  # start together; so many more follow as long as none of those leads: a start costs many rounds
 RELAUNCH_BLOCKS = 8  # a launch costs more than a block: ride that much longer
 MAX_DEATHS = 2  # of an anchor, one after the other
 MIN_TURN = 10  # rounds: fewer decide nothing
@@ -94,14 +95,16 @@ class Heat:
         if not contests[0].is_final:
             num_slots = max(1, min(num_slots, self.num_affordable(len(fixed), deadline_s())))
         self._num_riders = len(fixed) + min(num_slots, len(contests))
+        first_round = self._round
         while True:
-            while len(riding) < num_slots and (waiting or (benched and _num_racing(riding) < FEWEST)):
+            num_open = min(num_slots, FEW_AT_FIRST * (1 + (self._round - first_round) // LEADING_ROUNDS))
+            while len(riding) < num_open and (waiting or (benched and _num_racing(riding) < FEWEST)):
                 contest = waiting.pop(0) if waiting else _most_promising(benched)
                 if not self._is_time_for(contest, deadline_s()):
                     self._probe(contest, deadline_s())
                     settle(contest)
                     continue
-                has_room = len(riding) + 1 < num_slots
+                has_room = len(riding) + 1 < num_open
                 self._paddock.expect(waiting[0].seat if waiting and has_room else None)
                 if self._admit(contest):
                     riding.append(contest)
