@@ -24,7 +24,7 @@ def _recipe(**choices: Any) -> Recipe:
 
 def test_winners_are_kept_together_and_the_rest_is_not(run: Any, technique: Any, verdict_of: Any) -> None:
     track = SimulatedTrack(choice_factors(a=0.8, b=0.9, slow=1.5))
-    tuning = run(track, {"slow": technique(), "useless": technique(), "b": technique(), "a": technique()})
+    tuning = run(track, {"a": technique(), "b": technique(), "useless": technique(), "slow": technique()})
     assert tuning.recipe == _recipe(a=True, b=True) and tuning.is_complete
     assert {name: verdict_of(tuning, name).decision for name in ("a", "b", "slow", "useless")} == {
         "a": "kept",

@@ -22,6 +22,7 @@ FEWEST_TWIN_ROUNDS = MIN_ROUNDS  # where every one of them costs two starts
 GROUND_SHARE = 0.3  # of the budget, at most
 GROUND_ROUNDS = LEADING_ROUNDS
 CLIMBING_ROUNDS = 8  # for a setting that does not look better: the technique is there either way
+MOST_CLIMBING_ROUNDS = 16  # what is not decided then differs by little, and others may gain more
 OVER = 0.0  # a moment that has passed
 
 
@@ -232,8 +233,8 @@ def _challenge(meeting: Meeting, best: Winner, choice: Choice, kept_back: float)
     last_s = meeting.budget.moment_s(kept_back)
 
     def deadline_s() -> float:
-        is_open = contest.comparison.num_rounds < CLIMBING_ROUNDS or contest.is_promising()
-        return last_s if is_open else OVER
+        most = MOST_CLIMBING_ROUNDS if contest.is_promising() else CLIMBING_ROUNDS
+        return last_s if contest.comparison.num_rounds < most else OVER
 
     try:
         meeting.heat.race([contest], deadline_s, lambda contest: None, meeting.companions())

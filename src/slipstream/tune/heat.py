@@ -50,7 +50,7 @@ class Heat:
         self._round = 0
         self._blocks: tuple[int, int] | None = None  # steps and lead-in, once a round was ridden
         self._lap_s: list[float] = []
-        self._num_riders = 2  # of the heat that is on
+        self._num_riders = 2  # of a round
         self._startup_s: list[float] = []
         self._deaths: dict[int, int] = {}
 
@@ -94,14 +94,14 @@ class Heat:
         num_slots = max(1, min(MAX_CHALLENGERS, self._paddock.num_challengers(len(fixed))))
         if not contests[0].is_final:
             num_slots = max(1, min(num_slots, self.num_affordable(len(fixed), deadline_s())))
-        self._num_riders = len(fixed) + min(num_slots, len(contests))
+        self._num_riders = len(fixed) + min(num_slots, FEW_AT_FIRST, len(contests))
         first_round = self._round
         while True:
             num_open = min(num_slots, FEW_AT_FIRST * (1 + (self._round - first_round) // LEADING_ROUNDS))
             while len(riding) < num_open and (waiting or (benched and _num_racing(riding) < FEWEST)):
                 contest = waiting.pop(0) if waiting else _most_promising(benched)
                 if not self._is_time_for(contest, deadline_s()):
-                    self._probe(contest, deadline_s())
+                    contest.end("undecided")
                     settle(contest)
                     continue
                 has_room = len(riding) + 1 < num_open
@@ -154,17 +154,15 @@ class Heat:
         """A rider that would be stopped before it can be decided is not launched at all; the whole recipe always is."""
         return contest.is_final or self._budget.now_s() + self.need_s(contest.seat.rider is None) < deadline_s
 
-    def _probe(self, contest: Contest, deadline_s: float) -> None:
-        """There is no time to race it, but a few steps show at once if it is plainly slower, or cannot ride at all."""
-        is_new = contest.seat.rider is None and not contest.comparison.num_rounds
-        if is_new and self._budget.now_s() + median(self._startup_s or [0.0]) < deadline_s and self._admit(contest):
-            self._paddock.release(contest.seat)
-        contest.end("undecided")
-
     def need_s(self, is_new: bool = True) -> float:
         """The least that a contest takes."""
         startup_s = median(self._startup_s) if is_new and self._startup_s else 0.0
         return startup_s + MIN_TURN * self._typical_round_s()
+
+    def pass_s(self) -> float:
+        """The least in which one of the first few can take the lead."""
+        startup_s = median(self._startup_s or [0.0])
+        return FEW_AT_FIRST * startup_s + LEADING_ROUNDS * (1 + FEW_AT_FIRST) * self._typical_lap_s()
 
     def _is_time_up(self, riding: Sequence[Contest], deadline_s: float) -> bool:
         """Who looks like a winner gets a few rounds more: its start-up is paid, and not to know would waste it. The
@@ -211,15 +209,25 @@ class Heat:
         left_s = deadline_s - self._budget.now_s()
         num_turns = (len(waiting) + len(riding)) / num_slots
         turn = max(MIN_TURN, int(FIRST_PASS * left_s / self._typical_round_s() / max(1.0, num_turns)))
+        for contest in [one for one in riding if one.is_patient and one.num_rounds_of_turn >= self._trial_rounds()]:
+            if waiting and not contest.is_promising():
+                self._bench(contest, riding, benched)
         for contest in [one for one in riding if one.is_patient and one.num_rounds_of_turn >= turn]:
             best = max((one.promise() for one in benched), default=0.0)
             if waiting or best > BETTER * contest.promise():
                 if not waiting and not self._is_time_for(_peek(benched), deadline_s):
                     return
-                riding.remove(contest)
-                benched.append(contest)
-                self._paddock.release(contest.seat)
+                self._bench(contest, riding, benched)
                 return  # one at a time: the next round shows whether another must
+
+    def _trial_rounds(self) -> int:
+        """For one that does not look like a gain: they take as long as its start did."""
+        return max(LEADING_ROUNDS, round(median(self._startup_s or [0.0]) / self._typical_lap_s()))
+
+    def _bench(self, contest: Contest, riding: list[Contest], benched: list[Contest]) -> None:
+        riding.remove(contest)
+        benched.append(contest)
+        self._paddock.release(contest.seat)
 
     def _halve(self, riding: list[Contest], benched: list[Contest]) -> None:
         """Rounds are worth most to those that look best: the others wait on the bench until these are decided."""
@@ -228,9 +236,7 @@ class Heat:
             return
         num_staying = max(FEWEST, (len(racing) + 1) // 2)
         for contest in racing[: len(racing) - num_staying]:
-            riding.remove(contest)
-            benched.append(contest)
-            self._paddock.release(contest.seat)
+            self._bench(contest, riding, benched)
         for contest in racing:
             contest.num_rounds_of_turn = 0
 
@@ -239,6 +245,7 @@ class Heat:
     def _ride(self, fixed: Sequence[Seat], riding: Sequence[Contest]) -> None:
         seats = [*fixed, *(contest.seat for contest in riding)]
         self._tell.racing([seat.name for seat in seats])
+        self._num_riders = len(seats)
         self._random.shuffle(seats)
         self._round += 1
         start_s = self._budget.now_s()

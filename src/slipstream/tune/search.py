@@ -122,12 +122,14 @@ def _left(meeting: Meeting, candidates: Sequence[Candidate]) -> list[Candidate]:
     """Who may gain on top of what is kept now, where there is time: those that merely gained too little before, and
     those that had nothing to do."""
     kept_back = share_kept_back(1, 0, meeting.num_provisional)
-    if meeting.budget.now_s() + meeting.heat.need_s() >= meeting.budget.moment_s(kept_back):
+    if meeting.budget.now_s() + meeting.heat.pass_s() >= meeting.budget.moment_s(kept_back):
         return []
     out = ruled_out(meeting.verdicts, {one.technique for one in candidates})
     late = latecomers(meeting.session, meeting.order, meeting.techniques, meeting.recipe, out)
-    named = {one.technique: one for one in candidates if one.technique not in out and one.is_keepable}
-    named |= {one.technique: one for one in late}
+    named = {one.technique: one for one in late}  # first: it is this recipe that they suit
+    for one in candidates:
+        if one.technique not in out and one.is_keepable:
+            named.setdefault(one.technique, one)
     free = []
     for name, one in named.items():
         conflict = conflict_with(name, meeting.recipe, meeting.conflicts)
