@@ -20,7 +20,7 @@ def race_total(meeting: Meeting, recipe: Recipe) -> tuple[Contest, Recipe]:
     """The contest, and the recipe if it held."""
     seat, base = _fresh_seat(meeting, recipe), _fresh_base(meeting)
     contest = meeting.contest(seat, base, goal="measure")
-    kept_back = RIDE_SHARE if _is_proved(meeting, recipe) else 0.0
+    kept_back = RIDE_SHARE * (meeting.jury.num_rides(meeting.claim(recipe)) + _is_proved(meeting, recipe))
     num_twins = min(NUM_TWINS, meeting.paddock.num_challengers() - 1)
     beside = [meeting.twin_contest(base) for _ in range(num_twins)]
     meeting.heat.race([contest, *beside], lambda: meeting.budget.moment_s(kept_back), lambda contest: None)

@@ -56,6 +56,11 @@ class Jury:
                 self._draw("coarse", COARSE_STEPS)
         return self.glance(claim, record)
 
+    def num_rides(self, claim: Claim) -> int:
+        """Untimed ones that a hearing may still take."""
+        wanted = {"identical": _BANDS[:0], "approximate": _BANDS}.get(claim.numerics, _BANDS[:2])
+        return sum(role not in self._bands for role in wanted)
+
     def prove(self, claim: Claim, recipe: Recipe, num_steps: int) -> Numerics:
         """By a rider that draws the base's random numbers."""
         proof = self._ride(self._paddock.seat("proof", recipe), max(MIN_CURVE, num_steps))

@@ -19,10 +19,16 @@ Contests = Mapping[Choice, Contest]
 def leave_out(meeting: Meeting) -> None:
     """Again and again while something goes that was only built on: beside fewer others the rest may be worth more.
     What stays without proof stands or falls with the whole recipe."""
+    raced: set[Choice] = set()
     while len(meeting.recipe.choices) > 1:
         recipe, doubtful = meeting.recipe, meeting.provisional()
         contests = _race(meeting, recipe, doubtful)
-        gone = _least(contests, _refuted(meeting, contests, doubtful)) or _least(
+        unseen = [choice for choice in doubtful if choice not in raced]
+        raced |= {choice for choice, contest in contests.items() if contest.comparison.num_rounds}
+        refuted = [
+            choice for choice in doubtful if choice in contests and _is_refuted(meeting, choice, contests, unseen)
+        ]
+        gone = _least(contests, refuted) or _least(
             contests, [choice for choice, contest in contests.items() if contest.outcome == "not_faster"]
         )
         for choice, contest in contests.items():
@@ -33,15 +39,13 @@ def leave_out(meeting: Meeting) -> None:
             return
 
 
-def _refuted(meeting: Meeting, contests: Contests, doubtful: list[Choice]) -> list[Choice]:
+def _is_refuted(meeting: Meeting, choice: Choice, contests: Contests, unseen: list[Choice]) -> bool:
     """What was never proved must at least seem to be worth something here; what never led clearly must be proved."""
-    raced = [choice for choice in doubtful if choice in contests and contests[choice].comparison.num_rounds]
-    return [
-        choice
-        for choice in raced
-        if contests[choice].promise() < 1.0 + meeting.order.margin
-        or (choice not in meeting.leads and contests[choice].outcome != "faster")
-    ]
+    contest = contests[choice]
+    is_unproved = choice not in meeting.leads and contest.outcome != "faster"
+    if not contest.comparison.num_rounds:  # no time: as it looked the last time, if there was one
+        return is_unproved and choice in unseen
+    return is_unproved or contest.promise() < 1.0 + meeting.order.margin
 
 
 def _race(meeting: Meeting, recipe: Recipe, doubtful: list[Choice]) -> Contests:
@@ -73,6 +77,8 @@ def _report(meeting: Meeting, choice: Choice, contest: Contest, recipe: Recipe, 
     if not is_gone:
         meeting.paddock.leave(contest.seat)
     if speed is None:
+        if is_gone:
+            meeting.give_up(choice, "it was ahead, and there was no time to prove what it adds to the others")
         return
     reason = f"worth {times(speed)} inside the recipe"
     if is_gone:
