@@ -6,6 +6,9 @@ from __future__ import annotations
 from slipstream.records import Loader, Model, Optimizer, Session, Summary, TorchFacts
 
 
+_UNNAMED, _UNASKED = 100, 101
+
+
 class Observation:
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -54,3 +57,10 @@ class Observation:
     def gain_of(self, causes: tuple[str, ...]) -> float:
         """The largest gain that a finding predicts for any of these causes; 1.0 where there is none."""
         return max((f.predicted_gain for f in self.session.findings if f.cause in causes), default=1.0)
+
+    def rank_of(self, ident: str, causes: tuple[str, ...]) -> int:
+        """How soon a finding names it: 0 for the first that one names, and last whoever no finding is about."""
+        findings = self.session.findings
+        named = [finding.techniques.index(ident) for finding in findings if ident in finding.techniques]
+        is_asked = any(finding.cause in causes for finding in findings)
+        return min(named, default=_UNNAMED if is_asked else _UNASKED)

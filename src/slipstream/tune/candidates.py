@@ -31,7 +31,7 @@ class Candidate(msgspec.Struct, frozen=True):
 def propose(
     session: Session, order: TuneOrder, known: Mapping[str, Technique]
 ) -> tuple[list[Candidate], list[Verdict]]:
-    """Candidates in the order of their predicted gain, and a verdict for each technique that cannot be one."""
+    """Candidates, most promising first, and a verdict for each technique that cannot be one."""
     offered = {ident: technique for ident, technique in known.items() if ident != CONTROL}
     _refuse_unknown("--only", order.only, offered)
     _refuse_unknown("--without", order.without, offered)
@@ -46,8 +46,10 @@ def propose(
             refused.append(answer)
         else:
             candidates.append(answer)
+    # The best cure of every cause before the second best of any: cures of one cause compete for the same milliseconds.
     # A stable sort: what is proved by a rider of its own (compile) costs most and comes last among equals.
-    candidates.sort(key=lambda one: (-one.gain, one.card.needs_proof))
+    rank = observation.rank_of
+    candidates.sort(key=lambda one: (rank(one.technique, one.card.causes), -one.gain, one.card.needs_proof))
     return _soon(candidates), refused
 
 
