@@ -15,6 +15,16 @@ def _names(session: Session, order: TuneOrder, known: dict[str, Any]) -> list[st
     return [candidate.technique for candidate in propose(session, order, known)[0]]
 
 
+def test_the_best_cure_of_every_cause_comes_before_the_second_best_of_any(session: Session, technique: Any) -> None:
+    findings = [
+        Finding("slow", "", "", 1.5, "", techniques=["b", "a"]),
+        Finding("late", "", "", 1.2, "", techniques=["c"]),
+    ]
+    seen = msgspec.structs.replace(session, findings=findings)
+    known = {name: technique(causes=("slow",)) for name in "abd"} | {"c": technique(causes=("late",)), "e": technique()}
+    assert _names(seen, TuneOrder(), known) == ["b", "c", "a", "d", "e"]
+
+
 def test_candidates_come_in_the_order_of_the_predicted_gain(session: Session, technique: Any) -> None:
     seen = msgspec.structs.replace(
         session, findings=[Finding("slow", "", "", 1.2, ""), Finding("slower", "", "", 2.0, "")]

@@ -10,9 +10,9 @@ from slipstream.records import NUMERICS, Choice, NumericsClass, Recipe, Session,
 from slipstream.techniques.card import Answer, Card
 from slipstream.techniques.catalogue import Technique
 from slipstream.techniques.observation import Observation
-from slipstream.tune.contest import PLAINLY_SLOWER
 from slipstream.tune.order import TuneOrder
 
+HOPELESS = 0.6  # times the speed: nothing that is kept besides makes up for that
 CONTROL = "nothing"  # the A/A twin rides in every tuning and is no candidate
 
 
@@ -93,7 +93,7 @@ def _only_gained_too_little(verdict: Verdict) -> bool:
         return False
     if verdict.speed is None:
         return verdict.decision == "unsure"
-    return verdict.speed.ratio > 1.0 / PLAINLY_SLOWER and verdict.speed.low <= 1.0
+    return verdict.speed.ratio > HOPELESS and verdict.speed.low <= 1.0
 
 
 def _refuse_unknown(option: str, named: Sequence[str], offered: Mapping[str, Technique]) -> None:
