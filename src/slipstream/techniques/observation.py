@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from slipstream.records import Loader, Model, Optimizer, Session, Summary, TorchFacts
 
-
 _UNNAMED, _UNASKED = 100, 101
 
 
