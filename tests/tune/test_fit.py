@@ -25,6 +25,7 @@ class MemoryTrack:
     def __init__(self, saving: dict[str, float] | None = None, prices: dict[str, float] | None = None) -> None:
         self.saving, self.prices = saving or {}, prices or {}
         self.best_batch = 64  # beyond it a sample costs more again
+        self.slowness = 1.0
         self.raises = ""  # with any other batch than the script's own
         self.raises_held_only = False
         self.wrong_losses: set[str] = set()
@@ -66,7 +67,7 @@ class MemoryTrack:
         each_s = (0.02 + abs(batch - self.best_batch) / 1000) / 10
         for name in self._named(rider):
             each_s *= self.prices.get(name, 1.0)
-        seconds = num_steps * batch * each_s
+        seconds = self.slowness * num_steps * batch * each_s
         self._now_s += seconds
         lap = Lap(rider, round, 0, num_steps, seconds, 0, num_samples=num_steps * batch)
         self._laps[rider].append(lap)
@@ -166,6 +167,15 @@ def test_of_what_makes_the_batch_fit_the_cheapest_is_kept(go: Callable[..., Fitt
     assert rate is not None and rate.ratio == pytest.approx(1 / 1.35, rel=1e-3)
     assert any("smaller_state" in note and "--allow different" in note for note in fitting.notes)
     assert not any("unasked" in str(trial.recipe) for trial in fitting.trials)
+
+
+def test_a_long_step_leaves_time_for_all(go: Callable[..., Fitting]) -> None:
+    track = MemoryTrack({"again=all": 0.2, "again=half": 0.3, "pieces=2": 0.3}, {"again=all": 1.5, "again=half": 1.2})
+    track.slowness = 40.0  # 4 s: sixteen rounds of one would be the whole budget
+    fitting = go(track, START + EACH * 8, finds_batch=False)
+    ran = {str(one.recipe): one.rate for one in fitting.trials if one.is_held and one.outcome == "ran"}
+    assert set(ran) == {"again=all", "again=half", "pieces=2"} and all(ran.values())
+    assert str(fitting.recipe) == "pieces=2"
 
 
 def test_two_together_where_neither_is_enough(go: Callable[..., Fitting]) -> None:

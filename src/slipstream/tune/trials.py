@@ -22,6 +22,8 @@ NUM_STEPS: Final = 2  # after the warm-up, whose first step is the optimizer's f
 _FEWEST_STEPS: Final = 2  # of a script that ends by itself: it has updated, and come round again
 _ROUNDS: Final = 16
 _FEWEST_ROUNDS: Final = 6
+_AT_LEAST: Final = 3  # where steps are so long that others would have no time left
+_RACE_SHARE: Final = 0.15  # of the time that is left
 _KNOWN: Final = 1.1  # the upper end of an interval over the lower: closer than that nobody asks
 _BLOCK_S: Final = 0.3
 _MOST_BLOCK_STEPS: Final = 200
@@ -148,6 +150,7 @@ class Trials:
     def _time(self, rider: int, trial: Trial) -> Trial:
         assert self._anchor is not None
         comparison, rates, steps = Comparison(), [], []
+        end_s = self._track.now_s() + _RACE_SHARE * max(0.0, self._deadline_s - self._track.now_s())
         for round in range(1, _ROUNDS + 1):
             pair = [self._anchor, rider]
             self._order.shuffle(pair)
@@ -163,7 +166,9 @@ class Trials:
                 rates.append(_pace(lap))
                 steps.append(lap.step_s)
                 self._anchor_rates.append(_pace(base))
-            if round >= _FEWEST_ROUNDS and (not self.has_time or _is_known(comparison.speed())):
+            if round >= _FEWEST_ROUNDS and _is_known(comparison.speed()):
+                break
+            if round >= _AT_LEAST and self._track.now_s() >= end_s:
                 break
         if not rates:
             return trial
