@@ -171,7 +171,7 @@ def test_of_what_makes_the_batch_fit_the_cheapest_is_kept(go: Callable[..., Fitt
 
 def test_a_long_step_leaves_time_for_all(go: Callable[..., Fitting]) -> None:
     track = MemoryTrack({"again=all": 0.2, "again=half": 0.3, "pieces=2": 0.3}, {"again=all": 1.5, "again=half": 1.2})
-    track.slowness = 40.0  # 4 s: sixteen rounds of one would be the whole budget
+    track.slowness = 80.0  # 9 s: six rounds of one would be half of the budget
     fitting = go(track, START + EACH * 8, finds_batch=False)
     ran = {str(one.recipe): one.rate for one in fitting.trials if one.is_held and one.outcome == "ran"}
     assert set(ran) == {"again=all", "again=half", "pieces=2"} and all(ran.values())
