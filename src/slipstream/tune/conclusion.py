@@ -69,8 +69,8 @@ def _one_off_s(verdicts: Sequence[Verdict]) -> float:
 
 def _seconds(session: Session, total: Speed | None, one_off_s: float) -> tuple[float | None, float | None]:
     """The whole training now and with the recipe. Only steps get faster; evaluation and start-up stay what they are.
-    The whole counts mean steps, the summary's is the median: where a few steps put that above, no more is saved than the
-    ratio allows."""
+    The whole counts mean steps, the summary's is the median: where few steps put that above, no more is saved than
+    the ratio allows."""
     num_steps, _ = training_length(session)
     summary = session.summary
     if summary is None or summary.seconds_left is None or num_steps is None:
