@@ -56,10 +56,12 @@ bench: $(READY)
 	$(BIN)/python benchmarks/batched.py
 	$(BIN)/python benchmarks/loaders.py $(if $(PEERS),--peers-python $(PEERS))
 	$(BIN)/python benchmarks/decoders.py
+	$(BIN)/python benchmarks/decode_cache.py
 	$(BIN)/python benchmarks/resizing.py
 	$(BIN)/python benchmarks/handover.py
 	$(BIN)/python benchmarks/cold_files.py
 	$(BIN)/python benchmarks/threaded.py
+	$(BIN)/python benchmarks/worker_memory.py
 	$(BIN)/python benchmarks/memory_accounting.py
 	$(BIN)/python benchmarks/checkpointing.py
 	$(BIN)/python benchmarks/fit.py
@@ -67,6 +69,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/record_noise.py
 	$(BIN)/python benchmarks/never_fooled.py
 	$(BIN)/python benchmarks/kept_promise.py
+	$(BIN)/python benchmarks/patched.py
 	$(BIN)/python benchmarks/near_best.py
 
 # Rewrites the parts of docs/ that come from the code, and builds the site into site/. A warning is an error.

@@ -25,7 +25,7 @@ from slipstream.data.threads import Threads
 from slipstream.seams.patch import Patches
 from slipstream.testing.photographs import make_photographs
 
-PHOTOGRAPHS = Path("/work/shared/data/photos")
+PHOTOGRAPHS = Path(__file__).parents[2] / "shared" / "data" / "photos"
 BATCH, WARM, TIMED, STEP_S = 32, 6, 24, 0.005
 MEAN, STD = torch.tensor([0.485, 0.456, 0.406])[:, None, None], torch.tensor([0.229, 0.224, 0.225])[:, None, None]
 

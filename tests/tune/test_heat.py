@@ -172,3 +172,14 @@ def test_the_worse_half_waits_until_the_better_is_decided(course: Any, listener:
     sizes = [len(heat) for heat in listener.heats]
     assert max(sizes) == 8 and min(sizes) <= 5, "the base and all seven, then the better ones"
     assert dict(race.settled)["a"] == "faster"
+
+
+def test_few_start_at_first_and_the_others_only_if_none_of_them_ends_the_race(course: Any, listener: Any) -> None:
+    race = course(SimulatedTrack(choice_factors(a=0.8)))
+    contests = [race.contest(name, floor=1.0) for name in "abcdef"]
+    race.heat.race(contests, lambda: 300.0 if contests[0].comparison.num_rounds < 5 else 0.0, race._settle)
+    assert listener.entered == ["as it is", "a", "b", "c", "d"]
+    listener.entered.clear()
+    contests = [race.contest(name, floor=1.0) for name in "abcdef"]
+    race.heat.race(contests, lambda: 300.0 if contests[0].comparison.num_rounds < 7 else 0.0, race._settle)
+    assert listener.entered == ["a", "b", "c", "d", "e", "f"]

@@ -5,7 +5,9 @@ from typing import Any
 from slipstream.records import Choice, Entrant, Recipe, Witness
 from slipstream.testing.track import SimulatedTrack, choice_factors
 from slipstream.testing.witnesses import made_witness, made_witness_of
-from slipstream.tune.jury import Claim
+from slipstream.tune.budget import Budget
+from slipstream.tune.jury import Claim, Jury
+from slipstream.tune.seat import Paddock
 
 
 def test_what_redraws_is_judged_by_its_curve_whatever_else_is_on() -> None:
@@ -18,6 +20,16 @@ def test_what_redraws_is_judged_by_its_curve_whatever_else_is_on() -> None:
 def test_only_the_timed_rider_of_what_needs_proof_may_redraw() -> None:
     claim = Claim("reordered", needs_proof=True)
     assert claim.judged_as() == "redrawn" and claim.judged_as(is_timed=False) == "reordered"
+
+
+def test_the_twins_that_are_still_to_ride_are_foreseen(listener: Any) -> None:
+    track = SimulatedTrack(choice_factors())
+    paddock = Paddock(track, listener)
+    jury = Jury(paddock, Budget(track, 60.0), paddock.seat("base", Recipe()))
+    classes = ("identical", "reordered", "redrawn", "approximate")
+    assert [jury.num_rides(Claim(numerics)) for numerics in classes] == [0, 2, 2, 3]
+    jury.hear(Claim("redrawn"), paddock.record(paddock.seat("candidate", Recipe((Choice("a"),)))), 40)
+    assert [jury.num_rides(Claim(numerics)) for numerics in classes] == [0, 0, 0, 1]
 
 
 def test_lower_precision_beside_other_draws_is_kept_and_named_by_the_looser_class(

@@ -261,6 +261,15 @@ def test_the_whole_training_before_and_after(run: Any, technique: Any) -> None:
     assert tuning.seconds_after == pytest.approx(tuning.seconds_before / 2, rel=0.01)
 
 
+def test_no_more_of_the_whole_training_is_saved_than_the_ratio_allows(run: Any, technique: Any) -> None:
+    seen = diagnose(made_session(length=Length(num_steps=10_000)))
+    assert seen.summary is not None
+    slow_median = msgspec.structs.replace(seen.summary, step_ms=1.5 * seen.summary.step_ms)
+    seen = msgspec.structs.replace(seen, summary=slow_median)
+    tuning = run(SimulatedTrack(choice_factors(a=0.5), step_s=0.048), {"a": technique()}, seen)
+    assert tuning.seconds_after == pytest.approx(tuning.seconds_before / tuning.total.ratio, rel=0.01)
+
+
 def test_a_latecomer_is_raced_beside_what_it_needs(run: Any, technique: Any, verdict_of: Any) -> None:
     late = technique(answer=no("there are no workers"))
     late.applies_with = lambda observation, recipe: YES if recipe.setting_of("w") else no("still none")

@@ -7,7 +7,7 @@ import click
 from slipstream.cli.commands import Refused
 
 
-@click.command("cache")
+@click.command("cache", short_help="What decode_cache keeps on disk; clear it.")
 @click.argument("action", required=False, type=click.Choice(["clear"]), metavar="[clear]")
 @click.option("--yes", is_flag=True, help="Clear without asking.")
 def command(action: str | None, yes: bool) -> None:

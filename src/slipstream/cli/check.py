@@ -17,7 +17,13 @@ if TYPE_CHECKING:
     from slipstream.records import Session
 
 
-@click.command("check", cls=HtmlCommand, context_settings=SCRIPT_SETTINGS, options_metavar="[OPTIONS]")
+@click.command(
+    "check",
+    cls=HtmlCommand,
+    context_settings=SCRIPT_SETTINGS,
+    options_metavar="[OPTIONS]",
+    short_help="Where does the time go, whose line is it, what would help?",
+)
 @click.option("--steps", type=click.IntRange(min=1), default=None, metavar="N", help="Stop after about N steps.")
 @click.option(
     "--seconds",
@@ -34,7 +40,7 @@ if TYPE_CHECKING:
     "--torch-profile",
     type=click.Path(path_type=Path, resolve_path=True),
     metavar="FILE",
-    help="Keep torch's own profile of the observed step, a Chrome trace; .gz packs it.",
+    help="Keep torch's own profile of three steps, a Chrome trace; .gz packs it.",
 )
 @click.option("--quiet", is_flag=True, help="The verdict and one line for each finding; no live line.")
 @click.option("--no-overlay", is_flag=True, help="Let the script write to the real file system.")

@@ -53,6 +53,7 @@ def slipstream() -> None:
     How fast is this computer?     slipstream machine
     What can be tried at all:      slipstream techniques
     What is kept on disk:          slipstream cache
+    Does it hold on my device?     slipstream selftest --device cuda
 
     A module goes like a script:   slipstream tune -m package.train --epochs 90
 

@@ -7,7 +7,7 @@ import click
 from slipstream.cli.commands import Refused
 
 
-@click.command("compare")
+@click.command("compare", short_help="What changed between two sessions, beyond noise?")
 @click.argument("before", default="previous")
 @click.argument("after", default="latest")
 @click.option("--json", "as_json", is_flag=True, help="As JSON, on standard output, and nothing else.")

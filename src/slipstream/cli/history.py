@@ -9,7 +9,7 @@ import click
 from slipstream.cli.commands import Refused
 
 
-@click.command("history")
+@click.command("history", short_help="List what was measured here so far.")
 @click.argument("script", required=False, default="")
 @click.option(
     "--limit", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="At most so many."

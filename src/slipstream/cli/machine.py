@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from slipstream.records import SpeedTest
 
 
-@click.command("machine")
+@click.command("machine", short_help="The speed test of this computer.")
 @click.option("--quick", is_flag=True, help="Less exact, in a third of the time.")
 @click.option(
     "--folder",

@@ -14,7 +14,13 @@ from slipstream.cli.html_option import HtmlCommand, html_options, typed_options
 _SCHEDULE = "slipstream.memory.schedule:MemorySchedule"
 
 
-@click.command("memory", cls=HtmlCommand, context_settings=SCRIPT_SETTINGS, options_metavar="[OPTIONS]")
+@click.command(
+    "memory",
+    cls=HtmlCommand,
+    context_settings=SCRIPT_SETTINGS,
+    options_metavar="[OPTIONS]",
+    short_help="What fills the memory of a step, and what would fit?",
+)
 @click.option(
     "--seconds",
     type=click.FloatRange(min=1),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 RECIPE = "slipstream.toml"
 
 
-@click.command("patch")
+@click.command("patch", short_help="What tune kept, as a diff of your own source.")
 @click.argument("script")
 @click.option("-m", "is_module", is_flag=True, help="The script is a module, as in python -m.")
 @click.option(

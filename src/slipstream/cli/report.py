@@ -13,7 +13,7 @@ from slipstream.cli.forms import STDOUT, refuse_two_on_stdout
 from slipstream.cli.html_option import HtmlCommand, html_options
 
 
-@click.command("report", cls=HtmlCommand)
+@click.command("report", cls=HtmlCommand, short_help="Show a session again; as a page, a table, a trace.")
 @click.argument("session", required=False)
 @click.option("--json", "json_path", type=click.Path(path_type=Path), metavar="FILE", help="Write it as JSON.")
 @click.option(

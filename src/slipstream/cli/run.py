@@ -29,7 +29,12 @@ SURVIVAL: Final = "survive_oom"  # the technique that --survive-oom adds to any 
 _PREPARED: Final = "SLIPSTREAM_PREPARED"  # this process was started anew for the recipe's environment variables
 
 
-@click.command("run", context_settings=SCRIPT_SETTINGS, options_metavar="[OPTIONS]")
+@click.command(
+    "run",
+    context_settings=SCRIPT_SETTINGS,
+    options_metavar="[OPTIONS]",
+    short_help="Train as python would, with what tune kept.",
+)
 @click.option(
     "--recipe",
     "recipe_path",

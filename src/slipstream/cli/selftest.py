@@ -10,7 +10,7 @@ import click
 from slipstream.cli.commands import Action
 
 
-@click.command("selftest")
+@click.command("selftest", short_help="Does every technique hold on this device?")
 @click.option("--device", default="cpu", show_default=True, metavar="DEVICE", help="cpu, cuda, cuda:1, mps, xpu.")
 @click.option("--only", default="", metavar="A,B", help="These techniques (or seams) and no others.")
 @click.option(

@@ -7,7 +7,7 @@ import click
 from slipstream.cli.commands import Refused
 
 
-@click.command("techniques")
+@click.command("techniques", short_help="Everything that tune can try; with an ID, its card.")
 @click.argument("ident", required=False, metavar="[ID]")
 def command(ident: str | None) -> None:
     """List every technique that `tune` can try; with an ID, show its card in full.

@@ -62,7 +62,13 @@ class Request(Forms, frozen=True):
     limit_bytes: int = 0  # 0: none was typed
 
 
-@click.command("tune", cls=HtmlCommand, context_settings=SCRIPT_SETTINGS, options_metavar="[OPTIONS]")
+@click.command(
+    "tune",
+    cls=HtmlCommand,
+    context_settings=SCRIPT_SETTINGS,
+    options_metavar="[OPTIONS]",
+    short_help="Race every remedy on SCRIPT; keep what is proved.",
+)
 @click.option(
     "--budget",
     "budget_s",

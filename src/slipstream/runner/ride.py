@@ -37,7 +37,7 @@ class RideSettings(msgspec.Struct, frozen=True):
     spool: str = ""
     script: list[str] = []
     schedule: str = ""  # another than check's own: module:class
-    profile: str = ""  # a file for torch's own profile of the observed step; of memory: for its snapshot
+    profile: str = ""  # a file for torch's own profile of a few steps; of memory: for its snapshot
     recipe: Recipe = Recipe()  # run, race
     # race alone
     role: Role = "base"

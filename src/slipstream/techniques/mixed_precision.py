@@ -1,7 +1,7 @@
 """Runs products and convolutions of the models that train in bf16 or fp16, keeping weights, losses and sums in fp32.
 
 Helps where the device has units for it: most GPUs since 2017, a few CPUs since 2020. Hurts on CPUs without them, where
-it is 8 to 30 times slower, and that is seen within a step or two. Models are called under autocast only while they
+it is many times slower, and that is seen within a step or two. Models are called under autocast only while they
 train with gradients on: evaluation keeps the script's own precision. What they return is fp32 again, so that the
 script's losses and metrics are computed as before. fp16 scales the loss, because small gradients would vanish.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from slipstream.records import Loader, Model, Optimizer, Session, Summary, TorchFacts
 
-_UNNAMED, _UNASKED = 100, 101
+_UNNAMED, _UNASKED = 100, 101  # ranks behind all that a finding names: its cause was found, or not even that
 
 
 class Observation:

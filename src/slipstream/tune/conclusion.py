@@ -68,14 +68,17 @@ def _one_off_s(verdicts: Sequence[Verdict]) -> float:
 
 
 def _seconds(session: Session, total: Speed | None, one_off_s: float) -> tuple[float | None, float | None]:
-    """The whole training now and with the recipe. Only steps get faster; evaluation and start-up stay what they are."""
+    """The whole training now and with the recipe. Only steps get faster; evaluation and start-up stay what they are.
+    The whole counts mean steps, the summary's is the median: where few steps put that above, no more is saved than
+    the ratio allows."""
     num_steps, _ = training_length(session)
     summary = session.summary
     if summary is None or summary.seconds_left is None or num_steps is None:
         return None, None
     if total is None:
         return summary.seconds_left, None
-    saved_s = num_steps * summary.step_ms / 1e3 * (1.0 - 1.0 / total.ratio)
+    steps_s = min(num_steps * summary.step_ms / 1e3, summary.seconds_left)
+    saved_s = steps_s * (1.0 - 1.0 / total.ratio)
     return summary.seconds_left, max(0.0, summary.seconds_left - saved_s) + one_off_s
 
 

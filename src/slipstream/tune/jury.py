@@ -57,8 +57,10 @@ class Jury:
         return self.glance(claim, record)
 
     def num_rides(self, claim: Claim) -> int:
-        """Untimed ones that a hearing may still take."""
-        wanted = {"identical": _BANDS[:0], "approximate": _BANDS}.get(claim.numerics, _BANDS[:2])
+        """Of twins, that a hearing will still ask for. Whose every bit is the base's needs none."""
+        if claim.numerics == "identical":
+            return 0
+        wanted = _BANDS if claim.numerics == "approximate" else ("rounding", "seed")
         return sum(role not in self._bands for role in wanted)
 
     def prove(self, claim: Claim, recipe: Recipe, num_steps: int) -> Numerics:
