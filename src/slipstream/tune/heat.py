@@ -100,7 +100,8 @@ class Heat:
             num_open = min(num_slots, FEW_AT_FIRST * (1 + (self._round - first_round) // LEADING_ROUNDS))
             while len(riding) < num_open and (waiting or (benched and _num_racing(riding) < FEWEST)):
                 contest = waiting.pop(0) if waiting else _most_promising(benched)
-                if not self._is_time_for(contest, deadline_s()):
+                is_beside = contest.is_control and any(one.is_final for one in riding)  # no promise without a control
+                if not is_beside and not self._is_time_for(contest, deadline_s()):
                     contest.end("undecided")
                     settle(contest)
                     continue
