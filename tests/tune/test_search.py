@@ -297,6 +297,12 @@ def test_the_whole_recipe_is_raced_even_if_the_time_is_over(run: Any, technique:
     assert 60 < tuning.seconds_spent < 60 * 1.5
 
 
+def test_no_promise_without_a_control(run: Any, technique: Any, listener: Any) -> None:
+    """Whatever its start takes."""
+    run(SimulatedTrack(choice_factors(a=0.5), startup_s=lambda recipe: 25.0), {"a": technique()}, budget_s=60.0)
+    assert "nothing" in listener.entered
+
+
 def test_no_candidate_no_race(run: Any, technique: Any) -> None:
     track = SimulatedTrack()
     tuning = run(track, {"a": technique(answer=no("not here"))})

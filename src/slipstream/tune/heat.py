@@ -51,6 +51,7 @@ class Heat:
         self._blocks: tuple[int, int] | None = None  # steps and lead-in, once a round was ridden
         self._lap_s: list[float] = []
         self._num_riders = 2  # of a round
+        self._has_control = False  # has ridden
         self._startup_s: list[float] = []
         self._deaths: dict[int, int] = {}
 
@@ -100,8 +101,7 @@ class Heat:
             num_open = min(num_slots, FEW_AT_FIRST * (1 + (self._round - first_round) // LEADING_ROUNDS))
             while len(riding) < num_open and (waiting or (benched and _num_racing(riding) < FEWEST)):
                 contest = waiting.pop(0) if waiting else _most_promising(benched)
-                is_beside = contest.is_control and any(one.is_final for one in riding)  # no promise without a control
-                if not is_beside and not self._is_time_for(contest, deadline_s()):
+                if not self._is_owed(contest, riding) and not self._is_time_for(contest, deadline_s()):
                     contest.end("undecided")
                     settle(contest)
                     continue
@@ -150,6 +150,10 @@ class Heat:
             self._startup_s.append(self._budget.now_s() - start_s)
         self._tell.left(self._budget.left_s())
         return failure
+
+    def _is_owed(self, contest: Contest, riding: Sequence[Contest]) -> bool:
+        """There is no promise without a control, whatever time it takes."""
+        return contest.is_control and not self._has_control and any(one.is_final for one in riding)
 
     def _is_time_for(self, contest: Contest, deadline_s: float) -> bool:
         """A rider that would be stopped before it can be decided is not launched at all; the whole recipe always is."""
@@ -247,6 +251,7 @@ class Heat:
         seats = [*fixed, *(contest.seat for contest in riding)]
         self._tell.racing([seat.name for seat in seats])
         self._num_riders = len(seats)
+        self._has_control |= any(contest.is_control for contest in riding)
         self._random.shuffle(seats)
         self._round += 1
         start_s = self._budget.now_s()
