@@ -117,3 +117,33 @@ def test_a_lone_core_gets_a_sentence_and_no_recommendation():
     session = diagnose(made_session(input_ms=40, environment=made_environment(num_usable=1.0, num_threads=1)))
     assert "no_workers" not in [finding.cause for finding in session.findings]
     assert any("usable core" in note for note in session.notes)
+
+
+def test_no_ceiling_is_longer_than_the_step():
+    """Data for free took five times as long: the noise of the kept blocks is in their CPU time too."""
+    session = diagnose(made_session(starved=0.2, compute_cpu_ms=22.0, input_ms=4.0))
+    ceilings, step_ms = session.summary.ceilings, session.summary.step_ms
+    assert ceilings.compute_ms == step_ms == ceilings.best_ms()
+    assert ceilings.shared_ms < 0.7 * step_ms
+    assert any("too uneven" in note for note in session.notes)
+    assert any(note.startswith("The machine was busy: a computing thread") for note in session.notes)
+    drained = diagnose(made_session(num_workers=2, input_ms=0.1, work_ms=200.0)).summary
+    assert drained.ceilings.best_ms() <= drained.step_ms
+
+
+def test_a_machine_that_was_busy_before_the_ride_is_said_to_have_been():
+    """Two threads that spin while they wait for each other take all of their cores and hide the others."""
+    environment = msgspec.structs.replace(made_environment(), load=5.5)
+    busy = diagnose(made_session(has_loader=False, environment=environment)).notes
+    assert any(note.startswith("The machine was busy when the ride began: a load of 5.5 on 2 cores") for note in busy)
+    quiet = diagnose(made_session(has_loader=False)).notes
+    assert not any("busy" in note for note in quiet)
+
+
+def test_how_often_validation_was_seen_reads_as_a_sentence():
+    def note(*after: int) -> str:
+        return summary_of(evaluations=[evaluation(one, 320.0) for one in after]).evaluation_note
+
+    assert note(0) == "measured: seen once, after 1 step"
+    assert note(2, 3, 4) == "measured: seen 3 times, every step"
+    assert note(9, 19) == "measured: seen 2 times, every 10 steps"

@@ -8,6 +8,7 @@ import msgspec
 
 from slipstream.diagnose.statistics import fmean, median
 from slipstream.diagnose.training import epoch_steps, training_loader
+from slipstream.diagnose.wording import count
 from slipstream.records import Evaluation, Loader, Session
 
 
@@ -34,8 +35,13 @@ def _measured(session: Session, seen: list[Evaluation]) -> ValidationCost | None
     if every is None:
         return None
     lengths = [sum(_full_ms(session, part) for part in stretch) for stretch in stretches]
-    times = "once" if len(stretches) == 1 else f"{len(stretches)} times"
-    return ValidationCost(median(lengths), every, True, f"measured: seen {times}, every {every:.0f} steps")
+    often = "step" if round(every) == 1 else f"{every:.0f} steps"
+    seen_as = (
+        f"once, after {count(round(every), 'step')}"
+        if len(stretches) == 1
+        else f"{len(stretches)} times, every {often}"
+    )
+    return ValidationCost(median(lengths), every, True, f"measured: seen {seen_as}")
 
 
 def _stretches(seen: list[Evaluation]) -> list[list[Evaluation]]:
