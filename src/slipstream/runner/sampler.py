@@ -154,6 +154,8 @@ class Sampler:
 
     def _key(self, leaf: FrameType, user: FrameType | None, stage: Stage | None, phase: str, in_call: bool) -> Key:
         file, line, function, expression = "", 0, "", ""
+        if phase == "input" and stage == "compute":
+            stage = None  # transforms are modules too: what is called while a batch is built is not the model
         if user is not None:
             file, line, function = user.f_code.co_filename, user.f_lineno, user.f_code.co_name
             expression = expression_of(user)
