@@ -55,6 +55,8 @@ def test_without_a_loader_there_is_no_input_ceiling():
     summary = summary_of(has_loader=False, input_ms=0)
     assert summary.ceilings.input_ms is None
     assert summary.ceilings.shared_ms is None
+    alone = made_session(has_loader=False, is_short=True)
+    assert "No DataLoader" in diagnose(alone).summary.ceilings.notes[0]
 
 
 def test_buffers_filled_while_data_were_free_do_not_count():
