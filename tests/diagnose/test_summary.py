@@ -107,6 +107,9 @@ def test_how_long_it_takes():
     assert summary.seconds_best == pytest.approx(90 * 1000 * 31.5 / 1000, rel=0.01)
     assert summary_of(length=Length(num_steps=100)).seconds_left == pytest.approx(3.2, rel=0.01)
     assert summary_of().seconds_left is None
+    # Without workers free data save the wait alone, however quiet the machine was just then.
+    quieter = summary_of(input_ms=2, starved=1.5, length=Length(num_epochs=90))
+    assert quieter.seconds_best == pytest.approx(quieter.seconds_left - 90 * 1000 * 2 / 1000, rel=0.01)
 
 
 def test_inference_is_recognised():

@@ -70,6 +70,22 @@ def test_a_ride_that_was_over_before_batches_were_cut_says_so(monkeypatch: pytes
     assert any("60 seconds were over" in note and "--seconds" in note for note in notes)
 
 
+def test_the_rows_that_a_loss_is_given_are_no_batch() -> None:
+    """A language model without a loader: five sequences of seven tokens are 35 rows to the loss."""
+    boarded = board(RideSettings(mode="check", schedule=SCHEDULE, seconds=60))
+    model, criterion = nn.Sequential(nn.Embedding(11, 8), nn.Linear(8, 11)), nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    tokens = torch.randint(0, 11, (5, 7))
+    with pytest.raises(StopRide):
+        for _ in range(40):
+            optimizer.zero_grad()
+            criterion(model(tokens).reshape(-1, 11), tokens.reshape(-1)).backward()
+            optimizer.step()
+    boarded.leave(Ending("stopped", 0, 0.0))
+    told = [message.footprint for _, message in boarded.messages if isinstance(message, Told) and message.footprint]
+    assert told[0].batch_size == 5
+
+
 def test_its_own_exceptions_stay_its_own() -> None:
     boarded = board(RideSettings(mode="check", schedule=SCHEDULE))
     ending = Ending("raised", 1, 0.0, "ValueError: ours")

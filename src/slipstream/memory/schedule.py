@@ -204,7 +204,7 @@ class MemorySchedule(Schedule):
 
     def _see_call(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._observer is not None and model.training:
-            self._observer.see_call([args, kwargs])
+            self._observer.see_call([args, kwargs], next(model.parameters(), None) is not None)
 
 
 def _alive(references: list[Any]) -> list[Any]:
