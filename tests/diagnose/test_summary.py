@@ -149,6 +149,29 @@ def test_how_often_validation_was_seen_reads_as_a_sentence():
     def note(*after: int) -> str:
         return summary_of(evaluations=[evaluation(one, 320.0) for one in after]).evaluation_note
 
-    assert note(0) == "measured: seen once, after 1 step"
+    assert note(67) == "measured: seen once in 68 steps"
     assert note(2, 3, 4) == "measured: seen 3 times, every step"
     assert note(9, 19) == "measured: seen 2 times, every 10 steps"
+
+
+def test_what_makes_the_average_step_longer_is_no_input():
+    """Some steps log or save: free data would not spare them that."""
+    session = made_session(num_workers=2, input_ms=0.0, length=Length(num_steps=1000))
+    steps = [
+        msgspec.structs.replace(one, step_ms=one.step_ms + 200, phases={**one.phases, "other": 200.5})
+        if one.index % 10 == 9 and one.block == 1
+        else one
+        for one in session.steps
+    ]
+    summary = diagnose(msgspec.structs.replace(session, steps=steps)).summary
+    assert summary.seconds_left > 1.3 * summary.step_ms
+    assert summary.seconds_best == pytest.approx(summary.seconds_left, rel=0.01)
+
+
+def test_a_look_before_anything_was_learnt_is_not_one_after_every_step():
+    """minGPT evaluates at iteration 0 and then at 500: the ride sees the first and many steps without another."""
+    session = diagnose(made_session(evaluations=[evaluation(0, 5000.0)]))
+    later = len(session.steps) - 1
+    assert session.summary.evaluation_note == f"measured: seen once in {later} steps"
+    (found,) = [one for one in session.findings if one.cause == "frequent_validation"]
+    assert found.predicted_gain < 1 + 5000 / (later * session.summary.step_ms) + 0.01

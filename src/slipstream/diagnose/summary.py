@@ -24,8 +24,7 @@ def summarise(session: Session) -> tuple[Summary | None, list[str]]:
     measured = _believable(find_ceilings(session), typical.step_ms, max(1.0, session.environment.num_usable))
     ceilings = _at_most(measured, typical.step_ms)
     validation = validation_cost(session, typical.step_ms, typical.phases)
-    wait_ms = typical.phases.get("input", 0.0) * (typical.mean_ms / typical.step_ms if typical.step_ms > 0 else 1.0)
-    seconds_left, seconds_best = seconds_of_training(session, typical.mean_ms, wait_ms, ceilings, validation)
+    seconds_left, seconds_best = seconds_of_training(session, typical, ceilings, validation)
     return Summary(
         num_steps=typical.num_steps,
         step_ms=typical.step_ms,

@@ -37,9 +37,7 @@ def _measured(session: Session, seen: list[Evaluation]) -> ValidationCost | None
     lengths = [sum(_full_ms(session, part) for part in stretch) for stretch in stretches]
     often = "step" if round(every) == 1 else f"{every:.0f} steps"
     seen_as = (
-        f"once, after {count(round(every), 'step')}"
-        if len(stretches) == 1
-        else f"{len(stretches)} times, every {often}"
+        f"once in {count(round(every), 'step')}" if len(stretches) == 1 else f"{len(stretches)} times, every {often}"
     )
     return ValidationCost(median(lengths), every, True, f"measured: seen {seen_as}")
 
@@ -59,8 +57,10 @@ def _period(session: Session, stretches: list[list[Evaluation]]) -> float | None
     epoch = epoch_steps(session)
     if epoch is not None and after[0] + 1 >= 0.9 * epoch:
         return epoch
-    # Seen once, in the middle of an epoch: its period is at least what was trained before it, and once may be all.
-    return float(after[0] + 1)
+    # Seen once, in the middle of an epoch: its period is at least what was trained before it and what went by without
+    # another one (a first look after step 0 is not one every step), and once may be all.
+    since = max((step.index for step in session.steps), default=0) - after[0]
+    return float(max(after[0] + 1, since))
 
 
 def _full_ms(session: Session, evaluation: Evaluation) -> float:

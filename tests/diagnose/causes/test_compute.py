@@ -122,7 +122,7 @@ def test_denormals():
 
 
 def test_of_two_optimizers_the_one_that_takes_the_time_is_named():
-    """A GAN's generator is the larger one and steps every fifth time; SGD without a fused kind is no part of the gain."""
+    """A GAN's generator is the larger one and steps every fifth time; LBFGS has no fused kind and no part in it."""
     critic = made_optimizer(site=Site(FILE, 114, "optimizer_D = AdamW(net.parameters())"), num_tensors=6)
     generator = msgspec.structs.replace(
         critic,
