@@ -174,4 +174,6 @@ def test_a_look_before_anything_was_learnt_is_not_one_after_every_step():
     later = len(session.steps) - 1
     assert session.summary.evaluation_note == f"measured: seen once in {later} steps"
     (found,) = [one for one in session.findings if one.cause == "frequent_validation"]
+    assert f"seen once in {later} steps" in found.evidence and "at the most" in found.evidence
+    assert "in place of" not in found.change
     assert found.predicted_gain < 1 + 5000 / (later * session.summary.step_ms) + 0.01

@@ -17,6 +17,7 @@ class ValidationCost(msgspec.Struct, frozen=True):
     every_steps: float  # training steps from one to the next
     is_measured: bool
     note: str
+    is_once: bool = False  # seen once: how often it comes is the most that it can be
 
     def share(self, step_ms: float) -> float:
         training_ms = self.every_steps * step_ms
@@ -39,7 +40,7 @@ def _measured(session: Session, seen: list[Evaluation]) -> ValidationCost | None
     seen_as = (
         f"once in {count(round(every), 'step')}" if len(stretches) == 1 else f"{len(stretches)} times, every {often}"
     )
-    return ValidationCost(median(lengths), every, True, f"measured: seen {seen_as}")
+    return ValidationCost(median(lengths), every, True, f"measured: seen {seen_as}", len(stretches) == 1)
 
 
 def _stretches(seen: list[Evaluation]) -> list[list[Evaluation]]:
