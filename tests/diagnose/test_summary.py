@@ -55,6 +55,8 @@ def test_without_a_loader_there_is_no_input_ceiling():
     summary = summary_of(has_loader=False, input_ms=0)
     assert summary.ceilings.input_ms is None
     assert summary.ceilings.shared_ms is None
+    alone = made_session(has_loader=False, is_short=True)
+    assert "No DataLoader" in diagnose(alone).summary.ceilings.notes[0]
 
 
 def test_buffers_filled_while_data_were_free_do_not_count():
@@ -105,6 +107,9 @@ def test_how_long_it_takes():
     assert summary.seconds_best == pytest.approx(90 * 1000 * 31.5 / 1000, rel=0.01)
     assert summary_of(length=Length(num_steps=100)).seconds_left == pytest.approx(3.2, rel=0.01)
     assert summary_of().seconds_left is None
+    # Without workers free data save the wait alone, however quiet the machine was just then.
+    quieter = summary_of(input_ms=2, starved=1.5, length=Length(num_epochs=90))
+    assert quieter.seconds_best == pytest.approx(quieter.seconds_left - 90 * 1000 * 2 / 1000, rel=0.01)
 
 
 def test_inference_is_recognised():
@@ -117,3 +122,58 @@ def test_a_lone_core_gets_a_sentence_and_no_recommendation():
     session = diagnose(made_session(input_ms=40, environment=made_environment(num_usable=1.0, num_threads=1)))
     assert "no_workers" not in [finding.cause for finding in session.findings]
     assert any("usable core" in note for note in session.notes)
+
+
+def test_no_ceiling_is_longer_than_the_step():
+    """Data for free took five times as long: the noise of the kept blocks is in their CPU time too."""
+    session = diagnose(made_session(starved=0.2, compute_cpu_ms=22.0, input_ms=4.0))
+    ceilings, step_ms = session.summary.ceilings, session.summary.step_ms
+    assert ceilings.compute_ms == step_ms == ceilings.best_ms()
+    assert ceilings.shared_ms < 0.7 * step_ms
+    assert any("too uneven" in note for note in session.notes)
+    assert any(note.startswith("The machine was busy: a computing thread") for note in session.notes)
+    drained = diagnose(made_session(num_workers=2, input_ms=0.1, work_ms=200.0)).summary
+    assert drained.ceilings.best_ms() <= drained.step_ms
+
+
+def test_a_machine_that_was_busy_before_the_ride_is_said_to_have_been():
+    """Two threads that spin while they wait for each other take all of their cores and hide the others."""
+    environment = msgspec.structs.replace(made_environment(), load=5.5)
+    busy = diagnose(made_session(has_loader=False, environment=environment)).notes
+    assert any(note.startswith("The machine was busy when the ride began: a load of 5.5 on 2 cores") for note in busy)
+    quiet = diagnose(made_session(has_loader=False)).notes
+    assert not any("busy" in note for note in quiet)
+
+
+def test_how_often_validation_was_seen_reads_as_a_sentence():
+    def note(*after: int) -> str:
+        return summary_of(evaluations=[evaluation(one, 320.0) for one in after]).evaluation_note
+
+    assert note(67) == "measured: seen once in 68 steps"
+    assert note(2, 3, 4) == "measured: seen 3 times, every step"
+    assert note(9, 19) == "measured: seen 2 times, every 10 steps"
+
+
+def test_what_makes_the_average_step_longer_is_no_input():
+    """Some steps log or save: free data would not spare them that."""
+    session = made_session(num_workers=2, input_ms=0.0, length=Length(num_steps=1000))
+    steps = [
+        msgspec.structs.replace(one, step_ms=one.step_ms + 200, phases={**one.phases, "other": 200.5})
+        if one.index % 10 == 9 and one.block == 1
+        else one
+        for one in session.steps
+    ]
+    summary = diagnose(msgspec.structs.replace(session, steps=steps)).summary
+    assert summary.seconds_left > 1.3 * summary.step_ms
+    assert summary.seconds_best == pytest.approx(summary.seconds_left, rel=0.01)
+
+
+def test_a_look_before_anything_was_learnt_is_not_one_after_every_step():
+    """minGPT evaluates at iteration 0 and then at 500: the ride sees the first and many steps without another."""
+    session = diagnose(made_session(evaluations=[evaluation(0, 5000.0)]))
+    later = len(session.steps) - 1
+    assert session.summary.evaluation_note == f"measured: seen once in {later} steps"
+    (found,) = [one for one in session.findings if one.cause == "frequent_validation"]
+    assert f"seen once in {later} steps" in found.evidence and "at the most" in found.evidence
+    assert "in place of" not in found.change
+    assert found.predicted_gain < 1 + 5000 / (later * session.summary.step_ms) + 0.01

@@ -74,3 +74,9 @@ def test_what_only_a_caching_allocator_knows() -> None:
     assert footprint.unexplained_bytes == 290
     assert footprint.peak_bytes == 1300 and footprint.kinds["other"] == 290
     assert footprint.reserved_bytes == 4096
+
+
+def test_the_cpu_reserves_nothing() -> None:
+    """Some of torch's own allocations report a number there, and no allocator holds it."""
+    blocks = [Block(1, 10, 110, 120, "forward", total_bytes=1300, reserved_bytes=4096)]
+    assert account(make_scene(blocks, [Name(9, 1000, "parameters", 1)]), "cpu").reserved_bytes == 0

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from slipstream.memory.schedule import MemorySchedule
 from slipstream.records import Ending, Footprint, Told
 from slipstream.runner.anatomy.quiet import QuietProfile
 from slipstream.runner.ride import Ride, RideSettings, board
@@ -30,7 +31,9 @@ def train(data: Dataset[Any] = DATA, batch_size: int = 16, fixed: int = 0, num_w
             optimizer.step()
 
 
-def ride(*args: Any, **kwargs: Any) -> tuple[list[Footprint], list[str], Ride, BaseException | None]:
+def ride(
+    *args: Any, seconds: float = 60, **kwargs: Any
+) -> tuple[list[Footprint], list[str], Ride, BaseException | None]:
     boarded = board(RideSettings(mode="check", schedule=SCHEDULE, seconds=60))
     raised: BaseException | None = None
     try:
@@ -58,6 +61,29 @@ def test_a_script_that_takes_no_other_batch() -> None:
     assert isinstance(raised, RuntimeError)  # view(16, 16) of eight samples
     assert [footprint.batch_size for footprint in footprints] == [16]
     assert any(note.startswith("no forecast for other batch sizes: the script ended") for note in notes)
+
+
+def test_a_ride_that_was_over_before_batches_were_cut_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script is not to blame for the time: it might have taken smaller batches."""
+    monkeypatch.setattr(MemorySchedule, "_is_late", lambda _: True)
+    _, notes, _, _ = ride(TensorDataset(torch.randn(64, 16), torch.zeros(64).long()), fixed=16)
+    assert any("60 seconds were over" in note and "--seconds" in note for note in notes)
+
+
+def test_the_rows_that_a_loss_is_given_are_no_batch() -> None:
+    """A language model without a loader: five sequences of seven tokens are 35 rows to the loss."""
+    boarded = board(RideSettings(mode="check", schedule=SCHEDULE, seconds=60))
+    model, criterion = nn.Sequential(nn.Embedding(11, 8), nn.Linear(8, 11)), nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    tokens = torch.randint(0, 11, (5, 7))
+    with pytest.raises(StopRide):
+        for _ in range(40):
+            optimizer.zero_grad()
+            criterion(model(tokens).reshape(-1, 11), tokens.reshape(-1)).backward()
+            optimizer.step()
+    boarded.leave(Ending("stopped", 0, 0.0))
+    told = [message.footprint for _, message in boarded.messages if isinstance(message, Told) and message.footprint]
+    assert told[0].batch_size == 5
 
 
 def test_its_own_exceptions_stay_its_own() -> None:

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import sys
-from types import FrameType
+from types import FrameType, SimpleNamespace
+from typing import cast
 
 import pytest
 
-from slipstream.runner.stage import expression_of, stage_of_expression
+from slipstream.runner.stage import expression_of, line_of, stage_of_expression
 
 
 @pytest.mark.parametrize(
@@ -34,3 +35,11 @@ def test_the_expression_on_a_line_not_the_whole_line() -> None:
 
     text = str(1) + here(sys._getframe()) + str(2)
     assert text == "1here(sys._getframe())2"
+
+
+def test_a_frame_that_is_on_no_line_is_on_its_functions() -> None:
+    """CPython says None between two lines; linecache raises at that, and the sampler would stop."""
+    code = line_of.__code__
+    frame = cast(FrameType, SimpleNamespace(f_code=code, f_lasti=-2, f_lineno=None))
+    assert line_of(frame) == code.co_firstlineno
+    assert expression_of(frame) == "def line_of(frame: FrameType) -> int:"

@@ -21,6 +21,8 @@ MOSTLY = 0.5  # of a block's time in steps with free data: below, its CPU time i
 def find_ceilings(session: Session) -> Ceilings:
     loader = training_loader(session)
     notes: list[str] = []
+    if loader is None and session.command == "check":
+        notes.append("No DataLoader feeds the steps, so none could be had with data for free: there are no ceilings.")
     compute_ms = _compute_ms(session, loader)
     if compute_ms is None and loader is not None and session.command == "check":
         notes.append("The ride ended before the step could be timed with data for free: there is no compute ceiling.")

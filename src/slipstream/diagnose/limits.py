@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from slipstream.diagnose.input_path import costs_time, granted_share, input_path
+from slipstream.diagnose.normal import is_busy
 from slipstream.diagnose.training import is_on_cpu
 from slipstream.records import Session, Summary
 
 BUSY = "The machine was busy"  # how the note about it begins
+LONGER = "Times are longer than on a quiet machine; shares of the step mean more than milliseconds."
 
 
 def machine_notes(session: Session, summary: Summary) -> list[str]:
@@ -18,10 +20,11 @@ def machine_notes(session: Session, summary: Summary) -> list[str]:
             notes.append(f"The loader has no workers, but with {usable:g} usable core they would gain nothing here.")
     granted = granted_share(session, summary.ceilings)
     if granted < 0.8:
-        notes.append(
-            f"{BUSY}: a computing thread of the script had {granted:.0%} of a core. "
-            "Times are longer than on a quiet machine; shares of the step mean more than milliseconds."
-        )
+        notes.append(f"{BUSY}: a computing thread of the script had {granted:.0%} of a core. {LONGER}")
+    elif is_busy(session.environment) and is_on_cpu(session):
+        # Threads that wait for each other spin: they take their cores' time, and it says nothing about the others.
+        load, usable = session.environment.load, session.environment.num_usable
+        notes.append(f"{BUSY} when the ride began: a load of {load:.1f} on {usable:g} cores. {LONGER}")
     if session.environment.gpus and is_on_cpu(session):
         notes.append(f"The training runs on the CPU although there is a GPU: {session.environment.gpus[0].name}.")
     return notes

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from slipstream.diagnose.statistics import median
-from slipstream.diagnose.training import epoch_steps
+from slipstream.diagnose.training import epoch_steps, num_workers
+from slipstream.diagnose.typical import TypicalStep
 from slipstream.diagnose.validation import ValidationCost
 from slipstream.records import Ceilings, Session
 
@@ -16,9 +17,11 @@ def epoch_start_ms(session: Session, step_ms: float) -> float:
 
 
 def seconds_of_training(
-    session: Session, step_ms: float, ceilings: Ceilings, validation: ValidationCost | None
+    session: Session, typical: TypicalStep, ceilings: Ceilings, validation: ValidationCost | None
 ) -> tuple[float | None, float | None]:
-    """(at this rate, if input were free)."""
+    """(at this rate, if input were free). Without workers free data save the wait and nothing else: a ceiling below
+    that was a quieter stretch of time."""
+    step_ms = typical.mean_ms
     num_steps, num_epochs = training_length(session)
     if num_steps is None:
         return None, None
@@ -28,7 +31,12 @@ def seconds_of_training(
     now = (num_steps * step_ms + extra_ms) / 1000
     if ceilings.compute_ms is None:
         return now, None
-    return now, (num_steps * min(step_ms, ceilings.compute_ms) + extra_ms) / 1000
+    free_ms, wait_ms = ceilings.compute_ms, typical.phases.get("input", 0.0)
+    if num_workers(session) == 0:
+        free_ms = max(free_ms, typical.step_ms - wait_ms)
+    # The ceiling is that of the typical step; what makes the average longer stays.
+    share = min(1.0, free_ms / typical.step_ms) if typical.step_ms > 0 else 1.0
+    return now, (num_steps * step_ms * share + extra_ms) / 1000
 
 
 def training_length(session: Session) -> tuple[float | None, float]:

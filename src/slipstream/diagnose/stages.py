@@ -10,6 +10,7 @@ from slipstream.diagnose.input_path import InputPath
 from slipstream.records import Session, StackCount
 
 LOOP = 0.15  # of the samples in bytecode
+TORCH_PICKS = ("data/dataset.py:", "data/dataloader.py:", "data/sampler.py:", "_utils/fetch.py:", "_utils/worker.py:")
 
 
 def python_share(stacks: Sequence[StackCount], mistaken: float = 0.0) -> float:
@@ -57,6 +58,12 @@ def is_collate(path: InputPath, stack: StackCount) -> bool:
     return stack.stage == "collate" or (
         site is not None and stack.file == site.file and stack.function in (site.function, path.loader.collate_name)
     )
+
+
+def is_torch_picking(stack: StackCount) -> bool:
+    """torch's own dataset hands out a sample. A library's dataset or transform, also without a line of the user's, is
+    work on that sample."""
+    return not stack.file and stack.leaf.startswith(TORCH_PICKS)
 
 
 TEXT_MAKERS = ("json/encoder.py:", "torch/_tensor_str.py:")

@@ -21,9 +21,10 @@ def summarise(session: Session) -> tuple[Summary | None, list[str]]:
     typical = typical_step(settled_steps(session), num_workers(session))
     if typical is None:
         return None, ["No step was seen, so there is nothing to say about its time."]
-    ceilings = _believable(find_ceilings(session), typical.step_ms)
+    measured = _believable(find_ceilings(session), typical.step_ms, max(1.0, session.environment.num_usable))
+    ceilings = _at_most(measured, typical.step_ms)
     validation = validation_cost(session, typical.step_ms, typical.phases)
-    seconds_left, seconds_best = seconds_of_training(session, typical.mean_ms, ceilings, validation)
+    seconds_left, seconds_best = seconds_of_training(session, typical, ceilings, validation)
     return Summary(
         num_steps=typical.num_steps,
         step_ms=typical.step_ms,
@@ -33,7 +34,7 @@ def summarise(session: Session) -> tuple[Summary | None, list[str]]:
         samples_per_s=typical.samples / typical.step_ms * 1000 if typical.step_ms > 0 else 0.0,
         phases=typical.phases,
         device_phases=typical.device_phases,
-        bound=find_bound(typical.step_ms, typical.phases, ceilings, num_workers(session)),
+        bound=find_bound(typical.step_ms, typical.phases, measured, num_workers(session)),
         ceilings=ceilings,
         is_inference=not any(step.num_backwards or step.num_updates for step in session.steps),
         evaluation_share=validation.share(typical.mean_ms) if validation else None,
@@ -43,8 +44,9 @@ def summarise(session: Session) -> tuple[Summary | None, list[str]]:
     ), [*_notes(session, typical), *ceilings.notes]
 
 
-def _believable(ceilings: Ceilings, step_ms: float) -> Ceilings:
-    """Free data cannot make a step longer: a compute ceiling above the step is the machine's noise."""
+def _believable(ceilings: Ceilings, step_ms: float, cores: float) -> Ceilings:
+    """Free data cannot make a step longer: a compute ceiling above the step is the machine's noise. The CPU time was
+    taken over the same noise, so it shrinks with it; its share of the cores stays what was seen."""
     compute_ms = ceilings.compute_ms
     if compute_ms is None or compute_ms <= step_ms:
         return ceilings
@@ -54,7 +56,22 @@ def _believable(ceilings: Ceilings, step_ms: float) -> Ceilings:
             f"With data for free the step took {compute_ms / step_ms:.1f} times as long as with real data: "
             "the machine was too uneven to tell the compute ceiling from the step."
         )
-    return msgspec.structs.replace(ceilings, compute_ms=step_ms, notes=notes)
+    cpu_ms, shared_ms = ceilings.compute_cpu_ms, ceilings.shared_ms
+    if cpu_ms is not None:
+        noise_ms = cpu_ms * (1 - step_ms / compute_ms)
+        cpu_ms -= noise_ms
+        shared_ms = shared_ms - noise_ms / cores if shared_ms is not None else None
+    return msgspec.structs.replace(
+        ceilings, compute_ms=step_ms, shared_ms=shared_ms, compute_cpu_ms=cpu_ms, notes=notes
+    )
+
+
+def _at_most(ceilings: Ceilings, step_ms: float) -> Ceilings:
+    """No ceiling is longer than the step: what the step did is possible."""
+    input_ms, shared_ms = (
+        min(ms, step_ms) if ms is not None else None for ms in (ceilings.input_ms, ceilings.shared_ms)
+    )
+    return msgspec.structs.replace(ceilings, input_ms=input_ms, shared_ms=shared_ms)
 
 
 def settled_steps(session: Session) -> list[Step]:

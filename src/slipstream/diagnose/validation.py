@@ -8,6 +8,7 @@ import msgspec
 
 from slipstream.diagnose.statistics import fmean, median
 from slipstream.diagnose.training import epoch_steps, training_loader
+from slipstream.diagnose.wording import count
 from slipstream.records import Evaluation, Loader, Session
 
 
@@ -16,6 +17,7 @@ class ValidationCost(msgspec.Struct, frozen=True):
     every_steps: float  # training steps from one to the next
     is_measured: bool
     note: str
+    is_once: bool = False  # seen once: how often it comes is the most that it can be
 
     def share(self, step_ms: float) -> float:
         training_ms = self.every_steps * step_ms
@@ -34,8 +36,11 @@ def _measured(session: Session, seen: list[Evaluation]) -> ValidationCost | None
     if every is None:
         return None
     lengths = [sum(_full_ms(session, part) for part in stretch) for stretch in stretches]
-    times = "once" if len(stretches) == 1 else f"{len(stretches)} times"
-    return ValidationCost(median(lengths), every, True, f"measured: seen {times}, every {every:.0f} steps")
+    often = "step" if round(every) == 1 else f"{every:.0f} steps"
+    seen_as = (
+        f"once in {count(round(every), 'step')}" if len(stretches) == 1 else f"{len(stretches)} times, every {often}"
+    )
+    return ValidationCost(median(lengths), every, True, f"measured: seen {seen_as}", len(stretches) == 1)
 
 
 def _stretches(seen: list[Evaluation]) -> list[list[Evaluation]]:
@@ -53,8 +58,10 @@ def _period(session: Session, stretches: list[list[Evaluation]]) -> float | None
     epoch = epoch_steps(session)
     if epoch is not None and after[0] + 1 >= 0.9 * epoch:
         return epoch
-    # Seen once, in the middle of an epoch: its period is at least what was trained before it, and once may be all.
-    return float(after[0] + 1)
+    # Seen once, in the middle of an epoch: its period is at least what was trained before it and what went by without
+    # another one (a first look after step 0 is not one every step), and once may be all.
+    since = max((step.index for step in session.steps), default=0) - after[0]
+    return float(max(after[0] + 1, since))
 
 
 def _full_ms(session: Session, evaluation: Evaluation) -> float:

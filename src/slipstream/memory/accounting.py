@@ -66,9 +66,16 @@ def account(scene: Scene, device: str, num_samples: int = 0, batch_size: int = 0
         lines=_by_line(alive, scene),
         growth=_growth(owned, scene, start_ns),
         capacity_bytes=history.total_bytes + room_bytes if room_bytes else 0,
-        reserved_bytes=max((one.block.reserved_bytes for one in owned), default=0),
+        reserved_bytes=_reserved(owned, device),
         unexplained_bytes=unexplained,
     )
+
+
+def _reserved(owned: list[Owned], device: str) -> int:
+    """The CPU's allocator keeps nothing back; what some of torch's own report there is another number."""
+    if device.startswith("cpu"):
+        return 0
+    return max((one.block.reserved_bytes for one in owned), default=0)
 
 
 # --- what a block is ------------------------------------------------------------------------------------------------

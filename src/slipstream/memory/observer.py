@@ -69,10 +69,11 @@ class Observer:
         self.batch_size = max(self.batch_size, samples)
         self._marks.snap(self._names.inputs(batch))
 
-    def see_call(self, arguments: Any) -> None:
-        """What the model is called with: inputs, where no graph made them; the batch itself, where no loader did."""
+    def see_call(self, arguments: Any, is_model: bool = True) -> None:
+        """What the model is called with: inputs, where no graph made them; the batch itself, where no loader did. A
+        loss is a module too, but the rows that it is given may be tokens and no samples."""
         tensors = [tensor for _, tensor in walk_tensors(arguments) if not tensor.requires_grad]
-        if not self._is_fed:
+        if is_model and not self._is_fed:
             self.num_samples += count_samples(tensors)
             self.batch_size = max(self.batch_size, count_samples(tensors))
         self._marks.snap(self._names.inputs(tensors))

@@ -125,11 +125,13 @@ class MemorySchedule(Schedule):
             self._following = Following(facts.num_batches if isinstance(facts, Loader) else None)
         following, recorder = self._following, self._recorder
         self._spare(lambda: recorder.remember(following.look(recorder.pace.num_steps, recorder.clock.now_ns())))
-        is_late = (self._clock.now_ns() - self._first_ns) / 1e9 > self._seconds
-        if following.is_over or is_late:
+        if following.is_over or self._is_late():
             self._cut_next()
         else:
             self._enter("follow", None)
+
+    def _is_late(self) -> bool:
+        return self._first_ns > 0 and (self._clock.now_ns() - self._first_ns) / 1e9 > self._seconds
 
     def _expected(self) -> int:
         """The last batch of an epoch may be short, and says nothing about the others."""
@@ -143,9 +145,14 @@ class MemorySchedule(Schedule):
             self._spare(self._end)
             self._spare(self._snapshot.end)
             if self._cannot_cut or (self.takes_blame and len(self._footprints) < 2):
-                what = self._cannot_cut or "the script ended when it was given a smaller batch"
-                self._recorder.note(f"no forecast for other batch sizes: {what}")
+                self._recorder.note(f"no forecast for other batch sizes: {self._cannot_cut or self._why_not_cut()}")
         super().finish()
+
+    def _why_not_cut(self) -> str:
+        """We may have ended the ride, and not the script."""
+        if self._is_late():
+            return f"the {self._seconds:g} seconds were over before a smaller batch was observed; --seconds gives more"
+        return "the script ended when it was given a smaller batch"
 
     def break_off(self) -> None:
         """Before processes are started: a fork under the profiler may crash. The next step is observed instead."""
@@ -197,7 +204,7 @@ class MemorySchedule(Schedule):
 
     def _see_call(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._observer is not None and model.training:
-            self._observer.see_call([args, kwargs])
+            self._observer.see_call([args, kwargs], next(model.parameters(), None) is not None)
 
 
 def _alive(references: list[Any]) -> list[Any]:

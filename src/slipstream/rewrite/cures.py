@@ -28,7 +28,7 @@ def _cure(session: Session, finding: Finding) -> Edit:
     edit = _CURES[finding.cause](session, finding) if finding.cause in _CURES else None
     if edit is not None:
         return edit
-    reason = f"{finding.title}; {finding.advice}" if finding.advice else finding.title
+    reason = f"{finding.title}. {finding.advice}" if finding.advice else finding.title
     return Edit(finding.cause, "by_hand", finding.site, text=finding.change, reason=reason.rstrip("."))
 
 

@@ -15,7 +15,7 @@ from types import CodeType, FrameType
 
 from slipstream.records import StackCount, Stage
 from slipstream.runner.recorder import Recorder
-from slipstream.runner.stage import expression_of, stage_of_code, stage_of_expression
+from slipstream.runner.stage import expression_of, line_of, stage_of_code, stage_of_expression
 from slipstream.runner.timer import SignalTimer
 from slipstream.seams.place import OURS, is_user_code
 
@@ -154,8 +154,10 @@ class Sampler:
 
     def _key(self, leaf: FrameType, user: FrameType | None, stage: Stage | None, phase: str, in_call: bool) -> Key:
         file, line, function, expression = "", 0, "", ""
+        if phase == "input" and stage == "compute":
+            stage = None  # transforms are modules too: what is called while a batch is built is not the model
         if user is not None:
-            file, line, function = user.f_code.co_filename, user.f_lineno, user.f_code.co_name
+            file, line, function = user.f_code.co_filename, line_of(user), user.f_code.co_name
             expression = expression_of(user)
             if stage is None or (stage == "compute" and user is leaf):
                 stage = stage_of_expression(expression) or stage

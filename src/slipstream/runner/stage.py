@@ -143,9 +143,14 @@ def expression_of(frame: FrameType) -> str:
     return known[1]
 
 
+def line_of(frame: FrameType) -> int:
+    """Between two lines a frame may be on none: then the function's own stands for it."""
+    return frame.f_lineno or frame.f_code.co_firstlineno
+
+
 def _read_expression(frame: FrameType) -> str:
     code = frame.f_code
-    text = linecache.getline(code.co_filename, frame.f_lineno)
+    text = linecache.getline(code.co_filename, line_of(frame))
     if not hasattr(code, "co_positions"):
         return text.strip()
     for position, where in enumerate(code.co_positions()):

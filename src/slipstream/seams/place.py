@@ -78,7 +78,7 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
 def site_of(frame: FrameType | None) -> Site | None:
     if frame is None:
         return None
-    return make_site(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+    return make_site(frame.f_code.co_filename, frame.f_lineno or frame.f_code.co_firstlineno, frame.f_code.co_name)
 
 
 def make_site(filename: str, line: int, function: str = "") -> Site:

@@ -129,7 +129,7 @@ def _notes(before: Session, after: Session, names: tuple[str, str]) -> Iterator[
         if (num_units := sum(map(len, units_of(session)))) < FEWEST_UNITS:
             yield f"{name} has only {num_units} steps to judge by: too few for an interval that means anything."
         load, cores = session.environment.load, session.environment.num_usable
-        if any(note.startswith(BUSY) for note in session.notes):
+        if any(note.startswith(f"{BUSY}:") for note in session.notes):
             yield f"{BUSY} during {name}: its threads did not get the cores that they asked for."
         elif load > max(1.0, cores):
             yield f"{BUSY} when {name} began: a load of {load:.1f} on {cores:g} cores."

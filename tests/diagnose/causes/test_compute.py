@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from slipstream.diagnose import diagnose
-from slipstream.records import Misalignment, Rehearsal, Site
+from slipstream.records import Event, Misalignment, Rehearsal, Site
 from slipstream.testing.sessions import (
     FILE,
     MODEL_SITE,
@@ -119,3 +119,28 @@ def test_denormals():
     assert findings(anatomy=msgspec.structs.replace(MATRICES, denormal_share=1e-5)) == {}
     flushed = made_environment(flush_denormal=True)
     assert findings(anatomy=msgspec.structs.replace(MATRICES, denormal_share=0.2), environment=flushed) == {}
+
+
+def test_of_two_optimizers_the_one_that_takes_the_time_is_named():
+    """A GAN's generator is the larger one and steps every fifth time; LBFGS has no fused kind and no part in it."""
+    critic = made_optimizer(site=Site(FILE, 114, "optimizer_D = AdamW(net.parameters())"), num_tensors=6)
+    generator = msgspec.structs.replace(
+        critic,
+        ident=1,
+        num_tensors=16,
+        num_parameters=9_000_000,
+        site=Site(FILE, 113, "optimizer_G = AdamW(g.parameters())"),
+    )
+    other = msgspec.structs.replace(critic, ident=2, class_name="LBFGS", can_fuse=False)
+    updates = [Event("optimizer", ident, 0, ns) for ident, ns in ((0, 60), (1, 15), (2, 25))]
+    session = made_session(optimizer_ms=20.0)
+    session = msgspec.structs.replace(
+        session,
+        optimizers=[critic, generator, other],
+        events=[one for one in session.events if one.kind != "optimizer"] + updates,
+    )
+    (found,) = [one for one in diagnose(session).findings if one.cause == "unfused_optimizer"]
+    assert found.site.line == 114 and found.advice == "The same for train.py:113."
+    assert (
+        "The 2 optimizers that could be fused take 15 of" in found.evidence and "with its 6 tensors" in found.evidence
+    )

@@ -92,6 +92,27 @@ def test_collating_in_torch_points_at_the_loader():
     assert "batched_fetch" in found["slow_collate"].techniques
 
 
+def test_a_dataset_of_torch_is_picked_one_by_one():
+    stacks = [made_stack("transform", 0, 80, file="", leaf="data/dataset.py:<genexpr>"), made_stack("collate", 0, 20)]
+    assert "slow_collate" in [one.cause for one in ranked(stacks=stacks)]
+
+
+def test_a_librarys_transforms_are_no_collating():
+    """torchvision's MNIST with Compose(Resize, ToTensor, Normalize): none of the user's lines is below the loader."""
+    stacks = [
+        made_stack("transform", 0, 30, file="", leaf="transforms/functional.py:to_tensor"),
+        made_stack("transform", 0, 60, file="", leaf="transforms/_functional_tensor.py:normalize"),
+        made_stack("collate", 0, 10, file="", leaf="_utils/collate.py:collate"),
+    ]
+    found = {one.cause: one for one in ranked(stacks=stacks)}
+    assert "slow_collate" not in found
+    assert found["slow_transform"].site == LOADER_SITE
+    assert (
+        "90% of the" in found["slow_transform"].evidence and "tensor.py:normalize" in found["slow_transform"].evidence
+    )
+    assert found["slow_transform"].predicted_gain < found["no_workers"].predicted_gain
+
+
 def test_hand_over():
     stacks = [
         made_stack("handover", 50, 70),

@@ -7,7 +7,7 @@ import math
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.statistics import fmean
 from slipstream.diagnose.training import watched_steps
-from slipstream.diagnose.validation import validation_cost
+from slipstream.diagnose.validation import ValidationCost, validation_cost
 from slipstream.diagnose.wording import count, ms, percent
 from slipstream.records import Finding, Session, Site, Summary
 
@@ -34,16 +34,23 @@ def find(session: Session, summary: Summary) -> list[Finding]:
         Finding(
             cause="frequent_validation",
             title="Much of the epoch is validation",
-            evidence=f"Validation takes {ms(cost.ms)} ms after every {count(cost.every_steps, 'step')} "
-            f"of {ms(step_ms)} ms: {percent(share)} of the time.",
+            evidence=f"Validation takes {ms(cost.ms)} ms{_how_often(cost)} "
+            f"of {ms(step_ms)} ms: {percent(share)} of the time{' at the most' if cost.is_once else ''}.",
             predicted_gain=gain_of(1.0, (1 - share) + share / rarer),
-            change=f"every {rarer * cost.every_steps:.0f} steps in place of {cost.every_steps:.0f}: "
+            change=f"every {rarer * cost.every_steps:.0f} steps"
+            + ("" if cost.is_once else f" in place of {cost.every_steps:.0f}")
+            + ": "
             + _change(session, site, f"{rarer * cost.every_steps:.0f}"),
             site=site,
             techniques=["workers"] if _waits(session) else [],
             advice="Or validate on a fixed part of the data, and on all of it at the end.",
         )
     ]
+
+
+def _how_often(cost: ValidationCost) -> str:
+    steps = count(cost.every_steps, "step")
+    return f", seen once in {steps}" if cost.is_once else f" after every {steps}"
 
 
 def _change(session: Session, site: Site | None, steps: str) -> str:

@@ -31,7 +31,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             change=_change(session, loader),
             site=loader.site if is_stacked else loader.collate_site or loader.site,
             techniques=[] if is_stacked else ["length_buckets"],
-            advice="Then let similar lengths meet in a batch." if is_stacked else "",
+            advice="Batches of similar lengths would leave still less of it." if is_stacked else "",
         )
     ]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.hotspots import total
 from slipstream.diagnose.input_path import costs_time, input_path, step_after
-from slipstream.diagnose.stages import is_collate, line_to_change
+from slipstream.diagnose.stages import is_collate, is_torch_picking, line_to_change
 from slipstream.diagnose.wording import ms, percent
-from slipstream.records import Finding, Loader, Session, StackCount, Summary
+from slipstream.records import Finding, Loader, Session, Summary
 
 LEAST_SHARE = 0.35
 OWN = 0.8  # a collate function of the user's: padded or stacked by one call for the whole batch
@@ -25,7 +25,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     site = path.loader.collate_site
     stacks = [stack for stack in path.stacks if is_collate(path, stack)]
     if site is None:  # torch picks every sample and stacks them: one job, which a batched index does at once
-        stacks = [stack for stack in path.stacks if is_collate(path, stack) or _is_torch_alone(stack)]
+        stacks = [stack for stack in path.stacks if is_collate(path, stack) or is_torch_picking(stack)]
     share = path.share(stacks)
     if share < LEAST_SHARE:
         return []
@@ -49,11 +49,6 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             techniques=["workers"] if is_own else ["batched_fetch", "buffer_reuse"],
         )
     ]
-
-
-def _is_torch_alone(stack: StackCount) -> bool:
-    """No line of the user's below the loader: torch's own dataset, fetched sample by sample."""
-    return not stack.file and stack.stage in ("transform", "python", "compute", "other")
 
 
 def _what(loader: Loader, is_own: bool) -> str:

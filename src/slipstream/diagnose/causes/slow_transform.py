@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.hotspots import Hotspot, hottest_function, total
 from slipstream.diagnose.input_path import InputPath, costs_time, input_path, step_after
-from slipstream.diagnose.stages import is_collate, is_loop, line_to_change
+from slipstream.diagnose.stages import is_collate, is_loop, is_torch_picking, line_to_change
 from slipstream.diagnose.wording import ms, percent
 from slipstream.records import Finding, Session, StackCount, Summary
 
@@ -14,6 +16,7 @@ VECTORISED = 0.9  # a Python loop over values becomes ten times faster or more a
 # Inside a library's own C a cleverer call (other size, dtype, order) may save some, and nobody knows how much.
 CLEVERER = 0.3
 CONCENTRATED_IN_C = 0.6
+LESS = "do less here: a smaller input, a cheaper dtype, or the result kept from an earlier epoch"
 STAGES = ("transform", "python", "compute", "other")
 
 
@@ -26,8 +29,37 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     loops, hot = is_loop(session, inside), line_to_change(session, inside)
     share = path.share(inside)
     if hot is None or share < (CONCENTRATED if loops else CONCENTRATED_IN_C):
-        return []
+        return _in_a_library(session, summary, path)
     return [_finding(session, summary, path, hot, inside, loops)]
+
+
+def _in_a_library(session: Session, summary: Summary, path: InputPath) -> list[Finding]:
+    """A library's dataset and its transforms: no line of the user's is below the loader, so its own line stands for
+    them, and the library's busiest function is named."""
+    inside = [
+        stack for stack in path.stacks if stack.stage in STAGES and not stack.file and not is_collate(path, stack)
+    ]
+    inside = [stack for stack in inside if not is_torch_picking(stack)]
+    share = path.share(inside)
+    if share < CONCENTRATED_IN_C:
+        return []
+    then_ms = step_after(session, summary, path, work_ms=path.work_ms * (1 - share * CLEVERER))
+    busiest: Counter[str] = Counter()
+    for stack in inside:
+        busiest[stack.leaf] += stack.count
+    return [
+        Finding(
+            cause="slow_transform",
+            title="A library's transforms take most of the input",
+            evidence=f"{percent(share)} of the {ms(path.work_ms)} ms that a step's batch takes to build is what the "
+            f"{path.loader.dataset_name} does to each sample, most of it in {busiest.most_common(1)[0][0]}; "
+            f"the step waits {ms(path.wait_ms)} of {ms(summary.step_ms)} ms.",
+            predicted_gain=gain_of(summary.step_ms, then_ms),
+            change=LESS,
+            site=path.loader.site,
+            techniques=_answers(inside),
+        )
+    ]
 
 
 def _finding(
@@ -43,14 +75,14 @@ def _finding(
         evidence=f"{percent(share)} of the {ms(path.work_ms)} ms that a step's batch takes to build {kind}, "
         f"around line {hot.site.line}; the step waits {ms(path.wait_ms)} of {ms(summary.step_ms)} ms.",
         predicted_gain=gain_of(summary.step_ms, then_ms),
-        change="one array operation in place of the loop: NumPy or torch on the whole sample"
-        if loops
-        else "do less here: a smaller input, a cheaper dtype, or the result kept from an earlier epoch",
+        change="one array operation in place of the loop: NumPy or torch on the whole sample" if loops else LESS,
         site=hot.site,
-        techniques=["sample_cache", "workers"]
-        if loops
-        else [*(["fast_resize"] if _resizes(inside) else []), "sample_cache", "thread_workers", "workers"],
+        techniques=["sample_cache", "workers"] if loops else _answers(inside),
     )
+
+
+def _answers(inside: list[StackCount]) -> list[str]:
+    return [*(["fast_resize"] if _resizes(inside) else []), "sample_cache", "thread_workers", "workers"]
 
 
 def _resizes(stacks: list[StackCount]) -> bool:

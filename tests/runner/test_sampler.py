@@ -1,0 +1,26 @@
+"""What a stack is counted as, from frames of real calls."""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+from typing import Any, cast
+
+import torch
+
+from slipstream.runner.sampler import Sampler
+
+
+def frames_inside(module: torch.nn.Module) -> list[FrameType]:
+    """torch's own frame around the module's forward, with this file below it."""
+    seen: list[FrameType] = []
+    module.register_forward_hook(lambda *_: seen.append(cast(FrameType, sys._getframe(1))))
+    module(torch.ones(2))
+    return seen
+
+
+def test_a_module_that_is_called_while_a_batch_is_built_is_a_transform() -> None:
+    sampler = Sampler(cast(Any, None), lambda: 0)
+    (frame,) = frames_inside(torch.nn.Identity())
+    stages = {phase: sampler._classify(frame, phase, True)[1] for phase in ("input", "forward")}
+    assert stages == {"input": "transform", "forward": "compute"}
