@@ -95,12 +95,12 @@ class Heat:
         num_slots = max(1, min(MAX_CHALLENGERS, self._paddock.num_challengers(len(fixed))))
         if not contests[0].is_final:
             num_slots = max(1, min(num_slots, self.num_affordable(len(fixed), deadline_s())))
-        self._num_riders = len(fixed) + min(num_slots, FEW_AT_FIRST, len(contests))
         first_round = self._round
         while True:
             num_open = min(num_slots, FEW_AT_FIRST * (1 + (self._round - first_round) // LEADING_ROUNDS))
             while len(riding) < num_open and (waiting or (benched and _num_racing(riding) < FEWEST)):
                 contest = waiting.pop(0) if waiting else _most_promising(benched)
+                self._num_riders = len(fixed) + len(riding) + 1
                 if not self._is_owed(contest, riding) and not self._is_time_for(contest, deadline_s()):
                     contest.end("undecided")
                     settle(contest)
