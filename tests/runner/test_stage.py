@@ -34,3 +34,16 @@ def test_the_expression_on_a_line_not_the_whole_line() -> None:
 
     text = str(1) + here(sys._getframe()) + str(2)
     assert text == "1here(sys._getframe())2"
+
+
+def test_a_generator_that_is_resumed_has_its_line() -> None:
+    seen: list[str] = []
+
+    def on_event(frame: FrameType, event: str, _: object) -> None:
+        if frame.f_code.co_name == "<genexpr>" and event == "call":
+            seen.append(expression_of(frame))
+
+    sys.setprofile(on_event)
+    sum(x * x for x in range(3))
+    sys.setprofile(None)
+    assert seen and all(text == "sum(x * x for x in range(3))" or "x * x" in text for text in seen)

@@ -154,5 +154,6 @@ def _read_expression(frame: FrameType) -> str:
             if line is None or column is None or end_column is None or line != end_line:
                 break
             whole = linecache.getline(code.co_filename, line).encode()
-            return whole[column:end_column].decode(errors="replace")
+            # A generator is resumed at no column of its line.
+            return whole[column:end_column].decode(errors="replace") or text.strip()
     return text.strip()

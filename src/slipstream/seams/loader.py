@@ -3,6 +3,7 @@ Wrappers and subclasses that keep their own iterator come through as well, since
 
 from __future__ import annotations
 
+import functools
 import itertools
 import weakref
 from collections.abc import Callable
@@ -143,8 +144,7 @@ class LoaderSeam:
             ident = self._idents[loader] = next(self._counter)
             facts = self._facts[ident] = read_loader(loader, ident, self._site(loader), self.framework_site)
             self._listener.meet(facts)
-            code = getattr(loader.collate_fn, "__code__", None)
-            if code is not None:
+            if (code := code_of(loader.collate_fn)) is not None:
                 self.collate_codes[id(code)] = code
             self.on_new_loader()
         return ident
@@ -152,6 +152,14 @@ class LoaderSeam:
     def _site(self, loader: Any) -> Site | None:
         """Where it was built; for a loader older than the ride, where it is first iterated."""
         return self._sites[loader] if loader in self._sites else current_site()
+
+
+def code_of(function: Any) -> CodeType | None:
+    """Of a function or method, of what a partial calls, of an object's `__call__` (collators are often objects)."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    code = getattr(function, "__code__", None) or getattr(getattr(type(function), "__call__", None), "__code__", None)
+    return code if isinstance(code, CodeType) else None
 
 
 def _is_rebuilt(loader: Any) -> bool:
