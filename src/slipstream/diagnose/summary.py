@@ -10,7 +10,7 @@ from slipstream.diagnose.outlook import seconds_of_training
 from slipstream.diagnose.training import blocks_of, num_workers, training_loader, watched_kinds, watched_steps
 from slipstream.diagnose.typical import TypicalStep, typical_step
 from slipstream.diagnose.validation import validation_cost
-from slipstream.diagnose.wording import count
+from slipstream.diagnose.wording import count, ms
 from slipstream.records import Block, Ceilings, Session, Step, Summary
 
 NOISY = 1.3
@@ -21,9 +21,9 @@ def summarise(session: Session) -> tuple[Summary | None, list[str]]:
     typical = typical_step(settled_steps(session), num_workers(session))
     if typical is None:
         return None, ["No step was seen, so there is nothing to say about its time."]
-    ceilings = _believable(find_ceilings(session), typical.step_ms)
+    ceilings = _believable(find_ceilings(session), typical, num_workers(session))
     validation = validation_cost(session, typical.step_ms, typical.phases)
-    seconds_left, seconds_best = seconds_of_training(session, typical.mean_ms, ceilings, validation)
+    seconds_left, seconds_best = seconds_of_training(session, typical, ceilings, validation)
     return Summary(
         num_steps=typical.num_steps,
         step_ms=typical.step_ms,
@@ -43,10 +43,12 @@ def summarise(session: Session) -> tuple[Summary | None, list[str]]:
     ), [*_notes(session, typical), *ceilings.notes]
 
 
-def _believable(ceilings: Ceilings, step_ms: float) -> Ceilings:
-    """Free data cannot make a step longer: a compute ceiling above the step is the machine's noise."""
-    compute_ms = ceilings.compute_ms
-    if compute_ms is None or compute_ms <= step_ms:
+def _believable(ceilings: Ceilings, typical: TypicalStep, workers: int) -> Ceilings:
+    """Free data cannot make a step longer; without workers, whose cores it would free as well, it cannot take away more
+    than the wait for data. A compute ceiling outside of that is the machine's noise."""
+    compute_ms, step_ms = ceilings.compute_ms, typical.step_ms
+    least_ms = 0.0 if workers else step_ms - typical.phases.get("input", 0.0)
+    if compute_ms is None or least_ms / NOISY <= compute_ms <= step_ms:
         return ceilings
     notes = list(ceilings.notes)
     if compute_ms > NOISY * step_ms:
@@ -54,7 +56,12 @@ def _believable(ceilings: Ceilings, step_ms: float) -> Ceilings:
             f"With data for free the step took {compute_ms / step_ms:.1f} times as long as with real data: "
             "the machine was too uneven to tell the compute ceiling from the step."
         )
-    return msgspec.structs.replace(ceilings, compute_ms=step_ms, notes=notes)
+    elif compute_ms < step_ms:
+        notes.append(
+            f"With data for free the step took {ms(compute_ms)} of {ms(step_ms)} ms, which its wait for data does not "
+            "explain: the machine was too uneven, and the compute ceiling is the step without that wait."
+        )
+    return msgspec.structs.replace(ceilings, compute_ms=max(least_ms, min(compute_ms, step_ms)), notes=notes)
 
 
 def settled_steps(session: Session) -> list[Step]:
