@@ -17,6 +17,8 @@ from slipstream.runner.stage import expression_of, stage_of_expression
         ("np.load(name)", "read"),
         ("loss.item()", "sync"),
         ("print(loss)", "logging"),
+        ("writer.writerows(rows)", "logging"),
+        ("os.fsync(log.fileno())", "logging"),
         ("torch.save(model.state_dict(), path)", "saving"),
         ("time.sleep(0.01)", "wait"),
         ("x * 2", None),
