@@ -158,7 +158,9 @@ def code_of(function: Any) -> CodeType | None:
     """Of a function or method, of what a partial calls, of an object's `__call__` (collators are often objects)."""
     while isinstance(function, functools.partial):
         function = function.func
-    code = getattr(function, "__code__", None) or getattr(getattr(type(function), "__call__", None), "__code__", None)
+    if not hasattr(function, "__code__"):
+        function = type(function).__call__
+    code = getattr(function, "__code__", None)
     return code if isinstance(code, CodeType) else None
 
 
