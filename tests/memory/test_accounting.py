@@ -74,3 +74,4 @@ def test_what_only_a_caching_allocator_knows() -> None:
     assert footprint.unexplained_bytes == 290
     assert footprint.peak_bytes == 1300 and footprint.kinds["other"] == 290
     assert footprint.reserved_bytes == 4096
+    assert account(make_scene(blocks, []), "cpu").reserved_bytes == 0

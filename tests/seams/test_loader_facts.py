@@ -36,3 +36,8 @@ def test_the_code_that_builds_batches_is_found_behind_objects_and_partials() -> 
     assert code_of(functools.partial(collator)) is Collator.__call__.__code__
     assert code_of(collator.gather) is Collator.gather.__code__
     assert code_of(list) is None
+
+
+def test_an_object_that_collates_has_a_place() -> None:
+    facts = read_loader(DataLoader([1, 2], collate_fn=Collator()), 0, None, None)
+    assert facts.collate_site is not None and facts.collate_site.function == "__call__"

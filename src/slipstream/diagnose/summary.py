@@ -48,7 +48,10 @@ def _believable(ceilings: Ceilings, typical: TypicalStep, workers: int) -> Ceili
     than the wait for data. A compute ceiling outside of that is the machine's noise."""
     compute_ms, step_ms = ceilings.compute_ms, typical.step_ms
     least_ms = 0.0 if workers else step_ms - typical.phases.get("input", 0.0)
-    if compute_ms is None or least_ms / NOISY <= compute_ms <= step_ms:
+    if compute_ms is None:
+        return ceilings
+    is_too_short = NOISY * compute_ms < least_ms and least_ms - compute_ms > 0.1 * step_ms
+    if compute_ms <= step_ms and not is_too_short:
         return ceilings
     notes = list(ceilings.notes)
     if compute_ms > NOISY * step_ms:

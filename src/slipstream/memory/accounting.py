@@ -66,7 +66,8 @@ def account(scene: Scene, device: str, num_samples: int = 0, batch_size: int = 0
         lines=_by_line(alive, scene),
         growth=_growth(owned, scene, start_ns),
         capacity_bytes=history.total_bytes + room_bytes if room_bytes else 0,
-        reserved_bytes=max((one.block.reserved_bytes for one in owned), default=0),
+        # The CPU's allocator keeps nothing, though the profiler may give a figure for it.
+        reserved_bytes=0 if device == "cpu" else max((one.block.reserved_bytes for one in owned), default=0),
         unexplained_bytes=unexplained,
     )
 

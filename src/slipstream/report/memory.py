@@ -144,7 +144,7 @@ def _growth(session: Session, ink: Ink) -> Iterator[Text]:
 
 def _allocator(footprint: Footprint, ink: Ink) -> Iterator[Text]:
     if sentence := allocator_sentence(footprint):
-        yield from _titled("allocator", ink.wrap(sentence, MARGIN), ink)
+        yield from _titled("reserve", ink.wrap(sentence, MARGIN), ink)
 
 
 def _table(word: str, rows: list[list[str]], align: str, ink: Ink) -> Iterator[Text]:

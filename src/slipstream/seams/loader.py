@@ -192,7 +192,7 @@ def read_loader(loader: Any, ident: int, site: Site | None, framework_site: Site
         num_samples=num_samples,
         start_method=start_method_of(context) if loader.num_workers else "",
         collate_name=getattr(collate, "__name__", type(collate).__name__),
-        collate_site=site_of_code(getattr(collate, "__code__", None)),
+        collate_site=site_of_code(code_of(collate)),
         getitem_site=site_of_code(getattr(item, "__code__", None)),
         framework=framework,
         hoard=find_hoard(dataset) if loader.num_workers else None,
