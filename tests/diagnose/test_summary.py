@@ -112,6 +112,37 @@ def test_how_long_it_takes():
     assert quieter.seconds_best == pytest.approx(quieter.seconds_left - 90 * 1000 * 2 / 1000, rel=0.01)
 
 
+def test_free_input_starts_no_workers():
+    session = made_session(num_workers=2, work_ms=4, length=Length(num_epochs=10))
+    opened = []
+    for step in session.steps:
+        if step.index not in (20, 40):
+            opened.append(step)
+            continue
+        phases = step.phases | {"input": step.phases["input"] + 700, "other": step.phases["other"] + 300}
+        changes = {"phases": phases, "step_ms": step.step_ms + 1000, "is_first_of_epoch": True}
+        opened.append(msgspec.structs.replace(step, **changes))
+    summary = diagnose(msgspec.structs.replace(session, steps=opened)).summary
+    plain = diagnose(session).summary
+    assert summary.seconds_left - plain.seconds_left == pytest.approx(10 * 1.0, rel=0.01)
+    assert summary.seconds_best - plain.seconds_best == pytest.approx(10 * 0.3, rel=0.01)
+
+
+def test_free_data_takes_away_no_more_than_the_wait_without_workers():
+    session = made_session(input_ms=1, forward_ms=10, backward_ms=20, optimizer_ms=1, other_ms=0)
+    kept = {block.index for block in session.blocks if block.kind == "kept"}
+    fast = [
+        msgspec.structs.replace(step, step_ms=step.step_ms / 2, phases={k: v / 2 for k, v in step.phases.items()})
+        if step.block in kept
+        else step
+        for step in session.steps
+    ]
+    uneven = diagnose(msgspec.structs.replace(session, steps=fast))
+    assert uneven.summary.ceilings.compute_ms == pytest.approx(31)
+    assert any("too uneven" in note for note in uneven.notes)
+    assert not any("too uneven" in note for note in diagnose(session).notes)
+
+
 def test_inference_is_recognised():
     session = made_session()
     steps = [msgspec.structs.replace(step, num_backwards=0, num_updates=0) for step in session.steps]

@@ -226,6 +226,32 @@ def test_validation_with_gradients_and_a_prefetching_loader() -> None:
     assert len(evaluations) == 1 and evaluations[0].grad and evaluations[0].num_batches == 6
 
 
+def test_a_sanity_check_of_two_batches_comes_before_training() -> None:
+    script = Script()
+    script.do("transfer", 2)  # the model's
+    for _ in range(2):
+        script.batch(ident=1)
+        script.forward(training=False, grad=False)
+    _train(script, 6)
+    steps, (sanity,) = script.steps()
+    assert len(steps) == 6
+    assert (sanity.after_step, sanity.num_batches, sanity.loader) == (-1, 2, 1)
+    assert all(step.num_batches == 1 and step.samples == 32 for step in steps)
+
+
+def test_batches_that_are_labelled_by_the_learner_and_then_learnt_from() -> None:
+    script = Script()
+    for _ in range(4):
+        script.batch(ident=0)
+        script.batch(ident=1)
+        script.forward(training=False, grad=False)
+        script.learn()
+        script.do("optimizer", 2)
+    steps, evaluations = script.steps()
+    assert [step.num_batches for step in steps] == [2] * 4
+    assert all(one.loader == -1 for one in evaluations)
+
+
 def test_validation_without_a_loader() -> None:
     script = Script()
     for _ in range(3):

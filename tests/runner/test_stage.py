@@ -18,6 +18,8 @@ from slipstream.runner.stage import expression_of, line_of, stage_of_expression
         ("np.load(name)", "read"),
         ("loss.item()", "sync"),
         ("print(loss)", "logging"),
+        ("writer.writerows(rows)", "logging"),
+        ("os.fsync(log.fileno())", "logging"),
         ("torch.save(model.state_dict(), path)", "saving"),
         ("time.sleep(0.01)", "wait"),
         ("x * 2", None),
@@ -43,3 +45,16 @@ def test_a_frame_that_is_on_no_line_is_on_its_functions() -> None:
     frame = cast(FrameType, SimpleNamespace(f_code=code, f_lasti=-2, f_lineno=None))
     assert line_of(frame) == code.co_firstlineno
     assert expression_of(frame) == "def line_of(frame: FrameType) -> int:"
+
+
+def test_a_generator_that_is_resumed_has_its_line() -> None:
+    seen: list[str] = []
+
+    def on_event(frame: FrameType, event: str, _: object) -> None:
+        if frame.f_code.co_name == "<genexpr>" and event == "call":
+            seen.append(expression_of(frame))
+
+    sys.setprofile(on_event)
+    sum(x * x for x in range(3))
+    sys.setprofile(None)
+    assert seen and all(text == "sum(x * x for x in range(3))" or "x * x" in text for text in seen)

@@ -65,8 +65,10 @@ def hottest_line(session: Session, stacks: Sequence[StackCount]) -> Hotspot | No
     (file, line), count = counts.most_common(1)[0]
     there = [stack for stack in stacks if (stack.file, stack.line) == (file, line)]
     most = max(there, key=lambda stack: stack.count)
-    text = next((site.text for site in session.sites if (site.file, site.line) == (file, line)), most.expression)
-    return Hotspot(Site(file, line, text or most.expression, most.function), count, most.expression)
+    # A loop is sampled where it jumps back, at some name on its line: the longest expression shows most of the line.
+    longest = max((stack.expression for stack in there), key=len)
+    text = next((site.text for site in session.sites if (site.file, site.line) == (file, line)), longest)
+    return Hotspot(Site(file, line, text or longest, most.function), count, most.expression)
 
 
 def phase_ms_of(

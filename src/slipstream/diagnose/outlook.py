@@ -6,14 +6,23 @@ from slipstream.diagnose.statistics import median
 from slipstream.diagnose.training import epoch_steps, num_workers
 from slipstream.diagnose.typical import TypicalStep
 from slipstream.diagnose.validation import ValidationCost
-from slipstream.records import Ceilings, Session
+from slipstream.records import Ceilings, Session, Step
 
 
 def epoch_start_ms(session: Session, step_ms: float) -> float:
-    """What opening an epoch costs beyond an ordinary step. The very first also pays for imports and warm-up."""
+    """What opening an epoch costs beyond an ordinary step."""
+    return median([max(0.0, step.step_ms - step_ms) for step in _openers(session)] or [0.0])
+
+
+def _epoch_wait_ms(session: Session, input_ms: float) -> float:
+    """What of that is waiting for data: workers that start."""
+    return median([max(0.0, step.phases.get("input", 0.0) - input_ms) for step in _openers(session)] or [0.0])
+
+
+def _openers(session: Session) -> list[Step]:
+    """Steps that open an epoch. The very first also pays for imports and warm-up."""
     firsts = [step for step in session.steps if step.is_first_of_epoch]
-    later = firsts[1:] or [step for step in firsts if step.index > 0]
-    return median([max(0.0, step.step_ms - step_ms) for step in later]) if later else 0.0
+    return firsts[1:] or [step for step in firsts if step.index > 0]
 
 
 def seconds_of_training(
@@ -25,10 +34,12 @@ def seconds_of_training(
     num_steps, num_epochs = training_length(session)
     if num_steps is None:
         return None, None
-    extra_ms = num_epochs * epoch_start_ms(session, step_ms)
+    step_ms = typical.mean_ms
+    start_ms = epoch_start_ms(session, step_ms)
+    validation_ms = 0.0
     if validation is not None and validation.every_steps > 0:
-        extra_ms += num_steps / validation.every_steps * validation.ms
-    now = (num_steps * step_ms + extra_ms) / 1000
+        validation_ms = num_steps / validation.every_steps * validation.ms
+    now = (num_steps * step_ms + num_epochs * start_ms + validation_ms) / 1000
     if ceilings.compute_ms is None:
         return now, None
     free_ms, wait_ms = ceilings.compute_ms, typical.phases.get("input", 0.0)
@@ -36,7 +47,8 @@ def seconds_of_training(
         free_ms = max(free_ms, typical.step_ms - wait_ms)
     # The ceiling is that of the typical step; what makes the average longer stays.
     share = min(1.0, free_ms / typical.step_ms) if typical.step_ms > 0 else 1.0
-    return now, (num_steps * step_ms * share + extra_ms) / 1000
+    rest_ms = max(0.0, start_ms - _epoch_wait_ms(session, wait_ms))
+    return now, (num_steps * step_ms * share + num_epochs * rest_ms + validation_ms) / 1000
 
 
 def training_length(session: Session) -> tuple[float | None, float]:

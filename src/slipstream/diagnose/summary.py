@@ -10,7 +10,7 @@ from slipstream.diagnose.outlook import seconds_of_training
 from slipstream.diagnose.training import blocks_of, num_workers, training_loader, watched_kinds, watched_steps
 from slipstream.diagnose.typical import TypicalStep, typical_step
 from slipstream.diagnose.validation import validation_cost
-from slipstream.diagnose.wording import count
+from slipstream.diagnose.wording import count, ms
 from slipstream.records import Block, Ceilings, Session, Step, Summary
 
 NOISY = 1.3
@@ -21,7 +21,7 @@ def summarise(session: Session) -> tuple[Summary | None, list[str]]:
     typical = typical_step(settled_steps(session), num_workers(session))
     if typical is None:
         return None, ["No step was seen, so there is nothing to say about its time."]
-    measured = _believable(find_ceilings(session), typical.step_ms, max(1.0, session.environment.num_usable))
+    measured = _believable(find_ceilings(session), typical, num_workers(session), session.environment.num_usable)
     ceilings = _at_most(measured, typical.step_ms)
     validation = validation_cost(session, typical.step_ms, typical.phases)
     seconds_left, seconds_best = seconds_of_training(session, typical, ceilings, validation)
@@ -44,11 +44,16 @@ def summarise(session: Session) -> tuple[Summary | None, list[str]]:
     ), [*_notes(session, typical), *ceilings.notes]
 
 
-def _believable(ceilings: Ceilings, step_ms: float, cores: float) -> Ceilings:
-    """Free data cannot make a step longer: a compute ceiling above the step is the machine's noise. The CPU time was
-    taken over the same noise, so it shrinks with it; its share of the cores stays what was seen."""
-    compute_ms = ceilings.compute_ms
-    if compute_ms is None or compute_ms <= step_ms:
+def _believable(ceilings: Ceilings, typical: TypicalStep, workers: int, cores: float) -> Ceilings:
+    """Free data cannot make a step longer; without workers, whose cores it would free as well, it cannot take away more
+    than the wait for data. A compute ceiling outside of that is the machine's noise. The CPU time of one that
+    is too long was taken over the same noise and shrinks with it; its share of the cores stays what was seen."""
+    compute_ms, step_ms = ceilings.compute_ms, typical.step_ms
+    least_ms = 0.0 if workers else step_ms - typical.phases.get("input", 0.0)
+    if compute_ms is None:
+        return ceilings
+    is_too_short = NOISY * compute_ms < least_ms and least_ms - compute_ms > 0.1 * step_ms
+    if compute_ms <= step_ms and not is_too_short:
         return ceilings
     notes = list(ceilings.notes)
     if compute_ms > NOISY * step_ms:
@@ -56,13 +61,19 @@ def _believable(ceilings: Ceilings, step_ms: float, cores: float) -> Ceilings:
             f"With data for free the step took {compute_ms / step_ms:.1f} times as long as with real data: "
             "the machine was too uneven to tell the compute ceiling from the step."
         )
+    elif compute_ms < step_ms:
+        notes.append(
+            f"With data for free the step took {ms(compute_ms)} of {ms(step_ms)} ms, which its wait for data does not "
+            "explain: the machine was too uneven, and the compute ceiling is the step without that wait."
+        )
     cpu_ms, shared_ms = ceilings.compute_cpu_ms, ceilings.shared_ms
-    if cpu_ms is not None:
+    if cpu_ms is not None and compute_ms > step_ms:
         noise_ms = cpu_ms * (1 - step_ms / compute_ms)
         cpu_ms -= noise_ms
-        shared_ms = shared_ms - noise_ms / cores if shared_ms is not None else None
+        shared_ms = shared_ms - noise_ms / max(1.0, cores) if shared_ms is not None else None
+    believed_ms = max(least_ms, min(compute_ms, step_ms))
     return msgspec.structs.replace(
-        ceilings, compute_ms=step_ms, shared_ms=shared_ms, compute_cpu_ms=cpu_ms, notes=notes
+        ceilings, compute_ms=believed_ms, shared_ms=shared_ms, compute_cpu_ms=cpu_ms, notes=notes
     )
 
 

@@ -42,7 +42,9 @@ def worker_advice(session: Session, loader: Loader, workers: int) -> str:
             size(batch_bytes(loader) * PREFETCHED * workers * 2),
         )
         sentences.append(f"/dev/shm has only {free} free: give the container about {needed} first (--shm-size).")
-    if loader.is_iterable:
+    if loader.is_iterable and workers == 1:
+        sentences.append("One worker reads the data as before; more would have to share it (get_worker_info).")
+    elif loader.is_iterable:
         sentences.append("An iterable dataset must share its data among workers (get_worker_info), or it repeats it.")
     elif loader.num_workers == 0:
         sentences.append("Random augmentations will draw other numbers than before.")

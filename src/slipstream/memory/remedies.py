@@ -75,9 +75,14 @@ def _micro_batches(footprint: Footprint) -> Remedy | None:
         return None
     inside = sum(module.kinds.get("activations", 0) for module in footprint.modules)
     share = inside / max(1, footprint.kinds.get("activations", 0))
-    freed = _freed(
-        footprint, lambda kinds: 0.5 * (min(1.0, share) * kinds.get("activations", 0) + kinds.get("temporary", 0))
-    )
+    # What an optimizer takes for a moment has the size of the weights, whatever the batch.
+    update = footprint.phases.get("optimizer")
+
+    def halved(kinds: Kinds) -> float:
+        temporary = 0 if kinds is update else kinds.get("temporary", 0)
+        return 0.5 * (min(1.0, share) * kinds.get("activations", 0) + temporary)
+
+    freed = _freed(footprint, halved)
     what = f"the model in two halves of {-(-footprint.batch_size // 2)}, the same gradient"
     return Remedy("micro_batches", what, freed, "reordered", "a forward pass more; not with batch norm")
 

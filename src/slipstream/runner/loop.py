@@ -31,7 +31,8 @@ def find_steps(
     events = sorted(events, key=lambda event: (event.start_ns, -event.end_ns))
     spans = evaluation_spans(events)
     training = _outside(events, spans)
-    bounds = _step_bounds(training, closing_events(training))
+    closers = closing_events(training)
+    bounds = _step_bounds(training, closers)
     loaders = training_loaders(events)
     apart = _apart(events, blocks, spans)
     device = _DeviceTimeline(events, spans)
@@ -40,7 +41,10 @@ def find_steps(
         for index, (start, end) in enumerate(bounds)
     ]
     starts = [step.start_ns for step in steps]
-    return steps, [_make_evaluation(span, bisect.bisect_right(starts, span[0]) - 1) for span in spans]
+    # The first step opens with the first doing of the ride, which may be the model's transfer, long before training.
+    trained_ns = closers[0].end_ns if closers else 0
+    after = [bisect.bisect_right(starts, start) - 1 if start >= trained_ns else -1 for start, _, _ in spans]
+    return steps, [_make_evaluation(span, index) for span, index in zip(spans, after, strict=True)]
 
 
 def _outside(events: Sequence[Event], spans: Sequence[tuple[int, int, list[Event]]]) -> list[Event]:

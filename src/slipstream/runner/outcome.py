@@ -28,8 +28,8 @@ def remark(session: Session) -> str:
     """One sentence, where the exit code needs it."""
     if _needs_cuda(session):
         return (
-            "The script asks for a CUDA device, and this machine has none that torch can use. Run check on the machine"
-            " where it trains, or let the script choose the CPU."
+            "The script asks for a CUDA device, and this machine has none that torch can use."
+            f" Run slipstream {session.command} on the machine where it trains, or let the script choose the CPU."
         )
     if session.ending.exit_code == 0 and not _saw_something(session):
         called = "no training or inference step was completed" if session.models else "no module was called"

@@ -84,7 +84,7 @@ _CALLEES: tuple[tuple[re.Pattern[str], Stage], ...] = (
     (re.compile(r"\btorch\.save$|\bsave_file$|\bsave_pretrained$"), "saving"),
     (re.compile(r"\b(imread|imdecode|read_image|decode_\w+)$|\bImage\.open$"), "decode"),
     (re.compile(r"\.(item|tolist|cpu|numpy)$"), "sync"),
-    (re.compile(r"^print$|\.(write|writerow|flush|info|debug|warning|add_scalar|log)$"), "logging"),
+    (re.compile(r"^print$|\.(write|writerows?|flush|fsync|info|debug|warning|add_scalar|log)$"), "logging"),
     (
         re.compile(
             r"\bopen$|\.(read|readline|readlines|read_bytes|read_text|readinto)$|\b(np|numpy)\.(load|fromfile|loadtxt)$"
@@ -159,5 +159,6 @@ def _read_expression(frame: FrameType) -> str:
             if line is None or column is None or end_column is None or line != end_line:
                 break
             whole = linecache.getline(code.co_filename, line).encode()
-            return whole[column:end_column].decode(errors="replace")
+            # A generator is resumed at no column of its line.
+            return whole[column:end_column].decode(errors="replace") or text.strip()
     return text.strip()

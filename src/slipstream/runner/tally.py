@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 import time
 from array import array
-from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, Final
@@ -26,7 +25,8 @@ class Tally:
     def __init__(self) -> None:
         self.samples = 0
         self._update_ns = array("q")  # when the first updates were done
-        self._updates: Counter[int] = Counter()  # by optimizer
+        self._num_updates = 0
+        self._spans: dict[int, list[int]] = {}  # by optimizer: its first update of all, its last, how many
         self._num_backwards = 0
         self._num_batches = 0
         self._iterator = 0
@@ -43,8 +43,13 @@ class Tally:
 
     @property
     def num_steps(self) -> int:
-        """Updates of the optimizer that steps most rarely; without one, backward passes; without those, batches."""
-        return min(self._updates.values()) if self._updates else self._num_backwards or self._num_batches
+        """Updates of the optimizer that steps most rarely, of those in use at the same time (a learning-rate finder's
+        comes before the training's); without one, backward passes; without those, batches."""
+        steps = fewest = end = 0
+        for first, last, count in sorted(self._spans.values()):
+            steps, fewest = (steps + fewest, count) if first > end else (steps, min(fewest, count))
+            end = max(end, last)
+        return steps + fewest or self._num_backwards or self._num_batches
 
     def step_s(self) -> float | None:
         """An average step, from update to update; pauses between some of them are left out. None: too few."""
@@ -52,16 +57,16 @@ class Tally:
         if len(gaps) < 2:
             return None
         usual = [gap for gap in gaps if gap <= _PAUSE * gaps[len(gaps) // 2]]
-        return sum(usual) / len(usual) * self._updates.total() / self.num_steps / 1e9
+        return sum(usual) / len(usual) * self._num_updates / self.num_steps / 1e9
 
     def count_samples(self) -> int:
-        return self.samples if self._updates else self.samples + self._pending
+        return self.samples if self._num_updates else self.samples + self._pending
 
     def _after_batch(self, token: None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         iterator = id(args[0])
         if iterator != self._iterator:  # another loader, validation perhaps: learnt from only if an update follows
             self._iterator = iterator
-            if self._updates or self._num_backwards:
+            if self._num_updates or self._num_backwards:
                 self._pending = 0
         self._pending += count_samples(result)
         self._num_batches += 1
@@ -87,7 +92,10 @@ class Tally:
         return passing
 
     def _after_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._updates[id(optimizer)] += 1
+        self._num_updates += 1
+        span = self._spans.setdefault(id(optimizer), [self._num_updates, 0, 0])
+        span[1] = self._num_updates
+        span[2] += 1
         if len(self._update_ns) < _MOST_TIMES:
             self._update_ns.append(time.perf_counter_ns())
         self.samples += self._pending

@@ -89,16 +89,22 @@ def _last_of_cycle(events: Sequence[Event], updates: Sequence[Event], candidates
 
 
 def training_loaders(events: Sequence[Event]) -> set[int]:
-    """Loaders whose batches are learnt from: backward runs about as often as they are asked."""
+    """Loaders whose batches are learnt from: backward runs about as often as they are asked. Batches that a learner
+    only evaluated are spent when the next is asked for: the last of a validation is not learnt from with it."""
     asked: Counter[int] = Counter()
     learnt: Counter[int] = Counter()
+    learners = _learners(events)
     since: list[int] = []
+    is_spent = False
     for event in events:
         if event.kind == "input":
             asked[event.ident] += 1
-            if since and event.ident in since:
+            if is_spent or event.ident in since:
                 since = []
             since.append(event.ident)
+            is_spent = False
+        elif event.kind == "forward" and event.ident in learners:
+            is_spent = not event.training
         elif event.kind == "backward" and since:
             for ident in set(since):
                 learnt[ident] += since.count(ident)
@@ -113,7 +119,7 @@ def evaluation_spans(events: Sequence[Event]) -> list[tuple[int, int, list[Event
     if not any(event.kind == "backward" or event.kind == "optimizer" for event in events):
         return []
     trains = training_loaders(events)
-    learners = {event.ident for event in events if event.kind == "forward" and event.training and event.grad}
+    learners = _learners(events)
     spans: list[tuple[int, int, list[Event]]] = []
     inside: list[Event] = []
     start = last_end = 0
@@ -130,6 +136,10 @@ def evaluation_spans(events: Sequence[Event]) -> list[tuple[int, int, list[Event
     if inside:
         spans.append((start, max(event.end_ns for event in inside), inside))
     return spans
+
+
+def _learners(events: Sequence[Event]) -> set[int]:
+    return {event.ident for event in events if event.kind == "forward" and event.training and event.grad}
 
 
 def _judge(event: Event, trains: set[int], learners: set[int], is_inside: bool) -> str:

@@ -3,6 +3,7 @@ Wrappers and subclasses that keep their own iterator come through as well, since
 
 from __future__ import annotations
 
+import functools
 import itertools
 import weakref
 from collections.abc import Callable
@@ -143,8 +144,7 @@ class LoaderSeam:
             ident = self._idents[loader] = next(self._counter)
             facts = self._facts[ident] = read_loader(loader, ident, self._site(loader), self.framework_site)
             self._listener.meet(facts)
-            code = getattr(loader.collate_fn, "__code__", None)
-            if code is not None:
+            if (code := code_of(loader.collate_fn)) is not None:
                 self.collate_codes[id(code)] = code
             self.on_new_loader()
         return ident
@@ -152,6 +152,16 @@ class LoaderSeam:
     def _site(self, loader: Any) -> Site | None:
         """Where it was built; for a loader older than the ride, where it is first iterated."""
         return self._sites[loader] if loader in self._sites else current_site()
+
+
+def code_of(function: Any) -> CodeType | None:
+    """Of a function or method, of what a partial calls, of an object's `__call__` (collators are often objects)."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not hasattr(function, "__code__"):
+        function = type(function).__call__
+    code = getattr(function, "__code__", None)
+    return code if isinstance(code, CodeType) else None
 
 
 def _is_rebuilt(loader: Any) -> bool:
@@ -182,7 +192,7 @@ def read_loader(loader: Any, ident: int, site: Site | None, framework_site: Site
         num_samples=num_samples,
         start_method=start_method_of(context) if loader.num_workers else "",
         collate_name=getattr(collate, "__name__", type(collate).__name__),
-        collate_site=site_of_code(getattr(collate, "__code__", None)),
+        collate_site=site_of_code(code_of(collate)),
         getitem_site=site_of_code(getattr(item, "__code__", None)),
         framework=framework,
         hoard=find_hoard(dataset) if loader.num_workers else None,

@@ -85,6 +85,14 @@ def test_collating_in_the_users_function():
     assert (first.cause, first.site.line) == ("slow_collate", 24)
 
 
+def test_collating_in_the_users_function_behind_a_librarys_collator():
+    loader = made_loader(collate_name="RemoveColumnsCollator", collate_site=None)
+    stacks = [made_stack("collate", 29, 90, function="tokenize"), made_stack("transform", 15, 10)]
+    found = {one.cause: one for one in ranked(stacks=stacks, loader=loader)}["slow_collate"]
+    assert found.site.line == 29 and "RemoveColumnsCollator" in found.evidence
+    assert "batched_fetch" not in found.techniques
+
+
 def test_collating_in_torch_points_at_the_loader():
     stacks = [made_stack("collate", 50, 80, function="main"), made_stack("other", 50, 20, function="main")]
     found = {one.cause: one for one in ranked(stacks=stacks)}

@@ -35,6 +35,12 @@ def test_a_batch_that_costs_less_than_its_hand_over_needs_no_workers():
     assert findings(input_ms=0.8, forward_ms=2.5, backward_ms=4.0, optimizer_ms=0.3, other_ms=0.1) == {}
 
 
+def test_one_worker_repeats_no_stream_and_more_might():
+    stream = made_loader(is_iterable=True)
+    assert "as before" in findings(input_ms=20, loader=stream)["no_workers"].advice
+    assert "repeats" in findings(**LIGHT, input_ms=40, loader=stream)["no_workers"].advice
+
+
 def test_a_small_shm_is_named():
     loader = made_loader(tensor_facts=[msgspec.structs.replace(made_loader().tensor_facts[0], num_bytes=40_000_000)])
     machine = msgspec.structs.replace(made_environment(), shm_bytes=64 * 2**20, shm_free_bytes=64 * 2**20)

@@ -369,3 +369,12 @@ def test_tensors_are_let_go() -> None:
     gc.collect()
     holders = [thing for thing in gc.get_referrers(outputs) if type(thing).__module__.startswith("slipstream")]
     assert not holders and probe._models == [] and probe._entries == []
+
+
+def test_a_step_that_never_came_to_the_model_has_no_anatomy() -> None:
+    loss = torch.ones(1)
+    probe = Probe([nn.Linear(2, 2)])
+    probe.start()
+    loss.item()  # what the script logs before the next epoch's workers start and the probe is taken back
+    assert probe.stop() is None
+    assert "broken off" in probe.reason

@@ -29,7 +29,8 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     share = path.share(stacks)
     if share < LEAST_SHARE:
         return []
-    own = [stack for stack in stacks if site is not None and stack.file]
+    # A library's collator may stand before the user's, and calls it.
+    own = [stack for stack in stacks if path.loader.collate_name != "default_collate" and stack.file]
     is_own = total(own) > 0.5 * total(stacks)
     hot = line_to_change(session, own) if is_own else None
     then_ms = step_after(session, summary, path, work_ms=path.work_ms * (1 - share * (OWN if is_own else DEFAULT)))

@@ -80,7 +80,11 @@ class Probe:
         padding_share = share_of_padding(self._watch.inputs)
         samples = self._watch.activations + self._watch.gradients + self._sample_parameters()
         denormal_share = share_of_denormals(samples)
-        return dissect(build_trace(self._events), self._entries, step_ms, padding_share, denormal_share)
+        anatomy = dissect(build_trace(self._events), self._entries, step_ms, padding_share, denormal_share)
+        if not (anatomy.num_operators or anatomy.modules or anatomy.optimizer_ms):
+            self.reason = "the observed step was broken off before the model was called, as an epoch began"
+            return None
+        return anatomy
 
     def _sample_parameters(self) -> list[torch.Tensor]:
         parameters = [parameter for model in self._models for parameter in model.parameters()][:MAX_PARAMETERS]

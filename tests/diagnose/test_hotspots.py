@@ -1,0 +1,13 @@
+from slipstream.diagnose.hotspots import hottest_line
+from slipstream.testing.sessions import made_session, made_stack
+
+
+def test_a_loop_that_jumps_back_at_a_name_shows_its_line():
+    stacks = [
+        made_stack("transform", 23, 40, expression="acc", in_call=False),
+        made_stack("transform", 23, 15, expression="math.exp(-(t - k) / 4)"),
+        made_stack("transform", 24, 5, expression="out.append(math.exp(acc) + math.exp(1))"),
+    ]
+    hot = hottest_line(made_session(stacks=stacks), stacks)
+    assert hot is not None
+    assert (hot.site.line, hot.count, hot.site.text) == (23, 55, "math.exp(-(t - k) / 4)")
