@@ -85,6 +85,13 @@ def test_the_diff_on_stdout_and_the_rest_on_stderr(folder: Path) -> None:
     assert "nothing to change: what can be written is there already" in again.stderr
 
 
+def test_the_command_of_tune_with_one_word_changed(folder: Path) -> None:
+    save_session(session_of(folder))
+    alone, with_arguments = patch("train.py"), patch("train.py", "-e", "3", "--steps=20")
+    assert (with_arguments.exit_code, with_arguments.stdout) == (0, alone.stdout)
+    assert "not used: -e 3 --steps=20" in with_arguments.stderr
+
+
 def test_the_patched_script_trains(folder: Path) -> None:
     save_session(session_of(folder))
     assert patch("train.py", "--write").exit_code == 0

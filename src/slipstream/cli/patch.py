@@ -20,8 +20,13 @@ if TYPE_CHECKING:
 RECIPE = "slipstream.toml"
 
 
-@click.command("patch", short_help="What tune kept, as a diff of your own source.")
+@click.command(
+    "patch",
+    short_help="What tune kept, as a diff of your own source.",
+    context_settings={"ignore_unknown_options": True},
+)
 @click.argument("script")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="")
 @click.option("-m", "is_module", is_flag=True, help="The script is a module, as in python -m.")
 @click.option(
     "--session",
@@ -46,6 +51,7 @@ RECIPE = "slipstream.toml"
 @click.option("--budget", default="2m", show_default=True, metavar="TIME", help="For --prove: 90s, 5m, 1h.")
 def command(
     script: str,
+    arguments: tuple[str, ...],
     is_module: bool,
     session_name: str,
     recipe_path: Path | None,
@@ -69,17 +75,28 @@ def command(
     nothing. Needs no torch, but for --prove.
     """
     typed = ["-m", script] if is_module else [script]
+    if arguments:  # the command of tune, with one word changed
+        _say(f"not used: {' '.join(arguments)} (nothing is run here; the session knows the command).")
     path = _source_file(typed)
     session = _session(session_name, path)
-    patch = _make(session, _recipe(recipe_path, typed, path, session), path)
+    recipe = _recipe(recipe_path, typed, path, session)
+    patch = _make(session, recipe, path)
     _say_left(patch.left, typed)
     if not patch.files:
-        _say("nothing to change" + (": what can be written is there already." if patch.done else "."))
+        _say(f"nothing to change{_why_nothing(patch, recipe, session)}.")
         return None
     if is_proved:
         return functools.partial(_prove, patch, session, path, _seconds(budget), is_written, force)
     _give(patch, path, is_written, force)
     return None
+
+
+def _why_nothing(patch: Patch, recipe: Recipe, session: Session) -> str:
+    if patch.done:
+        return ": what can be written is there already"
+    if not recipe.choices and session.command == "tune":
+        return ": the tuning kept nothing. slipstream check finds what else there is, and patch writes what it can"
+    return ""
 
 
 def _give(patch: Patch, path: Path, is_written: bool, force: bool, words: str = "") -> None:
