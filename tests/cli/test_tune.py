@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from slipstream.cli.commands import slipstream
-from slipstream.cli.tune import Request, _give
-from slipstream.records import Recipe, Session
+from slipstream.cli.tune import Request, _give, show_failed_check
+from slipstream.records import Ending, Recipe, Session
 from slipstream.runner.storage import latest, load_session, save_session
 from slipstream.testing.sessions import made_session
 from slipstream.testing.verdicts import tuned
@@ -177,3 +177,13 @@ def test_a_script_that_fails_is_not_tuned(here: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 7
     assert "before any step" in done.stdout and "Traceback" not in done.stderr
+
+
+def test_a_script_that_raises_in_its_training_is_not_tuned(
+    session: Session, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raised = msgspec.structs.replace(session, ending=Ending("raised", 1, 2.0))
+    assert show_failed_check(raised) == 1
+    said = capsys.readouterr()
+    assert f"ended after {len(session.steps)} steps with exit code 1" in said.err and "nothing was tuned" in said.err
+    assert said.out == ""

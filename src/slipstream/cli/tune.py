@@ -209,12 +209,20 @@ def _show_check(live: TuneLive, session: Session) -> None:
 
 
 def show_failed_check(session: Session) -> int:
-    """What the script did in place of training, as check says it."""
+    """What the script did in place of training, as check says it; or that it failed by itself, with its own traceback
+    above."""
     from slipstream.cli.showing import show
+    from slipstream.report.quantity import plural
     from slipstream.runner.outcome import exit_code, remark
+    from slipstream.runner.target import display_name
 
-    show(session, quiet=True)
-    if sentence := remark(session):
+    sentence = remark(session)
+    if sentence or not session.steps:
+        show(session, quiet=True)
+    else:
+        after = f"after {plural(len(session.steps), 'step')} with exit code {session.ending.exit_code}"
+        sentence = f"{display_name(session.script)} ended {after}, as it would have alone: nothing was tuned."
+    if sentence:
         _say(sentence)
     return exit_code(session) or 2
 
