@@ -86,7 +86,7 @@ def test_findings_without_a_technique_are_cured() -> None:
     )
     first, second, _ = cures(session)
     assert (first.kind, first.call) == ("without_grad", "")
-    assert (second.kind, second.text, second.reason) == ("by_hand", "with torch.no_grad(): ...", "A title; Look at it")
+    assert (second.kind, second.text, second.reason) == ("by_hand", "with torch.no_grad(): ...", "A title. Look at it")
     techniques = msgspec.structs.replace(finding("no_workers"), techniques=["workers"])
     assert cures(msgspec.structs.replace(session, findings=[techniques])) == []
 
