@@ -99,7 +99,8 @@ def render(standings: Standings, head: str, material: str, options: argparse.Nam
         _left_out(standings),
         _said(standings),
         f"Medians of {options.rounds} rounds, ratios of neighbours in time with a 95% interval (bootstrap). A round is "
-        "a lap of every contestant in an order drawn anew; who has no turn stands still with all its processes. "
+        "a lap of every contestant, of 8 batches and at least 0.6 s, in an order drawn anew; who has no turn stands "
+        f"still with all its processes. {_chosen(options)}"
         "Converting data, starting workers and compiling are not timed. Same pixels: the very functions of the plain "
         "script decode and crop; others decode or resize otherwise, and mean and std say by how much.",
     ]
@@ -141,6 +142,12 @@ def _far(standings: Standings) -> str:
         f"by the script's own lines (float, three operations in place, stack), its bytes a dozen times before. Memory "
         f"alone would so allow each core about {rate / BYTES_MOVED:,.0f} images/s."
     )
+
+
+def _chosen(options: argparse.Namespace) -> str:
+    """Who took part, where not all did."""
+    wanted = [word for word in options.only if word]
+    return f"Only contestants named like {', '.join(wanted)} took part. " if wanted else ""
 
 
 def _left_out(standings: Standings) -> str:

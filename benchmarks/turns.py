@@ -17,6 +17,7 @@ from typing import Any
 from slipstream.runner.tree import Tree
 
 HERE = Path(__file__).parent
+LEAD_IN_S, TIMED_S = 0.2, 0.6  # at the least: a slow loader takes as long for its few batches
 PATIENCE_S = 150.0  # converting, compiling, and an epoch until the cache is full
 
 
@@ -54,7 +55,8 @@ class Contestant:
         assert self._process.stdin is not None
         self._tree.resume()
         try:
-            print(json.dumps({"lead_in": lead_in, "timed": timed}), file=self._process.stdin, flush=True)
+            question = {"lead_in": lead_in, "lead_in_s": LEAD_IN_S, "timed": timed, "timed_s": TIMED_S}
+            print(json.dumps(question), file=self._process.stdin, flush=True)
             said = json.loads(self._line())
         except (OSError, ValueError) as fault:
             said = {"failure": f"it gave no answer ({fault}): {self._last_words()}"}
