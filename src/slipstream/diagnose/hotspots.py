@@ -66,7 +66,8 @@ def hottest_line(session: Session, stacks: Sequence[StackCount]) -> Hotspot | No
     there = [stack for stack in stacks if (stack.file, stack.line) == (file, line)]
     most = max(there, key=lambda stack: stack.count)
     # A loop is sampled where it jumps back, at some name on its line: the longest expression shows most of the line.
-    longest = max((stack.expression for stack in there), key=len)
+    whole = [stack for stack in session.stacks if (stack.file, stack.line) == (file, line)]
+    longest = max((stack.expression for stack in [*there, *whole]), key=len)
     text = next((site.text for site in session.sites if (site.file, site.line) == (file, line)), longest)
     return Hotspot(Site(file, line, text or longest, most.function), count, most.expression)
 

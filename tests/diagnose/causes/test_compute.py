@@ -31,6 +31,18 @@ def test_an_optimizer_that_walks_over_many_small_tensors():
     assert found.predicted_gain == pytest.approx(51 / (51 - 16))
 
 
+def test_an_update_that_takes_far_longer_than_its_copy_is_not_cured_by_fusing():
+    """Lightning's, whose step does much else: 20 ms, and a copy's 1 ms became 0.5."""
+    copy = Rehearsal("fused_optimizer", "", 1.0, 0.5, 2.0, 1.9, 2.1, 41)
+    found = findings(optimizer_ms=20.0, optimizer=made_optimizer(), rehearsals=[copy])
+    assert "unfused_optimizer" not in found  # 1.5 of 51 ms at the most
+    slow = msgspec.structs.replace(copy, now_ms=10.0, then_ms=5.0)
+    gain = findings(optimizer_ms=20.0, optimizer=made_optimizer(), rehearsals=[slow])[
+        "unfused_optimizer"
+    ].predicted_gain
+    assert gain == pytest.approx(51 / 41)
+
+
 @pytest.mark.parametrize("facts", [{"fused": True}, {"can_fuse": False}, {"class_name": "SGD"}])
 def test_an_optimizer_that_is_fine(facts):
     assert findings(optimizer_ms=4.0, optimizer=made_optimizer(**facts)) == {}

@@ -15,6 +15,7 @@ from slipstream.records import Finding, Optimizer, Session, Summary
 
 LEAST_SHARE = 0.08  # of the step
 LEAST_GAIN = 1.05  # nearly every script could fuse something: below this it is not worth a line
+COLDER = 3.0  # times the copy, which is in the caches: what an update takes beyond that, fusing does not touch
 SMALL = 20_000  # values per tensor: below, calls cost more than arithmetic
 
 
@@ -26,7 +27,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     optimizer = timed[0][0]
     rehearsal = rehearsal_of(session, "fused_optimizer")
     if rehearsal is not None:
-        gain = rehearsed_gain(summary, rehearsal, optimizer_ms)
+        gain = rehearsed_gain(summary, rehearsal, min(optimizer_ms, COLDER * len(timed) * rehearsal.now_ms))
         proof = f"fused, {rehearsed_words(rehearsal)}"
     else:
         saved = sum(spent_ms * _saved(one) for one, spent_ms in timed) / optimizer_ms
