@@ -183,3 +183,11 @@ def test_few_start_at_first_and_the_others_only_if_none_of_them_ends_the_race(co
     contests = [race.contest(name, floor=1.0) for name in "abcdef"]
     race.heat.race(contests, lambda: 300.0 if contests[0].comparison.num_rounds < 7 else 0.0, race._settle)
     assert listener.entered == ["a", "b", "c", "d", "e", "f"]
+
+
+def test_who_does_not_look_like_a_gain_waits_once_its_rounds_have_cost_its_start(course: Any, listener: Any) -> None:
+    noise = Noise(random.Random(1), weather=Weather(spread=0.1, drift=0.0, outlier_share=0.0))
+    names = "abcdefgh"
+    race = course(SimulatedTrack(choice_factors(**dict.fromkeys(names, 1.05)), step_s=0.3, noise=noise))
+    race.race(*names, deadline_s=290.0)
+    assert {*names} <= set(listener.entered) and max(map(len, listener.heats)) < 1 + len(names)

@@ -176,6 +176,15 @@ def test_twins_draw_bands_only_for_what_is_not_bit_equal(run: Any, technique: An
     assert tuning.recipe == _recipe(a=True)
 
 
+def test_twins_wait_for_the_whole_recipe_where_a_leader_is_sound_without_them(
+    run: Any, technique: Any, listener: Any
+) -> None:
+    track = SimulatedTrack(choice_factors(a=0.7, b=0.8), witness=_rounded)
+    tuning = run(track, {"a": technique("reordered"), "b": technique("reordered")})
+    assert tuning.recipe == _recipe(a=True, b=True)
+    assert listener.entered.index("a + b") < listener.entered.index("rounding twin")
+
+
 def test_lower_precision_is_held_against_a_coarse_twin_too(run: Any, technique: Any, listener: Any) -> None:
     run(SimulatedTrack(choice_factors(a=0.5), witness=_rounded), {"a": technique("approximate")})
     assert "coarse twin" in listener.entered

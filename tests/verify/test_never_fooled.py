@@ -36,6 +36,10 @@ def test_a_true_gain_of_five_percent_is_found() -> None:
     assert sum(len(one.kept) == 1 for one in _useful()) >= 0.9 * NUM_USEFUL
 
 
+def test_what_is_said_to_be_kept_is_in_the_recipe() -> None:
+    assert [set(one.told) for one in _useful()] == [set(one.kept) for one in _useful()]
+
+
 def test_nine_in_ten_are_found_in_the_noise_of_a_real_machine() -> None:
     steady = Recording.read(NOISE, "steady_laps")
     found = [bool(simulate(seed, gain=1.05, recording=steady, weather=CALM).kept) for seed in range(5)]

@@ -29,6 +29,7 @@ class Outcome(msgspec.Struct, frozen=True):
     """Of one tuning."""
 
     kept: tuple[str, ...]
+    told: tuple[str, ...]  # techniques whose last word is that they were kept
     intervals: tuple[tuple[float, Speed], ...]  # the truth and what was said of it, for every candidate that raced
     seconds: float  # of the budget
 
@@ -60,7 +61,9 @@ def simulate(
         return gain if any(choice.technique == lucky for choice in recipe.choices) else 1.0
 
     told = [(truth(one.recipe), one.speed) for one in tuning.verdicts if one.kind in ("single", "total") and one.speed]
-    return Outcome(tuple(choice.technique for choice in tuning.recipe.choices), tuple(told), track.now_s())
+    last = {one.technique: one.decision for one in tuning.verdicts if one.kind in ("single", "cumulative")}
+    said = tuple(name for name, decision in last.items() if decision == "kept")
+    return Outcome(tuple(choice.technique for choice in tuning.recipe.choices), said, tuple(told), track.now_s())
 
 
 @lru_cache(maxsize=1)
