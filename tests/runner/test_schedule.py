@@ -138,3 +138,27 @@ def test_without_a_profile_nothing_changes() -> None:
     one.schedule.probe_start = other.schedule.probe_start = lambda: True
     other.schedule.excerpt_start = lambda: False
     assert one.ride() == other.ride() and one.num_steps == other.num_steps
+
+
+def test_steps_of_seconds_leave_time_to_take_one_apart() -> None:
+    trip, told = Trip(step_ms=5000, epoch=1000, seconds=60), []
+    trip.schedule.probe_start = lambda: told.append("probe") or True
+    trip.schedule.probe_stop = lambda: told.append("probe ends")
+    blocks = trip.ride()
+    assert told == ["probe", "probe ends"] and blocks[-1] == "dissect"
+    assert "kept" in blocks and trip.clock.time_ns / 1e9 < 100
+
+
+def test_a_step_that_was_broken_off_is_followed_by_another_but_not_at_once() -> None:
+    trip, told = Trip(20, 100), []
+    answers = iter([False, True])
+
+    def stop() -> bool:
+        told.append(("ends", trip.num_steps))
+        return next(answers)
+
+    trip.schedule.probe_start = lambda: told.append(("probe", trip.num_steps)) or True
+    trip.schedule.probe_stop = stop
+    trip.ride()
+    assert [what for what, _ in told] == ["probe", "ends", "probe", "ends"]
+    assert told[2][1] - told[1][1] == 1, "one profiler right after another crashes"

@@ -18,6 +18,10 @@ from slipstream.seams.stop import StopRide
 
 _ROUNDS = 2
 _EXCERPT_STEPS = 3
+_TRIAL_STEPS = 5  # at the least, with kept batches
+_ROUND_STEPS = 5  # at the least: to settle and to watch
+_LAST_STEPS = 2  # to take one apart
+_DRAINING = 0.15  # of the ride's time, at the most
 _SHARES = {  # of the ride, about, that is over when a state begins
     "start": 0.0,
     "warmup": 0.05,
@@ -167,15 +171,16 @@ class Schedule:
         if state in ("warmup", "settle"):
             self._round += 1
             self._enter("watch", "watch")
-        elif state == "watch" and self._recorder.pace.learnt_from:
+        elif state == "watch" and self._recorder.pace.learnt_from and self._has_time(_TRIAL_STEPS, _DRAINING):
             self._handed_out = 0
             self._trial_target = self._trial_steps()  # as long as steps have their real length
             self._enter("trial", None)
-        elif state in ("trial", "watch") and self._round < _ROUNDS:
+        elif state in ("trial", "watch") and self._round < _ROUNDS and self._has_time(_ROUND_STEPS):
             self._enter("settle", "warmup")
-        elif state == "dissect":
-            self.probe_stop()
+        elif state == "dissect" and self.probe_stop() is not False:
             self.finish()
+        elif state == "dissect":
+            self._enter("pause", "dissect")
         elif state == "excerpt":
             self.excerpt_stop()
             self._enter("pause", "dissect")  # one profiler right after another crashes: see QuietProfile
@@ -183,6 +188,12 @@ class Schedule:
             self._enter("excerpt", "dissect")
         else:
             self._enter("dissect", "dissect") if self.probe_start() else self.finish()
+
+    def _has_time(self, num_steps: int, share: float = 0.0) -> bool:
+        """Whether after so many steps, and this share of the ride, one can still be taken apart: where a step takes
+        seconds, that tells more than watching it again."""
+        busy_ns = share * 1e9 * self._seconds + (num_steps + _LAST_STEPS) * self._step_ns()
+        return bool(self._asked_steps) or self._clock.now_ns() - self._first_ns + busy_ns < self._most_ns
 
     def _watch_steps(self) -> int:
         if self._asked_steps:
@@ -195,7 +206,7 @@ class Schedule:
 
     def _trial_steps(self) -> int:
         """Long enough to be timed, short enough to leave the epoch in peace."""
-        return _clamp(int(min(1.0, 0.06 * self._seconds) * 1e9 / self._step_ns()), 5, 1000)
+        return _clamp(int(min(1.0, 0.06 * self._seconds) * 1e9 / self._step_ns()), _TRIAL_STEPS, 1000)
 
     def _step_ns(self) -> int:
         recent = sorted(self._recent_ns)
@@ -213,10 +224,10 @@ class Schedule:
 
     def _drain(self, iterator: Any, loader: int) -> None:
         buffered = self._buffered(loader)
-        late_ns = self._clock.now_ns() + int(0.15e9 * self._seconds)
+        late_ns = self._clock.now_ns() + int(_DRAINING * 1e9 * self._seconds)
         self._begin_block("drain")
         token = self._recorder.enter("input")
-        wanted = max(5, self._trial_target - self._handed_out) + buffered
+        wanted = max(_TRIAL_STEPS, self._trial_target - self._handed_out) + buffered
         times = self._kept.drain(iterator, wanted, lambda: self._clock.now_ns() > late_ns)
         self._recorder.abandon(token)
         usable = times[buffered:] if len(times) >= buffered + 3 else []

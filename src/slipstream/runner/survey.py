@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 _COUNT_NS = 1_000_000_000
+_MOST_PROBES = 2  # an epoch hardly begins in both
 _GAUGE_NS = 50_000_000  # between two readings of the memory in use
 
 
@@ -34,6 +35,9 @@ class Survey:
         self._optimizers = optimizers
         self._gauge = MemoryGauge()
         self._probe: Probe | None = None
+        self._num_probes = 0
+        self._has_anatomy = False
+        self._why_no_anatomy = ""
         self._excerpt: Excerpt | None = None
         self._excerpt_step = 0  # how many there were when it began
         self._caught: tuple[int, Any, tuple[Any, ...], dict[str, Any]] | None = None
@@ -83,6 +87,8 @@ class Survey:
 
     def at_end(self) -> None:
         self.end_excerpt()
+        if self._why_no_anatomy and not self._has_anatomy:
+            self._recorder.note(f"no anatomy: {self._why_no_anatomy}")
         self._spare("the length of the training", self._tell_length)
         self._spare("what keeps tensors alive", self._tell_leaks)
 
@@ -103,10 +109,15 @@ class Survey:
         if self._probe is not None:
             self._spare("the anatomy", self._stop_probe)
 
-    def end_dissection(self) -> None:
+    def end_dissection(self) -> bool:
+        """False: the step was broken off, as an epoch began in it, and another may be tried."""
+        is_whole = self._probe is not None
         self.break_off_dissection()
+        if not (is_whole or self._has_anatomy) and self._num_probes < _MOST_PROBES:
+            return False
         if self.rehearsal_s:
             self._spare("the rehearsals", self._rehearse)
+        return True
 
     def _spare(self, what: str, task: Callable[[], Any]) -> Any:
         token = self._recorder.enter("other")
@@ -166,6 +177,7 @@ class Survey:
     def _start_probe(self) -> bool:
         from slipstream.runner.anatomy import Probe
 
+        self._num_probes += 1
         self._probe = Probe(_alive(self._modules.models))
         self._probe.start()
         self._modules.on_call = self._catch_call
@@ -177,10 +189,11 @@ class Survey:
         self._modules.on_call = None
         anatomy = probe.stop()
         if anatomy is not None:
+            self._has_anatomy = True
             self._denormal_share = anatomy.denormal_share or 0.0
             self._recorder.write(Told(anatomy=anatomy))
-        elif probe.reason:
-            self._recorder.note(f"no anatomy: {probe.reason}")
+        else:
+            self._why_no_anatomy = probe.reason
 
     def _catch_call(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """What the largest model that learns is called with, for the rehearsals."""

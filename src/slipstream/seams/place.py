@@ -59,14 +59,21 @@ def is_user_code(filename: str) -> bool:
 
 def _judge(filename: str) -> bool:
     if filename.startswith("<"):
-        # exec'ed configurations and notebook cells are the user's; frozen modules and generated code are not
-        return filename in ("<string>", "<stdin>") or filename.startswith("<ipython-input")
+        # exec'ed configurations and notebook cells are the user's; frozen modules, generated code, and the command by
+        # which multiprocessing starts a child are not
+        is_text = filename == "<stdin>" or (filename == "<string>" and not _is_started_by_multiprocessing())
+        return is_text or filename.startswith("<ipython-input")
     path = os.path.abspath(filename)
     if any(path == claimed or path.startswith(claimed.rstrip(os.sep) + os.sep) for claimed in _claimed):
         return True
     if path.startswith(OURS):
         return path.startswith(_ZOO)
     return not path.startswith(library_roots()) and not os.path.realpath(path).startswith(library_roots())
+
+
+def _is_started_by_multiprocessing() -> bool:
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and process.parent_process() is not None
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
@@ -94,9 +101,22 @@ def site_of_code(code: CodeType | None) -> Site | None:
 
 
 def current_sites() -> tuple[Site | None, Site | None]:
-    """The user's line that is running now, and the user's line that called the function it is in."""
+    """The user's line that calls the model now, and the user's line that called the function it is in. A method of the
+    model's own is not who calls it, unless a framework asked for it (`validation_step`)."""
     frame = user_frame(sys._getframe(1))
+    while frame is not None and _is_method_of_module(frame) and _is_called_by_user(frame):
+        frame = user_frame(frame.f_back)
     return site_of(frame), site_of(user_frame(frame.f_back)) if frame is not None else None
+
+
+def _is_method_of_module(frame: FrameType) -> bool:
+    code, torch = frame.f_code, sys.modules.get("torch")
+    is_method = torch is not None and code.co_argcount > 0 and code.co_varnames[0] == "self"
+    return is_method and isinstance(frame.f_locals.get("self"), torch.nn.Module)  # type: ignore[union-attr]
+
+
+def _is_called_by_user(frame: FrameType) -> bool:
+    return frame.f_back is not None and is_user_code(frame.f_back.f_code.co_filename)
 
 
 def current_site() -> Site | None:

@@ -1,0 +1,58 @@
+"""Whose line it is, seen from a stack of known frames."""
+
+from __future__ import annotations
+
+import multiprocessing
+import types
+from typing import Any
+
+import torch
+
+from slipstream.records import Site
+from slipstream.seams.place import current_sites, is_user_code
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = current_sites
+
+    def loss(self) -> Any:
+        return self.encoder()
+
+
+def _validate(model: Model) -> Any:
+    return model.loss()  # the loop that validates
+
+
+def _texts(sites: tuple[Site | None, Site | None]) -> list[str]:
+    return [site.text if site is not None else "" for site in sites]
+
+
+def test_a_method_of_the_model_is_not_who_validates() -> None:
+    sites = _validate(Model())
+    assert _texts(sites) == ["return model.loss()  # the loop that validates", "sites = _validate(Model())"]
+
+
+def test_a_method_that_a_framework_calls_is_the_users_hook() -> None:
+    framework = types.ModuleType("framework")
+    code = compile("def fit(model):\n    return model.loss()", "framework.py", "exec")
+    exec(code, vars(framework))
+    library = torch.__file__.replace("__init__.py", "framework.py")
+    framework.fit.__code__ = framework.fit.__code__.replace(co_filename=library)
+    sites = framework.fit(Model())
+    assert _texts(sites) == ["return self.encoder()", "sites = framework.fit(Model())"]
+
+
+def _judge_string(answers: Any) -> None:
+    answers.put(is_user_code("<string>"))
+
+
+def test_the_command_that_starts_a_child_is_nobodys_line() -> None:
+    assert is_user_code("<string>"), "an exec'ed configuration"
+    context = multiprocessing.get_context("spawn")
+    answers = context.Queue()
+    child = context.Process(target=_judge_string, args=(answers,))
+    child.start()
+    assert answers.get(timeout=60) is False
+    child.join()
