@@ -94,6 +94,16 @@ def test_evaluation_alone_is_said(sessions: Sessions, paint: Paint) -> None:
     assert "no training step was seen, but evaluation was: 1 stretch, 40 batches, 2.4 s." in text
 
 
+def test_a_sanity_check_before_the_first_step_is_not_counted(sessions: Sessions, paint: Paint) -> None:
+    (seen,) = sessions["slow"].evaluations
+    session = msgspec.structs.replace(
+        sessions["slow"], evaluations=[msgspec.structs.replace(seen, after_step=-1, num_batches=2), seen]
+    )
+    assert "1 stretch, 40 batches, 2.4 s; not counting one before the first step" in paint(
+        render_session, session, width=200
+    )
+
+
 def test_the_device_has_a_bar_of_its_own(sessions: Sessions, paint: Paint) -> None:
     text = paint(render_session, sessions["device"])
     assert re.search(r"^ host ", text, re.MULTILINE)
