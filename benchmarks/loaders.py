@@ -31,6 +31,7 @@ from slipstream.runner.leftovers import no_leftovers
 from slipstream.testing.photographs import make_photographs
 from standings import COPYING, FIRST, LATER, NO_WORKERS, OURS_HANDOVER, PLAIN_HANDOVER, Standings, render
 from turns import Contestant, Entrant, say
+from warm_files import WarmFiles
 
 RECIPE = "decode_cache,fast_decode,fast_resize,fast_arrays,workers=2,buffer_reuse"
 HANDOVER_RECIPE = "workers=2,buffer_reuse"
@@ -121,6 +122,8 @@ def meet(wanted: list[Entrant], python: str, photographs: Path, folder: Path, nu
                 stack.callback(lambda future=future: future.result().close())
         stable = [asked[number].result() for number in range(len(wanted))]
         os.sync()
+        warm = WarmFiles()  # as they are where nobody waits for a turn
+        say(f"{warm.hold(photographs) + warm.hold(folder):,} files are held in memory")
         is_handover = bool(wanted) and wanted[0].peer == "ready"
         race(stable, num_rounds, LEAD_IN, HANDOVER_TIMED if is_handover else TIMED)
     return stable

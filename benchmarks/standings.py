@@ -102,7 +102,8 @@ def render(standings: Standings, head: str, material: str, options: argparse.Nam
         "a lap of every contestant, of 8 batches and at least 0.6 s, in an order drawn anew; who has no turn stands "
         f"still with all its processes. {_chosen(options)}"
         "Converting data, starting workers and compiling are not timed. Same pixels: the very functions of the plain "
-        "script decode and crop; others decode or resize otherwise, and mean and std say by how much.",
+        "script decode and crop; others decode or resize otherwise, and mean and std say by how much. All files of all "
+        "contestants are held in memory, as they would be where nobody waits for a turn (warm_files.py).",
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 

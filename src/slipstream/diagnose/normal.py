@@ -48,6 +48,11 @@ def general_remarks(test: SpeedTest) -> Iterator[str]:
     if environment.shm_bytes is not None and environment.shm_bytes < 1 << 29:
         megabytes = environment.shm_bytes / 1e6
         yield f"/dev/shm has {megabytes:.0f} MB: loader workers hand batches over there. In Docker: --shm-size=8g."
+    if environment.idle_file_s is not None:
+        yield (
+            f"The system drops files from memory that nobody has used for {environment.idle_file_s:.0f} s (DAMON), "
+            "however much is free: data whose epoch takes longer come from the disk in every epoch."
+        )
 
 
 def is_busy(environment: Environment) -> bool:

@@ -63,4 +63,5 @@ class Environment(msgspec.Struct, frozen=True):
     torch: TorchFacts | None = None
     readings: list[GpuReading] = []
     variables: dict[str, str] = {}  # of the environment, those that libraries take their speed from
+    idle_file_s: float | None = None  # the system drops what it keeps of files that were not used for so long
     libraries: dict[str, str] = {}  # lightning, transformers, ... as imported by the script

@@ -18,6 +18,7 @@ from slipstream.records import Environment
 from slipstream.runner.container import Limits, read_limits
 from slipstream.runner.disk import read_disk_kind
 from slipstream.runner.gpu import load_nvml, read_gpus
+from slipstream.runner.page_cache import read_idle_file_s
 from slipstream.version import VERSION
 
 _VARIABLES: Final = (
@@ -49,6 +50,7 @@ def read_environment(cwd: str | Path, root: Path = Path("/")) -> Environment:
         load=_read_load(),
         gpus=read_gpus(load_nvml()),
         variables=read_variables(),
+        idle_file_s=read_idle_file_s(root),
     )
 
 

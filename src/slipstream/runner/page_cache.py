@@ -1,0 +1,43 @@
+"""How soon the system drops what it keeps of files that nobody uses: virtual machines that are to stay small do so by
+DAMON, Linux' monitor of memory, however much memory is free. Reads its settings and changes none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def read_idle_file_s(root: Path = Path("/")) -> float | None:
+    """Seconds without use; None: files stay as long as memory lasts, as is usual, or it cannot be known."""
+    known = [*_read_schemes(root / "sys/kernel/mm/damon/admin/kdamonds"), *_read_module(root)]
+    return min(known, default=None)
+
+
+def _read_schemes(kdamonds: Path) -> list[float]:
+    found = []
+    for kdamond in kdamonds.glob("[0-9]*"):
+        if _read(kdamond / "state") != "on":
+            continue
+        for context in kdamond.glob("contexts/[0-9]*"):
+            interval_us = _number(context / "monitoring_attrs/intervals/aggr_us")
+            for scheme in context.glob("schemes/[0-9]*"):
+                if _read(scheme / "action") == "pageout":
+                    found.append(_number(scheme / "access_pattern/age/min") * interval_us / 1e6)
+    return found
+
+
+def _read_module(root: Path) -> list[float]:
+    """The same, ready made: its age is in microseconds."""
+    parameters = root / "sys/module/damon_reclaim/parameters"
+    return [_number(parameters / "min_age") / 1e6] if _read(parameters / "enabled") == "Y" else []
+
+
+def _number(path: Path) -> float:
+    text = _read(path)
+    return float(text) if text.isdecimal() else 0.0
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
