@@ -1,7 +1,6 @@
-"""Files that contestants read, held in memory by being mapped. Some systems drop what they keep of files that nobody has
-mapped or touched for a minute (DAMON does so on a virtual machine), and a contestant may wait longer than that for its
-turn: it would be timed with a cold disk, and one that maps its file for good would not. Holds, and reads nothing
-itself."""
+"""Files that contestants read, held in memory by being mapped. Some systems drop what they keep of files that nobody
+has mapped or touched for a minute (DAMON does so on a virtual machine), and a contestant may wait longer than that for
+its turn: it would be timed with a cold disk, and one that maps its file for good would not."""
 
 from __future__ import annotations
 
