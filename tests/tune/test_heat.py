@@ -142,6 +142,14 @@ def test_by_relaunching_a_round_is_reckoned_with_its_starts(course: Any, listene
     assert max(len(heat) for heat in listener.heats) == 2, "one against one"
 
 
+def test_a_rider_on_top_of_what_is_compiled_is_reckoned_with_its_start(course: Any) -> None:
+    slow, quick = Recipe((Choice("a"),)), Recipe((Choice("b"),))
+    race = course(SimulatedTrack(choice_factors(), startup_s=lambda recipe: 30.0 if recipe.holds(slow) else 2.0))
+    race.race("a", "b", "c", "d")
+    assert race.heat.pass_s(slow) - race.heat.pass_s(quick) == pytest.approx(4 * 28.0)
+    assert race.heat.pass_s(Recipe()) < race.heat.pass_s(slow)
+
+
 def test_an_anchor_that_dies_leaves_nobody_holding_a_place(course: Any) -> None:
     def always(entrant: Entrant, num_steps: int) -> str:
         return "killed" if entrant.role == "base" and num_steps > 4 else ""

@@ -207,6 +207,18 @@ def test_what_needs_proof_is_judged_by_a_rider_of_its_own(run: Any, technique: A
     assert bool(tuning.recipe.choices) == is_sound
 
 
+def test_a_model_that_draws_no_random_numbers_needs_no_rider_to_prove_it(run: Any, technique: Any) -> None:
+    def seen(entrant: Entrant, num_steps: int) -> Witness:
+        is_timed = entrant.role == "candidate"
+        return made_witness(num_steps, rounding=1e-7) if is_timed else made_witness_of(entrant, num_steps)
+
+    track = SimulatedTrack(choice_factors(c=0.5), witness=seen)
+    tuning = run(track, {"c": technique("reordered", needs_proof=True)})
+    assert tuning.recipe.choices
+    roles = [entrant.role for entrant in track.entrants]
+    assert "proof" not in roles and "rounding" in roles
+
+
 def test_opt_in_is_timed_and_not_kept_unasked(run: Any, technique: Any, verdict_of: Any) -> None:
     known = {"off": technique(is_opt_in=True)}
     tuning = run(SimulatedTrack(choice_factors(off=0.7)), known)
@@ -415,6 +427,8 @@ def test_resumed_before_its_last_race_a_recipe_is_proved_against_a_base_that_has
     run: Any, technique: Any, verdict_of: Any, tmp_path: Any
 ) -> None:
     def seen(entrant: Entrant, num_steps: int) -> Witness:
+        if entrant.role == "candidate" and entrant.recipe.setting_of("a"):
+            return made_witness(num_steps, seed=2)
         is_other = entrant.role in ("candidate", "proof")
         return made_witness(num_steps, rounding=1e-7) if is_other else made_witness_of(entrant, num_steps)
 

@@ -35,6 +35,9 @@ class Recipe(msgspec.Struct, frozen=True):
     def plus(self, choice: Choice) -> Recipe:
         return Recipe((*(c for c in self.choices if c.technique != choice.technique), choice))
 
+    def holds(self, other: Recipe) -> bool:
+        return set(other.choices) <= set(self.choices)
+
     def without(self, technique: str) -> Recipe:
         return Recipe(tuple(choice for choice in self.choices if choice.technique != technique))
 

@@ -20,7 +20,8 @@ def race_total(meeting: Meeting, recipe: Recipe) -> tuple[Contest, Recipe]:
     """The contest, and the recipe if it held."""
     seat, base = _fresh_seat(meeting, recipe), _fresh_base(meeting)
     contest = meeting.contest(seat, base, goal="measure")
-    kept_back = RIDE_SHARE * (meeting.jury.num_rides(meeting.claim(recipe)) + _is_proved(meeting, recipe))
+    is_owed = _owes_proof(meeting, recipe, meeting.paddock.record(meeting.seat(recipe)))
+    kept_back = RIDE_SHARE * (meeting.jury.num_rides(meeting.claim(recipe)) + is_owed)
     num_twins = min(NUM_TWINS, meeting.paddock.num_challengers() - 1)
     beside = [meeting.twin_contest(base) for _ in range(num_twins)]
     meeting.heat.race([contest, *beside], lambda: meeting.budget.moment_s(kept_back), lambda contest: None)
@@ -69,9 +70,10 @@ def _fresh_base(meeting: Meeting) -> Seat:
     return Seat("base", Recipe())
 
 
-def _is_proved(meeting: Meeting, recipe: Recipe) -> bool:
-    """A single technique was proved when it won; several that need it are proved together."""
-    return len(recipe.choices) > 1 and meeting.claim(recipe).needs_proof
+def _owes_proof(meeting: Meeting, recipe: Recipe, record: RiderRecord) -> bool:
+    """A single technique may have been proved when it won; several that need it are proved together."""
+    is_open = len(recipe.choices) > 1 or not meeting.jury.has_proved(recipe)
+    return is_open and meeting.jury.needs_proof(meeting.claim(recipe), record)
 
 
 def _hear(meeting: Meeting, contest: Contest, record: RiderRecord) -> Numerics | None:
@@ -81,7 +83,7 @@ def _hear(meeting: Meeting, contest: Contest, record: RiderRecord) -> Numerics |
     recipe, num_steps = contest.seat.recipe, contest.seat.num_steps
     claim = meeting.claim(recipe)
     numerics = meeting.jury.hear(claim, record, num_steps)
-    if _is_proved(meeting, recipe) and numerics.is_sound is not False:
+    if _owes_proof(meeting, recipe, record) and numerics.is_sound is not False:
         numerics = meeting.jury.prove(claim, recipe, num_steps)
     return numerics
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from slipstream.diagnose.statistics import median
-from slipstream.records import Lap
+from slipstream.records import Lap, Recipe
 from slipstream.tune.budget import Budget
 from slipstream.tune.contest import LEADING_ROUNDS, MIN_ROUNDS, Contest
 from slipstream.tune.pace import Tempo, block, typical_step_s
@@ -52,7 +52,8 @@ class Heat:
         self._lap_s: list[float] = []
         self._num_riders = 2  # of a round
         self._has_control = False  # has ridden
-        self._startup_s: list[float] = []
+        self._startups: list[tuple[Recipe, float]] = []  # of whom, and the seconds
+        self._footing = Recipe()  # what those who race now have in common
         self._deaths: dict[int, int] = {}
 
     def race(
@@ -68,6 +69,7 @@ class Heat:
         if not contests:
             return
         fixed, seats = list(dict.fromkeys([contests[0].anchor, *companions])), list[Seat]()
+        self._footing = contests[0].anchor.recipe
         try:
             self._race(contests, fixed, seats, deadline_s, settle)
         finally:
@@ -147,7 +149,7 @@ class Heat:
         start_s, is_new = self._budget.now_s(), seat.rider is None
         failure = self._paddock.enter(seat)
         if is_new:
-            self._startup_s.append(self._budget.now_s() - start_s)
+            self._startups.append((seat.recipe, self._budget.now_s() - start_s))
         self._tell.left(self._budget.left_s())
         return failure
 
@@ -161,13 +163,11 @@ class Heat:
 
     def need_s(self, is_new: bool = True) -> float:
         """The least that a contest takes."""
-        startup_s = median(self._startup_s) if is_new and self._startup_s else 0.0
-        return startup_s + MIN_TURN * self._typical_round_s()
+        return (self._startup_s(self._footing) if is_new else 0.0) + MIN_TURN * self._typical_round_s()
 
-    def pass_s(self) -> float:
-        """The least in which one of the first few can take the lead."""
-        startup_s = median(self._startup_s or [0.0])
-        return FEW_AT_FIRST * startup_s + LEADING_ROUNDS * (1 + FEW_AT_FIRST) * self._typical_lap_s()
+    def pass_s(self, footing: Recipe) -> float:
+        """The least in which one of the first few can take the lead on top of that."""
+        return FEW_AT_FIRST * self._startup_s(footing) + LEADING_ROUNDS * (1 + FEW_AT_FIRST) * self._typical_lap_s()
 
     def _is_time_up(self, riding: Sequence[Contest], deadline_s: float) -> bool:
         """Who looks like a winner gets a few rounds more: its start-up is paid, and not to know would waste it. The
@@ -180,9 +180,14 @@ class Heat:
     def num_affordable(self, num_fixed: int, deadline_s: float) -> int:
         """Challengers that can be started and ride a turn in this time: a few that are decided rather than many that
         are not."""
-        turn_s, startup_s = MIN_TURN * self._typical_lap_s(), median(self._startup_s or [0.0])
+        turn_s, startup_s = MIN_TURN * self._typical_lap_s(), self._startup_s(self._footing)
         left_s = deadline_s - self._budget.now_s() - num_fixed * turn_s
         return int(left_s / (turn_s + startup_s))
+
+    def _startup_s(self, footing: Recipe) -> float:
+        """Of one more rider on top of that: what is compiled in it is compiled for every one."""
+        alike = [seconds for recipe, seconds in self._startups if recipe.holds(footing)]
+        return median(alike or [seconds for _, seconds in self._startups] or [0.0])
 
     def _typical_round_s(self) -> float:
         return self._num_riders * self._typical_lap_s()
@@ -190,7 +195,7 @@ class Heat:
     def _typical_lap_s(self) -> float:
         if self._lap_s:
             return median(self._lap_s[-9:])
-        relaunch_s = median(self._startup_s or [0.0]) if self._paddock.is_relaunching() else 0.0
+        relaunch_s = self._startup_s(self._footing) if self._paddock.is_relaunching() else 0.0
         return sum(self._block()) * self._step_s + relaunch_s
 
     def _admit(self, contest: Contest) -> bool:
@@ -227,7 +232,7 @@ class Heat:
 
     def _trial_rounds(self) -> int:
         """For one that does not look like a gain: they take as long as its start did."""
-        return max(LEADING_ROUNDS, round(median(self._startup_s or [0.0]) / self._typical_lap_s()))
+        return max(LEADING_ROUNDS, round(self._startup_s(self._footing) / self._typical_lap_s()))
 
     def _bench(self, contest: Contest, riding: list[Contest], benched: list[Contest]) -> None:
         riding.remove(contest)

@@ -41,7 +41,16 @@ class Jury:
 
     def glance(self, claim: Claim, record: RiderRecord) -> Numerics:
         """At a timed rider, with what is known already: for verdicts that do not depend on it."""
-        return self._named(claim, self._judge(claim.judged_as(), record.witness))
+        claimed = claim.judged_as(is_timed=self.needs_proof(claim, record))
+        return self._named(claim, self._judge(claimed, record.witness))
+
+    def needs_proof(self, claim: Claim, record: RiderRecord) -> bool:
+        """Not where the timed rider itself passes for one with the base's random numbers: the model draws none."""
+        is_open = claim.needs_proof
+        return is_open and not self._judge(claim.judged_as(is_timed=False), record.witness).is_sound
+
+    def has_proved(self, recipe: Recipe) -> bool:
+        return bool(self._paddock.seat("proof", recipe).past)
 
     def hear(self, claim: Claim, record: RiderRecord, num_steps: int) -> Numerics:
         """The same with all the twins that it takes to keep a recipe."""

@@ -45,11 +45,12 @@ def convict(meeting: Meeting, contest: Contest, verdict: Verdict, record: RiderR
     """What is faster must be sound too."""
     recipe, claim = contest.seat.recipe, meeting.claim(contest.seat.recipe)
     meeting.paddock.release(contest.seat)  # the twins may need its room
-    numerics = meeting.jury.glance(claim, record) if contest.is_built_on and not claim.needs_proof else None
+    jury = meeting.jury
+    numerics = jury.glance(claim, record) if contest.is_built_on and not jury.needs_proof(claim, record) else None
     if numerics is None or not numerics.is_sound:  # else they ride for the whole recipe
-        numerics = meeting.jury.hear(claim, record, contest.seat.num_steps)
-    if claim.needs_proof and numerics.is_sound is not False:
-        numerics = meeting.jury.prove(claim, recipe, contest.seat.num_steps)
+        numerics = jury.hear(claim, record, contest.seat.num_steps)
+    if jury.needs_proof(claim, record) and numerics.is_sound is not False:
+        numerics = jury.prove(claim, recipe, contest.seat.num_steps)
     if numerics.is_sound is None:
         return _with(verdict, "unsure", f"faster, but its numerics could not be seen: {numerics.reason}", numerics)
     if not numerics.is_sound:

@@ -122,7 +122,7 @@ def _left(meeting: Meeting, candidates: Sequence[Candidate]) -> list[Candidate]:
     """Who may gain on top of what is kept now, where there is time: those that merely gained too little before, and
     those that had nothing to do."""
     kept_back = share_kept_back(1, 0, meeting.num_provisional)
-    if meeting.budget.now_s() + meeting.heat.pass_s() >= meeting.budget.moment_s(kept_back):
+    if meeting.budget.now_s() + meeting.heat.pass_s(meeting.recipe) >= meeting.budget.moment_s(kept_back):
         return []
     out = ruled_out(meeting.verdicts, {one.technique for one in candidates})
     late = latecomers(meeting.session, meeting.order, meeting.techniques, meeting.recipe, out)
