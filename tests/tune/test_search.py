@@ -132,6 +132,16 @@ def test_named_settings_are_climbed_down_the_list(run: Any, technique: Any, list
     assert listener.entered.index("c=worse") < listener.entered.index("c=best")
 
 
+def test_named_settings_wait_until_every_technique_has_had_its_chance(run: Any, technique: Any, listener: Any) -> None:
+    def factor(recipe: Recipe) -> float:
+        mode = {"default": 0.7, "best": 0.5}.get(str(recipe.setting_of("c")), 1.0)
+        return mode * (0.8 if recipe.setting_of("b") else 1.0)
+
+    tuning = run(SimulatedTrack(factor), {"c": technique(settings=("default", "best")), "b": technique()})
+    assert set(tuning.recipe.choices) == set(_recipe(b=True, c="best").choices)
+    assert "c=best" not in listener.entered and "b + c=best" in listener.entered
+
+
 @pytest.mark.parametrize("first", [1.2, 5.0])
 def test_where_the_best_guess_loses_one_more_setting_is_tried(
     run: Any, technique: Any, verdict_of: Any, listener: Any, first: float

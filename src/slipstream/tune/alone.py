@@ -36,6 +36,10 @@ class Winner(msgspec.Struct, frozen=True):
         return self.verdict.choice
 
     @property
+    def is_climbed(self) -> bool:
+        return len(self.candidate.settings) > 1 and _is_numeric(self.candidate.settings)
+
+    @property
     def own_ratio(self) -> float:
         """What it adds to the ground that it was raced on."""
         return self.added.ratio if self.added is not None else self.speed.ratio
@@ -90,7 +94,7 @@ def race_alone(
             leaders[:] = [leader]
         if leaders or (best >= LEADING and not better):
             return OVER
-        num_climbing = sum(len(winner.candidate.settings) > 1 for winner in winners)
+        num_climbing = sum(winner.is_climbed for winner in winners)
         kept_back = share_kept_back(len(winners), num_climbing, meeting.num_provisional)
         if leader is not None and not winners and leader.is_hopeful() and by_name[leader.technique].is_keepable:
             moment_s = meeting.budget.moment_s(max(kept_back, HOPE_SHARE))
@@ -206,12 +210,22 @@ def _recall(meeting: Meeting, candidates: Sequence[Candidate]) -> list[tuple[Can
 
 
 def climb(meeting: Meeting, winners: Sequence[Winner]) -> list[Winner]:
-    """The best setting of each."""
+    """The best setting of each, where they are numbers: what others gain may hang on it. Names come last of all."""
     kept_back = share_kept_back(len(winners), 0, meeting.num_provisional)
-    return [_climb_one(meeting, winner, kept_back) for winner in winners]
+    return [
+        _climb_one(meeting, one, meeting.ground.plus(one.choice), kept_back) if one.is_climbed else one
+        for one in winners
+    ]
 
 
-def _climb_one(meeting: Meeting, winner: Winner, kept_back: float) -> Winner:
+def climb_names(meeting: Meeting, winners: Sequence[Winner]) -> None:
+    """Of the whole recipe, when no technique is left to be tried: a mode of a compiler takes long to start."""
+    for winner in winners:
+        if not winner.is_climbed and winner.choice in meeting.recipe.choices:
+            _climb_one(meeting, winner, meeting.recipe, share_kept_back(1, 0, meeting.num_provisional))
+
+
+def _climb_one(meeting: Meeting, winner: Winner, recipe: Recipe, kept_back: float) -> Winner:
     best, settings = winner, winner.candidate.settings
     tried = {verdict.setting for verdict in meeting.verdicts if verdict.technique == winner.choice.technique}
     while True:
@@ -219,16 +233,17 @@ def _climb_one(meeting: Meeting, winner: Winner, kept_back: float) -> Winner:
         if setting is None or meeting.budget.now_s() >= meeting.budget.moment_s(kept_back):
             return best
         tried.add(setting)
-        verdict = _challenge(meeting, best, Choice(winner.choice.technique, setting), kept_back)
+        verdict = _challenge(meeting, recipe, best.speed, Choice(winner.choice.technique, setting), kept_back)
         if verdict.decision == "kept":
             meeting.revise(best.choice, "rejected", f"{verdict.choice} is faster still, {_against_base(verdict)}")
-            if meeting.recipe == meeting.ground.plus(best.choice):
+            if meeting.recipe == recipe:
                 meeting.recipe = verdict.recipe
-            best = Winner(winner.candidate, verdict)
+            best, recipe = Winner(winner.candidate, verdict), verdict.recipe
 
 
-def _challenge(meeting: Meeting, best: Winner, choice: Choice, kept_back: float) -> Verdict:
-    seat, anchor = meeting.seat(meeting.ground.plus(choice)), meeting.seat(meeting.ground.plus(best.choice))
+def _challenge(meeting: Meeting, recipe: Recipe, through: Speed, choice: Choice, kept_back: float) -> Verdict:
+    """Another setting of one of the recipe's techniques."""
+    seat, anchor = meeting.seat(recipe.plus(choice)), meeting.seat(recipe)
     contest = meeting.contest(seat, anchor, base=meeting.base)
     last_s = meeting.budget.moment_s(kept_back)
 
@@ -240,7 +255,7 @@ def _challenge(meeting: Meeting, best: Winner, choice: Choice, kept_back: float)
         meeting.heat.race([contest], deadline_s, lambda contest: None, meeting.companions())
     except RaceError as error:
         contest.abandon(str(error))
-    verdict = meeting.decide(rule(meeting, contest, choice, through=best.speed))
+    verdict = meeting.decide(rule(meeting, contest, choice, through=through))
     if verdict.decision != "kept":
         meeting.paddock.leave(seat)
     return verdict

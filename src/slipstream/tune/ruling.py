@@ -46,8 +46,8 @@ def convict(meeting: Meeting, contest: Contest, verdict: Verdict, record: RiderR
     recipe, claim = contest.seat.recipe, meeting.claim(contest.seat.recipe)
     meeting.paddock.release(contest.seat)  # the twins may need its room
     jury = meeting.jury
-    numerics = jury.glance(claim, record) if contest.is_built_on and not jury.needs_proof(claim, record) else None
-    if numerics is None or not numerics.is_sound:  # else they ride for the whole recipe
+    numerics = jury.glance(claim, record)
+    if jury.needs_proof(claim, record) or not numerics.is_sound:  # else the twins ride once, for the whole recipe
         numerics = jury.hear(claim, record, contest.seat.num_steps)
     if jury.needs_proof(claim, record) and numerics.is_sound is not False:
         numerics = jury.prove(claim, recipe, contest.seat.num_steps)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from slipstream.records import Recipe, Session, Tuning
 from slipstream.runner.track import Track
 from slipstream.techniques.catalogue import Technique, catalogue
-from slipstream.tune.alone import climb, num_comparisons, race_alone, race_ground
+from slipstream.tune.alone import Winner, climb, climb_names, num_comparisons, race_alone, race_ground
 from slipstream.tune.budget import share_kept_back
 from slipstream.tune.candidates import Candidate, latecomers, propose, ruled_out
 from slipstream.tune.conclusion import conclude
@@ -90,7 +90,7 @@ def _find_recipe(meeting: Meeting, candidates: Sequence[Candidate]) -> None:
     alpha = meeting.order.alpha / num_comparisons(candidates)
     begun = _lay_ground(meeting, candidates, alpha)
     left = [one for one in candidates if meeting.is_open(one.technique)]
-    num_twins = 1
+    num_twins, built = 1, list[Winner]()
     while left:
         winners = race_alone(meeting, left, alpha, begun, num_twins)
         if meeting.paddock.is_relaunching():
@@ -102,8 +102,10 @@ def _find_recipe(meeting: Meeting, candidates: Sequence[Candidate]) -> None:
         meeting.recipe = meeting.ground.plus(winners[0].choice)
         winners = sorted(climb(meeting, winners), key=lambda winner: -winner.speed.ratio)
         meeting.ground = meeting.recipe = combine(meeting, winners)
+        built += winners
         left, begun, num_twins = _left(meeting, candidates), [], 0
         alpha *= LATER
+    climb_names(meeting, built)
     leave_out(meeting)
 
 
