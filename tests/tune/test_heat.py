@@ -146,8 +146,9 @@ def test_a_rider_on_top_of_what_is_compiled_is_reckoned_with_its_start(course: A
     slow, quick = Recipe((Choice("a"),)), Recipe((Choice("b"),))
     race = course(SimulatedTrack(choice_factors(), startup_s=lambda recipe: 30.0 if recipe.holds(slow) else 2.0))
     race.race("a", "b", "c", "d")
-    assert race.heat.pass_s(slow) - race.heat.pass_s(quick) == pytest.approx(4 * 28.0)
-    assert race.heat.pass_s(Recipe()) < race.heat.pass_s(slow)
+    assert race.heat.pass_s(slow, 9) - race.heat.pass_s(quick, 9) == pytest.approx(4 * 28.0)
+    assert race.heat.pass_s(Recipe(), 9) < race.heat.pass_s(slow, 9)
+    assert race.heat.pass_s(slow, 9) > 3 * race.heat.pass_s(slow, 1), "one that is left is one start"
 
 
 def test_an_anchor_that_dies_leaves_nobody_holding_a_place(course: Any) -> None:

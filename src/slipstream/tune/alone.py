@@ -251,10 +251,13 @@ def _challenge(meeting: Meeting, recipe: Recipe, through: Speed, choice: Choice,
         most = MOST_CLIMBING_ROUNDS if contest.is_promising() else CLIMBING_ROUNDS
         return last_s if contest.comparison.num_rounds < most else OVER
 
-    try:
-        meeting.heat.race([contest], deadline_s, lambda contest: None, meeting.companions())
-    except RaceError as error:
-        contest.abandon(str(error))
+    if meeting.budget.now_s() + meeting.heat.need_s() >= last_s:
+        contest.end("undecided")  # before anyone is started for it
+    else:
+        try:
+            meeting.heat.race([contest], deadline_s, lambda contest: None, meeting.companions())
+        except RaceError as error:
+            contest.abandon(str(error))
     verdict = meeting.decide(rule(meeting, contest, choice, through=through))
     if verdict.decision != "kept":
         meeting.paddock.leave(seat)

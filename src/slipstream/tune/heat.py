@@ -165,9 +165,10 @@ class Heat:
         """The least that a contest takes."""
         return (self._startup_s(self._footing) if is_new else 0.0) + MIN_TURN * self._typical_round_s()
 
-    def pass_s(self, footing: Recipe) -> float:
+    def pass_s(self, footing: Recipe, num_left: int) -> float:
         """The least in which one of the first few can take the lead on top of that."""
-        return FEW_AT_FIRST * self._startup_s(footing) + LEADING_ROUNDS * (1 + FEW_AT_FIRST) * self._typical_lap_s()
+        num_starts = min(FEW_AT_FIRST, num_left)
+        return num_starts * self._startup_s(footing) + LEADING_ROUNDS * (1 + num_starts) * self._typical_lap_s()
 
     def _is_time_up(self, riding: Sequence[Contest], deadline_s: float) -> bool:
         """Who looks like a winner gets a few rounds more: its start-up is paid, and not to know would waste it. The

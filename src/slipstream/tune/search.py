@@ -123,9 +123,6 @@ def _lay_ground(meeting: Meeting, candidates: Sequence[Candidate], alpha: float)
 def _left(meeting: Meeting, candidates: Sequence[Candidate]) -> list[Candidate]:
     """Who may gain on top of what is kept now, where there is time: those that merely gained too little before, and
     those that had nothing to do."""
-    kept_back = share_kept_back(1, 0, meeting.num_provisional)
-    if meeting.budget.now_s() + meeting.heat.pass_s(meeting.recipe) >= meeting.budget.moment_s(kept_back):
-        return []
     out = ruled_out(meeting.verdicts, {one.technique for one in candidates})
     late = latecomers(meeting.session, meeting.order, meeting.techniques, meeting.recipe, out)
     named = {one.technique: one for one in late}  # first: it is this recipe that they suit
@@ -139,4 +136,6 @@ def _left(meeting: Meeting, candidates: Sequence[Candidate]) -> list[Candidate]:
             meeting.revise_last(name, "rejected", f"{conflict}; the other one gains more")
         elif meeting.recipe.setting_of(name) is None:
             free.append(one)
-    return free
+    pass_s = meeting.heat.pass_s(meeting.recipe, len(free))
+    kept_back = share_kept_back(1, 0, meeting.num_provisional)
+    return free if meeting.budget.now_s() + pass_s < meeting.budget.moment_s(kept_back) else []
