@@ -132,6 +132,14 @@ def test_named_settings_are_climbed_down_the_list(run: Any, technique: Any, list
     assert listener.entered.index("c=worse") < listener.entered.index("c=best")
 
 
+def test_who_looked_worse_before_comes_last_in_the_next_pass(run: Any, technique: Any, listener: Any) -> None:
+    """Both are undone by nothing; one of them lost by a third on the script as it is."""
+    known = {"worse": technique(), "better": technique(), "large": technique()}
+    run(SimulatedTrack(choice_factors(worse=1.5, better=0.97, large=0.5)), known)
+    later = [name for name in listener.entered if name.startswith("large + ")]
+    assert later[:2] == ["large + better", "large + worse"]
+
+
 def test_named_settings_wait_until_every_technique_has_had_its_chance(run: Any, technique: Any, listener: Any) -> None:
     def factor(recipe: Recipe) -> float:
         mode = {"default": 0.7, "best": 0.5}.get(str(recipe.setting_of("c")), 1.0)

@@ -23,6 +23,7 @@ from slipstream.tune.seat import RaceError
 from slipstream.tune.teller import Teller
 from slipstream.tune.together import combine
 
+LOOKED_BETTER, LOOKED_WORSE = 1.03, 0.75  # when it was raced before: then it comes first, or last
 LATER = 0.25  # of alpha, from pass to pass: what was raced before has had a chance already
 
 
@@ -126,7 +127,7 @@ def _left(meeting: Meeting, candidates: Sequence[Candidate]) -> list[Candidate]:
     out = ruled_out(meeting.verdicts, {one.technique for one in candidates})
     late = latecomers(meeting.session, meeting.order, meeting.techniques, meeting.recipe, out)
     named = {one.technique: one for one in late}  # first: it is this recipe that they suit
-    for one in candidates:
+    for one in sorted(candidates, key=lambda one: _outlook(meeting, one.technique)):
         if one.technique not in out and one.is_keepable:
             named.setdefault(one.technique, one)
     free = []
@@ -139,3 +140,13 @@ def _left(meeting: Meeting, candidates: Sequence[Candidate]) -> list[Candidate]:
     pass_s = meeting.heat.pass_s(meeting.recipe, len(free))
     kept_back = share_kept_back(1, 0, meeting.num_provisional)
     return free if meeting.budget.now_s() + pass_s < meeting.budget.moment_s(kept_back) else []
+
+
+def _outlook(meeting: Meeting, technique: str) -> int:
+    """How it looked when it was raced before, on top of less: the smaller the better. Else as the findings say."""
+    raced = [one for one in meeting.verdicts if one.technique == technique and one.speed is not None]
+    if not raced or raced[-1].speed is None:
+        return 1
+    ground = meeting.speed_of(raced[-1].recipe.without(technique))
+    gain = raced[-1].speed.ratio / (ground.ratio if ground is not None else 1.0)
+    return 0 if gain >= LOOKED_BETTER else 2 if gain < LOOKED_WORSE else 1
