@@ -100,9 +100,7 @@ def test_saving_at_every_step():
 def test_steps_that_stall_behind_a_save_do_not_hide_it():
     """What was saved keeps the disk busy: one step in five takes 300 ms, and the plain step is still 32."""
     session = saving_session(1, 20.0)
-    stalled = [
-        msgspec.structs.replace(step, step_ms=300.0) if step.index % 5 == 1 else step for step in session.steps
-    ]
+    stalled = [msgspec.structs.replace(step, step_ms=300.0) if step.index % 5 == 1 else step for step in session.steps]
     first = ranked(msgspec.structs.replace(session, steps=stalled))[0]
     assert first.cause == "frequent_saving"
     assert 1.4 < first.predicted_gain <= 51.5 / 31.5
