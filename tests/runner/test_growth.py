@@ -50,6 +50,21 @@ def test_what_an_object_of_the_users_keeps() -> None:
     assert leak.name == "log.kept" and leak.site is not None and leak.site.text == "self.kept[key] = value"
 
 
+def test_records_and_lists_by_name_keep_tensors_too() -> None:
+    weight = torch.ones(3, requires_grad=True)
+    records: list[dict[str, torch.Tensor]] = []
+    curves: dict[str, list[torch.Tensor]] = {"loss": [], "recent": deque(maxlen=5)}  # type: ignore[dict-item]
+    for _ in range(20):
+        loss = (weight * 2).sum()
+        records.append({"loss": loss, "out": weight * 2})
+        curves["loss"].append(loss)
+        curves["recent"].append(loss)
+    leaks = {leak.name: leak for leak in find_leaks(sys._getframe(), 20)}
+    assert {name: leak.num_tensors for name, leak in leaks.items()} == {"records": 40, "curves": 20}
+    texts = [leak.site.text if leak.site else "" for leak in leaks.values()]
+    assert sorted(texts) == ['curves["loss"].append(loss)', 'records.append({"loss": loss, "out": weight * 2})']
+
+
 def test_a_window_of_the_last_losses_is_no_leak() -> None:
     weight, recent = torch.ones(3, requires_grad=True), deque(maxlen=50)
     for _ in range(40):

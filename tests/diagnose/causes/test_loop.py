@@ -176,7 +176,7 @@ def test_a_kept_graph_has_its_line():
         (Leak("outputs", 80, 80_000, Site(FILE, 44, "outputs.append(out)")), "outputs.append(out.detach())"),
         (
             Leak("all", 80, 80_000, Site(FILE, 44, "all.append(model(x))")),
-            "keep numbers, not tensors: losses.append(loss.item())",
+            "keep loss.item() of what is one number, and .detach().cpu() copies of what else is needed later",
         ),
     ],
 )
