@@ -35,8 +35,8 @@ def anatomy_lines(anatomy: Anatomy, summary: Summary, cwd: str, ink: Ink) -> Ite
 
 
 def achieved(anatomy: Anatomy, summary: Summary) -> str:
-    """Achieved FLOP/s over the watched steps: the observed one is slowed down by its observer. Where it was a much longer
-    one than they are (texts of many lengths), its FLOP are not theirs, and there is no rate."""
+    """Achieved FLOP/s over the watched steps: the observed one is slowed down by its observer. Where it was a much
+    longer one than they are (texts of many lengths), its FLOP are not theirs, and there is no rate."""
     phases = summary.device_phases or summary.phases
     compute_ms = phases.get("forward", 0.0) + phases.get("backward", 0.0)
     is_typical = bool(summary.device_phases) or sum(anatomy.classes_ms.values()) <= MUCH_LONGER * compute_ms
