@@ -174,6 +174,6 @@ def find_filling_line(file: str, name: str) -> Site | None:
         rf"|\[[^\]]*\]\s*\+?=[^=]|\+=)"
     )
     for number, text in enumerate(lines, start=1):
-        if filling.search(text):
+        if filling.search(text.partition("#")[0]):
             return make_site(file, number)
     return None
