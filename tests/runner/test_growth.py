@@ -102,7 +102,7 @@ def test_resident_memory_is_this_process() -> None:
 
 def test_the_line_that_fills(tmp_path: Path) -> None:
     file = tmp_path / "train.py"
-    file.write_text("history = []  # history.append(x)\nfor x in y:\n    total_history.append(x)\n    history.append(x)\n")
+    file.write_text("history = []  # history.append()\nfor x in y:\n    a_history.append(x)\n    history.append(x)\n")
     site = find_filling_line(str(file), "history")
     assert site is not None and site.line == 4
     assert find_filling_line(str(file), "nothing") is None
