@@ -50,6 +50,21 @@ def test_what_an_object_of_the_users_keeps() -> None:
     assert leak.name == "log.kept" and leak.site is not None and leak.site.text == "self.kept[key] = value"
 
 
+def test_records_and_lists_by_name_keep_tensors_too() -> None:
+    weight = torch.ones(3, requires_grad=True)
+    records: list[dict[str, torch.Tensor]] = []
+    curves: dict[str, list[torch.Tensor]] = {"loss": [], "recent": deque(maxlen=5)}  # type: ignore[dict-item]
+    for _ in range(20):
+        loss = (weight * 2).sum()
+        records.append({"loss": loss, "out": weight * 2})
+        curves["loss"].append(loss)
+        curves["recent"].append(loss)
+    leaks = {leak.name: leak for leak in find_leaks(sys._getframe(), 20)}
+    assert {name: leak.num_tensors for name, leak in leaks.items()} == {"records": 40, "curves": 20}
+    texts = [leak.site.text if leak.site else "" for leak in leaks.values()]
+    assert sorted(texts) == ['curves["loss"].append(loss)', 'records.append({"loss": loss, "out": weight * 2})']
+
+
 def test_a_window_of_the_last_losses_is_no_leak() -> None:
     weight, recent = torch.ones(3, requires_grad=True), deque(maxlen=50)
     for _ in range(40):
@@ -87,7 +102,7 @@ def test_resident_memory_is_this_process() -> None:
 
 def test_the_line_that_fills(tmp_path: Path) -> None:
     file = tmp_path / "train.py"
-    file.write_text("history = []\nfor x in y:\n    total_history.append(x)\n    history.append(x)\n")
+    file.write_text("history = []  # history.append()\nfor x in y:\n    a_history.append(x)\n    history.append(x)\n")
     site = find_filling_line(str(file), "history")
     assert site is not None and site.line == 4
     assert find_filling_line(str(file), "nothing") is None

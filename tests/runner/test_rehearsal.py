@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from slipstream.runner import rehearsal
 from slipstream.runner.rehearsal import ModelRehearsal, fused_optimizer, race
 from slipstream.runner.rehearsing import rehearse
 
@@ -26,6 +29,35 @@ def test_a_race_orders_two_runs_by_their_work() -> None:
 def test_a_race_that_does_not_fit_its_time_is_no_race() -> None:
     work = torch.randn(500, 500)
     assert race("remedy", "", lambda: work @ work, lambda: work @ work, 0.0) is None
+
+
+class Course:
+    """Runs that take as long as they are told, on a clock of their own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s, self.num_runs = 100.0, 0
+        clock = SimpleNamespace(monotonic=lambda: self.now_s, perf_counter=lambda: self.now_s)
+        monkeypatch.setattr(rehearsal, "time", clock)
+
+    def run(self, seconds: float, disturbed: Sequence[int] = ()) -> Callable[[], None]:
+        def run() -> None:
+            self.num_runs += 1
+            self.now_s += 4 * seconds if self.num_runs in disturbed else seconds
+
+        return run
+
+
+def test_a_pair_that_the_machine_disturbed_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    course = Course(monkeypatch)
+    found = race("remedy", "", course.run(0.15), course.run(0.1, disturbed=[6]), 1.5)
+    assert found is not None and found.low == pytest.approx(1.5)
+    assert course.now_s - 100 < 2 * 1.5 + 0.5
+
+
+def test_a_race_that_is_clear_takes_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    course = Course(monkeypatch)
+    found = race("remedy", "", course.run(0.15), course.run(0.1), 1.5)
+    assert found is not None and found.num_pairs == 5
 
 
 @pytest.mark.parametrize("remedy", ["channels_last", "flush_denormals", "bf16"])

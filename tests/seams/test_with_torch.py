@@ -7,6 +7,7 @@ import pickle
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
@@ -121,6 +122,31 @@ def test_batches_are_seen_with_their_samples_and_the_line_of_the_loader(num_work
     loaders = [message.loader for _, message in ride.messages if isinstance(message, Met) and message.loader]
     assert loaders[-1].site is not None and "loader = DataLoader(" in loaders[-1].site.text
     assert loaders[-1].tensor_facts[0].shape == [8, 3]
+
+
+class OwnDescent(torch.optim.Optimizer):
+    def __init__(self, parameters: Iterator[torch.nn.Parameter]) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for parameter in self.param_groups[0]["params"]:
+            parameter.sub_(0.1 * parameter.grad)
+
+
+def test_an_optimizer_of_ones_own_is_made_where_the_script_makes_it() -> None:
+    net = Net()
+    with riding() as ride:
+        optimizer = OwnDescent(net.parameters())
+        net(torch.randn(4, 8)).sum().backward()
+        optimizer.step()
+    (seen,) = [one.optimizer for _, one in ride.messages if isinstance(one, Met) and one.optimizer is not None]
+    assert seen.site is not None and seen.site.text == "optimizer = OwnDescent(net.parameters())"
+    assert seen.step_site is not None and seen.step_site.text.startswith("def step(self")
+    with riding() as ride:
+        train(net, net.parameters(), 1)
+    (seen,) = [one.optimizer for _, one in ride.messages if isinstance(one, Met) and one.optimizer is not None]
+    assert seen.step_site is None
 
 
 def test_closures_nest_inside_the_optimizer() -> None:

@@ -68,7 +68,8 @@ def is_torch_picking(stack: StackCount) -> bool:
 
 TEXT_MAKERS = ("json/encoder.py:", "torch/_tensor_str.py:")
 LOGS = re.compile(
-    r"\b(print|pprint|log|log_dict|add_scalars?|add_histogram|add_image|savefig|set_postfix|info|debug|warning)\s*\("
+    r"\b(print|pprint|log|log_dict|add_scalars?|add_histogram|add_image|savefig|set_postfix|info|debug|warning"
+    r"|histogram|histc)\s*\("  # no gradient goes through a histogram: people look at it
 )
 
 

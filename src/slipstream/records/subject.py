@@ -78,3 +78,4 @@ class Optimizer(msgspec.Struct, frozen=True):
     foreach: bool | None
     can_fuse: bool  # this class and device have a fused implementation
     device: str
+    step_site: Site | None = None  # where the user's own class defines its update; None: a library's

@@ -14,6 +14,7 @@ from slipstream.report.quantity import as_count, in_flops, in_ms, in_percent
 from slipstream.report.section import MARGIN, folded
 
 NUM_OPERATORS = 5
+MUCH_LONGER = 1.5  # more than a profiler adds to operators that are worth a rate
 CLASS_WORDS = {"contraction": "contractions", "normalisation": "normalisations", "elementwise": "element-wise"}
 
 
@@ -34,10 +35,13 @@ def anatomy_lines(anatomy: Anatomy, summary: Summary, cwd: str, ink: Ink) -> Ite
 
 
 def achieved(anatomy: Anatomy, summary: Summary) -> str:
-    """Achieved FLOP/s over the watched steps: the observed one is slowed down by its observer."""
+    """Achieved FLOP/s over the watched steps: the observed one is slowed down by its observer. Where it was a much
+    longer one than they are (texts of many lengths), its FLOP are not theirs, and there is no rate."""
     phases = summary.device_phases or summary.phases
     compute_ms = phases.get("forward", 0.0) + phases.get("backward", 0.0)
-    rate = f" at {in_flops(anatomy.flops / compute_ms * 1000)}FLOP/s" if compute_ms > 0 else ""
+    is_typical = bool(summary.device_phases) or sum(anatomy.classes_ms.values()) <= MUCH_LONGER * compute_ms
+    has_rate = compute_ms > 0 and is_typical
+    rate = f" at {in_flops(anatomy.flops / compute_ms * 1000)}FLOP/s" if has_rate else ""
     return f"{in_flops(anatomy.flops)}FLOP{rate}"
 
 

@@ -20,6 +20,7 @@ from slipstream.seams.place import is_user_code, make_site
 _MIN_KEPT = 8
 _LEAST_PACE = 0.25  # tensors a step; fewer are kept on purpose
 _MAX_LOOKED_AT = 20_000
+_DEPTH = 3  # containers inside one another: a list of records of lists
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
@@ -104,15 +105,22 @@ class Holdings:
 
 
 def _kept_in(value: Any) -> list[Any]:
-    """The tensors in a container that may grow for ever."""
+    """The tensors in a container that may grow for ever, and in what it holds: a record for every step
+    (history.append({"loss": loss})), a list for every name (history["loss"].append(loss))."""
     torch: Any = sys.modules["torch"]
+    items = itertools.islice(_items(value, _DEPTH), _MAX_LOOKED_AT)
+    return [item for item in items if isinstance(item, torch.Tensor)]
+
+
+def _items(value: Any, depth: int) -> Iterator[Any]:
     if isinstance(value, deque) and value.maxlen is not None:
-        return []
-    if isinstance(value, dict):
-        value = value.values()
-    elif not isinstance(value, (list, deque, set, tuple)):
-        return []
-    return [item for item in itertools.islice(value, _MAX_LOOKED_AT) if isinstance(item, torch.Tensor)]
+        return
+    if not isinstance(value, (dict, list, deque, set, tuple)):
+        return
+    for item in value.values() if isinstance(value, dict) else value:
+        yield item
+        if depth > 1:
+            yield from _items(item, depth - 1)
 
 
 def _size(tensors: list[Any]) -> int:
@@ -162,9 +170,10 @@ def find_filling_line(file: str, name: str) -> Site | None:
     names = {name, f"self.{name.rpartition('.')[2]}"} if "." in name else {name}
     word = f"(?:{'|'.join(map(re.escape, sorted(names)))})"
     filling = re.compile(
-        rf"(?<![\w.]){word}\s*(\.(append|extend|add|appendleft|insert|update)\(|\[[^\]]*\]\s*=[^=]|\+=)"
+        rf"(?<![\w.]){word}\s*((\[[^\]]*\]\s*)?\.(append|extend|add|appendleft|insert|update)\("
+        rf"|\[[^\]]*\]\s*\+?=[^=]|\+=)"
     )
     for number, text in enumerate(lines, start=1):
-        if filling.search(text):
+        if filling.search(text.partition("#")[0]):
             return make_site(file, number)
     return None

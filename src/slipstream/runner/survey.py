@@ -40,6 +40,7 @@ class Survey:
         self._why_no_anatomy = ""
         self._excerpt: Excerpt | None = None
         self._excerpt_step = 0  # how many there were when it began
+        self._modes: dict[int, set[bool]] = {}  # by model: was it training in the calls of the observed step
         self._caught: tuple[int, Any, tuple[Any, ...], dict[str, Any]] | None = None
         self._threads_site: Site | None = None
         self._has_autocast = False  # it was on around a forward pass, and is off again when the step ends
@@ -110,7 +111,9 @@ class Survey:
             self._spare("the anatomy", self._stop_probe)
 
     def end_dissection(self) -> bool:
-        """False: the step was broken off, as an epoch began in it, and another may be tried."""
+        """False: the step was broken off, as an epoch began in it, or had a validation in it; another may be tried."""
+        if self._probe is not None and self._has_validated() and self._num_probes < _MOST_PROBES:
+            self._spare("the anatomy", self._drop_probe)
         is_whole = self._probe is not None
         self.break_off_dissection()
         if not (is_whole or self._has_anatomy) and self._num_probes < _MOST_PROBES:
@@ -178,6 +181,7 @@ class Survey:
         from slipstream.runner.anatomy import Probe
 
         self._num_probes += 1
+        self._modes.clear()
         self._probe = Probe(_alive(self._modules.models))
         self._probe.start()
         self._modules.on_call = self._catch_call
@@ -195,8 +199,20 @@ class Survey:
         else:
             self._why_no_anatomy = probe.reason
 
+    def _drop_probe(self) -> None:
+        probe, self._probe = self._probe, None
+        assert probe is not None
+        self._modules.on_call = None
+        self._why_no_anatomy = "a validation lay in the step that was observed"
+        probe.drop(self._why_no_anatomy)
+
+    def _has_validated(self) -> bool:
+        """One model was called both training and not: what it computed is no longer one step's."""
+        return any(len(modes) == 2 for modes in self._modes.values())
+
     def _catch_call(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """What the largest model that learns is called with, for the rehearsals."""
+        self._modes.setdefault(id(model), set()).add(model.training)
         size = sum(parameter.numel() for parameter in model.parameters()) if model.training else 0
         if size and (self._caught is None or size > self._caught[0]):
             self._caught = (size, model, args, kwargs)

@@ -7,6 +7,7 @@ import ast
 import itertools
 import linecache
 import os
+import re
 import site
 import sys
 import sysconfig
@@ -16,6 +17,7 @@ from slipstream.records import Site
 
 OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _ZOO = os.path.join(OURS, "testing", "zoo") + os.sep
+_MOST_DECORATORS = 8  # lines of them above a `def`
 _is_user: dict[str, bool] = {}
 _roots: tuple[str, ...] | None = None
 
@@ -98,6 +100,15 @@ def site_of_code(code: CodeType | None) -> Site | None:
     if code is None or not is_user_code(code.co_filename):
         return None
     return make_site(code.co_filename, code.co_firstlineno, code.co_name)
+
+
+def definition_of(code: CodeType | None) -> Site | None:
+    """The same, on the line with `def`: a function begins with its decorators."""
+    first = site_of_code(code)
+    if code is None or first is None:
+        return None
+    sites = (make_site(code.co_filename, first.line + below, code.co_name) for below in range(_MOST_DECORATORS))
+    return next((site for site in sites if re.match(r"(async\s+)?def\s", site.text)), first)
 
 
 def current_sites() -> tuple[Site | None, Site | None]:

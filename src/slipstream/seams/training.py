@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from slipstream.records import EventKind, Optimizer, Site
 from slipstream.seams.listener import Listener, Token
 from slipstream.seams.patch import Patches
-from slipstream.seams.place import current_site
+from slipstream.seams.place import current_site, definition_of, site_of, user_frame
 from slipstream.seams.shortcut import shorten_backward, shorten_step
 
 
@@ -62,7 +64,11 @@ class OptimizerSeam:
         patches.on_close(register_optimizer_step_post_hook(after).remove)
 
     def _before_init(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Site | None:
-        return current_site()
+        frame = user_frame(sys._getframe(1))
+        # The `super().__init__(...)` of a class of the user's own is not where the script makes one.
+        while frame is not None and frame.f_code.co_name == "__init__" and frame.f_locals.get("self") is args[0]:
+            frame = user_frame(frame.f_back)
+        return site_of(frame)
 
     def _after_init(self, site: Site | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         self._sites[args[0]] = site
@@ -106,6 +112,7 @@ def read_optimizer(optimizer: Any, ident: int, site: Site | None) -> Optimizer:
         foreach=defaults.get("foreach"),
         can_fuse="fused" in defaults and device in ("cpu", "cuda", "xpu", "mps"),
         device=device,
+        step_site=definition_of(getattr(inspect.unwrap(type(optimizer).step), "__code__", None)),
     )
 
 

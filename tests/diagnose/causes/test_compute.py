@@ -48,6 +48,35 @@ def test_an_optimizer_that_is_fine(facts):
     assert findings(optimizer_ms=4.0, optimizer=made_optimizer(**facts)) == {}
 
 
+OWN = {
+    "class_name": "PlainAdam",
+    "can_fuse": False,
+    "num_tensors": 480,
+    "num_parameters": 400_000,
+    "step_site": Site("/home/ada/project/optim.py", 14, "def step(self, closure=None):", "step"),
+}
+
+
+def test_an_optimizer_of_ones_own_that_walks_over_many_small_tensors():
+    found = findings(optimizer_ms=20.0, optimizer=made_optimizer(**OWN))["unfused_optimizer"]
+    assert found.site == OWN["step_site"] and found.techniques == []
+    assert found.predicted_gain == pytest.approx(51 / (51 - 14))
+    assert "480 tensors" in found.evidence and "42 µs each" in found.evidence
+    assert "train.py:33" in found.advice
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"step_site": None},  # a library's class: no loop of the user's
+        {"num_tensors": 2000},  # 10 µs a tensor: lists already
+        {"num_parameters": 400_000_000},  # arithmetic, not calls
+    ],
+)
+def test_an_optimizer_of_ones_own_that_is_fine(facts):
+    assert "unfused_optimizer" not in findings(optimizer_ms=20.0, optimizer=made_optimizer(**{**OWN, **facts}))
+
+
 def test_a_python_loop_of_tiny_operators():
     anatomy = made_anatomy({"aten::mm": (600, 3.0), "aten::tanh": (900, 3.0)})
     stacks = [made_stack("compute", 19, 80, phase="forward", function="forward")]

@@ -60,6 +60,18 @@ def test_logging_counts_the_whole_line():
     assert first.predicted_gain == pytest.approx(61.5 / (61.5 - 0.95 * 21))
 
 
+def test_histograms_of_weights_are_made_for_people():
+    """A tracker of the user's own: what it counts costs more than what it writes."""
+    stacks = [
+        other("other", 32, 60, "np.histogram(values, bins=64)", leaf="lib/_histograms_impl.py:histogram"),
+        other("logging", 26, 20, "json.dump(record, self.histograms)", leaf="json/encoder.py:floatstr"),
+        other("compute", 41, 20, "loss_of(x)"),
+    ]
+    first = ranked(made_session(other_ms=30, stacks=stacks))[0]
+    assert (first.cause, first.site.line) == ("frequent_logging", 32)
+    assert first.predicted_gain == pytest.approx(61.5 / (61.5 - 0.95 * 24))
+
+
 def test_rare_prints_are_fine():
     stacks = [other("logging", 40, 2, "print(loss)"), other("compute", 41, 98)]
     assert ranked(made_session(other_ms=2, stacks=stacks)) == []
@@ -82,6 +94,15 @@ def saving_session(every, saving_ms):
 def test_saving_at_every_step():
     first = ranked(saving_session(1, 20.0))[0]
     assert (first.cause, first.site.line) == ("frequent_saving", 50)
+    assert 1.4 < first.predicted_gain <= 51.5 / 31.5
+
+
+def test_steps_that_stall_behind_a_save_do_not_hide_it():
+    """What was saved keeps the disk busy: one step in five takes 300 ms, and the plain step is still 32."""
+    session = saving_session(1, 20.0)
+    stalled = [msgspec.structs.replace(step, step_ms=300.0) if step.index % 5 == 1 else step for step in session.steps]
+    first = ranked(msgspec.structs.replace(session, steps=stalled))[0]
+    assert first.cause == "frequent_saving"
     assert 1.4 < first.predicted_gain <= 51.5 / 31.5
 
 
@@ -155,7 +176,7 @@ def test_a_kept_graph_has_its_line():
         (Leak("outputs", 80, 80_000, Site(FILE, 44, "outputs.append(out)")), "outputs.append(out.detach())"),
         (
             Leak("all", 80, 80_000, Site(FILE, 44, "all.append(model(x))")),
-            "keep numbers, not tensors: losses.append(loss.item())",
+            "keep loss.item() of what is one number, and .detach().cpu() copies of what else is needed later",
         ),
     ],
 )

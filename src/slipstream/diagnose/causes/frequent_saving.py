@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slipstream.diagnose.gain import gain_of
-from slipstream.diagnose.statistics import fmean
+from slipstream.diagnose.statistics import fmean, median
 from slipstream.diagnose.training import blocks_of, epoch_steps, most_frequent_site, steps_of
 from slipstream.diagnose.wording import ms, percent
 from slipstream.records import BlockKind, Event, Finding, Session, Site, Summary
@@ -18,8 +18,9 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     if rate == 0:
         return []
     one_ms = fmean([(event.end_ns - event.start_ns) / 1e6 for event in events])
-    # Saving may fall between the steps that count as typical: what the training pays is the mean.
-    plain_ms = min(summary.step_ms, fmean([step.step_ms - step.saving_ms for step in steps]))
+    # Saving may fall between the steps that count as typical: what the training pays is the mean. The step
+    # without it is a typical one: a few that stall, where the disk is busy with what was saved, do not make it long.
+    plain_ms = min(summary.step_ms, median([step.step_ms - step.saving_ms for step in steps]))
     now_ms = plain_ms + rate * one_ms
     site = most_frequent_site(session, events)
     every = "every step" if rate > 0.9 else f"every {1 / rate:.0f} steps"

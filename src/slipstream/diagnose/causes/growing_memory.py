@@ -11,6 +11,7 @@ from slipstream.records import Finding, Leak, Session, Summary
 
 _KEPT = re.compile(r"(?:\.(?:append|appendleft|add)\(|\+=\s*|\]\s*=\s*)(?P<what>[A-Za-z_][\w.]*)\s*\)?\s*(?:#.*)?$")
 _NUMBER_BYTES = 16
+_NO_GRAPHS = "keep loss.item() of what is one number, and .detach().cpu() copies of what else is needed later"
 _LET_GO = "keep .detach().cpu() copies, or let go of what earlier steps made"
 
 
@@ -20,7 +21,7 @@ def find(session: Session, _summary: Summary) -> list[Finding]:
         return []
     has_graph = growth.graphs_per_step > 0
     fitting = [leak for leak in session.leaks if leak.has_graph == has_graph] or session.leaks
-    leak = max(fitting, key=lambda one: one.num_tensors, default=None)
+    leak = max(fitting, key=lambda one: (one.num_tensors, one.site is not None), default=None)
     return [
         Finding(
             cause="growing_memory",
@@ -54,9 +55,9 @@ def _change(leak: Leak | None) -> str:
     """The line itself with what is kept as a number, or without its graph where it is more than one number."""
     text = leak.site.text if leak and leak.site else ""
     found = _KEPT.search(text)
+    is_number = leak is None or leak.is_sum or leak.num_bytes <= _NUMBER_BYTES * leak.num_tensors
     if leak is None or found is None:
-        return "keep numbers, not tensors: losses.append(loss.item())"
-    is_number = leak.is_sum or leak.num_bytes <= _NUMBER_BYTES * leak.num_tensors
+        return "keep numbers, not tensors: losses.append(loss.item())" if is_number else _NO_GRAPHS
     end = found.end("what")
     return f"{text[:end]}{'.item()' if is_number else '.detach()'}{text[end:]}"
 

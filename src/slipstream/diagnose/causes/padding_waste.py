@@ -38,7 +38,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
 
 def _change(session: Session, loader: Loader) -> str:
     if loader.collate_name == STACKED:
-        return "pad to the longest of the batch, in a collate_fn: pad_sequence(samples, batch_first=True)"
+        return "samples as long as they are, padded to the longest of the batch in a collate_fn: pad_sequence(...)"
     if loader.framework != "transformers":
         return "let similar lengths meet: sort stretches of the shuffled order by length, then cut batches"
     version = session.environment.libraries.get("transformers", "")

@@ -17,10 +17,17 @@ LEAST_SHARE = 0.08  # of the step
 LEAST_GAIN = 1.05  # nearly every script could fuse something: below this it is not worth a line
 COLDER = 3.0  # times the copy, which is in the caches: what an update takes beyond that, fusing does not touch
 SMALL = 20_000  # values per tensor: below, calls cost more than arithmetic
+SLOW_US = 20.0  # a tensor in an update of the user's own: several calls each; lists (torch._foreach_*) take less
+OWN_SAVED = 0.7  # of such an update: what the same arithmetic over lists leaves out
 
 
 def find(session: Session, summary: Summary) -> list[Finding]:
-    timed = [(one, spent_ms) for one, spent_ms in _updates(session, summary) if one.can_fuse and not one.fused]
+    updates = _updates(session, summary)
+    return _find_unfused(session, summary, updates) + _find_own(summary, updates)
+
+
+def _find_unfused(session: Session, summary: Summary, updates: list[tuple[Optimizer, float]]) -> list[Finding]:
+    timed = [(one, spent_ms) for one, spent_ms in updates if one.can_fuse and not one.fused]
     optimizer_ms = sum(spent_ms for _, spent_ms in timed)
     if not timed or optimizer_ms < LEAST_SHARE * summary.step_ms:
         return []
@@ -51,6 +58,36 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             techniques=["fused_optimizer"],
         )
     ]
+
+
+def _find_own(summary: Summary, updates: list[tuple[Optimizer, float]]) -> list[Finding]:
+    """A class of the user's own that walks over many small tensors in Python: nothing here to switch on, but a loop to
+    replace."""
+    for one, spent_ms in updates:
+        tensor_us = 1000 * spent_ms / max(1, one.num_tensors)
+        gain = gain_without(summary.step_ms, spent_ms, OWN_SAVED)
+        is_slow = tensor_us >= SLOW_US and one.num_parameters < SMALL * one.num_tensors
+        if one.can_fuse or one.step_site is None or not is_slow or gain < LEAST_GAIN:
+            continue
+        return [
+            Finding(
+                cause="unfused_optimizer",
+                title=f"{one.class_name} updates its tensors one by one",
+                evidence=f"The optimizer takes {ms(spent_ms)} of {ms(summary.step_ms)} ms a step "
+                f"({percent(spent_ms / summary.step_ms)}) for {one.num_tensors} tensors of "
+                f"{one.num_parameters / one.num_tensors:,.0f} values on average: {tensor_us:.0f} µs each, most of it "
+                "Python and the calls into torch.",
+                predicted_gain=gain,
+                change="lists in place of the loop: torch._foreach_mul_(averages, beta), torch._foreach_add_(...), ...",
+                advice=f"Where torch.optim has the same update with fused=True, use that{_at(one)}.",
+                site=one.step_site,
+            )
+        ]
+    return []
+
+
+def _at(optimizer: Optimizer) -> str:
+    return f" at {place(optimizer.site)}" if optimizer.site is not None else ""
 
 
 def _updates(session: Session, summary: Summary) -> list[tuple[Optimizer, float]]:

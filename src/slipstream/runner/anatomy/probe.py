@@ -70,6 +70,11 @@ class Probe:
             if was_collecting:
                 gc.enable()
 
+    def drop(self, reason: str) -> None:
+        """In place of `stop`: the step turned out not to be one that tells anything."""
+        self._abandon(reason)
+        self._forget()
+
     def _dissect(self, step_ms: float) -> Anatomy | None:
         if self._events is None or not len(self._events):
             self.reason = "the profiler saw no operators in the step"
