@@ -6,6 +6,7 @@ import msgspec
 
 from slipstream.diagnose.bound import find_bound
 from slipstream.diagnose.ceilings import find_ceilings
+from slipstream.diagnose.environment import environment_note
 from slipstream.diagnose.outlook import seconds_of_training
 from slipstream.diagnose.training import blocks_of, num_workers, training_loader, watched_kinds, watched_steps
 from slipstream.diagnose.typical import TypicalStep, typical_step
@@ -105,6 +106,8 @@ def _previous(session: Session, block: Block) -> int:
 
 def _notes(session: Session, typical: TypicalStep) -> list[str]:
     notes: list[str] = []
+    if environment := environment_note(session, typical.step_ms, typical.phases):
+        notes.append(environment)
     if watched_steps(session) and watched_kinds(session) == ("warmup",):
         notes.append(
             f"The script was short: the numbers rest on {typical.num_steps} of its first steps, warm-up included."

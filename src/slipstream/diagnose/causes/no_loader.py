@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
+from slipstream.diagnose.environment import is_environment
 from slipstream.diagnose.gain import gain_without
 from slipstream.diagnose.hoisting import hoisted
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, total, watched_stacks
@@ -60,7 +61,7 @@ def _preparing_lines(stacks: list[StackCount]) -> list[StackCount]:
 
 
 def _prepares(line: list[StackCount]) -> bool:
-    if any(stack.stage == "saving" or is_logging(stack) for stack in line):
+    if any(stack.stage == "saving" or is_logging(stack) or is_environment(stack) for stack in line):
         return False
     preparing = total(line, lambda stack: stack.stage in PREPARING or bool(CONVERTS.search(stack.expression)))
     return preparing >= 0.5 * total(line)
