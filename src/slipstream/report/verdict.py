@@ -90,12 +90,14 @@ def evaluation(session: Session) -> str:
 
 
 def _evaluations(session: Session) -> str:
-    """A trainer's sanity check before the first step is told, and not counted."""
+    """What came before the first step (a trainer's sanity check, the trace of a graph) is told, and not counted."""
     during = [one for one in session.evaluations if one.after_step >= 0]
     seen = during or session.evaluations
     seconds = sum(one.end_ns - one.start_ns for one in seen) / 1e9
     batches = sum(one.num_batches for one in seen)
     before = "; not counting one before the first step" if len(seen) < len(session.evaluations) else ""
+    if session.steps and not during:
+        before = ", before the first step"
     return f"{plural(len(seen), 'stretch', 'es')}, {plural(batches, 'batch', 'es')}, {in_seconds(seconds)}{before}"
 
 
