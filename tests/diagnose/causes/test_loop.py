@@ -58,6 +58,11 @@ def test_an_environment_is_told_and_not_taken_for_data():
     assert not any("environment" in note for note in few.notes)
 
 
+def test_a_little_on_each_of_many_lines_is_no_line_to_change():
+    stacks = [other("python", line, 4, "x = f(x)") for line in range(20, 45)]
+    assert ranked(made_session(has_loader=False, input_ms=0, other_ms=40, stacks=stacks)) == []
+
+
 def test_with_a_loader_it_is_not_no_loader():
     stacks = [other("transform", 26, 100)]
     assert "no_loader" not in [one.cause for one in ranked(made_session(other_ms=40, stacks=stacks))]
