@@ -239,8 +239,8 @@ def test_a_module_that_joins_late_is_found() -> None:
 
 
 def test_a_module_that_is_traced_is_left_alone() -> None:
-    """tensorboard's add_graph: what we ask of a tensor then becomes a part of the graph, and the trace's own check fails.
-    Before the search has ended and after it."""
+    """add_graph of tensorboard: what we ask of a tensor then becomes a part of the graph, and the trace's own check
+    fails. Before the search has ended and after it."""
     net = Net()
     with riding() as ride:
         first = torch.jit.trace(net, torch.randn(2, 8))

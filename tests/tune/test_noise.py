@@ -33,6 +33,8 @@ def test_a_quiet_machine_asks_for_the_margin_alone() -> None:
 def test_a_control_that_wins_is_said_and_raises_the_bar(ratio: float, word: str) -> None:
     noise = _noise(ratio)
     assert noise.note() == f"This machine was too noisy to tell: nothing at all seems to {word}."
+    kept = noise.note(is_kept=True)  # not "too noisy to tell" under a line that tells
+    assert kept == "Two starts of the script as it is differ by 6% here, and by so much the total may be off."
     speed = noise.speed()
     assert speed is not None
     assert noise.margin(BASE) >= max(abs(speed.low - 1), abs(speed.high - 1)), "all of the interval, not its middle"

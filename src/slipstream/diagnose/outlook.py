@@ -54,8 +54,8 @@ def seconds_of_training(
 
 
 def training_length(session: Session) -> tuple[float | None, float]:
-    """Steps and epochs of the whole training, as far as the script says. A number that the ride went past meant something
-    else: the steps of a rollout, of one epoch."""
+    """Steps and epochs of the whole training, as far as the script says. A number that the ride went past meant
+    something else: the steps of a rollout, of one epoch."""
     length, epoch = session.length, epoch_steps(session)
     if length is None:
         return None, 0.0

@@ -113,7 +113,7 @@ def _notes(session: Session, typical: TypicalStep) -> list[str]:
     if typical.mean_ms > UNEVEN * typical.step_ms and typical.num_steps >= FEW:
         notes.append(
             f"Most steps take {ms(typical.step_ms)} ms, but on average one takes {ms(typical.mean_ms)} ms: "
-            f"{percent(1 - typical.step_ms / typical.mean_ms)} of the time lies in what a few long steps do beyond that. "
+            f"{percent(1 - typical.step_ms / typical.mean_ms)} of the time lies in what a few long steps do beyond it. "
             "Phases and gains speak of the usual step."
         )
     if watched_steps(session) and watched_kinds(session) == ("warmup",):

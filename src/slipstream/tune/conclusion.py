@@ -20,17 +20,17 @@ def conclude(meeting: Meeting, total: Contest | None, is_complete: bool, was_int
     step_ms = meeting.base_step_s() * 1e3 if is_timed or summary is None else summary.step_ms
     speed = total.speed() if total is not None and meeting.recipe.choices else None
     before, after = _seconds(meeting.session, speed, _one_off_s(meeting.verdicts))
-    noise = meeting.noise.speed()
+    noise, note = meeting.noise.speed(), meeting.noise.note(bool(meeting.recipe.choices))
     rate = samples_per_s(base) or (summary.samples_per_s if summary else 0.0)
     rows = [paired(verdict, step_ms, rate) for verdict in meeting.verdicts]
     return Tuning(
         base_step_ms=step_ms,
         base_samples_per_s=rate,
-        verdicts=[*rows, *_of_noise(noise, meeting.noise.note())],
+        verdicts=[*rows, *_of_noise(noise, note)],
         total=speed,
         recipe=meeting.recipe,
         noise=noise,
-        noise_note=meeting.noise.note(),
+        noise_note=note,
         base_batch_size=batch_size(meeting),
         base_peak_bytes=base.device_peak_bytes or base.peak_bytes or None,
         ceiling_ms=_ceiling_ms(summary, step_ms),

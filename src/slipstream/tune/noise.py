@@ -55,8 +55,8 @@ class Noise:
         speeds = [twin.comparison.speed() for twin in enough or raced]
         return max(speeds, key=lambda speed: abs(math.log(speed.ratio)), default=None)
 
-    def note(self) -> str:
-        """ "" where the machine was quiet enough."""
+    def note(self, is_kept: bool = False) -> str:
+        """ "" where the machine was quiet enough. `is_kept`: a recipe was told from the base nevertheless."""
         if not self._twins:
             return ""
         speed = self.speed()
@@ -65,7 +65,8 @@ class Noise:
         if speed.high >= 1.0 - FAR and speed.low <= 1.0 + FAR:
             return ""
         apart = f"{abs(speed.ratio - 1.0):.0%}"
-        if any(twin.anchor.recipe.choices and twin.comparison.num_rounds >= MIN_ROUNDS for twin in self._twins):
+        rode = [twin for twin in self._twins if twin.anchor.recipe.choices]
+        if is_kept or any(twin.comparison.num_rounds >= MIN_ROUNDS for twin in rode):
             return f"Two starts of the script as it is differ by {apart} here, and by so much the total may be off."
         wins = "win" if speed.ratio > 1.0 else "lose"
         return f"This machine was too noisy to tell: nothing at all seems to {wins} {apart}."
