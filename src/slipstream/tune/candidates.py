@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from slipstream.records import NUMERICS, Choice, NumericsClass, Recipe, Session, Setting, Verdict
+from slipstream.records import NUMERICS, Choice, NumericsClass, Recipe, Session, Setting, TorchFacts, Verdict
 from slipstream.techniques.card import Answer, Card
 from slipstream.techniques.catalogue import Technique
 from slipstream.techniques.observation import Observation
@@ -50,14 +50,18 @@ def propose(
     # A stable sort: what is proved by a rider of its own (compile) costs most and comes last among equals.
     rank = observation.rank_of
     candidates.sort(key=lambda one: (rank(one.technique, one.card.causes), -one.gain, one.card.needs_proof))
-    return _soon(candidates), refused
+    return _soon(candidates, observation.torch), refused
 
 
-def _soon(candidates: list[Candidate]) -> list[Candidate]:
-    """Lower precision gains most where the hardware has it, and elsewhere is out after a step or two: the best guess
-    of all goes first, then that."""
-    lower = [one for one in candidates[1:] if one.card.numerics == "approximate"]
-    return [*candidates[:1], *lower, *(one for one in candidates[1:] if one not in lower)]
+def _soon(candidates: list[Candidate], facts: TorchFacts | None) -> list[Candidate]:
+    """Lower precision gains most where the hardware has it: the best guess of all goes first, then that. Where there
+    are no units and no finding asks for it, it goes last: one step of it may be as long as all other races."""
+    lower = [one for one in candidates if one.card.numerics == "approximate"]
+    if facts is not None and not (facts.has_fast_bf16 or facts.has_fast_fp16):
+        last = [one for one in lower if one.gain <= 1.0]
+        return [*(one for one in candidates if one not in last), *last]
+    others = [one for one in candidates if one not in lower]
+    return [*candidates[:1], *(one for one in [*lower, *others] if one is not candidates[0])]
 
 
 def latecomers(

@@ -47,7 +47,9 @@ def _site(session: Session, loader: Loader | None) -> Site | None:
 def _change(session: Session, loader: Loader | None) -> str:
     if loader is not None and loader.collate_name == STACKED:
         return "pad to the longest of the batch, in a collate_fn: pad_sequence(samples, batch_first=True)"
-    if loader is None or loader.framework != "transformers":
+    if loader is None:  # whether they are padded to one length or to the longest of the batch was not seen
+        return "pad to the longest of the batch; sort stretches of the shuffled order by length, then cut batches"
+    if loader.framework != "transformers":
         return "let similar lengths meet: sort stretches of the shuffled order by length, then cut batches"
     version = session.environment.libraries.get("transformers", "")
     is_old = version.partition(".")[0] in ("3", "4")
