@@ -208,3 +208,19 @@ def test_a_look_before_anything_was_learnt_is_not_one_after_every_step():
     assert f"seen once in {later} steps" in found.evidence and "at the most" in found.evidence
     assert "in place of" not in found.change
     assert found.predicted_gain < 1 + 5000 / (later * session.summary.step_ms) + 0.01
+
+
+def test_a_length_that_the_ride_went_past_meant_something_else():
+    """`num_steps` of a rollout, where the script updates more often than that."""
+    assert summary_of(length=Length(num_steps=30)).seconds_left is None
+
+
+def test_a_few_long_steps_are_told():
+    session = made_session()
+    steps = [
+        msgspec.structs.replace(step, step_ms=step.step_ms * 20) if step.index % 16 == 0 else step
+        for step in session.steps
+    ]
+    (note,) = [note for note in diagnose(msgspec.structs.replace(session, steps=steps)).notes if "on average" in note]
+    assert note.startswith("Most steps take 32 ms, but on average one takes ")
+    assert not any("on average" in note for note in diagnose(session).notes)

@@ -39,12 +39,16 @@ def test_the_expression_on_a_line_not_the_whole_line() -> None:
     assert text == "1here(sys._getframe())2"
 
 
-def test_a_frame_that_is_on_no_line_is_on_its_functions() -> None:
-    """CPython says None between two lines; linecache raises at that, and the sampler would stop."""
+def test_a_frame_that_is_on_no_line_is_on_the_one_before() -> None:
+    """CPython says None between two lines; linecache raises at that, and the sampler would stop. The first line of a
+    script, where it was counted once, is a comment."""
     code = line_of.__code__
-    frame = cast(FrameType, SimpleNamespace(f_code=code, f_lasti=-2, f_lineno=None))
-    assert line_of(frame) == code.co_firstlineno
-    assert expression_of(frame) == "def line_of(frame: FrameType) -> int:"
+    last = len(code.co_code) - 2
+    frame = cast(FrameType, SimpleNamespace(f_code=code, f_lasti=last, f_lineno=None))
+    assert line_of(frame) == code.co_firstlineno + 2
+    nowhere = cast(FrameType, SimpleNamespace(f_code=code, f_lasti=-2, f_lineno=None))
+    assert line_of(nowhere) == code.co_firstlineno
+    assert expression_of(nowhere) == "def line_of(frame: FrameType) -> int:"
 
 
 def test_a_generator_that_is_resumed_has_its_line() -> None:

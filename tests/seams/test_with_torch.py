@@ -262,3 +262,17 @@ def test_a_module_that_joins_late_is_found() -> None:
     calls = Counter(event.ident for event in events_of(ride) if event.kind == "forward")
     assert calls[0] == 36
     assert calls[1] >= 5  # the first call of a newcomer may go unseen
+
+
+def test_a_module_that_is_traced_is_left_alone() -> None:
+    """add_graph of tensorboard: what we ask of a tensor then becomes a part of the graph, and the trace's own check
+    fails. Before the search has ended and after it."""
+    net = Net()
+    with riding() as ride:
+        first = torch.jit.trace(net, torch.randn(2, 8))
+        train(net, net.parameters(), 6)
+        second = torch.jit.trace(net.eval(), torch.randn(2, 8))
+        assert not ride.complaints
+    bare = torch.jit.trace(net, torch.randn(2, 8))
+    assert str(first.graph).count("\n") == str(second.graph).count("\n") == str(bare.graph).count("\n")
+    assert kinds(ride)["forward"] == 6 + 2  # the trace's own check calls what it made

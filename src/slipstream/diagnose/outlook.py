@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from slipstream.diagnose.statistics import median
 from slipstream.diagnose.training import epoch_steps, num_workers
 from slipstream.diagnose.typical import TypicalStep
@@ -52,10 +54,13 @@ def seconds_of_training(
 
 
 def training_length(session: Session) -> tuple[float | None, float]:
-    """Steps and epochs of the whole training, as far as the script says."""
+    """Steps and epochs of the whole training, as far as the script says. A number that the ride went past meant
+    something else: the steps of a rollout, of one epoch."""
     length, epoch = session.length, epoch_steps(session)
     if length is None:
         return None, 0.0
+    if length.num_steps is not None and length.num_steps < max((step.index for step in session.steps), default=-1) + 1:
+        length = msgspec.structs.replace(length, num_steps=None)
     if length.num_steps is not None:
         return float(length.num_steps), length.num_steps / epoch if epoch else 0.0
     if length.num_epochs is not None and epoch is not None:

@@ -8,6 +8,7 @@ from slipstream.records import Session, Summary
 from slipstream.report.quantity import in_ms, in_percent, in_seconds, plural
 
 IDLE_GPU = "The device is the CPU although a GPU is present"
+_LONGEST = 200  # characters of a script's exception
 NOTHING_TO_GAIN = "Nothing to gain that this run could see."
 
 
@@ -89,12 +90,14 @@ def evaluation(session: Session) -> str:
 
 
 def _evaluations(session: Session) -> str:
-    """A trainer's sanity check before the first step is told, and not counted."""
+    """What came before the first step (a trainer's sanity check, the trace of a graph) is told, and not counted."""
     during = [one for one in session.evaluations if one.after_step >= 0]
     seen = during or session.evaluations
     seconds = sum(one.end_ns - one.start_ns for one in seen) / 1e9
     batches = sum(one.num_batches for one in seen)
     before = "; not counting one before the first step" if len(seen) < len(session.evaluations) else ""
+    if session.steps and not during:
+        before = ", before the first step"
     return f"{plural(len(seen), 'stretch', 'es')}, {plural(batches, 'batch', 'es')}, {in_seconds(seconds)}{before}"
 
 
@@ -147,7 +150,7 @@ def _share(summary: Summary, phase: str) -> str:
 def _without_steps(session: Session) -> str:
     script = next((part for part in session.script if part != "-m"), "The program")
     if session.ending.message and session.ending.reason in ("raised", "killed"):
-        return f"{script} {ending(session)}, before any step: {session.ending.message}"
+        return f"{script} {ending(session)}, before any step: {_in_short(session.ending.message)}"
     if session.evaluations:
         return f"{script} {ending(session)}; no training step was seen, but evaluation was: {_evaluations(session)}."
     if not session.models:
@@ -155,3 +158,9 @@ def _without_steps(session: Session) -> str:
     if not session.steps:
         return f"{script} {ending(session)}; a module was called, but no step could be told from the rest."
     return f"{script} {ending(session)}; too few steps to say anything about them."
+
+
+def _in_short(message: str) -> str:
+    """Python itself has shown all of it: a message may be a page long."""
+    first = message.strip().split("\n", 1)[0]
+    return first if first == message.strip() and len(first) <= _LONGEST else f"{first[:_LONGEST].rstrip()} …"

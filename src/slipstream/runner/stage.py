@@ -144,8 +144,14 @@ def expression_of(frame: FrameType) -> str:
 
 
 def line_of(frame: FrameType) -> int:
-    """Between two lines a frame may be on none: then the function's own stands for it."""
-    return frame.f_lineno or frame.f_code.co_firstlineno
+    """Between two lines a frame may be on none: then the one before it stands for it."""
+    return frame.f_lineno or _line_before(frame.f_code, frame.f_lasti)
+
+
+def _line_before(code: CodeType, position: int) -> int:
+    """Of the instructions up to this one, the last that has a line; a module's first line is no line of work."""
+    lines = [line for start, _, line in code.co_lines() if start <= position and line]
+    return lines[-1] if lines else code.co_firstlineno
 
 
 def _read_expression(frame: FrameType) -> str:

@@ -89,6 +89,8 @@ class ModuleSeam:
             return None
         if self._listener.phase == "input" or self._listener.is_muted:  # transforms are modules too
             return None
+        if torch._C._is_tracing():  # asking a tensor for its size would be written into the script's graph
+            return None
         self._listener.pulse()
         ident = self._meet(module, args, kwargs)
         self._found.add(module)
@@ -136,7 +138,7 @@ class ModuleSeam:
         slot.clear(module, place)
 
     def _before_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Token | None:
-        if self._listener.phase == "input":
+        if self._listener.phase == "input" or torch._C._is_tracing():
             return None
         if self.is_pulse:
             self._listener.pulse()

@@ -6,12 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from slipstream.records import NUMERICS, Choice, NumericsClass, Recipe, Session, Setting, Verdict
+from slipstream.records import NUMERICS, Choice, NumericsClass, Recipe, Session, Setting, TorchFacts, Verdict
 from slipstream.techniques.card import Answer, Card
 from slipstream.techniques.catalogue import Technique
 from slipstream.techniques.observation import Observation
 from slipstream.tune.order import TuneOrder
 
+FEW_BEFORE = 3  # candidates that race before lower precision which the hardware has no units for
 HOPELESS = 0.6  # times the speed: nothing that is kept besides makes up for that
 CONTROL = "nothing"  # the A/A twin rides in every tuning and is no candidate
 
@@ -50,14 +51,16 @@ def propose(
     # A stable sort: what is proved by a rider of its own (compile) costs most and comes last among equals.
     rank = observation.rank_of
     candidates.sort(key=lambda one: (rank(one.technique, one.card.causes), -one.gain, one.card.needs_proof))
-    return _soon(candidates), refused
+    return _soon(candidates, observation.torch), refused
 
 
-def _soon(candidates: list[Candidate]) -> list[Candidate]:
-    """Lower precision gains most where the hardware has it, and elsewhere is out after a step or two: the best guess
-    of all goes first, then that."""
-    lower = [one for one in candidates[1:] if one.card.numerics == "approximate"]
-    return [*candidates[:1], *lower, *(one for one in candidates[1:] if one not in lower)]
+def _soon(candidates: list[Candidate], facts: TorchFacts | None) -> list[Candidate]:
+    """Lower precision gains most where the hardware has it, and elsewhere is out after a step or two, which may be long
+    ones: the best guess of all goes first, then that; without units for it, a few more do."""
+    has_units = facts is None or facts.has_fast_bf16 or facts.has_fast_fp16
+    num_before = 1 if has_units else FEW_BEFORE
+    lower = [one for one in candidates[num_before:] if one.card.numerics == "approximate"]
+    return [*candidates[:num_before], *lower, *(one for one in candidates[num_before:] if one not in lower)]
 
 
 def latecomers(

@@ -86,6 +86,12 @@ def test_a_python_loop_of_tiny_operators():
     assert found.predicted_gain <= 16 / (16 - 12 * 0.6) * 1.01
 
 
+def test_a_step_of_another_kind_says_nothing_of_the_usual_one():
+    """A rollout in one of 16 updates: its operators cannot have run in 3 ms."""
+    anatomy = made_anatomy({"aten::mm": (5000, 20.0), "aten::tanh": (4000, 20.0)})
+    assert "tiny_operations" not in findings(forward_ms=1, backward_ms=1, optimizer_ms=0.5, anatomy=anatomy)
+
+
 def test_a_small_model_is_not_ill():
     assert (
         findings(

@@ -44,6 +44,25 @@ def test_a_loss_in_the_loop_is_not_data():
     assert ranked(made_session(has_loader=False, input_ms=0, other_ms=20, stacks=stacks)) == []
 
 
+def test_an_environment_is_told_and_not_taken_for_data():
+    """What it does next depends on the model: nothing to convert once, nothing for a loader's workers."""
+    stacks = [
+        other("other", 26, 50, "envs.step(actions)", leaf="classic_control/cartpole.py:step"),
+        other("compute", 28, 20, "mse_loss(model(x).squeeze(1), y)"),
+    ]
+    diagnosis = diagnose(made_session(has_loader=False, input_ms=0, other_ms=40, stacks=stacks))
+    assert diagnosis.findings == []
+    (note,) = [note for note in diagnosis.notes if "environment" in note]
+    assert note.startswith("The environment takes 29 of 71 ms a step (envs.step(actions), line 26).")
+    few = diagnose(made_session(has_loader=False, input_ms=0, other_ms=4, stacks=stacks))
+    assert not any("environment" in note for note in few.notes)
+
+
+def test_a_little_on_each_of_many_lines_is_no_line_to_change():
+    stacks = [other("python", line, 4, "x = f(x)") for line in range(20, 45)]
+    assert ranked(made_session(has_loader=False, input_ms=0, other_ms=40, stacks=stacks)) == []
+
+
 def test_with_a_loader_it_is_not_no_loader():
     stacks = [other("transform", 26, 100)]
     assert "no_loader" not in [one.cause for one in ranked(made_session(other_ms=40, stacks=stacks))]

@@ -32,6 +32,15 @@ def test_samples_that_are_all_padded_to_one_length() -> None:
     assert "pad_sequence" in found.change and found.techniques == [] and found.site == LOADER_SITE
 
 
+def test_padding_is_named_where_no_loader_feeds_the_model() -> None:
+    """torchtext's iterators, batches cut by hand: the line that calls the model is the one to start from."""
+    anatomy = made_anatomy({"aten::mm": (12, 24.0)}, padding_share=0.4)
+    session = made_session(input_ms=0, forward_ms=10, backward_ms=20, anatomy=anatomy, has_loader=False)
+    (found,) = diagnose(session).findings
+    assert (found.cause, found.site, found.techniques) == ("padding_waste", session.models[0].site, [])
+    assert "longest of the batch" in found.change and "by length" in found.change
+
+
 @pytest.mark.parametrize(("version", "change"), [("4.45.0", "group_by_length=True"), ("5.2.0", "train_sampling")])
 def test_a_trainer_has_a_switch_for_it(version: str, change: str) -> None:
     found = findings(0.4, libraries={"transformers": version}, framework="transformers")["padding_waste"]

@@ -61,10 +61,18 @@ def test_workers_that_rest_are_enough():
     assert findings(num_workers=2, input_ms=0.2, work_ms=20, starved=1.02) == {}
 
 
+CROWDED = {"forward_ms": 5, "backward_ms": 9, "num_workers": 10, "starved": 2.0, "input_ms": 1}
+
+
 def test_too_many_workers():
-    found = findings(forward_ms=5, backward_ms=9, num_workers=10, work_ms=12, starved=2.0, input_ms=1)["worker_count"]
+    found = findings(work_ms=36, cpu_share=0.55, **CROWDED)["worker_count"]
     assert "Too many" in found.title
     assert "num_workers=2" in found.change
+
+
+def test_many_workers_of_whom_one_works_at_a_time_are_not_too_many():
+    """Where the queue is full a worker starts when a batch was taken: 10 of them build no more beside a step than 2."""
+    assert "worker_count" not in findings(work_ms=12, **CROWDED)
 
 
 def restarting(persistent: bool):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
+from slipstream.diagnose.environment import is_environment
 from slipstream.diagnose.gain import gain_without
 from slipstream.diagnose.hoisting import hoisted
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, total, watched_stacks
@@ -14,6 +15,7 @@ from slipstream.diagnose.wording import ms, percent
 from slipstream.records import Finding, Session, StackCount, Summary
 
 LEAST_SHARE = 0.15  # of the step
+LEAST_ON_LINE = 0.05  # of the step, on the line to change
 SAVED = 0.85  # prepared once, or by array operations, or beside the step in a loader
 PREPARING = ("read", "decode", "transform", "collate", "python", "other")
 GENERAL = "convert once before the loop (data = torch.from_numpy(array)) and index it here: data[rows]"
@@ -33,8 +35,10 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     hot = line_to_change(session, stacks)
     if hot is None or preparing_ms < LEAST_SHARE * summary.step_ms:
         return []
-    lines = hoisted(hot.site.text)
     share = total(stacks, lambda stack: (stack.file, stack.line) == (hot.site.file, hot.site.line)) / total(stacks)
+    if share * preparing_ms < LEAST_ON_LINE * summary.step_ms:
+        return []  # a little on each of many lines: none of them is the one to change
+    lines = hoisted(hot.site.text)
     return [
         Finding(
             cause="no_loader",
@@ -60,7 +64,7 @@ def _preparing_lines(stacks: list[StackCount]) -> list[StackCount]:
 
 
 def _prepares(line: list[StackCount]) -> bool:
-    if any(stack.stage == "saving" or is_logging(stack) for stack in line):
+    if any(stack.stage == "saving" or is_logging(stack) or is_environment(stack) for stack in line):
         return False
     preparing = total(line, lambda stack: stack.stage in PREPARING or bool(CONVERTS.search(stack.expression)))
     return preparing >= 0.5 * total(line)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from slipstream.diagnose.anatomy import compute_phases_ms, is_compute_bound
 from slipstream.diagnose.gain import gain_without
-from slipstream.diagnose.training import training_loader
+from slipstream.diagnose.training import main_model, training_loader
 from slipstream.diagnose.wording import ms, percent
-from slipstream.records import Finding, Loader, Session, Summary
+from slipstream.records import Finding, Loader, Session, Site, Summary
 
 LEAST_SHARE = 0.15
 SAVED = 0.8  # batches of similar lengths are not batches of equal lengths
@@ -16,11 +16,11 @@ STACKED = "default_collate"
 def find(session: Session, summary: Summary) -> list[Finding]:
     loader = training_loader(session)
     share = session.anatomy.padding_share if session.anatomy is not None else None
-    if share is None or share < LEAST_SHARE or not is_compute_bound(summary) or loader is None:
+    if share is None or share < LEAST_SHARE or not is_compute_bound(summary):
         return []
     # The optimizer works on weights, and does not care how many tokens there were
     tokens_ms = compute_phases_ms(summary) - (summary.device_phases or summary.phases).get("optimizer", 0.0)
-    is_stacked = loader.collate_name == STACKED
+    is_stacked = loader is not None and loader.collate_name == STACKED
     return [
         Finding(
             cause="padding_waste",
@@ -29,16 +29,26 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             f"{ms(tokens_ms)} of {ms(summary.step_ms)} ms.",
             predicted_gain=gain_without(summary.step_ms, tokens_ms * share, SAVED),
             change=_change(session, loader),
-            site=loader.site if is_stacked else loader.collate_site or loader.site,
-            techniques=[] if is_stacked else ["length_buckets"],
+            site=_site(session, loader),
+            techniques=[] if is_stacked or loader is None else ["length_buckets"],
             advice="Batches of similar lengths would leave still less of it." if is_stacked else "",
         )
     ]
 
 
-def _change(session: Session, loader: Loader) -> str:
-    if loader.collate_name == STACKED:
+def _site(session: Session, loader: Loader | None) -> Site | None:
+    """Where batches are put together; where no loader does it, the line that hands them to the model."""
+    if loader is None:
+        model = main_model(session)
+        return model.site if model is not None else None
+    return loader.site if loader.collate_name == STACKED else loader.collate_site or loader.site
+
+
+def _change(session: Session, loader: Loader | None) -> str:
+    if loader is not None and loader.collate_name == STACKED:
         return "samples as long as they are, padded to the longest of the batch in a collate_fn: pad_sequence(...)"
+    if loader is None:  # whether they are padded to one length or to the longest of the batch was not seen
+        return "pad to the longest of the batch; sort stretches of the shuffled order by length, then cut batches"
     if loader.framework != "transformers":
         return "let similar lengths meet: sort stretches of the shuffled order by length, then cut batches"
     version = session.environment.libraries.get("transformers", "")

@@ -52,7 +52,7 @@ def _in_a_library(session: Session, summary: Summary, path: InputPath) -> list[F
             cause="slow_transform",
             title="A library's transforms take most of the input",
             evidence=f"{percent(share)} of the {ms(path.work_ms)} ms that a step's batch takes to build is what the "
-            f"{path.loader.dataset_name} does to each sample, most of it in {busiest.most_common(1)[0][0]}; "
+            f"dataset ({path.loader.dataset_name}) does to each sample, most of it in {busiest.most_common(1)[0][0]}; "
             f"the step waits {ms(path.wait_ms)} of {ms(summary.step_ms)} ms.",
             predicted_gain=gain_of(summary.step_ms, then_ms),
             change=LESS,

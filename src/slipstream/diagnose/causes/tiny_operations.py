@@ -12,6 +12,7 @@ from slipstream.records import Anatomy, Finding, Session, Site, Summary
 FEWEST = 300  # operators in a step; small models are small and not ill
 TINY_MS = 0.020  # mean time of an operator under the profiler
 LAUNCH_MS = 0.008  # what one operator costs in Python, dispatcher and autograd before it computes anything
+OTHER_KIND = 3.0  # times the step: so much longer it is not for an operator that is quicker than that
 LEAST_SHARE = 0.4
 SAVED = 0.6
 
@@ -20,6 +21,8 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     anatomy, model = session.anatomy, main_model(session)
     if anatomy is None or not is_compute_bound(summary) or (model is not None and model.is_compiled):
         return []
+    if anatomy.num_operators * LAUNCH_MS > OTHER_KIND * summary.step_ms:
+        return []  # the step that was taken apart was one of the few long ones: it says nothing of the usual one
     mean_ms = _mean_ms(anatomy)
     computing_ms = summary.phases.get("forward", 0.0) + summary.phases.get("backward", 0.0)
     launching_ms = min(anatomy.num_operators * LAUNCH_MS, computing_ms)

@@ -52,6 +52,8 @@ def _too_many(session: Session, summary: Summary, path: InputPath) -> list[Findi
     if alone_ms is None or beside_ms < 1.15 * alone_ms:
         return []  # the step computes as fast beside them as alone: they take nothing from it
     workers = max(1, math.floor(session.environment.num_usable))
+    if path.loader.num_workers * path.busy < 1:
+        return []  # less than one is at work at a time: fewer would build the same batches beside the same steps
     # Fewer workers give back at most what the step lost to them.
     given_back_ms = beside_ms - alone_ms
     model_ms = max(floor_of(summary, path), path.work_ms / workers, _shared_ms(summary))
