@@ -73,7 +73,7 @@ LOGS = re.compile(
 
 
 def is_logging(stack: StackCount) -> bool:
-    """Something is written down for people, or made ready for it. math.log and torch.log do not."""
+    """Something is written down for people, or made ready for it. math.log, torch.log and x.log() do not."""
     if stack.stage == "logging" or stack.leaf.startswith(TEXT_MAKERS):
         return True
-    return bool(LOGS.search(re.sub(r"\b(math|torch|np|numpy)\.log\s*\(", "", stack.expression)))
+    return bool(LOGS.search(re.sub(r"\b(math|torch|np|numpy)\.log\s*\(|\.log\(\)", "", stack.expression)))
