@@ -37,7 +37,9 @@ def is_loop(session: Session, stacks: Sequence[StackCount]) -> bool:
 def line_to_change(session: Session, stacks: Sequence[StackCount]) -> Hotspot | None:
     """The hottest line; in a loop the one that loops, since the conversion of its list is heavy only because of it."""
     looping = [stack for stack in stacks if is_python(stack)] if is_loop(session, stacks) else []
-    return hottest_line(session, looping or stacks)
+    # Between two lines of its loop a function is on none, and its head was written down: nothing runs there.
+    inside = [stack for stack in looping if not stack.expression.startswith(("def ", "async def ", "@"))]
+    return hottest_line(session, inside or looping or stacks)
 
 
 def mistaken_share(session: Session) -> float:

@@ -27,6 +27,16 @@ def test_a_python_loop_over_values_comes_first(workers):
     assert first.predicted_gain > 1.8
 
 
+def test_the_head_of_a_function_is_not_the_line_to_change():
+    stacks = [
+        made_stack("transform", 12, 40, in_call=False, expression="def __call__(self, image):"),
+        made_stack("transform", 16, 10, in_call=False, expression="noisy[y, x]"),
+        made_stack("transform", 15, 50, expression="random.random()"),
+    ]
+    first = ranked(stacks=stacks)[0]
+    assert (first.cause, first.site.line) == ("slow_transform", 16)
+
+
 def test_time_inside_a_library_is_first_of_all_a_lack_of_workers():
     stacks = [made_stack("transform", 15, 90, leaf="fft/_pocketfft.py:rfft"), made_stack("transform", 16, 10)]
     found = ranked(stacks=stacks)
