@@ -5,6 +5,7 @@ from __future__ import annotations
 from slipstream.diagnose.gain import gain_without
 from slipstream.records import Rehearsal, Session, Summary
 
+FAR_OFF = 3.0  # times as long as in the script: something else ran beside the copy
 CLEARLY = 1.02  # what the interval must lie beyond before a remedy is believed
 
 
@@ -13,8 +14,9 @@ def rehearsal_of(session: Session, remedy: str) -> Rehearsal | None:
 
 
 def rehearsed_gain(summary: Summary, rehearsal: Rehearsal, touched_ms: float) -> float:
-    """The step's gain if the touched part of it became quicker as the copy did; 1.0 if the copy did not clearly."""
-    if rehearsal.low < CLEARLY:
+    """The step's gain if the touched part of it became quicker as the copy did; 1.0 if the copy did not clearly, or was
+    no picture of that part."""
+    if rehearsal.low < CLEARLY or rehearsal.now_ms > FAR_OFF * touched_ms:
         return 1.0
     return gain_without(summary.step_ms, touched_ms, 1 - 1 / rehearsal.ratio)
 

@@ -37,7 +37,9 @@ def is_loop(session: Session, stacks: Sequence[StackCount]) -> bool:
 def line_to_change(session: Session, stacks: Sequence[StackCount]) -> Hotspot | None:
     """The hottest line; in a loop the one that loops, since the conversion of its list is heavy only because of it."""
     looping = [stack for stack in stacks if is_python(stack)] if is_loop(session, stacks) else []
-    return hottest_line(session, looping or stacks)
+    # Between two lines of its loop a function is on none, and its head was written down: nothing runs there.
+    inside = [stack for stack in looping if not stack.expression.startswith(("def ", "async def ", "@"))]
+    return hottest_line(session, inside or looping or stacks)
 
 
 def mistaken_share(session: Session) -> float:
@@ -74,7 +76,7 @@ LOGS = re.compile(
 
 
 def is_logging(stack: StackCount) -> bool:
-    """Something is written down for people, or made ready for it. math.log and torch.log do not."""
+    """Something is written down for people, or made ready for it. math.log, torch.log and x.log() do not."""
     if stack.stage == "logging" or stack.leaf.startswith(TEXT_MAKERS):
         return True
-    return bool(LOGS.search(re.sub(r"\b(math|torch|np|numpy)\.log\s*\(", "", stack.expression)))
+    return bool(LOGS.search(re.sub(r"\b(math|torch|np|numpy)\.log\s*\(|\.log\(\)", "", stack.expression)))

@@ -32,6 +32,11 @@ def count(number: float, noun: str, plural: str = "") -> str:
     return f"{number:.0f} {word}" if number == round(number) else f"{number:.1f} {word}"
 
 
+def taking(work: str, share: float) -> str:
+    """The title for one kind of work on a batch; "most" only where it is more than all the rest."""
+    return f"{work} takes {'most' if share > 0.5 else 'a good part'} of the input"
+
+
 def joined(*sentences: str) -> str:
     """Those that are there."""
     return " ".join(sentence for sentence in sentences if sentence)

@@ -93,6 +93,8 @@ _CALLEES: tuple[tuple[re.Pattern[str], Stage], ...] = (
         "read",
     ),
 )
+# A logarithm, not a log: of a library of mathematics, or without a word of what to write down
+_LOGARITHM = re.compile(r"\b(c?math|np|numpy|torch)\.log$")
 # By file and name: hashing a code object goes through all that it holds, at every sample
 _frame_stages: dict[tuple[str, str], Stage | None] = {}
 
@@ -116,6 +118,8 @@ def stage_of_code(code: CodeType) -> Stage | None:
 def stage_of_expression(expression: str) -> Stage | None:
     """For a call, what is called; its arguments have been evaluated by then and do not count."""
     name = callee(expression)
+    if _LOGARITHM.search(name) or expression.endswith(".log()"):
+        return None
     return next((stage for pattern, stage in _CALLEES if pattern.search(name)), None)
 
 

@@ -104,18 +104,18 @@ class Survey:
     def start_dissection(self) -> Any:
         return self._spare("the anatomy", self._start_probe)
 
-    def break_off_dissection(self) -> None:
+    def break_off_dissection(self, is_whole: bool = False) -> None:
         """Before processes are started: a fork under the profiler may crash."""
         self.end_excerpt()
         if self._probe is not None:
-            self._spare("the anatomy", self._stop_probe)
+            self._spare("the anatomy", lambda: self._stop_probe(is_whole))
 
     def end_dissection(self) -> bool:
         """False: the step was broken off, as an epoch began in it, or had a validation in it; another may be tried."""
         if self._probe is not None and self._has_validated() and self._num_probes < _MOST_PROBES:
             self._spare("the anatomy", self._drop_probe)
         is_whole = self._probe is not None
-        self.break_off_dissection()
+        self.break_off_dissection(is_whole)
         if not (is_whole or self._has_anatomy) and self._num_probes < _MOST_PROBES:
             return False
         if self.rehearsal_s:
@@ -187,11 +187,11 @@ class Survey:
         self._modules.on_call = self._catch_call
         return True
 
-    def _stop_probe(self) -> None:
+    def _stop_probe(self, is_whole: bool) -> None:
         probe, self._probe = self._probe, None
         assert probe is not None
         self._modules.on_call = None
-        anatomy = probe.stop()
+        anatomy = probe.stop(is_whole)
         if anatomy is not None:
             self._has_anatomy = True
             self._denormal_share = anatomy.denormal_share or 0.0

@@ -152,6 +152,8 @@ def test_convolutions():
     assert 1.03 < found.predicted_gain < 1.25
     unsure = msgspec.structs.replace(quicker, low=0.97)
     assert findings(anatomy=anatomy, model=convnet, rehearsals=[unsure]) == {}
+    beside = msgspec.structs.replace(quicker, now_ms=400.0, then_ms=320.0)
+    assert findings(anatomy=anatomy, model=convnet, rehearsals=[beside]) == {}, "twenty times the script's own"
     assert findings(anatomy=anatomy, model=convnet) == {}
     gpu = made_environment(8.0, 8, "cuda:0")
     assert set(findings(anatomy=anatomy, model=made_model("cuda:0", num_convolutions=8), environment=gpu)) == {

@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from slipstream.diagnose import diagnose
@@ -24,6 +25,16 @@ def test_a_python_loop_over_values_comes_first(workers):
     assert first.cause == "slow_transform"
     assert first.site.line == 15
     assert first.predicted_gain > 1.8
+
+
+def test_the_head_of_a_function_is_not_the_line_to_change():
+    stacks = [
+        made_stack("transform", 12, 40, in_call=False, expression="def __call__(self, image):"),
+        made_stack("transform", 16, 10, in_call=False, expression="noisy[y, x]"),
+        made_stack("transform", 15, 50, expression="random.random()"),
+    ]
+    first = ranked(stacks=stacks)[0]
+    assert (first.cause, first.site.line) == ("slow_transform", 16)
 
 
 def test_time_inside_a_library_is_first_of_all_a_lack_of_workers():
@@ -133,6 +144,26 @@ def test_hand_over():
     assert (first.cause, first.site) == ("heavy_handover", LOADER_SITE)
     assert "heavy_handover" not in [one.cause for one in ranked(stacks=stacks, num_workers=2, work_ms=30)]
     assert first.predicted_gain <= 50.5 / 10.5
+
+
+def test_small_tensors_do_not_hide_the_objects_beside_them():
+    unpickling = made_stack("handover", 0, 40, file="", leaf="multiprocessing/queues.py:get")
+    receiving = made_stack("handover", 0, 40, file="", leaf="multiprocessing/connection.py:_recv")
+    first = ranked(stacks=[unpickling, receiving], num_workers=2, work_ms=30)[0]
+    assert (first.cause, first.site) == ("heavy_handover", LOADER_SITE)
+    for waits in (msgspec.structs.replace(unpickling, in_call=False), msgspec.structs.replace(unpickling, count=10)):
+        found = ranked(stacks=[waits, receiving], num_workers=2, work_ms=30)
+        assert "heavy_handover" not in [one.cause for one in found]
+
+
+@pytest.mark.parametrize(("decoding", "words"), [(80, "takes most of"), (40, "takes a good part of")])
+def test_most_of_the_input_is_more_than_half(decoding, words):
+    stacks = [
+        made_stack("decode", 18, decoding, role="worker"),
+        made_stack("transform", 19, 100 - decoding, role="worker"),
+    ]
+    found = {one.cause: one for one in ranked(stacks=stacks, num_workers=2, work_ms=90)}
+    assert words in found["slow_decode"].title
 
 
 def test_an_input_that_costs_nothing_is_left_alone():

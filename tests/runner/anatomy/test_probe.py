@@ -371,10 +371,11 @@ def test_tensors_are_let_go() -> None:
     assert not holders and probe._models == [] and probe._entries == []
 
 
-def test_a_step_that_never_came_to_the_model_has_no_anatomy() -> None:
+@pytest.mark.parametrize("log", [torch.Tensor.item, lambda loss: torch.stack([loss, loss]).mean()])
+def test_a_step_that_never_came_to_the_model_has_no_anatomy(log: Callable[[torch.Tensor], Any]) -> None:
     loss = torch.ones(1)
     probe = Probe([nn.Linear(2, 2)])
     probe.start()
-    loss.item()  # what the script logs before the next epoch's workers start and the probe is taken back
-    assert probe.stop() is None
+    log(loss)  # what the script logs before the next epoch's workers start and the probe is taken back
+    assert probe.stop(is_whole=False) is None
     assert "broken off" in probe.reason

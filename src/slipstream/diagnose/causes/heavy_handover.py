@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, total, watched_stacks
 from slipstream.diagnose.input_path import InputPath, batch_bytes, costs_time, floor_of, input_path
@@ -14,6 +16,8 @@ LEAST_SHARE = 0.25
 LARGE = 1_000_000  # bytes
 # Past the wait for a first byte: the main process takes in what a worker is writing.
 RECEIVING = ("connection.py:_recv", "connection.py:recv_bytes")
+# The queue's own frame inside a call: objects made anew out of the bytes. What brings tensors has frames of its own.
+UNPICKLING = "multiprocessing/queues.py:get"
 
 
 def find(session: Session, summary: Summary) -> list[Finding]:
@@ -22,9 +26,10 @@ def find(session: Session, summary: Summary) -> list[Finding]:
         return []
     if path.loader.num_workers > session.environment.num_usable + 1:
         return []  # so many processes queue for the cores that every handover looks long
-    in_main, in_worker = _share_in_main(session), _share_in_workers(path)
-    if max(in_main, in_worker) < LEAST_SHARE or 0 < batch_bytes(path.loader) < LARGE:
-        return []  # a small batch of tensors waits for its turn, not for its copy
+    in_main, in_worker = _share_in_main(session, _is_handover), _share_in_workers(path)
+    unpickles = _share_in_main(session, _unpickles) >= LEAST_SHARE
+    if max(in_main, in_worker) < LEAST_SHARE or (0 < batch_bytes(path.loader) < LARGE and not unpickles):
+        return []  # a small batch of tensors waits for its turn, not for its copy; what rides beside them may be large
     # The main process unpickles while its step stands still: that part of the wait goes away for certain. The
     # workers' part goes away as far as it is their work that the step waits for.
     share = min(1.0, in_main + (1 - in_main) * in_worker)
@@ -45,10 +50,10 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     ]
 
 
-def _share_in_main(session: Session) -> float:
+def _share_in_main(session: Session, is_meant: Callable[[StackCount], bool]) -> float:
     stacks = watched_stacks(session, "main", ("input",))
     count = total(stacks)
-    return total(stacks, _is_handover) / count if count >= FEWEST_SAMPLES else 0.0
+    return total(stacks, is_meant) / count if count >= FEWEST_SAMPLES else 0.0
 
 
 def _share_in_workers(path: InputPath) -> float:
@@ -57,3 +62,7 @@ def _share_in_workers(path: InputPath) -> float:
 
 def _is_handover(stack: StackCount) -> bool:
     return stack.stage == "handover" or stack.leaf.endswith(RECEIVING)
+
+
+def _unpickles(stack: StackCount) -> bool:
+    return stack.in_call and stack.leaf == UNPICKLING

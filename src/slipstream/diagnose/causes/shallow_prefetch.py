@@ -37,7 +37,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
         Finding(
             cause="shallow_prefetch",
             title="Too few batches are held ready",
-            evidence=f"The step waits {ms(wait_ms)} of {ms(step_ms)} ms although workers rest "
+            evidence=f"The mean step waits {ms(wait_ms)} of {ms(step_ms)} ms although workers rest "
             f"{percent(1 - path.busy)} of the time: batches take {ms(min(walls))} to {ms(max(walls))} ms.",
             predicted_gain=gain_of(step_ms, then_ms),
             change=with_loader_argument(path.loader, "prefetch_factor", str(DEEP)),

@@ -6,7 +6,7 @@ from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.hotspots import total
 from slipstream.diagnose.input_path import costs_time, input_path, step_after
 from slipstream.diagnose.stages import is_collate, is_torch_picking, line_to_change
-from slipstream.diagnose.wording import ms, percent
+from slipstream.diagnose.wording import ms, percent, taking
 from slipstream.records import Finding, Loader, Session, Summary
 
 LEAST_SHARE = 0.35
@@ -39,7 +39,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     return [
         Finding(
             cause="slow_collate",
-            title="Collating takes most of the input",
+            title=taking("Collating", share),
             evidence=f"{_what(path.loader, is_own)} is {percent(share)} of the {ms(path.work_ms)} ms that a "
             f"step's batch takes to build; the step waits {ms(path.wait_ms)} of {ms(summary.step_ms)} ms.",
             predicted_gain=gain_of(summary.step_ms, then_ms),

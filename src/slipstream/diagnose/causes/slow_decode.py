@@ -6,7 +6,7 @@ from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.hotspots import hottest_line, total
 from slipstream.diagnose.input_path import costs_time, input_path, step_after
 from slipstream.diagnose.measured import about_decoding, sample_ms
-from slipstream.diagnose.wording import joined, ms, percent
+from slipstream.diagnose.wording import joined, ms, percent, taking
 from slipstream.records import Finding, Session, StackCount, Summary
 
 LEAST_SHARE = 0.3  # of the work on a batch
@@ -31,7 +31,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     return [
         Finding(
             cause="slow_decode",
-            title="Decoding takes most of the input",
+            title=taking("Decoding", share),
             evidence=f"Decoding is {percent(share)} of the {ms(path.work_ms)} ms that a step's batch takes to build; "
             f"the step waits {ms(path.wait_ms)} of {ms(summary.step_ms)} ms.",
             predicted_gain=gain_of(summary.step_ms, then_ms),

@@ -8,7 +8,7 @@ from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.hotspots import hottest_line
 from slipstream.diagnose.input_path import InputPath, costs_time, input_path, step_after
 from slipstream.diagnose.measured import about_reading, sample_ms
-from slipstream.diagnose.wording import joined, ms, percent
+from slipstream.diagnose.wording import joined, ms, percent, taking
 from slipstream.records import Finding, Session, StackCount, Summary
 
 LEAST_SHARE = 0.3
@@ -29,7 +29,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     return [
         Finding(
             cause="slow_read",
-            title="Reading takes most of the input",
+            title=taking("Reading", share),
             evidence=f"Reading is {percent(share)} of the {ms(path.work_ms)} ms that a step's batch takes to build"
             f"{_waiting(path)}; the step waits {ms(path.wait_ms)} of {ms(summary.step_ms)} ms.",
             predicted_gain=gain_of(summary.step_ms, then_ms),

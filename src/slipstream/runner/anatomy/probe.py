@@ -52,7 +52,8 @@ class Probe:
             self._abandon(f"the step could not be observed: {type(error).__name__}: {error}")
         self._start_ns = time.perf_counter_ns()
 
-    def stop(self) -> Anatomy | None:
+    def stop(self, is_whole: bool = True) -> Anatomy | None:
+        """`is_whole`: the step came to its end."""
         step_ms = (time.perf_counter_ns() - self._start_ns) / 1e6
         self._undo.close()
         if self.reason:
@@ -61,7 +62,7 @@ class Probe:
         was_collecting = gc.isenabled()
         gc.disable()  # a hundred thousand nodes at once, none of them garbage: collecting would double the time
         try:
-            return self._dissect(step_ms)
+            return self._dissect(step_ms, is_whole)
         except Exception as error:
             self.reason = f"the observed step could not be read: {type(error).__name__}: {error}"
             return None
@@ -75,7 +76,7 @@ class Probe:
         self._abandon(reason)
         self._forget()
 
-    def _dissect(self, step_ms: float) -> Anatomy | None:
+    def _dissect(self, step_ms: float, is_whole: bool) -> Anatomy | None:
         if self._events is None or not len(self._events):
             self.reason = "the profiler saw no operators in the step"
             return None
@@ -86,7 +87,9 @@ class Probe:
         samples = self._watch.activations + self._watch.gradients + self._sample_parameters()
         denormal_share = share_of_denormals(samples)
         anatomy = dissect(build_trace(self._events), self._entries, step_ms, padding_share, denormal_share)
-        if not (anatomy.num_operators or anatomy.modules or anatomy.optimizer_ms):
+        # What an epoch's end computes (a mean of its losses) before the step is broken off shows nothing of the model.
+        trains = anatomy.modules or anatomy.optimizer_ms or (is_whole and anatomy.num_operators)
+        if not trains:
             self.reason = "the observed step was broken off before the model was called, as an epoch began"
             return None
         return anatomy
