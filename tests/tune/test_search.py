@@ -103,6 +103,15 @@ def test_conflicting_winners_are_not_combined_and_both_are_named(
     assert not any("+" in rider for rider in listener.entered)
 
 
+def test_who_never_raced_is_not_said_to_gain_less(run: Any, technique: Any, verdict_of: Any, listener: Any) -> None:
+    known = {"first": technique(claims=("the call",)), **{name: technique() for name in "abcdefg"}}
+    known["last"] = technique(claims=("the call",))
+    tuning = run(SimulatedTrack(choice_factors(first=0.5, last=0.4)), known)
+    assert tuning.recipe == _recipe(first=True) and "last" not in listener.entered
+    verdict = verdict_of(tuning, "last")
+    assert verdict.decision == "unsure" and "the other one led first, and this was not raced" in verdict.reason
+
+
 def test_settings_are_climbed_and_not_gridded(run: Any, technique: Any, verdict_of: Any, listener: Any) -> None:
     factors = {1: 0.9, 2: 0.7, 4: 0.6, 8: 0.65, 16: 0.5}
 

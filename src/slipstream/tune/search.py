@@ -133,8 +133,10 @@ def _left(meeting: Meeting, candidates: Sequence[Candidate]) -> list[Candidate]:
     free = []
     for name, one in named.items():
         conflict = conflict_with(name, meeting.recipe, meeting.conflicts)
-        if conflict is not None:
+        if conflict is not None and _has_raced(meeting, name):
             meeting.revise_last(name, "rejected", f"{conflict}; the other one gains more")
+        elif conflict is not None:
+            meeting.revise_last(name, "unsure", f"{conflict}; the other one led first, and this was not raced")
         elif meeting.recipe.setting_of(name) is None:
             free.append(one)
     pass_s = meeting.heat.pass_s(meeting.recipe, len(free))
@@ -144,9 +146,14 @@ def _left(meeting: Meeting, candidates: Sequence[Candidate]) -> list[Candidate]:
 
 def _outlook(meeting: Meeting, technique: str) -> int:
     """How it looked when it was raced before, on top of less: the smaller the better. Else as the findings say."""
-    raced = [one for one in meeting.verdicts if one.technique == technique and one.speed is not None]
-    if not raced or raced[-1].speed is None:
+    raced = [(one.speed, one.recipe) for one in meeting.verdicts if one.technique == technique and one.speed]
+    if not raced:
         return 1
-    ground = meeting.speed_of(raced[-1].recipe.without(technique))
-    gain = raced[-1].speed.ratio / (ground.ratio if ground is not None else 1.0)
+    speed, recipe = raced[-1]
+    ground = meeting.speed_of(recipe.without(technique))
+    gain = speed.ratio / (ground.ratio if ground is not None else 1.0)
     return 0 if gain >= LOOKED_BETTER else 2 if gain < LOOKED_WORSE else 1
+
+
+def _has_raced(meeting: Meeting, technique: str) -> bool:
+    return any(one.technique == technique and one.speed is not None for one in meeting.verdicts)
