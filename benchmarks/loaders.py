@@ -39,6 +39,7 @@ PHOTOGRAPHS = Path(__file__).parents[2] / "shared" / "data" / "photos"
 BATCH, CORES = 32, 2
 WARM, LEAD_IN, TIMED = 4, 3, 8  # batches: before all rounds, before a lap, in a lap
 HANDOVER_TIMED = 40
+LAP = 18  # batches, more than a lap has
 STARTING = 3  # at once
 SLOW_STARTERS = ("ffcv", "ours")  # they compile, or run an epoch first
 
@@ -89,10 +90,12 @@ def lay_out(source: Path | None, folder: Path, num_images: int) -> str:
 
 
 def race(stable: list[Contestant], num_rounds: int, lead_in: int, timed: int) -> None:
-    """Rounds of one lap each, in an order that is drawn anew."""
+    """Rounds of one lap each, in an order that is drawn anew. Who is there for the first epoch leaves before it ends."""
     rng = random.Random(0)
+    last = BATCH * (count_batches(num_rounds) - LAP)
     for number in range(1, num_rounds + 1) if stable else ():
-        riding = [contestant for contestant in stable if not contestant.failure]
+        riding = [one for one in stable if not one.failure]
+        riding = [one for one in riding if one.entrant.label != FIRST or one.facts.get("num_images", 0) <= last]
         for contestant in rng.sample(riding, len(riding)):
             contestant.ask(lead_in, timed)
         os.sync()  # what a cache has written goes to the disk now and not in somebody else's lap

@@ -58,10 +58,10 @@ class Standings:
         return median(self.riding[label].rates)
 
     def ratio(self, label: str, other: str) -> Interval | None:
-        """Of neighbours in time: lap i of one over lap i of the other."""
+        """Of neighbours in time: lap i of one over lap i of the other. The first epoch may be over before all laps."""
         if label not in self.riding or other not in self.riding:
             return None
-        pairs = zip(self.riding[label].rates, self.riding[other].rates, strict=True)
+        pairs = zip(self.riding[label].rates, self.riding[other].rates, strict=False)
         return paired_interval([a / b for a, b in pairs])
 
     def goals(self) -> list[Goal]:
@@ -103,9 +103,16 @@ def render(standings: Standings, head: str, material: str, options: argparse.Nam
         f"still with all its processes. {_chosen(options)}"
         "Converting data, starting workers and compiling are not timed. Same pixels: the very functions of the plain "
         "script decode and crop; others decode or resize otherwise, and mean and std say by how much. All files of all "
-        "contestants are held in memory, as they would be where nobody waits for a turn (warm_files.py).",
+        "contestants are held in memory, as they would be where nobody waits for a turn (warm_files.py). "
+        f"{_first_laps(standings)}",
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _first_laps(standings: Standings) -> str:
+    if FIRST not in standings.riding:
+        return ""
+    return f"Of the first epoch there are {len(standings.riding[FIRST].rates)} laps: then it was over."
 
 
 def _table(standings: Standings, contestants: list[Contestant], base: str) -> str:

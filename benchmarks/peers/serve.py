@@ -22,6 +22,22 @@ STEP_S = 0.005
 PAGE_FLOATS = 1024
 
 
+class Counted:
+    """Batches, and how many images there were in them so far."""
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self._batches = batches
+        self.num_images = 0
+
+    def __iter__(self) -> Counted:
+        return self
+
+    def __next__(self) -> Any:
+        batch = next(self._batches)
+        self.num_images += len(batch[0])
+        return batch
+
+
 class Look:
     """What the batches are like, from those that are not timed."""
 
@@ -90,9 +106,10 @@ def main() -> None:
         peer = importlib.import_module(f"peers.{spec['peer']}")
         name = getattr(peer, "DISTRIBUTION", "")
         version = {"version": f" ({name} {metadata.version(name)})"} if name else {}
-        batches = peer.batches(job)
+        batches = Counted(peer.batches(job))
         for line in sys.stdin:
             said = answer(json.loads(line), batches, look, touch if spec["peer"] == "ready" else idle)
+            said |= {"num_images": batches.num_images}
             print(json.dumps({**said, **look.facts(), **job.setting, **version}), file=channel, flush=True)
     except Exception as fault:
         traceback.print_exc()
