@@ -90,7 +90,7 @@ def lay_out(source: Path | None, folder: Path, num_images: int) -> str:
 
 
 def race(stable: list[Contestant], num_rounds: int, lead_in: int, timed: int) -> None:
-    """Rounds of one lap each, in an order that is drawn anew. Who is there for the first epoch leaves before it ends."""
+    """Rounds of one lap each, in an order that is drawn anew. Who rides the first epoch leaves before it ends."""
     rng = random.Random(0)
     last = BATCH * (count_batches(num_rounds) - LAP)
     for number in range(1, num_rounds + 1) if stable else ():
