@@ -219,7 +219,7 @@ def render(results: dict[str, dict[str, Any]], head: str) -> tuple[str, list[str
         f"{table}\n{note}\nEach against the script as it is, in rounds by turns, with fresh processes half of the "
         "time. The share is of what the recipe gains over 1, with the interval that redrawing the "
         f"rounds gives. Asked for: at least {KEPT:.0%} of it. A finding has no recipe: it is written alone. All "
-        "riders start as bare python does, so a lucky heap is part of the noise. Lines "
+        "riders have glibc's allocator held to its memory, as on tune's ground, so that no heap is luckier. Lines "
         "changed are those of the diff that begin with + or -; diffs and rounds are in patched.json.\n",
         wrong,
     )
