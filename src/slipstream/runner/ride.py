@@ -176,15 +176,19 @@ def board(settings: RideSettings, fit: Fit | None = None) -> Ride:
 
 @contextlib.contextmanager
 def _undisturbed(is_wanted: bool) -> Iterator[None]:
-    """A second Ctrl-C while the session is being written would lose it; the parent ends us if we hang."""
+    """A second Ctrl-C while the session is being written would lose it; the parent ends us if we hang. So would torch's
+    own handler, which raises once more for a worker that was killed, at whatever child's end comes next."""
     if not is_wanted or threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = {signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN)}
+    if hasattr(signal, "SIGCHLD"):
+        before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before if before is not None else signal.SIG_DFL)
+        for number, handler in before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
 
 def _library_versions() -> dict[str, str]:
