@@ -30,8 +30,12 @@ def test_pages_that_are_written_out_after_a_minute(tmp_path: Path) -> None:
     assert read_idle_file_s(tmp_path) == 60.0
 
 
-@pytest.mark.parametrize("files", [{}, scheme(state="off"), scheme(action="stat")])
-def test_who_only_watches_drops_nothing(tmp_path: Path, files: dict[str, str]) -> None:
+def without(name: str) -> dict[str, str]:
+    return {path: text for path, text in scheme().items() if not path.endswith(name)}
+
+
+@pytest.mark.parametrize("files", [{}, scheme(state="off"), scheme(action="stat"), without("aggr_us"), without("min")])
+def test_who_only_watches_or_cannot_be_read_drops_nothing(tmp_path: Path, files: dict[str, str]) -> None:
     lay(tmp_path, files)
     assert read_idle_file_s(tmp_path) is None
 

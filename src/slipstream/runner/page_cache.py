@@ -9,7 +9,7 @@ from pathlib import Path
 def read_idle_file_s(root: Path = Path("/")) -> float | None:
     """Seconds without use; None: files stay as long as memory lasts, as is usual, or it cannot be known."""
     known = [*_read_schemes(root / "sys/kernel/mm/damon/admin/kdamonds"), *_read_module(root)]
-    return min(known, default=None)
+    return min((seconds for seconds in known if seconds > 0), default=None)  # 0: it could not be read
 
 
 def _read_schemes(kdamonds: Path) -> list[float]:

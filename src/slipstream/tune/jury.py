@@ -46,8 +46,7 @@ class Jury:
 
     def needs_proof(self, claim: Claim, record: RiderRecord) -> bool:
         """Not where the timed rider itself passes for one with the base's random numbers: the model draws none."""
-        is_open = claim.needs_proof
-        return is_open and not self._judge(claim.judged_as(is_timed=False), record.witness).is_sound
+        return claim.needs_proof and not self._judge(claim.judged_as(is_timed=False), record.witness).is_sound
 
     def has_proved(self, recipe: Recipe) -> bool:
         return bool(self._paddock.seat("proof", recipe).past)
