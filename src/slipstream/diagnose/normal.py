@@ -51,7 +51,7 @@ def general_remarks(test: SpeedTest) -> Iterator[str]:
     if environment.idle_file_s is not None:
         yield (
             f"The system drops files from memory that nobody has used for {environment.idle_file_s:.0f} s (DAMON), "
-            "however much is free: data whose epoch takes longer come from the disk in every epoch."
+            "however much is free: data whose epoch takes longer may come from the disk in every epoch."
         )
 
 
