@@ -74,6 +74,27 @@ def test_a_batch_that_does_not_fit_is_computed_in_pieces(where: dict[str, int], 
     assert words.startswith("survived ") and words.endswith(f"of memory, with the batch in up to {most} pieces")
 
 
+class Tongue(nn.Module):
+    """Runs out of memory in a library's own words."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__()
+        self.words = words
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if len(x) > 6 and torch.is_grad_enabled():
+            raise RuntimeError(self.words)
+        return x
+
+
+@pytest.mark.parametrize("words", ["could not create a primitive", "could not create a memory", "std::bad_alloc"])
+def test_what_libraries_below_torch_say_is_understood(words: str, riding: Any) -> None:
+    bare = train(net(nn.Identity()))
+    with riding("survive_oom"):
+        changed = train(net(Tongue(words)))
+    assert all(torch.allclose(one, other, atol=1e-12) for one, other in zip(bare, changed, strict=True))
+
+
 def test_what_was_learnt_about_sizes_is_used(riding: Any) -> None:
     narrow = Narrow(forward=6)
     with riding("survive_oom"):

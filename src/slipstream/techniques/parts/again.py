@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.autograd import backward, grad  # torch's own: who stands around them later looks at the script's passes
 
+from slipstream.runner.shortage import hints_at_shortage
 from slipstream.techniques.parts.dice import Dice
 from slipstream.techniques.parts.draws import Recording, RefusedError, Replaying
 from slipstream.techniques.parts.pieces import Cut, bounds, filled, frame_of, joined, tensors_in
@@ -270,11 +271,10 @@ def tied(again: Again, result: Any, learning: Sequence[bool], tensors: Tensors, 
 
 
 def is_shortage(fault: BaseException) -> bool:
-    """Whether memory ran out, on the host or on a device."""
+    """Whether memory may have run out, on the host or on a device."""
     if isinstance(fault, (MemoryError, torch.OutOfMemoryError)):
         return True
-    signs = ("DefaultCPUAllocator", "out of memory", "bad_alloc", "ALLOC_FAILED", "not enough memory")
-    return isinstance(fault, RuntimeError) and any(sign in str(fault) for sign in signs)
+    return isinstance(fault, RuntimeError) and hints_at_shortage(str(fault))
 
 
 def make_room(device: str) -> None:
