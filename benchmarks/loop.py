@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-WARM = 72  # steps at the start of an instrument's block that are not timed: seams settle, caches fill
+WARM = 96  # steps at the start of an instrument's block that are not timed: seams settle, the second search is over
 REST = 4  # the same for a bare block
 OUTLIER = 2.0  # times its block's median: such a step lost the core to somebody else, and is left out
 WIDTHS = {1.0: 192, 5.0: 640}  # step in ms to width, tuned by hand on the machine that the results name

@@ -102,7 +102,7 @@ def test_a_heat(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
         Entrant(5, "candidate", recipe("hangs")),
         Entrant(6, "seed"),
     ]
-    with Relay(["train.py", "0"], entry=str(here / "entry.py"), limit_s=3.0) as relay:
+    with Relay(["train.py", "0"], entry=str(here / "entry.py"), limit_s=5.0) as relay:
         reasons = [_enter(relay, entrant, following) for entrant, following in itertools.pairwise(entrants)]
         assert reasons[:3] == ["", "", ""] and reasons[4:] == ["", ""]
         assert reasons[3].startswith(SLOWER) and "ms a step instead of" in reasons[3]

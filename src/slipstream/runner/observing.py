@@ -131,6 +131,7 @@ class Observing:
         elif any(before < mark <= since for mark in _SEARCHES):  # a module that is called for the first time now
             self._settles_at = since + 1
             self.modules.search()
+            self._recorder.shortcut.due_ns = 0  # a search is dear: the next step ends it
         if self._schedule is not None:
             self._schedule.on_step(num)
             self._survey.at_step()
