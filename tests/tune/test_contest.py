@@ -129,3 +129,11 @@ def test_hope_is_less_than_a_lead() -> None:
     assert hopeful.is_hopeful() and not hopeful.is_leading()
     assert leading.is_hopeful() and leading.is_leading()
     assert not useless.is_hopeful()
+
+
+def test_the_outlook_of_one_that_has_hardly_raced_is_the_better_one() -> None:
+    new, short, long = _contest(), _contest(floor=lambda: 1.0), _contest(floor=lambda: 1.0)
+    _ride(short, 1.03, num_rounds=10, spread=0.1)
+    _ride(long, 1.03, num_rounds=200, spread=0.1)
+    assert new.outlook() > short.outlook() > long.outlook() > 1.0
+    assert short.outlook() > short.promise()

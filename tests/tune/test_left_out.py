@@ -73,6 +73,31 @@ def test_ground_stays_where_only_the_others_bring_out_its_worth(run: Any, techni
     assert _names(tuning.recipe) == {"g", "a"}
 
 
+def test_one_that_was_started_to_leave_something_out_is_not_started_again(
+    run: Any, technique: Any, listener: Any
+) -> None:
+    known = {"g": technique(is_ground=True), "a": technique()}
+    tuning = run(SimulatedTrack(choice_factors(a=0.7)), known)
+    assert _names(tuning.recipe) == {"a"}
+    assert listener.entered.count("a") == 1, "left behind by g, it rides to the end"
+
+
+def test_what_must_be_proved_is_left_out_first_and_then_the_greatest_hope(
+    run: Any, technique: Any, listener: Any
+) -> None:
+    def factor(recipe: Recipe) -> float:
+        names = _names(recipe)
+        return (0.98 if "g" in names else 1.0) * {"a": 0.85, "b": 0.97, "ab": 0.5}.get(
+            "".join(sorted(names & {*"ab"})), 1
+        )
+
+    known = {"g": technique(is_ground=True), "a": technique(), "b": technique()}
+    tuning = run(SimulatedTrack(factor), known)
+    assert [choice.technique for choice in tuning.recipe.choices] == ["g", "a", "b"]
+    left_out = [one.technique for one in listener.verdicts if one.kind == "left_out"]
+    assert left_out[:3] == ["g", "b", "a"], "g never led; a and b did, b by more, on top of a"
+
+
 def test_broken_off_what_was_only_built_on_is_not_kept(run: Any, technique: Any, verdict_of: Any) -> None:
     class Interrupted(SimulatedTrack):
         def enter(self, entrant: Entrant) -> str:

@@ -23,6 +23,7 @@ MIN_ROUNDS = 8  # fewer bound nothing, however clear they look
 MIN_MEASURED = 16  # rounds
 LEADING_ROUNDS = 5  # after which a lead may be built on, to be proved later
 LEADING = 1.1  # a gain that changes what the others are worth
+OPTIMISM = 1.0  # times its uncertainty: a candidate that waits may be better than it looked
 HOPEFUL = 1.5
 CLEAR = 2.5  # times its own uncertainty: by chance one in thirty
 
@@ -104,6 +105,12 @@ class Contest:
         ordered, cut = sorted(self._ratios), len(self._ratios) // 4
         return math.exp(statistics.fmean(ordered[cut : len(ordered) - cut]))
 
+    def outlook(self) -> float:
+        """What it may still turn out to win: the fewer rounds it has had, the more."""
+        if len(self._ratios) < 2:
+            return math.inf
+        return self.promise() * math.exp(OPTIMISM * self._uncertainty())
+
     def is_promising(self) -> bool:
         return self._goal == "decide" and self.outcome is None and self.promise() > 1.0 + 2 * self._margin
 
@@ -119,9 +126,13 @@ class Contest:
 
     def _clearness(self) -> float:
         """The mean of its rounds, in times of its own uncertainty."""
+        return statistics.fmean(self._ratios) / self._uncertainty()
+
+    def _uncertainty(self) -> float:
+        """Of the mean of its rounds."""
         mean = statistics.fmean(self._ratios)
         variance = math.fsum((ratio - mean) ** 2 for ratio in self._ratios) / (len(self._ratios) - 1)
-        return mean / math.sqrt(max(variance, 1e-12) / len(self._ratios))
+        return math.sqrt(max(variance, 1e-12) / len(self._ratios))
 
     def add(self, laps: Mapping[int, Lap]) -> None:
         """A round that the challenger and its anchor both rode; disturbed blocks count for nothing."""

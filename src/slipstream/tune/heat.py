@@ -19,6 +19,7 @@ from slipstream.tune.teller import Teller
 
 MAX_CHALLENGERS = 8  # they share one base; noise lasts a second, so a longer round pairs hardly worse
 FEW_AT_FIRST = 4  # start together; so many more follow as long as none of those leads: a start costs many rounds
+STARTING_SHARE = 0.25  # of the time that is left, for those who start together
 RELAUNCH_BLOCKS = 8  # a launch costs more than a block: ride that much longer
 MAX_DEATHS = 2  # of an anchor, one after the other
 MIN_TURN = 10  # rounds: fewer decide nothing
@@ -97,9 +98,9 @@ class Heat:
         num_slots = max(1, min(MAX_CHALLENGERS, self._paddock.num_challengers(len(fixed))))
         if not contests[0].is_final:
             num_slots = max(1, min(num_slots, self.num_affordable(len(fixed), deadline_s())))
-        first_round = self._round
+        first_round, few = self._round, self._num_at_first(contests, deadline_s())
         while True:
-            num_open = min(num_slots, FEW_AT_FIRST * (1 + (self._round - first_round) // LEADING_ROUNDS))
+            num_open = min(num_slots, few * (1 + (self._round - first_round) // LEADING_ROUNDS))
             while len(riding) < num_open and (waiting or (benched and _num_racing(riding) < FEWEST)):
                 contest = waiting.pop(0) if waiting else _most_promising(benched)
                 self._num_riders = len(fixed) + len(riding) + 1
@@ -167,7 +168,7 @@ class Heat:
 
     def pass_s(self, footing: Recipe, num_left: int) -> float:
         """The least in which one of the first few can take the lead on top of that."""
-        num_starts = min(FEW_AT_FIRST, num_left)
+        num_starts = min(FEWEST, num_left)
         return num_starts * self._startup_s(footing) + LEADING_ROUNDS * (1 + num_starts) * self._typical_lap_s()
 
     def _is_time_up(self, riding: Sequence[Contest], deadline_s: float) -> bool:
@@ -184,6 +185,13 @@ class Heat:
         turn_s, startup_s = MIN_TURN * self._typical_lap_s(), self._startup_s(self._footing)
         left_s = deadline_s - self._budget.now_s() - num_fixed * turn_s
         return int(left_s / (turn_s + startup_s))
+
+    def _num_at_first(self, contests: Sequence[Contest], deadline_s: float) -> int:
+        """Fewer where starts are dear: the first come first for a reason."""
+        if contests[0].is_final:
+            return FEW_AT_FIRST
+        left_s = STARTING_SHARE * (deadline_s - self._budget.now_s())
+        return max(FEWEST, min(FEW_AT_FIRST, int(left_s / max(1e-9, self._startup_s(self._footing)))))
 
     def _startup_s(self, footing: Recipe) -> float:
         """Of one more rider on top of that: what is compiled in it is compiled for every one."""
@@ -224,8 +232,8 @@ class Heat:
             if waiting and not contest.is_promising():
                 self._bench(contest, riding, benched)
         for contest in [one for one in riding if one.is_patient and one.num_rounds_of_turn >= turn]:
-            best = max((one.promise() for one in benched), default=0.0)
-            if waiting or best > BETTER * contest.promise():
+            best = max((one.outlook() for one in benched), default=0.0)
+            if waiting or best > BETTER * contest.outlook():
                 if not waiting and not self._is_time_for(_peek(benched), deadline_s):
                     return
                 self._bench(contest, riding, benched)
@@ -293,7 +301,7 @@ def _num_racing(riding: Sequence[Contest]) -> int:
 
 
 def _peek(benched: Sequence[Contest]) -> Contest:
-    return max(benched, key=Contest.promise)
+    return max(benched, key=Contest.outlook)
 
 
 def _most_promising(benched: list[Contest]) -> Contest:

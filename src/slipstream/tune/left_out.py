@@ -19,15 +19,16 @@ Contests = Mapping[Choice, Contest]
 def leave_out(meeting: Meeting) -> None:
     """Again and again while something goes that was only built on: beside fewer others the rest may be worth more.
     What stays without proof stands or falls with the whole recipe."""
-    raced: set[Choice] = set()
+    seen: dict[Choice, float] = {}  # what each seemed to be worth when it was raced last
     while len(meeting.recipe.choices) > 1:
         recipe, doubtful = meeting.recipe, meeting.provisional()
-        contests = _race(meeting, recipe, doubtful)
-        unseen = [choice for choice in doubtful if choice not in raced]
-        raced |= {choice for choice, contest in contests.items() if contest.comparison.num_rounds}
-        refuted = [
-            choice for choice in doubtful if choice in contests and _is_refuted(meeting, choice, contests, unseen)
-        ]
+        contests = _contests(meeting, recipe, doubtful)
+        newcomers = [choice for choice, contest in contests.items() if not contest.seat.laps]
+        if not _race(meeting, contests):
+            return
+        raced = {choice: contest for choice, contest in contests.items() if contest.comparison.num_rounds}
+        seen |= {choice: contest.promise() for choice, contest in raced.items()}
+        refuted = [choice for choice in doubtful if choice in contests and _is_refuted(meeting, choice, raced, seen)]
         gone = _least(contests, refuted) or _least(
             contests, [choice for choice, contest in contests.items() if contest.outcome == "not_faster"]
         )
@@ -35,30 +36,46 @@ def leave_out(meeting: Meeting) -> None:
             _report(meeting, choice, contest, recipe, is_gone=choice == gone)
         if gone is not None:
             meeting.recipe = recipe.without(gone.technique)
+            if gone in newcomers:
+                meeting.adopt(contests[gone].seat)
         if gone not in doubtful:
             return
 
 
-def _is_refuted(meeting: Meeting, choice: Choice, contests: Contests, unseen: list[Choice]) -> bool:
-    """What was never proved must at least seem to be worth something here; what never led clearly must be proved."""
-    contest = contests[choice]
-    is_unproved = choice not in meeting.leads and contest.outcome != "faster"
-    if not contest.comparison.num_rounds:  # no time: as it looked the last time, if there was one
-        return is_unproved and choice in unseen
-    return is_unproved or contest.promise() < 1.0 + meeting.order.margin
+def _is_refuted(meeting: Meeting, choice: Choice, raced: Contests, seen: Mapping[Choice, float]) -> bool:
+    """What was never proved must at least seem to be worth something here; what never led clearly must be proved, as
+    long as there is time."""
+    if choice in seen and seen[choice] < 1.0 + meeting.order.margin:
+        return True
+    is_open = choice in raced or choice not in seen
+    return is_open and choice not in meeting.leads and (choice not in raced or raced[choice].outcome != "faster")
 
 
-def _race(meeting: Meeting, recipe: Recipe, doubtful: list[Choice]) -> Contests:
-    """The last that won its own race has just been shown to be needed beside all others."""
+def _contests(meeting: Meeting, recipe: Recipe, doubtful: list[Choice]) -> Contests:
+    """The last that won its own race has just been shown to be needed beside all others. What must be proved comes
+    first, the greatest hope before the others: the time may be over before the last has started."""
     anchor = meeting.fresh_seat(recipe) if doubtful else meeting.seat(recipe)
     asked = [choice for choice in recipe.choices if choice in doubtful or choice != recipe.choices[-1]]
-    contests = {choice: _contest(meeting, recipe, anchor, choice, len(doubtful)) for choice in asked}
+    asked.sort(key=lambda choice: (choice in meeting.leads or choice not in doubtful, -_hope(meeting, choice)))
+    return {choice: _contest(meeting, recipe, anchor, choice, len(doubtful)) for choice in asked}
+
+
+def _race(meeting: Meeting, contests: Contests) -> bool:
     try:
         meeting.heat.race(list(contests.values()), lambda: meeting.budget.moment_s(TOTAL_SHARE), lambda contest: None)
     except RaceError as error:
         meeting.note(f"Leaving techniques out was not tried: {error}.")
-        return {}
-    return contests
+        return False
+    return True
+
+
+def _hope(meeting: Meeting, choice: Choice) -> float:
+    """What it seemed to gain on top of what it was raced on."""
+    won = next((one for one in reversed(meeting.verdicts) if one.kind == "single" and one.choice == choice), None)
+    if won is None or won.speed is None:
+        return 0.0
+    ground = meeting.speed_of(won.recipe.without(choice.technique))
+    return won.speed.ratio / (ground.ratio if ground is not None else 1.0)
 
 
 def _contest(meeting: Meeting, recipe: Recipe, anchor: Seat, choice: Choice, num_doubtful: int) -> Contest:

@@ -114,6 +114,10 @@ class Meeting:
             self._fresh[recipe] = Seat("candidate", recipe)
         return self._fresh[recipe]
 
+    def adopt(self, seat: Seat) -> None:
+        """As the fresh one of its recipe: it was started to be left behind, not chosen."""
+        self._fresh.setdefault(seat.recipe, seat)
+
     @property
     def footing(self) -> Seat:
         """Whom techniques race against: the script as it is, or with the ground that was won."""
