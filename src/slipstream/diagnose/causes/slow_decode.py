@@ -6,6 +6,7 @@ from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.hotspots import hottest_line, total
 from slipstream.diagnose.input_path import costs_time, input_path, step_after
 from slipstream.diagnose.measured import about_decoding, sample_ms
+from slipstream.diagnose.training import is_single_epoch
 from slipstream.diagnose.wording import joined, ms, percent, taking
 from slipstream.records import Finding, Session, StackCount, Summary
 
@@ -24,8 +25,8 @@ def find(session: Session, summary: Summary) -> list[Finding]:
         return []
     # Against no_workers the larger prediction comes first. On few cores that is the cache (workers only spread the
     # decoding over cores that the step also needs), on many cores the workers: both orders are right there.
-    is_single_epoch = session.length is not None and session.length.num_epochs == 1
-    removed = share * (QUICKER if is_single_epoch else CACHED)
+    is_single = is_single_epoch(session)
+    removed = share * (QUICKER if is_single else CACHED)
     then_ms = step_after(session, summary, path, work_ms=path.work_ms * (1 - removed))
     hot = hottest_line(session, stacks)
     return [
@@ -37,9 +38,9 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             predicted_gain=gain_of(summary.step_ms, then_ms),
             change="decode once, np.save the pixels, np.load(..., mmap_mode='r') from then on; or store smaller images",
             site=hot.site if hot else path.loader.getitem_site or path.loader.site,
-            techniques=["fast_decode", "scaled_decode"] if is_single_epoch else ["decode_cache", "fast_decode"],
+            techniques=["fast_decode", "scaled_decode"] if is_single else ["decode_cache", "fast_decode"],
             advice=joined(
-                "" if is_single_epoch else "The first epoch still decodes; the gain is that of all later ones.",
+                "" if is_single else "The first epoch still decodes; the gain is that of all later ones.",
                 about_decoding(session, sample_ms(summary, share * path.work_ms)) if _is_pillows(stacks) else "",
             ),
         )
