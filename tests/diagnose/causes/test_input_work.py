@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from slipstream.diagnose import diagnose
-from slipstream.records import Length, Site
+from slipstream.records import Length, Site, TensorFacts
 from slipstream.testing.sessions import FILE, LOADER_SITE, made_loader, made_session, made_stack
 
 LIGHT = {"forward_ms": 3.0, "backward_ms": 6.0, "input_ms": 40.0}
@@ -117,6 +117,30 @@ def test_decoding():
     first = ranked(stacks=stacks, num_workers=2, work_ms=90)[0]
     assert (first.cause, first.site.line) == ("slow_decode", 18)
     assert "decode_cache" in first.techniques
+
+
+@pytest.mark.parametrize(
+    ("leaf", "shrinking", "side", "is_told"),
+    [
+        ("PIL/JpegImagePlugin.py:load_read", "img.resize((96, 96))", 96, True),
+        ("PIL/PngImagePlugin.py:load_read", "img.resize((96, 96))", 96, False),
+        ("PIL/JpegImagePlugin.py:load_read", "img.rotate(3)", 96, False),
+        ("PIL/JpegImagePlugin.py:load_read", "img.crop(box).resize((96, 96))", 96, False),
+        ("PIL/JpegImagePlugin.py:load_read", "img.resize((448, 448))", 448, False),  # 2.5 ms may be no more than that
+    ],
+)
+def test_large_jpegs_that_are_shrunk_at_once(leaf, shrinking, side, is_told):
+    stacks = [
+        made_stack("decode", 18, 78, role="worker", leaf="PIL/ImageFile.py:load"),
+        made_stack("decode", 18, 2, role="worker", leaf=leaf),
+        made_stack("transform", 19, 20, role="worker", expression=shrinking),
+    ]
+    batch = TensorFacts("[0]", [32, 3, side, side], "float32", "cpu", 32 * 3 * side * side * 4)
+    loader = made_loader(2, tensor_facts=[batch])
+    first = ranked(stacks=stacks, num_workers=2, work_ms=100, loader=loader)[0]
+    assert first.cause == "slow_decode"
+    assert ("image.draft" in first.advice and "96 x 96" in first.advice) is is_told
+    assert ("scaled_decode" in first.techniques) is is_told
 
 
 def test_a_cache_does_not_help_a_single_epoch():
