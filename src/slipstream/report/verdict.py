@@ -4,6 +4,7 @@ diagnose concluded and concludes nothing itself."""
 from __future__ import annotations
 
 from slipstream.diagnose.training import num_workers
+from slipstream.diagnose.wording import place
 from slipstream.records import Session, Summary
 from slipstream.report.quantity import in_ms, in_percent, in_seconds, plural
 
@@ -61,7 +62,8 @@ def warning(session: Session) -> str:
 
 
 def outlook(session: Session) -> str:
-    """ "90 epochs: 14 h at this rate; 9 h if input were free", where the length is known."""
+    """ "90 epochs: 14 h at this rate; 9 h if input were free", where the length is known. How often a loop around them
+    turns is not: then it is the length of one turn."""
     summary = session.summary
     if summary is None or summary.seconds_left is None:
         return ""
@@ -69,6 +71,8 @@ def outlook(session: Session) -> str:
     if summary.seconds_best is not None and summary.seconds_best < 0.97 * summary.seconds_left:
         sentence += f"; {in_seconds(summary.seconds_best)} if input were free"
     length = session.length
+    if length and length.around:
+        sentence += f", for each turn of the loop at {place(length.around)}"
     if length and length.num_epochs:
         return f"{plural(length.num_epochs, 'epoch')}: {sentence}"
     if length and length.num_steps:
