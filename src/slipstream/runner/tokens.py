@@ -33,12 +33,18 @@ class Tokens:
         self._modules.on_call = self._note
 
     def _note(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        from slipstream.runner.anatomy.padding import Inputs, note_inputs
-
         if not model.training:
             return
         self._modules.on_call = None
         self._num_looks += 1
+        try:
+            self._keep(model, args, kwargs)
+        except Exception:  # odd inputs, no memory: the seam must go on, and nothing else rests on this
+            self._num_looks, self._kept = _FIRST_LOOKS, []
+
+    def _keep(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        from slipstream.runner.anatomy.padding import Inputs, note_inputs
+
         inputs = Inputs()
         note_inputs(inputs, args, kwargs)
         if any(tensor.numel() > _MOST_VALUES for tensor in (*inputs.named.values(), *inputs.tokens)):
