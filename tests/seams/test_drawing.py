@@ -15,6 +15,7 @@ from slipstream.records import Ending, Met
 from slipstream.runner.ride import Ride, RideSettings
 from slipstream.seams.drawing import Drawing
 
+
 class Jitter:
     def __init__(self) -> None:
         self.rng = np.random.default_rng(0)

@@ -11,8 +11,8 @@ from slipstream.records import Loader, Session, StackCount
 
 RANDOM = re.compile(r"rng\b|rand|shuffle|choice|jitter|augment|noise|dropout", re.IGNORECASE)
 # Words become numbers by a fixed rule; what is random about texts (masks, crops) comes after it.
-TEXT = re.compile(r"tokeni[sz]|detokeni|\bbpe\b|lemmati[sz]|\bstem(mer)?\b|sentencepiece|vocab", re.IGNORECASE)
-PARSING = re.compile(r"\b(u?json|orjson|yaml)\.(loads?|safe_load)\b|\bfromstring\b|\b(pickle|msgpack)\.(loads|unpackb)\b")
+TEXT = re.compile(r"tokeni[sz]|\bbpe\b|lemmati[sz]|\bstem(mer)?\b|sentencepiece|vocab", re.IGNORECASE)
+PARSING = re.compile(r"\b(u?json|orjson|yaml)\.(loads?|safe_load)\b|\bfromstring\b|\bunpackb\b")
 TEXT_LEAVES = ("transformers/tokenization", "tokenizers/", "sentencepiece/", "tiktoken/", "nltk/", "spacy/")
 PARSING_LEAVES = ("json/decoder.py:", "json/scanner.py:", "etree/ElementTree.py:")
 MOST = 0.5  # of the samples that must be of a kind

@@ -1,5 +1,5 @@
-"""Tokens that a model is given in some batches of the ride, so that how much of them is padding does not rest on the one
-step that is taken apart. Keeps copies of small integer inputs; reads them when the ride is nearly over."""
+"""Tokens that a model is given in some batches of the ride, so that how much of them is padding does not rest on one
+step, the one that is taken apart. Keeps copies of small integer inputs; reads them when the ride is nearly over."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Tokens:
             self._kept.append((named, [tensor.detach().clone() for tensor in inputs.tokens], fillers))
 
     def shares_of_padding(self) -> list[float]:
-        """One for each batch that differs from those before it; where it has none that can be recognised, it has none."""
+        """One for each batch that differs from those before it. What cannot be recognised counts as none."""
         from slipstream.runner.anatomy.padding import Inputs, share_of_padding
 
         shares: list[float] = []

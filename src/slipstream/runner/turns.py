@@ -1,5 +1,5 @@
-"""A loop of the user's that goes through all epochs again at every turn: folds, seeds, settings that are tried. Read from
-the source of the frames that are running; how often it turns is not known."""
+"""A loop of the user's that goes through all epochs again at every turn: folds, seeds, settings that are tried. Read
+from the source of the frames that are running; how often it turns is not known."""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ class ModuleSeam:
         return ident
 
     def _meet_in_training(self, ident: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A look at validation data came first (a sanity check, a summary): what counts is how it is called to learn."""
+        """A look at validation data came first (a sanity check): what counts is how it is called to learn."""
         inputs = describe_tensors([list(args), dict(kwargs)])
         facts = {"site": current_site(), "name": current_callee(), "inputs": inputs}
         self._listener.meet(msgspec.structs.replace(self._untrained.pop(ident), **facts))

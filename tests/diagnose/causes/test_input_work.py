@@ -63,9 +63,7 @@ def test_texts_are_tokenized_once():
         assert (first.cause, first.site.line) == ("slow_transform", 15)
         assert "tokenize all texts once" in first.change
         assert ("sample_cache" in first.techniques) is not draws
-    (single,) = (
-        one for one in ranked(stacks=stacks, length=Length(num_epochs=1)) if one.cause == "slow_transform"
-    )
+    (single,) = (one for one in ranked(stacks=stacks, length=Length(num_epochs=1)) if one.cause == "slow_transform")
     assert "once" not in single.change and single.predicted_gain < first.predicted_gain
 
 

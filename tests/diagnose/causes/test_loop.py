@@ -176,10 +176,13 @@ def test_validation_is_where_it_mostly_is():
     assert ranked(msgspec.structs.replace(session, evaluations=[other, *rest]))[0].site.line == 70
 
 
-@pytest.mark.parametrize(("library", "line", "words"), [
-    ("lightning", "trainer.fit(model)", "ModelCheckpoint(every_n_train_steps="),
-    ("transformers", "trainer.train()", "save_steps="),
-])
+@pytest.mark.parametrize(
+    ("library", "line", "words"),
+    [
+        ("lightning", "trainer.fit(model)", "ModelCheckpoint(every_n_train_steps="),
+        ("transformers", "trainer.train()", "save_steps="),
+    ],
+)
 def test_a_trainer_that_saves_by_itself_is_told_so(library, line, words):
     session = saving_session(1, 20.0)
     sites = [*session.sites[:-1], msgspec.structs.replace(session.sites[-1], text=line)]
