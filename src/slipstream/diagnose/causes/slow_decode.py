@@ -6,7 +6,7 @@ import re
 
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.hotspots import hottest_line, total
-from slipstream.diagnose.input_path import InputPath, costs_time, input_path, step_after
+from slipstream.diagnose.input_path import InputPath, costs_time, granted_share, input_path, step_after
 from slipstream.diagnose.measured import about_decoding, sample_ms
 from slipstream.diagnose.training import is_single_epoch
 from slipstream.diagnose.wording import joined, ms, percent, taking
@@ -35,7 +35,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     then_ms = step_after(session, summary, path, work_ms=path.work_ms * (1 - removed))
     hot = hottest_line(session, stacks)
     image_ms = sample_ms(summary, share * path.work_ms)
-    small = _decoded_smaller(path, stacks, image_ms)
+    small = _decoded_smaller(path, stacks, image_ms, granted_share(session, summary.ceilings))
     techniques = ["fast_decode"] if is_single else ["decode_cache", "fast_decode"]
     return [
         Finding(
@@ -56,9 +56,9 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     ]
 
 
-def _decoded_smaller(path: InputPath, stacks: list[StackCount], image_ms: float | None) -> str:
-    """Where JPEGs are decoded, then shrunk, and their time says that they are far larger than what is kept of them. A
-    crop is another matter: it may be enlarged."""
+def _decoded_smaller(path: InputPath, stacks: list[StackCount], image_ms: float | None, granted: float) -> str:
+    """Where JPEGs are decoded, then shrunk, and their time (as much of a core as was granted) says that they are far
+    larger than what is kept of them. A crop is another matter: it may be enlarged."""
     is_jpeg = any("JpegImagePlugin" in stack.leaf for stack in stacks)
     shrunk = [stack for stack in path.stacks if SHRINKS.search(f"{stack.leaf} {stack.expression}")]
     is_cropped = any("crop" in f"{stack.leaf} {stack.expression}".lower() for stack in path.stacks)
@@ -66,7 +66,7 @@ def _decoded_smaller(path: InputPath, stacks: list[StackCount], image_ms: float 
     if not is_jpeg or not shrunk or is_cropped or not kept or not image_ms:
         return ""
     width, height = kept
-    if image_ms * 1e6 / NS_PER_PIXEL < SHRUNK * width * height:
+    if granted * image_ms * 1e6 / NS_PER_PIXEL < SHRUNK * width * height:
         return ""
     return (
         f"A picture takes {ms(image_ms)} ms to decode and {width} x {height} pixels of it are kept: image.draft('RGB', "
