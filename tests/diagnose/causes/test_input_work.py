@@ -226,6 +226,7 @@ def test_small_tensors_do_not_hide_the_objects_beside_them():
     receiving = made_stack("handover", 0, 40, file="", leaf="multiprocessing/connection.py:_recv")
     first = ranked(stacks=[unpickling, receiving], num_workers=2, work_ms=30)[0]
     assert (first.cause, first.site) == ("heavy_handover", LOADER_SITE)
+    assert "of the workers' time" not in first.evidence, "they were not sampled"
     for waits in (msgspec.structs.replace(unpickling, in_call=False), msgspec.structs.replace(unpickling, count=10)):
         found = ranked(stacks=[waits, receiving], num_workers=2, work_ms=30)
         assert "heavy_handover" not in [one.cause for one in found]
