@@ -71,12 +71,11 @@ def outlook(session: Session) -> str:
     if summary.seconds_best is not None and summary.seconds_best < 0.97 * summary.seconds_left:
         sentence += f"; {in_seconds(summary.seconds_best)} if input were free"
     length = session.length
-    if length and length.around:
-        sentence += f", for each turn of the loop at {place(length.around)}"
+    each = f" at each turn of {place(length.around)}" if length and length.around else ""
     if length and length.num_epochs:
-        return f"{plural(length.num_epochs, 'epoch')}: {sentence}"
+        return f"{plural(length.num_epochs, 'epoch')}{each}: {sentence}"
     if length and length.num_steps:
-        return f"{plural(length.num_steps, 'step')}: {sentence}"
+        return f"{plural(length.num_steps, 'step')}{each}: {sentence}"
     return f"the whole training: {sentence}"
 
 
