@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -43,3 +44,59 @@ def test_the_trainer_decides_whatever_the_script_names() -> None:
     num_epochs = 7
     length = length_of(trainer)
     assert length is not None and (length.num_steps, length.num_epochs) == (2000, None), num_epochs
+
+
+def rounds(num: int) -> list[Length | None]:
+    """As found in the middle of a training that is gone through so many times."""
+    return [training() for _ in range(num)] if num == 1 else folds(num)
+
+
+def folds(num: int) -> list[Length | None]:
+    found = []
+    for fold in range(num):  # outer
+        found.append(training(fold))
+    return found
+
+
+def training(fold: int = 0) -> Length | None:
+    epochs = 14
+    for _epoch in range(epochs):
+        for _batch in (fold,):
+            return find_length(sys._getframe())
+    return None
+
+
+def test_a_loop_around_the_epochs_is_told_with_them() -> None:
+    (alone,) = rounds(1)
+    assert alone == Length(num_epochs=14, source="epochs")
+    for length in rounds(2):
+        assert length is not None and length.num_epochs == 14
+        assert length.around is not None and length.around.text == "for fold in range(num):  # outer"
+
+
+@pytest.mark.parametrize(("parts", "is_apart"), [("phase", False), ("fold", True)])
+def test_folds_inside_an_epoch_are_apart_and_its_phases_are_not(parts: str, is_apart: bool) -> None:
+    """train and val, one after the other, make up one epoch; two folds train two models."""
+    text = f"""
+epochs = 14
+for epoch in range(epochs):
+    for {parts} in (1, 2):
+        try:
+            found = find(sys._getframe())
+        finally:
+            pass
+"""
+    name = f"/somewhere/{parts}.py"
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    names: dict[str, Any] = {"sys": sys, "find": find_length}
+    exec(compile(text, name, "exec"), names)
+    assert names["found"].num_epochs == 14
+    assert (names["found"].around is not None) is is_apart
+
+
+def test_a_trainer_that_is_asked_for_each_fold() -> None:
+    trainer = type("Trainer", (), {"__module__": "lightning.pytorch.trainer.trainer"})()
+    trainer.max_steps, trainer.max_epochs = -1, 3
+    for _fold in range(2):
+        length = length_of(trainer)
+        assert length is not None and (length.num_epochs, length.around is not None) == (3, True)

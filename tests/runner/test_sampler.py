@@ -8,7 +8,9 @@ from typing import Any, cast
 
 import torch
 
+from slipstream.runner.recorder import Recorder
 from slipstream.runner.sampler import Sampler
+from slipstream.runner.spool import MemorySink
 
 
 def frames_inside(module: torch.nn.Module) -> list[FrameType]:
@@ -24,3 +26,13 @@ def test_a_module_that_is_called_while_a_batch_is_built_is_a_transform() -> None
     (frame,) = frames_inside(torch.nn.Identity())
     stages = {phase: sampler._classify(frame, phase, True)[1] for phase in ("input", "forward")}
     assert stages == {"input": "transform", "forward": "compute"}
+
+
+def test_a_worker_starts_until_it_is_asked_for_a_batch() -> None:
+    recorder = Recorder(MemorySink())
+    recorder.role = "worker"
+    sampler = Sampler(recorder, lambda: 0)
+    for _ in range(2):
+        sampler._count(sys._getframe(), 1)
+        recorder.begin_fetch()
+    assert [key[0] for key in sampler._counts] == ["start", "input"]

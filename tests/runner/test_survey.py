@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+import pytest
 import torch
 
 from slipstream.records import Anatomy, Told
@@ -72,3 +73,35 @@ def test_a_model_that_learns_in_evaluation_mode_is_not_validated() -> None:
     scene.call(False).sum().backward()
     assert scene.survey.end_dissection() is True
     assert len(scene.anatomies()) == 1
+
+
+class Tagger(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(50, 4, padding_idx=0)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.embedding(tokens).sum()
+
+
+def test_padding_rests_on_several_batches_where_several_were_seen() -> None:
+    """The observed batch is a long one: most of the others are shorter, and one of them comes twice."""
+    scene = Scene()
+    scene.survey.rehearsal_s = 0.01
+    tagger = Tagger()
+    scene.modules.models.append(weakref.ref(tagger))
+    lengths = [[8, 4], [8, 8], [8, 8], [8, 2]]
+    for step, rows in enumerate(lengths):
+        tokens = torch.zeros(2, 8, dtype=torch.int64)
+        for row, length in enumerate(rows):
+            tokens[row, :length] = 7 + row
+        scene.survey._tokens.at_step((step + 1) * 10**9)
+        if step == 3:
+            assert scene.survey.start_dissection()
+        if scene.modules.on_call is not None:
+            scene.modules.on_call(tagger, (tokens,), {})
+        tagger(tokens).backward()
+    scene.survey.end_dissection()
+    (anatomy,) = scene.anatomies()
+    assert (anatomy.padding_batches, anatomy.padding_share) == (3, pytest.approx((0.25 + 0.0 + 0.375) / 3))
+    assert scene.modules.on_call is None

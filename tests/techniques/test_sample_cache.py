@@ -24,6 +24,8 @@ def test_it_says_why_not(tmp_path: Path) -> None:
     assert "in memory already" in sample_cache.applies(seen(dataset_name="TensorDataset")).reason
     assert "spawned" in sample_cache.applies(seen(num_workers=2, start_method="spawn")).reason
     assert "one epoch" in sample_cache.applies(seen(Length(num_epochs=1))).reason
+    folds = Site("train.py", 9, "for fold in range(5):")
+    assert sample_cache.applies(seen(Length(num_epochs=1, around=folds))).is_yes
     assert sample_cache.applies(seen(Length(num_epochs=2))).is_yes
     script = tmp_path / "train.py"
     script.write_text("class Rows:\n    def __getitem__(self, i):\n        return self.x[i]\n")

@@ -74,6 +74,19 @@ def test_a_batch_that_does_not_fit_is_computed_in_pieces(where: dict[str, int], 
     assert words.startswith("survived ") and words.endswith(f"of memory, with the batch in up to {most} pieces")
 
 
+@pytest.mark.parametrize("forward", [999, 8])
+def test_what_was_not_survived_is_not_counted(forward: int, riding: Any) -> None:
+    """In the backward pass not even one sample fits, whether or not the forward pass was survived."""
+    narrow = Narrow()
+    model = net(narrow)
+    with riding("survive_oom") as rig:
+        train(model, sizes=(4, 4))
+        narrow.most, narrow.most_backward = forward, 0
+        with pytest.raises(RuntimeError, match="memory"):
+            train(model, sizes=(16,))
+    assert [speak() for speak in rig.last_words] == [""]
+
+
 class Tongue(nn.Module):
     """Runs out of memory in a library's own words."""
 

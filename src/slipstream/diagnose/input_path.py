@@ -183,4 +183,4 @@ def _building_stacks(session: Session, loader: Loader) -> list[StackCount]:
     if loader.num_workers == 0:
         return watched_stacks(session, "main", ("input",))
     # A worker that waits with none of the user's lines on its stack waits for its next task: that is no work.
-    return [stack for stack in watched_stacks(session, "worker") if stack.stage != "wait" or stack.file]
+    return [stack for stack in watched_stacks(session, "worker", ("input",)) if stack.stage != "wait" or stack.file]

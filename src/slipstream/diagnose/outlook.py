@@ -16,8 +16,8 @@ def epoch_start_ms(session: Session, step_ms: float) -> float:
     return median([max(0.0, step.step_ms - step_ms) for step in _openers(session)] or [0.0])
 
 
-def _epoch_wait_ms(session: Session, input_ms: float) -> float:
-    """What of that is waiting for data: workers that start."""
+def epoch_wait_ms(session: Session, input_ms: float) -> float:
+    """What of that is waiting for data: workers that start, or that have no batch ready yet."""
     return median([max(0.0, step.phases.get("input", 0.0) - input_ms) for step in _openers(session)] or [0.0])
 
 
@@ -49,7 +49,7 @@ def seconds_of_training(
         free_ms = max(free_ms, typical.step_ms - wait_ms)
     # The ceiling is that of the typical step; what makes the average longer stays.
     share = min(1.0, free_ms / typical.step_ms) if typical.step_ms > 0 else 1.0
-    rest_ms = max(0.0, start_ms - _epoch_wait_ms(session, wait_ms))
+    rest_ms = max(0.0, start_ms - epoch_wait_ms(session, wait_ms))
     return now, (num_steps * step_ms * share + num_epochs * rest_ms + validation_ms) / 1000
 
 

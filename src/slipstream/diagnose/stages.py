@@ -77,6 +77,9 @@ LOGS = re.compile(
 
 def is_logging(stack: StackCount) -> bool:
     """Something is written down for people, or made ready for it. math.log, torch.log and x.log() do not."""
-    if stack.stage == "logging" or stack.leaf.startswith(TEXT_MAKERS):
-        return True
+    return stack.stage == "logging" or stack.leaf.startswith(TEXT_MAKERS) or asks_to_log(stack)
+
+
+def asks_to_log(stack: StackCount) -> bool:
+    """The expression itself does; what runs below it may be anything."""
     return bool(LOGS.search(re.sub(r"\b(math|torch|np|numpy)\.log\s*\(|\.log\(\)", "", stack.expression)))

@@ -79,9 +79,15 @@ def epoch_steps(session: Session) -> float | None:
 
 def is_several_epochs(session: Session) -> bool:
     """More than one epoch was seen, or the script says that there will be."""
-    if session.length and session.length.num_epochs is not None:
+    if session.length and session.length.num_epochs is not None and session.length.around is None:
         return session.length.num_epochs > 1
     return sum(step.is_first_of_epoch for step in session.steps) > 1
+
+
+def is_single_epoch(session: Session) -> bool:
+    """The script says that there is one, and no loop goes through it again."""
+    length = session.length
+    return length is not None and length.num_epochs == 1 and length.around is None
 
 
 def main_model(session: Session) -> Model | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import PurePath
 
-from slipstream.records import Loader, Site
+from slipstream.records import Loader, Session, Site
 
 
 def ms(value: float) -> str:
@@ -67,6 +67,15 @@ def with_loader_argument(loader: Loader, name: str, value: str) -> str:
         return f"TrainingArguments(..., dataloader_{name}={value})"
     call = "DataLoader" if not loader.site or "DataLoader(" in loader.site.text else loader.class_name
     return with_argument(loader.site, call, name, value)
+
+
+def trainers_own(session: Session, site: Site | None, lightning: str, transformers: str) -> str:
+    """Where a trainer does it by itself, its own argument: the line that was seen starts the whole training. "" where
+    the loop is the user's."""
+    text, libraries = site.text if site is not None else "", session.environment.libraries
+    if ".fit(" in text and {"lightning", "pytorch_lightning"} & set(libraries):
+        return lightning
+    return transformers if ".train(" in text and "transformers" in libraries else ""
 
 
 def _end_of_value(text: str, start: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from slipstream.diagnose.input_path import InputPath, batch_bytes, step_after
+from slipstream.diagnose.repeating import draws
 from slipstream.diagnose.wording import size
 from slipstream.records import Loader, Session, Summary
 
@@ -46,6 +47,6 @@ def worker_advice(session: Session, loader: Loader, workers: int) -> str:
         sentences.append("One worker reads the data as before; more would have to share it (get_worker_info).")
     elif loader.is_iterable:
         sentences.append("An iterable dataset must share its data among workers (get_worker_info), or it repeats it.")
-    elif loader.num_workers == 0:
+    elif loader.num_workers == 0 and draws(session, loader) is not False:
         sentences.append("Random augmentations will draw other numbers than before.")
     return " ".join(sentences)

@@ -70,6 +70,7 @@ class Length(msgspec.Struct, frozen=True):
     num_epochs: int | None = None
     num_steps: int | None = None
     source: str = ""  # "--epochs", "max_iters", "OneCycleLR"
+    around: Site | None = None  # a loop of the user's that goes through all of them at every turn: folds, seeds
 
 
 class Summary(msgspec.Struct, frozen=True):

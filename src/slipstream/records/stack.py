@@ -25,7 +25,7 @@ Stage = Literal[
 
 class StackCount(msgspec.Struct, frozen=True, array_like=True, gc=False):
     role: Literal["main", "worker"]
-    phase: str  # a Phase; for workers always "input"; "start" before the first step; "evaluation" in validation
+    phase: str  # a Phase; for workers "input"; "start" before the first step, or batch; "evaluation" in validation
     stage: Stage
     file: str  # innermost frame in the user's own code; "" if there was none
     line: int

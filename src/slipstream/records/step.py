@@ -73,3 +73,4 @@ class Fetch(msgspec.Struct, frozen=True, array_like=True, gc=False):
     wall_ns: int
     cpu_ns: int
     num_samples: int
+    drew: bool | None = None  # random numbers; None: not looked at

@@ -28,6 +28,7 @@ class Loader(msgspec.Struct, frozen=True):
     tensor_facts: list[TensorFacts] = []
     framework: str = ""  # "transformers", "lightning", "accelerate" where one of them built it
     hoard: Hoard | None = None  # looked for where there are workers
+    draws: bool | None = None  # random numbers, in building some of its batches without workers; None: not looked at
 
 
 class Hoard(msgspec.Struct, frozen=True):

@@ -4,6 +4,7 @@ diagnose concluded and concludes nothing itself."""
 from __future__ import annotations
 
 from slipstream.diagnose.training import num_workers
+from slipstream.diagnose.wording import place
 from slipstream.records import Session, Summary
 from slipstream.report.quantity import in_ms, in_percent, in_seconds, plural
 
@@ -61,7 +62,8 @@ def warning(session: Session) -> str:
 
 
 def outlook(session: Session) -> str:
-    """ "90 epochs: 14 h at this rate; 9 h if input were free", where the length is known."""
+    """ "90 epochs: 14 h at this rate; 9 h if input were free", where the length is known. How often a loop around them
+    turns is not: then it is the length of one turn."""
     summary = session.summary
     if summary is None or summary.seconds_left is None:
         return ""
@@ -69,10 +71,11 @@ def outlook(session: Session) -> str:
     if summary.seconds_best is not None and summary.seconds_best < 0.97 * summary.seconds_left:
         sentence += f"; {in_seconds(summary.seconds_best)} if input were free"
     length = session.length
+    each = f" at each turn of {place(length.around)}" if length and length.around else ""
     if length and length.num_epochs:
-        return f"{plural(length.num_epochs, 'epoch')}: {sentence}"
+        return f"{plural(length.num_epochs, 'epoch')}{each}: {sentence}"
     if length and length.num_steps:
-        return f"{plural(length.num_steps, 'step')}: {sentence}"
+        return f"{plural(length.num_steps, 'step')}{each}: {sentence}"
     return f"the whole training: {sentence}"
 
 

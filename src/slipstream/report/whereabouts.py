@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from slipstream.diagnose.outlook import epoch_start_ms
+from slipstream.diagnose.outlook import epoch_wait_ms
+from slipstream.diagnose.training import training_loader
 from slipstream.records import Session, Summary
 from slipstream.report import table
 from slipstream.report.ink import Ink, style_of, styled
@@ -53,9 +54,21 @@ def _stage_rows(found: StageTable, session: Session, summary: Summary, ink: Ink)
         else:
             row.append(styled("no line of yours", "dim"))
         rows.append(row)
-    first_ms = epoch_start_ms(session, summary.step_ms) if found.phase == "input" else 0.0
-    if first_ms > summary.step_ms:
-        why = ": workers start" if found.num_workers else ""
-        note = styled(f"more for the first batch of an epoch{why}", "dim")
+    first_ms = first_batch_ms(found, session, summary)
+    if first_ms:
+        note = styled(f"more for the first batch of an epoch{why_first(session)}", "dim")
         rows.append(["first", ink.text(in_ms(first_ms), style_of("input")), "", note])
     return table.rows(rows, "lrrl", indent=MARGIN)
+
+
+def first_batch_ms(found: StageTable, session: Session, summary: Summary) -> float:
+    """What an epoch's first batch takes more than the others; 0 where it is not worth a word."""
+    wait_ms = epoch_wait_ms(session, summary.phases.get("input", 0.0)) if found.phase == "input" else 0.0
+    return wait_ms if wait_ms > summary.step_ms else 0.0
+
+
+def why_first(session: Session) -> str:
+    loader = training_loader(session)
+    if loader is None or not loader.num_workers:
+        return ""
+    return ": the workers have none ready yet" if loader.persistent_workers else ": workers start"

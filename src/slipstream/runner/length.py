@@ -10,6 +10,7 @@ from types import FrameType, SimpleNamespace
 from typing import Any
 
 from slipstream.records import Length
+from slipstream.runner.turns import find_turns
 from slipstream.seams.place import is_user_code
 
 _EPOCHS = ("epochs", "num_epochs", "n_epochs", "max_epochs", "num_train_epochs", "nepochs", "total_epochs", "nb_epochs")
@@ -24,6 +25,7 @@ _STEPS = (
     "max_train_steps",
 )
 _DECIDES = "TrainingArguments("  # what a script names beside it has no say
+_TRAINERS = (_DECIDES, "Trainer(")
 _MAX_DEPTH = 60
 
 
@@ -38,7 +40,22 @@ def find_length(frame: FrameType | None = None) -> Length | None:
             steps, source = int(value), source or label
         if (epochs or steps) and label.startswith(_DECIDES):
             break
-    return Length(num_epochs=epochs, num_steps=steps, source=source) if epochs or steps else None
+    if not (epochs or steps):
+        return None
+    around = find_turns(frame, bool(epochs), _trainer_of(frame) if source.startswith(_TRAINERS) else None)
+    return Length(num_epochs=epochs, num_steps=steps, source=source, around=around)
+
+
+def _trainer_of(frame: FrameType | None) -> Any:
+    """The outermost: what it calls are its own."""
+    found = None
+    for _ in range(_MAX_DEPTH):
+        if frame is None:
+            break
+        owner = None if is_user_code(frame.f_code.co_filename) else frame.f_locals.get("self")
+        found = owner if owner is not None and list(_trainer(owner)) else found
+        frame = frame.f_back
+    return found
 
 
 def _is_count(value: Any) -> bool:

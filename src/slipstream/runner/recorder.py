@@ -65,6 +65,7 @@ class Recorder:
         self.on_pulse: Callable[[], None] | None = None
         self.on_step: Callable[[int], None] | None = None  # so many steps were closed
         self.on_fetch: Callable[[], None] | None = None  # a worker has built a batch
+        self.has_fetched = False  # a worker is past its start: imports, worker_init_fn
         self._events: deque[tuple[Any, ...]] = deque()
         self._fresh: list[tuple[Any, ...]] = []  # the pace has still to see these; always the same list
         self.emit = self._fresh.append
@@ -238,14 +239,16 @@ class Recorder:
     # --- batches built by a worker ------------------------------------------------------------------------------
 
     def begin_fetch(self) -> tuple[int, int]:
+        self.has_fetched = True
         return self.clock.now_ns(), self.clock.cpu_ns()
 
-    def end_fetch(self, token: tuple[int, int], num_samples: int) -> None:
+    def end_fetch(self, token: tuple[int, int], num_samples: int, drew: Callable[[], bool | None]) -> None:
         if self._sink is not None:
             start_ns, cpu_ns = token
             wall_ns = self.clock.now_ns() - start_ns
             spent_ns = self.clock.cpu_ns() - cpu_ns
-            self._fetches.append(Fetch(self.loader_of_worker(), self.worker, start_ns, wall_ns, spent_ns, num_samples))
+            loader = self.loader_of_worker()
+            self._fetches.append(Fetch(loader, self.worker, start_ns, wall_ns, spent_ns, num_samples, drew()))
             if self.on_fetch is not None:
                 self.on_fetch()
 

@@ -115,6 +115,8 @@ class Sampler:
             key: Key = (phase, "compute", "", 0, "", "", "", not is_bytecode, self._block())
         else:
             key = self._classify(frame, phase, not is_bytecode)
+        if self._recorder.role == "worker" and not self._recorder.has_fetched:
+            key = ("start", *key[1:])
         self._counts[key] += weight
 
     def _is_bytecode(self, frame: FrameType) -> bool:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from slipstream.records import Model, Site, Told
+from slipstream.records import Anatomy, Model, Site, Told
 from slipstream.runner.growth import Holdings, MemoryGauge, find_leaks
 from slipstream.runner.length import find_length
 from slipstream.runner.recorder import Recorder
+from slipstream.runner.tokens import Tokens
 from slipstream.seams.module import ModuleSeam
 from slipstream.seams.patch import Patches
 from slipstream.seams.place import current_site
@@ -34,6 +35,7 @@ class Survey:
         self._modules = modules
         self._optimizers = optimizers
         self._gauge = MemoryGauge()
+        self._tokens = Tokens(modules)
         self._probe: Probe | None = None
         self._num_probes = 0
         self._has_anatomy = False
@@ -78,6 +80,8 @@ class Survey:
         if now_ns - self._gauged_ns > _GAUGE_NS:
             self._gauged_ns = now_ns
             recorder.remember(self._gauge.read(recorder.pace.num_steps, now_ns))
+        if self.rehearsal_s and not self._has_anatomy:
+            self._tokens.at_step(now_ns)
 
     def at_block(self) -> None:
         now_ns = self._recorder.clock.now_ns()
@@ -195,9 +199,18 @@ class Survey:
         if anatomy is not None:
             self._has_anatomy = True
             self._denormal_share = anatomy.denormal_share or 0.0
-            self._recorder.write(Told(anatomy=anatomy))
+            self._recorder.write(Told(anatomy=self._with_padding(anatomy)))
         else:
             self._why_no_anatomy = probe.reason
+
+    def _with_padding(self, anatomy: Anatomy) -> Anatomy:
+        """Over all batches that were looked at; the observed one says whether padding can be recognised at all."""
+        if (observed := anatomy.padding_share) is None:
+            return anatomy
+        shares = self._tokens.shares_of_padding()
+        shares += [] if observed in shares else [observed]  # else it is one of them, seen before
+        facts = {"padding_share": sum(shares) / len(shares), "padding_batches": len(shares)}
+        return msgspec.structs.replace(anatomy, **facts)
 
     def _drop_probe(self) -> None:
         probe, self._probe = self._probe, None

@@ -18,6 +18,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from slipstream.records import Loader, Site
 from slipstream.seams.batch import count_bytes, count_samples, describe_tensors
+from slipstream.seams.drawing import Drawing
 from slipstream.seams.hoard import find_hoard
 from slipstream.seams.listener import Listener, Token
 from slipstream.seams.patch import Patches, Substitute
@@ -41,6 +42,8 @@ class LoaderSeam:
         self._idents: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # loaders and iterators
         self._facts: dict[int, Loader] = {}
         self._num_bytes: dict[int, int] = {}  # of a batch, by loader; also: which loaders' batches were looked at
+        self._drawings: dict[int, Drawing] = {}  # by loader; of those without workers
+        self._drawing = -1  # the loader whose batch is looked at now
         self._shortcut = listener.shortcut
         self.collate_codes: dict[int, CodeType] = {}  # functions that build batches, by identity, for the sampler
         self.current = -1  # the loader that was iterated last; forked workers inherit it
@@ -50,6 +53,8 @@ class LoaderSeam:
         self.on_workers: Callable[[], None] = lambda: None  # processes are about to be started
 
     def install(self, patches: Patches) -> None:
+        self._watch = patches.guard("loader.drawing", self._watch_draws)
+        self._learn = patches.guard("loader.drawn", self._learn_draws)
         patches.around(DataLoader, "__init__", "loader.init", self._before_init, self._after_init)
         patches.around(
             DataLoader, "__iter__", "loader.iter", self._before_iter, self._after_iter, self._listener.abandon
@@ -100,6 +105,8 @@ class LoaderSeam:
             substitute = self._supply(args[0], self._ident_of(args[0]))
             if substitute is not None:
                 return substitute
+        self._drawing = -1
+        self._watch(args[0])
         return listener.enter("input")
 
     def _after_next(self, token: Token | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
@@ -111,6 +118,8 @@ class LoaderSeam:
             num_bytes = self._learn_batch(ident, result)
             self._shortcut.input = (id(args[0]), ident, num_bytes)
         self._listener.leave(token, "input", ident, count_samples(result), num_bytes)
+        if self._drawing == ident >= 0:
+            self._learn(ident)
 
     def _abandon_next(self, token: Token | None) -> None:
         self._listener.abandon(token)  # StopIteration: the end of an epoch
@@ -137,6 +146,27 @@ class LoaderSeam:
             self._facts[ident] = msgspec.structs.replace(facts, tensor_facts=tensors)
             self._listener.meet(self._facts[ident])
         return num_bytes
+
+    def _watch_draws(self, iterator: Any) -> None:
+        """Not at an epoch's first batch: there the sampler draws its order."""
+        if iterator._num_workers or not iterator._num_yielded:
+            return
+        ident = self._ident_of(iterator)
+        facts, drawing = self._facts.get(ident), self._drawings.get(ident)
+        if facts is None or facts.draws is not None:
+            return
+        if drawing is None:
+            drawing = self._drawings[ident] = Drawing(iterator._dataset)
+        drawing.begin()
+        self._drawing = ident
+
+    def _learn_draws(self, ident: int) -> None:
+        drawing = self._drawings[ident]
+        drawing.end()
+        if drawing.is_over:
+            del self._drawings[ident]
+            self._facts[ident] = msgspec.structs.replace(self._facts[ident], draws=drawing.has_drawn)
+            self._listener.meet(self._facts[ident])
 
     def _meet(self, loader: Any) -> int:
         ident = self._idents.get(loader)
@@ -245,6 +275,9 @@ class WorkerSeam:
 
     def install(self, patches: Patches) -> None:
         self._patches = patches
+        self._drawing: Drawing | None = None  # in a worker
+        self._draws_before = patches.guard("loader.fetch.drawing", self._begin_drawing)
+        self._draws_after = patches.guard("loader.fetch.drawn", self._end_drawing)
         # functools.wraps keeps the name under which spawned workers look this function up
         patches.around(worker, "_worker_loop", "loader.worker", self._before_worker, self._after_worker)
 
@@ -257,17 +290,29 @@ class WorkerSeam:
         self._worker_listener.retire_worker()
 
     def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
+        self._draws_before(args[0].dataset)
         return self._listener.begin_fetch()
 
     def _after(self, token: tuple[int, int], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         index = args[1]
-        self._listener.end_fetch(token, len(index) if isinstance(index, (list, tuple)) else 1)
+        self._listener.end_fetch(token, len(index) if isinstance(index, (list, tuple)) else 1, self._draws_after)
+
+    def _begin_drawing(self, dataset: Any) -> None:
+        if self._drawing is None:
+            self._drawing = Drawing(dataset)
+        if not self._drawing.is_over:
+            self._drawing.begin()
+
+    def _end_drawing(self) -> bool | None:
+        return None if self._drawing is None or self._drawing.is_over else self._drawing.end()
 
 
 class FetchListener(Protocol):
     def begin_fetch(self) -> tuple[int, int]: ...
 
-    def end_fetch(self, token: tuple[int, int], num_samples: int) -> None: ...
+    def end_fetch(self, token: tuple[int, int], num_samples: int, drew: Callable[[], bool | None]) -> None:
+        """`drew` is asked once the time has been taken."""
+        ...
 
 
 class WorkerListener(Protocol):

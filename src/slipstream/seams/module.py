@@ -11,6 +11,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+import msgspec
 import torch
 
 from slipstream.records import Model
@@ -34,6 +35,7 @@ class ModuleSeam:
         self._counter = itertools.count()
         self._idents: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
         self._hooked: weakref.WeakKeyDictionary[torch.nn.Module, Any] = weakref.WeakKeyDictionary()
+        self._untrained: dict[int, Model] = {}  # met in an evaluation: their site is not yet that of the training
         self._is_compiling = False
         self._found: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # outermost, since the last compile
         self.is_pulse = True  # where no optimizer steps, calls are the place to stop the script
@@ -156,6 +158,8 @@ class ModuleSeam:
         grad = torch.is_grad_enabled()
         if module.training:
             listener.leave(token, "forward", ident, samples, 0, grad, True)
+            if ident in self._untrained and grad:
+                self._meet_in_training(ident, args, kwargs)
         else:  # evaluation: rare enough to ask for the line every time
             site, caller = current_sites()
             where = listener.place(site), listener.place(caller)
@@ -195,8 +199,17 @@ class ModuleSeam:
         if ident is None:
             ident = self._idents[module] = next(self._counter)
             self.models.append(weakref.ref(module))
-            self._listener.meet(read_model(module, ident, args[1:], kwargs))
+            model = read_model(module, ident, args[1:], kwargs)
+            if not (module.training and torch.is_grad_enabled()):
+                self._untrained[ident] = model
+            self._listener.meet(model)
         return ident
+
+    def _meet_in_training(self, ident: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A look at validation data came first (a sanity check): what counts is how it is called to learn."""
+        inputs = describe_tensors([list(args), dict(kwargs)])
+        facts = {"site": current_site(), "name": current_callee(), "inputs": inputs}
+        self._listener.meet(msgspec.structs.replace(self._untrained.pop(ident), **facts))
 
 
 def shield_from_dynamo(passing: CodeType) -> None:

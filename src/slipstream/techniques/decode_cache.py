@@ -43,7 +43,7 @@ _OPENS = re.compile(r"\bImage\.open\(|\b(imread|imdecode|read_image|decode_image
 
 def applies(observation: Observation) -> Answer:
     length = observation.session.length
-    if length is not None and length.num_epochs == 1:
+    if length is not None and length.num_epochs == 1 and length.around is None:
         return no("the script trains for one epoch: no image is decoded twice")
     share = _decoding_share(observation)
     if share is not None:

@@ -51,7 +51,7 @@ def applies(observation: Observation) -> Answer:
     if loader.start_method not in ("", "fork"):
         return no("workers are spawned here, and each would have to keep samples of its own")
     length = observation.session.length
-    if length is not None and length.num_epochs == 1:
+    if length is not None and length.num_epochs == 1 and length.around is None:
         return no("the training is one epoch long")
     return YES
 

@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from slipstream.diagnose import diagnose
-from slipstream.records import Length, Site
+from slipstream.records import Length, Site, TensorFacts
 from slipstream.testing.sessions import FILE, LOADER_SITE, made_loader, made_session, made_stack
 
 LIGHT = {"forward_ms": 3.0, "backward_ms": 6.0, "input_ms": 40.0}
@@ -49,6 +49,57 @@ def test_resizing_has_an_answer_of_its_own():
     assert ranked(stacks=stacks)[1].techniques[0] == "fast_resize"
 
 
+TOKENIZER = {
+    "expression": "self.tokenizer(text, truncation=True)",
+    "leaf": "transformers/tokenization_utils_tokenizers.py:_encode_plus",
+}
+
+
+def test_texts_are_tokenized_once():
+    """Whatever else draws random numbers: masks and crops come after it."""
+    stacks = [made_stack("transform", 15, 90, **TOKENIZER), made_stack("transform", 16, 10)]
+    for draws in (None, True):
+        first = ranked(stacks=stacks, loader=made_loader(draws=draws))[0]
+        assert (first.cause, first.site.line) == ("slow_transform", 15)
+        assert "tokenize all texts once" in first.change
+        assert ("sample_cache" in first.techniques) is not draws
+    (single,) = (one for one in ranked(stacks=stacks, length=Length(num_epochs=1)) if one.cause == "slow_transform")
+    assert "once" not in single.change and single.predicted_gain < first.predicted_gain
+
+
+def test_texts_tokenized_by_the_collate_function():
+    loader = made_loader(collate_name="pad", collate_site=COLLATE_SITE)
+    stacks = [made_stack("collate", 24, 90, function="pad", **TOKENIZER), made_stack("transform", 15, 10)]
+    found = {one.cause: one for one in ranked(stacks=stacks, loader=loader)}["slow_collate"]
+    assert found.change.startswith("tokenize all texts once")
+
+
+@pytest.mark.parametrize(
+    ("draws", "expression", "words", "keeps"),
+    [
+        (False, "np.fft.rfft(wave)", "do it once: store", True),
+        (False, "warp(image, rng.normal(size=2))", "the result kept", True),  # a generator that was not watched
+        (True, "np.fft.rfft(wave)", "before the random part", False),
+        (None, "np.fft.rfft(wave)", "the result kept", True),
+    ],
+)
+def test_what_draws_no_random_number_is_done_once(draws, expression, words, keeps):
+    stacks = [made_stack("transform", 15, 90, expression=expression), made_stack("transform", 16, 10)]
+    found = {one.cause: one for one in ranked(stacks=stacks, loader=made_loader(draws=draws))}
+    assert words in found["slow_transform"].change
+    assert ("sample_cache" in found["slow_transform"].techniques) is keeps
+    assert ("Random augmentations" in found["no_workers"].advice) is (draws is not False)
+
+
+def test_workers_tell_with_each_batch_whether_they_drew():
+    stacks = [made_stack("transform", 15, 90, role="worker"), made_stack("transform", 16, 10, role="worker")]
+    session = made_session(**LIGHT, stacks=stacks, num_workers=2, work_ms=90)
+    for drew, words in ((False, "do it once"), (True, "before the random part")):
+        told = [msgspec.structs.replace(session.fetches[0], drew=drew), *session.fetches[1:]]
+        found = diagnose(msgspec.structs.replace(session, fetches=told)).findings
+        assert words in {one.cause: one for one in found}["slow_transform"].change
+
+
 def test_a_library_written_in_python_counts_as_python():
     stacks = [made_stack("transform", 15, 90, leaf="core/indexing.py:__getitem__", in_call=False)]
     assert ranked(stacks=stacks)[0].cause == "slow_transform"
@@ -64,6 +115,30 @@ def test_decoding():
     first = ranked(stacks=stacks, num_workers=2, work_ms=90)[0]
     assert (first.cause, first.site.line) == ("slow_decode", 18)
     assert "decode_cache" in first.techniques
+
+
+@pytest.mark.parametrize(
+    ("leaf", "shrinking", "side", "is_told"),
+    [
+        ("PIL/JpegImagePlugin.py:load_read", "img.resize((96, 96))", 96, True),
+        ("PIL/PngImagePlugin.py:load_read", "img.resize((96, 96))", 96, False),
+        ("PIL/JpegImagePlugin.py:load_read", "img.rotate(3)", 96, False),
+        ("PIL/JpegImagePlugin.py:load_read", "img.crop(box).resize((96, 96))", 96, False),
+        ("PIL/JpegImagePlugin.py:load_read", "img.resize((448, 448))", 448, False),  # 2.5 ms may be no more than that
+    ],
+)
+def test_large_jpegs_that_are_shrunk_at_once(leaf, shrinking, side, is_told):
+    stacks = [
+        made_stack("decode", 18, 78, role="worker", leaf="PIL/ImageFile.py:load"),
+        made_stack("decode", 18, 2, role="worker", leaf=leaf),
+        made_stack("transform", 19, 20, role="worker", expression=shrinking),
+    ]
+    batch = TensorFacts("[0]", [32, 3, side, side], "float32", "cpu", 32 * 3 * side * side * 4)
+    loader = made_loader(2, tensor_facts=[batch])
+    first = ranked(stacks=stacks, num_workers=2, work_ms=100, loader=loader)[0]
+    assert first.cause == "slow_decode"
+    assert ("image.draft" in first.advice and "96 x 96" in first.advice) is is_told
+    assert ("scaled_decode" in first.techniques) is is_told
 
 
 def test_a_cache_does_not_help_a_single_epoch():
@@ -151,6 +226,7 @@ def test_small_tensors_do_not_hide_the_objects_beside_them():
     receiving = made_stack("handover", 0, 40, file="", leaf="multiprocessing/connection.py:_recv")
     first = ranked(stacks=[unpickling, receiving], num_workers=2, work_ms=30)[0]
     assert (first.cause, first.site) == ("heavy_handover", LOADER_SITE)
+    assert "of the workers' time" not in first.evidence, "they were not sampled"
     for waits in (msgspec.structs.replace(unpickling, in_call=False), msgspec.structs.replace(unpickling, count=10)):
         found = ranked(stacks=[waits, receiving], num_workers=2, work_ms=30)
         assert "heavy_handover" not in [one.cause for one in found]

@@ -91,6 +91,20 @@ def test_histograms_of_weights_are_made_for_people():
     assert first.predicted_gain == pytest.approx(61.5 / (61.5 - 0.95 * 24))
 
 
+FIT = "trainer.fit(model, data)"
+
+
+def test_a_trainer_that_logs_now_and_then_is_no_line_that_logs():
+    """Its whole loop runs below the one line of the user's that starts it."""
+    stacks = [other("other", 44, 90, FIT), other("logging", 44, 10, FIT, leaf="logging/__init__.py:debug")]
+    assert "frequent_logging" not in [one.cause for one in ranked(made_session(other_ms=3, stacks=stacks))]
+    stacks = [other("other", 44, 10, FIT), other("logging", 44, 90, FIT, leaf="tqdm/std.py:update")]
+    session = made_session(other_ms=30, stacks=stacks)
+    environment = msgspec.structs.replace(session.environment, libraries={"lightning": "2.6"})
+    first = ranked(msgspec.structs.replace(session, environment=environment))[0]
+    assert first.cause == "frequent_logging" and "log_every_n_steps" in first.change
+
+
 def test_rare_prints_are_fine():
     stacks = [other("logging", 40, 2, "print(loss)"), other("compute", 41, 98)]
     assert ranked(made_session(other_ms=2, stacks=stacks)) == []
@@ -145,6 +159,36 @@ def test_validation_too_often():
     first = ranked(evaluated(200.0, 10))[0]
     assert (first.cause, first.site.line) == ("frequent_validation", 70)
     assert 1.3 < first.predicted_gain < 520 / 320
+
+
+def test_the_mean_step_is_not_shown_beside_the_median():
+    session = evaluated(200.0, 10)
+    slow = [msgspec.structs.replace(one, step_ms=132.0) if one.index % 5 == 1 else one for one in session.steps]
+    first = ranked(msgspec.structs.replace(session, steps=slow))[0]
+    assert first.evidence == "Validation takes 200 ms after every 10 steps, beside 520 ms of training: 28% of the time."
+
+
+def test_validation_is_where_it_mostly_is():
+    """A look at all of it before the training proper has another line."""
+    session = evaluated(200.0, 10)
+    first, *rest = session.evaluations
+    other = msgspec.structs.replace(first, caller=Site(FILE, 55, "validate(model, everything)", "main"))
+    assert ranked(msgspec.structs.replace(session, evaluations=[other, *rest]))[0].site.line == 70
+
+
+@pytest.mark.parametrize(
+    ("library", "line", "words"),
+    [
+        ("lightning", "trainer.fit(model)", "ModelCheckpoint(every_n_train_steps="),
+        ("transformers", "trainer.train()", "save_steps="),
+    ],
+)
+def test_a_trainer_that_saves_by_itself_is_told_so(library, line, words):
+    session = saving_session(1, 20.0)
+    sites = [*session.sites[:-1], msgspec.structs.replace(session.sites[-1], text=line)]
+    environment = msgspec.structs.replace(session.environment, libraries={library: "1.0"})
+    first = ranked(msgspec.structs.replace(session, environment=environment, sites=sites))[0]
+    assert first.cause == "frequent_saving" and words in first.change
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,13 @@ def test_tokens_that_are_padding() -> None:
     assert 1.2 < found.predicted_gain < 1.0 / (1.0 - 0.4 * 0.8) + 0.01
 
 
+@pytest.mark.parametrize(("batches", "words"), [(1, "the one batch looked at"), (9, "of the tokens in 9 batches")])
+def test_what_it_rests_on_is_told(batches: int, words: str) -> None:
+    anatomy = made_anatomy({"aten::mm": (12, 24.0)}, padding_share=0.4, padding_batches=batches)
+    (found,) = diagnose(made_session(input_ms=1, forward_ms=10, backward_ms=20, anatomy=anatomy)).findings
+    assert found.cause == "padding_waste" and words in found.evidence
+
+
 def test_samples_that_are_all_padded_to_one_length() -> None:
     found = findings(0.4, collate_name="default_collate")["padding_waste"]
     assert "pad_sequence" in found.change and found.techniques == [] and found.site == LOADER_SITE

@@ -1,6 +1,7 @@
 import msgspec
 
 from slipstream.diagnose import diagnose
+from slipstream.diagnose.input_path import input_path
 from slipstream.records import Fetch
 from slipstream.testing.sessions import LOADER_SITE, made_environment, made_loader, made_session, made_stack
 
@@ -75,9 +76,9 @@ def test_many_workers_of_whom_one_works_at_a_time_are_not_too_many():
     assert "worker_count" not in findings(work_ms=12, **CROWDED)
 
 
-def restarting(persistent: bool):
+def restarting(persistent: bool, stacks=()):
     loader = made_loader(2, persistent_workers=persistent, num_batches=10)
-    session = made_session(num_workers=2, loader=loader, work_ms=5, input_ms=0.5)
+    session = made_session(num_workers=2, loader=loader, work_ms=5, input_ms=0.5, stacks=stacks)
     steps = [
         msgspec.structs.replace(step, is_first_of_epoch=True, step_ms=step.step_ms + 150)
         if step.index % 10 == 0
@@ -94,6 +95,17 @@ def test_workers_that_start_at_every_epoch():
     assert "persistent_workers=True" in found.change
     assert 1.3 < found.predicted_gain < (320 + 150) / 320
     assert "worker_restart" not in restarting(True)
+
+
+def test_what_a_worker_does_before_its_first_batch_is_its_start():
+    """A worker_init_fn is no work on a batch."""
+    stacks = [
+        made_stack("transform", 21, 90, role="worker", phase="start", function="build", expression="index.add(word)"),
+        made_stack("transform", 15, 20, role="worker"),
+    ]
+    assert "mostly at train.py:21" in restarting(False, stacks)["worker_restart"].advice
+    session = diagnose(made_session(num_workers=2, work_ms=40, input_ms=30, stacks=stacks))
+    assert [stack.line for stack in input_path(session, session.summary).stacks] == [15]
 
 
 def test_uneven_batches_want_a_deeper_queue():

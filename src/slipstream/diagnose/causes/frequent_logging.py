@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from slipstream.diagnose.gain import gain_without
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, hottest_line, phase_ms_of, total, watched_stacks
-from slipstream.diagnose.stages import is_logging
-from slipstream.diagnose.wording import ms, percent
-from slipstream.records import Finding, Session, StackCount, Summary
+from slipstream.diagnose.stages import asks_to_log, is_logging
+from slipstream.diagnose.wording import ms, percent, trainers_own
+from slipstream.records import Finding, Session, Site, StackCount, Summary
 
 SAVED = 0.95  # logging every twentieth step
 LEAST_SHARE = 0.03
 
 
 def find(session: Session, summary: Summary) -> list[Finding]:
-    main = watched_stacks(session, "main")
-    # The line is what logs: turning the values into text on it is part of the price.
-    lines = {(stack.file, stack.line) for stack in main if stack.file and is_logging(stack)}
+    lines = _lines(watched_stacks(session, "main"))
 
     def logs(stack: StackCount) -> bool:
         return is_logging(stack) or ((stack.file, stack.line) in lines and stack.stage != "compute")
@@ -31,7 +31,25 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             evidence=f"Printing and logging take {ms(logging_ms)} of {ms(summary.step_ms)} ms a step "
             f"({percent(logging_ms / summary.step_ms)}).",
             predicted_gain=gain_without(summary.step_ms, logging_ms, SAVED),
-            change="if step % 20 == 0:  # around this line",
+            change=_change(session, hot.site if hot else None),
             site=hot.site if hot else None,
         )
     ]
+
+
+def _lines(stacks: list[StackCount]) -> set[tuple[str, int]]:
+    """Lines that log: turning the values into text is part of the price. A line that starts a whole training is not one
+    of them because a trainer logs now and then."""
+    every, logging = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
+    for stack in stacks:
+        if stack.file and stack.stage != "compute":
+            every[stack.file, stack.line] += stack.count
+            logging[stack.file, stack.line] += stack.count * is_logging(stack)
+    asking = {(stack.file, stack.line) for stack in stacks if stack.file and asks_to_log(stack)}
+    return asking | {line for line, count in logging.items() if count > 0.5 * every[line]}
+
+
+def _change(session: Session, site: Site | None) -> str:
+    lightning = "Trainer(..., log_every_n_steps=100), and self.log without prog_bar=True"
+    own = trainers_own(session, site, lightning, "TrainingArguments(..., logging_steps=100)")
+    return own or "if step % 20 == 0:  # around this line"

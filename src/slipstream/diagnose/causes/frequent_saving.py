@@ -5,7 +5,7 @@ from __future__ import annotations
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.statistics import fmean, median
 from slipstream.diagnose.training import blocks_of, epoch_steps, most_frequent_site, steps_of
-from slipstream.diagnose.wording import ms, percent
+from slipstream.diagnose.wording import ms, percent, trainers_own
 from slipstream.records import BlockKind, Event, Finding, Session, Site, Summary
 
 KINDS: tuple[BlockKind, ...] = ("warmup", "watch", "kept")
@@ -31,7 +31,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             evidence=f"Saving takes {ms(one_ms)} ms and happens {every}: "
             f"{percent(rate * one_ms / now_ms)} of the training time.",
             predicted_gain=gain_of(now_ms, plain_ms + (1 - SAVED) * rate * one_ms),
-            change=f"if step % {_interval(one_ms, plain_ms, rate)} == 0: {_text(site)}",
+            change=_change(session, site, _interval(one_ms, plain_ms, rate)),
             site=site,
         )
     ]
@@ -62,5 +62,7 @@ def _interval(one_ms: float, plain_ms: float, rate: float) -> int:
     return next((number for number in (10, 50, 100, 500, 1000, 5000) if number >= wanted), 10_000)
 
 
-def _text(site: Site | None) -> str:
-    return site.text if site and site.text else "torch.save(...)"
+def _change(session: Session, site: Site | None, steps: int) -> str:
+    lightning = f"Trainer(..., callbacks=[ModelCheckpoint(every_n_train_steps={steps})])"
+    own = trainers_own(session, site, lightning, f'TrainingArguments(..., save_strategy="steps", save_steps={steps})')
+    return own or f"if step % {steps} == 0: {site.text if site and site.text else 'torch.save(...)'}"

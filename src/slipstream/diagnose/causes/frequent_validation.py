@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.statistics import fmean
 from slipstream.diagnose.training import watched_steps
 from slipstream.diagnose.validation import ValidationCost, validation_cost
-from slipstream.diagnose.wording import count, ms, percent
+from slipstream.diagnose.wording import count, ms, percent, trainers_own
 from slipstream.records import Finding, Session, Site, Summary
 
 LEAST_SHARE = 0.15
@@ -29,13 +30,15 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     # As seldom as brings it down to a twentieth of the training.
     rarer = max(2, math.ceil(share / (1 - share) / WANTED_SHARE)) if share < 1 else 2
     seen = [evaluation for evaluation in session.evaluations if evaluation.after_step >= 0]
-    site = next((one.caller or one.site for one in seen if one.caller or one.site), None)
+    sites = Counter(site for one in seen if (site := one.caller or one.site))
+    site = sites.most_common(1)[0][0] if sites else None
     return [
         Finding(
             cause="frequent_validation",
             title="Much of the epoch is validation",
-            evidence=f"Validation takes {ms(cost.ms)} ms{_how_often(cost)} "
-            f"of {ms(step_ms)} ms: {percent(share)} of the time{' at the most' if cost.is_once else ''}.",
+            # A product, since the mean step that the time is made of would stand beside the median of the headline.
+            evidence=f"Validation takes {ms(cost.ms)} ms{_how_often(cost)}, beside {ms(cost.every_steps * step_ms)} ms "
+            f"of training: {percent(share)} of the time{' at the most' if cost.is_once else ''}.",
             predicted_gain=gain_of(1.0, (1 - share) + share / rarer),
             change=f"every {rarer * cost.every_steps:.0f} steps"
             + ("" if cost.is_once else f" in place of {cost.every_steps:.0f}")
@@ -54,13 +57,10 @@ def _how_often(cost: ValidationCost) -> str:
 
 
 def _change(session: Session, site: Site | None, steps: str) -> str:
-    """Where a trainer validates by itself, its own argument: the line that was seen starts the whole training."""
-    text, libraries = site.text if site is not None else "validate(...)", session.environment.libraries
-    if ".fit(" in text and {"lightning", "pytorch_lightning"} & set(libraries):
-        return f"Trainer(..., val_check_interval={steps}, check_val_every_n_epoch=None)"
-    if ".train(" in text and "transformers" in libraries:
-        return f'TrainingArguments(..., eval_strategy="steps", eval_steps={steps})'
-    return f"if step % {steps} == 0: {text}"
+    lightning = f"Trainer(..., val_check_interval={steps}, check_val_every_n_epoch=None)"
+    transformers = f'TrainingArguments(..., eval_strategy="steps", eval_steps={steps})'
+    text = site.text if site is not None else "validate(...)"
+    return trainers_own(session, site, lightning, transformers) or f"if step % {steps} == 0: {text}"
 
 
 def _waits(session: Session) -> bool:

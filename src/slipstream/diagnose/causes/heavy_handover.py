@@ -35,12 +35,15 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     share = min(1.0, in_main + (1 - in_main) * in_worker)
     then_ms = max(min(floor_of(summary, path), summary.step_ms), summary.step_ms - SAVED * share * path.wait_ms)
     arrays = "" if path.loader.tensor_facts else "; the batch holds no tensors, so all of it is pickled through a pipe"
+    # Workers that hardly work are hardly sampled: of them nothing is known.
+    is_known = total(path.stacks) >= FEWEST_SAMPLES
+    beside = f" and {percent(in_worker)} of the workers' time" if is_known else ""
     return [
         Finding(
             cause="heavy_handover",
             title="Batches are expensive to pass between processes",
             evidence=f"The step waits {ms(path.wait_ms)} of {ms(summary.step_ms)} ms for data; pickling and copying "
-            f"between processes is {percent(in_main)} of it and {percent(in_worker)} of the workers' time{arrays}.",
+            f"between processes is {percent(in_main)} of it{beside}{arrays}.",
             predicted_gain=gain_of(summary.step_ms, then_ms),
             change="return tensors from the collate function (they travel in shared memory), and only what is used",
             site=path.loader.site,

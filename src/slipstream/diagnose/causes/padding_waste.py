@@ -25,8 +25,8 @@ def find(session: Session, summary: Summary) -> list[Finding]:
         Finding(
             cause="padding_waste",
             title="The model computes padding",
-            evidence=f"{percent(share)} of the tokens in the step looked at are padding, and the model's passes take "
-            f"{ms(tokens_ms)} of {ms(summary.step_ms)} ms.",
+            evidence=f"{percent(share)} of the tokens in {_looked_at(session)} are padding, and the model's passes "
+            f"take {ms(tokens_ms)} of {ms(summary.step_ms)} ms.",
             predicted_gain=gain_without(summary.step_ms, tokens_ms * share, SAVED),
             change=_change(session, loader),
             site=_site(session, loader),
@@ -34,6 +34,11 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             advice="Batches of similar lengths would leave still less of it." if is_stacked else "",
         )
     ]
+
+
+def _looked_at(session: Session) -> str:
+    num = session.anatomy.padding_batches if session.anatomy is not None else 1
+    return f"{num} batches looked at" if num > 1 else "the one batch looked at (others may have more or less of it)"
 
 
 def _site(session: Session, loader: Loader | None) -> Site | None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.hotspots import total
 from slipstream.diagnose.input_path import costs_time, input_path, step_after
+from slipstream.diagnose.repeating import is_text
 from slipstream.diagnose.stages import is_collate, is_torch_picking, line_to_change
+from slipstream.diagnose.training import is_single_epoch
 from slipstream.diagnose.wording import ms, percent, taking
-from slipstream.records import Finding, Loader, Session, Summary
+from slipstream.records import Finding, Loader, Session, StackCount, Summary
 
 LEAST_SHARE = 0.35
 OWN = 0.8  # a collate function of the user's: padded or stacked by one call for the whole batch
@@ -43,13 +45,19 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             evidence=f"{_what(path.loader, is_own)} is {percent(share)} of the {ms(path.work_ms)} ms that a "
             f"step's batch takes to build; the step waits {ms(path.wait_ms)} of {ms(summary.step_ms)} ms.",
             predicted_gain=gain_of(summary.step_ms, then_ms),
-            change="torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), with rows made tensors by the dataset"
-            if is_own
-            else "index the arrays once per batch: DataLoader(dataset, batch_size=None, sampler=BatchSampler(...))",
+            change=_change(session, own, is_own),
             site=hot.site if hot else path.loader.site,
             techniques=["workers"] if is_own else ["batched_fetch", "buffer_reuse"],
         )
     ]
+
+
+def _change(session: Session, own: list[StackCount], is_own: bool) -> str:
+    if not is_own:
+        return "index the arrays once per batch: DataLoader(dataset, batch_size=None, sampler=BatchSampler(...))"
+    if is_text(own) and not is_single_epoch(session):
+        return "tokenize all texts once, before the training, and only pad here"
+    return "torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), with rows made tensors by the dataset"
 
 
 def _what(loader: Loader, is_own: bool) -> str:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
+
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.hotspots import hottest_line, total
-from slipstream.diagnose.input_path import costs_time, input_path, step_after
+from slipstream.diagnose.input_path import InputPath, costs_time, granted_share, input_path, step_after
 from slipstream.diagnose.measured import about_decoding, sample_ms
+from slipstream.diagnose.training import is_single_epoch
 from slipstream.diagnose.wording import joined, ms, percent, taking
-from slipstream.records import Finding, Session, StackCount, Summary
+from slipstream.records import Finding, Loader, Session, StackCount, Summary
 
 LEAST_SHARE = 0.3  # of the work on a batch
 CACHED = 0.95  # a cache of decoded pixels leaves a copy out of a memory map
+NS_PER_PIXEL = 20.0  # that a slow core takes at the most to decode one of a JPEG: more time was more pixels
+SHRUNK = 4.0  # times the pixels that are kept: only from half the width and height on libjpeg can decode less
+SHRINKS = re.compile(r"\b(resize|thumbnail|reduce)\b")
 QUICKER = 0.1  # what decoding less saves of each decode, where there is no second epoch to cache for
 
 
@@ -24,10 +30,13 @@ def find(session: Session, summary: Summary) -> list[Finding]:
         return []
     # Against no_workers the larger prediction comes first. On few cores that is the cache (workers only spread the
     # decoding over cores that the step also needs), on many cores the workers: both orders are right there.
-    is_single_epoch = session.length is not None and session.length.num_epochs == 1
-    removed = share * (QUICKER if is_single_epoch else CACHED)
+    is_single = is_single_epoch(session)
+    removed = share * (QUICKER if is_single else CACHED)
     then_ms = step_after(session, summary, path, work_ms=path.work_ms * (1 - removed))
     hot = hottest_line(session, stacks)
+    image_ms = sample_ms(summary, share * path.work_ms)
+    small = _decoded_smaller(path, stacks, image_ms, granted_share(session, summary.ceilings))
+    techniques = ["fast_decode"] if is_single else ["decode_cache", "fast_decode"]
     return [
         Finding(
             cause="slow_decode",
@@ -37,13 +46,41 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             predicted_gain=gain_of(summary.step_ms, then_ms),
             change="decode once, np.save the pixels, np.load(..., mmap_mode='r') from then on; or store smaller images",
             site=hot.site if hot else path.loader.getitem_site or path.loader.site,
-            techniques=["fast_decode", "scaled_decode"] if is_single_epoch else ["decode_cache", "fast_decode"],
+            techniques=[*techniques, "scaled_decode"] if is_single or small else techniques,
             advice=joined(
-                "" if is_single_epoch else "The first epoch still decodes; the gain is that of all later ones.",
-                about_decoding(session, sample_ms(summary, share * path.work_ms)) if _is_pillows(stacks) else "",
+                "" if is_single else "The first epoch still decodes; the gain is that of all later ones.",
+                small,
+                about_decoding(session, image_ms) if _is_pillows(stacks) else "",
             ),
         )
     ]
+
+
+def _decoded_smaller(path: InputPath, stacks: list[StackCount], image_ms: float | None, granted: float) -> str:
+    """Where JPEGs are decoded, then shrunk, and their time (as much of a core as was granted) says that they are far
+    larger than what is kept of them. A crop is another matter: it may be enlarged."""
+    is_jpeg = any("JpegImagePlugin" in stack.leaf for stack in stacks)
+    shrunk = [stack for stack in path.stacks if SHRINKS.search(f"{stack.leaf} {stack.expression}")]
+    is_cropped = any("crop" in f"{stack.leaf} {stack.expression}".lower() for stack in path.stacks)
+    kept = _kept_pixels(path.loader)
+    if not is_jpeg or not shrunk or is_cropped or not kept or not image_ms:
+        return ""
+    width, height = kept
+    if granted * image_ms * 1e6 / NS_PER_PIXEL < SHRUNK * width * height:
+        return ""
+    return (
+        f"A picture takes {ms(image_ms)} ms to decode and {width} x {height} pixels of it are kept: image.draft('RGB', "
+        "size) after Image.open, with the size it is shrunk to, decodes it at a half, a quarter or an eighth."
+    )
+
+
+def _kept_pixels(loader: Loader) -> tuple[int, int] | None:
+    """Width and height of the pictures in a batch, channels first or last."""
+    shapes = [facts.shape for facts in loader.tensor_facts if len(facts.shape) == 4]
+    if len(shapes) != 1:
+        return None
+    _, first, second, third = shapes[0]
+    return (second, first) if third in (1, 3, 4) and first not in (1, 3, 4) else (third, second)
 
 
 def _is_pillows(stacks: list[StackCount]) -> bool:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import NamedTuple
 
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.hotspots import Hotspot, hottest_function, total
 from slipstream.diagnose.input_path import InputPath, costs_time, input_path, step_after
+from slipstream.diagnose.repeating import draws, is_parsing, is_text, repeats
 from slipstream.diagnose.stages import is_collate, is_loop, is_torch_picking, line_to_change
+from slipstream.diagnose.training import is_single_epoch
 from slipstream.diagnose.wording import ms, percent
 from slipstream.records import Finding, Session, StackCount, Summary
 
@@ -16,7 +19,13 @@ VECTORISED = 0.9  # a Python loop over values becomes ten times faster or more a
 # Inside a library's own C a cleverer call (other size, dtype, order) may save some, and nobody knows how much.
 CLEVERER = 0.3
 CONCENTRATED_IN_C = 0.6
-LESS = "do less here: a smaller input, a cheaper dtype, or the result kept from an earlier epoch"
+ONCE = 0.9  # texts as numbers are small: what is left is to index them
+LESS = "do less here: a smaller input, a cheaper dtype"
+TOKENS = "tokenize all texts once, before the training, and index the results here"
+PARSED = "parse all of it once, before the training, store arrays (np.save, torch.save) and read those here"
+SAME = "do it once: store what this gives before the training, or keep it from the first epoch, and read that here"
+BEFORE_RANDOM = "do once, before the training, what comes before the random part; the rest on a smaller input"
+VECTORS = "one array operation in place of the loop: NumPy or torch on the whole sample"
 STAGES = ("transform", "python", "compute", "other")
 
 
@@ -43,7 +52,8 @@ def _in_a_library(session: Session, summary: Summary, path: InputPath) -> list[F
     share = path.share(inside)
     if share < CONCENTRATED_IN_C:
         return []
-    then_ms = step_after(session, summary, path, work_ms=path.work_ms * (1 - share * CLEVERER))
+    cure = _cure(session, path, inside, loops=False)
+    then_ms = step_after(session, summary, path, work_ms=path.work_ms * (1 - share * cure.saved))
     busiest: Counter[str] = Counter()
     for stack in inside:
         busiest[stack.leaf] += stack.count
@@ -55,9 +65,10 @@ def _in_a_library(session: Session, summary: Summary, path: InputPath) -> list[F
             f"dataset ({path.loader.dataset_name}) does to each sample, most of it in {busiest.most_common(1)[0][0]}; "
             f"the step waits {ms(path.wait_ms)} of {ms(summary.step_ms)} ms.",
             predicted_gain=gain_of(summary.step_ms, then_ms),
-            change=LESS,
+            change=cure.change,
             site=path.loader.site,
-            techniques=_answers(inside),
+            techniques=_answers(session, path, inside),
+            advice=cure.advice,
         )
     ]
 
@@ -65,9 +76,8 @@ def _in_a_library(session: Session, summary: Summary, path: InputPath) -> list[F
 def _finding(
     session: Session, summary: Summary, path: InputPath, hot: Hotspot, inside: list[StackCount], loops: bool
 ) -> Finding:
-    share = path.share(inside)
-    left = 1 - share * (VECTORISED if loops else CLEVERER)
-    then_ms = step_after(session, summary, path, work_ms=path.work_ms * left)
+    share, cure = path.share(inside), _cure(session, path, inside, loops)
+    then_ms = step_after(session, summary, path, work_ms=path.work_ms * (1 - share * cure.saved))
     kind = "runs as Python bytecode, value by value" if loops else "is spent inside one library's calls"
     return Finding(
         cause="slow_transform",
@@ -75,14 +85,41 @@ def _finding(
         evidence=f"{percent(share)} of the {ms(path.work_ms)} ms that a step's batch takes to build {kind}, "
         f"around line {hot.site.line}; the step waits {ms(path.wait_ms)} of {ms(summary.step_ms)} ms.",
         predicted_gain=gain_of(summary.step_ms, then_ms),
-        change="one array operation in place of the loop: NumPy or torch on the whole sample" if loops else LESS,
+        change=cure.change,
         site=hot.site,
-        techniques=["sample_cache", "workers"] if loops else _answers(inside),
+        techniques=_answers(session, path, inside, loops),
+        advice=cure.advice,
     )
 
 
-def _answers(inside: list[StackCount]) -> list[str]:
-    return [*(["fast_resize"] if _resizes(inside) else []), "sample_cache", "thread_workers", "workers"]
+class _Cure(NamedTuple):
+    change: str
+    saved: float  # of the work
+    advice: str = ""
+
+
+def _cure(session: Session, path: InputPath, inside: list[StackCount], loops: bool) -> _Cure:
+    """What gives the same in every epoch is best done once. Only of texts it is promised that all of it is saved: of
+    other samples nobody knows whether the results have room, and a cleverer call may be the shorter way."""
+    saved = VECTORISED if loops else CLEVERER
+    if is_single_epoch(session):
+        return _Cure(VECTORS if loops else LESS, saved)
+    if is_text(inside) or is_parsing(inside):
+        return _Cure(TOKENS if is_text(inside) else PARSED, max(saved, ONCE), "It gives the same in every epoch.")
+    is_same, has_drawn = repeats(session, path.loader, inside, path.stacks), draws(session, path.loader)
+    drew = "Building its batches drew no random number, so that it gives the same in every epoch" if is_same else ""
+    if loops:
+        return _Cure(VECTORS, saved, f"{drew}: once, before the training, would do as well." if is_same else "")
+    if is_same:
+        return _Cure(SAME, saved, f"{drew}.")
+    return _Cure(BEFORE_RANDOM if has_drawn else f"{LESS}, or the result kept from an earlier epoch", saved)
+
+
+def _answers(session: Session, path: InputPath, inside: list[StackCount], loops: bool = False) -> list[str]:
+    """Samples that draw random numbers, or come from a stream, are not kept."""
+    may_keep = not path.loader.is_iterable and not draws(session, path.loader)
+    quicker = ["fast_resize"] if not loops and _resizes(inside) else []
+    return [*quicker, *(["sample_cache"] if may_keep else []), *([] if loops else ["thread_workers"]), "workers"]
 
 
 def _resizes(stacks: list[StackCount]) -> bool:

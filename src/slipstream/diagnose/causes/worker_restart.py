@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from slipstream.diagnose.gain import gain_of
+from slipstream.diagnose.hotspots import FEWEST_SAMPLES, hottest_line, total, watched_stacks
 from slipstream.diagnose.input_path import input_path
 from slipstream.diagnose.measured import about_starting
 from slipstream.diagnose.outlook import epoch_start_ms
 from slipstream.diagnose.training import epoch_steps, is_several_epochs
-from slipstream.diagnose.wording import joined, ms, percent, with_loader_argument
+from slipstream.diagnose.wording import joined, ms, percent, place, with_loader_argument
 from slipstream.records import Finding, Session, Summary
 
 
@@ -35,7 +36,18 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             techniques=["persistent_workers"],
             advice=joined(
                 "Not if the dataset is changed between epochs: the workers keep the one they were started with.",
+                _where(session),
                 about_starting(session, saved_ms, path.loader.num_workers),
             ),
         )
     ]
+
+
+def _where(session: Session) -> str:
+    """A worker_init_fn, or a dataset that is put together as it is unpickled."""
+    stacks = watched_stacks(session, "worker", ("start",))
+    own = [stack for stack in stacks if stack.file]
+    hot = hottest_line(session, own)
+    if hot is None or total(own) < max(FEWEST_SAMPLES, total(stacks) / 2):
+        return ""
+    return f"A worker's start is mostly at {place(hot.site)}."

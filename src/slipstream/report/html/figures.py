@@ -51,7 +51,9 @@ def _of_check(session: Session, summary: Summary) -> Iterator[Figure]:
         most = max(finding.predicted_gain for finding in session.findings)
         yield Figure("largest finding", as_gain(most), plural(len(session.findings), "finding"))
     if summary.seconds_left is not None:
-        yield Figure("the whole training", in_seconds(summary.seconds_left), "at this rate")
+        is_turn = session.length is not None and session.length.around is not None
+        what = "one turn of the outer loop" if is_turn else "the whole training"
+        yield Figure(what, in_seconds(summary.seconds_left), "at this rate")
 
 
 def _of_memory(session: Session, footprint: Footprint) -> Iterator[Figure]:

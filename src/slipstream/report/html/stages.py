@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from slipstream.diagnose.outlook import epoch_start_ms
 from slipstream.records import Session, Summary
 from slipstream.report.html import bars
 from slipstream.report.html.chart import Cell, Chart, Table
 from slipstream.report.place import relative
 from slipstream.report.quantity import in_ms, in_percent
 from slipstream.report.stages import StageShare, StageTable, input_stages, main_stages
-from slipstream.report.whereabouts import WORTH_A_TABLE, basis
+from slipstream.report.whereabouts import WORTH_A_TABLE, basis, first_batch_ms, why_first
 
 _WORTH_A_BAR = 0.005
 HEIGHT = 12.0
@@ -56,9 +55,9 @@ def _bar(share: StageShare, longest_ms: float, phase: str) -> Markup:
 
 def _caption(table: StageTable, session: Session, summary: Summary) -> str:
     sentence = f"{basis(table, summary.phases[table.phase])}.".replace("..", ".")
-    first_ms = epoch_start_ms(session, summary.step_ms) if table.phase == "input" else 0.0
-    if first_ms > summary.step_ms:
-        sentence += f" The first batch of an epoch takes {in_ms(first_ms)} more."
+    first_ms = first_batch_ms(table, session, summary)
+    if first_ms:
+        sentence += f" The first batch of an epoch takes {in_ms(first_ms)} more{why_first(session)}."
     return sentence[0].upper() + sentence[1:]
 
 

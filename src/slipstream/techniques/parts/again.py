@@ -54,6 +54,7 @@ class Again:
         self.is_random = is_random
         self.num_pieces = 1
         self.on_shortage: Callable[[int], None] | None = None  # told into how many pieces: then it is redone
+        self.on_end: Callable[[bool], None] = lambda is_survived: None  # of a backward pass
         self.on_twice: Callable[[], None] = lambda: None  # gradients of gradients are wanted
 
     # --- forward ---------------------------------------------------------------------------------------------------
@@ -106,11 +107,14 @@ class Again:
             self.on_twice()
             return self._differentiable(tensors, weights, arrived)
         now = Dice(self._device)
+        found: Gradients | None = None
         try:
             with _muted(weights):
-                return self._from_kept(weights, arrived) or self._from_pieces(tensors, weights, arrived)
+                found = self._from_kept(weights, arrived) or self._from_pieces(tensors, weights, arrived)
+                return found
         finally:
             now.put_back()
+            self.on_end(found is not None)
 
     def _from_kept(self, weights: Tensors, arrived: Gradients) -> Gradients | None:
         kept, self._kept = self._kept, None  # a second backward pass computes it again

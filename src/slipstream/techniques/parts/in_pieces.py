@@ -109,27 +109,45 @@ class Survivor(InPieces):
     def compute(self, again: Again, tensors: list[torch.Tensor], form: Form) -> Any:
         size = sum(tensor.nbytes for tensor in tensors)
         num_pieces = max((num for least, num in self._fits.items() if size >= least), default=1)
-        is_new = True
-
-        def on_shortage(num: int) -> None:
-            nonlocal is_new
-            self.num_survived += is_new
-            is_new = False
-            self._note(size, num)
-
-        again.on_shortage = on_shortage
+        shortage = Shortage(self, size)
+        again.on_shortage, again.on_end = shortage.meet, shortage.end
         self.rig.changed(f"{self.name} is ready to be computed in pieces")
         while True:
             try:
-                return again.keep(tensors) if num_pieces == 1 else again.compute(tensors, num_pieces)
+                result = again.keep(tensors) if num_pieces == 1 else again.compute(tensors, num_pieces)
             except Exception as fault:
                 if not is_shortage(fault) or num_pieces >= form.cut.length(tensors):
                     raise
+            else:
+                shortage.end(is_survived=True)
+                return result
             again.rewind()
             num_pieces *= 2
             make_room(self.device)
-            on_shortage(num_pieces)
+            shortage.meet(num_pieces)
 
-    def _note(self, size: int, num_pieces: int) -> None:
+    def note(self, size: int, num_pieces: int) -> None:
         self._fits[size] = max(num_pieces, self._fits.get(size, 1))
         self.most_pieces = max(self.most_pieces, num_pieces)
+
+
+class Shortage:
+    """Of one call, in its forward or its backward pass: survived once both have come to their end. The forward pass may
+    fit in pieces that the backward pass does not."""
+
+    def __init__(self, survivor: Survivor, size: int) -> None:
+        self._survivor = survivor
+        self._size = size
+        self._num_pieces = 0  # that it took; 0: there was none
+        self._is_counted = False
+
+    def meet(self, num_pieces: int) -> None:
+        self._num_pieces = num_pieces
+
+    def end(self, is_survived: bool) -> None:
+        if not self._num_pieces:
+            return
+        self._survivor.num_survived += is_survived - self._is_counted
+        self._is_counted = is_survived
+        if is_survived:
+            self._survivor.note(self._size, self._num_pieces)

@@ -1,0 +1,80 @@
+"""Whether random numbers are drawn while batches are built: what is drawn from, before and after some of them.
+Reads states of generators and draws nothing; a generator that nobody keeps on the dataset is not seen."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+_NUM_BATCHES = 3  # of one process: who draws at all hardly draws for no sample of three batches
+_MOST_DEPTH = 3
+_MOST_LOOKED_AT = 500
+
+
+class Drawing:
+    """Of one dataset, in the process that builds its batches."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._generators = [*_known(), *_kept_on(dataset)]
+        self._states: list[Any] = []
+        self._left = _NUM_BATCHES
+        self.has_drawn = False
+
+    @property
+    def is_over(self) -> bool:
+        return self._left == 0
+
+    def begin(self) -> None:
+        self._states = [_state(generator) for generator in self._generators]
+
+    def end(self) -> bool:
+        """Whether one of them moved since `begin`."""
+        has_moved = self._states != [_state(generator) for generator in self._generators]
+        self.has_drawn |= has_moved
+        self._left -= 1
+        if self.is_over:  # the script's own are let go of
+            self._generators, self._states = [], []
+        return has_moved
+
+
+def _known() -> Iterator[Any]:
+    yield torch.default_generator
+    yield random.getstate.__self__  # type: ignore[attr-defined]  # what the functions of the module draw from
+    numpy: Any = sys.modules.get("numpy.random")
+    if numpy is not None:
+        yield numpy.mtrand._rand
+
+
+def _kept_on(dataset: Any) -> Iterator[Any]:
+    """By its attributes, those of the transforms and datasets that hang on it, and of what their lists hold."""
+    numpy: Any = sys.modules.get("numpy.random")
+    kinds: tuple[Any, ...] = (torch.Generator, random.Random)
+    kinds += (numpy.Generator, numpy.RandomState) if numpy is not None else ()
+    level, seen = [dataset], 0
+    for _ in range(_MOST_DEPTH):
+        level = [value for thing in level for value in _parts(thing)][: _MOST_LOOKED_AT - seen]
+        seen += len(level)
+        yield from (value for value in level if isinstance(value, kinds))
+
+
+def _parts(thing: Any) -> list[Any]:
+    if type(thing) in (list, tuple):
+        return list(thing[:_MOST_LOOKED_AT])
+    attributes = getattr(thing, "__dict__", None)
+    return list(attributes.values()) if type(attributes) is dict else []
+
+
+def _state(generator: Any) -> Any:
+    """As something that can be compared with ==."""
+    if isinstance(generator, torch.Generator):
+        return generator.get_state().numpy().tobytes()
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    if hasattr(generator, "bit_generator"):
+        return pickle.dumps(generator.bit_generator.state)
+    return pickle.dumps(generator.get_state())
