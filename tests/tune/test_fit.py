@@ -169,6 +169,28 @@ def test_of_what_makes_the_batch_fit_the_cheapest_is_kept(go: Callable[..., Fitt
     assert not any("unasked" in str(trial.recipe) for trial in fitting.trials)
 
 
+@pytest.mark.parametrize(
+    ("room", "rides", "kept"),
+    [
+        (4, ["all"], ""),
+        (5, ["all", "half", "most"], "all"),
+        (9, ["all", "half", "most"], "most"),
+        (10, ["all", "half", "quarter"], "half"),
+        (14, ["all", "half", "quarter"], "quarter"),
+    ],
+)
+def test_of_more_and_more_the_least_that_is_enough(
+    go: Callable[..., Fitting], known: dict[str, Any], room: int, rides: list[str], kept: str
+) -> None:
+    """The strongest first, for where it is not enough nothing weaker need be run."""
+    saving = {"again=all": 0.3, "again=most": 0.5, "again=half": 0.6, "again=quarter": 0.8}
+    prices = {"again=all": 1.4, "again=most": 1.3, "again=half": 1.2, "again=quarter": 1.1}
+    known["again"].LADDER = ("quarter", "half", "most", "all")
+    fitting = go(MemoryTrack(saving, prices), START + EACH * room, finds_batch=False, only=("again",))
+    assert [str(one.recipe).partition("=")[2] for one in fitting.trials if one.is_held and one.recipe.choices] == rides
+    assert str(fitting.recipe) == (f"again={kept}" if kept else "as it is")
+
+
 def test_a_long_step_leaves_time_for_all(go: Callable[..., Fitting]) -> None:
     track = MemoryTrack({"again=all": 0.2, "again=half": 0.3, "pieces=2": 0.3}, {"again=all": 1.5, "again=half": 1.2})
     track.slowness = 80.0  # 9 s: six rounds of one would be half of the budget
