@@ -134,7 +134,7 @@ def test_a_check_is_enough_to_see_lines_by(folder: Path) -> None:
 
 def test_a_ride_that_saw_nothing_hides_none_that_did(folder: Path) -> None:
     """A check that failed at its first line, or a session whose recipe came of a fit."""
-    Path("slipstream.toml").write_text('version = 1\n[recipe]\nworkers = 2\n')
+    Path("slipstream.toml").write_text("version = 1\n[recipe]\nworkers = 2\n")
     save_session(session_of(folder, is_tuned=False))
     blind = msgspec.structs.replace(session_of(folder, is_tuned=False), models=[], loaders=[], optimizers=[])
     os.utime(save_session(blind), (4_000_000_000, 4_000_000_000))

@@ -241,7 +241,8 @@ def _recipe(given: Path | None, typed: list[str], path: Path, session: Session) 
     if kept.choices:
         _say(f"the session of {session.created[:16].replace('T', ' ')}: {kept}")
     elif made is None:
-        _say(f"only a {'look at the memory' if session.command == 'memory' else 'check'} was saved, so there is no recipe yet: slipstream tune {path} makes one.")
+        seen = "look at the memory" if session.command == "memory" else "check"
+        _say(f"only a {seen} was saved, so there is no recipe yet: slipstream tune {path} makes one.")
     else:
         _say("the tuning kept nothing, so there is no recipe to write.")
     return kept

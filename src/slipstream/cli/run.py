@@ -151,7 +151,9 @@ def _remedy(script: list[str], survives: bool, remains: Remains) -> str:
         )
     if remains.has_batch_norm:  # in which samples touch each other: pieces of the batch would compute something else
         return f"out of memory: {fitting}; slipstream tune --fit {typed} finds the largest batch that does"
-    return f"out of memory: slipstream run --survive-oom {typed} computes a batch that does not fit in pieces; {fitting}"
+    return (
+        f"out of memory: slipstream run --survive-oom {typed} computes a batch that does not fit in pieces; {fitting}"
+    )
 
 
 def _hint(script: list[str]) -> str:

@@ -1,5 +1,5 @@
-"""What autograd keeps for a backward pass that has not come: the tensors that live graphs have saved, each with the module
-whose weights it belongs to or follows. Looks and computes nothing: what a hook would have to unpack is left out."""
+"""What autograd keeps for a backward pass that has not come: the tensors that live graphs have saved, each with the
+module whose weights it belongs to or follows. Computes nothing: what a hook would have to unpack is left out."""
 
 from __future__ import annotations
 

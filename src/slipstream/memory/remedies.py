@@ -28,7 +28,13 @@ class Remedy(msgspec.Struct, frozen=True):
 
 def list_remedies(footprint: Footprint) -> list[Remedy]:
     """Most first; without those that would free next to nothing."""
-    makers: list[Callable[[Footprint], Remedy | None]] = [_checkpointing, _micro_batches, _bf16, _small_state, _state_away]
+    makers: list[Callable[[Footprint], Remedy | None]] = [
+        _checkpointing,
+        _micro_batches,
+        _bf16,
+        _small_state,
+        _state_away,
+    ]
     made = [remedy for make in makers if (remedy := make(footprint)) is not None]
     worth = [remedy for remedy in made if remedy.freed_bytes >= _LEAST_SHARE * footprint.peak_bytes]
     return sorted(worth, key=lambda remedy: -remedy.freed_bytes)

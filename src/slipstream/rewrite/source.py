@@ -125,8 +125,8 @@ class Source:
         raw = self._bom + data.decode().encode(self._encoding)
         if fault := _fault_in(self.path, raw):
             raise PatchError(
-                f"{self.path} would not be Python any more with this patch ({fault}), so none was made: that is a fault of"
-                " slipstream's. Leave techniques out of the recipe until it goes."
+                f"{self.path} would not be Python any more with this patch ({fault}), so none was made: that is a fault"
+                " of slipstream's. Leave techniques out of the recipe until it goes."
             )
         return raw
 

@@ -29,6 +29,7 @@ def find_session(name: str, root: Path | None = None, *, is_timed: bool = False,
     if not known:
         raise StorageError(f"No session is saved in {root / FOLDER}. Make one: slipstream check train.py")
     timed = ([entry for entry in known if entry.step_ms is not None] if is_timed else []) or known
+    entry: Entry | None
     if name in WORDS:
         own = [entry for entry in timed if script and _script_of(entry) == _name_of(script)]
         entry = _by_word(name, own or timed)

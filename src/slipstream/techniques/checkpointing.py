@@ -70,6 +70,7 @@ def edit(observation: Observation, setting: Setting) -> list[Edit]:
     text = "x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)"
     if setting == "all" and model is not None and model.class_module and not model.class_module.startswith("torch."):
         return [Edit("checkpointing", "checkpoint", site, argument=model.class_module, text=text)]
-    which = {"half": "every second block", "quarter": "every fourth block", "most": "three of each four blocks"}
-    reason = f"around {which.get(str(setting), 'every block')} of the model; batch norm inside one would update its statistics twice"
+    named = {"half": "every second block", "quarter": "every fourth block", "most": "three of each four blocks"}
+    which = named.get(str(setting), "every block")
+    reason = f"around {which} of the model; batch norm inside one would update its statistics twice"
     return [Edit("checkpointing", "by_hand", site, text=text, reason=reason)]

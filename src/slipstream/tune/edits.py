@@ -18,7 +18,9 @@ def edits_of(
     for choice in recipe.choices:
         own = [edit for edit in made if edit.technique == choice.technique]
         technique = known[choice.technique]
-        edits += own or technique.edit(observation, choice.setting) or _unwritten(choice.technique, technique, observation)
+        edits += (
+            own or technique.edit(observation, choice.setting) or _unwritten(choice.technique, technique, observation)
+        )
     return edits
 
 

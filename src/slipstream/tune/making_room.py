@@ -67,8 +67,8 @@ def _candidates(
             notes.append(f"{ident} was not tried: {answer.reason}")
             continue
         ladder: Sequence[Setting] = getattr(technique, "LADDER", ())
-        way = functools.partial(_climb, ladder) if ladder else functools.partial(_go_on, _settings(technique, observation))
-        yield ident, way
+        listed = _settings(technique, observation)
+        yield ident, functools.partial(_climb, ladder) if ladder else functools.partial(_go_on, listed)
 
 
 def _go_on(settings: Sequence[Setting], ran: Mapping[Setting, bool]) -> Setting | None:
@@ -95,9 +95,7 @@ def _settings(technique: Technique, observation: Observation) -> list[Setting]:
     return proposed + ([one for one in allowed if one not in proposed] if len(allowed) <= _MOST_SETTINGS else [])
 
 
-def _try_settings(
-    trials: Trials, own_batch: int, ident: str, next_setting: Next, notes: list[str]
-) -> Iterator[Trial]:
+def _try_settings(trials: Trials, own_batch: int, ident: str, next_setting: Next, notes: list[str]) -> Iterator[Trial]:
     ran: dict[Setting, bool] = {}
     while (setting := next_setting(ran)) is not None:
         if not trials.has_time:
