@@ -29,6 +29,7 @@ class MemoryTrack:
         self.raises = ""  # with any other batch than the script's own
         self.raises_held_only = False
         self.wrong_losses: set[str] = set()
+        self.declined: dict[str, str] = {}
         self.num_entered = 0
         self._entrants: dict[int, Entrant] = {}
         self._limits: dict[int, int] = {}
@@ -75,7 +76,8 @@ class MemoryTrack:
 
     def record(self, rider: int) -> RiderRecord:
         losses = [(step, 2.0 + (0.5 if self.wrong_losses & set(self._named(rider)) else 0.0)) for step in range(3)]
-        changes = [f"{choice.technique}: done" for choice in self._entrants[rider].recipe.choices]
+        names = [choice.technique for choice in self._entrants[rider].recipe.choices]
+        changes = [f"{name}: done" for name in names if name not in self.declined]
         return RiderRecord(
             self._entrants[rider],
             laps=self._laps[rider],
@@ -83,6 +85,7 @@ class MemoryTrack:
             start_bytes=START,
             held_bytes=self._held(rider),
             changes=changes,
+            declined=[f"{name}: {self.declined[name]}" for name in names if name in self.declined],
         )
 
     def leave(self, rider: int) -> RiderRecord:
@@ -204,6 +207,15 @@ def test_two_together_where_neither_is_enough(go: Callable[..., Fitting]) -> Non
     saving = {"again=all": 0.5, "again=half": 0.8, "smaller_state": 0.5}
     fitting = go(MemoryTrack(saving), START + EACH * 5, finds_batch=False, allow="different", without=("pieces",))
     assert {choice.technique for choice in fitting.recipe.choices} == {"again", "smaller_state"}
+
+
+def test_what_declines_is_not_tried_again_nor_with_others(go: Callable[..., Fitting]) -> None:
+    """It ran out because nothing was changed: the reason is told, and no ride is spent on it any more."""
+    track = MemoryTrack({"again=all": 0.9, "smaller_state": 0.9})
+    track.declined = {"pieces": "batch norm"}
+    fitting = go(track, START + EACH * 2, finds_batch=False, allow="different")
+    rides = [str(one.recipe) for one in fitting.trials if "pieces" in str(one.recipe)]
+    assert rides == ["pieces=2"] and "pieces had no effect: batch norm" in fitting.notes
 
 
 def test_where_nothing_is_enough_each_is_weighed_without_the_limit(go: Callable[..., Fitting]) -> None:

@@ -38,13 +38,15 @@ class Room(msgspec.Struct, frozen=True):
 def make_room(trials: Trials, own_batch: int, observation: Observation, known: Known, order: FitOrder) -> Room:
     notes: list[str] = []
     tried: dict[str, list[Trial]] = {}
+    inert: set[str] = set()  # of no effect here: not even together with others
     for ident, next_setting in _candidates(observation, known, order, notes):
-        tried[ident] = list(_try_settings(trials, own_batch, ident, next_setting, notes))
+        tried[ident] = list(_try_settings(trials, own_batch, ident, next_setting, notes, inert))
     made = [trial for each in tried.values() for trial in each]
+    active = {ident: each for ident, each in tried.items() if ident not in inert}
     if not any(trial.outcome == "ran" for trial in made):
-        made += _try_pairs(trials, own_batch, tried, known)
+        made += _try_pairs(trials, own_batch, active, known)
     if made and not any(trial.outcome == "ran" for trial in made):
-        _weigh_unheld(trials, own_batch, tried)
+        _weigh_unheld(trials, own_batch, active)
     ran = [trial for trial in made if trial.outcome == "ran"]
     return Room(made, min(ran, key=_cost, default=None), notes)
 
@@ -95,7 +97,9 @@ def _settings(technique: Technique, observation: Observation) -> list[Setting]:
     return proposed + ([one for one in allowed if one not in proposed] if len(allowed) <= _MOST_SETTINGS else [])
 
 
-def _try_settings(trials: Trials, own_batch: int, ident: str, next_setting: Next, notes: list[str]) -> Iterator[Trial]:
+def _try_settings(
+    trials: Trials, own_batch: int, ident: str, next_setting: Next, notes: list[str], inert: set[str]
+) -> Iterator[Trial]:
     ran: dict[Setting, bool] = {}
     while (setting := next_setting(ran)) is not None:
         if not trials.has_time:
@@ -105,6 +109,7 @@ def _try_settings(trials: Trials, own_batch: int, ident: str, next_setting: Next
         yield trial
         if why := _why_no_effect(ident, record):
             notes.append(f"{ident} had no effect: {why}")
+            inert.add(ident)
             return  # nor would another setting have
         ran[setting] = trial.outcome == "ran"
 
