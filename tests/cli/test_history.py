@@ -15,9 +15,9 @@ from click.testing import CliRunner, Result
 from slipstream.cli.commands import Refused, slipstream
 from slipstream.cli.gate import EXIT_SLOWER, Gate, judge, read_gate
 from slipstream.diagnose import diagnose
-from slipstream.records import Choice, Recipe, Session, Speed, Tuning
+from slipstream.records import Choice, Fitting, Recipe, Session, Speed, Tuning
 from slipstream.runner.storage import load_session, save_session
-from slipstream.testing.sessions import made_environment, made_session
+from slipstream.testing.sessions import made_environment, made_footprint, made_session
 
 replace = msgspec.structs.replace
 
@@ -54,6 +54,18 @@ def test_history_lists_newest_first_and_escapes(saved: list[Path]) -> None:
     assert [one["name"] for one in told["sessions"]] == [path.stem for path in reversed(saved)]
     missing = call("history", "nothing.py")
     assert missing.exit_code == 2 and "No session of 'nothing.py'" in missing.output
+
+
+def test_history_says_what_came_of_memory_and_of_a_fit(saved: list[Path]) -> None:
+    observed = replace(made_session(), command="memory", footprints=[made_footprint(32, 60_000_000)])
+    fitting = Fitting(2**30, "--memory-limit", "cpu", 32, True, largest=1372)
+    held = replace(fitting, own_fits=False, largest=None, recipe=Recipe((Choice("checkpointing", "half"),)))
+    for session in (observed, *(replace(made_session(), command="tune", fitting=one) for one in (fitting, held))):
+        save_session(session)
+    shown = call("history").output
+    assert "peak 76 MB" in shown and "batch of 1,372 fits" in shown and "fits with checkpointing=half" in shown
+    compared = call("compare").output
+    assert saved[2].stem in compared and saved[0].stem in compared, "neither of them comes between two checks"
 
 
 def test_compare_by_default_and_by_name(saved: list[Path]) -> None:

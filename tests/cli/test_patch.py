@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from slipstream.cli.commands import slipstream
 from slipstream.diagnose import diagnose
-from slipstream.records import Choice, Recipe, Session, Site, Tuning
+from slipstream.records import Choice, Fitting, Recipe, Session, Site, Tuning
 from slipstream.runner.storage import save_session
 from slipstream.testing.sessions import made_loader, made_model, made_optimizer, made_session
 from slipstream.testing.zoo import HERE
@@ -129,6 +130,23 @@ def test_a_check_is_enough_to_see_lines_by(folder: Path) -> None:
     assert (done.exit_code, done.stdout) == (0, "") and "only a check was saved" in done.stderr
     (folder / "slipstream.toml").write_text("version = 1\n[recipe]\nworkers = 2\n")
     assert "num_workers=2" in patch("train.py").stdout
+
+
+def test_a_ride_that_saw_nothing_hides_none_that_did(folder: Path) -> None:
+    """A check that failed at its first line, or a session whose recipe came of a fit."""
+    Path("slipstream.toml").write_text("version = 1\n[recipe]\nworkers = 2\n")
+    save_session(session_of(folder, is_tuned=False))
+    blind = msgspec.structs.replace(session_of(folder, is_tuned=False), models=[], loaders=[], optimizers=[])
+    os.utime(save_session(blind), (4_000_000_000, 4_000_000_000))
+    assert "+loader = DataLoader(Sounds(), batch_size=8, shuffle=True, num_workers=2" in patch("train.py").stdout
+    Path("slipstream.toml").unlink()
+    assert "only a check was saved" in patch("train.py").stderr
+    fitting = Fitting(2**30, "--memory-limit", "cpu", 8, False, recipe=Recipe((Choice("cpu_threads", 1),)))
+    os.utime(
+        save_session(msgspec.structs.replace(session_of(folder, is_tuned=False), fitting=fitting)),
+        (4_000_000_001, 4_000_000_001),
+    )
+    assert "+torch.set_num_threads(1)" in patch("train.py").stdout
 
 
 def test_a_session_by_name_and_from_elsewhere(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -45,7 +45,7 @@ class Kept:
         self.total += loss.item()
 
 
-def train(keep: str) -> None:
+def train(keep: str, fixed_size: int = -1) -> None:
     kept = Kept()
     put: Callable[..., None] = getattr(kept, keep)
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
@@ -53,7 +53,7 @@ def train(keep: str) -> None:
     step = 0
     for _ in range(40):
         for x, y in DataLoader(DATA, 4):
-            loss = nn.functional.cross_entropy(model(x), y)
+            loss = nn.functional.cross_entropy(model(x.view(fixed_size, 8)), y)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -84,6 +84,17 @@ def test_losses_with_their_graphs_go_on() -> None:
     (leak,) = leaks
     assert leak.name == "kept.losses" and leak.site is not None and leak.site.text == "self.losses.append(loss)"
     assert growth_of(leaks, memory).graphs_per_step == pytest.approx(1.0, abs=0.1)
+
+
+def test_a_script_that_takes_no_smaller_batch_has_its_leak_told() -> None:
+    """It raises when batches are cut, and its variables are gone by the time that the ride is over."""
+    boarded = board(RideSettings(mode="check", schedule=SCHEDULE, seconds=60))
+    with pytest.raises(RuntimeError, match="shape"):
+        train("loss", fixed_size=4)
+    boarded.leave(Ending("stopped", 0, 0.0))
+    told = [message for _, message in boarded.messages if isinstance(message, Told)]
+    (leak,) = [leak for one in told for leak in one.leaks or []]
+    assert leak.name == "kept.losses"
 
 
 def test_a_sum_keeps_graphs_and_no_tensor() -> None:

@@ -1,6 +1,7 @@
 import msgspec
 
 from slipstream.memory.remedies import list_remedies
+from slipstream.records import Footprint, ModuleBytes
 from slipstream.testing.sessions import made_footprint
 
 
@@ -12,3 +13,25 @@ def test_what_an_optimizer_takes_for_a_moment_is_not_halved_with_the_batch() -> 
     assert "micro_batches" not in [remedy.name for remedy in list_remedies(at_update)]
     large = made_footprint(32, 30_000_000)
     assert "micro_batches" in [remedy.name for remedy in list_remedies(large)]
+
+
+def names(footprint: Footprint) -> list[str]:
+    return [remedy.name for remedy in list_remedies(footprint)]
+
+
+def test_no_remedy_is_named_that_its_technique_refuses() -> None:
+    plain = made_footprint(32, 30_000_000)
+    normed = ModuleBytes("features.1", "BatchNorm2d", {"parameters": 512})
+    assert "micro_batches" not in names(msgspec.structs.replace(plain, modules=[*plain.modules, normed]))
+    assert "low_memory_optimizer" not in names(plain) and "offload_optimizer" not in names(plain), "on the CPU"
+
+
+def test_the_optimizers_state_may_leave_a_device_but_for_its_update() -> None:
+    plain = made_footprint(32, 100_000)
+    state = {**plain.kinds, "optimizer_state": 9_000_000}
+    made = msgspec.structs.replace(
+        plain, device="cuda:0", kinds=state, phases={"backward": state}, peak_bytes=sum(state.values())
+    )
+    assert {"low_memory_optimizer", "offload_optimizer"} <= set(names(made))
+    at_update = msgspec.structs.replace(made, phases={"backward": plain.kinds, "optimizer": state})
+    assert "offload_optimizer" not in names(at_update) and "low_memory_optimizer" in names(at_update)

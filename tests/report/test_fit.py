@@ -91,6 +91,11 @@ def test_sentences() -> None:
         "The script's batch of 32 does not fit in 1.00 GiB, and nothing that was tried makes it: checkpointing=all"
         " needs the least of them, 3.00 GiB."
     )
+    bare = Trial(32, is_held=False, peak_bytes=2 * GIB)
+    refused = msgspec.structs.replace(unmade, trials=[bare, *unmade.trials[:-1]])
+    assert sentence(refused).endswith(
+        "nothing that was tried makes it: as it is it needs 2.00 GiB; --fit finds the largest batch that does."
+    )
 
 
 def test_the_table_has_a_row_for_each_with_its_last_word(console: Console) -> None:

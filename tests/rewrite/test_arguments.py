@@ -306,6 +306,20 @@ def test_a_source_that_has_changed_is_refused(project: Project) -> None:
         project.patch(edit)
 
 
+def test_what_our_own_lines_moved_is_no_change_of_the_source(project: Project) -> None:
+    """A call that was left to the user, and its variable with it; a statement above them is there since."""
+    project.write(IMPORTS + "loader = getattr(torch.utils.data, 'DataLoader')(data)\n")
+    threads = Edit("cpu_threads", "start", None, text="torch.set_num_threads(1)")
+    variable = Edit("workers", "environment", None, argument="OMP_WAIT_POLICY", text="PASSIVE")
+    edits = (argument(project.site("loader =")), variable, threads)
+    first = project.patch(*edits)
+    (file,) = first.files
+    assert b"OMP_WAIT_POLICY" not in file.after and len(first.left) == 2
+    project.write(file.after)
+    again = project.patch(*edits)
+    assert not again.files and {one.edit.technique for one in again.left} == {"workers"}
+
+
 def test_another_technique_named_by_the_same_call(project: Project) -> None:
     project.write(IMPORTS + "loader = DataLoader(data)\n")
     site = project.site("loader =")

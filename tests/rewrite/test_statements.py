@@ -198,6 +198,15 @@ def test_around_to_the_return(project: Project) -> None:
     assert patched.endswith(f"\twith {AUTOCAST}:\n\t\tout = model(x)\n\t\treturn out.sum()\n")
 
 
+def test_around_in_a_block_with_another_indent_than_the_files_first(project: Project) -> None:
+    project.write("import torch\nif True:\n    pass\ndef step(model, x):\n\tout = model(x)\n\treturn out.sum()\n")
+    patched = project.text(around(project.site("model(x)")))
+    assert patched.endswith(f"\twith {AUTOCAST}:\n\t\tout = model(x)\n\t\treturn out.sum()\n")
+    project.write("import torch\nif True:\n\tpass\ndef step(model, x):\n  out = model(x)\n  return out.sum()\n")
+    patched = project.text(around(project.site("model(x)")))
+    assert patched.endswith(f"  with {AUTOCAST}:\n      out = model(x)\n      return out.sum()\n")
+
+
 @pytest.mark.parametrize(
     ("body", "reason"),
     [

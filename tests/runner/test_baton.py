@@ -130,6 +130,20 @@ def test_a_script_that_ends_by_itself_says_so(tmp_path: Path, patches: Patches) 
     assert relay.close()[-1] == Finished(ending, Report())
 
 
+def test_what_raised_before_its_first_tick_is_reported_where_that_is_asked_for(tmp_path: Path) -> None:
+    """A rider of a fit that runs out of memory in its first step: a technique of its may have declined before."""
+    raised, report = Ending("raised", 1, 0.1, "RuntimeError: out of memory"), Report(declined=["pieces: batch norm"])
+    relay = Other(tmp_path / "baton", [])
+    baton = Baton(str(tmp_path / "baton"), WARM_UP)
+    baton.report = lambda: report
+    baton.finish(raised)
+    assert not baton.is_held
+    baton.finish(raised, is_always_told=True)
+    baton._wire.close()  # type: ignore[union-attr]
+    relay._thread.join(20.0)
+    assert relay.close() == [Finished(raised, report)]
+
+
 def test_who_comes_second_rides_on_unheld(tmp_path: Path, patches: Patches) -> None:
     baton = Baton(str(tmp_path / "nobody"), WARM_UP)
     baton.count_updates(patches)

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from slipstream.diagnose import diagnose
 from slipstream.records import Revision
 from slipstream.runner.lookup import find_session
 from slipstream.runner.machine import read_variables
@@ -19,7 +20,7 @@ from slipstream.testing.sessions import made_session
 
 def save(root: Path, second: int, commit: str = "", changed: bool = False, script: tuple[str, ...] = ("a.py",)) -> Path:
     session = msgspec.structs.replace(
-        made_session(num_steps=2),
+        diagnose(made_session(num_steps=2)),
         script=list(script),
         created=f"2026-01-01T00:00:{second:02}+00:00",
         revision=Revision(commit, changed) if commit else None,
@@ -52,6 +53,20 @@ def test_by_word_name_and_path(tmp_path: Path) -> None:
     save(tmp_path / "alone", 1)
     with pytest.raises(StorageError, match="before the latest"):
         find_session("previous", tmp_path / "alone")
+
+
+def test_what_is_compared_has_seen_steps(tmp_path: Path) -> None:
+    """A look at the memory, or a check that failed, does not come between two checks."""
+    first, other = save(tmp_path, 1), save(tmp_path, 2, script=("b.py",))
+    second = save(tmp_path, 3)
+    bare = msgspec.structs.replace(made_session(num_steps=2), script=["a.py"], command="memory")
+    stepless = save_session(bare, tmp_path)
+    os.utime(stepless, (1_800_000_009, 1_800_000_009))
+    assert find_session("latest", tmp_path) == stepless
+    assert find_session("latest", tmp_path, is_timed=True) == second
+    assert find_session("previous", tmp_path, is_timed=True) == first
+    assert find_session("latest", tmp_path, is_timed=True, script=["b.py", "--fast"]) == other
+    assert find_session("latest", tmp_path, is_timed=True, script=["new.py"]) == second, "where there is no better one"
 
 
 def test_by_commit(tmp_path: Path) -> None:

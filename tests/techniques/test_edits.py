@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from slipstream.records import Edit, Event, Model, Session, Setting, Site, TensorFacts
+from slipstream.records import Choice, Edit, Event, Model, Recipe, Session, Setting, Site, TensorFacts
 from slipstream.techniques.catalogue import technique
 from slipstream.techniques.observation import Observation
 from slipstream.testing.sessions import (
@@ -17,8 +17,10 @@ from slipstream.testing.sessions import (
     made_environment,
     made_loader,
     made_model,
+    made_optimizer,
     made_session,
 )
+from slipstream.tune.edits import edits_of
 
 IMAGES = TensorFacts("[0][0]", [8, 3, 32, 32], "float32", "cpu", 1)
 NET: dict[str, Any] = {"name": "model", "class_module": "train"}
@@ -127,3 +129,11 @@ def test_checkpointing_names_the_module_of_the_class() -> None:
     assert [edit.kind for edit in edits("checkpointing", "half")] == ["by_hand"]
     session = with_model(class_module="torch.nn.modules.container")
     assert [edit.kind for edit in edits("checkpointing", "all", session)] == ["by_hand"]
+
+
+def test_what_this_script_has_no_use_for_is_said() -> None:
+    recipe = Recipe((Choice("fused_optimizer"), Choice("nothing")))
+    session = made_session(optimizer=made_optimizer(class_name="LBFGS", can_fuse=False))
+    (edit,) = edits_of(session, recipe)
+    assert (edit.technique, edit.kind) == ("fused_optimizer", "by_hand") and "LBFGS has no fused" in edit.reason
+    assert not edits_of(made_session(optimizer=made_optimizer(fused=True)), recipe), "there already"

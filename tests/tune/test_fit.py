@@ -29,6 +29,7 @@ class MemoryTrack:
         self.raises = ""  # with any other batch than the script's own
         self.raises_held_only = False
         self.wrong_losses: set[str] = set()
+        self.declined: dict[str, str] = {}
         self.num_entered = 0
         self._entrants: dict[int, Entrant] = {}
         self._limits: dict[int, int] = {}
@@ -75,7 +76,8 @@ class MemoryTrack:
 
     def record(self, rider: int) -> RiderRecord:
         losses = [(step, 2.0 + (0.5 if self.wrong_losses & set(self._named(rider)) else 0.0)) for step in range(3)]
-        changes = [f"{choice.technique}: done" for choice in self._entrants[rider].recipe.choices]
+        names = [choice.technique for choice in self._entrants[rider].recipe.choices]
+        changes = [f"{name}: done" for name in names if name not in self.declined]
         return RiderRecord(
             self._entrants[rider],
             laps=self._laps[rider],
@@ -83,6 +85,7 @@ class MemoryTrack:
             start_bytes=START,
             held_bytes=self._held(rider),
             changes=changes,
+            declined=[f"{name}: {self.declined[name]}" for name in names if name in self.declined],
         )
 
     def leave(self, rider: int) -> RiderRecord:
@@ -169,6 +172,28 @@ def test_of_what_makes_the_batch_fit_the_cheapest_is_kept(go: Callable[..., Fitt
     assert not any("unasked" in str(trial.recipe) for trial in fitting.trials)
 
 
+@pytest.mark.parametrize(
+    ("room", "rides", "kept"),
+    [
+        (4, ["all"], ""),
+        (5, ["all", "half", "most"], "all"),
+        (9, ["all", "half", "most"], "most"),
+        (10, ["all", "half", "quarter"], "half"),
+        (14, ["all", "half", "quarter"], "quarter"),
+    ],
+)
+def test_of_more_and_more_the_least_that_is_enough(
+    go: Callable[..., Fitting], known: dict[str, Any], room: int, rides: list[str], kept: str
+) -> None:
+    """The strongest first, for where it is not enough nothing weaker need be run."""
+    saving = {"again=all": 0.3, "again=most": 0.5, "again=half": 0.6, "again=quarter": 0.8}
+    prices = {"again=all": 1.4, "again=most": 1.3, "again=half": 1.2, "again=quarter": 1.1}
+    known["again"].LADDER = ("quarter", "half", "most", "all")
+    fitting = go(MemoryTrack(saving, prices), START + EACH * room, finds_batch=False, only=("again",))
+    assert [str(one.recipe).partition("=")[2] for one in fitting.trials if one.is_held and one.recipe.choices] == rides
+    assert str(fitting.recipe) == (f"again={kept}" if kept else "as it is")
+
+
 def test_a_long_step_leaves_time_for_all(go: Callable[..., Fitting]) -> None:
     track = MemoryTrack({"again=all": 0.2, "again=half": 0.3, "pieces=2": 0.3}, {"again=all": 1.5, "again=half": 1.2})
     track.slowness = 80.0  # 9 s: six rounds of one would be half of the budget
@@ -182,6 +207,15 @@ def test_two_together_where_neither_is_enough(go: Callable[..., Fitting]) -> Non
     saving = {"again=all": 0.5, "again=half": 0.8, "smaller_state": 0.5}
     fitting = go(MemoryTrack(saving), START + EACH * 5, finds_batch=False, allow="different", without=("pieces",))
     assert {choice.technique for choice in fitting.recipe.choices} == {"again", "smaller_state"}
+
+
+def test_what_declines_is_not_tried_again_nor_with_others(go: Callable[..., Fitting]) -> None:
+    """It ran out because nothing was changed: the reason is told, and no ride is spent on it any more."""
+    track = MemoryTrack({"again=all": 0.9, "smaller_state": 0.9})
+    track.declined = {"pieces": "batch norm"}
+    fitting = go(track, START + EACH * 2, finds_batch=False, allow="different")
+    rides = [str(one.recipe) for one in fitting.trials if "pieces" in str(one.recipe)]
+    assert rides == ["pieces=2"] and "pieces had no effect: batch norm" in fitting.notes
 
 
 def test_where_nothing_is_enough_each_is_weighed_without_the_limit(go: Callable[..., Fitting]) -> None:

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from slipstream.records import Choice, Numerics, Recipe, Session, Speed, Tuning, Verdict
+from slipstream.records.race import FARTHEST
 from slipstream.tune.recipe_file import differences, read_recipe, write_recipe
 from slipstream.tune.toml_lines import TomlLines
 
@@ -51,6 +52,14 @@ def test_every_line_has_its_evidence_beside_it(written: Path) -> None:
     assert any(line.startswith('mixed_precision = "bf16"') and "with the lines above" in line for line in lines)
     assert lines[1].startswith("#     slipstream run train.py --name")
     assert "version = 1" in lines
+
+
+def test_a_ratio_without_an_interval_is_written_without_bounds(tmp_path: Path, session: Session) -> None:
+    path = tmp_path / "slipstream.toml"
+    write_recipe(path, msgspec.structs.replace(TUNING, total=Speed(0.79, 1 / FARTHEST, FARTHEST)), session)
+    text = path.read_text()
+    assert "as it is: about 0.79x, too few rounds for an interval.\n" in text
+    assert "ratio = 0.79" in text and "high" not in text and read_recipe(path).total is None
 
 
 def test_an_empty_recipe_is_a_file_too(tmp_path: Path, session: Session) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from slipstream.diagnose import diagnose
 from slipstream.records import Choice, Recipe, Session, Step, Tuning
-from slipstream.testing.sessions import made_environment, made_loader, made_session
+from slipstream.testing.sessions import made_environment, made_footprint, made_loader, made_session
 from slipstream.verify.between import changes, compare
 
 replace = msgspec.structs.replace
@@ -76,6 +76,10 @@ def test_what_changed_is_listed() -> None:
     assert told["recipe kept"] == ("none", "workers=2")
     assert told["train.py:31 num_workers"] == ("0", "2")
     assert not list(changes(before, before))
+    light, heavy = (replace(before, footprints=[made_footprint(32, size)]) for size in (60_000_000, 64_000_000))
+    assert [(one.what, one.before, one.after) for one in changes(light, heavy)] == [
+        ("peak memory of a step", "76.0 MB", "80.0 MB")
+    ]
 
 
 def test_what_makes_a_comparison_doubtful_is_said() -> None:

@@ -89,7 +89,7 @@ def command(
         no_open=no_open,
         quiet=quiet,
         options=typed_options(),
-        gate=read_gate(baseline, fail_under),
+        gate=read_gate(baseline, fail_under, typed),
     )
     profile = str(torch_profile or "")
     return functools.partial(_check_until_interrupted, typed, steps or 0, seconds, not no_overlay, profile, result)

@@ -30,7 +30,7 @@ def command(before: str, after: str, as_json: bool) -> None:
     from slipstream.verify.between import compare
 
     try:
-        paths = (find_session(before), find_session(after))
+        paths = (find_session(before, is_timed=True), find_session(after, is_timed=True))
         sessions = (load_session(paths[0]), load_session(paths[1]))
     except StorageError as error:
         raise Refused(str(error)) from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,7 +39,7 @@ def gate_options(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
-def read_gate(baseline: str | None, fail_under: float | None) -> Gate | None:
+def read_gate(baseline: str | None, fail_under: float | None, script: Sequence[str] = ()) -> Gate | None:
     """Before anything is measured: a baseline that cannot be read must not cost a minute."""
     from slipstream.runner.lookup import find_session
     from slipstream.runner.storage import StorageError, load_session
@@ -49,7 +49,7 @@ def read_gate(baseline: str | None, fail_under: float | None) -> Gate | None:
             raise click.UsageError("--fail-under compares with something: give --baseline SESSION too")
         return None
     try:
-        path: Path = find_session(baseline)
+        path: Path = find_session(baseline, is_timed=True, script=script)
         session = load_session(path)
     except StorageError as error:
         raise Refused(str(error)) from None

@@ -205,7 +205,7 @@ def _session(name: str, path: Path) -> Session:
                 found.append(session)
     if not found:
         raise Refused(f"No session of {path} is saved here. Make one: slipstream tune {path}")
-    return found[0]
+    return next((session for session in found if session.models or session.loaders), found[0])
 
 
 def _is_of(session: Session, path: Path, root: Path) -> bool:
@@ -236,11 +236,13 @@ def _recipe(given: Path | None, typed: list[str], path: Path, session: Session) 
         if given is not None or not recipe.script or _is_same(recipe.script, typed):
             _say(f"{file}: {recipe.recipe}")
             return recipe.recipe
-    kept = session.tuning.recipe if session.tuning is not None else Recipe()
+    made = session.tuning or session.fitting
+    kept = made.recipe if made is not None else Recipe()
     if kept.choices:
         _say(f"the session of {session.created[:16].replace('T', ' ')}: {kept}")
-    elif session.tuning is None:
-        _say(f"only a check was saved, so there is no recipe yet: slipstream tune {path} makes one.")
+    elif made is None:
+        seen = "look at the memory" if session.command == "memory" else "check"
+        _say(f"only a {seen} was saved, so there is no recipe yet: slipstream tune {path} makes one.")
     else:
         _say("the tuning kept nothing, so there is no recipe to write.")
     return kept

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -21,7 +24,7 @@ from slipstream.cli.commands import (
 )
 
 if TYPE_CHECKING:
-    from slipstream.records import Recipe
+    from slipstream.records import Recipe, Remains
     from slipstream.tune.recipe_file import RecipeFile
 
 RECIPE: Final = "slipstream.toml"
@@ -94,14 +97,14 @@ def _run(script: list[str], recipe_path: Path | None, no_recipe: bool, survives:
 
     try:
         is_said = file is not None or no_recipe or num_ranks() > 1 or _beside(script)
-        hint, shortage = "" if is_said else _hint(script), _shortage(script, survives)
+        hint, explain = "" if is_said else _hint(script), functools.partial(_explain, script, survives)
         if not recipe.choices:
-            run_watched(script, hint=hint, on_shortage=shortage)
+            run_watched(script, hint=hint, on_shortage=explain)
             return None
         from slipstream.techniques.outfit import fit
 
         base_step_ms = file.base_step_ms if file is not None else None
-        run_watched(script, recipe, fit, base_step_ms, hint, shortage)
+        run_watched(script, recipe, fit, base_step_ms, hint, explain)
     except LaunchError as error:
         Refused(str(error)).show()
         return 2
@@ -123,15 +126,33 @@ def _recipe_of(file: RecipeFile | None, survives: bool) -> Recipe:
     return recipe.plus(Choice(SURVIVAL))
 
 
-def _shortage(script: list[str], survives: bool) -> str:
+def _explain(script: list[str], survives: bool, error: BaseException) -> Iterator[str]:
+    """What filled the memory, and the command that would help; one of them is said whatever becomes of the other."""
+    from slipstream.records import Remains
+
+    remains = Remains({})
+    with contextlib.suppress(Exception):  # what cannot be read is not told
+        from slipstream.memory.remains import read_remains
+        from slipstream.report.remains import remains_lines
+
+        remains = read_remains(error)
+        yield from remains_lines(remains, os.getcwd())
+    yield _remedy(script, survives, remains)
+
+
+def _remedy(script: list[str], survives: bool, remains: Remains) -> str:
+    typed = shlex.join(script)
+    size = f"{remains.held_bytes // 2**20}MiB" if remains.held_bytes else "SIZE"
+    fitting = f"slipstream tune --memory-limit {size} {typed} finds what makes this batch fit"
     if survives:
         return (
             "out of memory, and not survived: it ran out outside the model's own forward and backward pass, one sample "
-            "alone is too large, or the model cannot be cut into pieces."
+            f"alone is too large, or the model cannot be cut into pieces; {fitting}"
         )
+    if remains.has_batch_norm:  # in which samples touch each other: pieces of the batch would compute something else
+        return f"out of memory: {fitting}; slipstream tune --fit {typed} finds the largest batch that does"
     return (
-        f"out of memory: slipstream run --survive-oom {_name(script)} computes a batch that does not fit in pieces; "
-        "checkpointing or micro_batches under [recipe] in slipstream.toml need less from the start."
+        f"out of memory: slipstream run --survive-oom {typed} computes a batch that does not fit in pieces; {fitting}"
     )
 
 

@@ -20,42 +20,42 @@ class Names:
     def __init__(self, entries: list[Entry], optimizers: list[Any], device: str) -> None:
         self._device = device
         self._optimizers = optimizers
-        self._owners: dict[int, int] = {}  # id of a parameter to the module that has it
+        self.owners: dict[int, int] = {}  # id of a parameter to the module that has it
         self._weights: list[tuple[torch.Tensor, int]] = []
         for index, entry in enumerate(entries):
             own = [*entry.module._parameters.values(), *entry.module._buffers.values()]
             for tensor in own:
-                if tensor is not None and id(tensor) not in self._owners:
-                    self._owners[id(tensor)] = index
+                if tensor is not None and id(tensor) not in self.owners:
+                    self.owners[id(tensor)] = index
                     self._weights.append((tensor, index))
         for optimizer in optimizers:  # a parameter of no module that was called
             for parameter in _parameters(optimizer):
-                if id(parameter) not in self._owners:
-                    self._owners[id(parameter)] = -1
+                if id(parameter) not in self.owners:
+                    self.owners[id(parameter)] = -1
                     self._weights.append((parameter, -1))
 
     def forget(self) -> None:
-        self._owners, self._weights, self._optimizers = {}, [], []
+        self.owners, self._weights, self._optimizers = {}, [], []
 
     def weights(self) -> Iterator[Name]:
         for tensor, module in self._weights:
-            yield from self._name(tensor, "parameters", module)
+            yield from self.name(tensor, "parameters", module)
 
     def gradients(self) -> Iterator[Name]:
         for tensor, module in self._weights:
             if tensor.is_leaf and tensor.grad is not None:
-                yield from self._name(tensor.grad, "gradients", module)
+                yield from self.name(tensor.grad, "gradients", module)
 
     def optimizer_state(self) -> Iterator[Name]:
         for optimizer in self._optimizers:
             for parameter, state in list(optimizer.state.items()):
                 for _, tensor in walk_tensors(state):
-                    yield from self._name(tensor, "optimizer_state", self._owners.get(id(parameter), -1))
+                    yield from self.name(tensor, "optimizer_state", self.owners.get(id(parameter), -1))
 
     def inputs(self, batch: Any) -> Iterator[Name]:
         """Of whatever holds tensors."""
         for _, tensor in walk_tensors(batch):
-            yield from self._name(tensor, "inputs", -1)
+            yield from self.name(tensor, "inputs", -1)
 
     def everything(self) -> Iterator[Name]:
         """The named ones first: an address keeps the first name that it gets."""
@@ -65,9 +65,9 @@ class Names:
         for thing in gc.get_objects():
             # By type alone: isinstance would ask objects for their __class__, and some of them answer with code.
             if issubclass(type(thing), torch.Tensor):
-                yield from self._name(thing, "other", -1)
+                yield from self.name(thing, "other", -1)
 
-    def _name(self, tensor: torch.Tensor, kind: str, module: int) -> Iterator[Name]:
+    def name(self, tensor: torch.Tensor, kind: str, module: int) -> Iterator[Name]:
         try:
             storage = _storage(tensor)
             if str(tensor.device) == self._device and storage is not None:

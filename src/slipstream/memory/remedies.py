@@ -13,6 +13,7 @@ from slipstream.records import Footprint, ModuleBytes
 _LEAST_SHARE = 0.01
 _STATE_LEFT = 0.26  # of fp32 states in eight bits, with a scale for every block of 256
 _ACTIVATIONS_LEFT = 0.5  # of fp32 in bfloat16
+_APART = ("cuda", "xpu")
 
 Kinds = dict[str, int]
 
@@ -27,7 +28,13 @@ class Remedy(msgspec.Struct, frozen=True):
 
 def list_remedies(footprint: Footprint) -> list[Remedy]:
     """Most first; without those that would free next to nothing."""
-    makers: list[Callable[[Footprint], Remedy | None]] = [_checkpointing, _micro_batches, _bf16, _small_state]
+    makers: list[Callable[[Footprint], Remedy | None]] = [
+        _checkpointing,
+        _micro_batches,
+        _bf16,
+        _small_state,
+        _state_away,
+    ]
     made = [remedy for make in makers if (remedy := make(footprint)) is not None]
     worth = [remedy for remedy in made if remedy.freed_bytes >= _LEAST_SHARE * footprint.peak_bytes]
     return sorted(worth, key=lambda remedy: -remedy.freed_bytes)
@@ -71,7 +78,8 @@ def _repeated(modules: list[ModuleBytes]) -> dict[tuple[str, str], dict[str, lis
 
 
 def _micro_batches(footprint: Footprint) -> Remedy | None:
-    if footprint.batch_size < 2:
+    # In batch norm samples touch each other: pieces would compute something else, and the technique refuses
+    if footprint.batch_size < 2 or any("BatchNorm" in module.class_name for module in footprint.modules):
         return None
     inside = sum(module.kinds.get("activations", 0) for module in footprint.modules)
     share = inside / max(1, footprint.kinds.get("activations", 0))
@@ -84,7 +92,7 @@ def _micro_batches(footprint: Footprint) -> Remedy | None:
 
     freed = _freed(footprint, halved)
     what = f"the model in two halves of {-(-footprint.batch_size // 2)}, the same gradient"
-    return Remedy("micro_batches", what, freed, "reordered", "a forward pass more; not with batch norm")
+    return Remedy("micro_batches", what, freed, "reordered", "a forward pass more")
 
 
 def _bf16(footprint: Footprint) -> Remedy | None:
@@ -93,5 +101,21 @@ def _bf16(footprint: Footprint) -> Remedy | None:
 
 
 def _small_state(footprint: Footprint) -> Remedy | None:
+    if not _is_apart(footprint):
+        return None
     freed = _freed(footprint, lambda kinds: (1 - _STATE_LEFT) * kinds.get("optimizer_state", 0))
     return Remedy("low_memory_optimizer", "optimizer state in eight bits", freed, "different", "another update")
+
+
+def _state_away(footprint: Footprint) -> Remedy | None:
+    """Between updates; for the length of one the state is back."""
+    if not _is_apart(footprint):
+        return None
+    update = footprint.phases.get("optimizer")
+    freed = _freed(footprint, lambda kinds: 0 if kinds is update else kinds.get("optimizer_state", 0))
+    return Remedy("offload_optimizer", "optimizer state with the host", freed, "identical", "a copy there and back")
+
+
+def _is_apart(footprint: Footprint) -> bool:
+    """Whether the device has memory of its own: on the CPU both techniques of the optimizer's state say no."""
+    return footprint.device.startswith(_APART)

@@ -115,6 +115,7 @@ class MemorySchedule(Schedule):
             self._wanted = 0
             self.finish()
             return
+        self.tell_leaks()  # a script that takes no smaller batch ends now, and its variables with it
         self._wanted, self._num_attempts = first // _CUTS[num_cuts], 0
         self._begin_again()
 

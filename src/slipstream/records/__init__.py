@@ -6,7 +6,7 @@ from slipstream.records.environment import Environment, Gpu, GpuReading, TorchFa
 from slipstream.records.event import PHASES, Event, EventKind, Phase
 from slipstream.records.finding import Bound, Ceilings, Finding
 from slipstream.records.fitting import Fitting, Trial, TrialOutcome
-from slipstream.records.footprint import KINDS, Footprint, Growth, LineBytes, ModuleBytes, Moment
+from slipstream.records.footprint import KINDS, Footprint, Growth, LineBytes, ModuleBytes, Moment, Remains
 from slipstream.records.history import Entry, Glance
 from slipstream.records.message import BlockEnded, Boarded, Ended, Message, Met, Progress, Seen, Told
 from slipstream.records.race import (
@@ -94,6 +94,7 @@ __all__ = [
     "Reading",
     "Recipe",
     "Rehearsal",
+    "Remains",
     "Revision",
     "RiderRecord",
     "Role",

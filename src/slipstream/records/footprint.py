@@ -64,3 +64,15 @@ class Footprint(msgspec.Struct, frozen=True):
     reserved_bytes: int = 0  # accelerators: what the caching allocator holds at the most
     split_bytes: int = 0  # accelerators: reserved, free, but in pieces that no whole segment is made of
     unexplained_bytes: int = 0  # accelerators: counted by the allocator, of no tensor that we know; part of other
+
+
+class Remains(msgspec.Struct, frozen=True):
+    """What was alive when memory ran out and the script with it."""
+
+    kinds: dict[str, int]
+    modules: list[ModuleBytes] = []
+    lines: list[LineBytes] = []  # most first
+    site: Site | None = None  # the user's line that asked for more
+    module: str = ""  # that was being computed
+    held_bytes: int = 0  # in the count of `--memory-limit`: by the process, on an accelerator what it has; 0: not known
+    has_batch_norm: bool = False

@@ -28,6 +28,8 @@ class Entry(msgspec.Struct, frozen=True):
     ratio: float | None = None  # the recipe against the base
     ratio_low: float | None = None
     ratio_high: float | None = None
+    peak_bytes: int | None = None  # of the step that `memory` observed
+    largest_batch: int | None = None  # that `tune --fit` found to run
 
 
 class GlanceSpeed(msgspec.Struct, frozen=True):
@@ -39,6 +41,15 @@ class GlanceSpeed(msgspec.Struct, frozen=True):
 class GlanceTuning(msgspec.Struct, frozen=True):
     recipe: Recipe = Recipe()
     total: GlanceSpeed | None = None
+
+
+class GlanceFootprint(msgspec.Struct, frozen=True):
+    peak_bytes: int
+
+
+class GlanceFitting(msgspec.Struct, frozen=True):
+    recipe: Recipe = Recipe()
+    largest: int | None = None
 
 
 class GlanceSummary(msgspec.Struct, frozen=True):
@@ -57,3 +68,5 @@ class Glance(msgspec.Struct, frozen=True):
     revision: Revision | None = None
     summary: GlanceSummary | None = None
     tuning: GlanceTuning | None = None
+    fitting: GlanceFitting | None = None
+    footprints: list[GlanceFootprint] = []

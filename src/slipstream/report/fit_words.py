@@ -53,11 +53,15 @@ def _remedies(fitting: Fitting, own: str, limit: str) -> str:
 
 
 def _least(fitting: Fitting) -> str:
-    """Of what ran without the limit: the one that would need the smallest."""
+    """Of what ran without the limit: the one that would need the smallest; or what would do."""
     ran = [one for one in fitting.trials if one.recipe.choices and one.outcome == "ran" and one.peak_bytes]
     best = min(ran, key=lambda trial: trial.peak_bytes or 0, default=None)
     if best is None or best.peak_bytes is None:
-        return ""
+        bare = next(
+            (one for one in fitting.trials if not one.recipe.choices and not one.is_held and one.peak_bytes), None
+        )
+        needs = f": as it is it needs {in_binary(bare.peak_bytes)}" if bare is not None and bare.peak_bytes else ""
+        return f"{needs}; --fit finds the largest batch that does"
     return f": {best.recipe} needs the least of them, {in_binary(best.peak_bytes)}"
 
 

@@ -9,15 +9,16 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from slipstream.records import Entry
+from slipstream.records import Entry, Recipe
 from slipstream.report.ink import Ink, styled
-from slipstream.report.quantity import as_count, as_ratio, between_ratios, in_ms, plural
+from slipstream.report.quantity import as_count, as_ratio, between_ratios, in_bytes, in_ms, plural
 from slipstream.report.table import rows
 
-_HEADINGS = ("session", "when", "command", "script", "commit", "step", "samples/s", "bound", "gain")
+_HEADINGS = ("session", "when", "command", "script", "commit", "step", "samples/s", "bound", "result")
 _ALIGN = "lllllrrll"
 _NEEDS = {"when": 120, "samples/s": 100, "bound": 100}  # cells of the console; on a narrower one they are left out
 _FEWEST = 12  # cells for a script
+_NOTHING = str(Recipe())
 
 
 def render_history(entries: Sequence[Entry], console: Console) -> None:
@@ -59,7 +60,7 @@ def _cells(entry: Entry, ink: Ink) -> list[str]:
         ink.clean(in_ms(entry.step_ms)) if entry.step_ms is not None else "",
         as_count(entry.samples_per_s) if entry.samples_per_s else "",
         ink.clean(entry.bound if entry.bound != "unknown" else ""),
-        ink.clean(_gain(entry)),
+        ink.clean(_result(entry)),
     ]
 
 
@@ -71,7 +72,13 @@ def _moment(created: str) -> str:
         return ""
 
 
-def _gain(entry: Entry) -> str:
+def _result(entry: Entry) -> str:
+    if entry.largest_batch is not None:
+        return f"batch of {entry.largest_batch:,} fits"
+    if entry.peak_bytes is not None:
+        return f"peak {in_bytes(entry.peak_bytes)}"
+    if entry.ratio is None and entry.recipe not in ("", _NOTHING):
+        return f"fits with {entry.recipe}"
     if entry.ratio is None:
         return "nothing kept" if entry.command == "tune" else ""
     interval = between_ratios(entry.ratio_low or 0.0, entry.ratio_high or 1e9)

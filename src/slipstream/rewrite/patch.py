@@ -103,7 +103,8 @@ class _Patching:
 
     def _refuse_alone(self, edit: Edit) -> None:
         """A variable helps only with what it is set for."""
-        left = any(one.edit.technique == edit.technique for one in self._left)
+        moved = [one for group, _ in self._moved for one in group]
+        left = any(one.technique == edit.technique for one in (*(one.edit for one in self._left), *moved))
         if edit.kind == "environment" and left and edit.technique not in {one.technique for one in self._there()}:
             raise ByHandError(f"with the rest of {edit.technique}, before the command")
 

@@ -36,7 +36,8 @@ class Source:
     def __init__(self, path: Path, raw: bytes) -> None:
         self.path, self.raw = path, raw
         self._bom = _BOM if raw.startswith(_BOM) else b""
-        _check_syntax(path, raw)
+        if fault := _fault_in(path, raw):
+            raise PatchError(_unreadable(path, fault))
         encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
         self._encoding = encoding.removesuffix("-sig")
         self.text = raw[len(self._bom) :].decode(self._encoding)
@@ -122,7 +123,11 @@ class Source:
             at = end
         data = b"".join([*pieces, self.data[at:]])
         raw = self._bom + data.decode().encode(self._encoding)
-        _check_syntax(self.path, raw)
+        if fault := _fault_in(self.path, raw):
+            raise PatchError(
+                f"{self.path} would not be Python any more with this patch ({fault}), so none was made: that is a fault"
+                " of slipstream's. Leave techniques out of the recipe until it goes."
+            )
         return raw
 
 
@@ -132,7 +137,8 @@ def _descendants(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         yield from _descendants(child)
 
 
-def _check_syntax(path: Path, raw: bytes) -> None:
+def _fault_in(path: Path, raw: bytes) -> str:
+    """Why Python does not read it; "": it does."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # SyntaxWarnings are the user's, and said when the script runs
@@ -140,7 +146,8 @@ def _check_syntax(path: Path, raw: bytes) -> None:
     except (SyntaxError, ValueError, LookupError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None)
         what = getattr(error, "msg", None) or str(error)
-        raise PatchError(_unreadable(path, f"{what}, line {line}" if line else what)) from None
+        return f"{what}, line {line}" if line else what
+    return ""
 
 
 def _unreadable(path: Path, what: str) -> str:

@@ -189,7 +189,10 @@ def indented(source: Source, statements: list[cst.BaseStatement], header: str) -
         for node in source.all(cst.BaseString)  # type: ignore[type-abstract]
         for line in range(source.lines_of(node)[0] + 1, source.lines_of(node)[1] + 1)
     }
-    indent, unit = source.indent_at(source.span(statements[0])[0]), source.module.default_indent
+    indent = source.indent_at(source.span(statements[0])[0])
+    unit = source.module.default_indent
+    if indent and indent[0] != unit[0]:  # a file may have tabs in one block and spaces in another
+        unit = "\t" if indent[0] == "\t" else " " * 4
     start = source.line_start(first)
     splices = [Splice(start, start, f"{indent}{header}{source.newline}")]
     for line in range(first, last + 1):

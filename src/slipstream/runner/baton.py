@@ -218,8 +218,11 @@ class Baton:
         if self._wire is not None:
             self._wire, self._left = None, -1
 
-    def finish(self, ending: Ending) -> None:
-        """The script ends in this process."""
+    def finish(self, ending: Ending, is_always_told: bool = False) -> None:
+        """The script ends in this process. `is_always_told`: with what is to be reported even if it raised before its
+        first tick, and nobody holds the baton yet."""
+        if is_always_told and self._wire is None and ending.reason == "raised":
+            self._wire, self._holder = passing.connect(self._path), os.getpid()
         if self.is_held and ending.reason != "stopped":
             assert self._wire is not None
             try:

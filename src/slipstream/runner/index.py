@@ -33,6 +33,11 @@ MIGRATIONS: Final = (
     ) WITHOUT ROWID;
     CREATE INDEX newest ON sessions (modified_ns DESC, name DESC);
     """,
+    """
+    ALTER TABLE sessions ADD COLUMN peak_bytes INTEGER;
+    ALTER TABLE sessions ADD COLUMN largest_batch INTEGER;
+    DELETE FROM sessions;
+    """,
 )
 
 
@@ -173,7 +178,8 @@ def _read_entry(path: Path) -> Entry:
 
 def _filled(entry: Entry, glance: Glance) -> Entry:
     summary, tuning, revision = glance.summary, glance.tuning, glance.revision
-    total = tuning.total if tuning else None
+    fitting, total = glance.fitting, tuning.total if tuning else None
+    kept = tuning or fitting
     return msgspec.structs.replace(
         entry,
         created=glance.created,
@@ -185,8 +191,10 @@ def _filled(entry: Entry, glance: Glance) -> Entry:
         step_ms=summary.step_ms if summary else None,
         samples_per_s=summary.samples_per_s if summary else None,
         bound=summary.bound if summary else "",
-        recipe=str(tuning.recipe) if tuning else "",
+        recipe=str(kept.recipe) if kept else "",
         ratio=total.ratio if total else None,
         ratio_low=total.low if total else None,
         ratio_high=total.high if total else None,
+        peak_bytes=glance.footprints[0].peak_bytes if glance.footprints and not fitting else None,
+        largest_batch=fitting.largest if fitting else None,
     )

@@ -16,18 +16,25 @@ WORDS = ("latest", "previous")
 _HASH = re.compile(r"[0-9a-f]{4,40}")
 
 
-def find_session(name: str, root: Path | None = None) -> Path:
-    """Raises StorageError with a sentence where there is none, or more than one."""
+def find_session(name: str, root: Path | None = None, *, is_timed: bool = False, script: Sequence[str] = ()) -> Path:
+    """Raises StorageError with a sentence where there is none, or more than one. `is_timed`: a word or a commit means
+    one that saw steps, where there is any; `script`: a word means one of this script, where there is any."""
     if name not in WORDS and Path(name).is_file():
         return Path(name)
     root = root or Path.cwd()
     if name.endswith(SUFFIX):  # a file, and it is not here: one of ours by its name, else whoever reads it says so
-        own = root / FOLDER / "sessions" / name
-        return own if own.is_file() else Path(name)
+        saved = root / FOLDER / "sessions" / name
+        return saved if saved.is_file() else Path(name)
     known = [entry for entry in entries(root / FOLDER) if entry.is_readable]
     if not known:
         raise StorageError(f"No session is saved in {root / FOLDER}. Make one: slipstream check train.py")
-    entry = _by_word(name, known) if name in WORDS else _by_name(name, known) or _by_commit(name, known, root)
+    timed = ([entry for entry in known if entry.step_ms is not None] if is_timed else []) or known
+    entry: Entry | None
+    if name in WORDS:
+        own = [entry for entry in timed if script and _script_of(entry) == _name_of(script)]
+        entry = _by_word(name, own or timed)
+    else:
+        entry = _by_name(name, known) or _by_commit(name, known, root, is_timed)
     if entry is None:
         raise StorageError(
             f"{name!r} is no session: neither a file, nor the name of one that slipstream history lists, nor a commit"
@@ -47,8 +54,11 @@ def _by_word(word: str, known: Sequence[Entry]) -> Entry:
 
 def _script_of(entry: Entry) -> str:
     """Without its arguments."""
-    words = shlex.split(entry.script) or [""]
-    return " ".join(words[:2]) if words[0] == "-m" else words[0]
+    return _name_of(shlex.split(entry.script))
+
+
+def _name_of(words: Sequence[str]) -> str:
+    return " ".join(words[:2] if words[:1] == ["-m"] else words[:1])
 
 
 def _by_name(name: str, known: Sequence[Entry]) -> Entry | None:
@@ -64,7 +74,7 @@ def _by_name(name: str, known: Sequence[Entry]) -> Entry | None:
     return alike[0] if alike else None
 
 
-def _by_commit(name: str, known: Sequence[Entry], root: Path) -> Entry | None:
+def _by_commit(name: str, known: Sequence[Entry], root: Path, is_timed: bool) -> Entry | None:
     """The newest at that commit; one whose files were as committed is preferred."""
     commit = resolve_commit(name, root)
     if not commit and _HASH.fullmatch(name):  # the history may come from a machine that has no such repository
@@ -75,4 +85,4 @@ def _by_commit(name: str, known: Sequence[Entry], root: Path) -> Entry | None:
         raise StorageError(
             f"No session was measured at {commit[:9]}. Check that commit out and measure: slipstream check train.py"
         )
-    return min(found, key=lambda entry: entry.is_changed, default=None)
+    return min(found, key=lambda entry: (is_timed and entry.step_ms is None, entry.is_changed), default=None)

@@ -189,6 +189,7 @@ class Observing:
         schedule.on_done = survey.at_end
         schedule.excerpt_start = survey.start_excerpt
         schedule.excerpt_stop = survey.end_excerpt
+        schedule.tell_leaks = survey.tell_leaks
         schedule.probe_start = survey.start_dissection
         schedule.probe_stop = survey.end_dissection
         self.loader.on_workers = self._before_workers

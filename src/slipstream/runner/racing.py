@@ -35,10 +35,10 @@ class Racing:
             self._baton.forget()
 
     def leave(self, ending: Ending) -> None:
-        if self._baton is not None:
-            self._baton.finish(ending)
         if self._limit is not None:
-            self._limit.lift()
+            self._limit.lift()  # what is to be reported takes some
+        if self._baton is not None:  # of a fit: what ran out in the first step may have had a technique that declined
+            self._baton.finish(ending, is_always_told=self._limit is not None)
         self._seeds.close()
 
     def excuse(self, ending: Ending) -> Ending:

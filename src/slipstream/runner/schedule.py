@@ -60,6 +60,7 @@ class Schedule:
         self.on_done: Callable[[], None] = lambda: None
         self.excerpt_start: Callable[[], Any] = lambda: False  # true: steps are now under torch's own profiler
         self.excerpt_stop: Callable[[], Any] = lambda: None
+        self.tell_leaks: Callable[[], Any] = lambda: None  # once, by whoever knows that the script may not come further
         self.probe_start: Callable[[], Any] = lambda: False  # true: a step is now under the profiler
         self.probe_stop: Callable[[], Any] = lambda: None
 

@@ -3,6 +3,8 @@ Reads text alone: what is left of a rider that is gone."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Final
 
 UNHELD: Final = "to a limit of memory"  # ends the reason why a rider could not be held to one
@@ -27,3 +29,22 @@ def tells_shortage(message: str, is_held: bool = False) -> bool:
 def hints_at_shortage(message: str) -> bool:
     """Enough to try again with less, which does no harm where it was something else; not enough to say so."""
     return any(sign in message for sign in (*_SIGNS, *_HINTS))
+
+
+@contextlib.contextmanager
+def given_air() -> Iterator[None]:
+    """Limits that a process set for itself are lifted meanwhile: where the last byte is taken, not even a list of what
+    took it can be made. Those of the shell stay, for they are hard."""
+    try:
+        import resource
+    except ImportError:  # not a Unix
+        yield
+        return
+    before = {kind: resource.getrlimit(kind) for kind in (resource.RLIMIT_DATA, resource.RLIMIT_AS)}
+    for kind, (_, hard) in before.items():
+        resource.setrlimit(kind, (hard, hard))
+    try:
+        yield
+    finally:
+        for kind, limits in before.items():
+            resource.setrlimit(kind, limits)

@@ -40,6 +40,7 @@ class Survey:
         self._num_probes = 0
         self._has_anatomy = False
         self._why_no_anatomy = ""
+        self._has_leaks = False
         self._excerpt: Excerpt | None = None
         self._excerpt_step = 0  # how many there were when it began
         self._modes: dict[int, set[bool]] = {}  # by model: was it training in the calls of the observed step
@@ -95,7 +96,12 @@ class Survey:
         if self._why_no_anatomy and not self._has_anatomy:
             self._recorder.note(f"no anatomy: {self._why_no_anatomy}")
         self._spare("the length of the training", self._tell_length)
-        self._spare("what keeps tensors alive", self._tell_leaks)
+        self.tell_leaks()
+
+    def tell_leaks(self) -> None:
+        """While the script's variables are there to be looked at: an exception that ends it takes them away."""
+        if not self._has_leaks:
+            self._spare("what keeps tensors alive", self._tell_leaks)
 
     def start_excerpt(self) -> Any:
         """Under torch's own profiler from now on, where the user wants its trace."""
@@ -154,6 +160,7 @@ class Survey:
     def _tell_leaks(self) -> None:
         leaks = find_leaks(sys._getframe(), self._recorder.pace.num_steps, self._holdings)
         if leaks:
+            self._has_leaks = True
             self._recorder.write(Told(leaks=leaks))
 
     def _tell_length(self) -> None:

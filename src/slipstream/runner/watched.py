@@ -7,17 +7,18 @@ import atexit
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from slipstream.records import Ending, Recipe
 from slipstream.runner.fit import Fit
 from slipstream.runner.launch import launch
 from slipstream.runner.ride import Ride, RideSettings, board
-from slipstream.runner.shortage import tells_shortage
+from slipstream.runner.shortage import given_air, tells_shortage
 from slipstream.runner.traces import hide_in_module
 from slipstream.seams.patch import Patches
 
 _AS_IT_IS = Recipe()
+Explain = Callable[[BaseException], Iterable[str]]
 
 
 def run_watched(
@@ -26,12 +27,12 @@ def run_watched(
     fit: Fit | None = None,
     base_step_ms: float | None = None,
     hint: str = "",
-    on_shortage: str = "",
+    on_shortage: Explain | None = None,
 ) -> None:
     """`base_step_ms`: a step without the recipe, as tune measured it. `hint`: said behind the last line if there was
-    anything to train. `on_shortage`: said if the script ended because memory ran out."""
+    anything to train. `on_shortage`: what is to be said if the script ended because memory ran out."""
     process = os.getpid()
-    endings: list[Ending] = []
+    explained: list[str] = []
     ride = board(RideSettings(mode="run", num_steps=0, seconds=0.0, script=script, recipe=recipe), fit)
 
     def say() -> None:
@@ -40,8 +41,8 @@ def run_watched(
         with contextlib.suppress(Exception):
             for line in last_words(ride, base_step_ms, hint):
                 print(line, file=sys.__stderr__, flush=True)
-            if on_shortage and endings and is_shortage(endings[0]):
-                print(f"slipstream: {on_shortage}", file=sys.__stderr__, flush=True)
+            for line in explained:
+                print(f"slipstream: {line}", file=sys.__stderr__, flush=True)
 
     patches = Patches(ride.complain, lambda: False)
     if recipe.choices:
@@ -53,9 +54,12 @@ def run_watched(
         hide_in_module(ride.arrivals, patches)
 
     def leave(ending: Ending) -> None:
-        endings.append(ending)
         ride.take_away(patches)
         ride.leave(ending)
+        error = sys.exc_info()[1]  # while it lives, so does everything that filled the memory
+        if on_shortage is not None and error is not None and is_shortage(ending):
+            with contextlib.suppress(Exception), given_air():
+                explained.extend(on_shortage(error))
 
     atexit.register(say)  # the first registered runs last: after everything that the script says
     launch(script, leave)

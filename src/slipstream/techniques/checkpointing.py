@@ -30,7 +30,9 @@ CARD = Card(
     purpose="memory",
     nesting=5,  # on the blocks, below whatever stands around the whole model
 )
-VALUES = ("all", "half")
+VALUES = ("all", "half", "quarter", "most")
+LADDER = ("quarter", "half", "most", "all")  # less and less is kept, and more and more is computed again
+_OF_FOUR = {"quarter": (0,), "half": (0, 2), "most": (0, 1, 2), "all": (0, 1, 2, 3)}  # of each four blocks
 
 
 def applies(observation: Observation) -> Answer:
@@ -50,7 +52,7 @@ def apply(rig: Rig, setting: Setting) -> None:
 
     def change(module: torch.nn.Module) -> None:
         blocks = find_blocks(module)
-        chosen = blocks[::2] if setting == "half" else blocks
+        chosen = [block for place, block in enumerate(blocks) if place % 4 in _OF_FOUR[str(setting)]]
         if rig.is_compiled(module):
             rig.decline("the script compiles the model, and the compiler chooses itself what to compute again")
         elif not blocks:
@@ -68,6 +70,7 @@ def edit(observation: Observation, setting: Setting) -> list[Edit]:
     text = "x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)"
     if setting == "all" and model is not None and model.class_module and not model.class_module.startswith("torch."):
         return [Edit("checkpointing", "checkpoint", site, argument=model.class_module, text=text)]
-    which = "every block" if setting == "all" else "every second block"
+    named = {"half": "every second block", "quarter": "every fourth block", "most": "three of each four blocks"}
+    which = named.get(str(setting), "every block")
     reason = f"around {which} of the model; batch norm inside one would update its statistics twice"
     return [Edit("checkpointing", "by_hand", site, text=text, reason=reason)]

@@ -17,8 +17,19 @@ def edits_of(
     edits: list[Edit] = []
     for choice in recipe.choices:
         own = [edit for edit in made if edit.technique == choice.technique]
-        edits += own or known[choice.technique].edit(observation, choice.setting)
+        technique = known[choice.technique]
+        edits += (
+            own or technique.edit(observation, choice.setting) or _unwritten(choice.technique, technique, observation)
+        )
     return edits
+
+
+def _unwritten(ident: str, technique: Technique, observation: Observation) -> list[Edit]:
+    """Of a recipe that this script has no use for, the reason: nothing of it is passed over in silence."""
+    answer = technique.applies(observation)
+    if answer.is_yes or "already" in answer.reason:
+        return []
+    return [Edit(ident, "by_hand", None, reason=f"there is nothing to write: {answer.reason}")]
 
 
 def edits_in(session: Session, recipe: Recipe) -> list[Edit]:

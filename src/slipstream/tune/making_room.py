@@ -3,8 +3,9 @@ limit; of those that run, the one that costs the least time."""
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -23,6 +24,7 @@ _MOST_PAIRS: Final = 4
 _SAME: Final = 1e-2
 
 Known = Mapping[str, Technique]
+Next = Callable[[Mapping[Setting, bool]], "Setting | None"]  # given which settings ran and which did not
 
 
 class Room(msgspec.Struct, frozen=True):
@@ -36,20 +38,22 @@ class Room(msgspec.Struct, frozen=True):
 def make_room(trials: Trials, own_batch: int, observation: Observation, known: Known, order: FitOrder) -> Room:
     notes: list[str] = []
     tried: dict[str, list[Trial]] = {}
-    for ident, settings in _candidates(observation, known, order, notes):
-        tried[ident] = list(_try_settings(trials, own_batch, ident, settings, notes))
+    inert: set[str] = set()  # of no effect here: not even together with others
+    for ident, next_setting in _candidates(observation, known, order, notes):
+        tried[ident] = list(_try_settings(trials, own_batch, ident, next_setting, notes, inert))
     made = [trial for each in tried.values() for trial in each]
+    active = {ident: each for ident, each in tried.items() if ident not in inert}
     if not any(trial.outcome == "ran" for trial in made):
-        made += _try_pairs(trials, own_batch, tried, known)
+        made += _try_pairs(trials, own_batch, active, known)
     if made and not any(trial.outcome == "ran" for trial in made):
-        _weigh_unheld(trials, own_batch, tried)
+        _weigh_unheld(trials, own_batch, active)
     ran = [trial for trial in made if trial.outcome == "ran"]
     return Room(made, min(ran, key=_cost, default=None), notes)
 
 
 def _candidates(
     observation: Observation, known: Known, order: FitOrder, notes: list[str]
-) -> Iterator[tuple[str, Sequence[Setting]]]:
+) -> Iterator[tuple[str, Next]]:
     for ident, technique in known.items():
         card = technique.CARD
         is_named = ident in order.only
@@ -64,7 +68,26 @@ def _candidates(
         if not answer.is_yes:
             notes.append(f"{ident} was not tried: {answer.reason}")
             continue
-        yield ident, _settings(technique, observation)
+        ladder: Sequence[Setting] = getattr(technique, "LADDER", ())
+        listed = _settings(technique, observation)
+        yield ident, functools.partial(_climb, ladder) if ladder else functools.partial(_go_on, listed)
+
+
+def _go_on(settings: Sequence[Setting], ran: Mapping[Setting, bool]) -> Setting | None:
+    """Names: all of them. Numbers: they ask for more and more, so the first that runs is the cheapest."""
+    if any(_is_number(setting) and is_enough for setting, is_enough in ran.items()):
+        return None
+    return next((setting for setting in settings if setting not in ran), None)
+
+
+def _climb(ladder: Sequence[Setting], ran: Mapping[Setting, bool]) -> Setting | None:
+    """From the weakest and cheapest to the strongest. That one first, for where it is not enough none is; then by
+    halves the weakest that is."""
+    weak = max((at for at, setting in enumerate(ladder) if ran.get(setting) is False), default=-1)
+    enough = min((at for at, setting in enumerate(ladder) if ran.get(setting)), default=len(ladder))
+    if not ran:
+        return ladder[-1]
+    return ladder[(weak + enough) // 2] if enough < len(ladder) and enough - weak > 1 else None
 
 
 def _settings(technique: Technique, observation: Observation) -> list[Setting]:
@@ -75,10 +98,10 @@ def _settings(technique: Technique, observation: Observation) -> list[Setting]:
 
 
 def _try_settings(
-    trials: Trials, own_batch: int, ident: str, settings: Sequence[Setting], notes: list[str]
+    trials: Trials, own_batch: int, ident: str, next_setting: Next, notes: list[str], inert: set[str]
 ) -> Iterator[Trial]:
-    """Names: all of them. Numbers: they ask for more and more, so the first that runs is the cheapest."""
-    for setting in settings:
+    ran: dict[Setting, bool] = {}
+    while (setting := next_setting(ran)) is not None:
         if not trials.has_time:
             notes.append(f"there was no time for {Choice(ident, setting)}")
             return
@@ -86,9 +109,9 @@ def _try_settings(
         yield trial
         if why := _why_no_effect(ident, record):
             notes.append(f"{ident} had no effect: {why}")
+            inert.add(ident)
             return  # nor would another setting have
-        if _is_number(setting) and trial.outcome == "ran":
-            return
+        ran[setting] = trial.outcome == "ran"
 
 
 def _is_number(setting: Setting) -> bool:

@@ -79,19 +79,18 @@ def machine_facts(session: Session) -> dict[str, object]:
 
 def _evidence(tuning: Tuning, session: Session) -> str:
     facts: dict[str, object] = {"date": session.created, "slipstream": VERSION}
-    if tuning.total is not None:
-        facts |= {
-            "ratio": round(tuning.total.ratio, 4),
-            "low": round(tuning.total.low, 4),
-            "high": round(tuning.total.high, 4),
-        }
+    total = tuning.total
+    facts |= {"ratio": round(total.ratio, 4)} if total is not None else {}
+    if total is not None and total.is_bounded:  # else its bounds are none
+        facts |= {"low": round(total.low, 4), "high": round(total.high, 4)}
     facts |= {
         "base_step_ms": round(tuning.base_step_ms, 4),
         "base_samples_per_s": round(tuning.base_samples_per_s, 2),
     }
     if tuning.noise is not None:
         facts |= {"noise_low": round(tuning.noise.low, 4), "noise_high": round(tuning.noise.high, 4)}
-    comment = f"# All together {times(tuning.total)} of the script as it is, 95% interval.\n" if tuning.total else ""
+    interval = ", 95% interval" if total is not None and total.is_bounded else ""
+    comment = f"# All together, against the script as it is: {times(total)}{interval}.\n" if total is not None else ""
     return comment + _table("evidence", facts)
 
 

@@ -95,6 +95,10 @@ def _subjects(before: Session, after: Session) -> Iterator[tuple[str, str, str]]
     for first, second in zip(before.models[:1], after.models[:1], strict=False):
         yield "parameters", f"{first.num_parameters:,}", f"{second.num_parameters:,}"
         yield "model on", first.device, second.device
+    if before.footprints and after.footprints:
+        old, new = before.footprints[0], after.footprints[0]
+        yield "peak memory of a step", f"{old.peak_bytes / 1e6:,.1f} MB", f"{new.peak_bytes / 1e6:,.1f} MB"
+        yield "batch observed", str(old.batch_size), str(new.batch_size)
 
 
 def _surroundings(before: Environment, after: Environment) -> Iterator[tuple[str, str, str]]:

@@ -33,6 +33,13 @@ def test_operators_lie_where_they_ran(tmp_path: Path, capfd: pytest.CaptureFixtu
     assert dict(os.environ) == variables
 
 
+def test_an_excerpt_without_a_step_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    excerpt = Excerpt(str(path), HostClock())
+    assert excerpt.start()
+    assert excerpt.stop(0) is None and "a longer --seconds" in excerpt.reason and not path.exists()
+
+
 def test_the_scripts_own_profiler_has_the_floor(tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
     with torch.profiler.profile():

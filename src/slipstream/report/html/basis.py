@@ -73,6 +73,7 @@ def commands(session: Session) -> list[tuple[str, str]]:
 
 
 def _raced(session: Session) -> list[str]:
-    """The remedies that are techniques: what they free and what they cost can be measured."""
+    """The remedies that are techniques: what they free and what they cost can be measured. Not those that change the
+    training: to allow that is the user's to say."""
     remedies = list_remedies(session.footprints[0]) if session.footprints else []
-    return [remedy.name for remedy in remedies if remedy.name in catalogue()]
+    return [remedy.name for remedy in remedies if remedy.name in catalogue() and remedy.numerics != "different"]

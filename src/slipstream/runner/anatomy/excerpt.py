@@ -40,6 +40,10 @@ class Excerpt:
 
     def stop(self, num_steps: int) -> TorchProfile | None:
         self._profile.end()
+        if not self.reason and not num_steps:
+            self.reason = (
+                "the ride was over before a step had run under the profiler; a longer --seconds leaves time for it"
+            )
         if self.reason or self._profile.results is None:
             return None
         self._profile.results.save(self._path)
