@@ -6,12 +6,13 @@ from __future__ import annotations
 import itertools
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from types import CodeType
 from typing import Any
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from slipstream.records import Model
 from slipstream.seams import slot
@@ -32,10 +33,11 @@ class ModuleSeam:
         self._original = torch.nn.Module.__call__
         self._is_searching = False
         self._counter = itertools.count()
-        self._idents: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
-        self._hooked: weakref.WeakKeyDictionary[torch.nn.Module, Any] = weakref.WeakKeyDictionary()
+        # By identity: the hash of a torchmetrics metric, a module like any other, changes with what it has counted.
+        self._idents: MutableMapping[torch.nn.Module, int] = WeakIdKeyDictionary()
+        self._hooked: MutableMapping[torch.nn.Module, Any] = WeakIdKeyDictionary()
         self._is_compiling = False
-        self._found: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # outermost, since the last compile
+        self._found: MutableMapping[torch.nn.Module, None] = WeakIdKeyDictionary()  # outermost, since the last compile
         self.is_pulse = True  # where no optimizer steps, calls are the place to stop the script
         self.on_call: Callable[[Any, tuple[Any, ...], dict[str, Any]], None] | None = None
         self.models: list[weakref.ref[torch.nn.Module]] = []
@@ -93,7 +95,7 @@ class ModuleSeam:
             return None
         self._listener.pulse()
         ident = self._meet(module, args, kwargs)
-        self._found.add(module)
+        self._found[module] = None
         return ident, self._listener.enter("forward")
 
     def _after_find(self, token: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:

@@ -6,12 +6,13 @@ from __future__ import annotations
 import copy
 import inspect
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
+from torch.utils.weak import WeakIdKeyDictionary
 
 from slipstream.records import Edit
 from slipstream.seams import slot
@@ -162,14 +163,14 @@ class Rig:
             return  # a transform
         if is_backward():
             return  # a part of a model that is computed again
-        met.add(module)
+        met[module] = None
         for technique, change in self._shared.model_changes:
             if self._may_change(technique):
                 self._try(technique, change, module)
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if optimizer not in self._shared.met:
-            self._shared.met.add(optimizer)
+            self._shared.met[optimizer] = None
             for technique, change in self._shared.optimizer_changes:
                 if self._may_change(technique):
                     self._try(technique, change, optimizer)
@@ -200,7 +201,7 @@ class _Shared:
         self.loader_changes: list[tuple[str, Callable[[LoaderArguments], None]]] = []
         self.model_changes: list[tuple[str, Callable[[torch.nn.Module], None]]] = []
         self.optimizer_changes: list[tuple[str, Callable[[torch.optim.Optimizer], None]]] = []
-        self.met: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.met: MutableMapping[Any, None] = WeakIdKeyDictionary()  # models and optimizers; a hash may change
         self.finder: OutermostFinder | None = None
         self.is_racing = False
 
