@@ -157,7 +157,8 @@ def _without_steps(session: Session) -> str:
         return f"{script} {ending(session)}; no module was called, so there is no step to look at."
     if not session.steps:
         return f"{script} {ending(session)}; a module was called, but no step could be told from the rest."
-    return f"{script} {ending(session)}; too few steps to say anything about them."
+    longer = ": --seconds gives it more time" if session.ending.reason == "stopped" else ""
+    return f"{script} {ending(session)}, in its warm-up: too few steps to say anything about them{longer}."
 
 
 def _in_short(message: str) -> str:
