@@ -97,3 +97,12 @@ def test_a_model_that_cannot_be_copied_is_a_sentence() -> None:
     found, reasons = rehearse((Stubborn(3, 4, 3), (torch.randn(1, 3, 8, 8),), {}), [], 0.0, 2.0)
     assert found == []
     assert reasons == ["the model could not be copied to try remedies on it: TypeError: one of a kind"]
+
+
+def test_images_that_another_model_made_are_raced_without_its_graph() -> None:
+    """A critic is given what the generator has made, and the generator's graph is gone by the time of the race."""
+    generator, critic = torch.nn.Conv2d(3, 3, 1), convnet()
+    images = generator(torch.randn(2, 3, 8, 8))
+    torch.autograd.backward(critic(images).sum())
+    found, reasons = rehearse((critic, (images,), {}), [], 0.0, 2.0)
+    assert not reasons and [one.remedy for one in found][:1] == ["channels_last"]

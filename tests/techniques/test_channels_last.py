@@ -84,6 +84,27 @@ def test_the_script_sees_contiguous_outputs_and_its_other_parameters_untouched(r
     assert torch.equal(loaded.body[0].weight, model.body[0].weight)  # type: ignore[arg-type]
 
 
+def penalise(model: nn.Module) -> float:
+    """As a critic's gradient penalty does it: the gradient of the images is viewed, and differentiated again."""
+    torch.manual_seed(3)
+    images = torch.randn(4, 2, 6, 6).requires_grad_()
+    (gradient,) = torch.autograd.grad(model(images)["picture"].square().sum(), images, create_graph=True)
+    penalty: Any = (gradient.view(4, -1).norm(dim=1) - 1).square().mean()
+    penalty.backward()
+    return float(penalty.detach())
+
+
+def test_the_script_sees_contiguous_gradients_of_its_images(riding: Any) -> None:
+    model = Pictures()
+    bare = copy.deepcopy(model)
+    expected = penalise(bare)
+    with riding("channels_last") as rig:
+        assert abs(penalise(model) - expected) < 1e-4 * expected
+    assert rig.changes and not rig.declined
+    for one, other in zip(model.parameters(), bare.parameters(), strict=True):
+        assert one.grad is not None and torch.allclose(one.grad, other.grad, rtol=1e-3, atol=1e-5)  # type: ignore[arg-type]
+
+
 def test_an_error_of_the_scripts_own_is_not_taken_for_ours(riding: Any) -> None:
     class Fails(nn.Conv2d):
         calls = 0
