@@ -10,6 +10,7 @@ import msgspec
 import torch
 from torch import nn
 
+from slipstream.seams.module import read_model
 from slipstream.techniques import channels_last
 from slipstream.techniques.observation import Observation
 from slipstream.testing.sessions import made_model, made_session
@@ -134,6 +135,15 @@ def test_it_does_not_go_with_the_scripts_own_fused_optimizer() -> None:
         return channels_last.applies(Observation(msgspec.structs.replace(session, optimizers=[chosen], models=models)))
 
     assert "fused optimizer" in ask(True).reason and ask(None).is_yes and ask(False).is_yes
+
+
+def test_it_is_not_tried_on_convolutions_of_sequences() -> None:
+    def ask(*layers: nn.Module) -> Any:
+        model = read_model(nn.Sequential(*layers), 0, (), {})
+        return channels_last.applies(Observation(msgspec.structs.replace(made_session(), models=[model])))
+
+    assert "no convolutions of images" in ask(nn.Conv1d(2, 2, 3), nn.Linear(2, 2)).reason
+    assert ask(nn.Conv1d(2, 2, 3), nn.Conv2d(2, 2, 3)).is_yes
 
 
 def test_a_branch_taken_late_that_needs_contiguous_activations_gets_its_way(riding: Any) -> None:

@@ -236,4 +236,5 @@ def read_model(module: torch.nn.Module, ident: int, args: tuple[Any, ...], kwarg
         inputs=describe_tensors([list(args), dict(kwargs)]),
         name=current_callee(),
         class_module=type(getattr(module, "_orig_mod", module)).__module__,
+        num_planar=sum(isinstance(m, (torch.nn.Conv2d, torch.nn.ConvTranspose2d)) for m in convolutions),
     )
