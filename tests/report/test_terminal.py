@@ -91,7 +91,8 @@ def test_a_script_without_steps_gets_its_sentence(sessions: Sessions, paint: Pai
 def test_a_ride_stopped_in_its_warm_up_says_how_to_see_more(sessions: Sessions, paint: Paint) -> None:
     slow = msgspec.structs.replace(sessions["slow"], evaluations=[], summary=None, findings=[])
     text = paint(render_session, slow, width=160)
-    assert "stopped after 31 s, in its warm-up: too few steps to say anything about them: --seconds gives it more time." in text
+    said = "stopped after 31 s, in its warm-up: too few steps to say anything about them: --seconds gives it more time."
+    assert said in text
 
 
 def test_evaluation_alone_is_said(sessions: Sessions, paint: Paint) -> None:
