@@ -106,3 +106,25 @@ def test_images_that_another_model_made_are_raced_without_its_graph() -> None:
     torch.autograd.backward(critic(images).sum())
     found, reasons = rehearse((critic, (images,), {}), [], 0.0, 2.0)
     assert not reasons and [one.remedy for one in found][:1] == ["channels_last"]
+
+
+class Remembers(torch.nn.Module):
+    """As autoencoders do: the loss of the last call is kept, with its graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = torch.nn.Conv2d(3, 4, 3)
+        self.losses: dict[str, torch.Tensor] = {}
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.body(images)
+        self.losses["mean"] = output.mean()
+        return output
+
+
+def test_a_model_that_keeps_a_loss_with_its_graph_is_copied() -> None:
+    model, images = Remembers(), torch.randn(2, 3, 8, 8)
+    kept = model(images) is not None and model.losses["mean"]
+    found, reasons = rehearse((model, (images,), {}), [], 0.0, 2.0)
+    assert not reasons and found
+    assert model.losses["mean"] is kept and kept.grad_fn is not None

@@ -4,6 +4,7 @@ diagnose concluded and concludes nothing itself."""
 from __future__ import annotations
 
 from slipstream.diagnose.training import num_workers
+from slipstream.diagnose.validation import is_playing
 from slipstream.records import Session, Summary
 from slipstream.report.quantity import in_ms, in_percent, in_seconds, plural
 
@@ -82,6 +83,8 @@ def evaluation(session: Session) -> str:
     if not session.evaluations:
         return summary.evaluation_note if summary else ""
     seen = _evaluations(session)
+    if is_playing(session):
+        return f"none seen: between updates the model acts on fewer samples than it learns from ({seen})"
     if summary and summary.evaluation_note:
         return f"{summary.evaluation_note.rstrip('.')} ({seen})"
     if summary and summary.evaluation_share is not None:
