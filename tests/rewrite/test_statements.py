@@ -78,7 +78,7 @@ def test_a_last_line_without_an_ending(project: Project) -> None:
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        ("import torch\nif big:\n    torch.set_num_threads(4)\n", "line 3 says torch.set_num_threads(4)"),
+        ("import torch\nif big:\n    torch.set_num_threads(4)\n", "train.py:3 says torch.set_num_threads(4)"),
         ("from trainer import main\nmain()\n", "does not import torch at its top"),
         ("from torch import nn\ntorch = None\n", "something else torch"),
     ],
@@ -90,7 +90,7 @@ def test_start_is_left(project: Project, source: str, reason: str) -> None:
 
 def test_a_flag_that_is_assigned(project: Project) -> None:
     project.write("import torch\ntorch.backends.cudnn.benchmark = False\n")
-    assert "line 2 says" in project.why_left(start("torch.backends.cudnn.benchmark = True"))
+    assert "train.py:2 says" in project.why_left(start("torch.backends.cudnn.benchmark = True"))
 
 
 # --- before the imports -----------------------------------------------------------------------------------------------

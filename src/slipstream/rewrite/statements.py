@@ -93,7 +93,8 @@ def put_at_start(source: Source, names: Names, edit: Edit) -> list[Splice]:
         if code == text:
             return []
         if _target(code) == _target(text):
-            raise ByHandError(f"line {source.lines_of(statement)[0]} says {code}: change it there")
+            line = f"{source.path.name}:{source.lines_of(statement)[0]}"  # no site of the session stands beside it
+            raise ByHandError(f"{line} says {code}: change it there")
     imports = import_torch(source, names)
     last = _last_import(source)
     below = source.line_start(source.lines_of(last)[1] + 1)
