@@ -308,3 +308,17 @@ def test_a_module_whose_hash_changes_is_one_module() -> None:
     assert kinds(ride) == {"forward": 12, "backward": 6, "optimizer": 6}
     models = [message.model for _, message in ride.messages if isinstance(message, Met) and message.model is not None]
     assert [model.class_name for model in models].count("Counted") == 1
+
+
+class Tries(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.width = self.rest(torch.zeros(1, 8)).shape[1]
+
+
+def test_parts_that_a_model_tries_as_it_is_made_are_not_taken_for_models() -> None:
+    with riding() as ride:
+        net = Tries()
+        train(net, net.parameters(), 4)
+        assert "_compiled_call_impl" in vars(net) and "_compiled_call_impl" not in vars(net.rest)
+    assert kinds(ride) == {"forward": 4, "backward": 4, "optimizer": 4}

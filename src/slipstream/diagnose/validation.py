@@ -34,8 +34,8 @@ def validation_cost(session: Session, step_ms: float, phases: dict[str, float]) 
 
 
 def is_playing(session: Session) -> bool:
-    """Whether what looks like evaluation makes the data: a reinforcement learner acts on a few states, without a loader,
-    and learns from batches of many."""
+    """Whether what looks like evaluation makes the data: a reinforcement learner acts on a few states, without a
+    loader, and learns from batches of many."""
     if not session.evaluations or any(evaluation.loader >= 0 for evaluation in session.evaluations):
         return False
     learning: defaultdict[int, list[float]] = defaultdict(list)

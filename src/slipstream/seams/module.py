@@ -19,6 +19,7 @@ from slipstream.seams import slot
 from slipstream.seams.batch import count_samples, describe_tensors
 from slipstream.seams.beside import is_beside
 from slipstream.seams.listener import Listener, Token
+from slipstream.seams.outermost import is_being_built
 from slipstream.seams.patch import Patches
 from slipstream.seams.place import current_callee, current_site, current_sites
 from slipstream.seams.shortcut import codes, shorten_call
@@ -92,6 +93,8 @@ class ModuleSeam:
         if self._listener.phase == "input" or self._listener.is_muted:  # transforms are modules too
             return None
         if torch._C._is_tracing():  # asking a tensor for its size would be written into the script's graph
+            return None
+        if is_being_built(sys._getframe(1)):
             return None
         self._listener.pulse()
         ident = self._meet(module, args, kwargs)

@@ -1,5 +1,5 @@
-"""A copy of the script's model, with what it keeps of its last call: python's own refuses tensors that have a graph, such
-as a loss that a model remembers. Copies values, never graphs."""
+"""A copy of the script's model, with what it keeps of its last call: python's own refuses tensors that have a graph,
+such as a loss that a model remembers. Copies values, never graphs."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import sys
 import weakref
 from collections.abc import Callable, MutableMapping
 from typing import Any
@@ -16,7 +17,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from slipstream.records import Edit
 from slipstream.seams import slot
-from slipstream.seams.outermost import OutermostFinder
+from slipstream.seams.outermost import OutermostFinder, is_being_built
 from slipstream.seams.patch import Patches, rewrite_arguments
 from slipstream.seams.place import current_site
 
@@ -161,8 +162,8 @@ class Rig:
             return
         if torch.utils.data.get_worker_info() is not None:
             return  # a transform
-        if is_backward():
-            return  # a part of a model that is computed again
+        if is_backward() or is_being_built(sys._getframe(1)):
+            return  # a part of a model that is computed again, or tried
         met[module] = None
         for technique, change in self._shared.model_changes:
             if self._may_change(technique):

@@ -44,7 +44,7 @@ class Layout:
             shapes.append(tensor.shape[1:])
             turned = tensor.contiguous(memory_format=torch.channels_last)
             if turned is not tensor and turned.requires_grad:  # a gradient penalty views the gradient of its images
-                turned.register_hook(torch.Tensor.contiguous)
+                turned.register_hook(torch.Tensor.contiguous)  # type: ignore[no-untyped-call]
             return turned
 
         given, named = convert(args, turn), convert(kwargs, turn)
