@@ -6,7 +6,7 @@ import re
 from collections import Counter, defaultdict
 from typing import NamedTuple
 
-from slipstream.diagnose.growth import has_stopped
+from slipstream.diagnose.growth import has_stopped, was_followed
 from slipstream.diagnose.training import training_loader
 from slipstream.memory.forecast import Forecast, forecast
 from slipstream.memory.remedies import Remedy
@@ -145,8 +145,10 @@ def growth_sentence(session: Session) -> str:
         return "; ".join(_keeper(leak, session.cwd) for leak in sums)  # what has stopped growing was a cache
     if growth.num_bytes < _LEAST_GROWTH and not session.leaks:
         return ""
-    left = f"every step leaves {in_bytes(growth.num_bytes)} behind{_made_at(growth, session.cwd)}"
-    return "; ".join([left, *(_keeper(leak, session.cwd) for leak in session.leaks)])
+    left = f"{in_bytes(growth.num_bytes)} behind{_made_at(growth, session.cwd)}"
+    if not session.leaks and not was_followed(session.memory):  # batches that lie ready come and go, too
+        return f"the observed step left {left}; whether others do was not seen"
+    return "; ".join([f"every step leaves {left}", *(_keeper(leak, session.cwd) for leak in session.leaks)])
 
 
 def cached_sentence(session: Session) -> str:
