@@ -113,9 +113,9 @@ def journal_of(script: Sequence[str], root: Path | None = None) -> Path:
     """Where an interrupted tuning of this script, with these arguments, is remembered."""
     import hashlib
 
-    from slipstream.runner.target import display_name
+    from slipstream.runner.target import file_stem
 
-    name = "".join(char if char.isalnum() else "-" for char in Path(display_name(script)).stem)
+    name = "".join(char if char.isalnum() else "-" for char in file_stem(script))
     digest = hashlib.sha256("\0".join(script).encode()).hexdigest()[:12]
     return (root or Path.cwd()) / ".slipstream" / "journals" / f"{name}-{digest}.jsonl"
 

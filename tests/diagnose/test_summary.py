@@ -46,6 +46,14 @@ def test_no_step_no_summary():
     assert any("No step" in note for note in session.notes)
 
 
+def test_a_first_step_alone_is_not_called_none():
+    session = made_session(is_short=True)
+    first = msgspec.structs.replace(session.steps[0], block=-1)
+    session = diagnose(msgspec.structs.replace(session, steps=[first]))
+    assert session.summary is None
+    assert any("Only the warm-up was seen" in note for note in session.notes)
+
+
 def test_diagnosing_again_changes_nothing():
     once = diagnose(made_session(is_short=True, input_ms=40))
     assert diagnose(once) == once

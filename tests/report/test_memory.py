@@ -8,11 +8,11 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from slipstream.records import Leak, Session, Site
+from slipstream.records import Leak, Memory, Session, Site
 from slipstream.report.json import export
 from slipstream.report.memory_words import summarise
 from slipstream.report.terminal import render_brief, render_session
-from slipstream.testing.sessions import FILE, made_footprint
+from slipstream.testing.sessions import FILE, made_footprint, made_loader, made_session
 
 Paint = Callable[..., str]
 
@@ -39,6 +39,23 @@ def test_one_screen(session: Session, paint: Paint) -> None:
     assert "losses keeps 8 tensors with their graphs at train.py:42" in folded
     assert "6 x Block in blocks" in text and "checkpointing" in text
     assert len(text.splitlines()) < 45
+
+
+def test_one_step_alone_is_not_called_every_step(session: Session, paint: Paint) -> None:
+    unseen = msgspec.structs.replace(session, leaks=[])
+    assert "the observed step left 2 MB behind, made at net.py:14; whether others do was not seen" in " ".join(
+        paint(render_session, unseen).split()
+    )
+    looks = [Memory(step, step, 2**30, 0, step, 50 + step) for step in range(10, 60, 10)]
+    followed = msgspec.structs.replace(unseen, memory=looks)
+    assert "every step leaves 2 MB behind" in paint(render_session, followed)
+
+
+def test_a_batch_larger_than_the_data_is_told_as_that(session: Session, paint: Paint) -> None:
+    small = msgspec.structs.replace(session, loaders=[made_loader(num_samples=400)], steps=made_session().steps)
+    assert "largest that fits in 1 GB: 524, more than all 400 samples" in paint(render_session, small, width=120)
+    large = msgspec.structs.replace(session, loaders=[made_loader(num_samples=600)], steps=made_session().steps)
+    assert "more than all" not in paint(render_session, large, width=120)
 
 
 @pytest.mark.parametrize("width", [40, 60, 100, 200])

@@ -88,6 +88,13 @@ def test_a_script_without_steps_gets_its_sentence(sessions: Sessions, paint: Pai
     assert "machine" in text
 
 
+def test_a_ride_stopped_in_its_warm_up_says_how_to_see_more(sessions: Sessions, paint: Paint) -> None:
+    slow = msgspec.structs.replace(sessions["slow"], evaluations=[], summary=None, findings=[])
+    text = paint(render_session, slow, width=160)
+    said = "stopped after 31 s, in its warm-up: too few steps to say anything about them: --seconds gives it more time."
+    assert said in text
+
+
 def test_evaluation_alone_is_said(sessions: Sessions, paint: Paint) -> None:
     session = msgspec.structs.replace(sessions["empty"], evaluations=sessions["slow"].evaluations)
     text = paint(render_brief, session, width=120)

@@ -144,7 +144,7 @@ def test_the_diff_applies(project: Project, name: str) -> None:
     path = project.write(ENCODED[name], "a folder/train.py")
     other = project.write("x = 1", "a folder/sub/other.py")
     files = [Changed(path, ENCODED[name], b"# new\n" + ENCODED[name] + b"# end"), Changed(other, b"x = 1", b"x = 2\n")]
-    root = root_of(files, path)
+    root = root_of(files, path, Path("/elsewhere"))
     assert root == path.parent
     done = subprocess.run(["git", "apply", "-"], input=unified(files, root), cwd=root, capture_output=True)
     assert done.returncode == 0, done.stderr
@@ -153,8 +153,14 @@ def test_the_diff_applies(project: Project, name: str) -> None:
 
 def test_the_root_of_a_diff(tmp_path: Path) -> None:
     files = [Changed(tmp_path / "scripts/train.py", b"", b"1"), Changed(tmp_path / "package/data.py", b"", b"1")]
-    assert root_of(files, tmp_path / "scripts/train.py") == tmp_path
+    assert root_of(files, tmp_path / "scripts/train.py", tmp_path / "docs") == tmp_path
     assert b"+++ b/package/data.py" in unified(files, tmp_path)
+
+
+def test_a_diff_is_applied_where_the_command_was_typed(tmp_path: Path) -> None:
+    files = [Changed(tmp_path / "src/train.py", b"", b"1")]
+    root = root_of(files, tmp_path / "src/train.py", tmp_path)
+    assert root == tmp_path and b"+++ b/src/train.py" in unified(files, root)
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------

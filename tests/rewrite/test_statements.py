@@ -75,10 +75,21 @@ def test_a_last_line_without_an_ending(project: Project) -> None:
     assert project.text(start()) == "import torch\n\ntorch.set_num_threads(1)\n"
 
 
+def test_start_comes_behind_the_import_of_torch(project: Project) -> None:
+    """What must be imported before torch stands in a block of its own, above it."""
+    above = "import os\ntry:\n    import comet_ml\nexcept ImportError:\n    comet_ml = None\n"
+    project.write(f"{above}import numpy, torch\nimport yaml\nif os.sep:\n    pass\nimport val\n")
+    expected = (
+        f"{above}import numpy, torch\nimport yaml\n\ntorch.set_num_threads(1)\nif os.sep:\n    pass\nimport val\n"
+    )
+    assert project.text(start()) == expected
+
+
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        ("import torch\nif big:\n    torch.set_num_threads(4)\n", "line 3 says torch.set_num_threads(4)"),
+        ("import os\ntry:\n    import torch\nexcept ImportError:\n    pass\n", "does not import torch at its top"),
+        ("import torch\nif big:\n    torch.set_num_threads(4)\n", "train.py:3 says torch.set_num_threads(4)"),
         ("from trainer import main\nmain()\n", "does not import torch at its top"),
         ("from torch import nn\ntorch = None\n", "something else torch"),
     ],
@@ -90,7 +101,7 @@ def test_start_is_left(project: Project, source: str, reason: str) -> None:
 
 def test_a_flag_that_is_assigned(project: Project) -> None:
     project.write("import torch\ntorch.backends.cudnn.benchmark = False\n")
-    assert "line 2 says" in project.why_left(start("torch.backends.cudnn.benchmark = True"))
+    assert "train.py:2 says" in project.why_left(start("torch.backends.cudnn.benchmark = True"))
 
 
 # --- before the imports -----------------------------------------------------------------------------------------------

@@ -97,3 +97,34 @@ def test_a_model_that_cannot_be_copied_is_a_sentence() -> None:
     found, reasons = rehearse((Stubborn(3, 4, 3), (torch.randn(1, 3, 8, 8),), {}), [], 0.0, 2.0)
     assert found == []
     assert reasons == ["the model could not be copied to try remedies on it: TypeError: one of a kind"]
+
+
+def test_images_that_another_model_made_are_raced_without_its_graph() -> None:
+    """A critic is given what the generator has made, and the generator's graph is gone by the time of the race."""
+    generator, critic = torch.nn.Conv2d(3, 3, 1), convnet()
+    images = generator(torch.randn(2, 3, 8, 8))
+    torch.autograd.backward(critic(images).sum())
+    found, reasons = rehearse((critic, (images,), {}), [], 0.0, 2.0)
+    assert not reasons and [one.remedy for one in found][:1] == ["channels_last"]
+
+
+class Remembers(torch.nn.Module):
+    """As autoencoders do: the loss of the last call is kept, with its graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = torch.nn.Conv2d(3, 4, 3)
+        self.losses: dict[str, torch.Tensor] = {}
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.body(images)
+        self.losses["mean"] = output.mean()
+        return output
+
+
+def test_a_model_that_keeps_a_loss_with_its_graph_is_copied() -> None:
+    model, images = Remembers(), torch.randn(2, 3, 8, 8)
+    kept = model(images) is not None and model.losses["mean"]
+    found, reasons = rehearse((model, (images,), {}), [], 0.0, 2.0)
+    assert not reasons and found
+    assert model.losses["mean"] is kept and kept.grad_fn is not None

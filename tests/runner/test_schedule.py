@@ -162,3 +162,31 @@ def test_a_step_that_was_broken_off_is_followed_by_another_but_not_at_once() -> 
     trip.ride()
     assert [what for what, _ in told] == ["probe", "ends", "probe", "ends"]
     assert told[2][1] - told[1][1] == 1, "one profiler right after another crashes"
+
+
+def call_without_learning(trip: Trip, num: int) -> None:
+    for _ in range(num):
+        trip.recorder.pulse()
+        token = trip.recorder.enter("forward")
+        trip.clock.advance(trip.step_ms)
+        trip.recorder.leave(token, "forward", 0)
+
+
+def test_calls_before_the_first_update_are_no_steps_where_an_optimizer_waits() -> None:
+    trip = Trip(step_ms=10, epoch=1000)
+    trip.schedule.will_train = lambda: True
+    call_without_learning(trip, 400)  # a learner plays for four seconds
+    blocks = trip.ride(with_loader=False)
+    assert blocks[:3] == ["start", "warmup", "warmup"]
+    ended = [m.block for m in trip.sink.messages if isinstance(m, BlockEnded)]
+    assert all(block.start_ns > 4e9 for block in ended[2:])
+
+
+def test_a_script_that_never_learns_is_watched_all_the_same() -> None:
+    for has_optimizer in (False, True):
+        trip = Trip(step_ms=10, epoch=1000)
+        trip.schedule.will_train = lambda has_any=has_optimizer: has_any  # type: ignore[misc]
+        with pytest.raises(StopRide):
+            call_without_learning(trip, 3000)
+        kinds = [m.block.kind for m in trip.sink.messages if isinstance(m, BlockEnded)]
+        assert "watch" in kinds

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.runner.target import display_name, refusal
+from slipstream.runner.target import display_name, file_stem, refusal
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,8 @@ def test_a_forgotten_suffix_is_suggested(tmp_path: Path) -> None:
 def test_names() -> None:
     assert display_name(["-m", "a.b", "-x"]) == "a.b"
     assert display_name(["train.py", "-x"]) == "train.py"
+
+
+def test_files_are_called_after_the_whole_module() -> None:
+    assert file_stem(["-m", "a.train", "-x"]) == "a.train"
+    assert file_stem(["src/train.py", "-x"]) == "train"

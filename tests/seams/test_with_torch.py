@@ -296,3 +296,49 @@ def test_a_module_that_is_traced_is_left_alone() -> None:
     bare = torch.jit.trace(net, torch.randn(2, 8))
     assert str(first.graph).count("\n") == str(second.graph).count("\n") == str(bare.graph).count("\n")
     assert kinds(ride)["forward"] == 6 + 2  # the trace's own check calls what it made
+
+
+class Counted(torch.nn.Module):
+    """Like a metric of torchmetrics: its hash goes with what it has counted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0.0
+
+    def forward(self, values: torch.Tensor) -> float:
+        self.total += float(values.sum())
+        return self.total
+
+    def __hash__(self) -> int:
+        return hash((id(self), self.total))
+
+
+def test_a_module_whose_hash_changes_is_one_module() -> None:
+    net, metric = Net(), Counted()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with riding() as ride:
+        for _ in range(6):
+            optimizer.zero_grad()
+            output = net(torch.randn(4, 8))
+            metric(output.detach())
+            output.sum().backward()
+            optimizer.step()
+        assert "_compiled_call_impl" in vars(net) and "_compiled_call_impl" in vars(metric)
+    assert vars(metric).get("_compiled_call_impl") is None
+    assert kinds(ride) == {"forward": 12, "backward": 6, "optimizer": 6}
+    models = [message.model for _, message in ride.messages if isinstance(message, Met) and message.model is not None]
+    assert [model.class_name for model in models].count("Counted") == 1
+
+
+class Tries(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.width = self.rest(torch.zeros(1, 8)).shape[1]
+
+
+def test_parts_that_a_model_tries_as_it_is_made_are_not_taken_for_models() -> None:
+    with riding() as ride:
+        net = Tries()
+        train(net, net.parameters(), 4)
+        assert "_compiled_call_impl" in vars(net) and "_compiled_call_impl" not in vars(net.rest)
+    assert kinds(ride) == {"forward": 4, "backward": 4, "optimizer": 4}

@@ -10,6 +10,7 @@ import msgspec
 import torch
 from torch import nn
 
+from slipstream.seams.module import read_model
 from slipstream.techniques import channels_last
 from slipstream.techniques.observation import Observation
 from slipstream.testing.sessions import made_model, made_session
@@ -84,6 +85,27 @@ def test_the_script_sees_contiguous_outputs_and_its_other_parameters_untouched(r
     assert torch.equal(loaded.body[0].weight, model.body[0].weight)  # type: ignore[arg-type]
 
 
+def penalise(model: nn.Module) -> float:
+    """As a critic's gradient penalty does it: the gradient of the images is viewed, and differentiated again."""
+    torch.manual_seed(3)
+    images = torch.randn(4, 2, 6, 6).requires_grad_()
+    (gradient,) = torch.autograd.grad(model(images)["picture"].square().sum(), images, create_graph=True)
+    penalty: Any = (gradient.view(4, -1).norm(dim=1) - 1).square().mean()
+    penalty.backward()
+    return float(penalty.detach())
+
+
+def test_the_script_sees_contiguous_gradients_of_its_images(riding: Any) -> None:
+    model = Pictures()
+    bare = copy.deepcopy(model)
+    expected = penalise(bare)
+    with riding("channels_last") as rig:
+        assert abs(penalise(model) - expected) < 1e-4 * expected
+    assert rig.changes and not rig.declined
+    for one, other in zip(model.parameters(), bare.parameters(), strict=True):
+        assert one.grad is not None and torch.allclose(one.grad, other.grad, rtol=1e-3, atol=1e-5)  # type: ignore[arg-type]
+
+
 def test_an_error_of_the_scripts_own_is_not_taken_for_ours(riding: Any) -> None:
     class Fails(nn.Conv2d):
         calls = 0
@@ -113,6 +135,15 @@ def test_it_does_not_go_with_the_scripts_own_fused_optimizer() -> None:
         return channels_last.applies(Observation(msgspec.structs.replace(session, optimizers=[chosen], models=models)))
 
     assert "fused optimizer" in ask(True).reason and ask(None).is_yes and ask(False).is_yes
+
+
+def test_it_is_not_tried_on_convolutions_of_sequences() -> None:
+    def ask(*layers: nn.Module) -> Any:
+        model = read_model(nn.Sequential(*layers), 0, (), {})
+        return channels_last.applies(Observation(msgspec.structs.replace(made_session(), models=[model])))
+
+    assert "no convolutions of images" in ask(nn.Conv1d(2, 2, 3), nn.Linear(2, 2)).reason
+    assert ask(nn.Conv1d(2, 2, 3), nn.Conv2d(2, 2, 3)).is_yes
 
 
 def test_a_branch_taken_late_that_needs_contiguous_activations_gets_its_way(riding: Any) -> None:

@@ -31,6 +31,29 @@ def rig(complaints: list[str]) -> Iterator[Rig]:
     assert not patches.leftovers
 
 
+class Tries(nn.Module):
+    """Calls its parts as it is made, to learn how large their output is, as detectors and many convnets do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU())
+        self.head = nn.Linear(self.features(torch.zeros(1, 1, 5, 5)).shape[1], 2)
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        return self.body(x).flatten(1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.features(x))
+
+
+def test_parts_that_a_model_tries_as_it_is_made_are_not_met(rig: Rig) -> None:
+    met: list[Any] = []
+    rig.on_model(met.append)
+    model = Tries()
+    model(torch.zeros(1, 1, 5, 5))
+    assert met == [model]
+
+
 def test_only_modules_that_the_script_calls_are_met_once_and_before_their_first_call(rig: Rig) -> None:
     met: list[Any] = []
     rig.on_model(met.append)

@@ -271,7 +271,7 @@ def _show(patch: Patch, path: Path, words: str) -> None:
     """`words` stand above the diff, where git and patch skip them."""
     from slipstream.rewrite.diff import root_of, unified
 
-    root = root_of(patch.files, path)
+    root = root_of(patch.files, path, Path.cwd())
     sys.stdout.flush()
     sys.stdout.buffer.write(f"# {words}\n".encode() if words else b"")
     sys.stdout.buffer.write(unified(patch.files, root))

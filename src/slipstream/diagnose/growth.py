@@ -15,6 +15,7 @@ FEWEST_POINTS = 12
 LEAST_GRAPHS = 0.25  # per step; a graph kept now and then is kept on purpose
 LEAST_TENSORS = 0.25
 LEAST_BYTES = 20_000.0  # per step; our own records and a list of floats stay below
+_FEWEST_LOOKS = 4
 _STOPPED = 0.1  # of the pace at which it grew
 UNTOLD_STEPS = 20_000  # a training whose length nobody knows
 
@@ -49,12 +50,21 @@ def find_growth(session: Session) -> Growth | None:
     return Growth(graphs, tensors, held, series[-1].step - series[0].step, _until_full(session, series[-1], held))
 
 
+def was_followed(memory: list[Memory]) -> bool:
+    """Whether live tensors were counted often enough to tell a leak from a cache."""
+    return len(_counted(memory)) >= _FEWEST_LOOKS
+
+
+def _counted(memory: list[Memory]) -> list[tuple[int, int]]:
+    return _spaced(sorted((point.step, point.num_tensors) for point in memory if point.num_tensors >= 0))
+
+
 def has_stopped(memory: list[Memory]) -> int | None:
     """The step after which no more tensors were alive, of those at which they were counted; None: they grow, or nobody
     has looked often enough."""
-    counted = _spaced(sorted((point.step, point.num_tensors) for point in memory if point.num_tensors >= 0))
+    counted = _counted(memory)
     rises = [(right[1] - left[1]) / (right[0] - left[0]) for left, right in pairwise(counted)]
-    if len(rises) < 3 or rises[-1] > _STOPPED * max(rises):
+    if not was_followed(memory) or rises[-1] > _STOPPED * max(rises):
         return None
     return min(step for step, count in counted if count >= counted[-1][1])
 

@@ -20,10 +20,11 @@ UNEVEN = 1.5  # the average step over the usual one
 
 
 def summarise(session: Session) -> tuple[Summary | None, list[str]]:
-    """The summary, and plain sentences about what it rests on. None where no step was seen."""
+    """The summary, and plain sentences about what it rests on. None where no step was seen but those of the warm-up."""
     typical = typical_step(settled_steps(session), num_workers(session))
     if typical is None:
-        return None, ["No step was seen, so there is nothing to say about its time."]
+        seen = "Only the warm-up" if session.steps else "No step"
+        return None, [f"{seen} was seen, so there is nothing to say about the time of a step."]
     measured = _believable(find_ceilings(session), typical, num_workers(session), session.environment.num_usable)
     ceilings = _at_most(measured, typical.step_ms)
     validation = validation_cost(session, typical.step_ms, typical.phases)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from itertools import pairwise
 
 import msgspec
@@ -27,7 +28,23 @@ class ValidationCost(msgspec.Struct, frozen=True):
 def validation_cost(session: Session, step_ms: float, phases: dict[str, float]) -> ValidationCost | None:
     # A sanity check before the first step (Lightning's) happens once and is no part of an epoch.
     seen = [evaluation for evaluation in session.evaluations if evaluation.after_step >= 0]
-    return _measured(session, seen) if seen else _extrapolated(session, step_ms, phases)
+    if not seen:
+        return _extrapolated(session, step_ms, phases)
+    return None if is_playing(session) else _measured(session, seen)
+
+
+def is_playing(session: Session) -> bool:
+    """Whether what looks like evaluation makes the data: a reinforcement learner acts on a few states, without a
+    loader, and learns from batches of many."""
+    if not session.evaluations or any(evaluation.loader >= 0 for evaluation in session.evaluations):
+        return False
+    learning: defaultdict[int, list[float]] = defaultdict(list)
+    acting: defaultdict[int, list[float]] = defaultdict(list)
+    for event in session.events:
+        if event.kind == "forward" and event.samples and event.training == event.grad:
+            (learning if event.training else acting)[event.ident].append(event.samples)
+    both = learning.keys() & acting.keys()
+    return bool(both) and all(2 * median(acting[ident]) <= median(learning[ident]) for ident in both)
 
 
 def _measured(session: Session, seen: list[Evaluation]) -> ValidationCost | None:

@@ -67,6 +67,7 @@ class Model(msgspec.Struct, frozen=True):
     inputs: list[TensorFacts] = []
     name: str = ""  # what the line that called it calls it: "model", "self.net"; "": not known
     class_module: str = ""  # where its class is defined
+    num_planar: int | None = None  # of the convolutions, those of images, two-dimensional; None: not looked at
 
 
 class Optimizer(msgspec.Struct, frozen=True):

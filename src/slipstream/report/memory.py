@@ -25,6 +25,7 @@ from slipstream.report.memory_words import (
     growth_sentence,
     line_holders,
     module_holders,
+    samples_of,
     summarise,
 )
 from slipstream.report.quantity import in_bytes, in_percent
@@ -56,7 +57,7 @@ def _sections(session: Session, ink: Ink) -> Iterator[Iterable[Text]]:
         yield _lines(footprint, session.cwd, ink)
         yield [Text()]
         yield _remedies(footprint, ink)
-        yield _batches(session.footprints, ink)
+        yield _batches(session, ink)
         yield _growth(session, ink)
         yield _allocator(footprint, ink)
     yield [Text()]
@@ -128,11 +129,11 @@ def _remedies(footprint: Footprint, ink: Ink) -> Iterator[Text]:
     yield from _table("frees", rows, "lrrl", ink)
 
 
-def _batches(footprints: list[Footprint], ink: Ink) -> Iterator[Text]:
-    made = forecast(footprints)
+def _batches(session: Session, ink: Ink) -> Iterator[Text]:
+    made = forecast(session.footprints)
     if made is None:
         return
-    yield from _titled("batch", ink.wrap(batch_sentence(made), MARGIN), ink)
+    yield from _titled("batch", ink.wrap(batch_sentence(made, samples_of(session)), MARGIN), ink)
 
 
 def _growth(session: Session, ink: Ink) -> Iterator[Text]:

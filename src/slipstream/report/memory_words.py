@@ -6,7 +6,8 @@ import re
 from collections import Counter, defaultdict
 from typing import NamedTuple
 
-from slipstream.diagnose.growth import has_stopped
+from slipstream.diagnose.growth import has_stopped, was_followed
+from slipstream.diagnose.training import training_loader
 from slipstream.memory.forecast import Forecast, forecast
 from slipstream.memory.remedies import Remedy
 from slipstream.records import Footprint, Growth, Leak, LineBytes, ModuleBytes, Session
@@ -105,13 +106,24 @@ def batch_sizes(made: Forecast) -> list[int]:
     return sorted({*made.observed, 2 * own, 4 * own})
 
 
-def batch_sentence(made: Forecast) -> str:
+def batch_sentence(made: Forecast, num_samples: int | None = None) -> str:
     """ "32: 83 MB; 64: 150 MB; 128: 290 MB; largest that fits in 23 GB: 10,400"."""
     own = max(made.observed)
     sizes = "; ".join(f"{size}: {in_bytes(made.peak_bytes(size))}" for size in (own, 2 * own, 4 * own))
     largest = made.largest_batch()
     fits = f"; largest that fits in {in_bytes(made.capacity_bytes)}: {largest:,}" if largest else ""
-    return f"{sizes}{fits}{doubt(made)}"
+    return f"{sizes}{fits}{beyond_all(largest, num_samples)}{doubt(made)}"
+
+
+def beyond_all(largest: int, num_samples: int | None) -> str:
+    """A batch cannot have more samples than there are."""
+    return f", more than all {num_samples:,} samples" if num_samples and largest > num_samples else ""
+
+
+def samples_of(session: Session) -> int | None:
+    """In the data that the training goes through; None: not known."""
+    loader = training_loader(session)
+    return loader.num_samples if loader is not None else None
 
 
 def doubt(made: Forecast) -> str:
@@ -133,8 +145,10 @@ def growth_sentence(session: Session) -> str:
         return "; ".join(_keeper(leak, session.cwd) for leak in sums)  # what has stopped growing was a cache
     if growth.num_bytes < _LEAST_GROWTH and not session.leaks:
         return ""
-    left = f"every step leaves {in_bytes(growth.num_bytes)} behind{_made_at(growth, session.cwd)}"
-    return "; ".join([left, *(_keeper(leak, session.cwd) for leak in session.leaks)])
+    left = f"{in_bytes(growth.num_bytes)} behind{_made_at(growth, session.cwd)}"
+    if not session.leaks and not was_followed(session.memory):  # batches that lie ready come and go, too
+        return f"the observed step left {left}; whether others do was not seen"
+    return "; ".join([f"every step leaves {left}", *(_keeper(leak, session.cwd) for leak in session.leaks)])
 
 
 def cached_sentence(session: Session) -> str:

@@ -4,6 +4,7 @@ diagnose concluded and concludes nothing itself."""
 from __future__ import annotations
 
 from slipstream.diagnose.training import num_workers
+from slipstream.diagnose.validation import is_playing
 from slipstream.diagnose.wording import place
 from slipstream.records import Session, Summary
 from slipstream.report.quantity import in_ms, in_percent, in_seconds, plural
@@ -85,6 +86,8 @@ def evaluation(session: Session) -> str:
     if not session.evaluations:
         return summary.evaluation_note if summary else ""
     seen = _evaluations(session)
+    if is_playing(session):
+        return f"none seen: between updates the model acts on fewer samples than it learns from ({seen})"
     if summary and summary.evaluation_note:
         return f"{summary.evaluation_note.rstrip('.')} ({seen})"
     if summary and summary.evaluation_share is not None:
@@ -160,7 +163,8 @@ def _without_steps(session: Session) -> str:
         return f"{script} {ending(session)}; no module was called, so there is no step to look at."
     if not session.steps:
         return f"{script} {ending(session)}; a module was called, but no step could be told from the rest."
-    return f"{script} {ending(session)}; too few steps to say anything about them."
+    longer = ": --seconds gives it more time" if session.ending.reason == "stopped" else ""
+    return f"{script} {ending(session)}, in its warm-up: too few steps to say anything about them{longer}."
 
 
 def _in_short(message: str) -> str:

@@ -18,11 +18,12 @@ def unified(files: Sequence[Changed], root: Path) -> bytes:
     return b"".join(_of_file(file, _relative(file.path, root)) for file in files)
 
 
-def root_of(files: Sequence[Changed], script: Path) -> Path:
-    """The script's folder where that holds them all; else their repository, or the folder that they share."""
+def root_of(files: Sequence[Changed], script: Path, here: Path) -> Path:
+    """`here`, where `git apply` is typed, if that holds them all; else the script's folder, their repository, or the
+    folder that they share."""
     folder = script.absolute().parent
     paths = [file.path.absolute() for file in files]
-    candidates = [folder, *([repository] if (repository := repository_of(folder)) else [])]
+    candidates = [here, folder, *([repository] if (repository := repository_of(folder)) else [])]
     for root in candidates:
         if all(path.is_relative_to(root) for path in paths):
             return root

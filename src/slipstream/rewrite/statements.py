@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import libcst as cst
+from libcst.helpers import get_full_name_for_node
 
 from slipstream.records import Edit
 from slipstream.rewrite.names import Names
@@ -43,8 +44,13 @@ def import_torch(source: Source, names: Names) -> list[Splice]:
 
 
 def _imports_from_torch(statement: cst.SimpleStatementLine) -> bool:
-    code = cst.Module([]).code_for_node(statement.with_changes(leading_lines=())).split()
-    return code[0] in ("import", "from") and code[1].partition(".")[0] == "torch"
+    names: list[str | None] = []
+    for part in statement.body:
+        if isinstance(part, cst.Import):
+            names += [get_full_name_for_node(alias.name) for alias in part.names]
+        elif isinstance(part, cst.ImportFrom) and part.module is not None and not part.relative:
+            names.append(get_full_name_for_node(part.module))
+    return any(name is not None and name.partition(".")[0] == "torch" for name in names)
 
 
 # --- before -----------------------------------------------------------------------------------------------------------
@@ -93,7 +99,8 @@ def put_at_start(source: Source, names: Names, edit: Edit) -> list[Splice]:
         if code == text:
             return []
         if _target(code) == _target(text):
-            raise ByHandError(f"line {source.lines_of(statement)[0]} says {code}: change it there")
+            line = f"{source.path.name}:{source.lines_of(statement)[0]}"  # no site of the session stands beside it
+            raise ByHandError(f"{line} says {code}: change it there")
     imports = import_torch(source, names)
     last = _last_import(source)
     below = source.line_start(source.lines_of(last)[1] + 1)
@@ -107,15 +114,17 @@ def _target(code: str) -> str:
 
 
 def _last_import(source: Source) -> cst.CSTNode:
-    """Of those that stand at the top: before the first function, class, loop or condition."""
+    """Of those that stand together with torch's own: before the first function, class, loop or condition behind it."""
     last: cst.CSTNode | None = None
+    has_torch = False
     for statement in source.module.body:
         if not isinstance(statement, cst.SimpleStatementLine):
-            break
-        if isinstance(statement.body[0], cst.Import | cst.ImportFrom):
-            last = statement
-    if last is None:
-        raise ByHandError("the file imports nothing at its top")
+            if has_torch:
+                break
+        elif isinstance(statement.body[0], cst.Import | cst.ImportFrom):
+            last, has_torch = statement, has_torch or _imports_from_torch(statement)
+    if last is None or not has_torch:
+        raise ByHandError("the file does not import torch at its top")
     return last
 
 

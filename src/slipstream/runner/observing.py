@@ -184,6 +184,7 @@ class Observing:
         survey.rehearsal_s = 0.0 if endless else max(1.5, 0.15 * settings.seconds)
         survey.profile_path = settings.profile
         survey.on_quiet = self._stop_sampler
+        schedule.will_train = self._optimizers.has_any
         schedule.on_first_step = survey.at_first_step
         schedule.on_block = survey.at_block
         schedule.on_done = survey.at_end

@@ -4,7 +4,6 @@ this machine is measured, not assumed. Nothing of the script's is changed; what 
 from __future__ import annotations
 
 import contextlib
-import copy
 import inspect
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ import torch
 
 from slipstream.records import Rehearsal
 from slipstream.seams.batch import copy_batch, walk_tensors
+from slipstream.seams.module_copy import copy_module
 
 _MOST_PARAMETERS = 200_000_000
 _ROUNDS = 41
@@ -138,7 +138,7 @@ class ModelRehearsal:
 def _twin(model: torch.nn.Module) -> torch.nn.Module:
     if sum(parameter.numel() for parameter in model.parameters()) > _MOST_PARAMETERS:
         raise ValueError("the model is too large to copy")
-    return copy.deepcopy(model).train(model.training)
+    return copy_module(model).train(model.training)
 
 
 def _threads(count: int) -> Callable[[], AbstractContextManager[None]]:

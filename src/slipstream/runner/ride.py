@@ -127,7 +127,8 @@ class Ride:
         if self.tally is None or not steps:
             return f"slipstream: {seconds:.1f} s; no update and no batch was seen, so there was no step to count"
         samples = self.tally.count_samples()
-        rate = f", {samples / seconds:,.0f} samples/s" if samples else ""
+        digits = 0 if samples >= 10 * seconds else 1
+        rate = f", {samples / seconds:,.{digits}f} samples/s" if samples else ""
         return f"slipstream: {steps:,} steps in {seconds:.1f} s ({steps / seconds:.1f} steps/s{rate})"
 
     def excuse(self, ending: Ending) -> Ending:

@@ -22,6 +22,7 @@ _TRIAL_STEPS = 5  # at the least, with kept batches
 _ROUND_STEPS = 5  # at the least: to settle and to watch
 _LAST_STEPS = 2  # to take one apart
 _DRAINING = 0.15  # of the ride's time, at the most
+_WAITING = 0.5  # of the ride's time, at the most, for the first backward pass of a script that has made an optimizer
 _SHARES = {  # of the ride, about, that is over when a state begins
     "start": 0.0,
     "warmup": 0.05,
@@ -49,12 +50,14 @@ class Schedule:
         self._steps_in_state = 0
         self._state_ns = self._clock.now_ns()
         self._first_ns = 0  # when the first step was over: start-up does not count
+        self._waiting_ns = 0  # since when there are calls of a model, and no backward pass
         self._last_step_ns = 0
         self._recent_ns: deque[int] = deque(maxlen=8)
         self._handed_out = 0
         self._trial_target = 0
         self._block = _open_block(0, "start", self._state_ns, self._clock.cpu_ns())
         self.is_done = False
+        self.will_train: Callable[[], bool] = lambda: False
         self.on_first_step: Callable[[], None] = lambda: None
         self.on_block: Callable[[], None] = lambda: None
         self.on_done: Callable[[], None] = lambda: None
@@ -82,6 +85,8 @@ class Schedule:
 
     def on_step(self, num: int = 1) -> None:
         now = self._clock.now_ns()
+        if self._state == "start" and self._is_waiting(now):
+            return
         if self._last_step_ns:
             self._recent_ns.append((now - self._last_step_ns) // num)
         self._last_step_ns = now
@@ -92,6 +97,16 @@ class Schedule:
             self._enter("warmup", "warmup")
         elif not (self._watch_only and self._state == "watch") and self._is_over(now):
             self._advance()
+
+    def _is_waiting(self, now: int) -> bool:
+        """A reinforcement learner plays, and a pretrained model is evaluated, before the first update. These calls are
+        steps only if nothing else comes."""
+        if self._watch_only or "forward" not in self._recorder.pace.closers or not self.will_train():
+            return False
+        if not self._waiting_ns:
+            self._waiting_ns = now
+            self._begin_block("warmup")
+        return (now - self._waiting_ns) / 1e9 < _WAITING * self._seconds
 
     def on_pulse(self) -> None:
         """A place where the script can be stopped: also inside a validation that never comes to a step."""

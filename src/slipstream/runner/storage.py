@@ -12,7 +12,7 @@ import psutil
 
 from slipstream.records import SCHEMA, Session, SpeedTest
 from slipstream.runner.index import SUFFIX, remember
-from slipstream.runner.target import display_name
+from slipstream.runner.target import file_stem
 
 FOLDER = ".slipstream"
 _SPEEDTEST = "machine.msgpack"
@@ -33,7 +33,7 @@ def save_session(session: Session, root: Path | None = None) -> Path:
 def _save(session: Session, root: Path | None) -> Path:
     folder = make_folder(root or Path.cwd()) / "sessions"
     folder.mkdir(exist_ok=True)
-    stem = re.sub(r"[^\w.-]+", "-", Path(display_name(session.script)).stem) if session.script else "watch"
+    stem = re.sub(r"[^\w.-]+", "-", file_stem(session.script)) if session.script else "watch"
     moment = re.sub(r"[^0-9T]", "", session.created.partition("+")[0].partition(".")[0])
     path = folder / f"{moment}-{stem}{SUFFIX}"
     partial = path.with_suffix(f".{os.getpid()}.partial")

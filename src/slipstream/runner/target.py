@@ -23,6 +23,11 @@ def display_name(script: Sequence[str]) -> str:
     return script[1] if is_module(script) else script[0]
 
 
+def file_stem(script: Sequence[str]) -> str:
+    """What files of ours are called after it: train, or pkg.train, whose last part is no suffix."""
+    return script[1] if is_module(script) else Path(script[0]).stem
+
+
 def refusal(script: Sequence[str]) -> str | None:
     """A sentence for the user if this cannot be run as a Python program, else None."""
     if is_module(script):

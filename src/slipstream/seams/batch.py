@@ -79,11 +79,12 @@ def could_be_bytes(tensor: torch.Tensor) -> bool:
 
 
 def copy_batch(batch: Any) -> Any:
-    """A batch of the same structure that shares no memory with the first; pinned where that was pinned."""
+    """A batch of the same structure that shares no memory with the first; pinned where that was pinned. What the script
+    computed it with is not shared either: its graph may have been used up."""
     if isinstance(batch, torch.Tensor):
         if batch.is_pinned():
             return torch.empty_like(batch, pin_memory=True).copy_(batch)
-        return batch.detach().clone() if batch.is_leaf else batch.clone()
+        return batch.detach().clone().requires_grad_(batch.requires_grad)
     if type(batch) is dict:
         return {key: copy_batch(value) for key, value in batch.items()}
     if type(batch) is list:

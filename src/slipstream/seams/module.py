@@ -6,19 +6,21 @@ from __future__ import annotations
 import itertools
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from types import CodeType
 from typing import Any
 
 import msgspec
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from slipstream.records import Model
 from slipstream.seams import slot
 from slipstream.seams.batch import count_samples, describe_tensors
 from slipstream.seams.beside import is_beside
 from slipstream.seams.listener import Listener, Token
+from slipstream.seams.outermost import is_being_built
 from slipstream.seams.patch import Patches
 from slipstream.seams.place import current_callee, current_site, current_sites
 from slipstream.seams.shortcut import codes, shorten_call
@@ -33,11 +35,12 @@ class ModuleSeam:
         self._original = torch.nn.Module.__call__
         self._is_searching = False
         self._counter = itertools.count()
-        self._idents: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
-        self._hooked: weakref.WeakKeyDictionary[torch.nn.Module, Any] = weakref.WeakKeyDictionary()
+        # By identity: the hash of a torchmetrics metric, a module like any other, changes with what it has counted.
+        self._idents: MutableMapping[torch.nn.Module, int] = WeakIdKeyDictionary()
+        self._hooked: MutableMapping[torch.nn.Module, Any] = WeakIdKeyDictionary()
         self._untrained: dict[int, Model] = {}  # met in an evaluation: their site is not yet that of the training
         self._is_compiling = False
-        self._found: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # outermost, since the last compile
+        self._found: MutableMapping[torch.nn.Module, None] = WeakIdKeyDictionary()  # outermost, since the last compile
         self.is_pulse = True  # where no optimizer steps, calls are the place to stop the script
         self.on_call: Callable[[Any, tuple[Any, ...], dict[str, Any]], None] | None = None
         self.models: list[weakref.ref[torch.nn.Module]] = []
@@ -93,9 +96,11 @@ class ModuleSeam:
             return None
         if torch._C._is_tracing():  # asking a tensor for its size would be written into the script's graph
             return None
+        if is_being_built(sys._getframe(1)):
+            return None
         self._listener.pulse()
         ident = self._meet(module, args, kwargs)
-        self._found.add(module)
+        self._found[module] = None
         return ident, self._listener.enter("forward")
 
     def _after_find(self, token: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
@@ -247,4 +252,5 @@ def read_model(module: torch.nn.Module, ident: int, args: tuple[Any, ...], kwarg
         inputs=describe_tensors([list(args), dict(kwargs)]),
         name=current_callee(),
         class_module=type(getattr(module, "_orig_mod", module)).__module__,
+        num_planar=sum(isinstance(m, (torch.nn.Conv2d, torch.nn.ConvTranspose2d)) for m in convolutions),
     )

@@ -4,6 +4,7 @@ away for the length of every outermost call, so that nothing below is looked at,
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
@@ -53,3 +54,13 @@ class OutermostFinder:
     def _abandon(self, token: bool) -> None:
         if token and self._is_searching:
             self._put(self._passage.function)
+
+
+def is_being_built(frame: FrameType | None) -> bool:
+    """Whether a model is being made further up: it may try its own parts, to learn their sizes, and those are not what
+    the script will call."""
+    while frame is not None:
+        if frame.f_code.co_name == "__init__" and isinstance(frame.f_locals.get("self"), torch.nn.Module):
+            return True
+        frame = frame.f_back
+    return False

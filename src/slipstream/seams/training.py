@@ -63,6 +63,10 @@ class OptimizerSeam:
         patches.on_close(register_optimizer_step_pre_hook(before).remove)
         patches.on_close(register_optimizer_step_post_hook(after).remove)
 
+    def has_any(self) -> bool:
+        """Whether the script has made an optimizer that is still there, stepped or not."""
+        return len(self._sites) > 0
+
     def _before_init(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Site | None:
         frame = user_frame(sys._getframe(1))
         # The `super().__init__(...)` of a class of the user's own is not where the script makes one.

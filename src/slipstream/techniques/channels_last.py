@@ -33,6 +33,8 @@ def applies(observation: Observation) -> Answer:
     models = observation.session.models
     if models and not any(model.num_convolutions for model in models):
         return no("the model has no convolutions")
+    if models and all(model.num_planar == 0 for model in models):
+        return no("the model has no convolutions of images: the layout is theirs alone")
     if models and all(model.is_channels_last for model in models if model.num_convolutions):
         return no("the script does it already")
     if observation.optimizer is not None and observation.optimizer.fused is True:

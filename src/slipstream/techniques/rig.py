@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import copy
 import inspect
+import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
+from torch.utils.weak import WeakIdKeyDictionary
 
 from slipstream.records import Edit
 from slipstream.seams import slot
-from slipstream.seams.outermost import OutermostFinder
+from slipstream.seams.outermost import OutermostFinder, is_being_built
 from slipstream.seams.patch import Patches, rewrite_arguments
 from slipstream.seams.place import current_site
 
@@ -160,16 +162,16 @@ class Rig:
             return
         if torch.utils.data.get_worker_info() is not None:
             return  # a transform
-        if is_backward():
-            return  # a part of a model that is computed again
-        met.add(module)
+        if is_backward() or is_being_built(sys._getframe(1)):
+            return  # a part of a model that is computed again, or tried
+        met[module] = None
         for technique, change in self._shared.model_changes:
             if self._may_change(technique):
                 self._try(technique, change, module)
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if optimizer not in self._shared.met:
-            self._shared.met.add(optimizer)
+            self._shared.met[optimizer] = None
             for technique, change in self._shared.optimizer_changes:
                 if self._may_change(technique):
                     self._try(technique, change, optimizer)
@@ -200,7 +202,7 @@ class _Shared:
         self.loader_changes: list[tuple[str, Callable[[LoaderArguments], None]]] = []
         self.model_changes: list[tuple[str, Callable[[torch.nn.Module], None]]] = []
         self.optimizer_changes: list[tuple[str, Callable[[torch.optim.Optimizer], None]]] = []
-        self.met: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.met: MutableMapping[Any, None] = WeakIdKeyDictionary()  # models and optimizers; a hash may change
         self.finder: OutermostFinder | None = None
         self.is_racing = False
 

@@ -106,7 +106,7 @@ def _lost(contest: Contest) -> tuple[Decision, str]:
     if speed is None and contest.seat.laps:
         return "unsure", "no block of it could be timed: something was compiled or started anew in each"
     if speed is None:
-        return "unsure", "not raced: the time was used up; --budget gives it more"
+        return "unsure", "not raced: too little time for it; --budget gives it more"
     if contest.outcome == "not_faster":
         than = f" than {contest.anchor.name}" if contest.anchor.recipe.choices else ""
         if speed.is_bounded:

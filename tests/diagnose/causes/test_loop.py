@@ -4,6 +4,7 @@ import pytest
 from slipstream.diagnose import diagnose
 from slipstream.diagnose.causes import growing_memory
 from slipstream.records import Evaluation, Event, Leak, Memory, Site
+from slipstream.report.verdict import evaluation
 from slipstream.testing.sessions import FILE, FIRST_NS, made_session, made_stack
 
 
@@ -205,6 +206,18 @@ def test_a_trainer_that_validates_by_itself_is_told_so(library, line, change):
     first = ranked(msgspec.structs.replace(session, environment=environment))[0]
     assert first.cause == "frequent_validation"
     assert change in first.change
+
+
+@pytest.mark.parametrize(("samples", "is_found"), [(4, False), (32, True)])
+def test_a_learner_that_plays_between_updates_does_not_validate(samples, is_found):
+    """It acts on a few states and learns from batches of many; validation that has no loader is told by its size."""
+    session = evaluated(200.0, 1, loader=-1)
+    acts = [Event("forward", 0, FIRST_NS, FIRST_NS + 1, samples=samples) for _ in range(60)]
+    learns = [Event("forward", 0, FIRST_NS, FIRST_NS + 1, samples=32, grad=True, training=True) for _ in range(60)]
+    session = diagnose(msgspec.structs.replace(session, events=[*session.events, *acts, *learns]))
+    assert ("frequent_validation" in [one.cause for one in session.findings]) is is_found
+    assert ("acts on fewer samples" in evaluation(session)) is not is_found
+    assert (session.summary.evaluation_share is None) is not is_found
 
 
 def test_a_little_validation_is_fine():

@@ -124,7 +124,7 @@ def test_memory_says_what_the_terminal_says(memory: Session) -> None:
     check_alone(page)
     footprint = memory.footprints[0]
     assert summarise(memory) in page.text and "batch of 32 · cpu" in page.text
-    assert "Every step leaves 2 MB behind, made at net.py:14" in page.text, "what grows stands above all else"
+    assert "The observed step left 2 MB behind, made at net.py:14" in page.text, "what grows stands above all else"
     for holder in (*module_holders(footprint), *line_holders(footprint, memory.cwd)):
         assert f"{holder.name} {holder.about} {in_bytes(holder.kinds.total())}" in page.text
     for remedy in list_remedies(footprint):

@@ -10,7 +10,7 @@ from slipstream.records import Footprint, Session
 from slipstream.report.html import bars
 from slipstream.report.html.chart import Chart, Key, plain_table
 from slipstream.report.html.markup import join
-from slipstream.report.memory_words import about, batch_sizes, doubt
+from slipstream.report.memory_words import about, batch_sizes, beyond_all, doubt, samples_of
 from slipstream.report.quantity import in_bytes, in_percent
 
 IDENT = "remedies"
@@ -23,7 +23,7 @@ def remedy_charts(session: Session) -> list[Chart]:
     if not session.footprints:
         return []
     made = forecast(session.footprints)
-    charts = [_remedies(session.footprints[0]), _batches(made) if made is not None else None]
+    charts = [_remedies(session.footprints[0]), _batches(made, samples_of(session)) if made is not None else None]
     return [chart for chart in charts if chart is not None]
 
 
@@ -60,7 +60,7 @@ def _bar(left: int, freed: int, peak: int) -> Markup:
     return join(shapes)
 
 
-def _batches(made: Forecast) -> Chart:
+def _batches(made: Forecast, num_samples: int | None) -> Chart:
     sizes = batch_sizes(made)
     peaks = {size: made.observed.get(size, made.peak_bytes(size)) for size in sizes}
     scale = max(1, *peaks.values())
@@ -75,7 +75,7 @@ def _batches(made: Forecast) -> Chart:
             bars.row(f"{size:,} samples", f"{in_bytes(peak)}, {word}", bars.THIN, [bars.track(bars.THIN), shape])
         )
         rows.append([f"{size:,}", in_bytes(peak), word])
-    sentence = _sentence(made)
+    sentence = _sentence(made, num_samples)
     return Chart(
         BATCH_IDENT,
         BATCH_TITLE,
@@ -87,9 +87,10 @@ def _batches(made: Forecast) -> Chart:
     )
 
 
-def _sentence(made: Forecast) -> str:
+def _sentence(made: Forecast, num_samples: int | None) -> str:
     own = max(made.observed)
     each = made.peak_bytes(2 * own) - made.peak_bytes(own)
     largest = made.largest_batch()
-    fits = f" The largest batch that fits in {in_bytes(made.capacity_bytes)} is {largest:,}." if largest else ""
+    more = beyond_all(largest, num_samples)
+    fits = f" The largest batch that fits in {in_bytes(made.capacity_bytes)} is {largest:,}{more}." if largest else ""
     return f"One sample more takes {in_bytes(each / own)}{doubt(made)}.{fits}"

@@ -42,7 +42,10 @@ class Layout:
             if tensor.dim() != 4 or not tensor.is_floating_point():
                 return tensor
             shapes.append(tensor.shape[1:])
-            return tensor.contiguous(memory_format=torch.channels_last)
+            turned = tensor.contiguous(memory_format=torch.channels_last)
+            if turned is not tensor and turned.requires_grad:  # a gradient penalty views the gradient of its images
+                turned.register_hook(torch.Tensor.contiguous)  # type: ignore[no-untyped-call]
+            return turned
 
         given, named = convert(args, turn), convert(kwargs, turn)
         module: Any = self._module()

@@ -4,7 +4,6 @@ on a few samples, on a copy of the model, before anything is trained. Leaves no 
 from __future__ import annotations
 
 import contextlib
-import copy
 import io
 import warnings
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
+from slipstream.seams.module_copy import copy_module
 from slipstream.techniques.parts.dice import Dice
 from slipstream.techniques.parts.divided import base_of
 from slipstream.techniques.parts.draws import RefusedError
@@ -42,7 +42,7 @@ def try_losses(model: torch.nn.Module, loader: Any, loss: Loss, *, is_sum: bool 
     try:
         with _quiet():
             batch = fetch_few(loader)
-            twin = copy.deepcopy(model).eval()  # what dropout drops depends on the shape
+            twin = copy_module(model).eval()  # what dropout drops depends on the shape
             _compare(batch, lambda part: loss(twin, part), is_sum)
     except RefusedError:
         raise
