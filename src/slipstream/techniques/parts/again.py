@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.autograd import backward, grad  # torch's own: who stands around them later looks at the script's passes
 
+from slipstream.data.freed import return_freed
 from slipstream.runner.shortage import hints_at_shortage
 from slipstream.techniques.parts.dice import Dice
 from slipstream.techniques.parts.draws import Recording, RefusedError, Replaying
@@ -282,8 +283,10 @@ def is_shortage(fault: BaseException) -> bool:
 
 
 def make_room(device: str) -> None:
-    """After the frames of what failed are gone."""
+    """After the frames of what failed are gone. On the host the heap keeps what was freed, and what a library below
+    torch then asks the system for may find no room beside it."""
     gc.collect()
+    return_freed()
     if device not in ("cpu", "meta"):
         getattr(torch.get_device_module(device), "empty_cache", lambda: None)()
 
