@@ -34,12 +34,20 @@ def ending(session: Session) -> str:
             return f"stopped after {took}"
         case "finished":
             return f"ran to its end in {took}" + (f", exit code {code}" if code else "")
+        case "raised" if session.ending.message.startswith("SystemExit"):
+            return f"ended itself with exit code {code} after {took}"
         case "raised":
             return f"raised an exception after {took}"
         case "interrupted":
             return f"interrupted after {took}"
         case "killed":
             return f"killed after {took}"
+
+
+def complaint(session: Session) -> str:
+    """What the script raised, if that says more than its exit code."""
+    message = session.ending.message if session.ending.reason == "raised" else ""
+    return "" if message == f"SystemExit: {session.ending.exit_code}" else message
 
 
 def verdict(session: Session) -> str:
@@ -156,7 +164,8 @@ def _share(summary: Summary, phase: str) -> str:
 def _without_steps(session: Session) -> str:
     script = next((part for part in session.script if part != "-m"), "The program")
     if session.ending.message and session.ending.reason in ("raised", "killed"):
-        return f"{script} {ending(session)}, before any step: {_in_short(session.ending.message)}"
+        why = complaint(session) if session.ending.reason == "raised" else session.ending.message
+        return f"{script} {ending(session)}, before any step" + (f": {_in_short(why)}" if why else ".")
     if session.evaluations:
         return f"{script} {ending(session)}; no training step was seen, but evaluation was: {_evaluations(session)}."
     if not session.models:

@@ -19,7 +19,7 @@ from slipstream.runner.stage import expression_of, line_of, stage_of_code, stage
 from slipstream.runner.timer import SignalTimer
 from slipstream.seams.place import OURS, is_user_code
 
-INTERVAL_S = 0.03  # a signal costs a virtual machine much more than its handler does
+INTERVAL_S = 0.04  # a signal costs a virtual machine much more than its handler does
 _FLUSH_S = 0.5
 # Where the interpreter looks for signals between two bytecodes; elsewhere it has just come back from a call.
 _BYTECODES = {dis.opmap[name] for name in ("JUMP_BACKWARD", "RESUME", "JUMP_ABSOLUTE", "FOR_ITER") if name in dis.opmap}
