@@ -78,8 +78,19 @@ def _is_started_by_multiprocessing() -> bool:
     return process is not None and process.parent_process() is not None
 
 
+def is_user_frame(frame: FrameType) -> bool:
+    """A function without a file that the user's file calls (a dataclass's `__init__`) has no line to show; who calls it
+    has."""
+    code, caller = frame.f_code, frame.f_back
+    if not is_user_code(code.co_filename):
+        return False
+    if code.co_filename != "<string>" or code.co_name == "<module>" or caller is None:
+        return True
+    return caller.f_code.co_filename.startswith("<")
+
+
 def user_frame(frame: FrameType | None) -> FrameType | None:
-    while frame is not None and not is_user_code(frame.f_code.co_filename):
+    while frame is not None and not is_user_frame(frame):
         frame = frame.f_back
     return frame
 
