@@ -36,3 +36,17 @@ def test_a_worker_starts_until_it_is_asked_for_a_batch() -> None:
         sampler._count(sys._getframe(), 1)
         recorder.begin_fetch()
     assert [key[0] for key in sampler._counts] == ["start", "input"]
+
+
+def test_between_the_models_answer_and_backward_it_is_the_loss() -> None:
+    recorder = Recorder(MemorySink())
+    sampler = Sampler(recorder, lambda: 0)
+
+    def stage() -> str:
+        return sampler._classify(sys._getframe(), "other", True)[1]
+
+    stages = [stage()]
+    for kind, grad in (("forward", True), ("backward", False), ("forward", False)):
+        recorder.leave(recorder.enter(kind), cast(Any, kind), 1, grad=grad)
+        stages.append(stage())
+    assert stages == ["other", "loss", "other", "other"]
