@@ -71,7 +71,9 @@ def is_torch_picking(stack: StackCount) -> bool:
 TEXT_MAKERS = ("json/encoder.py:", "torch/_tensor_str.py:")
 LOGS = re.compile(
     r"\b(print|pprint|log|log_dict|add_scalars?|add_histogram|add_image|savefig|set_postfix|info|debug|warning"
-    r"|histogram|histc)\s*\("  # no gradient goes through a histogram: people look at it
+    r"|histogram|histc"  # no gradient goes through a histogram: people look at it
+    r"|to_csv|to_json|to_parquet|to_pickle|to_feather|to_excel|savetxt|savez|save_image|imwrite|imsave)\s*\("
+    r"|\b(np|numpy)\.save\s*\(|\b(pickle|json)\.dump\s*\("
 )
 
 

@@ -328,3 +328,22 @@ def test_a_dict_that_fills_may_be_a_cache():
     loader = msgspec.structs.replace(loader, num_batches=10)
     (finding,) = growing_memory.find(msgspec.structs.replace(session, loaders=[loader]), session.summary)
     assert not finding.advice
+
+
+@pytest.mark.parametrize(
+    "line", ['history.to_csv("h.csv")', "np.save(path, x)", "pickle.dump(rows, file)", "save_image(fake, p)"]
+)
+def test_a_table_or_picture_written_in_every_step_is_logging(line):
+    """Its library reads with the same modules."""
+    first = ranked(made_session(other_ms=10, stacks=[other("read", 35, 60, line), other("compute", 28, 20)]))[0]
+    assert (first.cause, first.site.line) == ("frequent_logging", 35)
+
+
+def test_the_leak_that_explains_the_memory_is_named():
+    series = [Memory(step, step * 10**7, 10**9 + step * 200_000, 0, step * 2, step * 2) for step in range(0, 200, 5)]
+    sites = [Site(FILE, line, f"kept_{line}.append(x)", "main") for line in (40, 41)]
+    leaks = [Leak("kept_40", 198, 198 * 4, sites[0]), Leak("kept_41", 195, 195 * 199_000, sites[1])]
+    session = msgspec.structs.replace(made_session(memory=series), leaks=leaks)
+    found = next(one for one in ranked(session) if one.cause == "growing_memory")
+    assert found.site.line == 41
+    assert found.advice.endswith("The values themselves are 199 KB each: keep few of them, or a number.")
