@@ -226,6 +226,47 @@ def test_validation_with_gradients_and_a_prefetching_loader() -> None:
     assert len(evaluations) == 1 and evaluations[0].grad and evaluations[0].num_batches == 6
 
 
+def test_a_loss_module_has_no_mode() -> None:
+    """nn.MSELoss() is called in validation as in training: with gradients on it looks as if it learnt."""
+    for grad in (True, False):
+        script = Script()
+        for _ in range(3):
+            for _ in range(5):
+                script.batch()
+                script.forward()
+                script.forward(1, ident=9)
+                script.do("backward", 6)
+                script.do("optimizer", 2)
+            for _ in range(4):
+                script.batch(ident=1)
+                script.forward(training=False, grad=grad)
+                script.forward(1, ident=9, grad=grad)
+        steps, evaluations = script.steps()
+        assert len(steps) == 15
+        assert [(one.after_step, one.num_batches, one.grad) for one in evaluations] == [
+            (4, 4, grad),
+            (9, 4, grad),
+            (14, 4, grad),
+        ]
+
+
+def test_a_validation_of_one_batch_with_a_loss_module_is_not_learnt_from() -> None:
+    script = Script()
+    for _ in range(3):
+        for _ in range(5):
+            script.batch()
+            script.forward()
+            script.forward(1, ident=9)
+            script.do("backward", 6)
+            script.do("optimizer", 2)
+        script.batch(ident=1)
+        script.forward(training=False, grad=False)
+        script.forward(1, ident=9, grad=False)
+    steps, evaluations = script.steps()
+    assert [step.num_batches for step in steps] == [1] * 15
+    assert [one.after_step for one in evaluations] == [4, 9, 14]
+
+
 def test_a_sanity_check_of_two_batches_comes_before_training() -> None:
     script = Script()
     script.do("transfer", 2)  # the model's

@@ -36,6 +36,15 @@ def test_a_method_of_the_model_is_not_who_validates() -> None:
     assert _texts(sites) == ["return model.loss()  # the loop that validates", "sites = _validate(Model())"]
 
 
+def _score(model: Model) -> Any:
+    return next(model.loss() for _ in range(1))  # in one line
+
+
+def test_a_comprehension_is_part_of_the_function_around_it() -> None:
+    sites = _score(Model())
+    assert _texts(sites) == ["return next(model.loss() for _ in range(1))  # in one line", "sites = _score(Model())"]
+
+
 def test_a_method_that_a_framework_calls_is_the_users_hook() -> None:
     framework = types.ModuleType("framework")
     code = compile("def fit(model):\n    return model.loss()", "framework.py", "exec")

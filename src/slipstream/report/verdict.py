@@ -3,6 +3,7 @@ diagnose concluded and concludes nothing itself."""
 
 from __future__ import annotations
 
+from slipstream.diagnose.hotspots import hottest_line, watched_stacks
 from slipstream.diagnose.training import num_workers
 from slipstream.diagnose.validation import is_playing
 from slipstream.diagnose.wording import place
@@ -55,7 +56,13 @@ def verdict(session: Session) -> str:
     if session.summary is None or session.summary.num_steps == 0:
         return _without_steps(session)
     sentence = _bound(session.summary, num_workers(session))
-    return sentence if session.findings else f"{sentence} {NOTHING_TO_GAIN}"
+    return sentence if session.findings else f"{sentence} {_without_findings(session, session.summary)}"
+
+
+def _without_findings(session: Session, summary: Summary) -> str:
+    """A step that is mostly the script's own lines may have much to gain, from a cause that we do not know."""
+    hot = hottest_line(session, watched_stacks(session, "main", ("other",))) if summary.bound == "other" else None
+    return f"No cause that we know of; the line to look at is {place(hot.site)}." if hot else NOTHING_TO_GAIN
 
 
 def warning(session: Session) -> str:

@@ -163,6 +163,8 @@ class Sampler:
             expression = expression_of(user)
             if stage is None or (stage == "compute" and user is leaf):
                 stage = stage_of_expression(expression) or stage
+        if stage in (None, "compute") and phase == "other" and self._recorder.awaits_backward():
+            stage = "loss"
         if stage is None:
             stage = _stage_by_phase(phase, user is leaf and not in_call)
         name = leaf.f_code.co_filename.replace("\\", "/")

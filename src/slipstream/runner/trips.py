@@ -93,7 +93,7 @@ def training_loaders(events: Sequence[Event]) -> set[int]:
     only evaluated are spent when the next is asked for: the last of a validation is not learnt from with it."""
     asked: Counter[int] = Counter()
     learnt: Counter[int] = Counter()
-    learners = _learners(events)
+    switchers = _switchers(events)
     since: list[int] = []
     is_spent = False
     for event in events:
@@ -103,7 +103,7 @@ def training_loaders(events: Sequence[Event]) -> set[int]:
                 since = []
             since.append(event.ident)
             is_spent = False
-        elif event.kind == "forward" and event.ident in learners:
+        elif event.kind == "forward" and event.ident in switchers:
             is_spent = not event.training
         elif event.kind == "backward" and since:
             for ident in set(since):
@@ -120,11 +120,12 @@ def evaluation_spans(events: Sequence[Event]) -> list[tuple[int, int, list[Event
         return []
     trains = training_loaders(events)
     learners = _learners(events)
+    followers = _followers(events)
     spans: list[tuple[int, int, list[Event]]] = []
     inside: list[Event] = []
     start = last_end = 0
     for event in events:
-        verdict = _judge(event, trains, learners, bool(inside))
+        verdict = "neither" if id(event) in followers else _judge(event, trains, learners, bool(inside))
         if verdict == "evaluation":
             if not inside:
                 start = event.start_ns if event.kind != "forward" else max(last_end, 0) or event.start_ns
@@ -140,6 +141,29 @@ def evaluation_spans(events: Sequence[Event]) -> list[tuple[int, int, list[Event
 
 def _learners(events: Sequence[Event]) -> set[int]:
     return {event.ident for event in events if event.kind == "forward" and event.training and event.grad}
+
+
+def _switchers(events: Sequence[Event]) -> set[int]:
+    """Learners that are put into evaluation mode. A loss module (nn.MSELoss) never is: it says nothing of the mode."""
+    return _learners(events) & {event.ident for event in events if event.kind == "forward" and not event.training}
+
+
+def _followers(events: Sequence[Event]) -> set[int]:
+    """Passes through modules that have no mode, by identity, after which no backward comes but the next batch: the loss
+    of a validation that keeps its gradients is no training."""
+    switchers = _switchers(events)
+    found: set[int] = set()
+    is_training_ahead = True
+    for event in reversed(events):
+        if event.kind in _TRAINING_MARKS:
+            is_training_ahead = True
+        elif event.kind in ("input", "iterator"):
+            is_training_ahead = False
+        elif event.kind == "forward" and event.ident in switchers:
+            is_training_ahead = event.training
+        elif event.kind == "forward" and not is_training_ahead:
+            found.add(id(event))
+    return found
 
 
 def _judge(event: Event, trains: set[int], learners: set[int], is_inside: bool) -> str:

@@ -50,6 +50,7 @@ def claim(path: str) -> None:
 
 
 _claimed: list[str] = []
+_COMPREHENSIONS = ("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>")
 
 
 def is_user_code(filename: str) -> bool:
@@ -128,7 +129,10 @@ def current_sites() -> tuple[Site | None, Site | None]:
     frame = user_frame(sys._getframe(1))
     while frame is not None and _is_method_of_module(frame) and _is_called_by_user(frame):
         frame = user_frame(frame.f_back)
-    return site_of(frame), site_of(user_frame(frame.f_back)) if frame is not None else None
+    inside = frame
+    while inside is not None and inside.f_code.co_name in _COMPREHENSIONS:
+        inside = user_frame(inside.f_back)  # sum(model(x)... for x in loader): still the function around it
+    return site_of(frame), site_of(user_frame(inside.f_back)) if inside is not None else None
 
 
 def _is_method_of_module(frame: FrameType) -> bool:

@@ -1,4 +1,4 @@
-"""Every step prints, logs or draws something."""
+"""Every step prints, logs, draws or writes something down."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
         Finding(
             cause="frequent_logging",
             title="Logging takes a part of every step",
-            evidence=f"Printing and logging take {ms(logging_ms)} of {ms(summary.step_ms)} ms a step "
+            evidence=f"Printing, logging and writing down take {ms(logging_ms)} of {ms(summary.step_ms)} ms a step "
             f"({percent(logging_ms / summary.step_ms)}).",
             predicted_gain=gain_without(summary.step_ms, logging_ms, SAVED),
             change=_change(session, hot.site if hot else None),
