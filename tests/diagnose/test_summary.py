@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from slipstream.diagnose import diagnose
-from slipstream.records import Evaluation, Length, Step
+from slipstream.records import Evaluation, Event, Length, Step
 from slipstream.testing.sessions import FIRST_NS, made_environment, made_loader, made_session
 
 
@@ -232,3 +232,21 @@ def test_a_few_long_steps_are_told():
     (note,) = [note for note in diagnose(msgspec.structs.replace(session, steps=steps)).notes if "on average" in note]
     assert note.startswith("Most steps take 32 ms, but on average one takes ")
     assert not any("on average" in note for note in diagnose(session).notes)
+
+
+def test_a_training_that_goes_on_in_evaluation_mode_is_told():
+    session = made_session()
+
+    def called(learns_until: int) -> list[str]:
+        calls = [
+            Event(
+                "forward", 0, step.start_ns + 1, step.end_ns - 1, grad=True, training=step.index < learns_until, site=1
+            )
+            for step in session.steps
+        ]
+        return diagnose(msgspec.structs.replace(session, events=[*session.events, *calls])).notes
+
+    (note,) = [note for note in called(20) if "evaluation mode" in note]
+    assert note.startswith("From step 21 on the model (called at train.py:")
+    for meant in (0, len(session.steps)):  # frozen on purpose; always in training mode
+        assert not any("evaluation mode" in note for note in called(meant))

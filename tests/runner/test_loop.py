@@ -226,6 +226,24 @@ def test_validation_with_gradients_and_a_prefetching_loader() -> None:
     assert len(evaluations) == 1 and evaluations[0].grad and evaluations[0].num_batches == 6
 
 
+def test_a_script_that_forgets_to_train_again_after_its_validation() -> None:
+    script = Script()
+    _train(script, 4)
+    for _ in range(2):
+        for _ in range(3):
+            script.batch(ident=1)
+            script.forward(training=False, grad=True)
+        for _ in range(4):
+            script.batch()
+            script.forward(training=False)
+            script.do("backward", 6)
+            script.do("optimizer", 2)
+    steps, evaluations = script.steps()
+    assert [step.phases["forward"] for step in steps] == [3] * 12
+    assert [step.num_batches for step in steps] == [1] * 12
+    assert [evaluation.num_batches for evaluation in evaluations] == [3, 3]
+
+
 def test_a_sanity_check_of_two_batches_comes_before_training() -> None:
     script = Script()
     script.do("transfer", 2)  # the model's

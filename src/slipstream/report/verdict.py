@@ -156,7 +156,8 @@ def _share(summary: Summary, phase: str) -> str:
 def _without_steps(session: Session) -> str:
     script = next((part for part in session.script if part != "-m"), "The program")
     if session.ending.message and session.ending.reason in ("raised", "killed"):
-        return f"{script} {ending(session)}, before any step: {_in_short(session.ending.message)}"
+        when = "in its warm-up" if session.steps else "before any step"
+        return f"{script} {ending(session)}, {when}: {_in_short(session.ending.message)}"
     if session.evaluations:
         return f"{script} {ending(session)}; no training step was seen, but evaluation was: {_evaluations(session)}."
     if not session.models:
