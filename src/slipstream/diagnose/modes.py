@@ -24,7 +24,7 @@ def mode_note(session: Session) -> str | None:
 
 def _sentence(session: Session, call: Event) -> str:
     step = sum(step.end_ns <= call.start_ns for step in session.steps) + 1
-    site = session.sites[call.site] if 0 <= call.site < len(session.sites) else None
+    site = next((model.site for model in session.models if model.ident == call.ident), None)
     where = f" (called at {place(site)})" if site else ""
     return (
         f"From step {step} on the model{where} learns in evaluation mode, without dropout and with batch norm's old "

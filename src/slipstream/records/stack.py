@@ -17,6 +17,7 @@ Stage = Literal[
     "sync",  # .item(), .cpu() and friends
     "saving",
     "logging",
+    "metrics",  # for people to read, as logging is
     "compute",  # torch's own operators
     "python",  # the user's own bytecode
     "other",

@@ -92,6 +92,18 @@ def test_histograms_of_weights_are_made_for_people():
     assert first.predicted_gain == pytest.approx(61.5 / (61.5 - 0.95 * 24))
 
 
+def test_metrics_of_every_batch_are_for_people_too():
+    stacks = [
+        other("metrics", 28, 60, "results.append(metric(", leaf="narwhals/_utils.py:_hasattr_static"),
+        other("other", 28, 20, "results.append(metric(", leaf="numpy/_aliases.py:asarray"),
+        other("compute", 41, 20, "loss_of(x)"),
+    ]
+    first = ranked(made_session(other_ms=30, stacks=stacks))[0]
+    assert (first.cause, first.site.line) == ("frequent_logging", 28)
+    assert first.title == "Metrics are computed in every step" and first.evidence.startswith("Metrics take 24")
+    assert "% 20 == 0" in first.change
+
+
 FIT = "trainer.fit(model, data)"
 
 

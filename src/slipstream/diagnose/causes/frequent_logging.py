@@ -1,4 +1,4 @@
-"""Every step prints, logs or draws something."""
+"""Every step prints, logs, draws or rates something for people to read."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     if total(stacks) < FEWEST_SAMPLES or logging_ms < LEAST_SHARE * summary.step_ms:
         return []
     hot = hottest_line(session, stacks)
+    num_rating = total(stacks, lambda stack: stack.stage == "metrics")
+    work = "Metrics" if num_rating > 0.5 * total(stacks) else "Printing and logging"
     return [
         Finding(
             cause="frequent_logging",
-            title="Logging takes a part of every step",
-            evidence=f"Printing and logging take {ms(logging_ms)} of {ms(summary.step_ms)} ms a step "
+            title="Metrics are computed in every step" if work == "Metrics" else "Logging takes a part of every step",
+            evidence=f"{work} take {ms(logging_ms)} of {ms(summary.step_ms)} ms a step "
             f"({percent(logging_ms / summary.step_ms)}).",
             predicted_gain=gain_without(summary.step_ms, logging_ms, SAVED),
             change=_change(session, hot.site if hot else None),
