@@ -109,6 +109,17 @@ def test_validation_that_was_not_seen_is_reckoned_and_says_so():
     assert "not seen" in summary.evaluation_note
 
 
+def test_validation_that_did_not_come_when_its_epoch_was_over_is_not_reckoned():
+    """--noval, or every fifth epoch: 88 batches were seen."""
+    session, other = made_session(), made_loader(ident=1, num_batches=1)
+    seen = [
+        diagnose(msgspec.structs.replace(session, loaders=[made_loader(num_batches=epoch), other])).summary
+        for epoch in (80, 100)
+    ]
+    assert seen[0].evaluation_share is None and seen[0].evaluation_note == ""
+    assert seen[1].evaluation_note.startswith("not seen: reckoned from 1 batch of another")
+
+
 def test_how_long_it_takes():
     summary = summary_of(input_ms=40, length=Length(num_epochs=90))
     assert summary.seconds_left == pytest.approx(90 * 1000 * 71.5 / 1000, rel=0.01)
