@@ -5,7 +5,7 @@ from slipstream.diagnose import diagnose
 from slipstream.diagnose.causes import growing_memory
 from slipstream.records import Evaluation, Event, Leak, Memory, Site
 from slipstream.report.verdict import evaluation
-from slipstream.testing.sessions import FILE, FIRST_NS, made_session, made_stack
+from slipstream.testing.sessions import FILE, FIRST_NS, made_loader, made_session, made_stack
 
 
 def ranked(session):
@@ -218,6 +218,21 @@ def test_a_trainer_that_validates_by_itself_is_told_so(library, line, change):
     first = ranked(msgspec.structs.replace(session, environment=environment))[0]
     assert first.cause == "frequent_validation"
     assert change in first.change
+
+
+@pytest.mark.parametrize(
+    ("library", "line", "change"),
+    [
+        ("lightning", "trainer.fit(model, loader)", "Trainer(..., check_val_every_n_epoch=13)"),
+        ("numpy", "acc = test(loader)", "if epoch % 13 == 0: acc = test(loader)"),
+    ],
+)
+def test_validation_once_an_epoch_is_made_rarer_by_epochs(library, line, change):
+    session = evaluated(200.0, 10, caller=Site(FILE, 70, line, "main"))
+    environment = msgspec.structs.replace(session.environment, libraries={library: "1.0"})
+    loaders = [made_loader(num_batches=10)]
+    first = ranked(msgspec.structs.replace(session, environment=environment, loaders=loaders))[0]
+    assert first.change == f"after every 13 epochs, not each: {change}"
 
 
 @pytest.mark.parametrize(("samples", "is_found"), [(4, False), (32, True)])
