@@ -72,9 +72,10 @@ def test_a_generator_that_is_resumed_has_its_line() -> None:
     [
         ("/lib/site-packages/sklearn/metrics/_ranking.py", "metrics"),
         ("/lib/site-packages/torchmetrics/metric.py", "metrics"),
+        ("/lib/site-packages/torch/distributions/multivariate_normal.py", "compute"),
         ("/lib/site-packages/sklearn/metrics/pairwise.py", None),
     ],
 )
-def test_metrics_are_known_by_their_library(file: str, stage: str | None) -> None:
+def test_work_is_known_by_its_library(file: str, stage: str | None) -> None:
     code = compile("0", file, "exec")
     assert stage_of_code(code) == stage

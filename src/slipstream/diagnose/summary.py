@@ -10,14 +10,12 @@ from slipstream.diagnose.environment import environment_note
 from slipstream.diagnose.modes import mode_note
 from slipstream.diagnose.outlook import seconds_of_training
 from slipstream.diagnose.training import blocks_of, num_workers, training_loader, watched_kinds, watched_steps
-from slipstream.diagnose.typical import TypicalStep, typical_step
+from slipstream.diagnose.typical import FEW, UNEVEN, TypicalStep, typical_step
 from slipstream.diagnose.validation import validation_cost
 from slipstream.diagnose.wording import count, ms, percent
 from slipstream.records import Block, Ceilings, Session, Step, Summary
 
 NOISY = 1.3
-FEW = 8  # steps
-UNEVEN = 1.5  # the average step over the usual one
 
 
 def summarise(session: Session) -> tuple[Summary | None, list[str]]:

@@ -77,6 +77,7 @@ _FRAMES: tuple[tuple[str, str, Stage], ...] = (
     ("/sklearn/metrics/_regression.py", "", "metrics"),
     ("/torchmetrics/", "", "metrics"),
     ("/evaluate/module.py", "", "metrics"),
+    ("/torch/distributions/", "", "compute"),
     ("/torch/autograd/", "", "compute"),
     ("/torch/nn/", "", "compute"),
     ("/torch/optim/", "", "compute"),

@@ -104,6 +104,21 @@ def test_metrics_of_every_batch_are_for_people_too():
     assert "% 20 == 0" in first.change
 
 
+def test_what_a_few_long_steps_log_is_told_of_the_average_step():
+    """Samples fall on all of the time: nothing is known about the usual step's lines where others hold most of it."""
+    session = made_session(other_ms=0.5, stacks=[other("logging", 40, 90, "print(loss)"), other("compute", 41, 10)])
+    steps = [
+        msgspec.structs.replace(one, step_ms=one.step_ms + 1600, phases={**one.phases, "other": 1600.5})
+        if one.index % 16 == 15
+        else one
+        for one in session.steps
+    ]
+    first = ranked(msgspec.structs.replace(session, steps=steps))[0]
+    assert first.cause == "frequent_logging"
+    assert "ms a step on average" in first.evidence and " of 32 ms" not in first.evidence
+    assert 2 < first.predicted_gain < 4.5
+
+
 FIT = "trainer.fit(model, data)"
 
 
