@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from slipstream.diagnose import diagnose
-from slipstream.records import Evaluation, Length, Step
+from slipstream.records import Evaluation, Event, Length, Step
 from slipstream.testing.sessions import FIRST_NS, made_environment, made_loader, made_session
 
 
@@ -107,6 +107,17 @@ def test_validation_that_was_not_seen_is_reckoned_and_says_so():
     summary = diagnose(msgspec.structs.replace(session, loaders=[*session.loaders, other])).summary
     assert summary.evaluation_share == pytest.approx(100 * (10 + 0.5) / (100 * 10.5 + 1000 * 32))
     assert "not seen" in summary.evaluation_note
+
+
+def test_validation_that_did_not_come_when_its_epoch_was_over_is_not_reckoned():
+    """--noval, or every fifth epoch: 88 batches were seen."""
+    session, other = made_session(), made_loader(ident=1, num_batches=1)
+    seen = [
+        diagnose(msgspec.structs.replace(session, loaders=[made_loader(num_batches=epoch), other])).summary
+        for epoch in (80, 100)
+    ]
+    assert seen[0].evaluation_share is None and seen[0].evaluation_note == ""
+    assert seen[1].evaluation_note.startswith("not seen: reckoned from 1 batch of another")
 
 
 def test_how_long_it_takes():
@@ -232,3 +243,21 @@ def test_a_few_long_steps_are_told():
     (note,) = [note for note in diagnose(msgspec.structs.replace(session, steps=steps)).notes if "on average" in note]
     assert note.startswith("Most steps take 32 ms, but on average one takes ")
     assert not any("on average" in note for note in diagnose(session).notes)
+
+
+def test_a_training_that_goes_on_in_evaluation_mode_is_told():
+    session = made_session()
+
+    def called(learns_until: int) -> list[str]:
+        calls = [
+            Event(
+                "forward", 0, step.start_ns + 1, step.end_ns - 1, grad=True, training=step.index < learns_until, site=1
+            )
+            for step in session.steps
+        ]
+        return diagnose(msgspec.structs.replace(session, events=[*session.events, *calls])).notes
+
+    (note,) = [note for note in called(20) if "evaluation mode" in note]
+    assert note.startswith("From step 21 on the model (called at train.py:")
+    for meant in (0, len(session.steps)):  # frozen on purpose; always in training mode
+        assert not any("evaluation mode" in note for note in called(meant))

@@ -95,6 +95,15 @@ def test_a_ride_stopped_in_its_warm_up_says_how_to_see_more(sessions: Sessions, 
     assert said in text
 
 
+def test_a_script_that_raised_in_its_warm_up_did_not_raise_before_any_step(sessions: Sessions, paint: Paint) -> None:
+    raised = Ending("raised", 1, 9.0, "IndexError: x")
+    slow = msgspec.structs.replace(sessions["slow"], evaluations=[], summary=None, findings=[], ending=raised)
+    text = paint(render_session, slow, width=160)
+    assert ", in its warm-up: IndexError: x" in text
+    text = paint(render_session, msgspec.structs.replace(slow, steps=[]), width=160)
+    assert ", before any step: IndexError: x" in text
+
+
 def test_evaluation_alone_is_said(sessions: Sessions, paint: Paint) -> None:
     session = msgspec.structs.replace(sessions["empty"], evaluations=sessions["slow"].evaluations)
     text = paint(render_brief, session, width=120)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from slipstream.records import Block, Evaluation, Event, EventKind, Step
 from slipstream.runner.loop import find_steps
 
@@ -265,6 +267,32 @@ def test_a_validation_of_one_batch_with_a_loss_module_is_not_learnt_from() -> No
     steps, evaluations = script.steps()
     assert [step.num_batches for step in steps] == [1] * 15
     assert [one.after_step for one in evaluations] == [4, 9, 14]
+
+
+@pytest.mark.parametrize("has_loss_module", [False, True])
+def test_a_script_that_forgets_to_train_again_after_its_validation(has_loss_module: bool) -> None:
+    script = Script()
+
+    def criterion() -> None:
+        if has_loss_module:
+            script.forward(0, ident=9)
+
+    _train(script, 4)
+    for _ in range(2):
+        for _ in range(3):
+            script.batch(ident=1)
+            script.forward(training=False, grad=True)
+            criterion()
+        for _ in range(4):
+            script.batch()
+            script.forward(training=False)
+            criterion()
+            script.do("backward", 6)
+            script.do("optimizer", 2)
+    steps, evaluations = script.steps()
+    assert [step.phases["forward"] for step in steps] == [3] * 12
+    assert [step.num_batches for step in steps] == [1] * 12
+    assert [evaluation.num_batches for evaluation in evaluations] == [3, 3]
 
 
 def test_a_sanity_check_of_two_batches_comes_before_training() -> None:

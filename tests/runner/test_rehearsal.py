@@ -72,6 +72,13 @@ def test_the_model_is_left_alone(remedy: str) -> None:
     assert x.is_contiguous() and model[0].weight.is_contiguous()  # type: ignore[index,union-attr]
 
 
+def test_what_a_model_holds_in_five_dimensions_does_not_end_its_rehearsal() -> None:
+    model = convnet()
+    model.register_buffer("grid", torch.zeros(1, 3, 2, 2, 2))
+    found = ModelRehearsal(model, (torch.randn(2, 3, 8, 8),), {}).channels_last(0.5)
+    assert found is not None and found.remedy == "channels_last"
+
+
 def test_threads_are_set_back() -> None:
     before = torch.get_num_threads()
     found = ModelRehearsal(convnet(), (torch.randn(2, 3, 8, 8),), {}).threads(1, 2.0)

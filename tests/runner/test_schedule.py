@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from slipstream.records import BlockEnded, Loader
+from slipstream.records import BlockEnded, Loader, Told
 from slipstream.runner.recorder import Recorder
 from slipstream.runner.schedule import Schedule
 from slipstream.runner.spool import MemorySink
@@ -180,6 +180,7 @@ def test_calls_before_the_first_update_are_no_steps_where_an_optimizer_waits() -
     assert blocks[:3] == ["start", "warmup", "warmup"]
     ended = [m.block for m in trip.sink.messages if isinstance(m, BlockEnded)]
     assert all(block.start_ns > 4e9 for block in ended[2:])
+    assert not any(isinstance(m, Told) for m in trip.sink.messages)
 
 
 def test_a_script_that_never_learns_is_watched_all_the_same() -> None:
@@ -190,3 +191,5 @@ def test_a_script_that_never_learns_is_watched_all_the_same() -> None:
             call_without_learning(trip, 3000)
         kinds = [m.block.kind for m in trip.sink.messages if isinstance(m, BlockEnded)]
         assert "watch" in kinds
+        notes = [m.note for m in trip.sink.messages if isinstance(m, Told)]
+        assert any("--seconds" in note for note in notes) == has_optimizer

@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from slipstream.runner.stage import expression_of, line_of, stage_of_expression
+from slipstream.runner.stage import expression_of, line_of, stage_of_code, stage_of_expression
 
 
 @pytest.mark.parametrize(
@@ -65,3 +65,17 @@ def test_a_generator_that_is_resumed_has_its_line() -> None:
     sum(x * x for x in range(3))
     sys.setprofile(None)
     assert seen and all(text == "sum(x * x for x in range(3))" or "x * x" in text for text in seen)
+
+
+@pytest.mark.parametrize(
+    ("file", "stage"),
+    [
+        ("/lib/site-packages/sklearn/metrics/_ranking.py", "metrics"),
+        ("/lib/site-packages/torchmetrics/metric.py", "metrics"),
+        ("/lib/site-packages/torch/distributions/multivariate_normal.py", "compute"),
+        ("/lib/site-packages/sklearn/metrics/pairwise.py", None),
+    ],
+)
+def test_work_is_known_by_its_library(file: str, stage: str | None) -> None:
+    code = compile("0", file, "exec")
+    assert stage_of_code(code) == stage

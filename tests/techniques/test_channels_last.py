@@ -7,9 +7,11 @@ import io
 from typing import Any
 
 import msgspec
+import pytest
 import torch
 from torch import nn
 
+from slipstream.records import Edit
 from slipstream.seams.module import read_model
 from slipstream.techniques import channels_last
 from slipstream.techniques.observation import Observation
@@ -144,6 +146,32 @@ def test_it_is_not_tried_on_convolutions_of_sequences() -> None:
 
     assert "no convolutions of images" in ask(nn.Conv1d(2, 2, 3), nn.Linear(2, 2)).reason
     assert ask(nn.Conv1d(2, 2, 3), nn.Conv2d(2, 2, 3)).is_yes
+
+
+class Grids(nn.Conv2d):
+    """As YOLOv5's detector: what is neither a weight nor a buffer moves along."""
+
+    grid = torch.zeros(1, 3, 2, 2, 2)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        self.grid = fn(self.grid)
+        return super()._apply(fn, recurse)
+
+
+@pytest.mark.parametrize("part", [Grids(2, 2, 3), nn.Conv3d(2, 2, 3)])
+def test_a_model_that_cannot_be_moved_whole_is_changed_by_hand(part: nn.Module) -> None:
+    def edits(*layers: nn.Module) -> list[Edit]:
+        model = msgspec.structs.replace(read_model(nn.Sequential(*layers), 0, (), {}), name="net")
+        return channels_last.edit(Observation(msgspec.structs.replace(made_session(), models=[model])), True)
+
+    assert not any("for w in" in edit.text for edit in edits(nn.Conv2d(2, 2, 3)))
+    net = nn.Sequential(nn.Conv2d(2, 2, 3), part)
+    with pytest.raises(RuntimeError, match="rank 4"):
+        net.to(memory_format=torch.channels_last)
+    (edit,) = edits(*net)
+    assert edit.kind == "by_hand" and "five dimensions" in edit.reason
+    exec(edit.text, {"net": net, "torch": torch})
+    assert net[0].weight.is_contiguous(memory_format=torch.channels_last)  # type: ignore[union-attr,operator]
 
 
 def test_a_branch_taken_late_that_needs_contiguous_activations_gets_its_way(riding: Any) -> None:

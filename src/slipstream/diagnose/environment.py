@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, hottest_line, phase_ms_of, total
+from slipstream.diagnose.typical import sampled_step
 from slipstream.diagnose.wording import ms
 from slipstream.records import Session, StackCount
 
@@ -20,12 +21,13 @@ def is_environment(stack: StackCount) -> bool:
 
 def environment_note(session: Session, step_ms: float, phases: dict[str, float]) -> str:
     """A sentence where it is a good part of the step, else ""."""
-    taken_ms, stacks = phase_ms_of(session, {"other": phases.get("other", 0.0)}, is_environment)
+    step = sampled_step(session, step_ms, phases)
+    taken_ms, stacks = phase_ms_of(session, {"other": step.other_ms}, is_environment)
     hot = hottest_line(session, stacks)
-    if hot is None or total(stacks) < FEWEST_SAMPLES or taken_ms < LEAST_SHARE * step_ms:
+    if hot is None or total(stacks) < FEWEST_SAMPLES or taken_ms < LEAST_SHARE * step.step_ms:
         return ""
     return (
-        f"The environment takes {ms(taken_ms)} of {ms(step_ms)} ms a step ({hot.expression}, line {hot.site.line}). It "
-        "answers to the model, so no loader can prepare it: more environments at once, or in processes of their own, "
-        "are what helps."
+        f"The environment takes {ms(taken_ms)} of {ms(step.step_ms)} ms {step.words} ({hot.expression}, line "
+        f"{hot.site.line}). It answers to the model, so no loader can prepare it: more environments at once, or in "
+        "processes of their own, are what helps."
     )

@@ -79,7 +79,7 @@ LOGS = re.compile(
 
 def is_logging(stack: StackCount) -> bool:
     """Something is written down for people, or made ready for it. math.log, torch.log and x.log() do not."""
-    return stack.stage == "logging" or stack.leaf.startswith(TEXT_MAKERS) or asks_to_log(stack)
+    return stack.stage in ("logging", "metrics") or stack.leaf.startswith(TEXT_MAKERS) or asks_to_log(stack)
 
 
 def asks_to_log(stack: StackCount) -> bool:

@@ -7,16 +7,15 @@ import msgspec
 from slipstream.diagnose.bound import find_bound
 from slipstream.diagnose.ceilings import find_ceilings
 from slipstream.diagnose.environment import environment_note
+from slipstream.diagnose.modes import mode_note
 from slipstream.diagnose.outlook import seconds_of_training
 from slipstream.diagnose.training import blocks_of, num_workers, training_loader, watched_kinds, watched_steps
-from slipstream.diagnose.typical import TypicalStep, typical_step
+from slipstream.diagnose.typical import FEW, UNEVEN, TypicalStep, typical_step
 from slipstream.diagnose.validation import validation_cost
 from slipstream.diagnose.wording import count, ms, percent
 from slipstream.records import Block, Ceilings, Session, Step, Summary
 
 NOISY = 1.3
-FEW = 8  # steps
-UNEVEN = 1.5  # the average step over the usual one
 
 
 def summarise(session: Session) -> tuple[Summary | None, list[str]]:
@@ -111,6 +110,8 @@ def _notes(session: Session, typical: TypicalStep) -> list[str]:
     notes: list[str] = []
     if environment := environment_note(session, typical.step_ms, typical.phases):
         notes.append(environment)
+    if mode := mode_note(session):
+        notes.append(mode)
     if typical.mean_ms > UNEVEN * typical.step_ms and typical.num_steps >= FEW:
         notes.append(
             f"Most steps take {ms(typical.step_ms)} ms, but on average one takes {ms(typical.mean_ms)} ms: "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Iterable
 
 from slipstream.diagnose.statistics import fmean
 from slipstream.records import Block, BlockKind, Event, Fetch, Loader, Model, Optimizer, Session, Site, Step
@@ -33,12 +34,8 @@ def training_loader(session: Session) -> Loader | None:
     if not session.loaders:
         return None
     known = {loader.ident: loader for loader in session.loaders}
-    evaluations = sorted((evaluation.start_ns, evaluation.end_ns) for evaluation in session.evaluations)
-    asked = Counter(
-        event.ident
-        for event in session.events
-        if event.kind == "input" and event.ident in known and not _is_inside(event.start_ns, evaluations)
-    )
+    inputs = (event for event in session.events if event.kind == "input" and event.ident in known)
+    asked = Counter(event.ident for event in outside_evaluations(session, inputs))
     if not asked:
         asked = Counter(fetch.loader for fetch in session.fetches if fetch.loader in known)
     if not asked:
@@ -51,6 +48,11 @@ def _is_inside(time_ns: int, spans: list[tuple[int, int]]) -> bool:
     """Whether one of these ordered, disjoint spans holds the time."""
     at = bisect_right(spans, (time_ns, sys.maxsize)) - 1
     return at >= 0 and time_ns < spans[at][1]
+
+
+def outside_evaluations(session: Session, events: Iterable[Event]) -> list[Event]:
+    spans = sorted((evaluation.start_ns, evaluation.end_ns) for evaluation in session.evaluations)
+    return [event for event in events if not _is_inside(event.start_ns, spans)]
 
 
 def num_workers(session: Session) -> int:

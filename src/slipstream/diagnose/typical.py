@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 import msgspec
 
 from slipstream.diagnose.statistics import fmean, median, median_interval, middle_half
-from slipstream.records import PHASES, Step
+from slipstream.diagnose.training import watched_steps
+from slipstream.records import PHASES, Session, Step
+
+FEW = 8  # steps
+UNEVEN = 1.5  # the average step over the usual one
 
 
 class TypicalStep(msgspec.Struct, frozen=True):
@@ -46,6 +50,28 @@ def typical_step(steps: Sequence[Step], group_size: int = 1) -> TypicalStep | No
         samples=fmean([step.samples for step in middle]),
         num_batches=fmean([step.num_batches for step in chosen]),
     )
+
+
+class SampledStep(msgspec.Struct, frozen=True):
+    step_ms: float
+    other_ms: float
+    is_average: bool = False
+
+    @property
+    def words(self) -> str:
+        """What comes after "ms": which step it is."""
+        return "a step on average" if self.is_average else "a step"
+
+
+def sampled_step(session: Session, step_ms: float, phases: Mapping[str, float]) -> SampledStep:
+    """The step that samples of the stack speak of, given the usual one. They fall on all of the time: where a few long
+    steps hold a good part of it (a learner that plays for its next updates), that is the average step."""
+    steps = watched_steps(session)
+    chosen = [step for step in steps if not step.is_first_of_epoch] or steps
+    if len(chosen) < FEW or fmean([step.step_ms for step in chosen]) <= UNEVEN * step_ms:
+        return SampledStep(step_ms, phases.get("other", 0.0))
+    other_ms = fmean([step.phases.get("other", 0.0) for step in chosen])
+    return SampledStep(fmean([step.step_ms for step in chosen]), other_ms, is_average=True)
 
 
 def _consecutive_groups(steps: Sequence[Step], size: int) -> list[list[Step]]:

@@ -97,10 +97,14 @@ def _extrapolated(session: Session, step_ms: float, phases: dict[str, float]) ->
     others = [one for one in session.loaders if loader and one.ident != loader.ident and one.num_batches]
     if epoch is None or loader is None or len(others) != 1 or any(step.num_backwards == 0 for step in session.steps):
         return None
+    if sum(step.num_batches for step in session.steps) > (loader.num_batches or 0) + 1:
+        return None  # a whole epoch went by, and the next began: once an epoch it is not
     other = others[0]
     batch_ms = _input_ms(session, other) + phases.get("forward", 0.0) * _size_ratio(other, loader)
     ms = (other.num_batches or 0) * batch_ms
-    note = f"not seen: reckoned from {other.num_batches} batches of another loader, once an epoch"
+    note = (
+        f"not seen: reckoned from {count(other.num_batches or 0, 'batch', 'batches')} of another loader, once an epoch"
+    )
     return ValidationCost(ms, epoch, False, note) if step_ms > 0 else None
 
 

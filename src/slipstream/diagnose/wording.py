@@ -42,6 +42,13 @@ def joined(*sentences: str) -> str:
     return " ".join(sentence for sentence in sentences if sentence)
 
 
+def each_weight_turned(model: str) -> str:
+    """For models that `to(memory_format=...)` does not reach as a whole."""
+    return (
+        f"for w in {model}.parameters(): w.data = w.to(memory_format=torch.channels_last) if w.dim() == 4 else w.data"
+    )
+
+
 def place(site: Site | None) -> str:
     return f"{PurePath(site.file).name}:{site.line}" if site else ""
 

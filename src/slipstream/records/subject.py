@@ -68,6 +68,7 @@ class Model(msgspec.Struct, frozen=True):
     name: str = ""  # what the line that called it calls it: "model", "self.net"; "": not known
     class_module: str = ""  # where its class is defined
     num_planar: int | None = None  # of the convolutions, those of images, two-dimensional; None: not looked at
+    moves_alone: bool = True  # model.to(memory_format=...) reaches weights and buffers of at most four dimensions
 
 
 class Optimizer(msgspec.Struct, frozen=True):

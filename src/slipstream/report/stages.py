@@ -10,6 +10,7 @@ import msgspec
 
 from slipstream.diagnose.hotspots import watched_stacks
 from slipstream.diagnose.input_path import input_path
+from slipstream.diagnose.typical import sampled_step
 from slipstream.records import Session, StackCount
 
 
@@ -37,6 +38,7 @@ class StageTable(msgspec.Struct, frozen=True):
     num_samples: int
     num_workers: int  # 0: built in the main process
     stages: list[StageShare]
+    is_average: bool = False  # over all steps, not of the usual one: a few long ones hold much of the time
 
 
 def input_stages(session: Session) -> StageTable | None:
@@ -50,8 +52,13 @@ def input_stages(session: Session) -> StageTable | None:
 def main_stages(session: Session, phase: str) -> StageTable | None:
     """A phase of the main process, over the watched blocks."""
     phase_ms = session.summary.phases.get(phase, 0.0) if session.summary else 0.0
+    is_average = False
+    if phase == "other" and session.summary:
+        step = sampled_step(session, session.summary.step_ms, session.summary.phases)
+        phase_ms, is_average = step.other_ms, step.is_average
     stacks = watched_stacks(session, "main", (phase,))
-    return _table(phase, stacks, phase_ms, 0) if stacks and phase_ms > 0 else None
+    found = _table(phase, stacks, phase_ms, 0) if stacks and phase_ms > 0 else None
+    return msgspec.structs.replace(found, is_average=is_average) if found else None
 
 
 def _table(phase: str, stacks: Iterable[StackCount], total_ms: float, num_workers: int) -> StageTable:

@@ -172,7 +172,8 @@ def _without_steps(session: Session) -> str:
     script = next((part for part in session.script if part != "-m"), "The program")
     if session.ending.message and session.ending.reason in ("raised", "killed"):
         why = complaint(session) if session.ending.reason == "raised" else session.ending.message
-        return f"{script} {ending(session)}, before any step" + (f": {_in_short(why)}" if why else ".")
+        when = "in its warm-up" if session.steps else "before any step"
+        return f"{script} {ending(session)}, {when}" + (f": {_in_short(why)}" if why else ".")
     if session.evaluations:
         return f"{script} {ending(session)}; no training step was seen, but evaluation was: {_evaluations(session)}."
     if not session.models:

@@ -25,16 +25,22 @@ _WORTH_A_ROW = 0.015  # of its phase
 def stage_lines(session: Session, summary: Summary, ink: Ink) -> Iterator[Text]:
     """Input and other time by stage and line, each only where it is a part of the step that matters."""
     for phase, found in (("input", input_stages(session)), ("other", main_stages(session, "other"))):
-        if found is None or summary.phases.get(phase, 0.0) < WORTH_A_TABLE * summary.step_ms:
+        if found is None or not matters(found, summary):
             continue
         yield heading(phase, basis(found, summary.phases[phase]), ink)
         yield from _stage_rows(found, session, summary, ink)
 
 
+def matters(found: StageTable, summary: Summary) -> bool:
+    taken_ms = found.total_ms if found.is_average else summary.phases.get(found.phase, 0.0)
+    return taken_ms >= WORTH_A_TABLE * summary.step_ms
+
+
 def basis(found: StageTable, wait_ms: float) -> str:
     """What the times of a table of stages are times of."""
     if not found.num_workers:
-        return f"{in_ms(found.total_ms)} a step in the main process, by {found.num_samples:,} samples of its stack"
+        which = "a step on average" if found.is_average else "a step"
+        return f"{in_ms(found.total_ms)} {which} in the main process, by {found.num_samples:,} samples of its stack"
     workers = plural(found.num_workers, "worker")
     return f"{in_ms(found.total_ms)} of work a step for {workers}; the step waits {in_ms(wait_ms)}"
 

@@ -99,8 +99,9 @@ class ModelRehearsal:
 
     def channels_last(self, seconds: float) -> Rehearsal | None:
         changed = ModelRehearsal(self._model, self._args, self._kwargs)
-        changed._model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        for _, tensor in walk_tensors([changed._args, changed._kwargs]):
+        # Not by Module.to: what a model carries along in five dimensions (the grids of a detector) would refuse
+        weights = list(changed._model.parameters())
+        for tensor in [*weights, *(tensor for _, tensor in walk_tensors([changed._args, changed._kwargs]))]:
             if tensor.dim() == 4:
                 tensor.data = tensor.contiguous(memory_format=torch.channels_last)
         return race("channels_last", "", self._run, changed._run, seconds)

@@ -23,6 +23,10 @@ _ROUND_STEPS = 5  # at the least: to settle and to watch
 _LAST_STEPS = 2  # to take one apart
 _DRAINING = 0.15  # of the ride's time, at the most
 _WAITING = 0.5  # of the ride's time, at the most, for the first backward pass of a script that has made an optimizer
+_NOT_YET = (
+    "The script has made an optimizer, and no backward pass came while it was watched: these calls of the model may all "
+    "lie before its training, as a learner's play does. --seconds gives it more time."
+)
 _SHARES = {  # of the ride, about, that is over when a state begins
     "start": 0.0,
     "warmup": 0.05,
@@ -151,6 +155,8 @@ class Schedule:
         if not self.is_done:
             self.is_done = True
             self._end_block()
+            if self._waiting_ns and "forward" in self._recorder.pace.closers:
+                self._recorder.note(_NOT_YET)
             self.on_done()
 
     def progress(self) -> Progress:

@@ -72,6 +72,12 @@ _FRAMES: tuple[tuple[str, str, Stage], ...] = (
     ("/json/", "dump", "logging"),
     ("/json/encoder.py", "", "logging"),
     ("/csv.py", "writerow", "logging"),
+    ("/sklearn/metrics/_classification.py", "", "metrics"),  # not pairwise.py: distances may be trained on
+    ("/sklearn/metrics/_ranking.py", "", "metrics"),
+    ("/sklearn/metrics/_regression.py", "", "metrics"),
+    ("/torchmetrics/", "", "metrics"),
+    ("/evaluate/module.py", "", "metrics"),
+    ("/torch/distributions/", "", "compute"),
     ("/torch/autograd/", "", "compute"),
     ("/torch/nn/", "", "compute"),
     ("/torch/optim/", "", "compute"),

@@ -94,6 +94,7 @@ def training_loaders(events: Sequence[Event]) -> set[int]:
     asked: Counter[int] = Counter()
     learnt: Counter[int] = Counter()
     switchers = _switchers(events)
+    taught = _taught_while_evaluating(events, switchers)
     since: list[int] = []
     is_spent = False
     for event in events:
@@ -104,7 +105,7 @@ def training_loaders(events: Sequence[Event]) -> set[int]:
             since.append(event.ident)
             is_spent = False
         elif event.kind == "forward" and event.ident in switchers:
-            is_spent = not event.training
+            is_spent = not event.training and id(event) not in taught
         elif event.kind == "backward" and since:
             for ident in set(since):
                 learnt[ident] += since.count(ident)
@@ -121,11 +122,15 @@ def evaluation_spans(events: Sequence[Event]) -> list[tuple[int, int, list[Event
     trains = training_loaders(events)
     learners = _learners(events)
     followers = _followers(events)
+    taught = _taught_while_evaluating(events, _switchers(events))
     spans: list[tuple[int, int, list[Event]]] = []
     inside: list[Event] = []
     start = last_end = 0
     for event in events:
-        verdict = "neither" if id(event) in followers else _judge(event, trains, learners, bool(inside))
+        if id(event) in taught:
+            verdict = "training"
+        else:
+            verdict = "neither" if id(event) in followers else _judge(event, trains, learners, bool(inside))
         if verdict == "evaluation":
             if not inside:
                 start = event.start_ns if event.kind != "forward" else max(last_end, 0) or event.start_ns
@@ -164,6 +169,22 @@ def _followers(events: Sequence[Event]) -> set[int]:
         elif event.kind == "forward" and not is_training_ahead:
             found.add(id(event))
     return found
+
+
+def _taught_while_evaluating(events: Sequence[Event], switchers: set[int]) -> set[int]:
+    """Calls of a learner in evaluation mode that it learns from all the same, by identity: a script that validates and
+    forgets train() afterwards. A backward pass follows, and neither another batch nor a call that is meant to learn
+    comes between: such a batch, or call, is what the backward pass belongs to. A loss module has no mode to go by."""
+    taught: set[int] = set()
+    pending: list[Event] = []
+    for event in events:
+        if event.kind == "backward":
+            taught.update(id(call) for call in pending)
+        if event.kind in ("input", "iterator", *_TRAINING_MARKS):
+            pending = []
+        elif event.kind == "forward" and event.ident in switchers:
+            pending = [*pending, event] if event.grad and not event.training else []
+    return taught
 
 
 def _judge(event: Event, trains: set[int], learners: set[int], is_inside: bool) -> str:

@@ -27,6 +27,8 @@ from slipstream.seams.shortcut import codes, shorten_call
 
 _MAX_HOOKED = 64
 _BESIDE = (-1, None)  # a transform in a data thread: not the script's own call
+# Packages whose modules' own `_apply` is about what modules hold, or about the states of metrics
+_CARRY_SCALARS = {"torch", "torchmetrics", "lightning", "pytorch_lightning", "lightning_fabric"}
 
 
 class ModuleSeam:
@@ -253,4 +255,16 @@ def read_model(module: torch.nn.Module, ident: int, args: tuple[Any, ...], kwarg
         name=current_callee(),
         class_module=type(getattr(module, "_orig_mod", module)).__module__,
         num_planar=sum(isinstance(m, (torch.nn.Conv2d, torch.nn.ConvTranspose2d)) for m in convolutions),
+        moves_alone=_moves_alone(module),
+    )
+
+
+def _moves_alone(module: torch.nn.Module) -> bool:
+    """Whether `to()` takes what modules hold and nothing else: some carry grids along in an `_apply` of their own.
+    Whatever it takes that has five dimensions refuses channels_last."""
+    carriers = {type(part)._apply.__module__.partition(".")[0] for part in module.modules()}
+    owned = itertools.chain(module.parameters(), module.buffers())
+    uninitialised = (torch.nn.parameter.UninitializedParameter, torch.nn.parameter.UninitializedBuffer)
+    return carriers <= _CARRY_SCALARS and not any(
+        tensor.dim() > 4 for tensor in owned if not isinstance(tensor, uninitialised)
     )

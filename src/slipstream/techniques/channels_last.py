@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from slipstream.diagnose.wording import each_weight_turned
 from slipstream.records import Edit, Setting
 from slipstream.techniques.card import YES, Answer, Card, no
 from slipstream.techniques.observation import Observation
@@ -66,6 +67,12 @@ def apply(rig: Rig, setting: Setting) -> None:
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
+    model = observation.model
+    if model is not None and not model.moves_alone:
+        reason = "model.to() would take along what has five dimensions, and fail; and the images it is given likewise"
+        return [
+            Edit("channels_last", "by_hand", model.site, text=each_weight_turned(model.name or "model"), reason=reason)
+        ]
     turned = model_edit(observation, "channels_last", "{model}.to(memory_format=torch.channels_last)")
     inputs = input_edits(observation, "channels_last", ".to(memory_format=torch.channels_last)", num_dimensions=4)
     return [turned, *inputs]

@@ -5,7 +5,7 @@ from slipstream.diagnose import diagnose
 from slipstream.diagnose.causes import growing_memory
 from slipstream.records import Evaluation, Event, Leak, Memory, Site
 from slipstream.report.verdict import evaluation
-from slipstream.testing.sessions import FILE, FIRST_NS, made_session, made_stack
+from slipstream.testing.sessions import FILE, FIRST_NS, made_loader, made_session, made_stack
 
 
 def ranked(session):
@@ -147,6 +147,33 @@ def test_histograms_of_weights_are_made_for_people():
     assert first.predicted_gain == pytest.approx(61.5 / (61.5 - 0.95 * 24))
 
 
+def test_metrics_of_every_batch_are_for_people_too():
+    stacks = [
+        other("metrics", 28, 60, "results.append(metric(", leaf="narwhals/_utils.py:_hasattr_static"),
+        other("other", 28, 20, "results.append(metric(", leaf="numpy/_aliases.py:asarray"),
+        other("compute", 41, 20, "loss_of(x)"),
+    ]
+    first = ranked(made_session(other_ms=30, stacks=stacks))[0]
+    assert (first.cause, first.site.line) == ("frequent_logging", 28)
+    assert first.title == "Metrics are computed in every step" and first.evidence.startswith("Metrics take 24")
+    assert "% 20 == 0" in first.change
+
+
+def test_what_a_few_long_steps_log_is_told_of_the_average_step():
+    """Samples fall on all of the time: nothing is known about the usual step's lines where others hold most of it."""
+    session = made_session(other_ms=0.5, stacks=[other("logging", 40, 90, "print(loss)"), other("compute", 41, 10)])
+    steps = [
+        msgspec.structs.replace(one, step_ms=one.step_ms + 1600, phases={**one.phases, "other": 1600.5})
+        if one.index % 16 == 15
+        else one
+        for one in session.steps
+    ]
+    first = ranked(msgspec.structs.replace(session, steps=steps))[0]
+    assert first.cause == "frequent_logging"
+    assert "ms a step on average" in first.evidence and " of 32 ms" not in first.evidence
+    assert 2 < first.predicted_gain < 4.5
+
+
 FIT = "trainer.fit(model, data)"
 
 
@@ -261,6 +288,21 @@ def test_a_trainer_that_validates_by_itself_is_told_so(library, line, change):
     first = ranked(msgspec.structs.replace(session, environment=environment))[0]
     assert first.cause == "frequent_validation"
     assert change in first.change
+
+
+@pytest.mark.parametrize(
+    ("library", "line", "change"),
+    [
+        ("lightning", "trainer.fit(model, loader)", "Trainer(..., check_val_every_n_epoch=13)"),
+        ("numpy", "acc = test(loader)", "if epoch % 13 == 0: acc = test(loader)"),
+    ],
+)
+def test_validation_once_an_epoch_is_made_rarer_by_epochs(library, line, change):
+    session = evaluated(200.0, 10, caller=Site(FILE, 70, line, "main"))
+    environment = msgspec.structs.replace(session.environment, libraries={library: "1.0"})
+    loaders = [made_loader(num_batches=10)]
+    first = ranked(msgspec.structs.replace(session, environment=environment, loaders=loaders))[0]
+    assert first.change == f"after every 13 epochs, not each: {change}"
 
 
 @pytest.mark.parametrize(("samples", "is_found"), [(4, False), (32, True)])

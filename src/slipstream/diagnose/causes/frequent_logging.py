@@ -1,4 +1,4 @@
-"""Every step prints, logs, draws or writes something down."""
+"""Every step prints, logs, draws, writes down or rates something for people to read."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import Counter
 from slipstream.diagnose.gain import gain_without
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, hottest_line, phase_ms_of, total, watched_stacks
 from slipstream.diagnose.stages import asks_to_log, is_logging
+from slipstream.diagnose.typical import sampled_step
 from slipstream.diagnose.wording import ms, percent, trainers_own
 from slipstream.records import Finding, Session, Site, StackCount, Summary
 
@@ -20,17 +21,20 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     def logs(stack: StackCount) -> bool:
         return is_logging(stack) or ((stack.file, stack.line) in lines and stack.stage != "compute")
 
-    logging_ms, stacks = phase_ms_of(session, {"other": summary.phases.get("other", 0.0)}, logs)
-    if total(stacks) < FEWEST_SAMPLES or logging_ms < LEAST_SHARE * summary.step_ms:
+    step = sampled_step(session, summary.step_ms, summary.phases)
+    logging_ms, stacks = phase_ms_of(session, {"other": step.other_ms}, logs)
+    if total(stacks) < FEWEST_SAMPLES or logging_ms < LEAST_SHARE * step.step_ms:
         return []
     hot = hottest_line(session, stacks)
+    num_rating = total(stacks, lambda stack: stack.stage == "metrics")
+    work = "Metrics" if num_rating > 0.5 * total(stacks) else "Printing, logging and writing down"
     return [
         Finding(
             cause="frequent_logging",
-            title="Logging takes a part of every step",
-            evidence=f"Printing, logging and writing down take {ms(logging_ms)} of {ms(summary.step_ms)} ms a step "
-            f"({percent(logging_ms / summary.step_ms)}).",
-            predicted_gain=gain_without(summary.step_ms, logging_ms, SAVED),
+            title="Metrics are computed in every step" if work == "Metrics" else "Logging takes a part of every step",
+            evidence=f"{work} take {ms(logging_ms)} of {ms(step.step_ms)} ms {step.words} "
+            f"({percent(logging_ms / step.step_ms)}).",
+            predicted_gain=gain_without(step.step_ms, logging_ms, SAVED),
             change=_change(session, hot.site if hot else None),
             site=hot.site if hot else None,
         )

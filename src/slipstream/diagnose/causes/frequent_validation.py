@@ -7,13 +7,14 @@ from collections import Counter
 
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.statistics import fmean
-from slipstream.diagnose.training import watched_steps
+from slipstream.diagnose.training import epoch_steps, watched_steps
 from slipstream.diagnose.validation import ValidationCost, validation_cost
 from slipstream.diagnose.wording import count, ms, percent, trainers_own
 from slipstream.records import Finding, Session, Site, Summary
 
 LEAST_SHARE = 0.15
 WANTED_SHARE = 0.05
+SAME_LENGTH = 0.05  # of an epoch: a last, smaller step may or may not be among those counted
 
 
 def find(session: Session, summary: Summary) -> list[Finding]:
@@ -40,10 +41,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             evidence=f"Validation takes {ms(cost.ms)} ms{_how_often(cost)}, beside {ms(cost.every_steps * step_ms)} ms "
             f"of training: {percent(share)} of the time{' at the most' if cost.is_once else ''}.",
             predicted_gain=gain_of(1.0, (1 - share) + share / rarer),
-            change=f"every {rarer * cost.every_steps:.0f} steps"
-            + ("" if cost.is_once else f" in place of {cost.every_steps:.0f}")
-            + ": "
-            + _change(session, site, f"{rarer * cost.every_steps:.0f}"),
+            change=_change(session, site, cost, rarer),
             site=site,
             techniques=["workers"] if _waits(session) else [],
             advice="Or validate on a fixed part of the data, and on all of it at the end.",
@@ -56,11 +54,19 @@ def _how_often(cost: ValidationCost) -> str:
     return f", seen once in {steps}" if cost.is_once else f" after every {steps}"
 
 
-def _change(session: Session, site: Site | None, steps: str) -> str:
-    lightning = f"Trainer(..., val_check_interval={steps}, check_val_every_n_epoch=None)"
+def _change(session: Session, site: Site | None, cost: ValidationCost, rarer: int) -> str:
+    """Counted in epochs where it comes with every one: the line then stands in the loop over epochs."""
+    steps = f"{rarer * cost.every_steps:.0f}"
     transformers = f'TrainingArguments(..., eval_strategy="steps", eval_steps={steps})'
     text = site.text if site is not None else "validate(...)"
-    return trainers_own(session, site, lightning, transformers) or f"if step % {steps} == 0: {text}"
+    epoch = epoch_steps(session)
+    if epoch is not None and not cost.is_once and abs(cost.every_steps - epoch) < SAME_LENGTH * epoch:
+        own = trainers_own(session, site, f"Trainer(..., check_val_every_n_epoch={rarer})", transformers)
+        return f"after every {rarer} epochs, not each: " + (own or f"if epoch % {rarer} == 0: {text}")
+    lightning = f"Trainer(..., val_check_interval={steps}, check_val_every_n_epoch=None)"
+    often = "" if cost.is_once else f" in place of {cost.every_steps:.0f}"
+    own = trainers_own(session, site, lightning, transformers)
+    return f"every {steps} steps{often}: " + (own or f"if step % {steps} == 0: {text}")
 
 
 def _waits(session: Session) -> bool:

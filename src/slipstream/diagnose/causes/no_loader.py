@@ -11,6 +11,7 @@ from slipstream.diagnose.hoisting import hoisted
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, total, watched_stacks
 from slipstream.diagnose.stages import is_logging, line_to_change
 from slipstream.diagnose.training import watched_steps
+from slipstream.diagnose.typical import sampled_step
 from slipstream.diagnose.wording import ms, percent
 from slipstream.records import Finding, Session, StackCount, Summary
 
@@ -33,21 +34,22 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     stacks = _preparing_lines(everything)
     if total(everything) < FEWEST_SAMPLES:
         return []
-    preparing_ms = summary.phases.get("other", 0.0) * total(stacks) / total(everything)
+    step = sampled_step(session, summary.step_ms, summary.phases)
+    preparing_ms = step.other_ms * total(stacks) / total(everything)
     hot = line_to_change(session, stacks)
-    if hot is None or preparing_ms < LEAST_SHARE * summary.step_ms:
+    if hot is None or preparing_ms < LEAST_SHARE * step.step_ms:
         return []
     share = total(stacks, lambda stack: (stack.file, stack.line) == (hot.site.file, hot.site.line)) / total(stacks)
-    if share * preparing_ms < LEAST_ON_LINE * summary.step_ms:
+    if share * preparing_ms < LEAST_ON_LINE * step.step_ms:
         return []  # a little on each of many lines: none of them is the one to change
     lines = hoisted(hot.site.text)
     return [
         Finding(
             cause="no_loader",
             title="Data are prepared in the training loop",
-            evidence=f"{ms(preparing_ms)} of {ms(summary.step_ms)} ms a step go into preparing data in the loop, "
+            evidence=f"{ms(preparing_ms)} of {ms(step.step_ms)} ms {step.words} go into preparing data in the loop, "
             f"{percent(share)} of them on this line; no loader was used.",
-            predicted_gain=gain_without(summary.step_ms, preparing_ms, SAVED),
+            predicted_gain=gain_without(step.step_ms, preparing_ms, SAVED),
             change=lines or GENERAL,
             site=hot.site,
             techniques=["batched_fetch"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from slipstream.diagnose.anatomy import compute_phases_ms, is_compute_bound, share_named
 from slipstream.diagnose.rehearsed import rehearsal_of, rehearsed_gain, rehearsed_words
 from slipstream.diagnose.training import main_model
-from slipstream.diagnose.wording import ms, percent
+from slipstream.diagnose.wording import each_weight_turned, ms, percent
 from slipstream.records import Finding, Session, Summary
 
 
@@ -22,7 +22,9 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             evidence=f"{model.num_convolutions} convolutions are {percent(share)} of the {ms(computing_ms)} ms of "
             f"forward and backward; in channels_last, {rehearsed_words(rehearsal)}.",
             predicted_gain=rehearsed_gain(summary, rehearsal, computing_ms),
-            change="model = model.to(memory_format=torch.channels_last)",
+            change="model = model.to(memory_format=torch.channels_last)"
+            if model.moves_alone
+            else each_weight_turned("model"),
             site=model.site,
             techniques=["channels_last"],
             advice="The batch as well: x = x.to(memory_format=torch.channels_last).",

@@ -10,7 +10,7 @@ from slipstream.report.html.chart import Cell, Chart, Table
 from slipstream.report.place import relative
 from slipstream.report.quantity import in_ms, in_percent
 from slipstream.report.stages import StageShare, StageTable, input_stages, main_stages
-from slipstream.report.whereabouts import WORTH_A_TABLE, basis, first_batch_ms, why_first
+from slipstream.report.whereabouts import basis, first_batch_ms, matters, why_first
 
 _WORTH_A_BAR = 0.005
 HEIGHT = 12.0
@@ -20,9 +20,7 @@ TITLES = {"input": "How a batch is built", "other": "What the script does beside
 def stage_charts(session: Session, summary: Summary) -> list[Chart]:
     found = [("input", input_stages(session)), ("other", main_stages(session, "other"))]
     return [
-        _chart(table, session, summary)
-        for phase, table in found
-        if table and table.stages and summary.phases.get(phase, 0.0) >= WORTH_A_TABLE * summary.step_ms
+        _chart(table, session, summary) for phase, table in found if table and table.stages and matters(table, summary)
     ]
 
 
