@@ -174,7 +174,7 @@ class Heat:
     def _is_time_up(self, riding: Sequence[Contest], deadline_s: float) -> bool:
         """Who looks like a winner gets a few rounds more: its start-up is paid, and not to know would waste it. The
         whole recipe gets what it takes to say anything at all."""
-        grace = GRACE_SHARE if any(one.is_promising() for one in riding) else 0.0
+        grace = GRACE_SHARE if any(one.is_promising() or one.lacks_proof() for one in riding) else 0.0
         if any(one.is_final and one.comparison.num_rounds < MIN_ROUNDS for one in riding):
             grace = FINAL_GRACE_SHARE
         return self._budget.now_s() >= deadline_s + grace * self._budget.budget_s
