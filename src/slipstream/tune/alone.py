@@ -255,7 +255,7 @@ def _challenge(meeting: Meeting, recipe: Recipe, through: Speed, choice: Choice,
         most = MOST_CLIMBING_ROUNDS if contest.is_promising() else CLIMBING_ROUNDS
         return last_s if contest.comparison.num_rounds < most else OVER
 
-    if meeting.budget.now_s() + meeting.heat.need_s() >= last_s:
+    if meeting.budget.now_s() + meeting.heat.need_s(anew=choice.technique) >= last_s:
         contest.end("undecided")  # before anyone is started for it
     else:
         try:
