@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from slipstream.records import Choice, Entrant, Recipe, Witness
+from slipstream.records import Choice, Entrant, Lap, Recipe, Witness
 from slipstream.testing.track import SimulatedTrack, choice_factors
 from slipstream.testing.witnesses import made_witness, made_witness_of
 from slipstream.tune.budget import Budget
@@ -44,6 +44,30 @@ def test_any_start_of_the_base_bears_witness(listener: Any) -> None:
     paddock.lap(candidate, 0, 60, 1)
     assert jury.hear(Claim("reordered"), paddock.record(candidate), candidate.num_steps).is_sound
     assert early.num_steps < 10, "another start of it has ridden far enough"
+
+
+def test_twins_start_side_by_side_and_ride_one_after_the_other(listener: Any) -> None:
+    """A ride ends whoever was launched ahead: both must have entered before one of them rides."""
+    told: list[str] = []
+
+    class Track(SimulatedTrack):
+        def expect(self, entrant: Entrant) -> None:
+            told.append(f"expect {entrant.role}")
+
+        def enter(self, entrant: Entrant) -> str:
+            told.append(f"enter {entrant.role}")
+            return super().enter(entrant)
+
+        def lap(self, rider: int, round: int, num_steps: int, lead_in: int) -> Lap:
+            told.append("lap")
+            return super().lap(rider, round, num_steps, lead_in)
+
+    track = Track(choice_factors())
+    paddock = Paddock(track, listener)
+    jury = Jury(paddock, Budget(track, 60.0), paddock.seat("base", Recipe()))
+    jury.hear(Claim("redrawn"), paddock.record(paddock.seat("candidate", Recipe((Choice("a"),)))), 0)
+    told = told[told.index("enter rounding") - 1 :]
+    assert told[:4] == ["expect seed", "enter rounding", "enter seed", "lap"]
 
 
 def test_the_last_hearing_asks_for_no_longer_curves_than_its_own(listener: Any) -> None:

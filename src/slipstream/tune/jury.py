@@ -95,10 +95,13 @@ class Jury:
         return judge(claimed, base, candidate, twin if twin.losses else None, rounding, seed, coarse)
 
     def _draw(self, wanted: Mapping[Role, int]) -> None:
-        """Nobody times them: the next one starts beside the one that starts now."""
+        """Two start side by side, before either rides: whoever rides has the track to itself."""
         seats = {role: self._paddock.seat(role, Recipe()) for role in wanted}
-        for (role, seat), following in itertools.zip_longest(seats.items(), list(seats.values())[1:]):
+        together = list(seats.values())[:2] if not self._paddock.is_relaunching() else []
+        for seat, following in itertools.zip_longest(together, together[1:]):
             self._paddock.expect(following)
+            self._paddock.enter(seat)  # should it fail, it is tried once more when it is to ride
+        for role, seat in seats.items():
             self._bands[role] = self._ride(seat, wanted[role])
 
     def _ride(self, seat: Seat, num_steps: int) -> Witness | None:
