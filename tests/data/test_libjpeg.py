@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from PIL import Image, ImageFile
 
-from slipstream.data import c_library, jpeg_file, keeping, libjpeg, pillow
-from slipstream.data.cache_folder import survey
+from slipstream.data import c_library, keeping, libjpeg, pillow
 from slipstream.data.jpeg_file import feed, whole_kind_of
 from slipstream.data.libjpeg import DirectDecoding, Libjpeg, find_direct
 from slipstream.data.top_rows import TopRows, is_same
@@ -144,29 +143,6 @@ def test_what_decodes_jpegs_uses_it(
         for _ in range(2):
             assert Image.open(path).convert("RGB").tobytes() == bare
     assert filled == [(96, 72)] * (1 if "decode_cache" in names else 2)
-
-
-def test_a_file_that_cannot_be_read_is_pillows_to_complain_of(
-    tmp_path: Path, riding: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, library: Libjpeg
-) -> None:
-    def fail(image: Any) -> Any:
-        raise OSError("no such block")
-
-    monkeypatch.setenv("SLIPSTREAM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(keeping, "SETTLED_NS", 0)
-    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
-    data = jpeg()
-    path, cut = tmp_path / "a.jpg", tmp_path / "cut.jpg"
-    path.write_bytes(data)
-    cut.write_bytes(data[: len(data) // 2])
-    bare = [Image.open(one).tobytes() for one in (path, cut)]
-    monkeypatch.setattr(jpeg_file, "read_whole", fail)
-    with riding(decode_cache=True) as rig:
-        assert [Image.open(one).tobytes() for one in (path, cut)] == bare
-        monkeypatch.undo()
-        monkeypatch.setenv("SLIPSTREAM_CACHE", str(tmp_path / "cache"))
-        Image.open(path).load()
-    assert not rig.declined and survey(tmp_path / "cache").num_images == 1
 
 
 def test_only_in_front_of_pillows_own_load(tmp_path: Path) -> None:

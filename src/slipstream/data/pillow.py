@@ -214,15 +214,15 @@ class PillowDecoding:
         """The bytes that the file has, where it could be decoded without Pillow; else 0."""
         from slipstream.data.jpeg_file import read_whole
 
-        num_read = 0
-        try:
-            data = read_whole(image) if kind is not None else None
-            if self._direct is not None and kind is not None and data is not None:
-                num_read = len(data) if self._direct.fill(image.im, data, image.size[1], kind) else 0
-        except Exception:  # a file that cannot be read, say: Pillow finds out for itself, and says so
-            num_read = 0
-        memory[-SPARE_BYTES if num_read else 0 :] = 0  # of an image that is cut off, Pillow leaves the rest so
-        return num_read
+        data = read_whole(image) if kind is not None else None
+        is_filled = (
+            self._direct is not None
+            and kind is not None
+            and data is not None
+            and self._direct.fill(image.im, data, image.size[1], kind)
+        )
+        memory[-SPARE_BYTES if is_filled else 0 :] = 0  # of an image that is cut off, Pillow leaves the rest so
+        return len(data) if data is not None and is_filled else 0
 
     def _memory(self, image: Any) -> Any:
         """The image gets memory of ours to be decoded into, so that it can be written as it is: asking Pillow for the
