@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from slipstream.diagnose import diagnose
-from slipstream.records import Evaluation, Length, Step
+from slipstream.records import Evaluation, Length, Rehearsal, Step
 from slipstream.testing.sessions import FIRST_NS, made_environment, made_loader, made_session
 
 
@@ -232,3 +232,17 @@ def test_a_few_long_steps_are_told():
     (note,) = [note for note in diagnose(msgspec.structs.replace(session, steps=steps)).notes if "on average" in note]
     assert note.startswith("Most steps take 32 ms, but on average one takes ")
     assert not any("on average" in note for note in diagnose(session).notes)
+
+
+def test_a_race_of_threads_on_a_busy_machine_decides_nothing():
+    """Two threads wait for each other at every operator: with a neighbour on the second core they look slow."""
+    race = Rehearsal("threads", "2", 76.0, 204.0, 0.39, 0.33, 0.67, 5)
+
+    def notes(load, low=0.33):
+        environment = msgspec.structs.replace(made_environment(num_threads=1), load=load)
+        session = made_session(environment=environment, rehearsals=[msgspec.structs.replace(race, low=low)])
+        return [note for note in diagnose(session).notes if "1 thread" in note]
+
+    (note,) = notes(load=5.5)
+    assert "check again on a quiet machine" in note
+    assert notes(load=0.5) == [] and notes(load=5.5, low=1.5) == []
