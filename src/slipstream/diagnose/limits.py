@@ -40,6 +40,6 @@ def _undecided_threads(session: Session) -> str:
     if facts is None or race is None or facts.num_threads >= cores or race.low >= CLEARLY:
         return ""
     return (
-        f"torch computes with {count(facts.num_threads, 'thread')} on {count(cores, 'core')}. More of them were no faster "
-        f"({rehearsed_words(race)}), but others had the cores meanwhile: check again on a quiet machine."
+        f"torch computes with {count(facts.num_threads, 'thread')} on {count(cores, 'core')}. More of them were no "
+        f"faster ({rehearsed_words(race)}), but others had the cores meanwhile: check again on a quiet machine."
     )
