@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from slipstream.diagnose import diagnose
-from slipstream.records import Evaluation, Event, Length, Step
+from slipstream.records import Evaluation, Event, Length, Rehearsal, Step
 from slipstream.testing.sessions import FIRST_NS, made_environment, made_loader, made_session
 
 
@@ -261,3 +261,17 @@ def test_a_training_that_goes_on_in_evaluation_mode_is_told():
     assert note.startswith("From step 21 on the model (called at train.py:")
     for meant in (0, len(session.steps)):  # frozen on purpose; always in training mode
         assert not any("evaluation mode" in note for note in called(meant))
+
+
+def test_a_race_of_threads_on_a_busy_machine_decides_nothing():
+    """Two threads wait for each other at every operator: with a neighbour on the second core they look slow."""
+    race = Rehearsal("threads", "2", 76.0, 204.0, 0.39, 0.33, 0.67, 5)
+
+    def notes(load, low=0.33):
+        environment = msgspec.structs.replace(made_environment(num_threads=1), load=load)
+        session = made_session(environment=environment, rehearsals=[msgspec.structs.replace(race, low=low)])
+        return [note for note in diagnose(session).notes if "1 thread" in note]
+
+    (note,) = notes(load=5.5)
+    assert "check again on a quiet machine" in note
+    assert notes(load=0.5) == [] and notes(load=5.5, low=1.5) == []

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from slipstream.diagnose.input_path import costs_time, granted_share, input_path
 from slipstream.diagnose.normal import is_busy
+from slipstream.diagnose.rehearsed import CLEARLY, rehearsal_of, rehearsed_words
 from slipstream.diagnose.training import is_on_cpu
+from slipstream.diagnose.wording import count
 from slipstream.records import Session, Summary
 
 BUSY = "The machine was busy"  # how the note about it begins
@@ -25,6 +27,19 @@ def machine_notes(session: Session, summary: Summary) -> list[str]:
         # Threads that wait for each other spin: they take their cores' time, and it says nothing about the others.
         load, usable = session.environment.load, session.environment.num_usable
         notes.append(f"{BUSY} when the ride began: a load of {load:.1f} on {usable:g} cores. {LONGER}")
+    if any(note.startswith(BUSY) for note in notes) and (threads := _undecided_threads(session)):
+        notes.append(threads)
     if session.environment.gpus and is_on_cpu(session):
         notes.append(f"The training runs on the CPU although there is a GPU: {session.environment.gpus[0].name}.")
     return notes
+
+
+def _undecided_threads(session: Session) -> str:
+    """Fewer threads than cores, and the race for more of them was run while others had the cores."""
+    facts, cores, race = session.environment.torch, session.environment.num_cores, rehearsal_of(session, "threads")
+    if facts is None or race is None or facts.num_threads >= cores or race.low >= CLEARLY:
+        return ""
+    return (
+        f"torch computes with {count(facts.num_threads, 'thread')} on {count(cores, 'core')}. More of them were no "
+        f"faster ({rehearsed_words(race)}), but others had the cores meanwhile: check again on a quiet machine."
+    )

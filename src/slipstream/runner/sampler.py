@@ -6,6 +6,7 @@ well where the timer is the script's or the script trains outside the main threa
 from __future__ import annotations
 
 import dis
+import linecache
 import sys
 import threading
 import time
@@ -15,6 +16,7 @@ from types import CodeType, FrameType
 
 from slipstream.records import StackCount, Stage
 from slipstream.runner.recorder import Recorder
+from slipstream.runner.returned import Returned, returned_from
 from slipstream.runner.stage import expression_of, line_of, stage_of_code, stage_of_expression
 from slipstream.runner.timer import SignalTimer
 from slipstream.seams.place import OURS, is_user_code, is_user_frame
@@ -150,9 +152,16 @@ class Sampler:
             if id(code) in self.collate_codes:
                 collating = True
             frame = frame.f_back
+        if user is None and phase == "input" and not in_call and (returned := returned_from(leaf)) is not None:
+            return self._returned_key(leaf, returned)
         if collating and stage in (None, "compute"):
             stage = "collate"
         return self._key(leaf, user, stage, phase, in_call)
+
+    def _returned_key(self, leaf: FrameType, returned: Returned) -> Key:
+        code, line = returned
+        text = linecache.getline(code.co_filename, line).strip()
+        return ("input", "transform", code.co_filename, line, code.co_name, text, _leaf_name(leaf), True, self._block())
 
     def _key(self, leaf: FrameType, user: FrameType | None, stage: Stage | None, phase: str, in_call: bool) -> Key:
         file, line, function, expression = "", 0, "", ""
@@ -167,8 +176,6 @@ class Sampler:
             stage = "loss"
         if stage is None:
             stage = _stage_by_phase(phase, user is leaf and not in_call)
-        name = leaf.f_code.co_filename.replace("\\", "/")
-        where = "/".join(name.rsplit("/", 2)[-2:])
         return (
             phase,
             stage,
@@ -176,10 +183,15 @@ class Sampler:
             line,
             function,
             expression,
-            f"{where}:{leaf.f_code.co_name}",
+            _leaf_name(leaf),
             in_call,
             self._block(),
         )
+
+
+def _leaf_name(leaf: FrameType) -> str:
+    name = leaf.f_code.co_filename.replace("\\", "/")
+    return f"{'/'.join(name.rsplit('/', 2)[-2:])}:{leaf.f_code.co_name}"
 
 
 def _is_torch_loader(code: CodeType) -> bool:

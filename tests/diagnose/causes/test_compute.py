@@ -96,7 +96,7 @@ def test_a_loop_in_the_loss_is_named_there():
     found = findings(forward_ms=1, backward_ms=30, other_ms=20, anatomy=anatomy, stacks=stacks)["tiny_operations"]
     assert (found.site.line, found.techniques) == (23, [])
     assert "compile" not in found.change
-    assert found.predicted_gain == pytest.approx(52.5 / (52.5 - (20 + 30 * 20 / 21) * 0.6), rel=0.02)
+    assert found.predicted_gain == pytest.approx(52.5 / (52.5 - (20 + 30 * 20 / 21) * 0.9), rel=0.02)
 
 
 def test_torchs_own_recurrent_layers_loop_in_c():

@@ -305,6 +305,15 @@ def test_validation_once_an_epoch_is_made_rarer_by_epochs(library, line, change)
     assert first.change == f"after every 13 epochs, not each: {change}"
 
 
+def test_the_line_that_starts_a_trainer_and_not_who_called_for_that():
+    train, main = Site(FILE, 51, "trainer.train()", "main"), Site(FILE, 55, "main()", "<module>")
+    session = evaluated(200.0, 10, site=train, caller=main)
+    assert ranked(session)[0].site == main
+    environment = msgspec.structs.replace(session.environment, libraries={"transformers": "1.0"})
+    first = ranked(msgspec.structs.replace(session, environment=environment))[0]
+    assert first.site == train and "eval_steps=" in first.change
+
+
 @pytest.mark.parametrize(("samples", "is_found"), [(4, False), (32, True)])
 def test_a_learner_that_plays_between_updates_does_not_validate(samples, is_found):
     """It acts on a few states and learns from batches of many; validation that has no loader is told by its size."""

@@ -10,7 +10,7 @@ from slipstream.diagnose.statistics import fmean
 from slipstream.diagnose.training import epoch_steps, watched_steps
 from slipstream.diagnose.validation import ValidationCost, validation_cost
 from slipstream.diagnose.wording import count, ms, percent, trainers_own
-from slipstream.records import Finding, Session, Site, Summary
+from slipstream.records import Evaluation, Finding, Session, Site, Summary
 
 LEAST_SHARE = 0.15
 WANTED_SHARE = 0.05
@@ -31,7 +31,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     # As seldom as brings it down to a twentieth of the training.
     rarer = max(2, math.ceil(share / (1 - share) / WANTED_SHARE)) if share < 1 else 2
     seen = [evaluation for evaluation in session.evaluations if evaluation.after_step >= 0]
-    sites = Counter(site for one in seen if (site := one.caller or one.site))
+    sites = Counter(site for one in seen if (site := _who_validates(session, one)))
     site = sites.most_common(1)[0][0] if sites else None
     return [
         Finding(
@@ -47,6 +47,12 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             advice="Or validate on a fixed part of the data, and on all of it at the end.",
         )
     ]
+
+
+def _who_validates(session: Session, evaluation: Evaluation) -> Site | None:
+    """The line of the loop that asks for it; where a trainer calls the model, the line that starts the trainer."""
+    is_trainers = bool(trainers_own(session, evaluation.site, "its own", "its own"))
+    return evaluation.site if is_trainers else evaluation.caller or evaluation.site
 
 
 def _how_often(cost: ValidationCost) -> str:
