@@ -32,6 +32,7 @@ from slipstream.testing.photographs import make_photographs
 from standings import COPYING, FIRST, LATER, NO_WORKERS, OURS_HANDOVER, PLAIN_HANDOVER, Standings, render
 from turns import Contestant, Entrant, say
 from warm_files import WarmFiles
+from warm_memory import WarmMemory, decoded_bytes
 
 RECIPE = "decode_cache,fast_decode,fast_resize,fast_arrays,workers=2,buffer_reuse"
 HANDOVER_RECIPE = "workers=2,buffer_reuse"
@@ -89,7 +90,7 @@ def lay_out(source: Path | None, folder: Path, num_images: int) -> str:
     return f"{len(paths)} {kind} of {kilobytes:.0f} KB, in copies: {num_images:,} files"
 
 
-def race(stable: list[Contestant], num_rounds: int, lead_in: int, timed: int) -> None:
+def race(stable: list[Contestant], num_rounds: int, lead_in: int, timed: int, memory: WarmMemory | None = None) -> None:
     """Rounds of one lap each, in an order that is drawn anew. Who rides the first epoch leaves before it ends."""
     rng = random.Random(0)
     last = BATCH * (count_batches(num_rounds) - LAP)
@@ -97,6 +98,8 @@ def race(stable: list[Contestant], num_rounds: int, lead_in: int, timed: int) ->
         riding = [one for one in stable if not one.failure]
         riding = [one for one in riding if one.entrant.label != FIRST or one.facts.get("num_images", 0) <= last]
         for contestant in rng.sample(riding, len(riding)):
+            if memory is not None and contestant.entrant.label == FIRST:
+                memory.give()
             contestant.ask(lead_in, timed)
         os.sync()  # what a cache has written goes to the disk now and not in somebody else's lap
         lap = ", ".join(f"{c.entrant.label} {c.rates[-1]:,.0f}" for c in riding if not c.failure)
@@ -111,8 +114,10 @@ def start(entrant: Entrant, python: str, photographs: Path, folder: Path, num_ba
     return contestant
 
 
-def meet(wanted: list[Entrant], python: str, photographs: Path, folder: Path, num_rounds: int) -> list[Contestant]:
-    """All are started, a few at a time since nothing is timed yet, and then raced."""
+def meet(
+    wanted: list[Entrant], python: str, photographs: Path, folder: Path, num_rounds: int, holds_memory: bool
+) -> tuple[list[Contestant], str]:
+    """All are started, a few at a time since nothing is timed yet, and then raced. They, and a remark on the memory."""
     num_batches = count_batches(num_rounds)
     in_haste = sorted(range(len(wanted)), key=lambda number: wanted[number].peer not in SLOW_STARTERS)
     with ExitStack() as stack:
@@ -124,12 +129,16 @@ def meet(wanted: list[Entrant], python: str, photographs: Path, folder: Path, nu
             for future in asked.values():
                 stack.callback(lambda future=future: future.result().close())
         stable = [asked[number].result() for number in range(len(wanted))]
+        memory = None
+        if holds_memory and any(one.label == FIRST for one in wanted):
+            memory = WarmMemory(folder, num_rounds, decoded_bytes(photographs, BATCH * LAP))
+            stack.callback(memory.close)
         os.sync()
         warm = WarmFiles()  # as they are where nobody waits for a turn
         say(f"{warm.hold(photographs) + warm.hold(folder):,} files are held in memory")
         is_handover = bool(wanted) and wanted[0].peer == "ready"
-        race(stable, num_rounds, LEAD_IN, HANDOVER_TIMED if is_handover else TIMED)
-    return stable
+        race(stable, num_rounds, LEAD_IN, HANDOVER_TIMED if is_handover else TIMED, memory)
+    return stable, "" if memory is None else memory.remark
 
 
 def count_batches(num_rounds: int) -> int:
@@ -144,6 +153,7 @@ def main() -> None:
     parser.add_argument("--recipe", default=RECIPE)
     parser.add_argument("--handover-recipe", default=HANDOVER_RECIPE)
     parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--new-memory", action="store_true", help="hold no memory ready for what the first epoch keeps")
     parser.add_argument("--only", nargs="+", default=[""], help="those whose name contains one of these")
     options = parser.parse_args()
     if hasattr(os, "sched_setaffinity"):
@@ -160,12 +170,12 @@ def main() -> None:
         say("photographs are copied")
         photographs = folder / "photographs"
         material = lay_out(options.photos, photographs, BATCH * count_batches(options.rounds))
-        stables = [
-            meet(table, options.peers_python, photographs, folder / str(number), options.rounds)
+        met = [
+            meet(table, options.peers_python, photographs, folder / str(number), options.rounds, not options.new_memory)
             for number, table in enumerate(tables)
         ]
-    standings = Standings(*stables)
-    write_page("loaders", render(standings, head, material, options))
+    standings = Standings(*(stable for stable, _ in met))
+    write_page("loaders", render(standings, head, material, options, "".join(remark for _, remark in met)))
     missed = [goal.what for goal in standings.goals() if goal.is_met is False]
     if missed:
         sys.exit("Not met: " + "; ".join(missed) + ".")

@@ -85,7 +85,7 @@ class Standings:
         ]
 
 
-def render(standings: Standings, head: str, material: str, options: argparse.Namespace) -> str:
+def render(standings: Standings, head: str, material: str, options: argparse.Namespace, remark: str = "") -> str:
     parts = [
         f"# Photographs out of loaders\n\n{head}",
         f"{material}. Read, decode, random-resized-crop 224, flip, to float, normalise, batches of 32; after each a "
@@ -104,7 +104,7 @@ def render(standings: Standings, head: str, material: str, options: argparse.Nam
         "Converting data, starting workers and compiling are not timed. Same pixels: the very functions of the plain "
         "script decode and crop; others decode or resize otherwise, and mean and std say by how much. All files of all "
         "contestants are held in memory, as they would be where nobody waits for a turn (warm_files.py). "
-        f"{_first_laps(standings)}",
+        f"{remark}{_first_laps(standings)}",
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 

@@ -21,6 +21,7 @@ from slipstream.data import keeping as room
 from slipstream.data import pillow
 from slipstream.data.allowance import Allowance
 from slipstream.data.keeping import Keeping
+from slipstream.data.libjpeg import find_direct
 from slipstream.data.pillow import PillowDecoding
 from slipstream.data.pixels import PixelStore
 from slipstream.data.webp import WebPDecoding
@@ -32,11 +33,12 @@ Maker = Callable[[Path], Any]
 class Cache:
     """A cache that is in place while the `with` lasts, and what it said."""
 
-    def __init__(self, folder: Path, memory_bytes: int = 10**9) -> None:
+    def __init__(self, folder: Path, memory_bytes: int = 10**9, is_direct: bool = True) -> None:
         self.folder, self.said, self.faults = folder, list[str](), list[Any]()
         self.allowance = Allowance(folder, memory_bytes, self.said.append)
         keeping = Keeping(PixelStore(folder), self.allowance, self.said.append)
-        self.decoding, self.frames = PillowDecoding(keeping), WebPDecoding(keeping)
+        direct = find_direct(lambda: self.said.append("differs")) if is_direct else None
+        self.decoding, self.frames = PillowDecoding(keeping, direct), WebPDecoding(keeping)
 
     def __enter__(self) -> Cache:
         self._patches = Patches(lambda seam, fault: self.faults.append(fault), lambda: False)
@@ -67,9 +69,9 @@ def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "SLOW_S", 1e9)
 
 
-@pytest.fixture
-def cache(tmp_path: Path) -> Iterator[Cache]:
-    with Cache(tmp_path / "cache" / "images") as made:
+@pytest.fixture(params=[False, True], ids=["by Pillow", "by libjpeg"])
+def cache(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cache]:
+    with Cache(tmp_path / "cache" / "images", is_direct=request.param) as made:
         yield made
 
 

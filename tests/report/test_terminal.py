@@ -176,12 +176,21 @@ def test_a_watched_program_has_no_ceilings(sessions: Sessions, paint: Paint) -> 
     [
         (Ending("finished", 3, 3.1), "ran to its end in 3.1 s, exit code 3"),
         (Ending("raised", 1, 9.0, "ValueError: [x]"), "ValueError: [x]"),
+        (Ending("raised", 2, 9.0, "SystemExit: 2"), "ended itself with exit code 2 after 9 s"),
+        (Ending("raised", 1, 9.0, "SystemExit: no data"), "SystemExit: no data"),
         (Ending("interrupted", 130, 12.0), "interrupted after 12 s"),
         (Ending("killed", -9, 12.0), "killed after 12 s"),
     ],
 )
 def test_endings(sessions: Sessions, paint: Paint, ending: Ending, words: str) -> None:
     assert words in paint(render_session, msgspec.structs.replace(sessions["slow"], ending=ending))
+
+
+def test_an_exit_code_is_not_said_twice(sessions: Sessions, paint: Paint) -> None:
+    """As argparse ends a script that it does not understand."""
+    empty = msgspec.structs.replace(sessions["empty"], ending=Ending("raised", 2, 0.2, "SystemExit: 2"))
+    text = paint(render_session, empty, width=160)
+    assert "ended itself with exit code 2 after 200 ms, before any step." in text and "SystemExit" not in text
 
 
 def test_a_wait_that_free_data_did_not_shorten_is_called_noise(sessions: Sessions, paint: Paint) -> None:

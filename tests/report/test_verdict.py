@@ -7,8 +7,8 @@ import pytest
 from slipstream.diagnose import diagnose
 from slipstream.records import Length, Site
 from slipstream.report.html.figures import figures
-from slipstream.report.verdict import outlook
-from slipstream.testing.sessions import FILE, made_session
+from slipstream.report.verdict import outlook, verdict
+from slipstream.testing.sessions import FILE, made_session, made_stack
 
 FOLDS = Site(FILE, 90, "for fold, (train, held_out) in enumerate(folds.split(data)):")
 
@@ -24,3 +24,12 @@ def test_folds_are_not_taken_for_the_whole(around: Site | None, words: str, figu
     session = diagnose(made_session(length=Length(num_epochs=14, around=around)))
     assert outlook(session).startswith(words) and outlook(session).endswith("at this rate")
     assert figure in [one.name for one in figures(session)]
+
+
+def test_a_step_of_the_scripts_own_lines_is_not_said_to_have_nothing_to_gain() -> None:
+    stacks = [made_stack("python", 77, 60, phase="other", function="main", expression="f(x)")]
+    session = diagnose(made_session(other_ms=60, stacks=stacks))
+    assert session.findings == [] and session.summary is not None and session.summary.bound == "other"
+    assert verdict(session).endswith("No cause that we know of; the line to look at is train.py:77.")
+    unseen = diagnose(made_session(other_ms=60))
+    assert verdict(unseen).endswith("Nothing to gain that this run could see.")

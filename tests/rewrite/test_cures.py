@@ -11,7 +11,7 @@ import pytest
 from slipstream.records import Edit, Finding, Leak, Site
 from slipstream.rewrite.cures import cures
 from slipstream.testing.projects import Project
-from slipstream.testing.sessions import FILE, made_session
+from slipstream.testing.sessions import FILE, made_model, made_session
 
 HEAD = """import torch
 torch.manual_seed(0)
@@ -243,11 +243,15 @@ def test_findings_become_edits() -> None:
         finding("frequent_sync", "self.losses.append(loss.item())  # all"),
     ]
     leaks = [Leak("losses", 9, site=findings[4].site)]
-    edits = cures(msgspec.structs.replace(made_session(), findings=findings, leaks=leaks))
+    session = made_session(model=made_model("cuda:0"))
+    edits = cures(msgspec.structs.replace(session, findings=findings, leaks=leaks))
     kinds = ["running_sum", "by_hand", "convert_once", "by_hand", "detached", "by_hand", "by_hand"]
     assert [edit.kind for edit in edits] == kinds
     assert (edits[0].text, edits[0].argument, edits[4].call) == ("total += loss.detach()", ".double()", "losses")
     assert edits[6].text == "self.losses.append(loss.detach())" and "torch.stack" in edits[6].reason
+    # On the CPU nobody waits for a sum: the loop around it is what costs, and that is for its author.
+    (by_hand,) = cures(msgspec.structs.replace(made_session(), findings=findings[:1]))
+    assert (by_hand.kind, by_hand.text) == ("by_hand", "by hand")
 
 
 def test_line_endings_and_tabs_stay(project: Project) -> None:

@@ -125,6 +125,25 @@ def test_the_line_that_fills(tmp_path: Path) -> None:
     assert find_filling_line(str(file), "nothing") is None
 
 
+def test_the_line_that_fills_under_this_name_and_with_more_than_numbers(tmp_path: Path) -> None:
+    file = tmp_path / "gan.py"
+    file.write_text(
+        'log["d"].append(d.item())\nlog["fakes"].append(fake)\nkept.append(float(x))\nkept.append(y)\nn.append(z.item())\n'
+    )
+    lines = [find_filling_line(str(file), *which) for which in (("log", "fakes"), ("log", "d"), ("kept",), ("n",))]
+    assert [site.line for site in lines if site] == [2, 1, 4, 5]
+    assert (find_filling_line(str(file), "log", "other") or lines[1]).line == 2
+
+
+def test_of_lists_by_name_the_fullest_is_meant() -> None:
+    history: dict[str, list[object]] = {"losses": [], "fakes": []}
+    for step in range(20):
+        history["losses"].append(float(step))
+        history["fakes"].append(torch.ones(2, requires_grad=True) * step)
+    (leak,) = find_leaks(sys._getframe(), 20)
+    assert leak.site is not None and 'history["fakes"]' in leak.site.text
+
+
 def test_length_from_the_scripts_own_variables() -> None:
     import argparse
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from slipstream.records import Block, Evaluation, Event, EventKind, Step
 from slipstream.runner.loop import find_steps
 
@@ -226,16 +228,65 @@ def test_validation_with_gradients_and_a_prefetching_loader() -> None:
     assert len(evaluations) == 1 and evaluations[0].grad and evaluations[0].num_batches == 6
 
 
-def test_a_script_that_forgets_to_train_again_after_its_validation() -> None:
+def test_a_loss_module_has_no_mode() -> None:
+    """nn.MSELoss() is called in validation as in training: with gradients on it looks as if it learnt."""
+    for grad in (True, False):
+        script = Script()
+        for _ in range(3):
+            for _ in range(5):
+                script.batch()
+                script.forward()
+                script.forward(1, ident=9)
+                script.do("backward", 6)
+                script.do("optimizer", 2)
+            for _ in range(4):
+                script.batch(ident=1)
+                script.forward(training=False, grad=grad)
+                script.forward(1, ident=9, grad=grad)
+        steps, evaluations = script.steps()
+        assert len(steps) == 15
+        assert [(one.after_step, one.num_batches, one.grad) for one in evaluations] == [
+            (4, 4, grad),
+            (9, 4, grad),
+            (14, 4, grad),
+        ]
+
+
+def test_a_validation_of_one_batch_with_a_loss_module_is_not_learnt_from() -> None:
     script = Script()
+    for _ in range(3):
+        for _ in range(5):
+            script.batch()
+            script.forward()
+            script.forward(1, ident=9)
+            script.do("backward", 6)
+            script.do("optimizer", 2)
+        script.batch(ident=1)
+        script.forward(training=False, grad=False)
+        script.forward(1, ident=9, grad=False)
+    steps, evaluations = script.steps()
+    assert [step.num_batches for step in steps] == [1] * 15
+    assert [one.after_step for one in evaluations] == [4, 9, 14]
+
+
+@pytest.mark.parametrize("has_loss_module", [False, True])
+def test_a_script_that_forgets_to_train_again_after_its_validation(has_loss_module: bool) -> None:
+    script = Script()
+
+    def criterion() -> None:
+        if has_loss_module:
+            script.forward(0, ident=9)
+
     _train(script, 4)
     for _ in range(2):
         for _ in range(3):
             script.batch(ident=1)
             script.forward(training=False, grad=True)
+            criterion()
         for _ in range(4):
             script.batch()
             script.forward(training=False)
+            criterion()
             script.do("backward", 6)
             script.do("optimizer", 2)
     steps, evaluations = script.steps()
@@ -248,12 +299,18 @@ def test_accuracy_on_the_training_loader_itself_is_evaluation() -> None:
     script = Script()
     for _ in range(3):
         script.do("iterator", 1)
-        _train(script, 4)
+        for _ in range(4):
+            script.batch()
+            script.forward()
+            script.forward(1, ident=9)
+            script.do("backward", 6)
+            script.do("optimizer", 2)
         for ident, num in ((0, 4), (1, 2)):
             script.do("iterator", 1, ident=ident)
             for _ in range(num):
                 script.batch(ident=ident)
                 script.forward(training=False, grad=False)
+                script.forward(1, ident=9, grad=False)  # a loss module, in no mode
     steps, evaluations = script.steps()
     assert [step.num_batches for step in steps] == [1] * 12
     assert [step.is_first_of_epoch for step in steps] == [True, False, False, False] * 3

@@ -96,6 +96,40 @@ def test_caches_pass_through(tmp_path: Path, room: Path, monkeypatch: pytest.Mon
     assert not (tmp_path / "hub").exists()  # made so that it could pass through, and not used
 
 
+def test_what_one_rider_compiled_the_next_one_finds(
+    tmp_path: Path, room: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOGNAME", "some:one")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    kernels = tmp_path / "torchinductor_some_one"  # as torch names it
+
+    def compile_it() -> None:
+        (kernels / "kernel.so").write_text("compiled")
+
+    def find_it() -> None:
+        assert (kernels / "kernel.so").read_text() == "compiled"
+
+    with overlay.shared_caches():
+        for number, act in enumerate((compile_it, find_it)):
+            (room / str(number)).mkdir()
+            plan = overlay.prepare(room / str(number), own_user=OWN_USER, through=[], kept=[])
+            in_child(plan, act)
+            overlay.clean_up(plan)
+    assert (kernels / "kernel.so").exists()  # a cache like any other
+
+
+def test_a_cache_that_nobody_used_is_taken_away(tmp_path: Path, room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGNAME", "someone")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    made = {tmp_path / "torchinductor_someone", tmp_path / "hub"}
+    with overlay.shared_caches():
+        plan = overlay.prepare(room, own_user=OWN_USER, through=[], kept=[])
+        overlay.clean_up(plan)  # of the first rider: others still look into them
+        assert made <= set(tmp_path.iterdir())
+    assert not made & set(tmp_path.iterdir())
+
+
 def test_kept_downloads_appear(tmp_path: Path, room: Path) -> None:
     kept = tmp_path / "kept"
     (kept / "one").mkdir(parents=True)

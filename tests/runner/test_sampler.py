@@ -36,3 +36,30 @@ def test_a_worker_starts_until_it_is_asked_for_a_batch() -> None:
         sampler._count(sys._getframe(), 1)
         recorder.begin_fetch()
     assert [key[0] for key in sampler._counts] == ["start", "input"]
+
+
+def test_between_the_models_answer_and_backward_it_is_the_loss() -> None:
+    recorder = Recorder(MemorySink())
+    sampler = Sampler(recorder, lambda: 0)
+
+    def stage() -> str:
+        return sampler._classify(sys._getframe(), "other", True)[1]
+
+    stages = [stage()]
+    for kind, grad in (("forward", True), ("backward", False), ("forward", False)):
+        recorder.leave(recorder.enter(kind), cast(Any, kind), 1, grad=grad)
+        stages.append(stage())
+    assert stages == ["other", "loss", "other", "other"]
+
+
+def test_the_loss_of_a_validation_is_evaluation_too() -> None:
+    recorder = Recorder(MemorySink())
+
+    def phase_after(kind: str, ident: int, training: bool = True) -> str:
+        recorder.leave(recorder.enter(kind), cast(Any, kind), ident, grad=training, training=training)
+        return recorder.sampled_phase()
+
+    learning = [phase_after("forward", 1), phase_after("forward", 2), phase_after("backward", -1)]
+    assert learning == ["other"] * 3
+    assert [phase_after("forward", 1, training=False), phase_after("forward", 2)] == ["evaluation"] * 2
+    assert phase_after("forward", 1) == "other"

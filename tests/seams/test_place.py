@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import multiprocessing
+import sys
 import types
 from typing import Any
 
 import torch
 
 from slipstream.records import Site
-from slipstream.seams.place import current_sites, is_user_code
+from slipstream.seams.place import current_sites, is_user_code, user_frame
 
 
 class Model(torch.nn.Module):
@@ -34,6 +36,15 @@ def test_a_method_of_the_model_is_not_who_validates() -> None:
     assert _texts(sites) == ["return model.loss()  # the loop that validates", "sites = _validate(Model())"]
 
 
+def _score(model: Model) -> Any:
+    return next(model.loss() for _ in range(1))  # in one line
+
+
+def test_a_comprehension_is_part_of_the_function_around_it() -> None:
+    sites = _score(Model())
+    assert _texts(sites) == ["return next(model.loss() for _ in range(1))  # in one line", "sites = _score(Model())"]
+
+
 def test_a_method_that_a_framework_calls_is_the_users_hook() -> None:
     framework = types.ModuleType("framework")
     code = compile("def fit(model):\n    return model.loss()", "framework.py", "exec")
@@ -42,6 +53,26 @@ def test_a_method_that_a_framework_calls_is_the_users_hook() -> None:
     framework.fit.__code__ = framework.fit.__code__.replace(co_filename=library)
     sites = framework.fit(Model())
     assert _texts(sites) == ["return self.encoder()", "sites = framework.fit(Model())"]
+
+
+@dataclasses.dataclass
+class Sample:
+    value: int
+
+    def __post_init__(self) -> None:
+        self.frames = [sys._getframe(1), user_frame(sys._getframe(1))]
+
+
+def test_a_function_that_a_decorator_wrote_is_nobodys_line() -> None:
+    written, users = Sample(1).frames
+    assert written is not None and written.f_code.co_filename == "<string>"
+    assert users is not None and users.f_code.co_name == "test_a_function_that_a_decorator_wrote_is_nobodys_line"
+
+
+def test_functions_of_text_that_is_executed_are_the_users() -> None:
+    scope: dict[str, Any] = {"look": lambda: user_frame(sys._getframe(1))}
+    exec("def inner():\n    return look()\nfound = inner()", scope)
+    assert (scope["found"].f_code.co_filename, scope["found"].f_code.co_name) == ("<string>", "inner")
 
 
 def _judge_string(answers: Any) -> None:

@@ -80,6 +80,40 @@ def test_every_bit_is_as_without_it(setting: str, num_chosen: int, extra: list[A
     assert len(bare) == len(changed) and all(map(torch.equal, bare, changed))
 
 
+class Tossed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, scale: float = 1.0) -> Any:
+        return x + scale * self.second(torch.ops.slipstream_test.toss(self.first(x))[0])
+
+
+def test_a_kernel_that_draws_inside_itself_draws_the_same_again(riding: Any) -> None:
+    """As fused attention with dropout does on a GPU."""
+    tags = (torch.Tag.nondeterministic_seeded,)
+
+    @torch.library.custom_op("slipstream_test::toss", mutates_args=(), tags=tags)
+    def toss(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        mask = torch.rand_like(x) < 0.5
+        return x * mask, mask
+
+    def keep(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(output[1])
+
+    def back(ctx: Any, gradient: torch.Tensor, _: Any) -> torch.Tensor:
+        return gradient * ctx.saved_tensors[0]
+
+    toss.register_autograd(back, setup_context=keep)
+    torch.manual_seed(7)
+    model = Stack(*(Tossed() for _ in range(4)))
+    bare = train(copy.deepcopy(model))
+    with riding(("checkpointing", "all")) as rig:
+        changed = train(model)
+    assert rig.changes == ["checkpointing: 4 of 4 blocks of Stack"] and not rig.declined
+    assert all(map(torch.equal, bare, changed))
+
+
 def test_batch_norm_counts_every_batch_once(riding: Any) -> None:
     model = stack()
     with riding(("checkpointing", "all")):

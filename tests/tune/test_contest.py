@@ -42,6 +42,13 @@ def test_a_comparison_ends_as_soon_as_it_is_decided(ratio: float, outcome: str) 
     assert contest.comparison.num_rounds < 60
 
 
+def test_a_whole_recipe_lacks_proof_until_it_is_faster_beyond_doubt() -> None:
+    assert _ride(_contest(goal="measure"), 1.2, num_rounds=3, spread=0.05).lacks_proof()
+    assert not _ride(_contest(goal="measure"), 1.2, num_rounds=30, spread=0.05).lacks_proof()
+    assert not _ride(_contest(goal="measure"), 0.9, num_rounds=3).lacks_proof(), "more rounds would not help"
+    assert not _ride(_contest(), 1.2, num_rounds=3).lacks_proof()
+
+
 def test_plainly_slower_takes_two_rounds_and_says_by_how_much() -> None:
     contest = _ride(_contest(), 0.1)
     assert contest.comparison.num_rounds == 2

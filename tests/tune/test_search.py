@@ -103,13 +103,50 @@ def test_conflicting_winners_are_not_combined_and_both_are_named(
     assert not any("+" in rider for rider in listener.entered)
 
 
-def test_who_never_raced_is_not_said_to_gain_less(run: Any, technique: Any, verdict_of: Any, listener: Any) -> None:
+@pytest.mark.parametrize("last", [0.4, 0.6])
+def test_who_was_not_raced_when_another_led_races_in_its_place(
+    run: Any, technique: Any, verdict_of: Any, listener: Any, last: float
+) -> None:
+    """Both claim the same thing, so the later one is never raced on top of the first."""
     known = {"first": technique(claims=("the call",)), **{name: technique() for name in "abcdefg"}}
     known["last"] = technique(claims=("the call",))
-    tuning = run(SimulatedTrack(choice_factors(first=0.5, last=0.4)), known)
-    assert tuning.recipe == _recipe(first=True) and "last" not in listener.entered
-    verdict = verdict_of(tuning, "last")
-    assert verdict.decision == "unsure" and "the other one led first, and this was not raced" in verdict.reason
+    tuning = run(SimulatedTrack(choice_factors(first=0.5, last=last)), known)
+    better, worse = ("last", "first") if last < 0.5 else ("first", "last")
+    assert tuning.recipe == _recipe(**{better: True}) and verdict_of(tuning, worse).decision == "rejected"
+    assert "last" in listener.entered and not any("first + last" in rider for rider in listener.entered)
+    if better == "last":
+        assert verdict_of(tuning, "first").reason == "first and last both claim the call; the other one gains more"
+
+
+def test_a_control_beside_ground_that_lost_goes_on_beside_the_others(run: Any, technique: Any, listener: Any) -> None:
+    run(SimulatedTrack(choice_factors(g=1.05)), {"a": technique(), "g": technique(is_ground=True)})
+    assert listener.entered.count("nothing") == 1
+
+
+def test_modes_are_climbed_when_all_else_is_proved(run: Any, technique: Any, listener: Any) -> None:
+    known = {"mode": technique(settings=("plain", "best")), "a": technique()}
+    run(SimulatedTrack(choice_factors(mode=0.7, a=0.7)), known)
+    left_out = [at for at, rider in enumerate(listener.entered) if rider == "a"]
+    assert left_out and listener.entered.index("a + mode=best") > max(left_out)
+
+
+def test_twins_ride_for_no_recipe_that_was_not_faster_in_the_end(run: Any, technique: Any, verdict_of: Any) -> None:
+    """It was lucky when it led: another process of it gains nothing."""
+    num_starts = 0
+
+    def factor(recipe: Recipe) -> float:
+        nonlocal num_starts
+        num_starts += recipe == _recipe(a=True)
+        return 0.8 if recipe == _recipe(a=True) and num_starts <= 2 else 1.0  # enter() asks twice
+
+    def seen(entrant: Entrant, num_steps: int) -> Witness:
+        is_base = entrant.role != "candidate"
+        return made_witness_of(entrant, num_steps) if is_base else made_witness(num_steps, rounding=1.1e-7)
+
+    track = SimulatedTrack(factor, witness=seen)
+    tuning = run(track, {"a": technique("reordered")})
+    assert not tuning.recipe.choices and verdict_of(tuning, "recipe", kind="total").decision in ("rejected", "unsure")
+    assert not {"rounding", "seed"} & {entrant.role for entrant in track.entrants}
 
 
 def test_settings_are_climbed_and_not_gridded(run: Any, technique: Any, verdict_of: Any, listener: Any) -> None:

@@ -1,6 +1,6 @@
 """What becomes of freed memory in this process: kept for what is allocated next, or given back to the system. The
-samples of a batch are freed at once, glibc returns their memory, and the next batch's are faulted in page by page again.
-Other C libraries are left alone, and keeping also where the user has given such settings."""
+samples of a batch are freed at once, glibc returns their memory, and the next batch's are faulted in page by page.
+Other C libraries are left alone, and so is one that the user has told what to keep."""
 
 from __future__ import annotations
 

@@ -4,10 +4,13 @@ frames in a file, CMYK, a picture that is cut off, and file objects other than p
 from __future__ import annotations
 
 import io
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
+
+if TYPE_CHECKING:
+    from slipstream.data.libjpeg import DirectDecoding
 
 _MODES = ("RGB", "L")
 _PLAIN_FILES = (io.BytesIO, io.BufferedReader)
@@ -33,13 +36,19 @@ def kind_of(image: Any) -> int | None:
     """The number of what decides which way through libjpeg the picture takes: how much finer the light is stored than
     the colours, and as which colours. None: its rows cannot be had without the whole, or it could not be told whether
     they were reached."""
+    return None if image.mode != "RGB" or "progressive" in image.info else whole_kind_of(image)
+
+
+def whole_kind_of(image: Any) -> int | None:
+    """The same of pictures that are decoded whole. None: one that is seldom met."""
     light, *colours = (layer[1:3] for layer in image.layer)
     transform = image.info.get("adobe_transform", 3)
-    if image.mode != "RGB" or "progressive" in image.info or image.bits != 8 or colours != [(1, 1), (1, 1)]:
+    if image.bits != 8 or colours != ([] if image.mode == "L" else [(1, 1), (1, 1)]):
         return None
     across, down = light
     is_known = 1 <= across <= 4 and 1 <= down <= 4 and transform in range(4)
-    return transform * 16 + (across - 1) * 4 + down - 1 if is_known else None
+    number = transform * 16 + (across - 1) * 4 + down - 1
+    return number + 64 * ("progressive" in image.info) + 128 * (image.mode == "L") if is_known else None
 
 
 class JpegSource:
@@ -50,7 +59,9 @@ class JpegSource:
         self.size: tuple[int, int] = image.size
         self.mode: str = image.mode
         self.kind = kind_of(image)
+        self.whole_kind = whole_kind_of(image)
         self.kept: Any = None  # all pixels, where somebody keeps them for others
+        self.direct: DirectDecoding | None = None  # what is asked before Pillow's decoder
         self._data = data
 
     @property
@@ -60,7 +71,7 @@ class JpegSource:
             return True  # not to be told so
         tables = bytes([self.kind]) + _tables(self._data)
         if tables not in _taken:
-            core, _ = self._feed(1)
+            core, _ = feed(self.mode, (self.size[0], 1), self._data)
             if not _is_written(core, 0):
                 return False
             if len(_taken) < _MOST_TAKEN:
@@ -75,7 +86,9 @@ class JpegSource:
 
     def decode(self) -> Any:
         """All pixels; raises what Pillow raises."""
-        core, is_complete = self._feed(self.size[1])
+        if (core := self._fill(self.size[1])) is not None:
+            return core
+        core, is_complete = feed(self.mode, self.size, self._data)
         return core if is_complete else self.decode_by_load()
 
     def decode_by_load(self) -> Any:
@@ -86,20 +99,29 @@ class JpegSource:
 
     def decode_top(self, num_rows: int) -> Any:
         """The first rows. None: the decoder did not get so far."""
-        core, _ = self._feed(num_rows)
+        if (core := self._fill(num_rows)) is not None:
+            return core
+        core, _ = feed(self.mode, (self.size[0], num_rows), self._data)
         return core if _is_written(core, num_rows - 1) else None
 
-    def _feed(self, num_rows: int) -> tuple[Any, bool]:
-        """By Pillow's own decoder, which stops when it has the rows; and whether that was the whole picture."""
-        extents = (0, 0, self.size[0], num_rows)
-        core = _CORE.new(self.mode, extents[2:])
-        decoder = Image._getdecoder(self.mode, "jpeg", (self.mode, ""))
-        try:
-            decoder.setimage(core, extents)
-            is_complete = decoder.decode(self._data) == (-1, 0)
-        finally:
-            decoder.cleanup()
-        return core, is_complete
+    def _fill(self, num_rows: int) -> Any:
+        """The first rows, without Pillow. None: it is asked."""
+        if self.direct is None or self.whole_kind is None:
+            return None
+        core = _CORE.new(self.mode, (self.size[0], num_rows))
+        return core if self.direct.fill(core, self._data, self.size[1], self.whole_kind) else None
+
+
+def feed(mode: str, size: tuple[int, int], data: bytes) -> tuple[Any, bool]:
+    """The first rows by Pillow's own decoder, which stops when it has them; and whether that was the whole picture."""
+    core = _CORE.new(mode, size)
+    decoder = Image._getdecoder(mode, "jpeg", (mode, ""))
+    try:
+        decoder.setimage(core, (0, 0, *size))
+        is_complete = decoder.decode(data) == (-1, 0)
+    finally:
+        decoder.cleanup()
+    return core, is_complete
 
 
 def _is_written(core: Any, row: int) -> bool:
@@ -122,15 +144,23 @@ def _tables(data: bytes) -> bytes:
     return b"".join(parts)
 
 
-def take_source(image: Any) -> JpegSource | None:
-    """The picture of an undecoded image, which is left as Pillow's `load` would leave it, but for the pixels. None
-    where the picture is cut off or cannot be decoded, or the file is the script's and goes on behind it: Pillow would
-    stop reading there."""
+def read_whole(image: Any) -> bytes | None:
+    """The file of an undecoded image. None where the picture is cut off, or the file is the script's and goes on behind
+    it."""
     start = image.fp.tell()  # behind the header, unless the script moved on
     image.fp.seek(0)
     data: bytes = image.fp.read()
     end = data.rfind(_END, start)
-    if end < 0 or (not image._exclusive_fp and end != len(data) - len(_END)):
+    is_whole = end >= 0 and (image._exclusive_fp or end == len(data) - len(_END))
+    return data if is_whole else None
+
+
+def take_source(image: Any) -> JpegSource | None:
+    """The picture of an undecoded image, which is left as Pillow's `load` would leave it, but for the pixels. None
+    where the picture is cut off or cannot be decoded, or the file is the script's and goes on behind it: Pillow would
+    stop reading there."""
+    data = read_whole(image)
+    if data is None:
         return None
     source = JpegSource(image, data)
     if not source.begins:

@@ -33,7 +33,7 @@ class Keeping:
     ) -> None:
         self._store = store
         self.allowance = allowance
-        self._tell = tell
+        self.tell = tell
         self._on_use = on_use  # an image was kept, or found
         self.is_on = True
         self._resume_s = 0.0
@@ -66,7 +66,7 @@ class Keeping:
     def step_aside(self, fault: BaseException) -> None:
         if self.is_on:
             self.is_on = False
-            self._tell(f"images are decoded as before: {type(fault).__name__}: {fault}")
+            self.tell(f"images are decoded as before: {type(fault).__name__}: {fault}")
 
 
 def _cannot_write(fault: OSError, folder: str) -> str:

@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from slipstream.data.cache_folder import HEAD_BYTES, Facts
 from slipstream.data.keeping import Identity, Keeping, folder_of, identity_of, is_settled
 from slipstream.data.pixels import HOLDS_DESCRIPTOR, SPARE_BYTES, Pixels, key_of
 from slipstream.seams.patch import Patches
+
+if TYPE_CHECKING:
+    from slipstream.data.libjpeg import DirectDecoding
 
 _KINDS = {("PIL.JpegImagePlugin", "JpegImageFile"), ("PIL.PngImagePlugin", "PngImageFile")}
 # Modes as Pillow holds them in memory: the raw mode that gives these very bytes, and how many a pixel has.
@@ -74,8 +77,9 @@ class _Watched:
 
 
 class PillowDecoding:
-    def __init__(self, keeping: Keeping) -> None:
+    def __init__(self, keeping: Keeping, direct: DirectDecoding | None = None) -> None:
         self._keeping = keeping
+        self._direct = direct  # what is asked before Pillow's decoder
         self._here = _Here()
         # What images lie over, by the identity of Pillow's core. Each lives exactly as long as its core.
         self._mapped: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -98,6 +102,8 @@ class PillowDecoding:
 
     def _loading(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         bare = inspect.unwrap(original)  # past other techniques, which would decode
+        if not _is_pillows(original):
+            self._direct = None
 
         @functools.wraps(original)
         def load(image: Any) -> Any:
@@ -112,10 +118,10 @@ class PillowDecoding:
                 self._keeping.step_aside(fault)
                 return original(image)
             if found is not None and core is not None:
-                return self._finish(image, found, core, bare)
+                return self._finish(image, core, found.facts.position, bare)
             if identity is None or not is_settled(identity):
                 return original(image)
-            return self._decode(image, key, original)
+            return self._decode(image, key, original, bare)
 
         return load
 
@@ -147,7 +153,7 @@ class PillowDecoding:
         self._mapped[id(core)] = found.pages
         return core
 
-    def _finish(self, image: Any, found: Pixels, core: Any, load: Callable[[Any], Any]) -> Any:
+    def _finish(self, image: Any, core: Any, position: int, load: Callable[[Any], Any]) -> Any:
         """Everything else that loading does: palettes, chunks after the pixels, closing the file."""
         file = image.fp
         image.im = core
@@ -156,28 +162,28 @@ class PillowDecoding:
             result = load(image)
         finally:
             self._here.is_ready = False
-        if found.facts.position >= 0:
-            file.seek(found.facts.position)
+        if position >= 0:
+            file.seek(position)
         return result
 
-    def _decode(self, image: Any, key: bytes, original: Callable[[Any], Any]) -> Any:
+    def _decode(self, image: Any, key: bytes, original: Callable[[Any], Any], bare: Callable[[Any], Any]) -> Any:
         try:
-            memory = self._memory(image, key)
+            kind = self._direct_kind(image)
+            is_to_be_kept = self._keeping.has_room(key, image.size[1] * _row_bytes(image))
+            memory = self._memory(image) if is_to_be_kept or kind is not None else None
+            num_read = self._fill(image, memory, kind) if memory is not None else 0
         except Exception as fault:
             self._keeping.step_aside(fault)
             memory = None
         if memory is None:
             return original(image)
         file = None if image._exclusive_fp else image.fp
-        core, here = image.im, self._here
-        here.is_watching, here.watched = bool(self._files.LOAD_TRUNCATED_IMAGES), None
-        try:
-            result = original(image)
-        finally:
-            is_whole = not here.is_watching or (here.watched is not None and here.watched.is_complete)
-            here.is_watching, here.watched = False, None
-        is_whole = is_whole and not hasattr(image, "_ended")  # Pillow's mark on a JPEG that it ended itself
-        if is_whole and image.im is core:
+        core = image.im
+        if num_read:  # to where Pillow would have read
+            result, is_whole = self._finish(image, core, -1 if file is None else num_read, bare), True
+        else:
+            result, is_whole = self._watch(image, original)
+        if is_whole and is_to_be_kept and image.im is core:
             try:
                 position = file.tell() if file is not None else -1
                 source = folder_of(getattr(image, "filename", ""))
@@ -187,15 +193,45 @@ class PillowDecoding:
                 self._keeping.step_aside(fault)
         return result
 
-    def _memory(self, image: Any, key: bytes) -> Any:
+    def _watch(self, image: Any, original: Callable[[Any], Any]) -> tuple[Any, bool]:
+        """Pillow decodes; and whether all of the image."""
+        here = self._here
+        here.is_watching, here.watched = bool(self._files.LOAD_TRUNCATED_IMAGES), None
+        try:
+            result = original(image)
+        finally:
+            is_whole = not here.is_watching or (here.watched is not None and here.watched.is_complete)
+            here.is_watching, here.watched = False, None
+        return result, is_whole and not hasattr(image, "_ended")  # Pillow's mark on a JPEG that it ended itself
+
+    def _direct_kind(self, image: Any) -> int | None:
+        """None: Pillow decodes."""
+        from slipstream.data.jpeg_file import is_undecoded, whole_kind_of  # here: it needs Pillow
+
+        return whole_kind_of(image) if self._direct is not None and is_undecoded(image) else None
+
+    def _fill(self, image: Any, memory: Any, kind: int | None) -> int:
+        """The bytes that the file has, where it could be decoded without Pillow; else 0."""
+        from slipstream.data.jpeg_file import read_whole
+
+        num_read = 0
+        try:
+            data = read_whole(image) if kind is not None else None
+            if self._direct is not None and kind is not None and data is not None:
+                num_read = len(data) if self._direct.fill(image.im, data, image.size[1], kind) else 0
+        except Exception:  # a file that cannot be read, say: Pillow finds out for itself, and says so
+            num_read = 0
+        memory[-SPARE_BYTES if num_read else 0 :] = 0  # of an image that is cut off, Pillow leaves the rest so
+        return num_read
+
+    def _memory(self, image: Any) -> Any:
         """The image gets memory of ours to be decoded into, so that it can be written as it is: asking Pillow for the
-        pixels would copy them once more. None where they are not to be kept."""
-        width, height = image.size
-        row_bytes = width * _RAW[image.mode][1]
+        pixels would copy them once more. None where that cannot be."""
         make = getattr(self._images.core, "map_buffer", None)
-        if make is None or not self._keeping.has_room(key, row_bytes * height):
+        if make is None:
             return None
-        memory = np.zeros(row_bytes * height + SPARE_BYTES, dtype=np.uint8)
+        row_bytes = _row_bytes(image)
+        memory = np.empty(row_bytes * image.size[1] + SPARE_BYTES, dtype=np.uint8)
         image.im = core = make(memory, image.size, "raw", 0, (image.mode, row_bytes, 1))
         self._filled[id(core)] = memory
         return memory
@@ -226,3 +262,14 @@ class PillowDecoding:
             return original(image, *args, **kwargs)
 
         return __arrow_c_array__
+
+
+def _is_pillows(load: Any) -> bool:
+    """Whether an image that it loads has the pixels that Pillow gives it, whoever stands in front of that."""
+    while id(getattr(load, "adds_nothing", None)) == id(load):  # itself: what wraps it copies its attributes
+        load = load.__wrapped__
+    return not hasattr(load, "__wrapped__") and getattr(load, "__module__", "") == "PIL.ImageFile"
+
+
+def _row_bytes(image: Any) -> int:
+    return int(image.size[0] * _RAW[image.mode][1])

@@ -6,13 +6,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import PIL
 from PIL import Image, ImageFile
 
 from slipstream.data.jpeg_file import JpegSource, is_undecoded, kind_of, take_source
 from slipstream.seams.patch import Patches
+
+if TYPE_CHECKING:
+    from slipstream.data.libjpeg import DirectDecoding
 
 _PENDING = "_slipstream_pending"  # on an image that has no pixels yet
 Box = tuple[int, int, int, int]
@@ -59,6 +62,7 @@ class Postponement:
 
     def __init__(self) -> None:
         self._load: Method | None = None  # what stands at `load` while nobody else does
+        self.direct: DirectDecoding | None = None
 
     def install(self, patches: Patches) -> None:
         image, file, pixels = Image.Image, ImageFile.ImageFile, vars(Image.Image)["im"]
@@ -80,7 +84,10 @@ class Postponement:
         if not is_undecoded(image) or self._is_beside_another():
             return None
         source = take_source(image)
-        return None if source is None else _postpone(image, source)
+        if source is None:
+            return None
+        source.direct = self.direct
+        return _postpone(image, source)
 
     def _is_beside_another(self) -> bool:
         return vars(ImageFile.ImageFile)["load"] is not self._load
@@ -101,6 +108,7 @@ class Postponement:
                 vars(image).pop(_PENDING, None)  # another thread may have done it
             return original(image)
 
+        settle.adds_nothing = settle  # type: ignore[attr-defined]  # to an image that was only opened
         return settle
 
     def pixels(self, pending: Pending) -> Any:

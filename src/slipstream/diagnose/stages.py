@@ -71,7 +71,9 @@ def is_torch_picking(stack: StackCount) -> bool:
 TEXT_MAKERS = ("json/encoder.py:", "torch/_tensor_str.py:")
 LOGS = re.compile(
     r"\b(print|pprint|log|log_dict|add_scalars?|add_histogram|add_image|savefig|set_postfix|info|debug|warning"
-    r"|histogram|histc)\s*\("  # no gradient goes through a histogram: people look at it
+    r"|histogram|histc"  # no gradient goes through a histogram: people look at it
+    r"|to_csv|to_json|to_parquet|to_pickle|to_feather|to_excel|savetxt|savez|save_image|imwrite|imsave)\s*\("
+    r"|\b(np|numpy)\.save\s*\(|\b(pickle|json)\.dump\s*\("
 )
 
 
@@ -83,3 +85,15 @@ def is_logging(stack: StackCount) -> bool:
 def asks_to_log(stack: StackCount) -> bool:
     """The expression itself does; what runs below it may be anything."""
     return bool(LOGS.search(re.sub(r"\b(math|torch|np|numpy)\.log\s*\(|\.log\(\)", "", stack.expression)))
+
+
+READS = re.compile(r"\.(item|tolist|numpy)\(")
+MAKES_TENSORS = re.compile(r"\b(tensor|as_tensor|from_numpy|stack)\b")
+
+
+def reads_values(stack: StackCount) -> bool:
+    """Values are taken out of tensors, or something is computed from them outside torch: a metric in numpy."""
+    if stack.stage == "sync":
+        return True
+    is_read = bool(READS.search(stack.expression)) and not MAKES_TENSORS.search(stack.expression)
+    return is_read and stack.stage in ("other", "python", "loss") and not is_logging(stack)

@@ -19,6 +19,8 @@ Stage = Literal[
     "logging",
     "metrics",  # for people to read, as logging is
     "compute",  # torch's own operators
+    "loss",  # anything else between the model's answer and backward
+    "update",  # a loop of the user's over parameters: an optimizer, an average of weights by hand
     "python",  # the user's own bytecode
     "other",
 ]

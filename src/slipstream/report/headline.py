@@ -10,7 +10,7 @@ from slipstream.records import Session
 from slipstream.report.ink import Ink, styled
 from slipstream.report.memory_words import MEMORY, observed
 from slipstream.report.tune_words import raced
-from slipstream.report.verdict import ending, script_of, watched
+from slipstream.report.verdict import complaint, ending, script_of, watched
 
 
 def basis(session: Session) -> str:
@@ -32,5 +32,5 @@ def headline_lines(session: Session, ink: Ink) -> Iterator[Text]:
     else:
         yield left
         yield styled(f" {right}", "dim")
-    if session.ending.reason == "raised" and session.ending.message:
-        yield styled(f" {ink.clip(session.ending.message, ink.width - 2)}", "red")
+    if said := complaint(session):
+        yield styled(f" {ink.clip(said, ink.width - 2)}", "red")

@@ -3,6 +3,7 @@ diagnose concluded and concludes nothing itself."""
 
 from __future__ import annotations
 
+from slipstream.diagnose.hotspots import hottest_line, watched_stacks
 from slipstream.diagnose.training import num_workers
 from slipstream.diagnose.validation import is_playing
 from slipstream.diagnose.wording import place
@@ -34,6 +35,8 @@ def ending(session: Session) -> str:
             return f"stopped after {took}"
         case "finished":
             return f"ran to its end in {took}" + (f", exit code {code}" if code else "")
+        case "raised" if session.ending.message.startswith("SystemExit"):
+            return f"ended itself with exit code {code} after {took}"
         case "raised":
             return f"raised an exception after {took}"
         case "interrupted":
@@ -42,12 +45,24 @@ def ending(session: Session) -> str:
             return f"killed after {took}"
 
 
+def complaint(session: Session) -> str:
+    """What the script raised, if that says more than its exit code."""
+    message = session.ending.message if session.ending.reason == "raised" else ""
+    return "" if message == f"SystemExit: {session.ending.exit_code}" else message
+
+
 def verdict(session: Session) -> str:
     """One sentence, two at most. A session without steps gets its own."""
     if session.summary is None or session.summary.num_steps == 0:
         return _without_steps(session)
     sentence = _bound(session.summary, num_workers(session))
-    return sentence if session.findings else f"{sentence} {NOTHING_TO_GAIN}"
+    return sentence if session.findings else f"{sentence} {_without_findings(session, session.summary)}"
+
+
+def _without_findings(session: Session, summary: Summary) -> str:
+    """A step that is mostly the script's own lines may have much to gain, from a cause that we do not know."""
+    hot = hottest_line(session, watched_stacks(session, "main", ("other",))) if summary.bound == "other" else None
+    return f"No cause that we know of; the line to look at is {place(hot.site)}." if hot else NOTHING_TO_GAIN
 
 
 def warning(session: Session) -> str:
@@ -158,8 +173,9 @@ def _without_steps(session: Session) -> str:
     if session.ending.reason in ("stopped", "interrupted", "killed"):
         script += " was"
     if session.ending.message and session.ending.reason in ("raised", "killed"):
+        why = complaint(session) if session.ending.reason == "raised" else session.ending.message
         when = "in its warm-up" if session.steps else "before any step"
-        return f"{script} {ending(session)}, {when}: {_in_short(session.ending.message)}"
+        return f"{script} {ending(session)}, {when}" + (f": {_in_short(why)}" if why else ".")
     if session.evaluations:
         return f"{script} {ending(session)}; no training step was seen, but evaluation was: {_evaluations(session)}."
     if not session.models:

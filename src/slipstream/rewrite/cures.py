@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from slipstream.diagnose.hoisting import hoist
-from slipstream.diagnose.training import device_of
+from slipstream.diagnose.training import device_of, is_on_cpu
 from slipstream.records import Edit, Finding, Session
 
 _READS = re.compile(r"^\w+ \+= .*(\.item\(\)|\bfloat\()")
@@ -47,6 +47,8 @@ def _without_grad(session: Session, finding: Finding) -> Edit:
 def _on_device(session: Session, finding: Finding) -> Edit | None:
     """A sum that is read in every step. Python adds in 64 bits, and so does every device but one."""
     site = finding.site
+    if is_on_cpu(session):
+        return None  # nobody waits there: what costs is the loop, and no sum on the device takes it away
     if site is not None and _KEEPS.match(site.text):
         kept = site.text.partition("#")[0].strip().replace(".item()", ".detach()")
         reason = f"{finding.title}; read them at once where they are used: torch.stack(...).tolist()"

@@ -40,6 +40,7 @@ from slipstream.records import (
     WorkerMemory,
 )
 from slipstream.runner.loop import find_steps
+from slipstream.runner.walks import refine
 from slipstream.seams.place import make_site
 
 _MOST_LINES = 3  # of the loop that are kept whole
@@ -219,7 +220,8 @@ def _add_up(passengers: list[Passenger]) -> list[StackCount]:
     totals: Counter[tuple[Any, ...]] = Counter()
     for passenger in passengers:
         totals.update(passenger.stacks)
-    return [_make_count(key, count) for key, count in totals.most_common()]
+    counted = [_make_count(key, count) for key, count in totals.most_common()]
+    return [msgspec.structs.replace(stack, stage=refine(stack)) for stack in counted]
 
 
 def _make_count(key: tuple[Any, ...], count: int) -> StackCount:

@@ -22,6 +22,7 @@ _LEAST_PACE = 0.25  # tensors a step; fewer are kept on purpose
 _MAX_LOOKED_AT = 20_000
 _MARK = "slipstream"  # in a node's metadata, which lives and dies with it
 _DEPTH = 3  # containers inside one another: a list of records of lists
+_NUMBERS = re.compile(r"\.(item|tolist)\(\)|\bfloat\(")
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
@@ -83,12 +84,14 @@ def find_leaks(frame: FrameType | None, num_steps: int, before: Holdings | None 
         num_added = sum(1 for _ in _additions(value))
         if name in leaks:
             continue
+        key = _fullest_key(value)
         if len(with_graph) >= wanted and (before is None or before.is_outgrown(name, len(kept), num_steps)):
-            leaks[name] = Leak(name, len(with_graph), _size(with_graph), find_filling_line(file, name))
+            leaks[name] = Leak(name, len(with_graph), _size(with_graph), find_filling_line(file, name, key))
         elif num_added >= wanted and (before is None or before.is_continued(value)):
             leaks[name] = Leak(name, num_added, 0, find_filling_line(file, name), is_sum=True)
         elif before is not None and before.has_grown(name, len(kept), num_steps):
-            leaks[name] = Leak(name, len(kept), _size(kept), find_filling_line(file, name), has_graph=False)
+            site = find_filling_line(file, name, key)
+            leaks[name] = Leak(name, len(kept), _size(kept), site, has_graph=False)
     return list(leaks.values())
 
 
@@ -122,6 +125,13 @@ def _kept_in(value: Any) -> list[Any]:
     torch: Any = sys.modules["torch"]
     items = itertools.islice(_items(value, _DEPTH), _MAX_LOOKED_AT)
     return [item for item in items if isinstance(item, torch.Tensor)]
+
+
+def _fullest_key(value: Any) -> str:
+    """Of a dictionary with a list for every name: the name of the one that holds most; "" for anything else."""
+    counts = {key: len(_kept_in(part)) for key, part in value.items()} if isinstance(value, dict) else {}
+    fullest = max(counts, key=lambda key: counts[key], default="")
+    return fullest if isinstance(fullest, str) and counts.get(fullest) else ""
 
 
 def _items(value: Any, depth: int) -> Iterator[Any]:
@@ -172,8 +182,9 @@ def is_user_class(kind: type) -> bool:
     return kind.__module__ == "__main__" or (file is not None and is_user_code(file))
 
 
-def find_filling_line(file: str, name: str) -> Site | None:
-    """The line that puts something into the variable."""
+def find_filling_line(file: str, name: str, key: str = "") -> Site | None:
+    """The line that puts something into the variable, under this key if there is such a line. Of several the first
+    that puts more than a number there."""
     try:
         lines = Path(file).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -185,7 +196,8 @@ def find_filling_line(file: str, name: str) -> Site | None:
         rf"(?<![\w.]){word}\s*((\[[^\]]*\]\s*)?\.(append|extend|add|appendleft|insert|update)\("
         rf"|\[[^\]]*\]\s*\+?=[^=]|\+=)"
     )
-    for number, text in enumerate(lines, start=1):
-        if filling.search(text.partition("#")[0]):
-            return make_site(file, number)
-    return None
+    texts = {number: text.partition("#")[0] for number, text in enumerate(lines, start=1)}
+    found = [number for number, text in texts.items() if filling.search(text)]
+    of_key = [number for number in found if key and re.search(rf"\[\s*['\"]{re.escape(key)}['\"]\s*\]", texts[number])]
+    of_tensors = [number for number in of_key or found if not _NUMBERS.search(texts[number])]
+    return make_site(file, (of_tensors or of_key or found)[0]) if found else None

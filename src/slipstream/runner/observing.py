@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _LOG_LEVEL, _ERRORS = "TORCH_CPP_LOG_LEVEL", "ERROR"
 _SEARCHES = (16, 64, 256, 1024)  # steps after which the outermost modules are looked for again, for one step
-_PATIENCE_NS = 25_000_000  # steps shorter than that are counted several at a time
+_PATIENCE_NS = 50_000_000  # steps shorter than that are counted several at a time
 
 
 class Observing:

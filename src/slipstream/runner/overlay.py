@@ -3,7 +3,10 @@ ours that nobody else sees. Where the system forbids it, says why; never half-co
 
 from __future__ import annotations
 
+import contextlib
+import getpass
 import os
+import re
 import shutil
 import stat
 import sys
@@ -169,8 +172,29 @@ def cache_directories() -> list[str]:
     home = Path.home()
     named = [os.environ[name] for name in _CACHE_VARIABLES if os.environ.get(name)]
     found = [*named, *(str(home / name) for name in _CACHE_FOLDERS)]
-    found.append(f"{tempfile.gettempdir()}/torchinductor_{os.environ.get('USER', home.name)}")
+    found.append(_compiled_kernels())
     return sorted({os.path.realpath(path) for path in found if Path(path).is_dir()})
+
+
+def _compiled_kernels() -> str:
+    """Where torch's compiler keeps what it made, unless a variable says otherwise."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # nobody's name is known, in a container
+        user = f"uid_{os.getuid()}"
+    return os.path.join(tempfile.gettempdir(), "torchinductor_" + re.sub(r'[\\/:*?"<>|]', "_", user))
+
+
+@contextlib.contextmanager
+def shared_caches() -> Iterator[None]:
+    """Around riders that follow each other: a cache that nobody on this machine has used yet is there for all of them.
+    In the first one's layer it would be gone with it, and every rider would compile again what one has compiled. What
+    stays empty is taken away in the end, and not by the rider that was first while others look into it."""
+    made = [path for path in [*_caches_to_make(), _compiled_kernels()] if not Path(path).exists() and not _make(path)]
+    try:
+        yield
+    finally:
+        _take_away(made)
 
 
 def _caches_to_make() -> list[str]:
@@ -274,7 +298,11 @@ def is_deletion(place: Path) -> bool:
 
 def clean_up(plan: Plan) -> None:
     remove(Path(plan.room))
-    for path in plan.made:
+    _take_away(plan.made)
+
+
+def _take_away(made: list[str]) -> None:
+    for path in made:
         try:
             Path(path).rmdir()
         except OSError:

@@ -32,7 +32,7 @@ from slipstream.records import (
 from slipstream.runner.pace import Pace
 from slipstream.seams.listener import Shortcut, Token
 
-_CPU_TIMED_NS = 25_000_000  # reading the process's CPU time is dear: one batch in so long is enough
+_CPU_TIMED_NS = 50_000_000  # reading the process's CPU time is dear: one batch in so long is enough
 _MOST_FRESH = 64  # an evaluation closes no step, and is to be written all the same
 _BY_UPDATES = ("optimizer",)
 _MARKED = ("iterator", "input", "transfer", "forward", "backward", "optimizer")
@@ -79,7 +79,9 @@ class Recorder:
         self._writing = threading.Lock()
         self._input_cpu_ns = 0  # CPU time when the open input was entered; 0: not timed
         self._learners: set[int] = set()
+        self._evaluated: set[int] = set()  # models that were seen in evaluation mode
         self._is_evaluating = False
+        self._awaits_backward = False
         self.subjects: dict[tuple[type, int], Loader | Model | Optimizer] = {}
 
     def follow_device(self, device: DeviceClock) -> None:
@@ -182,9 +184,9 @@ class Recorder:
             return
         for event in fresh:
             self._num_closed += self.pace.see(event[0], event[1], event[4] if len(event) > 4 else 0)
-            if event[0] == "forward" and event[8]:
-                self._learners.add(event[1])
-        self._is_evaluating = self._evaluates()
+            if event[0] == "forward":
+                (self._learners if event[8] else self._evaluated).add(event[1])
+        self._is_evaluating, self._awaits_backward = self._evaluates(), self.awaits_backward()
         if self._sink is not None and self._device is None:
             self._events.extend(fresh)
         self.shortcut.due_ns = fresh[-1][3] + self.patience_ns
@@ -193,17 +195,29 @@ class Recorder:
         self.shortcut.thread = self.thread if is_plain and not self._is_barred else 0
 
     def _evaluates(self) -> bool:
-        """Whether the last pass was a learner's and taught it nothing."""
+        """Whether the last pass was a learner's and taught it nothing. Losses are modules too, and have no mode."""
+        evaluated = self._evaluated.union(event[1] for event in self._fresh if event[0] == "forward" and not event[8])
         for event in reversed(self._fresh):
             if event[0] == "backward":
                 return False
-            if event[0] == "forward":
-                return not event[8] and event[1] in self._learners
+            if event[0] == "forward" and not event[8] and event[1] in self._learners:
+                return True
+            if event[0] == "forward" and event[8] and event[1] in evaluated:
+                return False
         return self._is_evaluating
 
     def sampled_phase(self) -> str:
         """The phase, as far as it can be told while it runs: for the stack sampler."""
         return "evaluation" if self._evaluates() else self.phase
+
+    def awaits_backward(self) -> bool:
+        """Whether the model has answered, with a graph, and backward is still to come."""
+        for event in reversed(self._fresh):
+            if event[0] in ("backward", "optimizer"):
+                return False
+            if event[0] == "forward":
+                return bool(event[7])
+        return self._awaits_backward
 
     def abandon(self, token: Token | None) -> None:
         if token is not None:

@@ -77,6 +77,8 @@ class Relay:
     def __enter__(self) -> Relay:
         self._stack.enter_context(ended_by_signals())
         self._stack.enter_context(no_leftovers())
+        if self._use_overlay:
+            self._stack.enter_context(overlay.shared_caches())
         self._stack.callback(self._end_all)
         parent, own_user, reason = overlay.probe() if self._use_overlay else (None, False, "--no-overlay")
         if parent is not None:

@@ -17,9 +17,9 @@ from slipstream.records import StackCount, Stage
 from slipstream.runner.recorder import Recorder
 from slipstream.runner.stage import expression_of, line_of, stage_of_code, stage_of_expression
 from slipstream.runner.timer import SignalTimer
-from slipstream.seams.place import OURS, is_user_code
+from slipstream.seams.place import OURS, is_user_code, is_user_frame
 
-INTERVAL_S = 0.03  # a signal costs a virtual machine much more than its handler does
+INTERVAL_S = 0.04  # a signal costs a virtual machine much more than its handler does
 _FLUSH_S = 0.5
 # Where the interpreter looks for signals between two bytecodes; elsewhere it has just come back from a call.
 _BYTECODES = {dis.opmap[name] for name in ("JUMP_BACKWARD", "RESUME", "JUMP_ABSOLUTE", "FOR_ITER") if name in dis.opmap}
@@ -139,7 +139,7 @@ class Sampler:
             code = frame.f_code
             if code.co_name in _CONSUMERS and phase == "input" and _is_torch_loader(code):
                 break  # who asked for the batch is not whose line builds it; after a fork, another process lies below
-            if user is None and is_user_code(code.co_filename):
+            if user is None and is_user_frame(frame):
                 user = frame
                 if phase != "input":
                     break  # who called the user's line matters only where batches are built
@@ -163,6 +163,8 @@ class Sampler:
             expression = expression_of(user)
             if stage is None or (stage == "compute" and user is leaf):
                 stage = stage_of_expression(expression) or stage
+        if stage in (None, "compute") and phase == "other" and self._recorder.awaits_backward():
+            stage = "loss"
         if stage is None:
             stage = _stage_by_phase(phase, user is leaf and not in_call)
         name = leaf.f_code.co_filename.replace("\\", "/")

@@ -24,8 +24,8 @@ _LAST_STEPS = 2  # to take one apart
 _DRAINING = 0.15  # of the ride's time, at the most
 _WAITING = 0.5  # of the ride's time, at the most, for the first backward pass of a script that has made an optimizer
 _NOT_YET = (
-    "The script has made an optimizer, and no backward pass came while it was watched: these calls of the model may all "
-    "lie before its training, as a learner's play does. --seconds gives it more time."
+    "The script has made an optimizer, and no backward pass came while it was watched: these calls of the model may "
+    "all lie before its training, as a learner's play does. --seconds gives it more time."
 )
 _SHARES = {  # of the ride, about, that is over when a state begins
     "start": 0.0,

@@ -93,8 +93,8 @@ def training_loaders(events: Sequence[Event]) -> set[int]:
     only evaluated are spent when the next is asked for: the last of a validation is not learnt from with it."""
     asked: Counter[int] = Counter()
     learnt: Counter[int] = Counter()
-    learners = _learners(events)
-    taught = _taught_while_evaluating(events, learners)
+    switchers = _switchers(events)
+    taught = _taught_while_evaluating(events, switchers)
     since: list[int] = []
     is_spent = False
     for event in events:
@@ -104,7 +104,7 @@ def training_loaders(events: Sequence[Event]) -> set[int]:
                 since = []
             since.append(event.ident)
             is_spent = False
-        elif event.kind == "forward" and event.ident in learners:
+        elif event.kind == "forward" and event.ident in switchers:
             is_spent = not event.training and id(event) not in taught
         elif event.kind == "backward" and since:
             for ident in set(since):
@@ -121,15 +121,19 @@ def evaluation_spans(events: Sequence[Event]) -> list[tuple[int, int, list[Event
         return []
     trains = training_loaders(events)
     learners = _learners(events)
-    taught = _taught_while_evaluating(events, learners)
-    rated = _asked_to_evaluate(events, trains, learners, taught)
+    followers, switchers = _followers(events), _switchers(events)
+    taught = _taught_while_evaluating(events, switchers)
+    rated = _asked_to_evaluate(events, trains, switchers, taught)
     spans: list[tuple[int, int, list[Event]]] = []
     inside: list[Event] = []
     start = last_end = 0
     for event in events:
-        verdict = "training" if id(event) in taught else _judge(event, trains, learners, bool(inside))
-        if id(event) in rated:
+        if id(event) in taught:
+            verdict = "training"
+        elif id(event) in rated:
             verdict = "evaluation"
+        else:
+            verdict = "neither" if id(event) in followers else _judge(event, trains, learners, bool(inside))
         if verdict == "evaluation":
             if not inside:
                 start = event.start_ns if event.kind != "forward" else max(last_end, 0) or event.start_ns
@@ -147,10 +151,33 @@ def _learners(events: Sequence[Event]) -> set[int]:
     return {event.ident for event in events if event.kind == "forward" and event.training and event.grad}
 
 
-def _taught_while_evaluating(events: Sequence[Event], learners: set[int]) -> set[int]:
+def _switchers(events: Sequence[Event]) -> set[int]:
+    """Learners that are put into evaluation mode. A loss module (nn.MSELoss) never is: it says nothing of the mode."""
+    return _learners(events) & {event.ident for event in events if event.kind == "forward" and not event.training}
+
+
+def _followers(events: Sequence[Event]) -> set[int]:
+    """Passes through modules that have no mode, by identity, after which no backward comes but the next batch: the loss
+    of a validation that keeps its gradients is no training."""
+    switchers = _switchers(events)
+    found: set[int] = set()
+    is_training_ahead = True
+    for event in reversed(events):
+        if event.kind in _TRAINING_MARKS:
+            is_training_ahead = True
+        elif event.kind in ("input", "iterator"):
+            is_training_ahead = False
+        elif event.kind == "forward" and event.ident in switchers:
+            is_training_ahead = event.training
+        elif event.kind == "forward" and not is_training_ahead:
+            found.add(id(event))
+    return found
+
+
+def _taught_while_evaluating(events: Sequence[Event], switchers: set[int]) -> set[int]:
     """Calls of a learner in evaluation mode that it learns from all the same, by identity: a script that validates and
     forgets train() afterwards. A backward pass follows, and neither another batch nor a call that is meant to learn
-    comes between: such a batch, or call, is what the backward pass belongs to."""
+    comes between: such a batch, or call, is what the backward pass belongs to. A loss module has no mode to go by."""
     taught: set[int] = set()
     pending: list[Event] = []
     for event in events:
@@ -158,12 +185,12 @@ def _taught_while_evaluating(events: Sequence[Event], learners: set[int]) -> set
             taught.update(id(call) for call in pending)
         if event.kind in ("input", "iterator", *_TRAINING_MARKS):
             pending = []
-        elif event.kind == "forward" and event.ident in learners:
+        elif event.kind == "forward" and event.ident in switchers:
             pending = [*pending, event] if event.grad and not event.training else []
     return taught
 
 
-def _asked_to_evaluate(events: Sequence[Event], trains: set[int], learners: set[int], taught: set[int]) -> set[int]:
+def _asked_to_evaluate(events: Sequence[Event], trains: set[int], switchers: set[int], taught: set[int]) -> set[int]:
     """Batches of a training loader, by identity, that are only evaluated: `test(train_loader)` for the accuracy on what
     was learnt. The next batch is asked for, or the ride ends, before anybody learns from this one."""
     rated: set[int] = set()
@@ -175,9 +202,9 @@ def _asked_to_evaluate(events: Sequence[Event], trains: set[int], learners: set[
             is_new = len(asked) == 1 and asked[0].kind == "iterator" and not is_evaluated
             asked = [*(asked if is_new else ()), event] if event.ident in trains else []
             is_evaluated = False
-        elif event.kind == "forward" and event.ident in learners and not event.training and id(event) not in taught:
+        elif event.kind == "forward" and event.ident in switchers and not event.training and id(event) not in taught:
             is_evaluated = bool(asked)
-        elif event.kind in _TRAINING_MARKS or (event.kind == "forward" and event.ident in learners):
+        elif event.kind in _TRAINING_MARKS or (event.kind == "forward" and event.ident in switchers):
             asked, is_evaluated = [], False
     rated.update(id(one) for one in asked if is_evaluated)
     return rated

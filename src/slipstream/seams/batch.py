@@ -32,8 +32,8 @@ def walk_tensors(batch: Any, path: str = "", depth: int = 0) -> Iterator[tuple[s
 
 
 def count_samples(batch: Any) -> int:
-    """The leading dimension of the first tensor that has one; else the length of the first list. 0: cannot tell. A batch
-    of graphs says itself how many it holds: its tensors are as long as there are nodes, or edges, or two."""
+    """The leading dimension of the first tensor that has one; else the length of the first list. 0: cannot tell. Graphs
+    say themselves how many they are: their tensors are as long as there are nodes, or edges, or two."""
     if (type(batch) is list or type(batch) is tuple) and batch:
         first = batch[0]
         if type(first) is _Tensor and (shape := first.shape):  # by far the most common batch

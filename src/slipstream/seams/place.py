@@ -50,6 +50,7 @@ def claim(path: str) -> None:
 
 
 _claimed: list[str] = []
+_COMPREHENSIONS = ("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>")
 
 
 def is_user_code(filename: str) -> bool:
@@ -78,8 +79,19 @@ def _is_started_by_multiprocessing() -> bool:
     return process is not None and process.parent_process() is not None
 
 
+def is_user_frame(frame: FrameType) -> bool:
+    """A function without a file that the user's file calls (a dataclass's `__init__`) has no line to show; who calls it
+    has."""
+    code, caller = frame.f_code, frame.f_back
+    if not is_user_code(code.co_filename):
+        return False
+    if code.co_filename != "<string>" or code.co_name == "<module>" or caller is None:
+        return True
+    return caller.f_code.co_filename.startswith("<")
+
+
 def user_frame(frame: FrameType | None) -> FrameType | None:
-    while frame is not None and not is_user_code(frame.f_code.co_filename):
+    while frame is not None and not is_user_frame(frame):
         frame = frame.f_back
     return frame
 
@@ -117,7 +129,10 @@ def current_sites() -> tuple[Site | None, Site | None]:
     frame = user_frame(sys._getframe(1))
     while frame is not None and _is_method_of_module(frame) and _is_called_by_user(frame):
         frame = user_frame(frame.f_back)
-    return site_of(frame), site_of(user_frame(frame.f_back)) if frame is not None else None
+    inside = frame
+    while inside is not None and inside.f_code.co_name in _COMPREHENSIONS:
+        inside = user_frame(inside.f_back)  # sum(model(x)... for x in loader): still the function around it
+    return site_of(frame), site_of(user_frame(inside.f_back)) if inside is not None else None
 
 
 def _is_method_of_module(frame: FrameType) -> bool:

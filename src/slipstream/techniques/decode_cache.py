@@ -4,9 +4,10 @@ Helps where decoding JPEG, PNG or WebP is much of the input and the data set, de
 from the second epoch on nothing is decoded. Pixels are the same bit for bit, random augmentation included, since it
 comes after the decoding. A changed file is decoded again.
 
-Hurts the first epoch, which writes as well as decodes. A photograph of 500 x 375 takes 0.75 MB of disk, and as much of
-the memory that the system uses for files. What does not fit is decoded as before. `slipstream cache` shows and clears
-it.
+Hurts the first epoch, which writes as well as decodes, and decodes whole what `fast_decode` would decode in part. Where
+there is a C compiler, JPEGs are decoded by Pillow's libjpeg-turbo straight into what is written, which pays for some of
+that. A photograph of 500 x 375 takes 0.75 MB of disk, and as much of the memory that the system uses for files. What
+does not fit is decoded as before. `slipstream cache` shows and clears it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import os
 import re
 import weakref
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from slipstream.records import Edit, Setting, Site
@@ -147,10 +149,16 @@ def _follow_decoders(rig: Rig, keeping: Keeping) -> None:
     from slipstream.data.webp import WebPDecoding
     from slipstream.seams.arrival import Arrivals
 
+    def follow_pillow(module: ModuleType) -> None:
+        from slipstream.data.libjpeg import find_direct
+
+        direct = find_direct(lambda: keeping.tell("a picture came out otherwise: Pillow decodes its kind as ever"))
+        PillowDecoding(keeping, direct).install(rig.patches, module)
+
     arrays = ArrayDecoding(keeping)
     arrivals = Arrivals()
     rig.patches.on_close(arrivals.close)
-    arrivals.when_imported("PIL.ImageFile", lambda module: PillowDecoding(keeping).install(rig.patches, module))
+    arrivals.when_imported("PIL.ImageFile", follow_pillow)
     arrivals.when_imported("PIL.WebPImagePlugin", lambda module: WebPDecoding(keeping).install(rig.patches, module))
     arrivals.when_imported("cv2", lambda module: arrays.install_opencv(rig.patches, module))
     arrivals.when_imported("torchvision.io", lambda module: arrays.install_torchvision(rig.patches, module))

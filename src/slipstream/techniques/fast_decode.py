@@ -6,8 +6,9 @@ the decoder would refuse is to be refused at the conversion, so it is first trie
 be noticed at the crop and not at the conversion, and the bytes of a file stay in memory until then. Where pictures are
 needed whole, only the copy is saved; where several parts are taken of one picture, it is decoded whole, once. The
 pixels are Pillow's, bit for bit: the first crops of every kind of JPEG, and then one in many, are also cut out of the
-whole picture and compared. Progressive JPEGs are decoded whole, CMYK as ever. Beside a cache of decoded pixels it saves
-the copy.
+whole picture and compared. Progressive JPEGs are decoded whole, CMYK as ever. Where there is a C compiler, Pillow's
+libjpeg-turbo is called without Pillow in between, which takes a tenth less, and proved the same way. Beside a cache of
+decoded pixels it saves the copy.
 """
 
 from __future__ import annotations
@@ -46,11 +47,14 @@ def settings(observation: Observation) -> list[Setting]:
 
 def apply(rig: Rig, setting: Setting) -> None:
     def make(on_use: Notice, on_doubt: Notice) -> TopRows:
+        from slipstream.data.libjpeg import find_direct
         from slipstream.data.top_rows import TopRows
 
-        return TopRows(on_use, on_doubt)
+        top_rows = TopRows(on_use, on_doubt)
+        top_rows.direct = find_direct(on_doubt)
+        return top_rows
 
-    postpone(rig, WHAT, "a picture came out otherwise: its kind is decoded whole again", make)
+    postpone(rig, WHAT, "a picture came out otherwise: its kind is decoded as ever", make)
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

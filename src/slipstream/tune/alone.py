@@ -71,7 +71,7 @@ def race_alone(
     leaders: list[Contest] = []  # the one that is built on, before it is decided
 
     def contest_of(choice: Choice) -> Contest:
-        return meeting.contest(meeting.seat(meeting.ground.plus(choice)), footing, alpha, base=meeting.base)
+        return meeting.contest(meeting.seat(meeting.on_ground(choice)), footing, alpha, base=meeting.base)
 
     def settle(contest: Contest) -> Contest | None:
         if contest.is_control:
@@ -104,13 +104,14 @@ def race_alone(
             return moment_s
         return meeting.budget.moment_s(kept_back)
 
-    known |= {contest.seat.recipe.choices[-1].technique for contest in begun}
+    known |= {contest.technique for contest in begun}
     contests = [contest_of(one.first) for one in candidates if one.technique not in known]
     contests += [contest_of(Choice(one.technique, one.settings[1])) for one in candidates if _is_owed(recalled, one)]
-    contests += begun
+    contests += [one for one in begun if not one.is_control]
     if contests:
         meeting.heat.warm(footing)
-        twins = [meeting.twin_contest(footing, _num_twin_rounds(meeting)) for _ in range(num_twins)]
+        twins = [one for one in begun if one.is_control]
+        twins = twins or [meeting.twin_contest(footing, _num_twin_rounds(meeting)) for _ in range(num_twins)]
         meeting.heat.race([contests[0], *twins, *contests[1:]], deadline_s, settle)
     return sorted(winners, key=lambda winner: -winner.speed.ratio)
 
@@ -130,7 +131,6 @@ def race_ground(meeting: Meeting, candidates: Sequence[Candidate], alpha: float)
 
     def settle(contest: Contest) -> None:
         if contest.is_control:
-            meeting.paddock.leave(contest.seat)
             return
         is_enough = contest.comparison.num_rounds >= GROUND_ROUNDS
         if contest.outcome == "undecided" and is_enough and contest.promise() >= 1.0:
@@ -151,6 +151,11 @@ def race_ground(meeting: Meeting, candidates: Sequence[Candidate], alpha: float)
             return [], contests  # there is no time for it and for the control
         twin = meeting.twin_contest(meeting.base, _num_twin_rounds(meeting))
         meeting.heat.race([*contests[:1], twin, *contests[1:]], deadline_s, settle)
+        if twin.outcome == "undecided" and not winners:
+            twin.reopen()
+            begun.append(twin)  # beside the same base: it need not start again
+        else:
+            meeting.paddock.leave(twin.seat)
     return sorted(winners, key=lambda winner: -winner.speed.ratio), begun
 
 
@@ -172,7 +177,7 @@ def _settle(meeting: Meeting, contest: Contest, candidate: Candidate, winners: l
 def _note_best(meeting: Meeting, winners: Sequence[Winner]) -> None:
     """Should the tuning be broken off here, this is what it knows."""
     if winners:
-        meeting.recipe = meeting.ground.plus(max(winners, key=lambda winner: winner.speed.ratio).choice)
+        meeting.recipe = meeting.on_ground(max(winners, key=lambda winner: winner.speed.ratio).choice)
 
 
 def _second(candidate: Candidate, choice: Choice, contest: Contest) -> Choice | None:
@@ -202,7 +207,7 @@ def _recall(meeting: Meeting, candidates: Sequence[Candidate]) -> list[tuple[Can
     by_name = {candidate.technique: candidate for candidate in candidates}
     recalled = []
     for verdict in meeting.journal.verdicts:
-        is_here = verdict.kind == "single" and verdict.recipe == meeting.ground.plus(verdict.choice)
+        is_here = verdict.kind == "single" and verdict.recipe == meeting.on_ground(verdict.choice)
         if is_here and verdict.technique in by_name and verdict.decision != "unsure":
             meeting.decide(verdict, is_remembered=False)
             recalled.append((by_name[verdict.technique], verdict))
@@ -213,8 +218,7 @@ def climb(meeting: Meeting, winners: Sequence[Winner]) -> list[Winner]:
     """The best setting of each, where they are numbers: what others gain may hang on it. Names come last of all."""
     kept_back = share_kept_back(len(winners), 0, meeting.num_provisional)
     return [
-        _climb_one(meeting, one, meeting.ground.plus(one.choice), kept_back) if one.is_climbed else one
-        for one in winners
+        _climb_one(meeting, one, meeting.on_ground(one.choice), kept_back) if one.is_climbed else one for one in winners
     ]
 
 
@@ -251,7 +255,7 @@ def _challenge(meeting: Meeting, recipe: Recipe, through: Speed, choice: Choice,
         most = MOST_CLIMBING_ROUNDS if contest.is_promising() else CLIMBING_ROUNDS
         return last_s if contest.comparison.num_rounds < most else OVER
 
-    if meeting.budget.now_s() + meeting.heat.need_s() >= last_s:
+    if meeting.budget.now_s() + meeting.heat.need_s(anew=choice.technique) >= last_s:
         contest.end("undecided")  # before anyone is started for it
     else:
         try:

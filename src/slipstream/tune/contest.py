@@ -114,6 +114,11 @@ class Contest:
     def is_promising(self) -> bool:
         return self._goal == "decide" and self.outcome is None and self.promise() > 1.0 + 2 * self._margin
 
+    def lacks_proof(self) -> bool:
+        """The whole recipe, faster as it seems and not yet beyond doubt."""
+        is_open = self.is_final and self.promise() > 1.0 + self._margin
+        return is_open and not self.comparison.is_faster(0.0, self._alpha)
+
     def is_leading(self) -> bool:
         """So clearly that it is built on: what others are worth shows on top of it. Proves nothing."""
         is_enough = self._goal == "decide" and len(self._ratios) >= LEADING_ROUNDS

@@ -20,15 +20,17 @@ def race_total(meeting: Meeting, recipe: Recipe) -> tuple[Contest, Recipe]:
     """The contest, and the recipe if it held."""
     seat, base = _fresh_seat(meeting, recipe), _fresh_base(meeting)
     contest = meeting.contest(seat, base, goal="measure")
+    meeting.jury.bases.append(base)
     is_owed = _owes_proof(meeting, recipe, meeting.paddock.record(meeting.seat(recipe)))
     kept_back = RIDE_SHARE * (meeting.jury.num_rides(meeting.claim(recipe)) + is_owed)
     num_twins = min(NUM_TWINS, meeting.paddock.num_challengers() - 1)
     beside = [meeting.twin_contest(base) for _ in range(num_twins)]
     meeting.heat.race([contest, *beside], lambda: meeting.budget.moment_s(kept_back), lambda contest: None)
     record = meeting.paddock.record(seat)
-    numerics = _hear(meeting, contest, record)
     is_proved = not meeting.num_provisional
-    decision, reason = _weigh(contest, numerics, meeting.order.alpha, meeting.noise.margin(base), is_proved)
+    lost = _doubt(contest, meeting.order.alpha, meeting.noise.margin(base), is_proved)
+    numerics = _hear(meeting, contest, record) if lost is None else meeting.glance(seat, record)
+    decision, reason = _weigh(contest, numerics, meeting.order.alpha, lost)
     verdict = msgspec.structs.replace(
         describe(meeting, contest, Choice("recipe"), record),
         decision=decision,
@@ -82,20 +84,17 @@ def _hear(meeting: Meeting, contest: Contest, record: RiderRecord) -> Numerics |
         return None
     recipe, num_steps = contest.seat.recipe, contest.seat.num_steps
     claim = meeting.claim(recipe)
-    numerics = meeting.jury.hear(claim, record, num_steps)
+    numerics = meeting.jury.hear(claim, record, num_steps, is_last=True)
     if _owes_proof(meeting, recipe, record) and numerics.is_sound is not False:
         numerics = meeting.jury.prove(claim, recipe, num_steps)
     return numerics
 
 
-def _weigh(
-    contest: Contest, numerics: Numerics | None, alpha: float, margin: float, is_proved: bool
-) -> tuple[Decision, str]:
-    """`is_proved`: each technique has shown its worth in a race of its own."""
+def _doubt(contest: Contest, alpha: float, margin: float, is_proved: bool) -> tuple[Decision, str] | None:
+    """Why it is not kept, whatever its numerics are: then no twin need ride for them. `is_proved`: each technique has
+    shown its worth in a race of its own."""
     if contest.outcome in _OUT:
         return "failed", f"failed at the end: {contest.failure}"
-    if numerics is not None and numerics.is_sound is False:
-        return "rejected", f"is not sound: {numerics.reason}"
     speed = contest.speed()
     if speed is None:
         return "unsure", "could not be timed at the end"
@@ -105,11 +104,23 @@ def _weigh(
         return "unsure", f"was not faster beyond doubt at the end: {times(speed)}"
     if contest.promise() <= 1.0 + margin:
         return "unsure", f"was no faster at the end than nothing at all may seem to be: {times(speed)}, {margin:.0%}"
+    if not is_proved and not contest.comparison.is_faster(0.0, alpha):
+        return "unsure", f"was not faster beyond doubt in the time that was left: {times(speed)}"
+    return None
+
+
+def _weigh(
+    contest: Contest, numerics: Numerics | None, alpha: float, lost: tuple[Decision, str] | None
+) -> tuple[Decision, str]:
+    if lost is not None:
+        return lost
+    if numerics is not None and numerics.is_sound is False:
+        return "rejected", f"is not sound: {numerics.reason}"
     if numerics is None or numerics.is_sound is None:
         why = f": {numerics.reason}" if numerics is not None else ""
         return "unsure", f"was faster at the end, but its numerics could not be seen{why}"
+    speed = contest.speed()
+    assert speed is not None
     if not contest.comparison.is_faster(0.0, alpha):
-        if not is_proved:
-            return "unsure", f"was not faster beyond doubt in the time that was left: {times(speed)}"
         return "kept", f"by its own race; {speed.num_rounds} rounds were left for the whole: {times(speed)}"
     return "kept", f"{times(speed)} against the script as it is"

@@ -162,19 +162,22 @@ class Heat:
         """A rider that would be stopped before it can be decided is not launched at all; the whole recipe always is."""
         return contest.is_final or self._budget.now_s() + self.need_s(contest.seat.rider is None) < deadline_s
 
-    def need_s(self, is_new: bool = True) -> float:
-        """The least that a contest takes."""
-        return (self._startup_s(self._footing) if is_new else 0.0) + MIN_TURN * self._typical_round_s()
+    def need_s(self, is_new: bool = True, anew: str = "") -> float:
+        """The least that a contest takes; of another setting of that technique, `anew`: what the first start with it
+        made and later ones found ready, compiled kernels, must be made once more."""
+        like_first = [seconds for recipe, seconds in self._startups if recipe.setting_of(anew) is not None]
+        startup_s = max([self._startup_s(self._footing), *like_first]) if is_new else 0.0
+        return startup_s + MIN_TURN * self._typical_round_s()
 
     def pass_s(self, footing: Recipe, num_left: int) -> float:
-        """The least in which one of the first few can take the lead on top of that."""
-        num_starts = min(FEWEST, num_left)
+        """The least in which the first of them can take the lead on top of that."""
+        num_starts = min(1, num_left)
         return num_starts * self._startup_s(footing) + LEADING_ROUNDS * (1 + num_starts) * self._typical_lap_s()
 
     def _is_time_up(self, riding: Sequence[Contest], deadline_s: float) -> bool:
         """Who looks like a winner gets a few rounds more: its start-up is paid, and not to know would waste it. The
         whole recipe gets what it takes to say anything at all."""
-        grace = GRACE_SHARE if any(one.is_promising() for one in riding) else 0.0
+        grace = GRACE_SHARE if any(one.is_promising() or one.lacks_proof() for one in riding) else 0.0
         if any(one.is_final and one.comparison.num_rounds < MIN_ROUNDS for one in riding):
             grace = FINAL_GRACE_SHARE
         return self._budget.now_s() >= deadline_s + grace * self._budget.budget_s
@@ -194,9 +197,13 @@ class Heat:
         return max(FEWEST, min(FEW_AT_FIRST, int(left_s / max(1e-9, self._startup_s(self._footing)))))
 
     def _startup_s(self, footing: Recipe) -> float:
-        """Of one more rider on top of that: what is compiled in it is compiled for every one."""
+        """Of one more rider on top of that: what is compiled in it is compiled for every one. After the first of them
+        the compiler finds much of it ready: how much, the second will show."""
         alike = [seconds for recipe, seconds in self._startups if recipe.holds(footing)]
-        return median(alike or [seconds for _, seconds in self._startups] or [0.0])
+        others = [seconds for recipe, seconds in self._startups if not recipe.holds(footing)]
+        if len(alike) == 1 and others:
+            return min(alike[0], (alike[0] + median(others)) / 2)
+        return median(alike or others or [0.0])
 
     def _typical_round_s(self) -> float:
         return self._num_riders * self._typical_lap_s()

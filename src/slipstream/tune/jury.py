@@ -3,6 +3,9 @@ only when a verdict depends on them, are not timed, and leave at once."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping
+
 import msgspec
 
 from slipstream.records import Numerics, NumericsClass, Recipe, RiderRecord, Role, Witness
@@ -35,9 +38,13 @@ class Jury:
     def __init__(self, paddock: Paddock, budget: Budget, base: Seat) -> None:
         self._paddock = paddock
         self._budget = budget
-        self._base = base
+        self.bases = [base]  # several starts of one script, with one seed: they all do the same
         self._bands: dict[Role, Witness | None] = {}
         self.twin: Seat | None = None  # of the control, once it has ridden
+
+    @property
+    def _base(self) -> Seat:
+        return max(self.bases, key=lambda seat: seat.num_steps)
 
     def glance(self, claim: Claim, record: RiderRecord) -> Numerics:
         """At a timed rider, with what is known already: for verdicts that do not depend on it."""
@@ -51,17 +58,17 @@ class Jury:
     def has_proved(self, recipe: Recipe) -> bool:
         return bool(self._paddock.seat("proof", recipe).past)
 
-    def hear(self, claim: Claim, record: RiderRecord, num_steps: int) -> Numerics:
-        """The same with all the twins that it takes to keep a recipe."""
+    def hear(self, claim: Claim, record: RiderRecord, num_steps: int, is_last: bool = False) -> Numerics:
+        """The same with all the twins that it takes to keep a recipe. `is_last`: nobody else will be heard."""
         if self._base.num_steps < min(MIN_CURVE, num_steps):  # a resumed tuning on top of what an earlier one kept
             self._ride(self._base, MIN_CURVE)
         # Whose every bit is the base's needs no band.
         if not self._judge("identical", record.witness).is_sound:
-            num_wanted = 2 * max(MIN_CURVE, num_steps)  # others may ride longer than this one did
-            self._draw("rounding", num_wanted)
-            self._draw("seed", num_wanted)
+            num_wanted = max(MIN_CURVE, num_steps) * (1 if is_last else 2)  # others may ride longer than this one did
+            wanted: dict[Role, int] = {"rounding": num_wanted, "seed": num_wanted}
             if claim.numerics == "approximate":
-                self._draw("coarse", COARSE_STEPS)
+                wanted["coarse"] = COARSE_STEPS
+            self._draw({role: number for role, number in wanted.items() if role not in self._bands})
         return self.glance(claim, record)
 
     def num_rides(self, claim: Claim) -> int:
@@ -87,9 +94,15 @@ class Jury:
         rounding, seed, coarse = (self._bands.get(role) for role in _BANDS)
         return judge(claimed, base, candidate, twin if twin.losses else None, rounding, seed, coarse)
 
-    def _draw(self, role: Role, num_steps: int) -> None:
-        if role not in self._bands:
-            self._bands[role] = self._ride(self._paddock.seat(role, Recipe()), num_steps)
+    def _draw(self, wanted: Mapping[Role, int]) -> None:
+        """Two start side by side, before either rides: whoever rides has the track to itself."""
+        seats = {role: self._paddock.seat(role, Recipe()) for role in wanted}
+        together = list(seats.values())[:2] if not self._paddock.is_relaunching() else []
+        for seat, following in itertools.zip_longest(together, together[1:]):
+            self._paddock.expect(following)
+            self._paddock.enter(seat)  # should it fail, it is tried once more when it is to ride
+        for role, seat in seats.items():
+            self._bands[role] = self._ride(seat, wanted[role])
 
     def _ride(self, seat: Seat, num_steps: int) -> Witness | None:
         """Rides so many steps or until its share of the time is used up; None if it could not start."""

@@ -13,7 +13,7 @@ from slipstream.runner.track import Track
 from slipstream.techniques.catalogue import Technique
 from slipstream.tune.budget import Budget
 from slipstream.tune.candidates import loosest
-from slipstream.tune.conflicts import Conflict
+from slipstream.tune.conflicts import Conflict, conflict_with
 from slipstream.tune.contest import Contest
 from slipstream.tune.heat import Heat
 from slipstream.tune.journal import Journal
@@ -122,6 +122,23 @@ class Meeting:
     def footing(self) -> Seat:
         """Whom techniques race against: the script as it is, or with the ground that was won."""
         return self.seat(self.ground)
+
+    def on_ground(self, choice: Choice) -> Recipe:
+        """The ground with this choice, in place of whatever claims the same."""
+        rivals = [one for one in self.ground.choices if self._conflict(one, choice) is not None]
+        kept = [one for one in self.ground.choices if one not in rivals]
+        return Recipe(tuple(kept)).plus(choice)
+
+    def give_way(self, ground: Recipe) -> None:
+        """What stood on that ground and had to leave it for one that gains more."""
+        for choice in ground.choices:
+            conflicts = [self._conflict(choice, other) for other in self.recipe.choices]
+            conflict = next((one for one in conflicts if one is not None), None)
+            if conflict is not None and choice not in self.recipe.choices:
+                self.revise(choice, "rejected", f"{conflict}; the other one gains more")
+
+    def _conflict(self, choice: Choice, other: Choice) -> Conflict | None:
+        return conflict_with(choice.technique, Recipe((other,)), self.conflicts)
 
     def twin_contest(self, anchor: Seat, max_rounds: int = 0) -> Contest:
         """A fresh one each time: whatever a process is lucky or unlucky in, it keeps for life."""

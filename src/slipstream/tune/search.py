@@ -100,14 +100,16 @@ def _find_recipe(meeting: Meeting, candidates: Sequence[Candidate]) -> None:
             )
         if not winners:
             break
-        meeting.recipe = meeting.ground.plus(winners[0].choice)
+        meeting.recipe = meeting.on_ground(winners[0].choice)
         winners = sorted(climb(meeting, winners), key=lambda winner: -winner.speed.ratio)
-        meeting.ground = meeting.recipe = combine(meeting, winners)
+        before, meeting.recipe = meeting.ground, combine(meeting, winners)
+        meeting.give_way(before)
+        meeting.ground = meeting.recipe
         built += winners
         left, begun, num_twins = _left(meeting, candidates), [], 0
         alpha *= LATER
-    climb_names(meeting, built)
     leave_out(meeting)
+    climb_names(meeting, built)
 
 
 def _lay_ground(meeting: Meeting, candidates: Sequence[Candidate], alpha: float) -> list[Contest]:
@@ -122,8 +124,8 @@ def _lay_ground(meeting: Meeting, candidates: Sequence[Candidate], alpha: float)
 
 
 def _left(meeting: Meeting, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Who may gain on top of what is kept now, where there is time: those that merely gained too little before, and
-    those that had nothing to do."""
+    """Who may gain on top of what is kept now, where there is time: those that merely gained too little before, those
+    that had nothing to do, and those that were not raced since another led that claims the same: in its place."""
     out = ruled_out(meeting.verdicts, {one.technique for one in candidates})
     late = latecomers(meeting.session, meeting.order, meeting.techniques, meeting.recipe, out)
     named = {one.technique: one for one in late}  # first: it is this recipe that they suit
@@ -135,8 +137,6 @@ def _left(meeting: Meeting, candidates: Sequence[Candidate]) -> list[Candidate]:
         conflict = conflict_with(name, meeting.recipe, meeting.conflicts)
         if conflict is not None and _has_raced(meeting, name):
             meeting.revise_last(name, "rejected", f"{conflict}; the other one gains more")
-        elif conflict is not None:
-            meeting.revise_last(name, "unsure", f"{conflict}; the other one led first, and this was not raced")
         elif meeting.recipe.setting_of(name) is None:
             free.append(one)
     pass_s = meeting.heat.pass_s(meeting.recipe, len(free))

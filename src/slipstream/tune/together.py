@@ -19,7 +19,7 @@ from slipstream.tune.seat import RaceError
 
 def combine(meeting: Meeting, winners: Sequence[Winner]) -> Recipe:
     """Winners come best first."""
-    meeting.recipe = meeting.ground.plus(winners[0].choice)
+    meeting.recipe = meeting.on_ground(winners[0].choice)
     return _extend(meeting, meeting.recipe, winners[0].speed, winners[1:])
 
 

@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from slipstream.diagnose import diagnose
-from slipstream.records import Event, Misalignment, Rehearsal, Site
+from slipstream.records import Event, Misalignment, ModuleShare, Rehearsal, Site
 from slipstream.testing.sessions import (
     FILE,
     MODEL_SITE,
@@ -84,6 +84,29 @@ def test_a_python_loop_of_tiny_operators():
     assert found.site.line == 19
     assert "compile" in found.techniques
     assert found.predicted_gain <= 16 / (16 - 12 * 0.6) * 1.01
+
+
+def test_a_loop_in_the_loss_is_named_there():
+    """Outside the model: compiling it would not touch the loop, and most of backward is the loop's too."""
+    anatomy = made_anatomy({"aten::select": (3000, 20.0), "aten::max": (1900, 20.0)})
+    stacks = [
+        made_stack("compute", 13, 20, phase="forward", function="forward"),
+        made_stack("loss", 23, 80, phase="other", function="triplet_loss", expression="same.any()"),
+    ]
+    found = findings(forward_ms=1, backward_ms=30, other_ms=20, anatomy=anatomy, stacks=stacks)["tiny_operations"]
+    assert (found.site.line, found.techniques) == (23, [])
+    assert "compile" not in found.change
+    assert found.predicted_gain == pytest.approx(52.5 / (52.5 - (20 + 30 * 20 / 21) * 0.6), rel=0.02)
+
+
+def test_torchs_own_recurrent_layers_loop_in_c():
+    """No loop of the script's to replace, and compiling leaves them as they are."""
+    operators = {"aten::mm": (600, 3.0), "aten::tanh": (900, 3.0), "aten::gru": (1, 1.0)}
+    modules = [ModuleShare("gru", "GRU", 6.0, 0, backward_ms=9.0), ModuleShare("head", "Linear", 0.1, 0)]
+    anatomy = made_anatomy(operators, modules=modules)
+    assert "tiny_operations" not in findings(forward_ms=6, backward_ms=8, anatomy=anatomy)
+    del operators["aten::gru"]  # a class of the script's own that has this name
+    assert "tiny_operations" in findings(forward_ms=6, backward_ms=8, anatomy=made_anatomy(operators, modules=modules))
 
 
 def test_a_step_of_another_kind_says_nothing_of_the_usual_one():

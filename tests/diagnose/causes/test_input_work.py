@@ -193,6 +193,13 @@ def test_collating_in_torch_points_at_the_loader():
     assert "batched_fetch" in found["slow_collate"].techniques
 
 
+def test_batches_that_come_whole_are_not_collated():
+    """batch_size=None with a sampler of batches: what collating would be cured by is done already."""
+    loader = made_loader(collate_name="default_convert", batch_size=None)
+    stacks = [made_stack("collate", 0, 90, file="", leaf="_utils/collate.py:default_convert")]
+    assert "slow_collate" not in [one.cause for one in ranked(stacks=stacks, loader=loader)]
+
+
 def test_a_dataset_of_torch_is_picked_one_by_one():
     stacks = [made_stack("transform", 0, 80, file="", leaf="data/dataset.py:<genexpr>"), made_stack("collate", 0, 20)]
     assert "slow_collate" in [one.cause for one in ranked(stacks=stacks)]

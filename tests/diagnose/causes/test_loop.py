@@ -64,6 +64,61 @@ def test_a_little_on_each_of_many_lines_is_no_line_to_change():
     assert ranked(made_session(has_loader=False, input_ms=0, other_ms=40, stacks=stacks)) == []
 
 
+def test_weights_updated_by_hand_are_not_data():
+    stacks = [
+        other("update", 26, 60, "mhat / (torch.sqrt(vhat) + eps)"),
+        other("update", 27, 30, "p.copy_(p - lr * update)"),
+        other("compute", 28, 10, "model(x)"),
+    ]
+    (found,) = ranked(made_session(has_loader=False, input_ms=0, other_ms=40, stacks=stacks))
+    assert (found.cause, found.site.line) == ("unfused_optimizer", 26)
+    assert 1.2 < found.predicted_gain <= 71 / (71 - 36 * 0.6) * 1.01
+    assert "36 of 71 ms" in found.evidence
+
+
+def test_a_loss_of_many_calls_is_not_data_but_a_batch_fetched_before_backward_is():
+    def causes(function, expression):
+        stacks = [made_stack("loss", 26, 90, phase="other", function=function, expression=expression)]
+        return [one.cause for one in ranked(made_session(has_loader=False, input_ms=0, other_ms=40, stacks=stacks))]
+
+    assert causes("triplet_loss", "same.any()") == []
+    assert causes("batch_loss", "same.any()") == []
+    assert causes("get_batch", "data[i : i + 64]") == ["no_loader"]
+    assert causes("<module>", "torch.from_numpy(rows)") == ["no_loader"]
+
+
+def test_values_read_one_by_one_on_the_cpu():
+    stacks = [
+        other("sync", 12, 70, "zip(preds, labels)"),
+        other("sync", 13, 20, "t.item()"),
+        other("compute", 30, 10, "optimizer.step()"),
+    ]
+    first = ranked(made_session(other_ms=10, stacks=stacks))[0]
+    assert (first.cause, first.site.line) == ("frequent_sync", 12)
+    assert first.predicted_gain == pytest.approx(42 / (42 - 9 * 0.9), rel=0.01)
+
+
+def test_a_metric_in_numpy_is_read_out_of_tensors_and_not_data():
+    line = "f1_score(y.numpy(), scores.detach().numpy())"
+    stacks = [other("other", 31, 80, line, leaf="metrics/_classification.py:f1_score")]
+    for has_loader in (True, False):
+        (found,) = ranked(made_session(has_loader=has_loader, input_ms=0, other_ms=10, stacks=stacks))
+        assert (found.cause, found.site.line) == ("frequent_sync", 31)
+
+
+def test_what_is_read_now_and_then_or_made_into_a_tensor_is_no_reading():
+    few = [other("sync", 12, 70, "loss.item()")]
+    assert ranked(made_session(other_ms=1.0, stacks=few)) == []
+    back = [other("other", 12, 70, "torch.tensor(mask.numpy())")]
+    assert ranked(made_session(other_ms=10.0, stacks=back)) == []
+
+
+def test_gradients_are_read_by_one_call_for_all():
+    line = "{n: p.grad.norm().item() for n, p in model.named_parameters()}"
+    (found,) = ranked(made_session(other_ms=10.0, stacks=[other("sync", 14, 70, line)]))
+    assert "_foreach_norm" in found.change
+
+
 def test_with_a_loader_it_is_not_no_loader():
     stacks = [other("transform", 26, 100)]
     assert "no_loader" not in [one.cause for one in ranked(made_session(other_ms=40, stacks=stacks))]
@@ -315,3 +370,22 @@ def test_a_dict_that_fills_may_be_a_cache():
     loader = msgspec.structs.replace(loader, num_batches=10)
     (finding,) = growing_memory.find(msgspec.structs.replace(session, loaders=[loader]), session.summary)
     assert not finding.advice
+
+
+@pytest.mark.parametrize(
+    "line", ['history.to_csv("h.csv")', "np.save(path, x)", "pickle.dump(rows, file)", "save_image(fake, p)"]
+)
+def test_a_table_or_picture_written_in_every_step_is_logging(line):
+    """Its library reads with the same modules."""
+    first = ranked(made_session(other_ms=10, stacks=[other("read", 35, 60, line), other("compute", 28, 20)]))[0]
+    assert (first.cause, first.site.line) == ("frequent_logging", 35)
+
+
+def test_the_leak_that_explains_the_memory_is_named():
+    series = [Memory(step, step * 10**7, 10**9 + step * 200_000, 0, step * 2, step * 2) for step in range(0, 200, 5)]
+    sites = [Site(FILE, line, f"kept_{line}.append(x)", "main") for line in (40, 41)]
+    leaks = [Leak("kept_40", 198, 198 * 4, sites[0]), Leak("kept_41", 195, 195 * 199_000, sites[1])]
+    session = msgspec.structs.replace(made_session(memory=series), leaks=leaks)
+    found = next(one for one in ranked(session) if one.cause == "growing_memory")
+    assert found.site.line == 41
+    assert found.advice.endswith("The values themselves are 199 KB each: keep few of them, or a number.")

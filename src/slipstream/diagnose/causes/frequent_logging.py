@@ -1,4 +1,4 @@
-"""Every step prints, logs, draws or rates something for people to read."""
+"""Every step prints, logs, draws, writes down or rates something for people to read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
         return []
     hot = hottest_line(session, stacks)
     num_rating = total(stacks, lambda stack: stack.stage == "metrics")
-    work = "Metrics" if num_rating > 0.5 * total(stacks) else "Printing and logging"
+    work = "Metrics" if num_rating > 0.5 * total(stacks) else "Printing, logging and writing down"
     return [
         Finding(
             cause="frequent_logging",

@@ -1,18 +1,49 @@
 """The host waits for the device in every step (.item(), .cpu(), printing a tensor), so that the device then waits
-for the host. Nothing to say where the training runs on the CPU."""
+for the host. On the CPU nobody waits, but values that are read out of tensors one by one take their time in Python."""
 
 from __future__ import annotations
 
-from slipstream.diagnose.gain import gain_of
+from slipstream.diagnose.gain import gain_of, gain_without
+from slipstream.diagnose.hotspots import FEWEST_SAMPLES, hottest_line, phase_ms_of, total
+from slipstream.diagnose.stages import reads_values
 from slipstream.diagnose.statistics import fmean
 from slipstream.diagnose.training import blocks_of, is_on_accelerator, most_frequent_site, watched_kinds, watched_steps
-from slipstream.diagnose.wording import ms
+from slipstream.diagnose.wording import ms, percent
 from slipstream.records import Event, Finding, Session, Site, Summary
+
+LEAST_SHARE = 0.05  # of a step on the CPU
+WHOLE = "one call over the whole tensor in place of single values: hits += (preds == labels).sum()"
+OF_GRADIENTS = "one call for all of them, read at once: torch.stack(torch._foreach_norm(gradients)).tolist()"
+SAVED = 0.9  # the same over whole tensors, or every tenth step
 
 
 def find(session: Session, summary: Summary) -> list[Finding]:
+    return _find_waits(session, summary) if is_on_accelerator(session) else _find_reads(session, summary)
+
+
+def _find_reads(session: Session, summary: Summary) -> list[Finding]:
+    """On the CPU."""
+    reading_ms, stacks = phase_ms_of(session, {"other": summary.phases.get("other", 0.0)}, reads_values)
+    hot = hottest_line(session, stacks)
+    if hot is None or total(stacks) < FEWEST_SAMPLES or reading_ms < LEAST_SHARE * summary.step_ms:
+        return []
+    return [
+        Finding(
+            cause="frequent_sync",
+            title="Every step reads values out of tensors",
+            evidence=f"{ms(reading_ms)} of {ms(summary.step_ms)} ms a step ({percent(reading_ms / summary.step_ms)}) "
+            "go into values that are read out of tensors (.item(), .tolist(), .numpy()) and what is made of them.",
+            predicted_gain=gain_without(summary.step_ms, reading_ms, SAVED),
+            change=OF_GRADIENTS if "grad" in hot.site.text else WHOLE,
+            site=hot.site,
+            advice="What is only looked at, every fiftieth step is enough: if step % 50 == 0: ...",
+        )
+    ]
+
+
+def _find_waits(session: Session, summary: Summary) -> list[Finding]:
     steps, device = watched_steps(session), summary.device_phases
-    if not is_on_accelerator(session) or not steps or not device:
+    if not steps or not device:
         return []
     events = _syncs(session)
     per_step = len(events) / len(steps)

@@ -21,7 +21,7 @@ def find(session: Session, _summary: Summary) -> list[Finding]:
         return []
     has_graph = growth.graphs_per_step > 0
     fitting = [leak for leak in session.leaks if leak.has_graph == has_graph] or session.leaks
-    leak = max(fitting, key=lambda one: (one.num_tensors, one.site is not None), default=None)
+    leak = max(fitting, key=lambda one: (_explains(one, growth), one.num_tensors, one.site is not None), default=None)
     return [
         Finding(
             cause="growing_memory",
@@ -30,9 +30,15 @@ def find(session: Session, _summary: Summary) -> list[Finding]:
             predicted_gain=1.0,
             change=_change(leak) if has_graph else _LET_GO,
             site=leak.site if leak else None,
-            advice=_advice(growth) or ("" if has_graph else _cache_advice(session, growth, leak)),
+            advice=_advice(growth)
+            or (_values_advice(growth, leak) if has_graph else _cache_advice(session, growth, leak)),
         )
     ]
+
+
+def _explains(leak: Leak, growth: Growth) -> bool:
+    """Most of what the memory grows by is in these tensors themselves."""
+    return leak.num_bytes > 0.5 * growth.bytes_per_step * growth.num_steps > 0
 
 
 def _evidence(growth: Growth, leak: Leak | None) -> str:
@@ -60,6 +66,13 @@ def _change(leak: Leak | None) -> str:
         return "keep numbers, not tensors: losses.append(loss.item())" if is_number else _NO_GRAPHS
     end = found.end("what")
     return f"{text[:end]}{'.item()' if is_number else '.detach()'}{text[end:]}"
+
+
+def _values_advice(growth: Growth, leak: Leak | None) -> str:
+    """Where the graphs are not what fills the memory, letting go of them frees little of it."""
+    if leak is None or not _explains(leak, growth):
+        return ""
+    return f"The values themselves are {size(leak.num_bytes / leak.num_tensors)} each: keep few of them, or a number."
 
 
 def _cache_advice(session: Session, growth: Growth, leak: Leak | None) -> str:

@@ -16,6 +16,8 @@ from slipstream.diagnose.wording import ms, percent
 from slipstream.records import Finding, Session, StackCount, Summary
 
 LEAST_SHARE = 0.15  # of the step
+# Between the model's answer and backward most lines are the loss; some scripts fetch the next batch there.
+FETCHES = re.compile(r"^(?!.*(loss|criterion)).*(batch|load|fetch|sample|data|next)", re.IGNORECASE)
 LEAST_ON_LINE = 0.05  # of the step, on the line to change
 SAVED = 0.85  # prepared once, or by array operations, or beside the step in a loader
 PREPARING = ("read", "decode", "transform", "collate", "python", "other")
@@ -66,7 +68,14 @@ def _preparing_lines(stacks: list[StackCount]) -> list[StackCount]:
 
 
 def _prepares(line: list[StackCount]) -> bool:
-    if any(stack.stage == "saving" or is_logging(stack) or is_environment(stack) for stack in line):
+    if any(stack.stage in ("saving", "update") or is_logging(stack) or is_environment(stack) for stack in line):
         return False
-    preparing = total(line, lambda stack: stack.stage in PREPARING or bool(CONVERTS.search(stack.expression)))
-    return preparing >= 0.5 * total(line)
+    return total(line, _is_preparing) >= 0.5 * total(line)
+
+
+def _is_preparing(stack: StackCount) -> bool:
+    if "detach(" in stack.expression:
+        return False  # it had a graph: an answer of the model, not data
+    if stack.stage == "loss" and FETCHES.search(stack.function):
+        return True
+    return stack.stage in PREPARING or bool(CONVERTS.search(stack.expression))

@@ -22,8 +22,8 @@ LEAST_GAIN = 1.08  # torch's own collating is a part of every loader: below this
 
 def find(session: Session, summary: Summary) -> list[Finding]:
     path = input_path(session, summary)
-    if path is None or not costs_time(summary, path):
-        return []
+    if path is None or not costs_time(summary, path) or path.loader.collate_name == "default_convert":
+        return []  # batch_size=None: batches come whole, and nothing is put together
     site = path.loader.collate_site
     stacks = [stack for stack in path.stacks if is_collate(path, stack)]
     if site is None:  # torch picks every sample and stacks them: one job, which a batched index does at once

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from slipstream.diagnose.anatomy import compute_phases_ms, is_compute_bound
+from slipstream.diagnose.anatomy import compute_phases_ms
 from slipstream.diagnose.gain import gain_without
-from slipstream.diagnose.hotspots import hottest_line, watched_stacks
+from slipstream.diagnose.hotspots import FEWEST_SAMPLES, hottest_line, phase_ms_of, total, watched_stacks
 from slipstream.diagnose.training import main_model
 from slipstream.diagnose.wording import ms, percent
-from slipstream.records import Anatomy, Finding, Session, Site, Summary
+from slipstream.records import Anatomy, Finding, Session, Site, StackCount, Summary
 
 FEWEST = 300  # operators in a step; small models are small and not ill
 TINY_MS = 0.020  # mean time of an operator under the profiler
@@ -15,31 +15,56 @@ LAUNCH_MS = 0.008  # what one operator costs in Python, dispatcher and autograd 
 OTHER_KIND = 3.0  # times the step: so much longer it is not for an operator that is quicker than that
 LEAST_SHARE = 0.4
 SAVED = 0.6
+RECURRENT = ("RNN", "LSTM", "GRU")
+RECURRENT_OPERATORS = ("aten::rnn_", "aten::lstm", "aten::gru")
 
 
 def find(session: Session, summary: Summary) -> list[Finding]:
     anatomy, model = session.anatomy, main_model(session)
-    if anatomy is None or not is_compute_bound(summary) or (model is not None and model.is_compiled):
+    loss_ms, in_loss = phase_ms_of(session, {"other": summary.phases.get("other", 0.0)}, _is_loss)
+    forward_ms, backward_ms = summary.phases.get("forward", 0.0), summary.phases.get("backward", 0.0)
+    if anatomy is None or compute_phases_ms(summary) + loss_ms < 0.5 * summary.step_ms:
         return []
     if anatomy.num_operators * LAUNCH_MS > OTHER_KIND * summary.step_ms:
         return []  # the step that was taken apart was one of the few long ones: it says nothing of the usual one
-    mean_ms = _mean_ms(anatomy)
-    computing_ms = summary.phases.get("forward", 0.0) + summary.phases.get("backward", 0.0)
-    launching_ms = min(anatomy.num_operators * LAUNCH_MS, computing_ms)
-    if anatomy.num_operators < FEWEST or mean_ms > TINY_MS or launching_ms < LEAST_SHARE * compute_phases_ms(summary):
+    is_of_loss = loss_ms > forward_ms and total(in_loss) >= FEWEST_SAMPLES
+    if model is not None and model.is_compiled and not is_of_loss:
         return []
+    mean_ms, num_operators = _mean_ms(anatomy), anatomy.num_operators
+    launching_ms = min(num_operators * (1 - _recurrent_share(anatomy)) * LAUNCH_MS, forward_ms + backward_ms + loss_ms)
+    is_launching = launching_ms >= LEAST_SHARE * (compute_phases_ms(summary) + loss_ms)
+    if num_operators < FEWEST or mean_ms > TINY_MS or not is_launching:
+        return []
+    # What a loop in the loss does, backward does once more; its part of backward is taken for its part of forward.
+    removable_ms = loss_ms + backward_ms * loss_ms / (loss_ms + forward_ms) if is_of_loss else launching_ms
+    one = "one operator over the whole tensor in place of the loop"
     return [
         Finding(
             cause="tiny_operations",
-            title="Thousands of tiny operations" if anatomy.num_operators >= 1000 else "Hundreds of tiny operations",
-            evidence=f"A step runs {anatomy.num_operators} operators of {1000 * mean_ms:.0f} µs on average; launching "
-            f"them takes about {percent(launching_ms / summary.step_ms)} of its {ms(summary.step_ms)} ms.",
-            predicted_gain=gain_without(summary.step_ms, launching_ms, SAVED),
-            change="one operator over the whole tensor in place of the loop, or model = torch.compile(model)",
-            site=_site(session),
-            techniques=["compile"],
+            title="Thousands of tiny operations" if num_operators >= 2000 else "Hundreds of tiny operations",
+            evidence=f"A step runs {num_operators:,} operators of {1000 * mean_ms:.0f} µs on average; launching them "
+            f"takes about {percent(launching_ms / summary.step_ms)} of its {ms(summary.step_ms)} ms"
+            + (f", and {ms(loss_ms)} ms are spent on the loss." if is_of_loss else "."),
+            predicted_gain=gain_without(summary.step_ms, max(removable_ms, launching_ms), SAVED),
+            change=one if is_of_loss else f"{one}, or model = torch.compile(model)",
+            site=_site(session, in_loss if is_of_loss else []),
+            techniques=[] if is_of_loss else ["compile"],
         )
     ]
+
+
+def _is_loss(stack: StackCount) -> bool:
+    """Between the model's answer and backward: the script's own lines, and torch's below them."""
+    return stack.stage == "loss" and bool(stack.file)
+
+
+def _recurrent_share(anatomy: Anatomy) -> float:
+    """The part of the model inside torch's own recurrent layers: their loop runs in C++, and compiling leaves them."""
+    if not any(operator.name.startswith(RECURRENT_OPERATORS) for operator in anatomy.operators):
+        return 0.0
+    whole = sum(one.forward_ms + one.backward_ms for one in anatomy.modules)
+    inside = [one for one in anatomy.modules if one.class_name in RECURRENT]
+    return sum(one.forward_ms + one.backward_ms for one in inside) / whole if whole > 0 else 0.0
 
 
 def _mean_ms(anatomy: Anatomy) -> float:
@@ -47,8 +72,9 @@ def _mean_ms(anatomy: Anatomy) -> float:
     return sum(operator.self_cpu_ms for operator in anatomy.operators) / count if count else 0.0
 
 
-def _site(session: Session) -> Site | None:
-    """The user's line in the forward pass that most samples were on; else the line that called the model."""
-    hot = hottest_line(session, watched_stacks(session, "main", ("forward",)))
+def _site(session: Session, in_loss: list[StackCount]) -> Site | None:
+    """The user's line in the loss, or else in the forward pass, that most samples were on; else the line that called
+    the model."""
+    hot = hottest_line(session, in_loss or watched_stacks(session, "main", ("forward",)))
     model = main_model(session)
     return hot.site if hot else model.site if model else None

@@ -8,6 +8,7 @@ from collections import Counter
 import msgspec
 
 from slipstream.diagnose.gain import gain_without
+from slipstream.diagnose.hotspots import FEWEST_SAMPLES, hottest_line, phase_ms_of, total
 from slipstream.diagnose.rehearsed import rehearsal_of, rehearsed_gain, rehearsed_words
 from slipstream.diagnose.training import main_optimizer
 from slipstream.diagnose.wording import ms, percent, place, with_argument
@@ -19,11 +20,13 @@ COLDER = 3.0  # times the copy, which is in the caches: what an update takes bey
 SMALL = 20_000  # values per tensor: below, calls cost more than arithmetic
 SLOW_US = 20.0  # a tensor in an update of the user's own: several calls each; lists (torch._foreach_*) take less
 OWN_SAVED = 0.7  # of such an update: what the same arithmetic over lists leaves out
+OF_TORCH = "torch.optim.swa_utils averages weights, and torch.nn.utils.clip_grad_norm_ limits gradients, over lists."
+WALK_SAVED = 0.6  # of a loop in the script itself, whose tensors nobody counted
 
 
 def find(session: Session, summary: Summary) -> list[Finding]:
     updates = _updates(session, summary)
-    return _find_unfused(session, summary, updates) + _find_own(summary, updates)
+    return _find_unfused(session, summary, updates) + (_find_own(summary, updates) or _find_walk(session, summary))
 
 
 def _find_unfused(session: Session, summary: Summary, updates: list[tuple[Optimizer, float]]) -> list[Finding]:
@@ -84,6 +87,30 @@ def _find_own(summary: Summary, updates: list[tuple[Optimizer, float]]) -> list[
             )
         ]
     return []
+
+
+def _find_walk(session: Session, summary: Summary) -> list[Finding]:
+    """A loop over parameters outside every optimizer: weights updated by hand, an average of them, gradients scaled."""
+    walking_ms, stacks = phase_ms_of(
+        session, {"other": summary.phases.get("other", 0.0)}, lambda stack: stack.stage == "update"
+    )
+    gain = gain_without(summary.step_ms, walking_ms, WALK_SAVED)
+    hot = hottest_line(session, stacks)
+    if hot is None or total(stacks) < FEWEST_SAMPLES or gain < LEAST_GAIN:
+        return []
+    return [
+        Finding(
+            cause="unfused_optimizer",
+            title="A loop walks over the parameters one by one",
+            evidence=f"{ms(walking_ms)} of {ms(summary.step_ms)} ms a step "
+            f"({percent(walking_ms / summary.step_ms)}) go into a loop of the script over its parameters: several "
+            "calls into torch for each, and every one of them goes through its memory anew.",
+            predicted_gain=gain,
+            change="torch.optim with fused=True, or lists in place of the loop: torch._foreach_mul_(...), ...",
+            advice=OF_TORCH if session.optimizers else "",
+            site=hot.site,
+        )
+    ]
 
 
 def _at(optimizer: Optimizer) -> str:

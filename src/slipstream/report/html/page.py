@@ -43,7 +43,7 @@ from slipstream.report.html.waterfall import waterfall_chart
 from slipstream.report.machine import notes_of
 from slipstream.report.memory_words import MEMORY, growth_sentence, summarise
 from slipstream.report.tune_words import caveats, gain
-from slipstream.report.verdict import evaluation, script_of, verdict, warning
+from slipstream.report.verdict import complaint, evaluation, script_of, verdict, warning
 
 _FOLDER = Path(__file__).parent / "templates"
 
@@ -105,8 +105,8 @@ def _templates() -> Templates:
 
 def _head(session: Session) -> Head:
     warnings = [sentence for sentence in (warning(session), _growing(session)) if sentence]
-    if session.ending.reason == "raised" and session.ending.message:
-        warnings.insert(0, session.ending.message)
+    if said := complaint(session):
+        warnings.insert(0, said)
     return Head(
         session.command,
         script_of(session),

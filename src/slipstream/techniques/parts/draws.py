@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 _DROPOUT = torch.ops.aten.native_dropout.default
 _COINS = ("aten::bernoulli", "aten::bernoulli_")  # zeros and ones: a byte each is enough
+_TOSSED = (torch.ops.aten.bernoulli_.float, torch.ops.aten.bernoulli_.Tensor)  # into a tensor that is there
 
 
 class RefusedError(Exception):
@@ -19,11 +20,13 @@ class RefusedError(Exception):
 
 
 class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Keeps what is drawn in `draws`. Whoever writes into `guarded` tensors is refused before it is done."""
+    """Keeps what is drawn in `draws`. Whoever writes into `guarded` tensors is refused before it is done.
+    `is_lenient`: whoever draws inside itself is not refused; then not all draws are kept."""
 
-    def __init__(self, guarded: Iterable[torch.Tensor] = ()) -> None:
+    def __init__(self, guarded: Iterable[torch.Tensor] = (), is_lenient: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.draws: list[torch.Tensor] = []
+        self._is_lenient = is_lenient
         self._guarded = {_storage(tensor) for tensor in guarded if tensor.numel()}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -32,8 +35,15 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._look_at_writes(func, args, kwargs)
         result = func(*args, **kwargs)
         if _is_draw(func, args, kwargs):
-            self.draws.append(_drawn(func, result))
+            self._keep(func, result)
         return result
+
+    def _keep(self, func: Any, result: Any) -> None:
+        try:
+            self.draws.append(_drawn(func, result))
+        except RefusedError:
+            if not self._is_lenient:
+                raise
 
     def _look_at_writes(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         for argument, value in zip(func._schema.arguments, args, strict=False):
@@ -67,6 +77,8 @@ class Replaying(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is _DROPOUT:
             mask = self._part(drawn, args[0].shape)
             return args[0] * mask * (1.0 / (1.0 - args[1]) if args[1] < 1.0 else 0.0), mask
+        if func in _TOSSED:  # not drawn a second time: on a CPU that is dearer than most of what a model computes
+            return args[0].copy_(self._part(drawn, args[0].shape))
         result = func(*args, **kwargs)
         return result.copy_(self._part(drawn, result.shape))
 

@@ -1,0 +1,100 @@
+"""Loops of the user's that walk over tensors one by one, from the source: to read values out of them, or to update
+parameters. A sample knows only its own expression (`zip(preds, labels)`, `vhat / bias`); what the loop around it does
+says what that is for. Only what the text proves counts."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from slipstream.records import StackCount, Stage
+
+_REFINED: tuple[Stage, ...] = ("other", "python", "sync", "compute", "loss")
+_OVER_PARAMETERS = re.compile(r"param|state_dict|buffers|weights")
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+class Walk(NamedTuple):
+    first: int
+    last: int
+    stage: Stage  # "sync" or "update"
+
+
+def refine(stack: StackCount) -> Stage:
+    """The stage of a sample of the loop itself, by the walk that its line belongs to."""
+    if stack.role != "main" or stack.phase != "other" or not stack.file or stack.stage not in _REFINED:
+        return stack.stage
+    around = [walk for walk in walks_in(stack.file) if walk.first <= stack.line <= walk.last]
+    return max(around, key=lambda walk: walk.first).stage if around else stack.stage
+
+
+@lru_cache(maxsize=64)
+def walks_in(file: str) -> tuple[Walk, ...]:
+    """Of one source file; none where it cannot be read."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return ()
+    return tuple(walk for node in ast.walk(tree) if (walk := _walk(node)) is not None)
+
+
+def _walk(node: ast.AST) -> Walk | None:
+    if isinstance(node, (ast.For, ast.AsyncFor)):
+        targets, over, body = _names(node.target), ast.unparse(node.iter), list[ast.AST](node.body)
+    elif isinstance(node, _COMPREHENSIONS):
+        targets = {name for part in node.generators for name in _names(part.target)}
+        over = " ".join(ast.unparse(part.iter) for part in node.generators)
+        body = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+    else:
+        return None
+    inside = [one for part in body for one in ast.walk(part)]
+    if any("backward" in name for name in _called(inside)):
+        return None  # the training loop
+    stage = _stage(inside, targets, over)
+    return Walk(node.lineno, node.end_lineno or node.lineno, stage) if stage is not None else None
+
+
+def _stage(inside: list[ast.AST], targets: set[str], over: str) -> Stage | None:
+    has_gradient = any(one.attr == "grad" and _is_of(one.value, targets) for one in _attributes(inside))
+    for one in _attributes(inside):
+        if one.attr == "item" and (_is_of(one.value, targets) or (has_gradient and _root(one.value) in targets)):
+            return "sync"
+    if has_gradient:
+        return "update"
+    changes = any(one.attr == "data" or _is_in_place(one.attr) for one in _attributes(inside) if _root(one) in targets)
+    return "update" if changes and _OVER_PARAMETERS.search(over) else None
+
+
+def _attributes(inside: list[ast.AST]) -> Iterator[ast.Attribute]:
+    return (one for one in inside if isinstance(one, ast.Attribute))
+
+
+def _called(inside: list[ast.AST]) -> Iterator[str]:
+    for one in inside:
+        if isinstance(one, ast.Call):
+            yield one.func.attr if isinstance(one.func, ast.Attribute) else getattr(one.func, "id", "")
+
+
+def _names(target: ast.AST) -> set[str]:
+    return {one.id for one in ast.walk(target) if isinstance(one, ast.Name)}
+
+
+def _is_of(value: ast.expr, targets: set[str]) -> bool:
+    """One element: the loop's own variable, or something that it is the index of."""
+    if isinstance(value, ast.Subscript):
+        return bool(_names(value.slice) & targets)
+    return isinstance(value, ast.Name) and value.id in targets
+
+
+def _root(value: ast.expr) -> str:
+    while isinstance(value, (ast.Attribute, ast.Call, ast.Subscript)):
+        value = value.func if isinstance(value, ast.Call) else value.value
+    return value.id if isinstance(value, ast.Name) else ""
+
+
+def _is_in_place(name: str) -> bool:
+    return name.endswith("_") and not name.startswith("_")
