@@ -34,6 +34,23 @@ def test_a_sum_that_keeps_its_graph_is_a_leak() -> None:
     assert (leak.name, leak.is_sum) == ("total", True)
 
 
+def test_what_every_step_makes_anew_is_no_leak() -> None:
+    """A penalty over all layers, the outputs of a loop over time: one look cannot tell them from a sum of steps."""
+    weight = torch.ones(3, requires_grad=True)
+    total, kept, looks = torch.zeros(()), [], []
+    for step in range(40):
+        outputs = [(weight * term).sum() for term in range(30)]
+        penalty = torch.zeros(())
+        for output in outputs:
+            penalty = penalty + output
+        total = total + penalty
+        kept.append(penalty)
+        if step == 20:
+            looks.append(Holdings(sys._getframe(), step))
+    assert {leak.name for leak in find_leaks(sys._getframe(), 40)} >= {"outputs", "penalty"}
+    assert {leak.name for leak in find_leaks(sys._getframe(), 40, looks[0])} == {"total", "kept"}
+
+
 class Log:
     def __init__(self) -> None:
         self.kept: dict[int, torch.Tensor] = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -52,6 +54,8 @@ def test_copies_are_fresh_and_keep_their_structure() -> None:
         ({"scale": torch.tensor(1.0), "x": torch.zeros(6, 1)}, 6),
         (["a", "b"], 2),
         (None, 0),
+        (SimpleNamespace(edge_index=torch.zeros(2, 9), num_graphs=7), 7),
+        ([SimpleNamespace(edge_index=torch.zeros(2, 9), num_graphs=7), torch.zeros(3)], 7),
     ],
 )
 def test_samples_of_a_batch(batch: object, samples: int) -> None:

@@ -295,6 +295,44 @@ def test_a_script_that_forgets_to_train_again_after_its_validation(has_loss_modu
     assert [evaluation.num_batches for evaluation in evaluations] == [3, 3]
 
 
+def test_accuracy_on_the_training_loader_itself_is_evaluation() -> None:
+    script = Script()
+    for _ in range(3):
+        script.do("iterator", 1)
+        for _ in range(4):
+            script.batch()
+            script.forward()
+            script.forward(1, ident=9)
+            script.do("backward", 6)
+            script.do("optimizer", 2)
+        for ident, num in ((0, 4), (1, 2)):
+            script.do("iterator", 1, ident=ident)
+            for _ in range(num):
+                script.batch(ident=ident)
+                script.forward(training=False, grad=False)
+                script.forward(1, ident=9, grad=False)  # a loss module, in no mode
+    steps, evaluations = script.steps()
+    assert [step.num_batches for step in steps] == [1] * 12
+    assert [step.is_first_of_epoch for step in steps] == [True, False, False, False] * 3
+    assert [step.phases["input"] for step in steps] == [5, 4, 4, 4] * 3
+    assert sum(evaluation.num_batches for evaluation in evaluations) == 18
+
+
+def test_a_validation_between_a_batch_and_its_step_leaves_the_batch_alone() -> None:
+    script = Script()
+    for _ in range(6):
+        script.batch()
+        script.batch(ident=1)
+        script.forward(training=False, grad=False)
+        script.learn()
+        script.do("optimizer", 2)
+    for _ in range(20):  # most of what is validated on
+        script.batch(ident=1)
+        script.forward(training=False, grad=False)
+    steps, _ = script.steps()
+    assert [step.num_batches for step in steps] == [1] * 6
+
+
 def test_a_sanity_check_of_two_batches_comes_before_training() -> None:
     script = Script()
     script.do("transfer", 2)  # the model's

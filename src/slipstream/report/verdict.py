@@ -170,6 +170,8 @@ def _share(summary: Summary, phase: str) -> str:
 
 def _without_steps(session: Session) -> str:
     script = next((part for part in session.script if part != "-m"), "The program")
+    if session.ending.reason in ("stopped", "interrupted", "killed"):
+        script += " was"
     if session.ending.message and session.ending.reason in ("raised", "killed"):
         why = complaint(session) if session.ending.reason == "raised" else session.ending.message
         when = "in its warm-up" if session.steps else "before any step"

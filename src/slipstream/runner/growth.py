@@ -20,6 +20,7 @@ from slipstream.seams.place import is_user_code, make_site
 _MIN_KEPT = 8
 _LEAST_PACE = 0.25  # tensors a step; fewer are kept on purpose
 _MAX_LOOKED_AT = 20_000
+_MARK = "slipstream"  # in a node's metadata, which lives and dies with it
 _DEPTH = 3  # containers inside one another: a list of records of lists
 _NUMBERS = re.compile(r"\.(item|tolist)\(\)|\bfloat\(")
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
@@ -72,20 +73,21 @@ def count_tensors(objects: Iterable[Any]) -> tuple[int, int]:
 
 
 def find_leaks(frame: FrameType | None, num_steps: int, before: Holdings | None = None) -> list[Leak]:
-    """Variables of the user's that hold more and more tensors. Only what grew about once a step counts. Plain tensors
-    may be data, or a cache that has filled: they count where `before`, an earlier look, found fewer of them."""
+    """Variables of the user's that hold more and more tensors. Only what grew about once a step counts, and only where
+    `before`, an earlier look, found fewer: one step may make a list of results, or a sum of many terms, anew. Without
+    an earlier look plain tensors are data, or a cache that has filled."""
     leaks: dict[str, Leak] = {}
     wanted = max(_MIN_KEPT, num_steps // 4)
     for name, file, value in _user_variables(frame):
         kept = _kept_in(value)
         with_graph = [tensor for tensor in kept if not tensor.is_leaf]
-        num_added = _chained(value)
+        num_added = sum(1 for _ in _additions(value))
         if name in leaks:
             continue
         key = _fullest_key(value)
-        if len(with_graph) >= wanted:
+        if len(with_graph) >= wanted and (before is None or before.is_outgrown(name, len(kept), num_steps)):
             leaks[name] = Leak(name, len(with_graph), _size(with_graph), find_filling_line(file, name, key))
-        elif num_added >= wanted:
+        elif num_added >= wanted and (before is None or before.is_continued(value)):
             leaks[name] = Leak(name, num_added, 0, find_filling_line(file, name), is_sum=True)
         elif before is not None and before.has_grown(name, len(kept), num_steps):
             site = find_filling_line(file, name, key)
@@ -94,16 +96,26 @@ def find_leaks(frame: FrameType | None, num_steps: int, before: Holdings | None 
 
 
 class Holdings:
-    """How many tensors each variable of the user's held at one moment."""
+    """How many tensors each variable of the user's held at one moment. Sums are marked in their graph, which is then
+    found again below what is added later: nothing is held for that."""
 
     def __init__(self, frame: FrameType | None, num_steps: int) -> None:
-        self._num_steps = num_steps
+        self.num_steps = num_steps
         self._counts: dict[str, int] = {}
         for name, _, value in _user_variables(frame):
             self._counts.setdefault(name, len(_kept_in(value)))
+            for node in itertools.islice(_additions(value), 1):
+                node.metadata[_MARK] = num_steps
+
+    def is_outgrown(self, name: str, count: int, num_steps: int) -> bool:
+        return count - self._counts.get(name, 0) >= max(1, _LEAST_PACE * (num_steps - self.num_steps))
+
+    def is_continued(self, value: Any) -> bool:
+        below = itertools.islice(_additions(value), 1, None)
+        return any(node.metadata.get(_MARK) == self.num_steps for node in below)
 
     def has_grown(self, name: str, count: int, num_steps: int) -> bool:
-        passed = num_steps - self._num_steps
+        passed = num_steps - self.num_steps
         return passed >= _MIN_KEPT and count - self._counts.get(name, 0) >= _LEAST_PACE * passed
 
 
@@ -137,15 +149,15 @@ def _size(tensors: list[Any]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def _chained(value: Any) -> int:
-    """How many additions hang on a tensor that is added up step by step with its graph (total += loss)."""
+def _additions(value: Any) -> Iterator[Any]:
+    """Those that hang on a tensor that is added up with its graph (total += loss), the last one first."""
     torch: Any = sys.modules["torch"]
     node = value.grad_fn if isinstance(value, torch.Tensor) else None
-    depth = 0
-    while node is not None and node.name().startswith("AddBackward") and depth < _MAX_LOOKED_AT:
-        depth += 1
+    for _ in range(_MAX_LOOKED_AT):
+        if node is None or not node.name().startswith("AddBackward"):
+            return
+        yield node
         node = next((n for n, _ in node.next_functions if n is not None and n.name().startswith("AddBackward")), None)
-    return depth
 
 
 def _user_variables(frame: FrameType | None) -> Iterator[tuple[str, str, Any]]:

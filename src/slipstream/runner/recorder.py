@@ -172,6 +172,8 @@ class Recorder:
     def count(self) -> None:
         """Once a step, or once for many short ones, rather than at each event: between two events the training has
         filled the caches with its own, and every visit to our code is paid for in memory."""
+        # Only here, not wherever events go on their way: short steps without a loader would put it off for ever.
+        self.shortcut.due_ns = (self._fresh[-1][3] if self._fresh else self.now_ns()) + self.patience_ns
         self._look_at_fresh()
         num_closed, self._num_closed = self._num_closed, 0
         if num_closed and self.on_step is not None:
@@ -189,7 +191,6 @@ class Recorder:
         self._is_evaluating, self._awaits_backward = self._evaluates(), self.awaits_backward()
         if self._sink is not None and self._device is None:
             self._events.extend(fresh)
-        self.shortcut.due_ns = fresh[-1][3] + self.patience_ns
         fresh.clear()
         is_plain = self._device is None and not self._is_muted and self.pace.closers == _BY_UPDATES
         self.shortcut.thread = self.thread if is_plain and not self._is_barred else 0

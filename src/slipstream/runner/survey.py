@@ -51,6 +51,7 @@ class Survey:
         self._gauged_ns = 0
         self._counted_ns = 0
         self._holdings: Holdings | None = None  # at the latest count
+        self._earlier: Holdings | None = None  # at the one before
         self.rehearsal_s = 0.0
         self.profile_path = ""  # where the profiler's own trace of a few steps goes, if it is wanted
         self.on_quiet: Callable[[], None] = lambda: None  # before anything is timed that must not be disturbed
@@ -155,10 +156,14 @@ class Survey:
     def _count_tensors(self) -> None:
         recorder = self._recorder
         recorder.remember(self._gauge.read_with_tensors(recorder.pace.num_steps, recorder.clock.now_ns()))
-        self._holdings = Holdings(sys._getframe(), recorder.pace.num_steps)
+        if self._holdings is None or recorder.pace.num_steps > self._holdings.num_steps:
+            self._earlier, self._holdings = self._holdings, Holdings(sys._getframe(), recorder.pace.num_steps)
 
     def _tell_leaks(self) -> None:
-        leaks = find_leaks(sys._getframe(), self._recorder.pace.num_steps, self._holdings)
+        num_steps, before = self._recorder.pace.num_steps, self._holdings
+        if before is not None and before.num_steps == num_steps:  # a look at this very moment
+            before = self._earlier
+        leaks = find_leaks(sys._getframe(), num_steps, before)
         if leaks:
             self._has_leaks = True
             self._recorder.write(Told(leaks=leaks))

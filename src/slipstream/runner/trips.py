@@ -121,14 +121,17 @@ def evaluation_spans(events: Sequence[Event]) -> list[tuple[int, int, list[Event
         return []
     trains = training_loaders(events)
     learners = _learners(events)
-    followers = _followers(events)
-    taught = _taught_while_evaluating(events, _switchers(events))
+    followers, switchers = _followers(events), _switchers(events)
+    taught = _taught_while_evaluating(events, switchers)
+    rated = _asked_to_evaluate(events, trains, switchers, taught)
     spans: list[tuple[int, int, list[Event]]] = []
     inside: list[Event] = []
     start = last_end = 0
     for event in events:
         if id(event) in taught:
             verdict = "training"
+        elif id(event) in rated:
+            verdict = "evaluation"
         else:
             verdict = "neither" if id(event) in followers else _judge(event, trains, learners, bool(inside))
         if verdict == "evaluation":
@@ -185,6 +188,26 @@ def _taught_while_evaluating(events: Sequence[Event], switchers: set[int]) -> se
         elif event.kind == "forward" and event.ident in switchers:
             pending = [*pending, event] if event.grad and not event.training else []
     return taught
+
+
+def _asked_to_evaluate(events: Sequence[Event], trains: set[int], switchers: set[int], taught: set[int]) -> set[int]:
+    """Batches of a training loader, by identity, that are only evaluated: `test(train_loader)` for the accuracy on what
+    was learnt. The next batch is asked for, or the ride ends, before anybody learns from this one."""
+    rated: set[int] = set()
+    asked: list[Event] = []  # the last batch of a training loader, behind its iterator where that was just made
+    is_evaluated = False
+    for event in events:
+        if event.kind in ("input", "iterator"):
+            rated.update(id(one) for one in asked if is_evaluated)
+            is_new = len(asked) == 1 and asked[0].kind == "iterator" and not is_evaluated
+            asked = [*(asked if is_new else ()), event] if event.ident in trains else []
+            is_evaluated = False
+        elif event.kind == "forward" and event.ident in switchers and not event.training and id(event) not in taught:
+            is_evaluated = bool(asked)
+        elif event.kind in _TRAINING_MARKS or (event.kind == "forward" and event.ident in switchers):
+            asked, is_evaluated = [], False
+    rated.update(id(one) for one in asked if is_evaluated)
+    return rated
 
 
 def _judge(event: Event, trains: set[int], learners: set[int], is_inside: bool) -> str:

@@ -32,7 +32,8 @@ def walk_tensors(batch: Any, path: str = "", depth: int = 0) -> Iterator[tuple[s
 
 
 def count_samples(batch: Any) -> int:
-    """The leading dimension of the first tensor that has one; else the length of the first list. 0: cannot tell."""
+    """The leading dimension of the first tensor that has one; else the length of the first list. 0: cannot tell. Graphs
+    say themselves how many they are: their tensors are as long as there are nodes, or edges, or two."""
     if (type(batch) is list or type(batch) is tuple) and batch:
         first = batch[0]
         if type(first) is _Tensor and (shape := first.shape):  # by far the most common batch
@@ -41,6 +42,10 @@ def count_samples(batch: Any) -> int:
         return int(batch.shape[0]) if batch.dim() else 1
     if isinstance(batch, (list, tuple)) and batch and isinstance(batch[0], (str, bytes)):
         return len(batch)
+    graphs = batch[0] if isinstance(batch, (list, tuple)) and batch else batch
+    num_graphs = None if isinstance(graphs, Mapping) else getattr(graphs, "num_graphs", None)
+    if type(num_graphs) is int:
+        return num_graphs
     for _, tensor in walk_tensors(batch):
         if tensor.dim():
             return int(tensor.shape[0])

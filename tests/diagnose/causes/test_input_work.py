@@ -179,6 +179,13 @@ def test_collating_in_the_users_function_behind_a_librarys_collator():
     assert "batched_fetch" not in found.techniques
 
 
+def test_a_librarys_collator_makes_what_no_index_gives():
+    """PyG's graphs: arrays indexed once per batch would not be one."""
+    loader = made_loader(collate_name="Collater", collate_site=None)
+    stacks = [made_stack("collate", 0, 80, file="", leaf="data/separate.py:separate"), made_stack("other", 50, 20)]
+    assert "slow_collate" not in [one.cause for one in ranked(stacks=stacks, loader=loader)]
+
+
 def test_collating_in_torch_points_at_the_loader():
     stacks = [made_stack("collate", 50, 80, function="main"), made_stack("other", 50, 20, function="main")]
     found = {one.cause: one for one in ranked(stacks=stacks)}

@@ -2,7 +2,7 @@ import msgspec
 
 from slipstream.diagnose import diagnose
 from slipstream.diagnose.input_path import input_path
-from slipstream.records import Fetch
+from slipstream.records import Fetch, Length
 from slipstream.testing.sessions import LOADER_SITE, made_environment, made_loader, made_session, made_stack
 
 LIGHT = {"forward_ms": 3.0, "backward_ms": 6.0}
@@ -17,6 +17,19 @@ def test_no_workers_on_two_cores_promises_what_the_cores_allow():
     assert found.site == LOADER_SITE
     assert found.change.endswith("shuffle=True, num_workers=2)")
     assert 1.4 < found.predicted_gain < 50.5 / 30.5
+
+
+def test_workers_that_would_start_again_every_few_steps_stay():
+    """Three graphs' batches an epoch: a worker for each epoch made PyG's example three times slower."""
+    facts = {**LIGHT, "input_ms": 40, "length": Length(num_epochs=100)}
+    short = findings(**facts, loader=made_loader(num_batches=3))["no_workers"]
+    assert short.change.endswith("num_workers=2, persistent_workers=True)")
+    long = findings(**facts, loader=made_loader(num_batches=10_000))["no_workers"]
+    assert long.change.endswith("num_workers=2)")
+    assert short.predicted_gain < long.predicted_gain - 0.1
+    trainers = made_loader(num_batches=3, framework="transformers")
+    words = "dataloader_num_workers=2, dataloader_persistent_workers=True)"
+    assert findings(**facts, loader=trainers)["no_workers"].change.endswith(words)
 
 
 def test_no_workers_where_the_work_is_waiting():

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.input_path import costs_time, handover_ms, input_path, step_after
+from slipstream.diagnose.training import epoch_steps, is_several_epochs
 from slipstream.diagnose.wording import count, ms, with_loader_argument
 from slipstream.diagnose.workers import best_num_workers, worker_advice
-from slipstream.records import Finding, Session, Summary
+from slipstream.records import Finding, Loader, Session, Summary
 
+SHORT_EPOCH_MS = 60e3  # starting workers takes from a tenth of a second to some seconds
 WORTH = 2.0  # times what it costs to hand the batch over: below, workers gain next to nothing and may lose
 
 
@@ -19,6 +21,9 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     if workers == 0 or path.work_ms < WORTH * sum(handover_ms(path)):
         return []
     then_ms = step_after(session, summary, path, num_workers=workers)
+    steps = epoch_steps(session) if is_several_epochs(session) else None
+    if steps is not None:
+        then_ms += path.work_ms / max(steps, 1.0)  # nobody has built the first batch of an epoch before it is asked for
     usable = count(session.environment.num_usable, "usable core")
     kind = "; most of that is waiting, which needs no core" if path.waits > 0.5 else ""
     return [
@@ -28,9 +33,16 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             evidence=f"Input takes {ms(path.wait_ms)} of {ms(summary.step_ms)} ms a step{kind}; "
             f"the loader has no workers and this machine {usable}.",
             predicted_gain=gain_of(summary.step_ms, then_ms),
-            change=with_loader_argument(path.loader, "num_workers", str(workers)),
+            change=_change(path.loader, workers, steps is not None and steps * summary.step_ms < SHORT_EPOCH_MS),
             site=path.loader.site,
             techniques=["workers", "thread_workers", "prefetch"],
             advice=worker_advice(session, path.loader, workers),
         )
     ]
+
+
+def _change(loader: Loader, workers: int, is_short: bool) -> str:
+    """Workers that stay where epochs are short: started anew for each, they cost more than they gain."""
+    prefix = "dataloader_" if loader.framework == "transformers" else ""
+    staying = f", {prefix}persistent_workers=True" if is_short else ""
+    return with_loader_argument(loader, "num_workers", f"{workers}{staying}")

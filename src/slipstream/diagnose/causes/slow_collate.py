@@ -34,6 +34,8 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     # A library's collator may stand before the user's, and calls it.
     own = [stack for stack in stacks if path.loader.collate_name != "default_collate" and stack.file]
     is_own = total(own) > 0.5 * total(stacks)
+    if not is_own and path.loader.collate_name != "default_collate":
+        return []  # a library's collator (of graphs, of tokens) makes what no index into arrays gives
     hot = line_to_change(session, own) if is_own else None
     then_ms = step_after(session, summary, path, work_ms=path.work_ms * (1 - share * (OWN if is_own else DEFAULT)))
     if not is_own and gain_of(summary.step_ms, then_ms) < LEAST_GAIN:
