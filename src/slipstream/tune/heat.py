@@ -95,27 +95,32 @@ class Heat:
                 waiting.append(following)
 
         self._start(fixed)
-        num_slots = max(1, min(MAX_CHALLENGERS, self._paddock.num_challengers(len(fixed))))
+        num_slots = num_places = max(1, min(MAX_CHALLENGERS, self._paddock.num_challengers(len(fixed))))
         if not contests[0].is_final:
             num_slots = max(1, min(num_slots, self.num_affordable(len(fixed), deadline_s())))
         first_round, few = self._round, self._num_at_first(contests, deadline_s())
+
+        def num_open() -> int:
+            """The control alone has nothing to be compared with, and takes nobody's place."""
+            number = min(num_slots, few * (1 + (self._round - first_round) // LEADING_ROUNDS))
+            is_alone = all(one.is_control for one in riding)
+            return min(num_places, max(number, len(riding) + 1)) if is_alone else number
+
         while True:
-            num_open = min(num_slots, few * (1 + (self._round - first_round) // LEADING_ROUNDS))
-            while len(riding) < num_open and (waiting or (benched and _num_racing(riding) < FEWEST)):
+            while len(riding) < num_open() and (waiting or (benched and _num_racing(riding) < FEWEST)):
                 contest = waiting.pop(0) if waiting else _most_promising(benched)
                 self._num_riders = len(fixed) + len(riding) + 1
                 if not self._is_owed(contest, riding) and not self._is_time_for(contest, deadline_s()):
                     contest.end("undecided")
                     settle(contest)
                     continue
-                has_room = len(riding) + 1 < num_open
+                has_room = len(riding) + 1 < num_open()
                 self._paddock.expect(waiting[0].seat if waiting and has_room else None)
                 if self._admit(contest):
                     riding.append(contest)
                     seats.append(contest.seat)
                 else:
                     settle(contest)
-            # The control alone has nothing to be compared with.
             if all(one.is_control for one in riding) and not waiting and not benched:
                 break
             if self._is_time_up(riding, deadline_s()):
