@@ -229,6 +229,13 @@ def test_a_control_does_not_ride_alone_while_others_wait(course: Any, listener: 
     assert not alone and "b" in listener.entered
 
 
+def test_more_ride_together_once_starts_turn_out_to_be_cheap(course: Any, listener: Any) -> None:
+    track = SimulatedTrack(choice_factors(), startup_s=lambda recipe: 2.0 if recipe.choices else 30.0)
+    race = course(track)
+    race.race("a", "b", "c", "d", deadline_s=90.0)
+    assert race.budget.now_s() < 90.0 and max(len(heat) for heat in listener.heats) > 2
+
+
 def test_who_does_not_look_like_a_gain_waits_once_its_rounds_have_cost_its_start(course: Any, listener: Any) -> None:
     noise = Noise(random.Random(1), weather=Weather(spread=0.1, drift=0.0, outlier_share=0.0))
     names = "abcdefgh"
