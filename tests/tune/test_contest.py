@@ -144,3 +144,18 @@ def test_the_outlook_of_one_that_has_hardly_raced_is_the_better_one() -> None:
     _ride(long, 1.03, num_rounds=200, spread=0.1)
     assert new.outlook() > short.outlook() > long.outlook() > 1.0
     assert short.outlook() > short.promise()
+
+
+def test_a_whole_recipe_is_proved_exactly_where_its_interval_says_so() -> None:
+    contest, draws = _contest(goal="measure", alpha=0.05), random.Random(3)
+    seen = set()
+    for round in range(40):
+        laps = {
+            id(BASE): Lap(0, round, 0, 10, draws.gauss(1.1, 0.08), 0),
+            id(SEAT): Lap(1, round, 0, 10, draws.gauss(1.0, 0.08), 0),
+        }
+        contest.add(laps)
+        speed = contest.speed()
+        assert speed is not None and contest.is_proved() == (speed.low > 1.0)
+        seen.add(contest.is_proved())
+    assert seen == {True, False}

@@ -216,6 +216,26 @@ def test_fewer_start_at_first_where_a_start_is_dear(course: Any, listener: Any) 
     assert listener.entered == ["as it is", "a", "b"]
 
 
+def test_a_control_does_not_ride_alone_while_others_wait(course: Any, listener: Any) -> None:
+    """The first start was so dear that there seemed to be time for one at once: that one is a candidate."""
+    track = SimulatedTrack(choice_factors(a=2.0, b=0.9), startup_s=lambda recipe: 5.0 if recipe.choices else 30.0)
+    race = course(track)
+    control = Seat("twin", Recipe((Choice("nothing"),)))
+    twin = Contest(control, race.base, alpha=0.01, margin=0.01, floor=lambda: 0.0, goal="control", max_rounds=24)
+    contests = [race.contest("a"), twin, race.contest("b")]
+    race.heat.warm(race.base)
+    race.heat.race(contests, lambda: 85.0, race._settle)
+    alone = [heat for heat in listener.heats if sorted(heat) == ["as it is", "nothing"]]
+    assert not alone and "b" in listener.entered
+
+
+def test_more_ride_together_once_starts_turn_out_to_be_cheap(course: Any, listener: Any) -> None:
+    track = SimulatedTrack(choice_factors(), startup_s=lambda recipe: 2.0 if recipe.choices else 30.0)
+    race = course(track)
+    race.race("a", "b", "c", "d", deadline_s=90.0)
+    assert race.budget.now_s() < 90.0 and max(len(heat) for heat in listener.heats) > 2
+
+
 def test_who_does_not_look_like_a_gain_waits_once_its_rounds_have_cost_its_start(course: Any, listener: Any) -> None:
     noise = Noise(random.Random(1), weather=Weather(spread=0.1, drift=0.0, outlier_share=0.0))
     names = "abcdefgh"

@@ -29,7 +29,7 @@ CARD = Card(
     causes=("tiny_operations",),
     numerics="reordered",
     needs=("a C++ compiler",),
-    # The compiler recognises attention itself, and cannot look through what others put into the model.
+    # The compiler fuses attention in its own way, and cannot look through what others put into the model.
     claims=("attention kernels", "the model's graph", "recomputation"),
     needs_proof=True,  # compiled dropout draws other numbers
     nesting=0,

@@ -35,7 +35,7 @@ def applies(observation: Observation) -> Answer:
     if anatomy is not None and not anatomy.attentions:
         return no("no attention written by hand was seen")
     if model is not None and model.is_compiled:
-        return no("the script compiles the model, and the compiler recognises attention itself")
+        return no("the script compiles the model, and the compiler fuses attention in its own way")
     return YES
 
 
@@ -48,7 +48,7 @@ def apply(rig: Rig, setting: Setting) -> None:
 
     def change(module: torch.nn.Module) -> None:
         if rig.is_compiled(module):
-            rig.decline("the script compiles the model, and the compiler recognises attention itself")
+            rig.decline("the script compiles the model, and the compiler fuses attention in its own way")
         else:
             rig.wrap_call(module, Search(rig, module).call)
 

@@ -116,8 +116,11 @@ class Contest:
 
     def lacks_proof(self) -> bool:
         """The whole recipe, faster as it seems and not yet beyond doubt."""
-        is_open = self.is_final and self.promise() > 1.0 + self._margin
-        return is_open and not self.comparison.is_faster(0.0, self._alpha)
+        return self.is_final and self.promise() > 1.0 + self._margin and not self.is_proved()
+
+    def is_proved(self) -> bool:
+        """All of the interval that is printed lies beyond 1: it has half of alpha on either side."""
+        return self.comparison.is_faster(0.0, self._alpha / 2)
 
     def is_leading(self) -> bool:
         """So clearly that it is built on: what others are worth shows on top of it. Proves nothing."""

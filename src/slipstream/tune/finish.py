@@ -30,7 +30,7 @@ def race_total(meeting: Meeting, recipe: Recipe) -> tuple[Contest, Recipe]:
     is_proved = not meeting.num_provisional
     lost = _doubt(contest, meeting.order.alpha, meeting.noise.margin(base), is_proved)
     numerics = _hear(meeting, contest, record) if lost is None else meeting.glance(seat, record)
-    decision, reason = _weigh(contest, numerics, meeting.order.alpha, lost)
+    decision, reason = _weigh(contest, numerics, lost)
     verdict = msgspec.structs.replace(
         describe(meeting, contest, Choice("recipe"), record),
         decision=decision,
@@ -100,18 +100,16 @@ def _doubt(contest: Contest, alpha: float, margin: float, is_proved: bool) -> tu
         return "unsure", "could not be timed at the end"
     if contest.comparison.is_not_faster(0.0, alpha):
         return "rejected", f"was no faster at the end: {times(speed)}"
-    if speed.num_rounds >= MIN_ROUNDS and not contest.comparison.is_faster(0.0, alpha):
+    if speed.num_rounds >= MIN_ROUNDS and not contest.is_proved():
         return "unsure", f"was not faster beyond doubt at the end: {times(speed)}"
     if contest.promise() <= 1.0 + margin:
         return "unsure", f"was no faster at the end than nothing at all may seem to be: {times(speed)}, {margin:.0%}"
-    if not is_proved and not contest.comparison.is_faster(0.0, alpha):
+    if not is_proved and not contest.is_proved():
         return "unsure", f"was not faster beyond doubt in the time that was left: {times(speed)}"
     return None
 
 
-def _weigh(
-    contest: Contest, numerics: Numerics | None, alpha: float, lost: tuple[Decision, str] | None
-) -> tuple[Decision, str]:
+def _weigh(contest: Contest, numerics: Numerics | None, lost: tuple[Decision, str] | None) -> tuple[Decision, str]:
     if lost is not None:
         return lost
     if numerics is not None and numerics.is_sound is False:
@@ -121,6 +119,6 @@ def _weigh(
         return "unsure", f"was faster at the end, but its numerics could not be seen{why}"
     speed = contest.speed()
     assert speed is not None
-    if not contest.comparison.is_faster(0.0, alpha):
+    if not contest.is_proved():
         return "kept", f"by its own race; {speed.num_rounds} rounds were left for the whole: {times(speed)}"
     return "kept", f"{times(speed)} against the script as it is"

@@ -95,27 +95,38 @@ class Heat:
                 waiting.append(following)
 
         self._start(fixed)
-        num_slots = max(1, min(MAX_CHALLENGERS, self._paddock.num_challengers(len(fixed))))
-        if not contests[0].is_final:
-            num_slots = max(1, min(num_slots, self.num_affordable(len(fixed), deadline_s())))
+        num_places = max(1, min(MAX_CHALLENGERS, self._paddock.num_challengers(len(fixed))))
         first_round, few = self._round, self._num_at_first(contests, deadline_s())
+        most = num_places if contests[0].is_final else 1
+
+        def num_slots() -> int:
+            """More as starts turn out to be cheaper: the first of all reads its files from the disk."""
+            nonlocal most
+            num_more = self.num_affordable(len(fixed) + len(riding), deadline_s())
+            most = max(most, min(num_places, len(riding) + num_more))
+            return most
+
+        def num_open() -> int:
+            """The control alone has nothing to be compared with, and takes nobody's place."""
+            number = min(num_slots(), few * (1 + (self._round - first_round) // LEADING_ROUNDS))
+            is_alone = all(one.is_control for one in riding)
+            return min(num_places, max(number, len(riding) + 1)) if is_alone else number
+
         while True:
-            num_open = min(num_slots, few * (1 + (self._round - first_round) // LEADING_ROUNDS))
-            while len(riding) < num_open and (waiting or (benched and _num_racing(riding) < FEWEST)):
+            while len(riding) < num_open() and (waiting or (benched and _num_racing(riding) < FEWEST)):
                 contest = waiting.pop(0) if waiting else _most_promising(benched)
                 self._num_riders = len(fixed) + len(riding) + 1
                 if not self._is_owed(contest, riding) and not self._is_time_for(contest, deadline_s()):
                     contest.end("undecided")
                     settle(contest)
                     continue
-                has_room = len(riding) + 1 < num_open
+                has_room = len(riding) + 1 < num_open()
                 self._paddock.expect(waiting[0].seat if waiting and has_room else None)
                 if self._admit(contest):
                     riding.append(contest)
                     seats.append(contest.seat)
                 else:
                     settle(contest)
-            # The control alone has nothing to be compared with.
             if all(one.is_control for one in riding) and not waiting and not benched:
                 break
             if self._is_time_up(riding, deadline_s()):
@@ -125,7 +136,7 @@ class Heat:
                 riding.remove(contest)
                 self._paddock.release(contest.seat)
                 settle(contest)
-            self._rotate(waiting, riding, benched, num_slots, deadline_s())
+            self._rotate(waiting, riding, benched, num_slots(), deadline_s())
             if not waiting:
                 self._halve(riding, benched)
         for contest in [*riding, *benched, *waiting]:
