@@ -267,11 +267,12 @@ def test_a_race_of_threads_on_a_busy_machine_decides_nothing():
     """Two threads wait for each other at every operator: with a neighbour on the second core they look slow."""
     race = Rehearsal("threads", "2", 76.0, 204.0, 0.39, 0.33, 0.67, 5)
 
-    def notes(load, low=0.33):
-        environment = msgspec.structs.replace(made_environment(num_threads=1), load=load)
+    def notes(load, low=0.33, threads=1):
+        environment = msgspec.structs.replace(made_environment(num_threads=threads), load=load)
         session = made_session(environment=environment, rehearsals=[msgspec.structs.replace(race, low=low)])
-        return [note for note in diagnose(session).notes if "1 thread" in note]
+        return [note for note in diagnose(session).notes if "torch computes" in note]
 
     (note,) = notes(load=5.5)
     assert "check again on a quiet machine" in note
     assert notes(load=0.5) == [] and notes(load=5.5, low=1.5) == []
+    assert len(notes(load=5.5, threads=16)) == 1 and notes(load=5.5, threads=2) == []

@@ -63,3 +63,14 @@ def test_the_loss_of_a_validation_is_evaluation_too() -> None:
     assert learning == ["other"] * 3
     assert [phase_after("forward", 1, training=False), phase_after("forward", 2)] == ["evaluation"] * 2
     assert phase_after("forward", 1) == "other"
+
+
+def test_the_scripts_own_lines_in_a_closure_are_not_the_optimizers() -> None:
+    recorder = Recorder(MemorySink())
+    stepping = recorder.enter("optimizer")
+    phases = [recorder.sampled_phase()]
+    for kind in ("forward", "backward"):
+        recorder.leave(recorder.enter(kind), cast(Any, kind), 1, grad=True, training=True)
+        phases.append(recorder.sampled_phase())
+    recorder.leave(stepping, "optimizer", 0)
+    assert phases == ["optimizer", "other", "optimizer"]

@@ -39,6 +39,7 @@ NEITHER = [
     "for p in params:\n    loss.backward(); p.data -= lr * p.grad\n",
     "x = torch.stack(rows)\ny = 2\n",
     "for p in (:\n    p.item()\n",
+    "for p in x:\n    p.item(" + "-" * 9000 + "1)\n",
 ]
 
 

@@ -35,11 +35,11 @@ def machine_notes(session: Session, summary: Summary) -> list[str]:
 
 
 def _undecided_threads(session: Session) -> str:
-    """Fewer threads than cores, and the race for more of them was run while others had the cores."""
+    """Fewer or more threads than cores, and the race against as many was run while others had the cores."""
     facts, cores, race = session.environment.torch, session.environment.num_cores, rehearsal_of(session, "threads")
-    if facts is None or race is None or facts.num_threads >= cores or race.low >= CLEARLY:
+    if facts is None or race is None or facts.num_threads == cores or race.low >= CLEARLY:
         return ""
     return (
-        f"torch computes with {count(facts.num_threads, 'thread')} on {count(cores, 'core')}. More of them were no "
+        f"torch computes with {count(facts.num_threads, 'thread')} on {count(cores, 'core')}. {race.setting} were no "
         f"faster ({rehearsed_words(race)}), but others had the cores meanwhile: check again on a quiet machine."
     )

@@ -97,6 +97,23 @@ def _apart(
     return sorted(apart)
 
 
+def _closures(events: Sequence[Event]) -> list[Interval]:
+    """The script's own lines inside an optimizer's step: what a closure does up to each backward (Lightning runs the
+    whole of training_step there). Behind a backward the optimizer is at work again."""
+    found: list[Interval] = []
+    for update in top_level(events, "optimizer"):
+        opened: int | None = update.start_ns
+        for event in events:
+            if not update.start_ns <= event.start_ns < event.end_ns <= update.end_ns:
+                continue
+            if event.kind == "forward" and opened is None:
+                opened = event.start_ns
+            elif event.kind == "backward" and opened is not None:
+                found.append(Interval(opened, event.start_ns, "other"))
+                opened = None
+    return found
+
+
 def _make_step(
     index: int,
     start: int,
@@ -113,7 +130,7 @@ def _make_step(
         for event in events
         if event.kind in PHASE_OF_KIND and not event.kept
     ]
-    shares = share_out([*intervals, *near], start, end, "other")
+    shares = share_out([*intervals, *_closures(events), *near], start, end, "other")
     apart_ns = shares.pop("apart", 0.0)
     return Step(
         index=index,

@@ -208,8 +208,11 @@ class Recorder:
         return self._is_evaluating
 
     def sampled_phase(self) -> str:
-        """The phase, as far as it can be told while it runs: for the stack sampler."""
-        return "evaluation" if self._evaluates() else self.phase
+        """The phase, as far as it can be told while it runs: for the stack sampler. In a closure the script's own lines
+        run inside the optimizer's step."""
+        if self._evaluates():
+            return "evaluation"
+        return "other" if self.phase == "optimizer" and self.awaits_backward() else self.phase
 
     def awaits_backward(self) -> bool:
         """Whether the model has answered, with a graph, and backward is still to come."""

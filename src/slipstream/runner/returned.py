@@ -84,7 +84,7 @@ def _lines_of_values(file: str) -> frozenset[int]:
     """Lines of a source that compute with values; an index (`self.series[i : i + self.length]`) is none."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return frozenset()
     found: set[int] = set()
     waiting: list[ast.AST] = [tree]

@@ -37,9 +37,14 @@ def walks_in(file: str) -> tuple[Walk, ...]:
     """Of one source file; none where it cannot be read."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):
+        return tuple(walk for node in ast.walk(tree) if (walk := _walk(node)) is not None)
+    except (
+        SyntaxError,
+        ValueError,
+        RecursionError,
+        MemoryError,
+    ):  # generated code may nest deeper than python can follow
         return ()
-    return tuple(walk for node in ast.walk(tree) if (walk := _walk(node)) is not None)
 
 
 def _walk(node: ast.AST) -> Walk | None:

@@ -86,6 +86,14 @@ def test_a_python_loop_of_tiny_operators():
     assert found.predicted_gain <= 16 / (16 - 12 * 0.6) * 1.01
 
 
+def test_on_a_busy_machine_an_operator_takes_longer_to_launch():
+    """The thread had 40% of a core: everything takes 2.5 times as long, operators and step."""
+    anatomy = made_anatomy({"aten::mm": (600, 15.0), "aten::tanh": (900, 20.0)})
+    ride = {"forward_ms": 25, "backward_ms": 35, "anatomy": anatomy}
+    assert "tiny_operations" in findings(**ride, compute_cpu_ms=0.4 * 61.5)
+    assert "tiny_operations" not in findings(**ride)
+
+
 def test_a_loop_in_the_loss_is_named_there():
     """Outside the model: compiling it would not touch the loop, and most of backward is the loop's too."""
     anatomy = made_anatomy({"aten::select": (3000, 20.0), "aten::max": (1900, 20.0)})

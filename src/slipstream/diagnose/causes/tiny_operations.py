@@ -5,6 +5,7 @@ from __future__ import annotations
 from slipstream.diagnose.anatomy import compute_phases_ms
 from slipstream.diagnose.gain import gain_without
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, hottest_line, phase_ms_of, total, watched_stacks
+from slipstream.diagnose.input_path import granted_share
 from slipstream.diagnose.training import main_model
 from slipstream.diagnose.wording import ms, percent
 from slipstream.records import Anatomy, Finding, Session, Site, StackCount, Summary
@@ -34,9 +35,11 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     if model is not None and model.is_compiled and not is_of_loss:
         return []
     mean_ms, num_operators = _mean_ms(anatomy), anatomy.num_operators
-    launching_ms = min(num_operators * (1 - _recurrent_share(anatomy)) * LAUNCH_MS, forward_ms + backward_ms + loss_ms)
+    slower = 1 / granted_share(session, summary.ceilings)  # a thread that others keep from its core launches later
+    launching_ms = num_operators * (1 - _recurrent_share(anatomy)) * LAUNCH_MS * slower
+    launching_ms = min(launching_ms, forward_ms + backward_ms + loss_ms)
     is_launching = launching_ms >= LEAST_SHARE * (compute_phases_ms(summary) + loss_ms)
-    if num_operators < FEWEST or mean_ms > TINY_MS or not is_launching:
+    if num_operators < FEWEST or mean_ms > TINY_MS * slower or not is_launching:
         return []
     # What a loop in the loss does, backward does once more; its part of backward is taken for its part of forward.
     looping_ms = loss_ms + backward_ms * loss_ms / (loss_ms + forward_ms) if is_of_loss else 0.0
