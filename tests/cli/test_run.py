@@ -72,12 +72,12 @@ def test_the_recipe_beside_the_script_is_applied_from_the_start(tmp_path: Path) 
 
 
 def test_without_a_recipe_it_says_at_the_end_how_to_get_one(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(TRAIN)
-    done = run("train.py", "--recipe", "x", cwd=tmp_path)
+    (tmp_path / "train(2).py").write_text(TRAIN)
+    done = run("train(2).py", "--recipe", "x", cwd=tmp_path)
     assert done.returncode == 0
     (last,) = done.stderr.splitlines()
     assert last.startswith("slipstream: 40 steps in ")
-    assert last.endswith("; no slipstream.toml here: slipstream tune train.py makes one")
+    assert last.endswith("; no slipstream.toml here: slipstream tune 'train(2).py' makes one")
 
 
 def test_the_script_has_its_own_options(tmp_path: Path) -> None:

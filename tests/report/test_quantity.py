@@ -46,7 +46,7 @@ def test_gains_are_upper_bounds(ratio: float, text: str) -> None:
 
 def test_sizes_shares_and_counts() -> None:
     assert in_bytes(67_108_864) == "67 MB"
-    assert in_flops(3_900_000_000) == "3.9 G"
+    assert in_flops(3_900_000_000) == "3.9 G" and in_flops(256) == "256 "
     assert in_percent(0.004) == "<1%"
     assert in_percent(0.0) == "0%"
     assert plural(1, "epoch") == "1 epoch"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from slipstream.diagnose import diagnose
@@ -33,3 +34,18 @@ def test_a_step_of_the_scripts_own_lines_is_not_said_to_have_nothing_to_gain() -
     assert verdict(session).endswith("No cause that we know of; the line to look at is train.py:77.")
     unseen = diagnose(made_session(other_ms=60))
     assert verdict(unseen).endswith("Nothing to gain that this run could see.")
+
+
+def test_a_few_long_steps_of_the_scripts_own_lines_are_looked_at_too() -> None:
+    """A learner that plays for its next updates: the usual step is the model's, most of the time is not."""
+    stacks = [made_stack("compute", 91, 60, phase="other", function="act", expression="Normal(mean, spread)")]
+    session = made_session(stacks=stacks)
+    steps = [
+        msgspec.structs.replace(one, step_ms=one.step_ms + 1600, phases={**one.phases, "other": 1600.5})
+        if one.index % 16 == 15
+        else one
+        for one in session.steps
+    ]
+    session = diagnose(msgspec.structs.replace(session, steps=steps))
+    assert session.findings == [] and session.summary is not None and session.summary.bound == "compute"
+    assert verdict(session).endswith("No cause that we know of; the line to look at is train.py:91.")

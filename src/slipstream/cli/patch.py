@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -242,7 +243,7 @@ def _recipe(given: Path | None, typed: list[str], path: Path, session: Session) 
         _say(f"the session of {session.created[:16].replace('T', ' ')}: {kept}")
     elif made is None:
         seen = "look at the memory" if session.command == "memory" else "check"
-        _say(f"only a {seen} was saved, so there is no recipe yet: slipstream tune {path} makes one.")
+        _say(f"only a {seen} was saved, so there is no recipe yet: slipstream tune {shlex.quote(str(path))} makes one.")
     else:
         _say("the tuning kept nothing, so there is no recipe to write.")
     return kept

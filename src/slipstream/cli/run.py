@@ -158,11 +158,15 @@ def _remedy(script: list[str], survives: bool, remains: Remains) -> str:
 
 def _hint(script: list[str]) -> str:
     """Said at the very end: nothing of ours comes between the script's own lines."""
-    return f"; no {RECIPE} here: slipstream tune {_name(script)} makes one"
+    return f"; no {RECIPE} here: slipstream tune {shlex.join(_named(script))} makes one"
 
 
 def _name(script: list[str]) -> str:
-    return " ".join(script[:2] if script[:1] == ["-m"] else script[:1])
+    return " ".join(_named(script))
+
+
+def _named(script: list[str]) -> list[str]:
+    return script[:2] if script[:1] == ["-m"] else script[:1]
 
 
 def _find(script: list[str], given: Path | None) -> RecipeFile | None:

@@ -53,7 +53,7 @@ def in_binary(num_bytes: float) -> str:
 
 def in_flops(flops: float) -> str:
     """Floating-point operations, without the unit they are counted in: "1.2 G"."""
-    for unit in ("", " k", " M", " G", " T"):
+    for unit in (" ", " k", " M", " G", " T"):  # the space stays before "FLOP"
         if flops < 1000:
             return f"{_short(flops)}{unit}"
         flops /= 1000

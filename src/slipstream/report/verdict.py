@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from slipstream.diagnose.hotspots import hottest_line, watched_stacks
 from slipstream.diagnose.training import num_workers
+from slipstream.diagnose.typical import sampled_step
 from slipstream.diagnose.validation import is_playing
 from slipstream.diagnose.wording import place
 from slipstream.records import Session, Summary
@@ -60,8 +61,11 @@ def verdict(session: Session) -> str:
 
 
 def _without_findings(session: Session, summary: Summary) -> str:
-    """A step that is mostly the script's own lines may have much to gain, from a cause that we do not know."""
-    hot = hottest_line(session, watched_stacks(session, "main", ("other",))) if summary.bound == "other" else None
+    """A step that is mostly the script's own lines may have much to gain, from a cause that we do not know. The average
+    step counts too: a few long ones may hold most of the time."""
+    step = sampled_step(session, summary.step_ms, summary.phases)
+    is_own = summary.bound == "other" or (step.is_average and step.other_ms > 0.5 * step.step_ms)
+    hot = hottest_line(session, watched_stacks(session, "main", ("other",))) if is_own else None
     return f"No cause that we know of; the line to look at is {place(hot.site)}." if hot else NOTHING_TO_GAIN
 
 

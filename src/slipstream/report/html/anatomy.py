@@ -47,7 +47,7 @@ def _facts(anatomy: Anatomy, summary: Summary, cwd: str) -> Iterator[str]:
 
 
 def _flops(flops: int) -> str:
-    return in_flops(flops) if flops else ""
+    return in_flops(flops).rstrip() if flops else ""
 
 
 def module_table(anatomy: Anatomy) -> Table | None:
