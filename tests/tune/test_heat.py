@@ -10,7 +10,7 @@ from slipstream.records import Choice, Entrant, Recipe
 from slipstream.testing.noise import Noise, Weather
 from slipstream.testing.track import SimulatedTrack, choice_factors
 from slipstream.tune.budget import Budget
-from slipstream.tune.contest import Contest
+from slipstream.tune.contest import LEADING_ROUNDS, Contest
 from slipstream.tune.heat import Heat
 from slipstream.tune.pace import Tempo
 from slipstream.tune.seat import Paddock, RaceError, Seat
@@ -234,6 +234,14 @@ def test_more_ride_together_once_starts_turn_out_to_be_cheap(course: Any, listen
     race = course(track)
     race.race("a", "b", "c", "d", deadline_s=90.0)
     assert race.budget.now_s() < 90.0 and max(len(heat) for heat in listener.heats) > 2
+
+
+def test_who_took_long_to_start_has_time_to_take_the_lead(course: Any) -> None:
+    track = SimulatedTrack(choice_factors(a=0.7), startup_s=lambda recipe: 22.0 if recipe.choices else 2.0)
+    race = course(track)
+    late = race.contest("a")
+    race.heat.race([late], lambda: 12.0, lambda contest: None)
+    assert late.comparison.num_rounds >= LEADING_ROUNDS
 
 
 def test_who_does_not_look_like_a_gain_waits_once_its_rounds_have_cost_its_start(course: Any, listener: Any) -> None:

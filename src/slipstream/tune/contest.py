@@ -114,6 +114,11 @@ class Contest:
     def is_promising(self) -> bool:
         return self._goal == "decide" and self.outcome is None and self.promise() > 1.0 + 2 * self._margin
 
+    def may_take_the_lead(self) -> bool:
+        """Has just started, and nothing speaks against it yet."""
+        is_new = self.is_patient and len(self._ratios) < LEADING_ROUNDS
+        return is_new and (not self.num_rounds_of_turn or self.is_promising())
+
     def lacks_proof(self) -> bool:
         """The whole recipe, faster as it seems and not yet beyond doubt."""
         return self.is_final and self.promise() > 1.0 + self._margin and not self.is_proved()

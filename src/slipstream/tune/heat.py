@@ -27,6 +27,7 @@ HALVING_ROUNDS = 8  # after so many the worse half of those undecided waits
 FEWEST = 2  # that go on
 FIRST_PASS = 0.6  # of the time: then the most promising of those undecided come back
 GRACE_SHARE = 0.05  # of the budget, beyond a deadline
+NEW_GRACE_SHARE = 0.1  # for one whose start took longer than was foreseen, so that it may take the lead
 FINAL_GRACE_SHARE = 0.25
 BETTER = 1.01  # a benched candidate returns for one on the track only if it looks better by so much
 
@@ -189,6 +190,8 @@ class Heat:
         """Who looks like a winner gets a few rounds more: its start-up is paid, and not to know would waste it. The
         whole recipe gets what it takes to say anything at all."""
         grace = GRACE_SHARE if any(one.is_promising() or one.lacks_proof() for one in riding) else 0.0
+        if any(one.may_take_the_lead() for one in riding):
+            grace = NEW_GRACE_SHARE
         if any(one.is_final and one.comparison.num_rounds < MIN_ROUNDS for one in riding):
             grace = FINAL_GRACE_SHARE
         return self._budget.now_s() >= deadline_s + grace * self._budget.budget_s
