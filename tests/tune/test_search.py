@@ -149,6 +149,12 @@ def test_twins_ride_for_no_recipe_that_was_not_faster_in_the_end(run: Any, techn
     assert not {"rounding", "seed"} & {entrant.role for entrant in track.entrants}
 
 
+def test_who_was_not_raced_comes_before_who_did_not_look_like_a_gain(run: Any, technique: Any, listener: Any) -> None:
+    run(SimulatedTrack(choice_factors(lead=0.5)), {name: technique() for name in ("lead", *"abcdefgh")})
+    assert "a" in listener.entered and "h" not in listener.entered
+    assert listener.entered.index("lead + h") < listener.entered.index("lead + a")
+
+
 def test_settings_are_climbed_and_not_gridded(run: Any, technique: Any, verdict_of: Any, listener: Any) -> None:
     factors = {1: 0.9, 2: 0.7, 4: 0.6, 8: 0.65, 16: 0.5}
 

@@ -145,14 +145,15 @@ def _left(meeting: Meeting, candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _outlook(meeting: Meeting, technique: str) -> int:
-    """How it looked when it was raced before, on top of less: the smaller the better. Else as the findings say."""
+    """How it looked when it was raced before, on top of less: the smaller the better. Who was not raced yet may gain
+    more than one that was and did not look like a gain."""
     raced = [(one.speed, one.recipe) for one in meeting.verdicts if one.technique == technique and one.speed]
     if not raced:
         return 1
     speed, recipe = raced[-1]
     ground = meeting.speed_of(recipe.without(technique))
     gain = speed.ratio / (ground.ratio if ground is not None else 1.0)
-    return 0 if gain >= LOOKED_BETTER else 2 if gain < LOOKED_WORSE else 1
+    return 0 if gain >= LOOKED_BETTER else 3 if gain < LOOKED_WORSE else 2
 
 
 def _has_raced(meeting: Meeting, technique: str) -> bool:
