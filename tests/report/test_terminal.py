@@ -10,10 +10,20 @@ import pytest
 from rich.cells import cell_len
 
 from slipstream.records import Ceilings, Ending, Session
+from slipstream.report.notebook import to_html
 from slipstream.report.terminal import render_brief, render_session
 
 Paint = Callable[..., str]
 Sessions = dict[str, Session]
+
+
+def test_advice_stands_behind_the_change_it_speaks_of(sessions: Sessions, paint: Paint) -> None:
+    first = msgspec.structs.replace(sessions["slow"].findings[0], change="do(this)", advice="Or do that.")
+    session = msgspec.structs.replace(sessions["slow"], findings=[first])
+    text = paint(render_session, session)
+    assert text.index(first.title) < text.index("do(this)") < text.index("Or do that.")
+    page = to_html(session)
+    assert page.index("do(this)") < page.index("Or do that.")
 
 
 def test_the_slow_session_says_what_matters(sessions: Sessions, paint: Paint) -> None:

@@ -23,6 +23,7 @@ READS = [
     "hits = [\n    p.item() for p in preds]\n",
     "norms = {n: p.grad.norm(2).item() for n, p in model.named_parameters()\n  if p.requires_grad}\n",
 ]
+READS.append("for n, p in model.named_parameters():\n    row[n] = np.histogram(p.grad.numpy())\n")
 UPDATES = [
     "for p in params:\n    p.data -= lr * p.grad\n",
     "for i, p in enumerate(self.params):\n    self.m[i] = b1 * self.m[i] + (1 - b1) * p.grad\n",

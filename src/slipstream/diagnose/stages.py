@@ -93,7 +93,9 @@ MAKES_TENSORS = re.compile(r"\b(tensor|as_tensor|from_numpy|stack)\b")
 
 def reads_values(stack: StackCount) -> bool:
     """Values are taken out of tensors, or something is computed from them outside torch: a metric in numpy."""
+    if is_logging(stack):
+        return False
     if stack.stage == "sync":
         return True
     is_read = bool(READS.search(stack.expression)) and not MAKES_TENSORS.search(stack.expression)
-    return is_read and stack.stage in ("other", "python", "loss") and not is_logging(stack)
+    return is_read and stack.stage in ("other", "python", "loss")

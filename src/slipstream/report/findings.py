@@ -51,8 +51,7 @@ def _title(number: int, finding: Finding, ink: Ink) -> Text:
 
 
 def _details(finding: Finding, cwd: str, ink: Ink) -> Iterator[Text]:
-    sentence = " ".join(part for part in (finding.evidence, finding.advice) if part)
-    yield from ink.wrap(sentence, _INDENT, "dim")
+    yield from ink.wrap(finding.evidence, _INDENT, "dim")
     margin = " " * _INDENT
     if finding.site:
         place = ink.clean(where(finding.site, cwd))
@@ -60,6 +59,8 @@ def _details(finding: Finding, cwd: str, ink: Ink) -> Iterator[Text]:
         yield Text(margin) + styled(place, "cyan") + styled(f"  {source}" if source else "", "dim")
     if finding.change:
         yield from _change(finding.change, margin, ink)
+    if finding.advice:  # it speaks of the change: "Or ...", "And ...", "The same for ..."
+        yield from ink.wrap(finding.advice, _INDENT + 2, "dim")
 
 
 def _change(change: str, margin: str, ink: Ink) -> Iterator[Text]:

@@ -83,7 +83,7 @@ def _findings(session: Session) -> str:
 def _finding(finding: Finding, cwd: str) -> str:
     html = f'<span class="gain">{as_gain(finding.predicted_gain)}</span><b>{escape(finding.title)}</b> '
     html += f'<span class="dim">{escape(finding.cause)}</span><br>{escape(finding.evidence)}'
-    html += f" {escape(finding.advice)}" if finding.advice else ""
     if finding.site:
         html += f"<br>{escape(where(finding.site, cwd))} <code>{escape(finding.site.text)}</code>"
-    return f"<li>{html}" + (f"<br>→ <code>{escape(finding.change)}</code>" if finding.change else "") + "</li>"
+    html += f"<br>→ <code>{escape(finding.change)}</code>" if finding.change else ""
+    return f"<li>{html}" + (f"<br>{escape(finding.advice)}" if finding.advice else "") + "</li>"

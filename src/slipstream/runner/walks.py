@@ -15,6 +15,7 @@ from slipstream.records import StackCount, Stage
 
 _REFINED: tuple[Stage, ...] = ("other", "python", "sync", "compute", "loss")
 _OVER_PARAMETERS = re.compile(r"param|state_dict|buffers|weights")
+_READS = ("item", "tolist", "numpy", "cpu")
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -66,8 +67,10 @@ def _walk(node: ast.AST) -> Walk | None:
 def _stage(inside: list[ast.AST], targets: set[str], over: str) -> Stage | None:
     has_gradient = any(one.attr == "grad" and _is_of(one.value, targets) for one in _attributes(inside))
     for one in _attributes(inside):
-        if one.attr == "item" and (_is_of(one.value, targets) or (has_gradient and _root(one.value) in targets)):
+        if one.attr == "item" and _is_of(one.value, targets):
             return "sync"
+        if has_gradient and one.attr in _READS and _root(one.value) in targets:
+            return "sync"  # gradients that are only looked at
     if has_gradient:
         return "update"
     changes = any(one.attr == "data" or _is_in_place(one.attr) for one in _attributes(inside) if _root(one) in targets)

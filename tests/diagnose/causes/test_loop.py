@@ -113,6 +113,12 @@ def test_what_is_read_now_and_then_or_made_into_a_tensor_is_no_reading():
     assert ranked(made_session(other_ms=10.0, stacks=back)) == []
 
 
+def test_what_is_read_for_a_log_is_the_logs():
+    line = "np.histogram(p.grad.numpy().ravel(), bins=64)"
+    (found,) = ranked(made_session(other_ms=10.0, stacks=[other("sync", 20, 70, line)]))
+    assert found.cause == "frequent_logging"
+
+
 def test_gradients_are_read_by_one_call_for_all():
     line = "{n: p.grad.norm().item() for n, p in model.named_parameters()}"
     (found,) = ranked(made_session(other_ms=10.0, stacks=[other("sync", 14, 70, line)]))
@@ -397,4 +403,7 @@ def test_the_leak_that_explains_the_memory_is_named():
     session = msgspec.structs.replace(made_session(memory=series), leaks=leaks)
     found = next(one for one in ranked(session) if one.cause == "growing_memory")
     assert found.site.line == 41
+    smaller = [leaks[0], msgspec.structs.replace(leaks[1], num_bytes=195 * 60_000)]  # the rest is in its graph
+    again = next(one for one in ranked(msgspec.structs.replace(session, leaks=smaller)) if one.cause == found.cause)
+    assert again.site.line == 41
     assert found.advice.endswith("The values themselves are 199 KB each: keep few of them, or a number.")

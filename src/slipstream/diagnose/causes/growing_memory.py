@@ -11,6 +11,7 @@ from slipstream.records import Finding, Leak, Session, Summary
 
 _KEPT = re.compile(r"(?:\.(?:append|appendleft|add)\(|\+=\s*|\]\s*=\s*)(?P<what>[A-Za-z_][\w.]*)\s*\)?\s*(?:#.*)?$")
 _NUMBER_BYTES = 16
+ALIKE = 0.7
 _NO_GRAPHS = "keep loss.item() of what is one number, and .detach().cpu() copies of what else is needed later"
 _LET_GO = "keep .detach().cpu() copies, or let go of what earlier steps made"
 
@@ -21,7 +22,10 @@ def find(session: Session, _summary: Summary) -> list[Finding]:
         return []
     has_graph = growth.graphs_per_step > 0
     fitting = [leak for leak in session.leaks if leak.has_graph == has_graph] or session.leaks
-    leak = max(fitting, key=lambda one: (_explains(one, growth), one.num_tensors, one.site is not None), default=None)
+    # Of those that hold about as many, the one whose tensors are the largest: it fills the memory.
+    most = max((one.num_tensors for one in fitting), default=0)
+    fullest = [one for one in fitting if one.num_tensors >= ALIKE * most or _explains(one, growth)]
+    leak = max(fullest, key=lambda one: (one.num_bytes, one.num_tensors, one.site is not None), default=None)
     return [
         Finding(
             cause="growing_memory",

@@ -20,6 +20,7 @@ class Card(msgspec.Struct, frozen=True):
     place: str
     lines: list[Line]
     change: str
+    advice: str  # of the change
 
 
 def cards(session: Session, read: Reader) -> list[Card]:
@@ -36,8 +37,9 @@ def _card(finding: Finding, cwd: str, read: Reader) -> Card:
         finding.title,
         finding.cause,
         finding.techniques,
-        " ".join(part for part in (finding.evidence, finding.advice) if part),
+        finding.evidence,
         where(site, cwd),
         lines,
         finding.change,
+        finding.advice,
     )
