@@ -38,7 +38,7 @@ def test_an_interval_names_its_unit_once_where_it_can() -> None:
 
 @pytest.mark.parametrize(
     ("ratio", "text"),
-    [(1.0, "no time"), (math.inf, "no time"), (1.04, "up to 1.04x"), (2.8, "up to 2.8x"), (12.3, "up to 12x")],
+    [(1.0, "memory"), (math.inf, "memory"), (1.04, "up to 1.04x"), (2.8, "up to 2.8x"), (12.3, "up to 12x")],
 )
 def test_gains_are_upper_bounds(ratio: float, text: str) -> None:
     assert as_gain(ratio) == text

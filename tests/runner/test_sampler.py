@@ -52,6 +52,21 @@ def test_between_the_models_answer_and_backward_it_is_the_loss() -> None:
     assert stages == ["other", "loss", "other", "other"]
 
 
+def test_gradients_that_are_cleared_between_them_are_not_the_loss() -> None:
+    recorder = Recorder(MemorySink())
+    sampler = Sampler(recorder, lambda: 0)
+    recorder.leave(recorder.enter("forward"), "forward", 1, grad=True)
+    stages: list[str] = []
+
+    class Optimizer:
+        def zero_grad(self) -> None:
+            stages.append(sampler._classify(cast(FrameType, sys._getframe(1)), "other", True)[1])
+
+    optimizer = Optimizer()
+    optimizer.zero_grad()
+    assert stages == ["other"]
+
+
 def test_the_loss_of_a_validation_is_evaluation_too() -> None:
     recorder = Recorder(MemorySink())
 

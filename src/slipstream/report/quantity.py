@@ -68,9 +68,9 @@ def in_percent(share: float) -> str:
 
 
 def as_gain(ratio: float) -> str:
-    """A predicted gain, always an upper bound. Findings that are not about time say so."""
+    """A predicted gain, always an upper bound. Findings that promise none are about memory."""
     if not math.isfinite(ratio) or ratio < 1.005:
-        return "no time"
+        return "memory"
     digits = 0 if ratio >= 10 else 1 if ratio >= 1.95 else 2
     return f"up to {ratio:.{digits}f}x"
 

@@ -172,7 +172,8 @@ class Sampler:
             expression = expression_of(user)
             if stage is None or (stage == "compute" and user is leaf):
                 stage = stage_of_expression(expression) or stage
-        if stage in (None, "compute") and phase == "other" and self._recorder.awaits_backward():
+        is_late = phase == "other" and "zero_grad" not in expression and self._recorder.awaits_backward()
+        if stage in (None, "compute") and is_late:
             stage = "loss"
         if stage is None:
             stage = _stage_by_phase(phase, user is leaf and not in_call)

@@ -93,10 +93,10 @@ def _saved(ride: Ride, base_step_ms: float | None) -> str:
     if tally is None or step_s is None or not base_step_ms:
         return ""
     saved_s = tally.num_steps * (base_step_ms / 1000 - step_s)
-    base = f"the base that tune measured, {base_step_ms:.1f} ms a step"
+    steps = f"; {step_s * 1000:.1f} ms a step, {{}} the {base_step_ms:.1f} ms that tune measured without the recipe"
     if saved_s <= 0:
-        return f"; {step_s * 1000:.1f} ms a step, no faster than {base}"
-    return f"; about {_duration(saved_s)} less than {base}"
+        return steps.format("no faster than")
+    return f"{steps.format('in place of')}: about {_duration(saved_s)} saved"
 
 
 def _duration(seconds: float) -> str:
