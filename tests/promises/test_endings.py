@@ -137,7 +137,9 @@ def test_killed_worker(tmp_path: Path, rides: list[Ride]) -> None:
     ride.workers()[-1].kill()
     document = ride.finish()
     assert ride.process.returncode != 0
-    assert "exited unexpectedly" in ride.out or "killed by signal" in ride.out
+    # what torch says depends on what the worker was at: while it hands a tensor over, the connection breaks
+    words = ("exited unexpectedly", "killed by signal", "EOFError", "ConnectionResetError")
+    assert any(word in ride.out for word in words)
     assert document["ending"]["reason"] == "raised"
     assert document["step_ms"] is not None
 

@@ -32,7 +32,7 @@ from slipstream.records import (
 from slipstream.runner.pace import Pace
 from slipstream.seams.listener import Shortcut, Token
 
-_CPU_TIMED_NS = 50_000_000  # reading the process's CPU time is dear: one batch in so long is enough
+_CPU_TIMED_NS = 25_000_000  # reading the process's CPU time is dear: one batch in so long is enough
 _MOST_FRESH = 64  # an evaluation closes no step, and is to be written all the same
 _BY_UPDATES = ("optimizer",)
 _MARKED = ("iterator", "input", "transfer", "forward", "backward", "optimizer")
