@@ -103,6 +103,16 @@ def test_conflicting_winners_are_not_combined_and_both_are_named(
     assert not any("+" in rider for rider in listener.entered)
 
 
+def test_a_rival_that_was_not_decided_is_not_said_to_gain_less(run: Any, technique: Any, verdict_of: Any) -> None:
+    """One of two that gain the same leads first, and the other race ends with that."""
+    known = {"a": technique(claims=("the call",)), "b": technique(claims=("the call",)), "c": technique()}
+    tuning = run(SimulatedTrack(choice_factors(a=0.5, b=0.5)), known)
+    (kept,) = tuning.recipe.choices
+    other = verdict_of(tuning, "b" if kept.technique == "a" else "a")
+    assert other.decision == "unsure"
+    assert other.reason == "a and b both claim the call; the other one led first, and this was not decided"
+
+
 @pytest.mark.parametrize("last", [0.4, 0.6])
 def test_who_was_not_raced_when_another_led_races_in_its_place(
     run: Any, technique: Any, verdict_of: Any, listener: Any, last: float

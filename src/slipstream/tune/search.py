@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from slipstream.records import Recipe, Session, Tuning
+from slipstream.records import Recipe, Session, Tuning, Verdict
 from slipstream.runner.track import Track
 from slipstream.techniques.catalogue import Technique, catalogue
 from slipstream.tune.alone import Winner, climb, climb_names, num_comparisons, race_alone, race_ground
@@ -135,8 +135,10 @@ def _left(meeting: Meeting, candidates: Sequence[Candidate]) -> list[Candidate]:
     free = []
     for name, one in named.items():
         conflict = conflict_with(name, meeting.recipe, meeting.conflicts)
-        if conflict is not None and _has_raced(meeting, name):
-            meeting.revise_last(name, "rejected", f"{conflict}; the other one gains more")
+        if conflict is not None and (raced := _last_raced(meeting, name)) is not None:
+            is_open = raced.decision == "unsure"
+            how = "led first, and this was not decided" if is_open else "gains more"
+            meeting.revise_last(name, "unsure" if is_open else "rejected", f"{conflict}; the other one {how}")
         elif meeting.recipe.setting_of(name) is None:
             free.append(one)
     pass_s = meeting.heat.pass_s(meeting.recipe, len(free))
@@ -156,5 +158,6 @@ def _outlook(meeting: Meeting, technique: str) -> int:
     return 0 if gain >= LOOKED_BETTER else 3 if gain < LOOKED_WORSE else 2
 
 
-def _has_raced(meeting: Meeting, technique: str) -> bool:
-    return any(one.technique == technique and one.speed is not None for one in meeting.verdicts)
+def _last_raced(meeting: Meeting, technique: str) -> Verdict | None:
+    raced = (one for one in reversed(meeting.verdicts) if one.technique == technique and one.speed is not None)
+    return next(raced, None)
