@@ -72,6 +72,23 @@ def test_the_model_is_left_alone(remedy: str) -> None:
     assert x.is_contiguous() and model[0].weight.is_contiguous()  # type: ignore[index,union-attr]
 
 
+class Loudness(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = torch.nn.Linear(8, 2)
+
+    def forward(self, power: torch.Tensor) -> torch.Tensor:
+        magnitude = (0.5 * power).sqrt()
+        return self.head(magnitude / magnitude.mean())  # type: ignore[no-any-return]
+
+
+@pytest.mark.skipif(not torch.set_flush_denormal(False), reason="this processor cannot flush denormals")
+@pytest.mark.parametrize(("power", "breaks_values"), [(1e-39, True), (1.0, False)])
+def test_flushing_what_the_model_divides_by_is_told(power: float, breaks_values: bool) -> None:
+    found = ModelRehearsal(Loudness(), (torch.rand(4, 8) * power,), {}).flush_denormals(0.5)
+    assert found is not None and found.breaks_values is breaks_values
+
+
 def test_what_a_model_holds_in_five_dimensions_does_not_end_its_rehearsal() -> None:
     model = convnet()
     model.register_buffer("grid", torch.zeros(1, 3, 2, 2, 2))

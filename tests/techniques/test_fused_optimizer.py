@@ -90,7 +90,7 @@ def test_resumed_moments_of_another_layout_are_not_walked_with_the_wrong_index(r
         assert len(rig.changes) == len(choices) and distance(bare, model) < 1e-4
 
 
-@pytest.mark.parametrize("given", [{"foreach": True}, {"foreach": False}, {"fused": False}])
+@pytest.mark.parametrize("given", [{"foreach": True}, {"fused": False}])
 def test_what_the_script_chose_stays(given: dict[str, bool], riding: Any) -> None:
     with riding("fused_optimizer") as rig:
         model = net()
@@ -98,6 +98,25 @@ def test_what_the_script_chose_stays(given: dict[str, bool], riding: Any) -> Non
         steps(model, optimizer, 1)
     assert rig.declined == ["fused_optimizer: the script chose an implementation itself"] and not rig.changes
     assert {name: optimizer.param_groups[0][name] for name in given} == given
+
+
+def test_not_foreach_may_be_fused(riding: Any) -> None:
+    def train() -> torch.nn.Module:
+        model = net()
+        steps(model, torch.optim.Adam(model.parameters(), lr=0.05, foreach=False))
+        return model
+
+    bare = train()
+    with riding("fused_optimizer") as rig:
+        changed = train()
+    assert rig.changes == ["fused_optimizer: Adam fused"] and distance(bare, changed) < 1e-4
+
+
+def test_the_edit_does_not_ask_for_both() -> None:
+    """torch refuses foreach=True beside fused=True."""
+    session = msgspec.structs.replace(made_session(), optimizers=[made_optimizer(foreach=True)])
+    (edit,) = fused_optimizer.edit(Observation(session), True)
+    assert edit.kind == "by_hand" and "one of them at a time" in edit.reason
 
 
 def test_what_torch_refuses_to_fuse_is_declined_in_its_words(riding: Any) -> None:
@@ -150,5 +169,6 @@ def test_it_applies_unless_the_script_chose() -> None:
 
     assert reason() == ""
     assert reason(fused=True) == "the script does it already"
-    assert reason(foreach=False) == "the script chose another implementation itself"
+    assert reason(foreach=True) == reason(fused=False) == "the script chose another implementation itself"
+    assert reason(foreach=False) == "", "one tensor at a time is not what fused does"
     assert reason(can_fuse=False, class_name="Lion") == "Lion has no fused implementation on cpu"

@@ -14,3 +14,4 @@ class Rehearsal(msgspec.Struct, frozen=True):
     low: float  # 95% interval of that median
     high: float
     num_pairs: int
+    breaks_values: bool = False  # with the remedy, and not without it, results are not finite

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
+import msgspec
 import torch
 
 from slipstream.records import Rehearsal
@@ -112,7 +113,13 @@ class ModelRehearsal:
     def flush_denormals(self, seconds: float) -> Rehearsal | None:
         # In one thread: the flag counts for the calling thread alone, so that more would not see it
         now, then = self._within(_threads(1)), self._within(_threads(1), _flushed())
-        return race("flush_denormals", "", now, then, seconds)
+        rehearsal = race("flush_denormals", "", now, then, seconds)
+        if rehearsal is None:
+            return None
+        now()
+        was_finite = self._is_finite()
+        then()  # something may be divided by what is zero now
+        return msgspec.structs.replace(rehearsal, breaks_values=was_finite and not self._is_finite())
 
     def bf16(self, seconds: float) -> Rehearsal | None:
         lower = torch.autocast(self._device, dtype=torch.bfloat16)
@@ -126,6 +133,11 @@ class ModelRehearsal:
                 self._run()
 
         return run
+
+    def _is_finite(self) -> bool:
+        """Of the last run, by the gradients it left: they have seen every result."""
+        gradients = [parameter.grad for parameter in self._model.parameters() if parameter.grad is not None]
+        return all(bool(gradient.isfinite().all()) for gradient in gradients)
 
     def _run(self) -> None:
         for parameter in self._model.parameters():

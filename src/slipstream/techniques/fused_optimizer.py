@@ -35,7 +35,7 @@ def applies(observation: Observation) -> Answer:
         return no("no optimizer was seen")
     if optimizer.fused:
         return no("the script does it already")
-    if optimizer.fused is False or optimizer.foreach is not None:
+    if optimizer.fused is False or optimizer.foreach:  # foreach=False says what it is not to be, and fused is not that
         return no("the script chose another implementation itself")
     if not optimizer.can_fuse:
         return no(f"{optimizer.class_name} has no fused implementation on {optimizer.device}")
@@ -81,6 +81,9 @@ def edit(observation: Observation, setting: Setting) -> list[Edit]:
 def _edit(optimizer: Optimizer) -> Edit:
     if optimizer.site is None:
         return Edit("fused_optimizer", "by_hand", None, text="fused=True", reason="no line builds the optimizer")
+    if optimizer.foreach:
+        reason = "the line says foreach=True, and torch takes one of them at a time"
+        return Edit("fused_optimizer", "by_hand", optimizer.site, text="fused=True", reason=reason)
     kind, now = optimizer.class_name, repr(optimizer.fused)
     return Edit("fused_optimizer", "argument", optimizer.site, kind, argument="fused", text="True", observed=now)
 
@@ -148,7 +151,7 @@ def _why_not(optimizer: torch.optim.Optimizer) -> str:
     if not kind:
         return f"{type(optimizer).__name__} has no fused implementation"
     for group in optimizer.param_groups:
-        if group.get("fused") is not None or group.get("foreach") is not None:
+        if group.get("fused") is not None or group.get("foreach"):
             return "the script chose an implementation itself"
         for parameter in group["params"]:
             grad = parameter.grad

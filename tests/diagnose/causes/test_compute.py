@@ -201,6 +201,15 @@ def test_denormals():
     assert findings(anatomy=msgspec.structs.replace(MATRICES, denormal_share=0.2), environment=flushed) == {}
 
 
+def test_denormals_that_mean_something_are_scaled_and_not_flushed():
+    anatomy = msgspec.structs.replace(MATRICES, denormal_share=0.2)
+    raced = Rehearsal("flush_denormals", "", 50.0, 20.0, 2.5, 2.2, 2.8, 9, breaks_values=True)
+    found = findings(anatomy=anatomy, rehearsals=[raced])["denormals"]
+    assert "* 2.0**40" in found.change and found.techniques == [] and "no longer finite" in found.advice
+    harmless = msgspec.structs.replace(raced, breaks_values=False)
+    assert findings(anatomy=anatomy, rehearsals=[harmless])["denormals"].techniques == ["flush_denormals"]
+
+
 def test_of_two_optimizers_the_one_that_takes_the_time_is_named():
     """A GAN's generator is the larger one and steps every fifth time; LBFGS has no fused kind and no part in it."""
     critic = made_optimizer(site=Site(FILE, 114, "optimizer_D = AdamW(net.parameters())"), num_tensors=6)

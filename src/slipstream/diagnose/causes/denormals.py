@@ -12,6 +12,7 @@ LEAST_SHARE = 1e-3
 SLOWER = 40.0  # an operation on a vector with a denormal in it, against one without; CPUs differ from 10 to 150
 LANES = 8  # values in a vector: one denormal slows all of them
 MOST_SAVED = 0.7  # of the compute; memory and the operators that do not care stay
+SCALED = "x = x * 2.0**40  # where the data are read: the same digits, and none of them denormal"
 
 
 def find(session: Session, summary: Summary) -> list[Finding]:
@@ -29,6 +30,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     if rehearsal is not None:
         gain = rehearsed_gain(summary, rehearsal, computing_ms)
         proof = f"; flushed to zero, {rehearsed_words(rehearsal)}"
+    needs_them = rehearsal is not None and rehearsal.breaks_values
     return [
         Finding(
             cause="denormals",
@@ -36,9 +38,11 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             evidence=f"{percent(share)} of the values in parameters, gradients and activations are denormal; "
             f"forward, backward and optimizer take {ms(computing_ms)} of {ms(summary.step_ms)} ms{proof}.",
             predicted_gain=gain,
-            change="torch.set_flush_denormal(True)",
+            change=SCALED if needs_them else "torch.set_flush_denormal(True)",
             site=model.site if model else None,
-            techniques=["flush_denormals"],
-            advice="It acts on the calling thread only; scaling the data up works everywhere.",
+            techniques=[] if needs_them else ["flush_denormals"],
+            advice="Flushed to zero, the results are no longer finite: these numbers mean something here."
+            if needs_them
+            else "It acts on the calling thread only; scaling the data up works everywhere.",
         )
     ]
