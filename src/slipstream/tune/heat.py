@@ -14,6 +14,7 @@ from slipstream.records import Lap, Recipe
 from slipstream.tune.budget import Budget
 from slipstream.tune.contest import LEADING_ROUNDS, MIN_ROUNDS, Contest
 from slipstream.tune.pace import Tempo, block, typical_step_s
+from slipstream.tune.places import Places
 from slipstream.tune.seat import Paddock, RaceError, Seat
 from slipstream.tune.teller import Teller
 
@@ -96,32 +97,22 @@ class Heat:
                 waiting.append(following)
 
         self._start(fixed)
-        num_places = max(1, min(MAX_CHALLENGERS, self._paddock.num_challengers(len(fixed))))
-        first_round, few = self._round, self._num_at_first(contests, deadline_s())
-        most = num_places if contests[0].is_final else 1
-
-        def num_slots() -> int:
-            """More as starts turn out to be cheaper: the first of all reads its files from the disk."""
-            nonlocal most
-            num_more = self.num_affordable(len(fixed) + len(riding), deadline_s())
-            most = max(most, min(num_places, len(riding) + num_more))
-            return most
-
-        def num_open() -> int:
-            """The control alone has nothing to be compared with, and takes nobody's place."""
-            number = min(num_slots(), few * (1 + (self._round - first_round) // LEADING_ROUNDS))
-            is_alone = all(one.is_control for one in riding)
-            return min(num_places, max(number, len(riding) + 1)) if is_alone else number
-
+        places = Places(
+            riding,
+            max(1, min(MAX_CHALLENGERS, self._paddock.num_challengers(len(fixed)))),
+            self._num_at_first(contests, deadline_s()),
+            contests[0].is_final,
+            lambda: self.num_affordable(len(fixed) + len(riding), deadline_s()),
+        )
         while True:
-            while len(riding) < num_open() and (waiting or (benched and _num_racing(riding) < FEWEST)):
+            while len(riding) < places.num_open() and (waiting or (benched and _num_racing(riding) < FEWEST)):
                 contest = waiting.pop(0) if waiting else _most_promising(benched)
                 self._num_riders = len(fixed) + len(riding) + 1
                 if not self._is_owed(contest, riding) and not self._is_time_for(contest, deadline_s()):
                     contest.end("undecided")
                     settle(contest)
                     continue
-                has_room = len(riding) + 1 < num_open()
+                has_room = len(riding) + 1 < places.num_open()
                 self._paddock.expect(waiting[0].seat if waiting and has_room else None)
                 if self._admit(contest):
                     riding.append(contest)
@@ -133,11 +124,12 @@ class Heat:
             if self._is_time_up(riding, deadline_s()):
                 break
             self._ride(fixed, riding)
+            places.num_rounds += 1
             for contest in [one for one in riding if one.is_over()]:
                 riding.remove(contest)
                 self._paddock.release(contest.seat)
                 settle(contest)
-            self._rotate(waiting, riding, benched, num_slots(), deadline_s())
+            self._rotate(waiting, riding, benched, places.num_slots(), deadline_s())
             if not waiting:
                 self._halve(riding, benched)
         for contest in [*riding, *benched, *waiting]:
