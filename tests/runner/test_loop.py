@@ -244,17 +244,21 @@ def test_validation_with_gradients_and_a_prefetching_loader() -> None:
     assert len(evaluations) == 1 and evaluations[0].grad and evaluations[0].num_batches == 6
 
 
+def _train_by_a_loss_module(script: Script) -> None:
+    for _ in range(5):
+        script.batch()
+        script.forward()
+        script.forward(1, ident=9)
+        script.do("backward", 6)
+        script.do("optimizer", 2)
+
+
 def test_a_loss_module_has_no_mode() -> None:
     """nn.MSELoss() is called in validation as in training: with gradients on it looks as if it learnt."""
     for grad in (True, False):
         script = Script()
         for _ in range(3):
-            for _ in range(5):
-                script.batch()
-                script.forward()
-                script.forward(1, ident=9)
-                script.do("backward", 6)
-                script.do("optimizer", 2)
+            _train_by_a_loss_module(script)
             for _ in range(4):
                 script.batch(ident=1)
                 script.forward(training=False, grad=grad)
@@ -271,12 +275,7 @@ def test_a_loss_module_has_no_mode() -> None:
 def test_a_validation_of_one_batch_with_a_loss_module_is_not_learnt_from() -> None:
     script = Script()
     for _ in range(3):
-        for _ in range(5):
-            script.batch()
-            script.forward()
-            script.forward(1, ident=9)
-            script.do("backward", 6)
-            script.do("optimizer", 2)
+        _train_by_a_loss_module(script)
         script.batch(ident=1)
         script.forward(training=False, grad=False)
         script.forward(1, ident=9, grad=False)
