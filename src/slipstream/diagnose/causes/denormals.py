@@ -41,7 +41,8 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             change=SCALED if needs_them else "torch.set_flush_denormal(True)",
             site=model.site if model else None,
             techniques=[] if needs_them else ["flush_denormals"],
-            advice="Flushed to zero, the results are no longer finite: these numbers mean something here."
+            advice="Flushed to zero, the results are no longer finite: these numbers mean something here. Scaled data "
+            "train the same only where what follows normalises them."
             if needs_them
             else "It acts on the calling thread only; scaling the data up works everywhere.",
         )
