@@ -136,7 +136,7 @@ def main() -> None:
     judged = RESULTS / "kept_promise.json"
     rows: dict[str, dict[str, Any]] = json.loads(judged.read_text()) if judged.exists() else {}
     with tempfile.TemporaryDirectory() as place:
-        photographs = Path(place) / "photographs"
+        photographs = Path(place) / "pictures"
         make_photographs(photographs, 320)
         for workload in GRID:
             if not options.only or workload.name in options.only:

@@ -174,6 +174,7 @@ def test_epochs_hold_the_same_samples_in_batches_of_the_same_sizes(riding: Any, 
     assert all(len(set(epoch)) == len(epoch) for epoch in epochs) and epochs[0] != epochs[1]
     assert torch.equal(ours[-1], bare[-1]), "as many random numbers were drawn"
     assert sum(x.numel() for x, _ in ours[:-1]) < 0.75 * sum(x.numel() for x, _ in bare[:-1])
+    assert rig.once_ns > 0, "lengths are read once, and no epoch after the first takes so long to begin"
     assert len(rig.changes) == 1 and "padding falls from" in rig.changes[0] and rig.declined == []
 
 

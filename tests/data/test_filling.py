@@ -11,14 +11,13 @@ import torch
 from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler
 
 from slipstream.data import filling
-from slipstream.data.allowance import Allowance
 
 
 class Traces(Dataset[Any]):
     """Leaves a file for each sample; the fourth raises."""
 
-    def __init__(self, folder: Path, allowance: Allowance | None = None, num_samples: int = 40) -> None:
-        self.folder, self.allowance, self.num_samples = folder, allowance, num_samples
+    def __init__(self, folder: Path, num_samples: int = 40) -> None:
+        self.folder, self.num_samples = folder, num_samples
 
     def __len__(self) -> int:
         return self.num_samples
@@ -27,8 +26,6 @@ class Traces(Dataset[Any]):
         if index == 3:
             raise ValueError("a broken image")
         (self.folder / f"{index}").write_text(str(os.getpid()))
-        if self.allowance is not None:
-            self.allowance.meter.add(kept=1)
         return index
 
 
@@ -50,23 +47,22 @@ def _read(loader: Any) -> list[Any]:
     return list(loader)
 
 
+def fill(loader: Any, is_over: Any = lambda num_made: False, **how: Any) -> float:
+    return filling.fill(loader, lambda: loader.dataset.__getitem__, is_over, **how)
+
+
 def test_every_sample_is_made_once_and_elsewhere(tmp_path: Path) -> None:
-    allowance = Allowance(tmp_path, 10**9, lambda why: None)
-    loader = DataLoader(Traces(tmp_path, allowance), batch_size=4, shuffle=True)
-    assert filling.fill(loader, allowance, num_processes=2) == 1.0
+    loader = DataLoader(Traces(tmp_path), batch_size=4, shuffle=True)
+    assert fill(loader, num_processes=2) == 1.0
     makers = {int(path.read_text()) for path in tmp_path.iterdir()}
     assert len(list(tmp_path.iterdir())) == 39 and len(makers) == 2 and os.getpid() not in makers
 
 
-def test_where_no_image_is_decoded_it_ends_soon(tmp_path: Path) -> None:
-    allowance = Allowance(tmp_path, 10**9, lambda why: None)
+def test_it_ends_when_it_is_told_to(tmp_path: Path) -> None:
     loader = DataLoader(Traces(tmp_path, num_samples=1000))
-    assert filling.fill(loader, allowance, num_processes=1) == 16 / 1000
-    allowance.close("full")
-    assert filling.fill(loader, allowance, num_processes=1) == 1 / 1000
+    assert fill(loader, lambda num_made: num_made >= 16, num_processes=1) == 16 / 1000
 
 
 def test_a_deadline_ends_it(tmp_path: Path) -> None:
-    allowance = Allowance(tmp_path, 10**9, lambda why: None)
-    loader = DataLoader(Traces(tmp_path, allowance, num_samples=1000))
-    assert filling.fill(loader, allowance, deadline_s=0.0, num_processes=1) <= 1 / 1000
+    loader = DataLoader(Traces(tmp_path, num_samples=1000))
+    assert fill(loader, deadline_s=0.0, num_processes=1) <= 1 / 1000

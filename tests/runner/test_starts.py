@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -55,3 +56,19 @@ def test_loaders_that_nothing_is_learnt_from_have_no_starts(starts: EpochStarts)
     next(training)
     starts.confirm()
     assert starts.total_ns == 0
+
+
+def test_what_is_paid_once_is_no_part_of_a_start(starts: EpochStarts) -> None:
+    spent_ns = 0
+
+    class Filled(DataLoader[torch.Tensor]):
+        def _get_iterator(self) -> Any:
+            nonlocal spent_ns
+            time.sleep(0.3)
+            spent_ns += 300_000_000
+            return super()._get_iterator()
+
+    starts.once_ns = lambda: spent_ns
+    next(iter(Filled(SlowToOpen(), batch_size=1)))
+    starts.confirm()
+    assert 0.045 < starts.estimate_s() < 0.25

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -188,6 +189,24 @@ def test_before_a_race_the_coming_epoch_is_decoded(photographs: Path, riding: Ca
     (said,) = [sentence for sentence in rig.changes if "before the race" in sentence]
     assert "100% of the coming epoch" in said and "12 images kept" in said
     assert not rig.declined
+    assert rig.once_ns > 0, "no epoch after the first takes so long to begin"
+
+
+def test_without_images_filling_ends_soon(riding: Callable[..., Any]) -> None:
+    class Counted(Dataset[Any]):
+        asked = torch.zeros((), dtype=torch.int64).share_memory_()
+
+        def __len__(self) -> int:
+            return 1000
+
+        def __getitem__(self, index: int) -> int:
+            self.asked += 1
+            return index
+
+    with riding("decode_cache") as rig:
+        rig.is_racing = True
+        next(iter(DataLoader(Counted(), batch_size=2)))
+    assert 16 <= int(Counted.asked) <= 2 + 16 * len(os.sched_getaffinity(0))
 
 
 def test_no_filling_after_the_first_update(photographs: Path, riding: Callable[..., Any]) -> None:

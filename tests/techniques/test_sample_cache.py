@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import torch
+from torch.utils.data import DataLoader, Dataset
 
 from slipstream.records import Length, Site
 from slipstream.techniques import batched_fetch, sample_cache
@@ -40,3 +42,46 @@ def test_it_competes_with_batches_that_are_indexed_whole() -> None:
 def test_the_edit_names_the_loader() -> None:
     (edit,) = sample_cache.edit(seen(), True)
     assert edit.kind == "by_hand" and edit.site is not None and edit.reason
+
+
+class Features(Dataset[Any]):
+    """Counts how often it is asked, in whatever process."""
+
+    def __init__(self, is_random: bool = False) -> None:
+        self.is_random = is_random
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        ASKED.add_(1)
+        return torch.full((4,), float(index)) + (torch.rand(4) if self.is_random else 0.0)
+
+
+ASKED = torch.zeros((), dtype=torch.int64).share_memory_()
+
+
+def test_before_a_race_the_samples_of_the_coming_epoch_are_kept(riding: Any) -> None:
+    torch.manual_seed(1)
+    bare = [batch.tolist() for batch in DataLoader(Features(), batch_size=8, shuffle=True)]
+    with riding("sample_cache") as rig:
+        rig.is_racing = True
+        torch.manual_seed(1)
+        loader = DataLoader(Features(), batch_size=8, shuffle=True)
+        batches = iter(loader)
+        ASKED.zero_()
+        assert [batch.tolist() for batch in batches] == bare
+    assert int(ASKED) < 24, "a few are asked for again, the rest comes from what is kept"
+    (said,) = [sentence for sentence in rig.changes if "before the race" in sentence]
+    assert "100% of the coming epoch" in said and not rig.declined and rig.once_ns > 0
+
+
+def test_where_random_numbers_are_drawn_nothing_is_kept_before_a_race(riding: Any) -> None:
+    torch.manual_seed(1)
+    bare = [batch.tolist() for batch in DataLoader(Features(is_random=True), batch_size=8, shuffle=True)]
+    with riding("sample_cache") as rig:
+        rig.is_racing = True
+        torch.manual_seed(1)
+        loader = DataLoader(Features(is_random=True), batch_size=8, shuffle=True)
+        assert [batch.tolist() for batch in loader] == bare
+    assert not rig.changes and "random numbers are drawn" in rig.declined[0]

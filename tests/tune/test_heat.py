@@ -250,3 +250,21 @@ def test_who_does_not_look_like_a_gain_waits_once_its_rounds_have_cost_its_start
     race = course(SimulatedTrack(choice_factors(**dict.fromkeys(names, 1.05)), step_s=0.3, noise=noise))
     race.race(*names, deadline_s=290.0)
     assert {*names} <= set(listener.entered) and max(map(len, listener.heats)) < 1 + len(names)
+
+
+def test_what_the_second_start_found_ready_the_third_is_foreseen_to_find_too(course: Any) -> None:
+    """Compiled kernels: the first start with them makes them."""
+    num_compiled = 0
+
+    def startup_s(recipe: Recipe) -> float:
+        nonlocal num_compiled
+        if not recipe.choices:
+            return 3.0
+        num_compiled += 1
+        return 40.0 if num_compiled == 1 else 5.0
+
+    race = course(SimulatedTrack(choice_factors(a=0.5, b=0.5), startup_s=startup_s))
+    race.race("a", "b")
+    race.heat.race([race.contest("a")], lambda: 300.0, race._settle)
+    lap_s = race.heat._typical_lap_s()
+    assert race.heat.pass_s(Recipe((Choice("a"),)), 1) < 6.0 + 10 * lap_s

@@ -618,3 +618,15 @@ def test_the_ceiling_keeps_its_distance_where_the_machine_changed_its_pace(
     tuning = run(SimulatedTrack(choice_factors(a=0.5), step_s=0.013), {"a": technique()})
     best_ms, checked_ms = session.summary.ceilings.best_ms(), session.summary.step_ms
     assert tuning.ceiling_ms / tuning.base_step_ms == pytest.approx(best_ms / checked_ms)
+
+
+def test_where_steps_are_too_long_for_the_time_the_budget_that_would_do_is_named(run: Any, technique: Any) -> None:
+    def slow() -> SimulatedTrack:
+        return SimulatedTrack(choice_factors(a=0.5), step_s=6.0, startup_s=lambda recipe: 40.0)
+
+    seen = diagnose(made_session(forward_ms=2000.0, backward_ms=4000.0))
+    tuning = run(slow(), {"a": technique(), "b": technique()}, seen, budget_s=60.0)
+    told = next(note for note in tuning.notes if "none was raced" in note)
+    minutes = int(told.split("--budget ")[1].split("m")[0])
+    enough = run(slow(), {"a": technique(), "b": technique()}, seen, budget_s=60.0 * minutes)
+    assert enough.recipe == _recipe(a=True) and not any("none was raced" in note for note in enough.notes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -43,12 +44,14 @@ class LengthBuckets(Sampler[int]):
         batch_size: int,
         tell: Callable[[float, float], None],
         refuse: Callable[[str], None],
+        once: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
         self._inner = inner
         self._dataset = dataset
         self._batch_size = batch_size
         self._tell = tell  # the share of padding before and after
         self._refuse = refuse
+        self._once = once  # stands around what is done once
         self._lengths: Any = None
         self._is_off = False
         self.data_source = inner.data_source
@@ -77,7 +80,8 @@ class LengthBuckets(Sampler[int]):
     def _try(self, order: list[int]) -> list[int]:
         is_first = self._lengths is None
         if is_first:
-            self._lengths = lengths_of(self._dataset)
+            with self._once():
+                self._lengths = lengths_of(self._dataset)
         if len(self._lengths) != len(order):
             raise UnknownLengthsError("the dataset has another length than before")
         grouped = regroup(np.asarray(order), self._lengths, self._batch_size)

@@ -8,17 +8,15 @@ import itertools
 import multiprocessing
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, SequentialSampler, SubsetRandomSampler
 
-from slipstream.data.allowance import Allowance
 from slipstream.data.obstacles import obstacle
 
 DEADLINE_S = 45.0
-_NUM_TRIED = 16  # samples without a single image: then there are none
 _MOST_INDICES = 500_000
 _LOOKS_S = 0.05
 
@@ -48,8 +46,15 @@ def cannot_fill(loader: Any) -> str:
     return obstacle({"dataset": loader.dataset, "multiprocessing_context": "fork"}, 1)
 
 
-def fill(loader: Any, allowance: Allowance, deadline_s: float = DEADLINE_S, num_processes: int | None = None) -> float:
-    """The share of the samples that were made before the deadline."""
+def fill(
+    loader: Any,
+    maker: Callable[[], Callable[[int], Any]],
+    is_over: Callable[[int], bool],
+    deadline_s: float = DEADLINE_S,
+    num_processes: int | None = None,
+) -> float:
+    """The share of the samples that were made before the deadline. `maker` gives each process what it makes a sample
+    with; `is_over` is asked after every one, and told how many this process has made."""
     indices = coming_indices(loader)
     if not indices:
         return 1.0
@@ -58,7 +63,7 @@ def fill(loader: Any, allowance: Allowance, deadline_s: float = DEADLINE_S, num_
     end_s = time.monotonic() + deadline_s
     done = context.Array("q", count, lock=False)
     children = [
-        context.Process(target=_make, args=(loader.dataset, indices, at, done, allowance, end_s), daemon=True)
+        context.Process(target=_make, args=(maker, indices, at, done, is_over, end_s), daemon=True)
         for at in range(count)
     ]
     for child in children:
@@ -73,12 +78,12 @@ def fill(loader: Any, allowance: Allowance, deadline_s: float = DEADLINE_S, num_
     return float(sum(done) / len(indices))
 
 
-def _make(dataset: Any, indices: Sequence[int], at: int, done: Any, allowance: Allowance, end_s: float) -> None:
+def _make(maker: Any, indices: Sequence[int], at: int, done: Any, is_over: Callable[[int], bool], end_s: float) -> None:
     torch.set_num_threads(1)
+    make = maker()
     for index in itertools.islice(indices, at, None, len(done)):
         with contextlib.suppress(Exception):  # the script will meet it itself
-            dataset[index]
+            make(index)
         done[at] += 1
-        is_idle = done[at] >= _NUM_TRIED and not allowance.meter.num_kept + allowance.meter.num_found
-        if is_idle or allowance.is_closed or time.monotonic() > end_s:
+        if is_over(done[at]) or time.monotonic() > end_s:
             return

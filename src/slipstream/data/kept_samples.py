@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset,
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from slipstream.data import filling
 from slipstream.data.indexing import only_indexes
 from slipstream.data.obstacles import start_method
 from slipstream.data.sample_reading import Keeping, Reading
@@ -70,6 +71,22 @@ class KeptSamples:
         patches.on_close(self._keepings.clear)
 
     # --- in the script's process -----------------------------------------------------------------------------------
+
+    def fill(self, loader: Any, limit_s: float) -> tuple[int, float]:
+        """Samples of the epoch that begins, kept before it by other processes: how many there are now, and the share
+        that was asked for."""
+        keeping = self._keepings.get(id(loader.dataset))
+        if keeping is None or keeping.shelf.reason:
+            return 0, 0.0
+        shelf = keeping.shelf
+
+        def maker() -> Callable[[int], Any]:
+            reading = Reading(loader.dataset, keeping)
+            return lambda index: reading.begin_batch() and reading.sample(index)
+
+        share = filling.fill(loader, maker, lambda num_made: bool(shelf.reason), limit_s)
+        self._report(keeping)
+        return 0 if shelf.reason else len(shelf), share
 
     def _before_iter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before workers are forked: they share what is made here."""

@@ -21,6 +21,11 @@ class Outfit(Protocol):
     edits: list[Edit]
     last_words: list[Callable[[], str]]  # for the line that sums up; "": nothing to say
 
+    @property
+    def once_ns(self) -> int:
+        """Spent so far on what a whole training pays once."""
+        ...
+
     def on_model(self, change: Callable[[Any], None]) -> None:
         """`change` meets every module with parameters that the script itself calls, once, before its first call."""
         ...

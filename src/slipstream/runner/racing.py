@@ -80,6 +80,7 @@ class Racing:
         baton.synchronise = witness.synchronise
         baton.aside_ns = lambda: witness.aside_ns
         baton.report = self._report
+        baton.starts.once_ns = lambda: rig.once_ns
         baton.starts.install(patches)
         self._count_ticks(baton, patches)
 

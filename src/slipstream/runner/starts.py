@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from statistics import median
 from typing import Any
 
@@ -18,6 +19,7 @@ _WAITS = 15  # that a usual one is taken from
 
 class EpochStarts:
     def __init__(self) -> None:
+        self.once_ns: Callable[[], int] = lambda: 0  # spent so far on what is paid once: no part of any start
         self.total_ns = 0  # of all starts so far but the first, which also pays for what is done once
         self._num = 0
         self._first_ns: int | None = None
@@ -50,14 +52,17 @@ class EpochStarts:
     def _usual_ns(self) -> int:
         return int(median(self._waits_ns)) if self._waits_ns else 0
 
+    def _now_ns(self) -> int:
+        return time.perf_counter_ns() - self.once_ns()
+
     def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-        return time.perf_counter_ns()
+        return self._now_ns()
 
     def _after_iter(self, start_ns: int, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        self._fresh = (id(result), time.perf_counter_ns() - start_ns)
+        self._fresh = (id(result), self._now_ns() - start_ns)
 
     def _after_next(self, start_ns: int, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        iterator, wait_ns = id(args[0]), time.perf_counter_ns() - start_ns
+        iterator, wait_ns = id(args[0]), self._now_ns() - start_ns
         if iterator == self._fresh[0]:
             self._pending = (iterator, self._fresh[1] + wait_ns)
             self._fresh = (0, 0)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from slipstream.records import Edit, Setting, Site
 from slipstream.techniques.card import YES, Answer, Card, no
 from slipstream.techniques.observation import Observation
+from slipstream.techniques.parts.filled import fill_before_races
 from slipstream.techniques.parts.pictures import say_for_spawned
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ CARD = Card(
 )
 VALUES = (True,)
 LEAST_SHARE = 0.1  # of the work on a batch
+_NUM_TRIED = 16  # samples without a single image: then there are none
 _OPENS = re.compile(r"\bImage\.open\(|\b(imread|imdecode|read_image|decode_image|decode_jpeg|decode_png)\(")
 
 
@@ -107,7 +109,7 @@ def apply(rig: Rig, setting: Setting) -> None:
     keeping = Keeping(PixelStore(folder), allowance, tell, lambda: tidings.raise_flag(kept))
     rig.on_loader(lambda arguments: _expect(keeping, arguments))
     _follow_decoders(rig, keeping)
-    _fill_before_races(rig, keeping)
+    fill_before_races(rig, lambda loader, limit_s: _fill(rig, keeping, loader, limit_s))
 
 
 def _obstacle(folder: Path) -> str:
@@ -156,53 +158,23 @@ def _follow_decoders(rig: Rig, keeping: Keeping) -> None:
     arrivals.when_imported("torchvision.io", lambda module: arrays.install_torchvision(rig.patches, module))
 
 
-def _fill_before_races(rig: Rig, keeping: Keeping) -> None:
-    """What counts is the epochs after the first. Only until the first update: later it would be timed."""
-    from torch.optim.optimizer import register_optimizer_step_post_hook
-    from torch.utils.data import DataLoader
-
+def _fill(rig: Rig, keeping: Keeping, loader: Any, limit_s: float) -> None:
     from slipstream.data import filling
 
-    filled: set[int] = set()
-    left_s = filling.DEADLINE_S
+    allowance, meter = keeping.allowance, keeping.allowance.meter
+    if allowance.is_closed:
+        return
 
-    def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        nonlocal left_s
-        dataset = args[0].dataset
-        if not rig.is_racing or id(dataset) in filled or left_s <= 0 or keeping.allowance.is_closed:
-            return
-        filled.add(id(dataset))
-        left_s -= _fill(rig, keeping, args[0], left_s)
+    def is_over(num_made: int) -> bool:
+        """Full, or there are no images to be decoded."""
+        return allowance.is_closed or (num_made >= _NUM_TRIED and not meter.num_kept + meter.num_found)
 
-    def after_update(*_: Any) -> None:
-        nonlocal left_s
-        left_s = 0.0
-
-    rig.patches.around(DataLoader, "__iter__", "decode_cache.fill", before, lambda *_: None)
-    hook = rig.patches.guard("decode_cache.update", after_update)
-    rig.patches.on_close(register_optimizer_step_post_hook(hook).remove)
-
-
-def _fill(rig: Rig, keeping: Keeping, loader: Any, limit_s: float) -> float:
-    """The seconds that it took."""
-    import time
-
-    from slipstream.data import filling
-
-    reason = filling.cannot_fill(loader)
-    if reason:
-        rig.decline(f"no images were decoded before the race: {reason}")
-        return 0.0
-    meter = keeping.allowance.meter
-    start_s = time.monotonic()
-    share = filling.fill(loader, keeping.allowance, limit_s)
-    num_images = meter.num_kept + meter.num_found
-    if num_images:
+    share = filling.fill(loader, lambda: loader.dataset.__getitem__, is_over, limit_s)
+    if meter.num_kept + meter.num_found:
         rig.changed(
             f"before the race {share:.0%} of the coming epoch were decoded: {meter.num_kept:,} images kept "
             f"({meter.kept_bytes / 1e9:,.2f} GB of disk), {meter.num_found:,} found"
         )
-    return time.monotonic() - start_s
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

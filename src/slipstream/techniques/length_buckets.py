@@ -81,6 +81,7 @@ def _regroup(rig: Rig, arguments: LoaderArguments) -> None:
             f"padding falls from {before:.0%} to {after:.0%} in the loader built {place}"
         ),
         lambda why: rig.decline(f"the loader built {place} keeps its order: {why}"),
+        rig.once,
     )
     arguments["shuffle"] = None
 

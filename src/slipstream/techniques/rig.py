@@ -6,8 +6,10 @@ from __future__ import annotations
 import copy
 import inspect
 import sys
+import time
 import weakref
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -57,6 +59,22 @@ class Rig:
     @is_racing.setter
     def is_racing(self, value: bool) -> None:
         self._shared.is_racing = value
+
+    @property
+    def once_ns(self) -> int:
+        """Spent so far on what is paid once."""
+        return self._shared.once_ns
+
+    @contextmanager
+    def once(self) -> Iterator[Spent]:
+        """Around what a whole training pays once, wherever in the script it falls: it does not count as what an epoch
+        takes to begin."""
+        spent, start_ns = Spent(), time.perf_counter_ns()
+        try:
+            yield spent
+        finally:
+            spent.ns = time.perf_counter_ns() - start_ns
+            self._shared.once_ns += spent.ns
 
     # --- what a technique says -------------------------------------------------------------------------------------
 
@@ -205,6 +223,15 @@ class _Shared:
         self.met: MutableMapping[Any, None] = WeakIdKeyDictionary()  # models and optimizers; a hash may change
         self.finder: OutermostFinder | None = None
         self.is_racing = False
+        self.once_ns = 0
+
+
+class Spent:
+    ns = 0
+
+    @property
+    def seconds(self) -> float:
+        return self.ns / 1e9
 
 
 def _num_ranks() -> int:

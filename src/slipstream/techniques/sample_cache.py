@@ -12,12 +12,13 @@ for again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from slipstream.data.indexing import only_indexes_at
 from slipstream.records import Edit, Setting
 from slipstream.techniques.card import YES, Answer, Card, no
 from slipstream.techniques.observation import Observation
+from slipstream.techniques.parts.filled import fill_before_races
 from slipstream.techniques.parts.loader_call import where
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def apply(rig: Rig, setting: Setting) -> None:
         lambda place: rig.changed(f"samples are kept in the loader built {place}"),
         lambda why: rig.decline(f"samples are not kept: {why}"),
     )
+    fill_before_races(rig, lambda loader, limit_s: _fill(rig, kept, loader, limit_s))  # inside what follows
     kept.install(rig.patches)
     rig.on_loader(lambda arguments: _admit(kept, arguments))
 
@@ -76,6 +78,12 @@ def _admit(kept: KeptSamples, arguments: LoaderArguments) -> None:
     from slipstream.seams.place import current_site
 
     kept.admit(arguments["dataset"], where(current_site()))
+
+
+def _fill(rig: Rig, kept: KeptSamples, loader: Any, limit_s: float) -> None:
+    num_kept, share = kept.fill(loader, limit_s)
+    if num_kept:
+        rig.changed(f"before the race {share:.0%} of the coming epoch were read: {num_kept:,} samples kept")
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

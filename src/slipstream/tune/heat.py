@@ -11,7 +11,7 @@ import msgspec
 
 from slipstream.diagnose.statistics import median
 from slipstream.records import Lap, Recipe
-from slipstream.tune.budget import Budget
+from slipstream.tune.budget import HOPE_SHARE, Budget
 from slipstream.tune.contest import LEADING_ROUNDS, MIN_ROUNDS, Contest
 from slipstream.tune.pace import Tempo, block, typical_step_s
 from slipstream.tune.places import Places
@@ -173,6 +173,12 @@ class Heat:
         startup_s = max([self._startup_s(self._footing), *like_first]) if is_new else 0.0
         return startup_s + MIN_TURN * self._typical_round_s()
 
+    def whole_s(self, num_contests: int) -> float:
+        """A budget in which so many could be raced against the base and its control, and the best of them proved."""
+        startup_s, riders = self._startup_s(Recipe()), num_contests + 2
+        racing_s = riders * (startup_s + MIN_TURN * self._typical_lap_s())
+        return racing_s / (1.0 - HOPE_SHARE)
+
     def pass_s(self, footing: Recipe, num_left: int) -> float:
         """The least in which the first of them can take the lead on top of that."""
         num_starts = min(1, num_left)
@@ -204,12 +210,12 @@ class Heat:
 
     def _startup_s(self, footing: Recipe) -> float:
         """Of one more rider on top of that: what is compiled in it is compiled for every one. After the first of them
-        the compiler finds much of it ready: how much, the second will show."""
+        the compiler finds much of it ready: how much, the second shows."""
         alike = [seconds for recipe, seconds in self._startups if recipe.holds(footing)]
         others = [seconds for recipe, seconds in self._startups if not recipe.holds(footing)]
         if len(alike) == 1 and others:
             return min(alike[0], (alike[0] + median(others)) / 2)
-        return median(alike or others or [0.0])
+        return median(alike[1:] or alike or others or [0.0])
 
     def _typical_round_s(self) -> float:
         return self._num_riders * self._typical_lap_s()

@@ -3,6 +3,7 @@ are decided and what is remembered is others' business. Pure apart from the trac
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from slipstream.records import Recipe, Session, Tuning, Verdict
@@ -24,6 +25,7 @@ from slipstream.tune.teller import Teller
 from slipstream.tune.together import combine
 
 LOOKED_BETTER, LOOKED_WORSE = 1.03, 0.75  # when it was raced before: then it comes first, or last
+FEW_NAMED = 4  # candidates that a longer budget is told for
 LATER = 0.25  # of alpha, from pass to pass: what was raced before has had a chance already
 
 
@@ -110,6 +112,19 @@ def _find_recipe(meeting: Meeting, candidates: Sequence[Candidate]) -> None:
         alpha *= LATER
     leave_out(meeting)
     climb_names(meeting, built)
+    _note_too_little_time(meeting)
+
+
+def _note_too_little_time(meeting: Meeting) -> None:
+    """Where steps or starts are so long that not one was raced: how much would do."""
+    single = [one for one in meeting.verdicts if one.kind == "single" and one.decision != "not_applicable"]
+    waiting = {one.technique for one in single if one.decision == "unsure" and one.speed is None}
+    if not waiting or any(one.speed is not None for one in single):
+        return
+    num_named = min(len(waiting), FEW_NAMED)
+    minutes = math.ceil(meeting.heat.whole_s(num_named) / 60)
+    which = "them" if num_named == len(waiting) else f"the {num_named} most promising"
+    meeting.note(f"Steps and starts are long here, and none was raced: --budget {minutes}m would do for {which}.")
 
 
 def _lay_ground(meeting: Meeting, candidates: Sequence[Candidate], alpha: float) -> list[Contest]:

@@ -1,0 +1,46 @@
+"""What a technique keeps from the first epoch on is made before a race, so that what is timed is what all epochs after
+the first look like. Only until the first update: later it would be timed itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from slipstream.techniques.rig import Rig
+
+Fill = Callable[[Any, float], None]  # of a loader, in so many seconds at the most
+
+
+def fill_before_races(rig: Rig, fill: Fill) -> None:
+    """Every dataset once, as its first epoch begins."""
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+    from torch.utils.data import DataLoader
+
+    from slipstream.data import filling
+
+    filled: set[int] = set()
+    left_s = filling.DEADLINE_S
+
+    def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        nonlocal left_s
+        loader = args[0]
+        if not rig.is_racing or id(loader.dataset) in filled or left_s <= 0:
+            return
+        filled.add(id(loader.dataset))
+        reason = filling.cannot_fill(loader)
+        if reason:
+            rig.decline(f"nothing was made before the race: {reason}")
+            return
+        with rig.once() as spent:
+            fill(loader, left_s)
+        left_s -= spent.seconds
+
+    def after_update(*_: Any) -> None:
+        nonlocal left_s
+        left_s = 0.0
+
+    seam = f"{rig.technique}.fill"
+    rig.patches.around(DataLoader, "__iter__", seam, before, lambda *_: None)
+    hook = rig.patches.guard(f"{rig.technique}.update", after_update)
+    rig.patches.on_close(register_optimizer_step_post_hook(hook).remove)
