@@ -91,8 +91,9 @@ def keep(workload: Workload, photographs: Path, folder: Path, budget: str) -> di
         stdout=subprocess.DEVNULL,
     )
     told = json.loads((folder / "out.json").read_text())
+    total = told["total"] if told["tuning"]["recipe"] else {"ratio": 1.0, "low": 1.0, "high": 1.0}
     pairs = [by_turns([[sys.executable, *script], [*ours, "run", *script]], folder) for script in lengths]
-    row = {"table": told["total"], "recipe": told["tuning"]["recipe"], "long_s": pairs[0], "short_s": pairs[1]}
+    row = {"table": total, "recipe": told["tuning"]["recipe"], "long_s": pairs[0], "short_s": pairs[1]}
     print(f"{workload.name}: {row}", file=sys.stderr, flush=True)
     return {**row, "day": time.strftime("%Y-%m-%d")}
 
@@ -101,13 +102,13 @@ def apart(row: dict[str, Any]) -> tuple[float, float, float]:
     """Bare over tuned: whole processes, their training alone, and how far that is from the table's ratio."""
     (bare_s, tuned_s), (bare_start_s, tuned_start_s) = row["long_s"], row["short_s"]
     training = (bare_s - bare_start_s) / (tuned_s - tuned_start_s)
-    return bare_s / tuned_s, training, training / (row["table"] or {"ratio": 1.0})["ratio"] - 1
+    return bare_s / tuned_s, training, training / row["table"]["ratio"] - 1
 
 
 def render(rows: dict[str, dict[str, Any]], head: str) -> str:
     lines = []
     for name, row in rows.items():
-        table = row["table"] or {"ratio": 1.0, "low": 1.0, "high": 1.0}
+        table = row["table"]
         whole, training, off = apart(row)
         said = f"{table['ratio']:.2f}x ({table['low']:.2f} to {table['high']:.2f})"
         recipe = ", ".join(f"{key}={value}" for key, value in row["recipe"].items()) or "nothing was kept"

@@ -69,7 +69,7 @@ CASES = {
     "few_threads": Case({"cpu_threads": 2}),
     "many_threads": Case({"cpu_threads": 2}),
     "slow_layout": Case({"channels_last": True}),
-    "denormals": Case({"flush_denormals": True}),
+    "denormal_tails": Case({"flush_denormals": True}),
     "tiny_operations": Case({"compile": "default"}),
     "no_loader_frame": Case({}),
     "grad_in_evaluation": Case({}, seconds=30),

@@ -16,7 +16,7 @@ Check = Callable[..., dict[str, Any]]
 # Second scripts with a cause that another one has too: only under SLIPSTREAM_EVERY, which `make promises` sets.
 SECONDS = {
     *("no_workers", "no_workers_waiting", "too_few_workers", "too_many_workers"),
-    *("slow_transform", "slow_transform_alone", "slow_collate", "no_loader_memmap", "many_threads"),
+    *("slow_transform", "slow_transform_alone", "slow_collate", "no_loader_memmap", "many_threads", "denormal_tails"),
     *("healthy_mlp", "healthy_gan", "healthy_validation"),
 }
 IS_EVERY = "SLIPSTREAM_EVERY" in os.environ

@@ -68,6 +68,7 @@ PLANTED: list[Case] = [
     _planted("many_threads", "cpu_threads", remedy="threads"),
     _planted("slow_layout", remedy="channels_last"),
     _planted("denormals", remedy="flush_denormals"),
+    _planted("denormal_tails", "denormals", remedy="flush_denormals"),
     _planted("lightning_no_workers", "no_workers", "lightning", ("lightning",)),
     _planted("transformers_slow_transform", "slow_transform", "transformers", ("transformers", "accelerate")),
     _planted("accelerate_slow_collate", "slow_collate", "accelerate", ("accelerate",)),
