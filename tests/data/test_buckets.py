@@ -233,3 +233,23 @@ def test_a_framework_that_builds_the_loader_again_keeps_it(riding: Any) -> None:
         loader = accelerate.Accelerator(cpu=True).prepare(DataLoader(Texts(), 8, shuffle=True, collate_fn=pad))
         seen = torch.cat([y for _, y in loader])
     assert sorted(seen.tolist()) == list(range(NUM)) and len(rig.changes) == 1 and rig.declined == []
+
+
+def test_a_loader_that_is_built_in_every_epoch_reads_the_lengths_once(riding: Any) -> None:
+    class Asked(Texts):
+        num = torch.zeros((), dtype=torch.int64).share_memory_()
+
+        def __getitem__(self, index: int) -> Any:
+            self.num += 1
+            return super().__getitem__(index)
+
+    dataset = Asked()
+    with riding(length_buckets=True) as rig:
+        asked, spent_ns = [], []
+        for _ in range(2):
+            before = int(Asked.num)
+            list(DataLoader(dataset, batch_size=8, shuffle=True, collate_fn=pad))
+            asked.append(int(Asked.num) - before)
+            spent_ns.append(rig.once_ns)
+    assert asked[0] - asked[1] >= len(dataset), "the second time only the batches were read, and a sample or two"
+    assert spent_ns[1] == spent_ns[0] > 0

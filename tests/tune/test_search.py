@@ -12,7 +12,7 @@ from slipstream.diagnose import diagnose
 from slipstream.records import Choice, Entrant, Length, Recipe, Session, Witness
 from slipstream.techniques.card import YES, no
 from slipstream.testing.noise import Noise, Weather
-from slipstream.testing.sessions import made_session
+from slipstream.testing.sessions import made_loader, made_session
 from slipstream.testing.track import SimulatedTrack, choice_factors
 from slipstream.testing.witnesses import made_witness, made_witness_of
 from slipstream.tune.seat import RaceError
@@ -630,3 +630,16 @@ def test_where_steps_are_too_long_for_the_time_the_budget_that_would_do_is_named
     minutes = int(told.split("--budget ")[1].split("m")[0])
     enough = run(slow(), {"a": technique(), "b": technique()}, seen, budget_s=60.0 * minutes)
     assert enough.recipe == _recipe(a=True) and not any("none was raced" in note for note in enough.notes)
+
+
+def test_what_gains_from_the_second_epoch_on_is_charged_with_the_first(
+    run: Any, technique: Any, verdict_of: Any
+) -> None:
+    """Before the race it was filled; in a training the first epoch fills it, as slowly as ever."""
+    seen = diagnose(made_session(length=Length(num_epochs=2), loader=made_loader(num_batches=400)))
+    tuning = run(SimulatedTrack(choice_factors(a=0.5)), {"a": technique(is_later=True)}, seen)
+    assert tuning.recipe == _recipe(a=True)
+    assert verdict_of(tuning, "a").payback_steps == 400
+    assert tuning.seconds_before is not None and tuning.seconds_after is not None
+    saved_s = tuning.seconds_before - tuning.seconds_after
+    assert saved_s < 0.3 * tuning.seconds_before, "half of half, not half"

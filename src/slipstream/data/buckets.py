@@ -3,9 +3,10 @@ ever; only within a stretch of batches are samples sorted, and the batches shuff
 
 from __future__ import annotations
 
+import weakref
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,23 @@ def obstacle(arguments: dict[str, Any]) -> str:
     return ""
 
 
+class KnownLengths:
+    """Of the dataset that was asked about last: a script may build its loader anew in every epoch."""
+
+    def __init__(self, once: Callable[[], AbstractContextManager[Any]] = nullcontext) -> None:
+        self._once = once  # stands around what is done once
+        self._dataset: Callable[[], Any] = lambda: None
+        self._lengths: Any = None
+
+    def of(self, dataset: Any) -> Any:
+        if self._dataset() is not dataset:
+            with self._once():
+                self._lengths = lengths_of(dataset)
+            with suppress(TypeError):  # a list cannot be followed: it is asked every time
+                self._dataset = weakref.ref(dataset)
+        return self._lengths
+
+
 class LengthBuckets(Sampler[int]):
     """Not a RandomSampler: a framework that replaces those by its own would undo it."""
 
@@ -44,14 +62,14 @@ class LengthBuckets(Sampler[int]):
         batch_size: int,
         tell: Callable[[float, float], None],
         refuse: Callable[[str], None],
-        once: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        known: KnownLengths | None = None,
     ) -> None:
         self._inner = inner
         self._dataset = dataset
         self._batch_size = batch_size
         self._tell = tell  # the share of padding before and after
         self._refuse = refuse
-        self._once = once  # stands around what is done once
+        self._known = known or KnownLengths()
         self._lengths: Any = None
         self._is_off = False
         self.data_source = inner.data_source
@@ -80,8 +98,7 @@ class LengthBuckets(Sampler[int]):
     def _try(self, order: list[int]) -> list[int]:
         is_first = self._lengths is None
         if is_first:
-            with self._once():
-                self._lengths = lengths_of(self._dataset)
+            self._lengths = self._known.of(self._dataset)
         if len(self._lengths) != len(order):
             raise UnknownLengthsError("the dataset has another length than before")
         grouped = regroup(np.asarray(order), self._lengths, self._batch_size)

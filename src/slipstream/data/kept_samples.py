@@ -81,8 +81,19 @@ class KeptSamples:
         shelf = keeping.shelf
 
         def maker() -> Callable[[int], Any]:
-            reading = Reading(loader.dataset, keeping)
-            return lambda index: reading.begin_batch() and reading.sample(index)
+            reading, early = Reading(loader.dataset, keeping), list[int]()
+
+            def make(index: int) -> None:
+                is_early = not reading.is_proved
+                if not reading.begin_batch():
+                    return
+                reading.sample(index)
+                if is_early:
+                    early.append(index)
+                    for one in early if reading.is_proved else []:  # until now none was kept
+                        reading.sample(one)
+
+            return make
 
         share = filling.fill(loader, maker, lambda num_made: bool(shelf.reason), limit_s)
         self._report(keeping)

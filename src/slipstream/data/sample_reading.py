@@ -75,6 +75,11 @@ class Reading:
         self._num_batches = 0
         self._must_compare = False
 
+    @property
+    def is_proved(self) -> bool:
+        """Samples are kept from here on."""
+        return self._trust.num_proved >= _PROVED
+
     def begin_batch(self) -> bool:
         """False: the loader goes on without us."""
         if self._shelf.reason:
@@ -82,7 +87,7 @@ class Reading:
             return False
         self._num_batches += 1
         self._must_compare = self._num_batches % _EVERY == 0
-        if self._trust.num_proved >= _PROVED:
+        if self.is_proved:
             changed = difference(self._trust.portrait, _portrait(self._dataset))
             if changed:
                 self._shelf.drop(f"{changed} of the dataset changed while it was read")
@@ -109,7 +114,7 @@ class Reading:
 
     def _entry(self, index: Any) -> Entry | None:
         """None: the dataset must be asked."""
-        is_usable = type(index) is int and index in self._shelf and self._trust.num_proved >= _PROVED
+        is_usable = type(index) is int and index in self._shelf and self.is_proved
         entry = self._shelf.entry(index) if is_usable and not self._shelf.reason else None
         if entry is None or self._must_compare or self._compared[entry.writer] < _COMPARED:
             return None
@@ -122,7 +127,7 @@ class Reading:
             return
         if self._draws.have_moved(before):
             self._shelf.drop("random numbers are drawn for its samples")
-        elif self._trust.num_proved < _PROVED:
+        elif not self.is_proved:
             self._prove(index, sample)
         else:
             self._compare_or_keep(index, pack(sample))

@@ -78,7 +78,7 @@ class Racing:
         tally.install(patches, early)
         baton.count_samples = tally.count_samples
         baton.synchronise = witness.synchronise
-        baton.aside_ns = lambda: witness.aside_ns
+        baton.aside_ns = lambda: witness.aside_ns + rig.once_ns
         baton.report = self._report
         baton.starts.once_ns = lambda: rig.once_ns
         baton.starts.install(patches)

@@ -24,6 +24,7 @@ class Card(msgspec.Struct, frozen=True):
     is_opt_in: bool = False  # tried and timed, never kept unless named with --only
     needs_proof: bool = False  # timed with other random numbers than the base's: the proof is a rider of its own
     is_ground: bool = False  # makes one start of a script as fast as the next: raced first, and the others on top of it
+    is_later: bool = False  # gains from the second epoch on, by what it kept of the first: races time those
     nesting: int = 0  # lower is put in place first: of wrappers around a module it stands nearest to the module's code
     purpose: Purpose = "speed"  # memory: costs time, and is raced only where --only names it, or where memory is short
     # fit: not raced, for its step is other work; `tune --fit` uses it

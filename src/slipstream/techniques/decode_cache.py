@@ -34,6 +34,7 @@ CARD = Card(
     causes=("slow_decode",),
     numerics="identical",
     memory="more",
+    is_later=True,
     claims=("image.cache",),
     nesting=1,  # around other decoders: what is kept need not go through them
 )

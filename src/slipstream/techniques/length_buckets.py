@@ -18,6 +18,7 @@ from slipstream.techniques.observation import Observation
 from slipstream.techniques.parts.loader_call import where
 
 if TYPE_CHECKING:
+    from slipstream.data.buckets import KnownLengths
     from slipstream.techniques.rig import LoaderArguments, Rig
 
 CARD = Card(
@@ -53,10 +54,13 @@ def settings(observation: Observation) -> list[Setting]:
 
 
 def apply(rig: Rig, setting: Setting) -> None:
-    rig.on_loader(lambda arguments: _regroup(rig, arguments))
+    from slipstream.data.buckets import KnownLengths
+
+    known = KnownLengths(rig.once)
+    rig.on_loader(lambda arguments: _regroup(rig, known, arguments))
 
 
-def _regroup(rig: Rig, arguments: LoaderArguments) -> None:
+def _regroup(rig: Rig, known: KnownLengths, arguments: LoaderArguments) -> None:
     from torch.utils.data import RandomSampler
 
     from slipstream.data.buckets import LengthBuckets, obstacle
@@ -81,7 +85,7 @@ def _regroup(rig: Rig, arguments: LoaderArguments) -> None:
             f"padding falls from {before:.0%} to {after:.0%} in the loader built {place}"
         ),
         lambda why: rig.decline(f"the loader built {place} keeps its order: {why}"),
-        rig.once,
+        known,
     )
     arguments["shuffle"] = None
 

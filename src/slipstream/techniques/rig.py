@@ -66,15 +66,14 @@ class Rig:
         return self._shared.once_ns
 
     @contextmanager
-    def once(self) -> Iterator[Spent]:
-        """Around what a whole training pays once, wherever in the script it falls: it does not count as what an epoch
-        takes to begin."""
-        spent, start_ns = Spent(), time.perf_counter_ns()
+    def once(self) -> Iterator[None]:
+        """Around what a whole training pays once, wherever in the script it falls: it counts in no block, nor as what
+        an epoch takes to begin."""
+        start_ns = time.perf_counter_ns()
         try:
-            yield spent
+            yield
         finally:
-            spent.ns = time.perf_counter_ns() - start_ns
-            self._shared.once_ns += spent.ns
+            self._shared.once_ns += time.perf_counter_ns() - start_ns
 
     # --- what a technique says -------------------------------------------------------------------------------------
 
@@ -224,14 +223,6 @@ class _Shared:
         self.finder: OutermostFinder | None = None
         self.is_racing = False
         self.once_ns = 0
-
-
-class Spent:
-    ns = 0
-
-    @property
-    def seconds(self) -> float:
-        return self.ns / 1e9
 
 
 def _num_ranks() -> int:

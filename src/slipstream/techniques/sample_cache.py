@@ -2,7 +2,8 @@
 
 Helps where samples are read, decoded and transformed the same way in every epoch, and all of them fit into a third of
 the memory that is free: validation, feature files, images without random augmentation. Hurts where a sample is quicker
-made than copied; with random augmentation, or too little memory, it does nothing. One store is shared by the script's
+made than copied; with random augmentation, or too little memory, it does nothing. What it gains it gains from the
+second epoch on, and races time those. One store is shared by the script's
 process and its forked workers, so it is there once; with spawned workers it is not used. Every process first asks the
 dataset for a few samples twice, and in every epoch for a few kept ones again; the random generators are watched
 whenever a sample is made. A dataset that draws, counts, is changed, or answers otherwise loses all that was kept, with
@@ -31,6 +32,7 @@ CARD = Card(
     causes=("slow_decode", "slow_read", "slow_transform", "no_workers", "worker_count"),
     numerics="identical",
     memory="more",
+    is_later=True,
     claims=("loader.fetch", "samples.kept"),
 )
 VALUES = (True,)

@@ -153,7 +153,7 @@ class Heat:
     def _enter(self, seat: Seat) -> str:
         start_s, is_new = self._budget.now_s(), seat.rider is None
         failure = self._paddock.enter(seat)
-        if is_new:
+        if is_new and not failure:
             self._startups.append((seat.recipe, self._budget.now_s() - start_s))
         self._tell.left(self._budget.left_s())
         return failure
@@ -175,7 +175,7 @@ class Heat:
 
     def whole_s(self, num_contests: int) -> float:
         """A budget in which so many could be raced against the base and its control, and the best of them proved."""
-        startup_s, riders = self._startup_s(Recipe()), num_contests + 2
+        startup_s, riders = self._startup_s(Recipe()), num_contests + 3  # the base, its control, one on the ground
         racing_s = riders * (startup_s + MIN_TURN * self._typical_lap_s())
         return racing_s / (1.0 - HOPE_SHARE)
 

@@ -181,8 +181,12 @@ class Meeting:
         known = typical_step_s(self.base.laps)
         return known if known is not None else UNKNOWN_STEP_S
 
-    def one_off_s(self, record: RiderRecord) -> float:
-        """Beyond the twin's start-up, which like a candidate's finds the files in memory; the base came first."""
+    def one_off_s(self, record: RiderRecord, step_s: float | None) -> float:
+        """Beyond the twin's start-up, which like a candidate's finds the files in memory; the base came first. Of what
+        gains from the second epoch on, all that the first does not gain."""
+        choices, in_epoch = record.entrant.recipe.choices, epoch_steps(self.session)
+        if step_s is not None and in_epoch and any(self.techniques[one.technique].CARD.is_later for one in choices):
+            return max(0.0, in_epoch * (self.base_step_s() - step_s))
         if self._twin is not None and self._twin.past:
             return one_off_s(record.startup_s, self._twin.past[0].startup_s)
         return one_off_s(record.startup_s, self.paddock.record(self.base).startup_s)

@@ -63,10 +63,10 @@ def describe(
 ) -> Verdict:
     """Everything but the decision. The speed is against the base, whoever the anchor was."""
     step_s = typical_step_s(contest.seat.laps or record.laps)
-    one_off = meeting.one_off_s(record) if step_s is not None else 0.0
     speed = contest.speed_against_base(through)
     # From the paired ratio, not from two medians that the machine's drift may have set apart.
     then_s = meeting.base_step_s() / speed.ratio if speed is not None else None
+    one_off = meeting.one_off_s(record, then_s) if step_s is not None else 0.0
     base_rate = samples_per_s(meeting.paddock.record(meeting.base))
     verdict = Verdict(
         choice.technique,

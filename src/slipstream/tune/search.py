@@ -118,8 +118,8 @@ def _find_recipe(meeting: Meeting, candidates: Sequence[Candidate]) -> None:
 def _note_too_little_time(meeting: Meeting) -> None:
     """Where steps or starts are so long that not one was raced: how much would do."""
     single = [one for one in meeting.verdicts if one.kind == "single" and one.decision != "not_applicable"]
-    waiting = {one.technique for one in single if one.decision == "unsure" and one.speed is None}
-    if not waiting or any(one.speed is not None for one in single):
+    waiting = {one.technique for one in single}
+    if not waiting or any(one.decision != "unsure" or one.speed is not None for one in single):
         return
     num_named = min(len(waiting), FEW_NAMED)
     minutes = math.ceil(meeting.heat.whole_s(num_named) / 60)

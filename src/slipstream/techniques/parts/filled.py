@@ -20,25 +20,24 @@ def fill_before_races(rig: Rig, fill: Fill) -> None:
     from slipstream.data import filling
 
     filled: set[int] = set()
-    left_s = filling.DEADLINE_S
+    is_over = False
 
     def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        nonlocal left_s
         loader = args[0]
-        if not rig.is_racing or id(loader.dataset) in filled or left_s <= 0:
+        left_s = filling.DEADLINE_S - rig.once_ns / 1e9  # for all techniques together
+        if not rig.is_racing or is_over or id(loader.dataset) in filled or left_s <= 0:
             return
         filled.add(id(loader.dataset))
         reason = filling.cannot_fill(loader)
         if reason:
             rig.decline(f"nothing was made before the race: {reason}")
             return
-        with rig.once() as spent:
+        with rig.once():
             fill(loader, left_s)
-        left_s -= spent.seconds
 
     def after_update(*_: Any) -> None:
-        nonlocal left_s
-        left_s = 0.0
+        nonlocal is_over
+        is_over = True
 
     seam = f"{rig.technique}.fill"
     rig.patches.around(DataLoader, "__iter__", seam, before, lambda *_: None)
