@@ -92,6 +92,7 @@ class KeptSamples:
                     early.append(index)
                     for one in early if reading.is_proved else []:  # until now none was kept
                         reading.sample(one)
+                reading.end_batch()
 
             return make
 
@@ -140,7 +141,9 @@ class KeptSamples:
             reading = self._reading_of(fetcher)
             if reading is None or not reading.begin_batch():
                 return original(fetcher, indices)
-            return fetcher.collate_fn([reading.sample(index) for index in indices])
+            samples = [reading.sample(index) for index in indices]
+            reading.end_batch()
+            return fetcher.collate_fn(samples)
 
         return fetch
 

@@ -22,6 +22,7 @@ _SHARE = 0.3  # of the memory that is free
 _PROVED = 4  # samples asked for twice, in each process
 _COMPARED = 4  # kept samples asked for again, of each writer, in each process and epoch
 _EVERY = 16  # batches between two more of these
+DRAWN = "random numbers are drawn for its samples"
 _PLAIN = (bool, int, float, str, bytes)
 
 
@@ -74,6 +75,8 @@ class Reading:
         self._compared: Counter[int] = Counter()
         self._num_batches = 0
         self._must_compare = False
+        self._before: States | None = None  # of the generators, when this batch first asked the dataset
+        self._made: list[tuple[int, Parcel]] = []  # in this batch: kept once it has drawn nothing
 
     @property
     def is_proved(self) -> bool:
@@ -85,6 +88,8 @@ class Reading:
         if self._shelf.reason:
             self._shelf.let_go()
             return False
+        self._before = None
+        self._made.clear()
         self._num_batches += 1
         self._must_compare = self._num_batches % _EVERY == 0
         if self.is_proved:
@@ -99,18 +104,33 @@ class Reading:
             entry = self._entry(index)
             if entry is not None:
                 return self._shelf.sample(entry)
-            before = self._draws.states()
+            if self._before is None:
+                self._before = self._draws.states()
         except Exception as fault:
             self._shelf.drop(f"{type(fault).__name__}: {fault}")
             return self._dataset[index]
         sample = self._dataset[index]  # what it raises is the script's own
         try:
-            self._judge(index, before, sample)
+            self._judge(index, sample)
         except UnkeepableError as refusal:
             self._shelf.drop(str(refusal))
         except Exception as fault:
             self._shelf.drop(f"{type(fault).__name__}: {fault}")
         return sample
+
+    def end_batch(self) -> None:
+        """Generators are looked at once for a batch: to read their states takes as long as to make a small sample."""
+        try:
+            if self._before is None or self._shelf.reason:
+                return
+            if self._draws.have_moved(self._before):
+                self._shelf.drop(DRAWN)
+                return
+            for index, parcel in self._made:
+                if not self._shelf.put(index, parcel, self._writer) and not len(self._shelf):
+                    self._shelf.drop("memory is nearly full")
+        except Exception as fault:
+            self._shelf.drop(f"{type(fault).__name__}: {fault}")
 
     def _entry(self, index: Any) -> Entry | None:
         """None: the dataset must be asked."""
@@ -122,21 +142,21 @@ class Reading:
 
     # --- a sample that the dataset gave ------------------------------------------------------------------------------
 
-    def _judge(self, index: Any, before: States, sample: Any) -> None:
+    def _judge(self, index: Any, sample: Any) -> None:
         if self._shelf.reason or type(index) is not int or index not in self._shelf:
             return
-        if self._draws.have_moved(before):
-            self._shelf.drop("random numbers are drawn for its samples")
-        elif not self.is_proved:
-            self._prove(index, sample)
-        else:
+        if self.is_proved:
             self._compare_or_keep(index, pack(sample))
+        elif self._before is not None and self._draws.have_moved(self._before):
+            self._shelf.drop(DRAWN)
+        else:
+            self._prove(index, sample)
 
     def _prove(self, index: int, sample: Any) -> None:
         trust = self._trust
         if not trust.has_begun:  # the first may open files, or read them
             trust.has_begun = True
-            self._draws = Draws(self._dataset)
+            self._draws, self._before = Draws(self._dataset), None
             trust.portrait = _portrait(self._dataset)
             return
         if changed := difference(trust.portrait, _portrait(self._dataset)):
@@ -157,7 +177,7 @@ class Reading:
         again = self._dataset[index]
         if self._draws.have_moved(before):
             self._draws.restore(before)
-            return "random numbers are drawn for its samples"
+            return DRAWN
         if not pack(again).is_same(parcel):
             return "a sample comes out otherwise when it is asked for again"
         if (_memory_of(sample) & _memory_of(again)) - _watched_memory(self._dataset):
@@ -176,8 +196,7 @@ class Reading:
     def _compare_or_keep(self, index: int, parcel: Parcel) -> None:
         entry = self._shelf.entry(index)
         if entry is None:
-            if not self._shelf.put(index, parcel, self._writer) and not len(self._shelf):
-                self._shelf.drop("memory is nearly full")
+            self._made.append((index, parcel))
         elif self._shelf.parcel(entry).is_same(parcel):
             self._compared[entry.writer] += 1
             self._must_compare = False

@@ -183,13 +183,17 @@ class Meeting:
 
     def one_off_s(self, record: RiderRecord, step_s: float | None) -> float:
         """Beyond the twin's start-up, which like a candidate's finds the files in memory; the base came first. Of what
-        gains from the second epoch on, all that the first does not gain."""
-        choices, in_epoch = record.entrant.recipe.choices, epoch_steps(self.session)
-        if step_s is not None and in_epoch and any(self.techniques[one.technique].CARD.is_later for one in choices):
-            return max(0.0, in_epoch * (self.base_step_s() - step_s))
-        if self._twin is not None and self._twin.past:
-            return one_off_s(record.startup_s, self._twin.past[0].startup_s)
-        return one_off_s(record.startup_s, self.paddock.record(self.base).startup_s)
+        gains from the second epoch on, also all that the first does not gain."""
+        twins = self._twin.past if self._twin is not None else []
+        first = twins[0] if twins else self.paddock.record(self.base)
+        return one_off_s(record.startup_s, first.startup_s) + self._not_gained_s(record.entrant.recipe, step_s)
+
+    def _not_gained_s(self, recipe: Recipe, step_s: float | None) -> float:
+        in_epoch = epoch_steps(self.session)
+        is_later = any(self.techniques[choice.technique].CARD.is_later for choice in recipe.choices)
+        if not is_later or not in_epoch or step_s is None:
+            return 0.0
+        return max(0.0, in_epoch * (self.base_step_s() - step_s))
 
 
 def _is_outdated(known: Verdict, verdict: Verdict) -> bool:
