@@ -21,6 +21,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, Sampler, SequentialSampler, TensorDataset
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
+import slipstream
 from slipstream.data.threaded import ThreadedIter
 
 Riding = Callable[..., Any]
@@ -352,9 +353,12 @@ class Breaking(Samples):
         return super().__getitem__(index)
 
 
+OURS = str(Path(slipstream.__file__).parent)
+
+
 def frames_of(fault: BaseException) -> list[str]:
     frames = traceback.extract_tb(fault.__traceback__)
-    return [f"{Path(f.filename).name}:{f.name}" for f in frames if "/slipstream/" not in f.filename]
+    return [f"{Path(f.filename).name}:{f.name}" for f in frames if not f.filename.startswith(OURS)]
 
 
 def test_an_exception_comes_with_its_batch_and_looks_as_it_would(riding: Riding) -> None:
