@@ -9,7 +9,7 @@ TOTAL_SHARE = 0.25
 COMBINING_SHARE = 0.2
 CLIMBING_SHARE = 0.1
 PROVING_SHARE = 0.15  # what was built on before it was decided has yet to be proved
-HOPE_SHARE = 0.4  # where nothing has won: for a proof of what looks best
+HOPE_SHARE = 0.35  # where nothing has won: for a proof of what looks best
 
 
 class Budget:

@@ -25,7 +25,8 @@ LEADING_ROUNDS = 5  # after which a lead may be built on, to be proved later
 LEADING = 1.1  # a gain that changes what the others are worth
 OPTIMISM = 1.0  # times its uncertainty: a candidate that waits may be better than it looked
 HOPEFUL = 1.5
-CLEAR = 2.5  # times its own uncertainty: by chance one in thirty
+CLEAR = 2.6  # times its own uncertainty, where that is well known,
+FEW = 8.0  # and more where it was reckoned from few rounds: by chance one lead in two hundred, of many that are looked at
 
 
 class Contest:
@@ -130,7 +131,7 @@ class Contest:
     def is_leading(self) -> bool:
         """So clearly that it is built on: what others are worth shows on top of it. Proves nothing."""
         is_enough = self._goal == "decide" and len(self._ratios) >= LEADING_ROUNDS
-        return is_enough and self.promise() >= LEADING and self._clearness() > CLEAR
+        return is_enough and self.promise() >= LEADING and self._clearness() > CLEAR + FEW / (len(self._ratios) - 1)
 
     def is_hopeful(self) -> bool:
         """Looks like a gain that more rounds would show."""

@@ -12,6 +12,7 @@ from slipstream.tune.ruling import describe, times
 from slipstream.tune.seat import Seat
 
 NUM_TWINS = 1
+TWIN_ROUNDS = 32  # then the time is the recipe's: its interval is what the user is promised
 MIN_ROUNDS = 12  # fewer cannot speak against what the techniques showed one by one
 _OUT: tuple[Outcome, ...] = ("failed", "slower", "declined", "no_effect")
 
@@ -24,7 +25,7 @@ def race_total(meeting: Meeting, recipe: Recipe) -> tuple[Contest, Recipe]:
     is_owed = _owes_proof(meeting, recipe, meeting.paddock.record(meeting.seat(recipe)))
     kept_back = RIDE_SHARE * (meeting.jury.num_rides(meeting.claim(recipe)) + is_owed)
     num_twins = min(NUM_TWINS, meeting.paddock.num_challengers() - 1)
-    beside = [meeting.twin_contest(base) for _ in range(num_twins)]
+    beside = [meeting.twin_contest(base, TWIN_ROUNDS) for _ in range(num_twins)]
     meeting.heat.race([contest, *beside], lambda: meeting.budget.moment_s(kept_back), lambda contest: None)
     record = meeting.paddock.record(seat)
     is_proved = not meeting.num_provisional
