@@ -26,7 +26,7 @@ LEADING = 1.1  # a gain that changes what the others are worth
 OPTIMISM = 1.0  # times its uncertainty: a candidate that waits may be better than it looked
 HOPEFUL = 1.5
 CLEAR = 2.6  # times its own uncertainty, where that is well known,
-FEW = 8.0  # and more where it was reckoned from few rounds: by chance one lead in two hundred, of many that are looked at
+FEW = 8.0  # and more after few rounds, whose spread says little: by chance one lead in two hundred
 
 
 class Contest:
