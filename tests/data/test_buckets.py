@@ -11,7 +11,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampler, WeightedRandomSampler
 
-from slipstream.data.buckets import obstacle, padding_share, regroup
+from slipstream.data.buckets import KnownLengths, obstacle, padding_share, regroup
 from slipstream.data.lengths import UnknownLengthsError, length_of, lengths_of
 
 NUM = 203
@@ -233,6 +233,14 @@ def test_a_framework_that_builds_the_loader_again_keeps_it(riding: Any) -> None:
         loader = accelerate.Accelerator(cpu=True).prepare(DataLoader(Texts(), 8, shuffle=True, collate_fn=pad))
         seen = torch.cat([y for _, y in loader])
     assert sorted(seen.tolist()) == list(range(NUM)) and len(rig.changes) == 1 and rig.declined == []
+
+
+def test_lengths_are_those_of_the_dataset_that_is_asked_about() -> None:
+    texts, plain = Texts(), [torch.zeros(3), torch.zeros(5)]
+    known = KnownLengths()
+    assert known.of(texts).tolist() == LENGTHS.tolist()
+    assert list(known.of(plain)) == [3, 5], "which no weak reference follows"
+    assert known.of(texts).tolist() == LENGTHS.tolist()
 
 
 def test_a_loader_that_is_built_in_every_epoch_reads_the_lengths_once(riding: Any) -> None:

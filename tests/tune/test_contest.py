@@ -138,6 +138,13 @@ def test_hope_is_less_than_a_lead() -> None:
     assert not useless.is_hopeful()
 
 
+def test_of_few_rounds_a_lead_is_asked_to_be_clearer() -> None:
+    """The same gain in the same noise: five rounds say little about how uncertain they are."""
+    few, many = (_ride(_contest(alpha=1e-9), 1.15, num_rounds, 0.1) for num_rounds in (5, 30))
+    assert 2.6 < few._clearness() < 4.6 < many._clearness()
+    assert not few.is_leading() and many.is_leading()
+
+
 def test_the_outlook_of_one_that_has_hardly_raced_is_the_better_one() -> None:
     new, short, long = _contest(), _contest(floor=lambda: 1.0), _contest(floor=lambda: 1.0)
     _ride(short, 1.03, num_rounds=10, spread=0.1)

@@ -45,6 +45,7 @@ class KnownLengths:
 
     def of(self, dataset: Any) -> Any:
         if self._dataset() is not dataset:
+            self._dataset = lambda: None
             with self._once():
                 self._lengths = lengths_of(dataset)
             with suppress(TypeError):  # a list cannot be followed: it is asked every time
