@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from slipstream.records import Choice, Recipe, Setting, Speed, Verdict
-from slipstream.tune.budget import HOPE_SHARE, share_kept_back
+from slipstream.tune.budget import share_kept_back
 from slipstream.tune.candidates import Candidate
 from slipstream.tune.contest import LEADING, LEADING_ROUNDS, Contest
 from slipstream.tune.meeting import Meeting
@@ -71,7 +71,7 @@ def race_alone(
     leaders: list[Contest] = []  # the one that is built on, before it is decided
 
     def contest_of(choice: Choice) -> Contest:
-        return meeting.contest(meeting.seat(meeting.on_ground(choice)), footing, alpha, base=meeting.base)
+        return meeting.race_of(choice, alpha)
 
     def settle(contest: Contest) -> Contest | None:
         if contest.is_control:
@@ -97,7 +97,7 @@ def race_alone(
         num_climbing = sum(winner.is_climbed for winner in winners)
         kept_back = share_kept_back(len(winners), num_climbing, meeting.num_provisional)
         if leader is not None and not winners and leader.is_hopeful() and by_name[leader.technique].is_keepable:
-            moment_s = meeting.budget.moment_s(max(kept_back, HOPE_SHARE))
+            moment_s = min(meeting.hope_s, meeting.budget.moment_s(kept_back))
             if meeting.budget.now_s() >= moment_s:
                 leaders[:] = [leader]  # there is time to prove the best of them, not to decide on all
                 return OVER

@@ -9,7 +9,7 @@ TOTAL_SHARE = 0.25
 COMBINING_SHARE = 0.2
 CLIMBING_SHARE = 0.1
 PROVING_SHARE = 0.15  # what was built on before it was decided has yet to be proved
-HOPE_SHARE = 0.35  # where nothing has won: for a proof of what looks best
+HOPE_SHARE = 0.4  # where nothing has won: for a proof of what looks best
 
 
 class Budget:
@@ -26,6 +26,10 @@ class Budget:
 
     def left_s(self) -> float:
         return max(0.0, self.budget_s - self.spent_s())
+
+    def ahead_s(self, kept_back: float) -> float:
+        """When only this share of what is left now will be left."""
+        return self.now_s() + self.left_s() * (1.0 - kept_back)
 
     def moment_s(self, kept_back: float) -> float:
         """When only this share of the budget is left."""

@@ -10,11 +10,12 @@ from typing import Literal
 from slipstream.records import Lap, RiderRecord, Speed
 from slipstream.runner.track import SLOWER
 from slipstream.tune.seat import Seat
-from slipstream.verify.speed import Comparison
+from slipstream.tune.standings import Standings, middle
+from slipstream.verify.speed import LONG_SLOPES, SLOPES, Comparison
 
 Outcome = Literal["faster", "not_faster", "slower", "failed", "declined", "no_effect", "measured", "undecided"]
 
-FUTILITY = 0.05  # how often a true gain may be given up: that costs power, not honesty
+FUTILITY = 0.02  # how often a true gain may be given up: that costs power, not honesty
 WORTH = 0.03  # a gain that is certainly less, and does not even look like one, is given up
 TIGHT = 0.01  # half the width at which an interval is good enough to print
 PLAINLY_SLOWER = 3.0  # twice in a row
@@ -23,8 +24,10 @@ MIN_ROUNDS = 8  # fewer bound nothing, however clear they look
 MIN_MEASURED = 16  # rounds
 LEADING_ROUNDS = 5  # after which a lead may be built on, to be proved later
 LEADING = 1.1  # a gain that changes what the others are worth
-OPTIMISM = 1.0  # times its uncertainty: a candidate that waits may be better than it looked
+OPTIMISM = 1.5  # times its uncertainty: a candidate that waits may be better than it looked
 HOPEFUL = 1.5
+DIM = 2.0  # times its uncertainty: a whole recipe that is hardly better even so gives way to others
+DIM_ROUNDS = 24
 CLEAR = 2.6  # times its own uncertainty, where that is well known,
 FEW = 8.0  # and more after few rounds, whose spread says little: by chance one lead in two hundred
 
@@ -44,10 +47,11 @@ class Contest:
         base: Seat | None = None,
         is_mirrored: bool = False,
         max_rounds: int = 0,
+        standings: Standings | None = None,
     ) -> None:
         self.seat = seat
         self.anchor = anchor
-        self.comparison = Comparison()
+        self.comparison = Comparison(LONG_SLOPES if goal == "measure" else SLOPES)
         self.against_base = self.comparison if base is None or base is anchor else Comparison()
         self.outcome: Outcome | None = None
         self.failure = ""
@@ -56,6 +60,7 @@ class Contest:
         self.was_leading = False  # when it was built on
         self._speed: Speed | None = None  # reckoned once for each round
         self._ratios: list[float] = []
+        self._num_before = 0  # rounds, until it was started again
         self._alpha = alpha  # of this comparison: its share of the tuning's
         self._margin = margin
         self._floor = floor  # what the machine's noise asks of a gain
@@ -63,6 +68,7 @@ class Contest:
         self._base = base
         self._is_mirrored = is_mirrored  # asks whether the anchor is faster than the challenger
         self._max_rounds = max_rounds
+        self._standings = standings if goal == "decide" and not is_mirrored else None
 
     @property
     def technique(self) -> str:
@@ -100,11 +106,8 @@ class Contest:
         return chained(through, speed) if through is not None else None
 
     def promise(self) -> float:
-        """What it seems to win, cheaply: the mean of the middle half of its rounds."""
-        if not self._ratios:
-            return 1.0
-        ordered, cut = sorted(self._ratios), len(self._ratios) // 4
-        return math.exp(statistics.fmean(ordered[cut : len(ordered) - cut]))
+        """What it seems to win, cheaply."""
+        return math.exp(self._gain()) if self._ratios else 1.0
 
     def outlook(self) -> float:
         """What it may still turn out to win: the fewer rounds it has had, the more."""
@@ -128,6 +131,11 @@ class Contest:
         """All of the interval that is printed lies beyond 1: it has half of alpha on either side."""
         return self.comparison.is_faster(0.0, self._alpha / 2)
 
+    def is_dim(self) -> bool:
+        """The whole recipe, and hardly worth having if it turns out better than it looks: others may be."""
+        is_enough = self.is_final and len(self._ratios) >= DIM_ROUNDS
+        return is_enough and self.promise() * math.exp(DIM * self._uncertainty()) < 1.0 + WORTH
+
     def is_leading(self) -> bool:
         """So clearly that it is built on: what others are worth shows on top of it. Proves nothing."""
         is_enough = self._goal == "decide" and len(self._ratios) >= LEADING_ROUNDS
@@ -139,11 +147,18 @@ class Contest:
         return is_enough and self.promise() > 1.0 + self._margin and self._clearness() > HOPEFUL
 
     def _clearness(self) -> float:
-        """The mean of its rounds, in times of its own uncertainty."""
-        return statistics.fmean(self._ratios) / self._uncertainty()
+        """What it seems to win, in times of its own uncertainty."""
+        return self._gain() / self._uncertainty()
+
+    def _gain(self) -> float:
+        """Its log, by the standings where there are any, or by its own rounds."""
+        if self._standings is not None:
+            return self._standings.gain(id(self.seat), id(self.anchor))
+        return middle(self._ratios)
 
     def _uncertainty(self) -> float:
-        """Of the mean of its rounds."""
+        if self._standings is not None:
+            return self._standings.uncertainty(id(self.seat), id(self.anchor))
         mean = statistics.fmean(self._ratios)
         variance = math.fsum((ratio - mean) ** 2 for ratio in self._ratios) / (len(self._ratios) - 1)
         return math.sqrt(max(variance, 1e-12) / len(self._ratios))
@@ -181,7 +196,7 @@ class Contest:
                 self.outcome = "faster"
             elif seen.is_not_faster(self._margin, FUTILITY) or self._is_hopeless():
                 self.outcome = "not_faster"
-        elif self._goal == "measure" and seen.num_rounds >= MIN_MEASURED and seen.num_rounds % 4 == 0:
+        elif self._goal == "measure" and self._num_of_last_start() >= MIN_MEASURED and seen.num_rounds % 4 == 0:
             speed = seen.speed()
             if speed.high - speed.low <= 2 * TIGHT * speed.ratio:
                 self.outcome = "measured"
@@ -217,6 +232,18 @@ class Contest:
         """It counts as faster for now."""
         self.was_leading = self.is_leading()
         self.outcome, self.is_built_on = "faster", True
+
+    def start_again(self) -> None:
+        """With other processes."""
+        self._num_before = len(self._ratios)
+        self.outcome = None
+
+    def promise_of_last_start(self) -> float:
+        is_enough = self._num_of_last_start() >= LEADING_ROUNDS
+        return math.exp(middle(self._ratios[self._num_before :])) if is_enough else self.promise()
+
+    def _num_of_last_start(self) -> int:
+        return len(self._ratios) - self._num_before
 
     def reopen(self) -> None:
         """Undecided so far, it goes on."""

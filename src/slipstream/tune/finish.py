@@ -13,20 +13,19 @@ from slipstream.tune.seat import Seat
 
 NUM_TWINS = 1
 TWIN_ROUNDS = 32  # then the time is the recipe's: its interval is what the user is promised
+TURNING_SHARE = 0.15  # of the budget: with less left it is too late to turn to others
+AGAIN_SHARE = 0.1  # of the time that is left
+OVER = 0.0  # a moment that has passed
 MIN_ROUNDS = 12  # fewer cannot speak against what the techniques showed one by one
 _OUT: tuple[Outcome, ...] = ("failed", "slower", "declined", "no_effect")
 
 
-def race_total(meeting: Meeting, recipe: Recipe) -> tuple[Contest, Recipe]:
-    """The contest, and the recipe if it held."""
+def race_total(meeting: Meeting, recipe: Recipe, is_last: bool = True) -> tuple[Contest, Recipe]:
+    """The contest, and the recipe if it held. `is_last`: there is nobody else to turn to."""
     seat, base = _fresh_seat(meeting, recipe), _fresh_base(meeting)
     contest = meeting.contest(seat, base, goal="measure")
     meeting.jury.bases.append(base)
-    is_owed = _owes_proof(meeting, recipe, meeting.paddock.record(meeting.seat(recipe)))
-    kept_back = RIDE_SHARE * (meeting.jury.num_rides(meeting.claim(recipe)) + is_owed)
-    num_twins = min(NUM_TWINS, meeting.paddock.num_challengers() - 1)
-    beside = [meeting.twin_contest(base, TWIN_ROUNDS) for _ in range(num_twins)]
-    meeting.heat.race([contest, *beside], lambda: meeting.budget.moment_s(kept_back), lambda contest: None)
+    _ride(meeting, contest, is_last)
     record = meeting.paddock.record(seat)
     is_proved = not meeting.num_provisional
     lost = _doubt(contest, meeting.order.alpha, meeting.noise.margin(base), is_proved)
@@ -47,6 +46,33 @@ def race_total(meeting: Meeting, recipe: Recipe) -> tuple[Contest, Recipe]:
     for choice in recipe.choices:
         meeting.revise(choice, decision, f"won its own race, but the whole recipe {reason}")
     return contest, Recipe()
+
+
+def _ride(meeting: Meeting, contest: Contest, is_last: bool) -> None:
+    """In two halves: whatever luck the processes of the first had for life, those of the second will not have it."""
+    recipe, budget, heat = contest.seat.recipe, meeting.budget, meeting.heat
+    is_owed = _owes_proof(meeting, recipe, meeting.paddock.record(meeting.seat(recipe)))
+    end_s = budget.moment_s(RIDE_SHARE * (meeting.jury.num_rides(meeting.claim(recipe)) + is_owed))
+    may_turn = not is_last and len(meeting.provisional()) == len(recipe.choices)
+
+    def deadline_s() -> float:
+        is_over = may_turn and contest.is_dim() and budget.now_s() < budget.moment_s(TURNING_SHARE)
+        return OVER if is_over else end_s
+
+    num_twins = min(NUM_TWINS, meeting.paddock.num_challengers() - 1)
+    beside = [meeting.twin_contest(contest.anchor, TWIN_ROUNDS) for _ in range(num_twins)]
+    half_s = budget.ahead_s(0.5) if _may_start_again(meeting, recipe) else end_s
+    heat.race([contest, *beside], lambda: min(half_s, deadline_s()), lambda contest: None)
+    if half_s < end_s and contest.outcome in ("undecided", "measured") and deadline_s() > OVER:
+        meeting.paddock.leave(contest.seat)
+        meeting.paddock.leave(contest.anchor)
+        contest.start_again()
+        heat.race([contest], deadline_s, lambda contest: None)
+
+
+def _may_start_again(meeting: Meeting, recipe: Recipe) -> bool:
+    startup_s = sum(meeting.paddock.record(seat).startup_s for seat in (meeting.base, meeting.seat(recipe)))
+    return not meeting.paddock.is_relaunching() and startup_s < AGAIN_SHARE * meeting.budget.left_s()
 
 
 def _reason(recipe: Recipe, reason: str) -> str:
@@ -105,6 +131,8 @@ def _doubt(contest: Contest, alpha: float, margin: float, is_proved: bool) -> tu
         return "unsure", f"was not faster beyond doubt at the end: {times(speed)}"
     if contest.promise() <= 1.0 + margin:
         return "unsure", f"was no faster at the end than nothing at all may seem to be: {times(speed)}, {margin:.0%}"
+    if contest.promise_of_last_start() <= 1.0:
+        return "unsure", f"was no faster when it was started again: {times(speed)} in all"
     if not is_proved and not contest.is_proved():
         return "unsure", f"was not faster beyond doubt in the time that was left: {times(speed)}"
     return None

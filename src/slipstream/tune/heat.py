@@ -16,6 +16,7 @@ from slipstream.tune.contest import LEADING_ROUNDS, MIN_ROUNDS, Contest
 from slipstream.tune.pace import Tempo, block, typical_step_s
 from slipstream.tune.places import Places
 from slipstream.tune.seat import Paddock, RaceError, Seat
+from slipstream.tune.standings import Standings
 from slipstream.tune.teller import Teller
 
 MAX_CHALLENGERS = 8  # they share one base; noise lasts a second, so a longer round pairs hardly worse
@@ -24,8 +25,9 @@ STARTING_SHARE = 0.25  # of the time that is left, for those who start together
 RELAUNCH_BLOCKS = 8  # a launch costs more than a block: ride that much longer
 MAX_DEATHS = 2  # of an anchor, one after the other
 MIN_TURN = 10  # rounds: fewer decide nothing
-HALVING_ROUNDS = 8  # after so many the worse half of those undecided waits
-FEWEST = 2  # that go on
+HALVING_ROUNDS = 16  # after so many the worse half of those undecided waits
+FEWEST = 3  # that go on
+FEWEST_AT_FIRST = 2
 FIRST_PASS = 0.6  # of the time: then the most promising of those undecided come back
 GRACE_SHARE = 0.05  # of the budget, beyond a deadline
 NEW_GRACE_SHARE = 0.1  # for one whose start took longer than was foreseen, so that it may take the lead
@@ -43,6 +45,7 @@ class Heat:
         tell: Teller,
         seed: int,
         tempo: Tempo,
+        standings: Standings | None = None,
     ) -> None:
         self._paddock = paddock
         self._budget = budget
@@ -50,6 +53,7 @@ class Heat:
         self._random = random.Random(seed)
         self._tempo = tempo
         self._step_s = tempo.step_s  # of the anchor: what the check said, then what was timed
+        self._standings = standings or Standings()
         self._round = 0
         self._blocks: tuple[int, int] | None = None  # steps and lead-in, once a round was ridden
         self._lap_s: list[float] = []
@@ -206,7 +210,7 @@ class Heat:
         if contests[0].is_final:
             return FEW_AT_FIRST
         left_s = STARTING_SHARE * (deadline_s - self._budget.now_s())
-        return max(FEWEST, min(FEW_AT_FIRST, int(left_s / max(1e-9, self._startup_s(self._footing)))))
+        return max(FEWEST_AT_FIRST, min(FEW_AT_FIRST, int(left_s / max(1e-9, self._startup_s(self._footing)))))
 
     def _startup_s(self, footing: Recipe) -> float:
         """Of one more rider on top of that: what is compiled in it is compiled for every one. After the first of them
@@ -250,6 +254,7 @@ class Heat:
         for contest in [one for one in riding if one.is_patient and one.num_rounds_of_turn >= self._trial_rounds()]:
             if waiting and not contest.is_promising():
                 self._bench(contest, riding, benched)
+        turn = turn if waiting else self._trial_rounds()
         for contest in [one for one in riding if one.is_patient and one.num_rounds_of_turn >= turn]:
             best = max((one.outlook() for one in benched), default=0.0)
             if waiting or best > BETTER * contest.outlook():
@@ -293,6 +298,7 @@ class Heat:
         for seat in fixed:
             self._survive(seat, laps[id(seat)])
         self._step_s = typical_step_s(fixed[0].laps[-9:]) or self._step_s
+        self._standings.add(laps)
         for contest in riding:
             contest.add(laps)
         self._lap_s.append((self._budget.now_s() - start_s) / len(seats))

@@ -3,7 +3,7 @@ here too, against a fresh rider of the recipe: the one that it was chosen by may
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from slipstream.records import Choice, Recipe, Verdict
 from slipstream.tune.budget import TOTAL_SHARE
@@ -29,9 +29,8 @@ def leave_out(meeting: Meeting) -> None:
         raced = {choice: contest for choice, contest in contests.items() if contest.comparison.num_rounds}
         seen |= {choice: contest.promise() for choice, contest in raced.items()}
         refuted = [choice for choice in doubtful if choice in contests and _is_refuted(meeting, choice, raced, seen)]
-        gone = _least(contests, refuted) or _least(
-            contests, [choice for choice, contest in contests.items() if contest.outcome == "not_faster"]
-        )
+        superfluous = [choice for choice, contest in contests.items() if contest.outcome == "not_faster"]
+        gone = _least(contests, _going(refuted, doubtful, raced) or superfluous)
         for choice, contest in contests.items():
             _report(meeting, choice, contest, recipe, is_gone=choice == gone)
         if gone is not None:
@@ -49,6 +48,13 @@ def _is_refuted(meeting: Meeting, choice: Choice, raced: Contests, seen: Mapping
         return True
     is_open = choice in raced or choice not in seen
     return is_open and choice not in meeting.leads and (choice not in raced or raced[choice].outcome != "faster")
+
+
+def _going(refuted: Sequence[Choice], doubtful: Sequence[Choice], raced: Contests) -> list[Choice]:
+    """One of these: what there was no time for; else, if anything is refuted, any that is not proved, for a lead may
+    have been luck, and what it took the time from may be the gain."""
+    unraced = [choice for choice in refuted if choice not in raced]
+    return unraced or ([choice for choice in doubtful if choice in raced] if refuted else [])
 
 
 def _contests(meeting: Meeting, recipe: Recipe, doubtful: list[Choice]) -> Contests:

@@ -23,6 +23,7 @@ from slipstream.tune.order import TuneOrder
 from slipstream.tune.pace import Tempo, evened, typical_step_s
 from slipstream.tune.payback import one_off_s
 from slipstream.tune.seat import Paddock, Seat
+from slipstream.tune.standings import Standings
 from slipstream.tune.teller import Teller
 
 UNKNOWN_STEP_S = 0.1  # until the base has been timed
@@ -50,13 +51,16 @@ class Meeting:
         self.noise = Noise(order.margin)
         tempo = _tempo(session)
         self.paddock.even = lambda lap: evened(lap, tempo)
-        self.heat = Heat(self.paddock, self.budget, tell, order.seed, tempo)
+        self.standings = Standings()
+        self.heat = Heat(self.paddock, self.budget, tell, order.seed, tempo, self.standings)
         self.conflicts: list[Conflict] = []
         self.verdicts: list[Verdict] = []
         self.notes: list[str] = []
         self.recipe = Recipe()  # the best that is known so far
         self.ground = Recipe()  # what techniques are raced on top of
         self.leads: set[Choice] = set()  # built on because they led clearly; others were the best hope there was
+        self.hope_s = 0.0  # the moment from which the best hope is raced as the whole recipe
+        self._contests: dict[tuple[Recipe, Recipe], Contest] = {}  # of techniques, on their ground
         self._twin: Seat | None = None
         self._fresh: dict[Recipe, Seat] = {}
 
@@ -149,8 +153,19 @@ class Meeting:
         self.noise.watch(twin)
         return twin
 
+    def race_of(self, choice: Choice, alpha: float) -> Contest:
+        """A technique on top of the ground. If it was raced there and not decided, it goes on where it stood."""
+        recipe = self.on_ground(choice)
+        known = self._contests.get((recipe, self.ground))
+        if known is None or known.outcome not in (None, "undecided"):
+            known = self.contest(self.seat(recipe), self.footing, alpha, base=self.base)
+            self._contests[recipe, self.ground] = known
+        known.reopen()
+        return known
+
     def contest(self, seat: Seat, anchor: Seat, alpha: float | None = None, **how: object) -> Contest:
         settings = {"alpha": self.order.alpha if alpha is None else alpha, "margin": self.order.margin, **how}
+        settings["standings"] = self.standings
         return Contest(seat, anchor, floor=lambda: self.noise.margin(anchor), **settings)  # type: ignore[arg-type]
 
     # --- what is known of a recipe ------------------------------------------------------------------------------------

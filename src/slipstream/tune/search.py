@@ -10,12 +10,12 @@ from slipstream.records import Recipe, Session, Tuning, Verdict
 from slipstream.runner.track import Track
 from slipstream.techniques.catalogue import Technique, catalogue
 from slipstream.tune.alone import Winner, climb, climb_names, num_comparisons, race_alone, race_ground
-from slipstream.tune.budget import share_kept_back
+from slipstream.tune.budget import HOPE_SHARE, share_kept_back
 from slipstream.tune.candidates import Candidate, latecomers, propose, ruled_out
 from slipstream.tune.conclusion import conclude
 from slipstream.tune.conflicts import conflict_with, find_conflicts
 from slipstream.tune.contest import Contest
-from slipstream.tune.finish import race_total
+from slipstream.tune.finish import TURNING_SHARE, race_total
 from slipstream.tune.journal import Journal, facts_of
 from slipstream.tune.left_out import leave_out
 from slipstream.tune.meeting import Meeting
@@ -25,6 +25,7 @@ from slipstream.tune.teller import Teller
 from slipstream.tune.together import combine
 
 LOOKED_BETTER, LOOKED_WORSE = 1.03, 0.75  # when it was raced before: then it comes first, or last
+FEW_OTHERS = 3  # that are turned to: every one of them must start anew
 FEW_NAMED = 4  # candidates that a longer budget is told for
 LATER = 0.25  # of alpha, from pass to pass: what was raced before has had a chance already
 
@@ -83,17 +84,56 @@ def _search(meeting: Meeting, candidates: Sequence[Candidate]) -> Contest | None
         meeting.journal.finish(meeting.recipe, meeting.verdicts)
     if not meeting.recipe.choices:
         return None
-    total, meeting.recipe = race_total(meeting, meeting.recipe)
+    others = _undecided(meeting, candidates)
+    total, meeting.recipe = race_total(meeting, meeting.recipe, is_last=not others)
+    if others and not meeting.recipe.choices and meeting.budget.left_s() > TURNING_SHARE * meeting.budget.budget_s:
+        _turn_to(meeting, others, total, num_comparisons(candidates))
+        meeting.journal.finish(meeting.recipe, meeting.verdicts)
+        if meeting.recipe.choices:
+            meeting.verdicts = [one for one in meeting.verdicts if one.kind != "total"]
+            total, meeting.recipe = race_total(meeting, meeting.recipe)
     return total
 
 
 def _find_recipe(meeting: Meeting, candidates: Sequence[Candidate]) -> None:
-    """Pass by pass, each on top of what those before it have won: what gains nothing where the step computes may gain
-    much where it waits, and the other way round."""
     alpha = meeting.order.alpha / num_comparisons(candidates)
+    meeting.hope_s = meeting.budget.moment_s(HOPE_SHARE)
     begun = _lay_ground(meeting, candidates, alpha)
     left = [one for one in candidates if meeting.is_open(one.technique)]
-    num_twins, built = 1, list[Winner]()
+    _build(meeting, candidates, left, alpha, begun)
+
+
+def _undecided(meeting: Meeting, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Who might still be found to gain, had the recipe in hand to go."""
+    in_hand = {choice.technique for choice in meeting.recipe.choices}
+    decided = {one.technique for one in meeting.verdicts if one.decision != "unsure"}
+    return [one for one in candidates if one.is_keepable and one.technique not in in_hand | decided]
+
+
+def _turn_to(meeting: Meeting, others: Sequence[Candidate], fallen: Contest, num_comparisons: int) -> None:
+    """What was built on was luck, and there is time: the best of the others go on where they stood. Once, for every
+    whole recipe that is raced has half of alpha."""
+    meeting.note(f"{fallen.seat.recipe} did not hold in the end: there was time to turn to others.")
+    meeting.paddock.leave(fallen.seat)
+    meeting.paddock.leave(fallen.anchor)
+    meeting.ground = Recipe()
+    meeting.hope_s = meeting.budget.ahead_s(HOPE_SHARE)
+    alpha = meeting.order.alpha / num_comparisons
+    best = sorted(others, key=lambda one: -meeting.race_of(one.first, alpha).outlook())[:FEW_OTHERS]
+    _build(meeting, others, best, alpha, num_twins=0)
+
+
+def _build(
+    meeting: Meeting,
+    candidates: Sequence[Candidate],
+    left: list[Candidate],
+    alpha: float,
+    begun: Sequence[Contest] = (),
+    num_twins: int = 1,
+) -> None:
+    """Pass by pass, each on top of what those before it have won: what gains nothing where the step computes may gain
+    much where it waits, and the other way round."""
+    built = list[Winner]()
     while left:
         winners = race_alone(meeting, left, alpha, begun, num_twins)
         if meeting.paddock.is_relaunching():

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
 
 from slipstream.records import Lap, Speed
@@ -25,6 +25,8 @@ from slipstream.records.race import FARTHEST
 # Slopes of the bet and the share of the stake on each. The steepest is nearly a sign test and decides large gains in
 # nine rounds; the flattest finds a gain of a fifth of the noise. Chosen by simulation, see docs/statistics.md.
 SLOPES = ((2.0, 0.375), (0.8, 0.25), (0.4, 0.25), (0.15, 0.125))
+# For a race of a hundred rounds or more, which need not be decided in nine.
+LONG_SLOPES = ((2.0, 0.1), (0.8, 0.2), (0.4, 0.45), (0.15, 0.25))
 BOLDNESS = 0.97  # of the wealth at stake at most: one outlier must not ruin the gambler
 CLIP = 2.0  # in scales: farther out it matters only that it was far
 PRIOR_SCALE = 0.03  # of x, until rounds have shown the machine's own
@@ -38,7 +40,8 @@ _PAIRS_UP_TO = 200  # rounds; beyond, pairs of rounds are too many and the plain
 class Comparison:
     """A candidate against the base. Rounds are added as they come; every question may be asked at any time."""
 
-    def __init__(self) -> None:
+    def __init__(self, slopes: Sequence[tuple[float, float]] = SLOPES) -> None:
+        self._slopes = slopes
         self._ratios: list[float] = []
         self._scales: list[float] = []  # of each round, known before it
         self._ordered: list[float] = []
@@ -88,7 +91,7 @@ class Comparison:
 
     def _wealth(self, side: int, centre: float) -> float:
         """Of the gambler who bets that the truth lies above (side +1) or below (-1) the centre."""
-        purse = self._purses.setdefault((side, centre), _Purse(side, centre))
+        purse = self._purses.setdefault((side, centre), _Purse(side, centre, self._slopes))
         purse.bet(self._ratios, self._scales)
         return purse.wealth
 
@@ -96,7 +99,7 @@ class Comparison:
         """The largest centre (side +1) that the gambler has refuted, or the smallest (-1)."""
 
         def is_refuted(centre: float) -> bool:
-            purse = _Purse(side, centre)
+            purse = _Purse(side, centre, self._slopes)
             purse.bet(self._ratios, self._scales)
             return purse.wealth >= 1.0 / alpha
 
@@ -114,10 +117,11 @@ class Comparison:
 class _Purse:
     """One gambler's wealth, by slope. Bets each round once."""
 
-    def __init__(self, side: int, centre: float) -> None:
+    def __init__(self, side: int, centre: float, slopes: Sequence[tuple[float, float]]) -> None:
         self.side = side
         self.centre = centre
-        self._parts = [share for _, share in SLOPES]
+        self._slopes = slopes
+        self._parts = [share for _, share in slopes]
         self._num_bets = 0
 
     @property
@@ -128,7 +132,7 @@ class _Purse:
         for at in range(self._num_bets, len(ratios)):
             away = self.side * (ratios[at] - self.centre) / scales[at]
             away = max(-CLIP, min(CLIP, away))
-            for number, (slope, _) in enumerate(SLOPES):
+            for number, (slope, _) in enumerate(self._slopes):
                 self._parts[number] *= 1.0 + BOLDNESS * math.tanh(slope * away)
         self._num_bets = len(ratios)
 
