@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from slipstream.records import Choice, Entrant, Lap, Recipe, RiderRecord
-from slipstream.tune.contest import MIN_ROUNDS, Contest
+from slipstream.tune.contest import DIM_ROUNDS, MIN_ROUNDS, Contest
 from slipstream.tune.seat import Seat
 
 BASE = Seat("base", Recipe())
@@ -47,6 +47,23 @@ def test_a_whole_recipe_lacks_proof_until_it_is_faster_beyond_doubt() -> None:
     assert not _ride(_contest(goal="measure"), 1.2, num_rounds=30, spread=0.05).lacks_proof()
     assert not _ride(_contest(goal="measure"), 0.9, num_rounds=3).lacks_proof(), "more rounds would not help"
     assert not _ride(_contest(), 1.2, num_rounds=3).lacks_proof()
+
+
+def test_a_whole_recipe_is_dim_if_it_is_hardly_worth_having_even_with_luck() -> None:
+    assert _ride(_contest(goal="measure"), 1.0, num_rounds=DIM_ROUNDS, spread=0.03).is_dim()
+    assert not _ride(_contest(goal="measure"), 1.0, num_rounds=DIM_ROUNDS - 1, spread=0.03).is_dim(), "too few rounds"
+    assert not _ride(_contest(goal="measure"), 1.0, num_rounds=DIM_ROUNDS, spread=0.2).is_dim(), "it may be worth much"
+    assert not _ride(_contest(goal="measure"), 1.1, num_rounds=DIM_ROUNDS, spread=0.03).is_dim()
+    assert not _ride(_contest(), 1.0, num_rounds=DIM_ROUNDS, spread=0.03).is_dim(), "it is no whole recipe"
+
+
+def test_started_again_it_is_asked_what_the_last_start_shows() -> None:
+    contest = _ride(_contest(goal="measure"), 1.3, num_rounds=40)
+    assert contest.outcome == "measured"
+    contest.start_again()
+    assert contest.outcome is None and contest.promise_of_last_start() > 1.2, "nothing else is known yet"
+    _ride(contest, 0.98, num_rounds=8)
+    assert contest.promise() > 1.2 > 1.0 > contest.promise_of_last_start()
 
 
 def test_plainly_slower_takes_two_rounds_and_says_by_how_much() -> None:

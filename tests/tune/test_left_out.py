@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from slipstream.records import Entrant, Recipe
-from slipstream.testing.track import SimulatedTrack, choice_factors
+from slipstream.records import Choice, Entrant, Recipe
+from slipstream.testing.track import Factor, SimulatedTrack, choice_factors
+from slipstream.tune.left_out import going
 
 
 def _names(recipe: Recipe) -> set[str]:
@@ -15,10 +16,10 @@ def _names(recipe: Recipe) -> set[str]:
 class Lucky(SimulatedTrack):
     """Whose first riders with this technique are faster for life, by luck."""
 
-    def __init__(self, name: str, num_lucky: int, **how: Any) -> None:
+    def __init__(self, name: str, num_lucky: int, others: Factor = lambda recipe: 1.0, **how: Any) -> None:
         self.entries: list[Entrant] = []
         super().__init__(self._factor_of, **how)
-        self._lucky, self._num_lucky = name, num_lucky
+        self._lucky, self._num_lucky, self._others = name, num_lucky, others
 
     def enter(self, entrant: Entrant) -> str:
         self.entries.append(entrant)
@@ -26,7 +27,8 @@ class Lucky(SimulatedTrack):
 
     def _factor_of(self, recipe: Recipe) -> float:
         with_it = [one for one in self.entries if self._lucky in _names(one.recipe)]
-        return 0.8 if self._lucky in _names(recipe) and len(with_it) <= self._num_lucky else 1.0
+        luck = 0.8 if self._lucky in _names(recipe) and len(with_it) <= self._num_lucky else 1.0
+        return luck * self._others(recipe)
 
 
 def test_a_clear_lead_is_built_on_after_a_few_rounds(run: Any, technique: Any, listener: Any, verdict_of: Any) -> None:
@@ -42,6 +44,33 @@ def test_a_clear_lead_is_built_on_after_a_few_rounds(run: Any, technique: Any, l
 def test_a_lead_by_luck_does_not_outlive_a_fresh_rider(run: Any, technique: Any) -> None:
     tuning = run(Lucky("a", num_lucky=1), {"a": technique()})
     assert not tuning.recipe.choices and tuning.total is None
+
+
+def test_luck_of_the_last_race_does_not_outlive_its_first_half(run: Any, technique: Any) -> None:
+    """Both the rider that led and the first of the last race were lucky; the one that was started anew is not."""
+    assert not run(Lucky("a", num_lucky=2), {"a": technique()}).recipe.choices
+
+
+def test_a_start_that_is_dear_is_not_made_twice_in_the_last_race(run: Any, technique: Any, listener: Any) -> None:
+    def startup_s(recipe: Recipe) -> float:
+        return 30.0 if recipe.choices else 4.0
+
+    tuning = run(SimulatedTrack(choice_factors(a=0.7), startup_s=startup_s), {"a": technique()})
+    assert _names(tuning.recipe) == {"a"} and listener.entered.count("a") == 1
+
+
+def test_if_the_lead_was_luck_the_others_have_the_time_that_is_left(
+    run: Any, technique: Any, listener: Any, verdict_of: Any
+) -> None:
+    """b gains a twentieth. On top of a, whose lead was luck, it seemed to lose."""
+    tuning = run(Lucky("a", num_lucky=1, others=choice_factors(b=0.95)), {"a": technique(), "b": technique()})
+    assert _names(tuning.recipe) == {"b"} and tuning.total is not None
+    assert abs(tuning.total.ratio - 1 / 0.95) < 0.01
+    assert verdict_of(tuning, "a").decision != "kept" and verdict_of(tuning, "b").decision == "kept"
+    assert any("a did not hold in the end" in note for note in tuning.notes)
+    totals = [one.recipe for one in listener.verdicts if one.kind == "total"]
+    assert [_names(recipe) for recipe in totals] == [{"a"}, {"b"}]
+    assert _names(verdict_of(tuning, "recipe", kind="total").recipe) == {"b"}, "the table has the last one alone"
 
 
 def test_what_is_worth_nothing_inside_the_recipe_goes(run: Any, technique: Any, verdict_of: Any) -> None:
@@ -112,3 +141,11 @@ def test_broken_off_what_was_only_built_on_is_not_kept(run: Any, technique: Any,
 
 def _ordered(recipe: Recipe) -> list[str]:
     return sorted(_names(recipe) - {"nothing"}, key="ga".find)
+
+
+def test_a_lead_may_go_before_one_that_is_refuted_for_want_of_proof() -> None:
+    lead, hope, late = Choice("lead"), Choice("hope"), Choice("late")
+    raced: Any = {lead: None, hope: None}
+    assert going([], [lead, hope], raced) == [], "nothing is refuted"
+    assert going([hope], [lead, hope], raced) == [lead, hope], "whichever seems to be worth less"
+    assert going([hope, late], [lead, hope, late], raced) == [late], "there was no time for it"

@@ -30,7 +30,7 @@ def leave_out(meeting: Meeting) -> None:
         seen |= {choice: contest.promise() for choice, contest in raced.items()}
         refuted = [choice for choice in doubtful if choice in contests and _is_refuted(meeting, choice, raced, seen)]
         superfluous = [choice for choice, contest in contests.items() if contest.outcome == "not_faster"]
-        gone = _least(contests, _going(refuted, doubtful, raced) or superfluous)
+        gone = _least(contests, going(refuted, doubtful, raced) or superfluous)
         for choice, contest in contests.items():
             _report(meeting, choice, contest, recipe, is_gone=choice == gone)
         if gone is not None:
@@ -50,7 +50,7 @@ def _is_refuted(meeting: Meeting, choice: Choice, raced: Contests, seen: Mapping
     return is_open and choice not in meeting.leads and (choice not in raced or raced[choice].outcome != "faster")
 
 
-def _going(refuted: Sequence[Choice], doubtful: Sequence[Choice], raced: Contests) -> list[Choice]:
+def going(refuted: Sequence[Choice], doubtful: Sequence[Choice], raced: Contests) -> list[Choice]:
     """One of these: what there was no time for; else, if anything is refuted, any that is not proved, for a lead may
     have been luck, and what it took the time from may be the gain."""
     unraced = [choice for choice in refuted if choice not in raced]

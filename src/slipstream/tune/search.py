@@ -104,10 +104,11 @@ def _find_recipe(meeting: Meeting, candidates: Sequence[Candidate]) -> None:
 
 
 def _undecided(meeting: Meeting, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Who might still be found to gain, had the recipe in hand to go."""
+    """Who might still be found to gain, had the recipe in hand to go: what lost on top of that may win without it."""
     in_hand = {choice.technique for choice in meeting.recipe.choices}
-    decided = {one.technique for one in meeting.verdicts if one.decision != "unsure"}
-    return [one for one in candidates if one.is_keepable and one.technique not in in_hand | decided]
+    out = ruled_out(meeting.verdicts, {one.technique for one in candidates}) | in_hand
+    out |= {one.technique for one in meeting.verdicts if one.decision == "rejected" and len(one.recipe.choices) < 2}
+    return [one for one in candidates if one.is_keepable and one.technique not in out]
 
 
 def _turn_to(meeting: Meeting, others: Sequence[Candidate], fallen: Contest, num_comparisons: int) -> None:
