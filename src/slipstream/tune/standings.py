@@ -1,5 +1,5 @@
 """How all riders compare, from all rounds at once: what a round was like is read off everyone who rode in it, not off
-the anchor's one block. Twice as sharp as pairs, and no proof: for who goes on, who waits and what is built on."""
+the anchor's one block. Sharper than pairs, and no proof: for who goes on, who waits and what is built on."""
 
 from __future__ import annotations
 
