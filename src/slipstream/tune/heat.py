@@ -248,13 +248,11 @@ class Heat:
         self, waiting: list[Contest], riding: list[Contest], benched: list[Contest], num_slots: int, deadline_s: float
     ) -> None:
         """Whoever has had its turn makes room for one that has not raced yet, or that looks better."""
-        left_s = deadline_s - self._budget.now_s()
-        num_turns = (len(waiting) + len(riding)) / num_slots
-        turn = max(MIN_TURN, int(FIRST_PASS * left_s / self._typical_round_s() / max(1.0, num_turns)))
-        for contest in [one for one in riding if one.is_patient and one.num_rounds_of_turn >= self._trial_rounds()]:
+        trial = self._trial_rounds()
+        for contest in [one for one in riding if one.is_patient and one.num_rounds_of_turn >= trial]:
             if waiting and not contest.is_promising():
                 self._bench(contest, riding, benched)
-        turn = turn if waiting else self._trial_rounds()
+        turn = self._turn_rounds((len(waiting) + len(riding)) / num_slots, deadline_s) if waiting else trial
         for contest in [one for one in riding if one.is_patient and one.num_rounds_of_turn >= turn]:
             best = max((one.outlook() for one in benched), default=0.0)
             if waiting or best > BETTER * contest.outlook():
@@ -262,6 +260,11 @@ class Heat:
                     return
                 self._bench(contest, riding, benched)
                 return  # one at a time: the next round shows whether another must
+
+    def _turn_rounds(self, num_turns: float, deadline_s: float) -> int:
+        """For one that looks like a gain, while others have not raced yet."""
+        rounds = FIRST_PASS * (deadline_s - self._budget.now_s()) / self._typical_round_s()
+        return max(MIN_TURN, int(rounds / max(1.0, num_turns)))
 
     def _trial_rounds(self) -> int:
         """For one that does not look like a gain: they take as long as its start did."""
