@@ -19,6 +19,8 @@ MOST_FOOLED, LEAST_FOUND, LEAST_COVERED = 0.05, 0.90, 0.93
 DRIFT = Weather(spread=0.0, correlation=0.0, drift=0.01, outlier_share=0.0)
 OUTLIERS = Weather(spread=0.0, correlation=0.0, drift=0.0, outlier_share=0.05, outlier_size=1.0)
 CORRELATED = Weather(spread=0.02, correlation=0.9, drift=0.0, outlier_share=0.0)
+FIRST_SEED = 20_000  # none that the search was built with
+FEWER = 4  # times, tunings with the large gain: it is hardly ever missed
 NOISE_FILE = RESULTS / "noise.json"
 
 
@@ -34,7 +36,7 @@ class Place:
     def tunings(self, number: int, gain: float) -> list[Outcome]:
         """On all cores: their clock is simulated."""
         with ProcessPoolExecutor() as pool:
-            return list(pool.map(partial(self.tuning, gain), range(number), chunksize=4))
+            return list(pool.map(partial(self.tuning, gain), range(FIRST_SEED, FIRST_SEED + number), chunksize=4))
 
     def tuning(self, gain: float, seed: int) -> Outcome:
         return simulate(seed, gain, self.recording, self.weather, self.lottery)
@@ -67,7 +69,7 @@ def row(place: Place, num_useless: int, num_gain: int) -> str:
     useless, useful = place.tunings(num_useless, 1.0), place.tunings(num_gain, GAIN)
     fooled = share([bool(one.kept) for one in useless])
     found = share([len(one.kept) > 0 for one in useful])
-    large = share([len(one.kept) > 0 for one in place.tunings(num_gain, LARGE_GAIN)])
+    large = share([len(one.kept) > 0 for one in place.tunings(num_gain // FEWER, LARGE_GAIN)])
     covered = coverage(useless), coverage(useful)
     is_met = fooled <= MOST_FOOLED and found >= LEAST_FOUND and min(covered) >= LEAST_COVERED
     figures = f"{fooled:.1%} | {found:.1%} | {large:.1%} | {covered[0]:.1%} | {covered[1]:.1%}"
@@ -88,8 +90,8 @@ def main() -> None:
 {machine()}
 Noise recorded on: {recorded_on}
 {NUM_CANDIDATES} candidates, a step of {STEP_S * 1e3:.0f} ms, the default budget, the real search on a simulated track
-({time.monotonic() - start:.0f} s of computing; {options.useless} tunings without and {options.useful} with each gain in
-every row). `benchmarks/never_fooled.py` makes this page.
+({time.monotonic() - start:.0f} s of computing; in every row {options.useless} tunings without a gain, {options.useful} with
+the one of {GAIN - 1:.0%} and {options.useful // FEWER} with the larger). `benchmarks/never_fooled.py` makes this page.
 
 - *Fooled*: tunings of useless candidates alone that kept anything. At most {MOST_FOOLED:.0%} is promised.
 - *Found*: tunings in which one candidate is {GAIN - 1:.0%} faster and something was kept. At least {LEAST_FOUND:.0%}.
