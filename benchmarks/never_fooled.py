@@ -90,8 +90,9 @@ def main() -> None:
 {machine()}
 Noise recorded on: {recorded_on}
 {NUM_CANDIDATES} candidates, a step of {STEP_S * 1e3:.0f} ms, the default budget, the real search on a simulated track
-({time.monotonic() - start:.0f} s of computing; in every row {options.useless} tunings without a gain, {options.useful} with
-the one of {GAIN - 1:.0%} and {options.useful // FEWER} with the larger). `benchmarks/never_fooled.py` makes this page.
+({time.monotonic() - start:.0f} s of computing; in every row {options.useless} tunings without a gain, {options.useful}
+with the one of {GAIN - 1:.0%} and {options.useful // FEWER} with the larger).
+`benchmarks/never_fooled.py` makes this page.
 
 - *Fooled*: tunings of useless candidates alone that kept anything. At most {MOST_FOOLED:.0%} is promised.
 - *Found*: tunings in which one candidate is {GAIN - 1:.0%} faster and something was kept. At least {LEAST_FOUND:.0%}.

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from slipstream.records import Choice, Entrant, Lap, Recipe, RiderRecord
-from slipstream.tune.contest import DIM_ROUNDS, MIN_ROUNDS, Contest
+from slipstream.tune.contest import CLEAR, DIM_ROUNDS, FEW, MIN_ROUNDS, Contest
 from slipstream.tune.seat import Seat
 
 BASE = Seat("base", Recipe())
@@ -157,8 +157,8 @@ def test_hope_is_less_than_a_lead() -> None:
 
 def test_of_few_rounds_a_lead_is_asked_to_be_clearer() -> None:
     """The same gain in the same noise: five rounds say little about how uncertain they are."""
-    few, many = (_ride(_contest(alpha=1e-9), 1.15, num_rounds, 0.1) for num_rounds in (5, 30))
-    assert 2.6 < few._clearness() < 4.6 < many._clearness()
+    few, many = (_ride(_contest(alpha=1e-9), 1.15, num_rounds, 0.17) for num_rounds in (5, 30))
+    assert CLEAR < few._clearness() < CLEAR + FEW / 4 < many._clearness()
     assert not few.is_leading() and many.is_leading()
 
 
