@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from slipstream.records import Choice, Entrant, Recipe
@@ -144,8 +145,9 @@ def _ordered(recipe: Recipe) -> list[str]:
 
 
 def test_a_lead_may_go_before_one_that_is_refuted_for_want_of_proof() -> None:
-    lead, hope, late = Choice("lead"), Choice("hope"), Choice("late")
-    raced: Any = {lead: None, hope: None}
-    assert going([], [lead, hope], raced) == [], "nothing is refuted"
-    assert going([hope], [lead, hope], raced) == [lead, hope], "whichever seems to be worth less"
+    lead, hope, late, proved = (Choice(name) for name in ("lead", "hope", "late", "proved"))
+    raced: Any = {choice: SimpleNamespace(outcome=None) for choice in (lead, hope)}
+    raced[proved] = SimpleNamespace(outcome="faster")
+    assert going([], [lead, hope, proved], raced) == [], "nothing is refuted"
+    assert going([hope], [lead, hope, proved], raced) == [lead, hope], "whichever seems to be worth less, if not proved"
     assert going([hope, late], [lead, hope, late], raced) == [late], "there was no time for it"

@@ -10,7 +10,7 @@ from typing import Literal
 from slipstream.records import Lap, RiderRecord, Speed
 from slipstream.runner.track import SLOWER
 from slipstream.tune.seat import Seat
-from slipstream.tune.standings import Standings, middle
+from slipstream.tune.standings import Standings, is_timed, middle
 from slipstream.verify.speed import LONG_SLOPES, SLOPES, Comparison
 
 Outcome = Literal["faster", "not_faster", "slower", "failed", "declined", "no_effect", "measured", "undecided"]
@@ -273,7 +273,6 @@ def chained(first: Speed, second: Speed) -> Speed:
 
 def log_ratio(base: Lap, challenger: Lap) -> float | None:
     """None: one of the two does not count."""
-    for lap in (base, challenger):
-        if lap.failure or lap.is_disturbed or lap.step_s <= 0.0:
-            return None
+    if not is_timed(base) or not is_timed(challenger):
+        return None
     return math.log(base.step_s / challenger.step_s)

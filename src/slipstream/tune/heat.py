@@ -45,7 +45,7 @@ class Heat:
         tell: Teller,
         seed: int,
         tempo: Tempo,
-        standings: Standings | None = None,
+        standings: Standings,
     ) -> None:
         self._paddock = paddock
         self._budget = budget
@@ -53,7 +53,7 @@ class Heat:
         self._random = random.Random(seed)
         self._tempo = tempo
         self._step_s = tempo.step_s  # of the anchor: what the check said, then what was timed
-        self._standings = standings or Standings()
+        self._standings = standings
         self._round = 0
         self._blocks: tuple[int, int] | None = None  # steps and lead-in, once a round was ridden
         self._lap_s: list[float] = []

@@ -53,8 +53,10 @@ def _is_refuted(meeting: Meeting, choice: Choice, raced: Contests, seen: Mapping
 def going(refuted: Sequence[Choice], doubtful: Sequence[Choice], raced: Contests) -> list[Choice]:
     """One of these: what there was no time for; else, if anything is refuted, any that is not proved, for a lead may
     have been luck, and what it took the time from may be the gain."""
+    if not refuted:
+        return []
     unraced = [choice for choice in refuted if choice not in raced]
-    return unraced or ([choice for choice in doubtful if choice in raced] if refuted else [])
+    return unraced or [choice for choice in doubtful if choice in raced and raced[choice].outcome != "faster"]
 
 
 def _contests(meeting: Meeting, recipe: Recipe, doubtful: list[Choice]) -> Contests:
