@@ -21,7 +21,7 @@ class Course:
         self.track = track
         self.paddock = Paddock(track, tell)
         self.budget = Budget(track, budget_s)
-        self.heat = Heat(self.paddock, self.budget, tell, seed=0, tempo=Tempo(0.05))
+        self.heat = Heat(self.paddock, self.budget, tell, seed=0, tempo=Tempo(0.05), standings=Standings())
         self.base = self.paddock.seat("base", Recipe())
         self.settled: list[tuple[str, str | None]] = []
 
