@@ -14,6 +14,7 @@ from slipstream.tune.contest import LEADING_ROUNDS, Contest
 from slipstream.tune.heat import Heat
 from slipstream.tune.pace import Tempo
 from slipstream.tune.seat import Paddock, RaceError, Seat
+from slipstream.tune.standings import Standings
 
 
 class Course:
