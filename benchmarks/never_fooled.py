@@ -7,7 +7,7 @@ import argparse
 import json
 import time
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from page import RESULTS, machine, write_page
@@ -32,11 +32,13 @@ class Place:
     recording: Recording | None
     weather: Weather
     lottery: float = 0.0
+    first_seed: int = FIRST_SEED
 
     def tunings(self, number: int, gain: float) -> list[Outcome]:
         """On all cores: their clock is simulated."""
+        seeds = range(self.first_seed, self.first_seed + number)
         with ProcessPoolExecutor() as pool:
-            return list(pool.map(partial(self.tuning, gain), range(FIRST_SEED, FIRST_SEED + number), chunksize=4))
+            return list(pool.map(partial(self.tuning, gain), seeds, chunksize=4))
 
     def tuning(self, gain: float, seed: int) -> Outcome:
         return simulate(seed, gain, self.recording, self.weather, self.lottery)
@@ -80,8 +82,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--useless", type=int, default=600, help="tunings without any gain, in each place")
     parser.add_argument("--useful", type=int, default=200, help="tunings with one true gain, in each place")
+    parser.add_argument("--only", help="this row alone, printed and not written")
+    parser.add_argument("--first-seed", type=int, default=FIRST_SEED)
     options = parser.parse_args()
     start = time.monotonic()
+    if options.only:
+        place = next(place for place in places() if place.name == options.only)
+        print(row(replace(place, first_seed=options.first_seed), options.useless, options.useful))
+        return
     rows = [row(place, options.useless, options.useful) for place in places()]
     recorded_on = json.loads(NOISE_FILE.read_text())["machine"]
     page = (

@@ -53,7 +53,7 @@ def simulate(
         lottery=lottery,
         num_riders=num_riders,
     )
-    known: Any = {name: _technique() for name in ("nothing", *names)}
+    known: Any = {name: made_technique() for name in ("nothing", *names)}
     tuning = tune(_session(), track, TuneOrder(seed=seed), Silence(), known)
 
     def truth(recipe: Recipe) -> float:
@@ -73,7 +73,7 @@ def _session() -> Session:
     return diagnose(made_session(forward_ms=compute_ms / 3, backward_ms=compute_ms * 2 / 3))
 
 
-def _technique() -> SimpleNamespace:
+def made_technique() -> SimpleNamespace:
     def applies(observation: Observation) -> Answer:
         return YES
 

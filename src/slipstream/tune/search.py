@@ -87,10 +87,10 @@ def _search(meeting: Meeting, candidates: Sequence[Candidate]) -> Contest | None
     others = _undecided(meeting, candidates)
     total, meeting.recipe = race_total(meeting, meeting.recipe, is_last=not others)
     if others and not meeting.recipe.choices and meeting.budget.left_s() > TURNING_SHARE * meeting.budget.budget_s:
-        _turn_to(meeting, others, total, num_comparisons(candidates))
-        meeting.journal.finish(meeting.recipe, meeting.verdicts)
+        _turn_to(meeting, others, total, meeting.order.alpha / num_comparisons(candidates))
         if meeting.recipe.choices:
             meeting.verdicts = [one for one in meeting.verdicts if one.kind != "total"]
+            meeting.journal.finish(meeting.recipe, meeting.verdicts)
             total, meeting.recipe = race_total(meeting, meeting.recipe)
     return total
 
@@ -111,7 +111,7 @@ def _undecided(meeting: Meeting, candidates: Sequence[Candidate]) -> list[Candid
     return [one for one in candidates if one.is_keepable and one.technique not in out]
 
 
-def _turn_to(meeting: Meeting, others: Sequence[Candidate], fallen: Contest, num_comparisons: int) -> None:
+def _turn_to(meeting: Meeting, others: Sequence[Candidate], fallen: Contest, alpha: float) -> None:
     """What was built on was luck, and there is time: the best of the others go on where they stood. Once, for every
     whole recipe that is raced has half of alpha."""
     meeting.note(f"{fallen.seat.recipe} did not hold in the end: there was time to turn to others.")
@@ -119,7 +119,6 @@ def _turn_to(meeting: Meeting, others: Sequence[Candidate], fallen: Contest, num
     meeting.paddock.leave(fallen.anchor)
     meeting.ground = Recipe()
     meeting.hope_s = meeting.budget.ahead_s(HOPE_SHARE)
-    alpha = meeting.order.alpha / num_comparisons
     best = sorted(others, key=lambda one: -meeting.race_of(one.first, alpha).outlook())[:FEW_OTHERS]
     _build(meeting, others, best, alpha, num_twins=0)
 
