@@ -11,6 +11,7 @@ import json
 import math
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -136,7 +137,7 @@ def measure_grid(workload: Workload, photographs: Path, kept: dict[str, Any], sa
         print(f"{workload.name} {number}/{len(cells)} {recipe}: {kept[str(recipe)]}", file=sys.stderr, flush=True)
 
 
-def run_tune(workload: Workload, photographs: Path, budget: str) -> tuple[Recipe, float]:
+def run_tune(workload: Workload, photographs: Path, budget: str, sessions: Path | None) -> tuple[Recipe, float]:
     """The recipe that `slipstream tune` writes, and how long it took."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "slipstream", "tune", "--quiet", "--seconds", "10", "--budget", budget]
@@ -145,6 +146,8 @@ def run_tune(workload: Workload, photographs: Path, budget: str) -> tuple[Recipe
         subprocess.run([*command, *workload.script(photographs)], cwd=folder, check=True, stdout=subprocess.DEVNULL)
         seconds = time.monotonic() - start
         recipe = json.loads((Path(folder) / "out.json").read_text())["tuning"]["recipe"]
+        if sessions is not None:
+            shutil.copytree(Path(folder) / ".slipstream" / "sessions", sessions, dirs_exist_ok=True)
     return Recipe(tuple(Choice(name, setting) for name, setting in recipe.items())), seconds
 
 
@@ -163,7 +166,7 @@ def meet(workload: Workload, photographs: Path, best: Recipe, tuned: Recipe) -> 
     return result[0].speed()
 
 
-def judge(workload: Workload, photographs: Path, budget: str | None) -> dict[str, Any]:
+def judge(workload: Workload, photographs: Path, budget: str | None, sessions: Path | None) -> dict[str, Any]:
     path = RESULTS / f"grid-{workload.name}.json"
     kept: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
 
@@ -174,7 +177,7 @@ def judge(workload: Workload, photographs: Path, budget: str | None) -> dict[str
 
     measure_grid(workload, photographs, kept, save)
     grid_s = sum(cell["seconds"] for cell in kept.values())
-    tuned, tune_s = run_tune(workload, photographs, budget or f"{SHARE * grid_s - WATCHING_S:.0f}s")
+    tuned, tune_s = run_tune(workload, photographs, budget or f"{SHARE * grid_s - WATCHING_S:.0f}s", sessions)
     best = winner(workload, kept)
     near = meet(workload, photographs, best, tuned)
     ratio = kept.get(str(best), {}).get("ratio", 1.0)
@@ -212,6 +215,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=[workload.name for workload in GRID], action="append")
     parser.add_argument("--budget", help="of tune; else a fifth of the grid's time, less what tune takes outside it")
+    parser.add_argument("--sessions", type=Path, help="keep the tunings here, for `slipstream report`")
     options = parser.parse_args()
     head = machine()
     meetings = RESULTS / "near_best.json"
@@ -221,7 +225,7 @@ def main() -> None:
         make_photographs(photographs, 320)
         for workload in GRID:
             if not options.only or workload.name in options.only:
-                rows[workload.name] = judge(workload, photographs, options.budget)
+                rows[workload.name] = judge(workload, photographs, options.budget, options.sessions)
                 meetings.write_text(json.dumps(rows, indent=1) + "\n")
     write_page("near_best", render(rows, head))
     worst = min(row["near"][0] for row in rows.values())
