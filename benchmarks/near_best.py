@@ -33,7 +33,7 @@ BLOCK_S = 0.4
 ROUNDS = 12
 NEAR = 0.95  # of the grid's best
 SHARE = 0.2  # of the grid's time
-WATCHING_S = 30.0  # tune's time outside its budget: the observed ride before, the last riders' end
+WATCHING_S = 36.0  # tune's time outside its budget: the observed ride before, the last riders' end
 OFF: Setting = False
 
 
