@@ -69,6 +69,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/record_noise.py
 	$(BIN)/python benchmarks/never_fooled.py
 	$(BIN)/python benchmarks/depth.py
+	$(BIN)/python benchmarks/starts.py
 	$(BIN)/python benchmarks/kept_promise.py
 	$(BIN)/python benchmarks/patched.py
 	$(BIN)/python benchmarks/near_best.py

@@ -17,7 +17,7 @@ from slipstream.records import Choice, Recipe
 from slipstream.testing.noise import Noise, Weather
 from slipstream.testing.sessions import made_session
 from slipstream.testing.track import SimulatedTrack
-from slipstream.testing.tunings import made_technique
+from slipstream.testing.tunings import BESIDE, made_technique
 from slipstream.tune.order import TuneOrder
 from slipstream.tune.search import tune
 from slipstream.tune.teller import Silence
@@ -46,7 +46,9 @@ def startup_s(recipe: Recipe) -> float:
 def share_of_best(seed: int) -> float:
     draws = random.Random(seed)
     noise = Noise(random.Random(draws.random()), None, WEATHER)
-    track = SimulatedTrack(factor, step_s=STEP_S, noise=noise, seed=seed, startup_s=startup_s, num_riders=6)
+    track = SimulatedTrack(
+        factor, step_s=STEP_S, noise=noise, seed=seed, startup_s=startup_s, beside=BESIDE, num_riders=6
+    )
     order = draws.sample(NAMES, len(NAMES))
     known: Any = {name: made_technique() for name in ("nothing", *order)}
     compute_ms = STEP_S * 1e3 - 2.0

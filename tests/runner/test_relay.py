@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from slipstream.records import Choice, Entrant, Recipe
+from slipstream.runner.ledger import Ledger
 from slipstream.runner.passing import Ticked
 from slipstream.runner.relay import Relay, too_slow_s
 from slipstream.runner.track import SLOWER
@@ -103,7 +104,9 @@ def test_a_heat(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
         Entrant(6, "seed"),
     ]
     with Relay(["train.py", "0"], entry=str(here / "entry.py"), limit_s=5.0) as relay:
+        others_stand = _look_at_others(relay)
         reasons = [_enter(relay, entrant, following) for entrant, following in itertools.pairwise(entrants)]
+        assert others_stand and all(others_stand), "steps of the warm-up are not slowed by who starts beside them"
         assert reasons[:3] == ["", "", ""] and reasons[4:] == ["", ""]
         assert reasons[3].startswith(SLOWER) and "ms a step instead of" in reasons[3]
         assert relay.leave(3).laps[0].num_steps == 2  # two steps were enough to see it
@@ -140,11 +143,25 @@ def test_a_heat(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert "noise" not in "".join(capfd.readouterr())
 
 
+def _look_at_others(relay: Relay) -> list[bool]:
+    """At every step of a warm-up: whether those that start beside it stand still."""
+    seen, judge = list[bool](), relay._judge_pace
+
+    def look(ledger: Ledger) -> None:
+        for lane in relay._ahead.values():
+            seen.append({psutil.Process(pid).status() for pid in lane._tree.members()} == {"stopped"})
+        judge(ledger)
+
+    relay._judge_pace = look  # type: ignore[method-assign]
+    return seen
+
+
 def _enter(relay: Relay, entrant: Entrant, following: Entrant) -> str:
     """While the next one is launched already, from the second on."""
     relay.expect(following)
     reason = relay.enter(entrant)
     assert list(relay._ahead) == ([] if entrant.role == "base" else [following.ident])
+    assert not any(lane.is_held for lane in relay._ahead.values())
     return reason
 
 

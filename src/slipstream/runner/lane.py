@@ -50,7 +50,8 @@ class Lane:
         self._stdout, self._stderr = (os.open(room.path / name, flags, 0o600) for name in ("stdout", "stderr"))
         self._weighed_s = -_WEIGHING_S
         self._weight_bytes = 0
-        self.start_s = time.monotonic()
+        self.start_s = time.monotonic()  # later by what it was held for
+        self._held_since_s: float | None = None
         self._process = subprocess.Popen(
             command(ticket, entry),
             stdin=subprocess.DEVNULL,
@@ -108,6 +109,23 @@ class Lane:
         """Passes the baton: everything of the rider's runs again."""
         assert self._wire is not None
         self._wire.send(Go(num_steps, lead_in))
+        self._tree.resume()
+
+    @property
+    def is_held(self) -> bool:
+        return self._held_since_s is not None
+
+    def hold(self) -> None:
+        """On its way to its first step: all of it stands still where it is."""
+        self._held_since_s = time.monotonic()
+        self._tree.stop()
+
+    def let_go(self, after_s: float = 0.0) -> None:
+        """If it was held, for so long at the least."""
+        if self._held_since_s is None or (held_s := time.monotonic() - self._held_since_s) < after_s:
+            return
+        self.start_s += held_s
+        self._held_since_s = None
         self._tree.resume()
 
     def ask(self, limit_s: float) -> Report:

@@ -8,7 +8,7 @@ import os
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -33,6 +33,7 @@ _BUSY_FACTOR = 10  # times that limit, for a rider that is silent and computes
 _SLOW = 3.0
 _VERY_SLOW = 10.0  # not even the rest of the warm-up is waited for
 _SLOW_EXCESS_S, _VERY_SLOW_EXCESS_S = 0.5e-3, 5e-3  # shorter steps vary that much by themselves
+_MOST_HELD_S = 5.0  # one that starts may hold a lock for which the one that warms up waits
 _LEAST_SNAPSHOTS = 3  # of the first steps, which are never timed
 
 
@@ -169,7 +170,8 @@ class Relay:
             ledger.failure = f"could not be started: {error}"
             return
         try:
-            self._warm(lane, ledger)
+            with self._alone(lane):
+                self._warm(lane, ledger)
         except UncoveredError as uncovered:  # this system has no overlay after all: all riders do without
             self._close(lane)
             ledger.num_launches -= 1
@@ -212,6 +214,23 @@ class Relay:
         lane.on_wait = self.on_wait
         return lane
 
+    @contextlib.contextmanager
+    def _alone(self, lane: Lane) -> Iterator[None]:
+        """Whoever was held for this one goes on in the end."""
+
+        def wait() -> None:
+            self.on_wait()
+            for other in self._ahead.values():
+                other.let_go(_MOST_HELD_S)
+
+        lane.on_wait = wait
+        try:
+            yield
+        finally:
+            lane.on_wait = self.on_wait
+            for other in self._ahead.values():
+                other.let_go()
+
     def _warm(self, lane: Lane, ledger: Ledger) -> None:
         base = self._base
         limit_s = self._start_limit_s
@@ -221,6 +240,8 @@ class Relay:
             word = lane.hear(limit_s, self._start_limit_s)
             if isinstance(word, Joined):
                 ledger.startup_s = word.at_s - lane.start_s
+                for other in self._ahead.values():
+                    other.hold()  # beside another's start short steps may take ten times as long
             elif isinstance(word, Ticked):
                 ledger.warm.append(word)
                 self._judge_pace(ledger)
@@ -237,7 +258,7 @@ class Relay:
         base_s = self._base.step_s if self._base is not None else 0.0
         if ledger.entrant.role != "candidate" or not base_s or not ledger.steady:
             return
-        is_warm = len(ledger.warm) == self._warm_up and not self._ahead  # beside another's start all is slow
+        is_warm = len(ledger.warm) == self._warm_up and all(other.is_held for other in self._ahead.values())
         step_s = too_slow_s(ledger.steady, base_s, is_warm)
         if step_s:
             times = f"{1e3 * step_s:.1f} ms a step instead of {1e3 * base_s:.1f} ms"

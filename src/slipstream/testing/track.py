@@ -29,6 +29,7 @@ class SimulatedTrack:
         noise: Noise | None = None,
         seed: int = 0,
         startup_s: Callable[[Recipe], float] = lambda recipe: 4.0,
+        beside: float = 0.0,  # of its start that a rider gets done while another one starts
         lottery: float = 0.0,  # sigma of the log of what a process is faster or slower by, for all its life
         num_riders: int = 16,  # that memory holds
         num_steps: int | None = None,  # until the script ends
@@ -44,6 +45,7 @@ class SimulatedTrack:
         self._step_s = step_s
         self._noise = noise or Noise(self._rng, weather=CALM)
         self._startup_s = startup_s
+        self._beside = beside
         self._lottery = lottery
         self._capacity = num_riders
         self._length = num_steps
@@ -54,6 +56,7 @@ class SimulatedTrack:
         self._now_s = 0.0
         self._riders: dict[int, _Rider] = {}
         self._present: set[int] = set()
+        self._ahead: dict[int, float] = {}  # who starts beside the one that enters: seconds of it that are done
 
     def enter(self, entrant: Entrant) -> str:
         assert entrant.ident not in self._riders, f"rider {entrant.ident} has entered before"
@@ -72,11 +75,15 @@ class SimulatedTrack:
         return rider.failure
 
     def expect(self, entrant: Entrant) -> None:
-        """Here nobody starts beside another."""
+        """It starts beside the one that enters now, as on the real track; nobody does beside the first."""
+        num_starting = len(self._ahead) or 1
+        if self._riders and num_starting == 1 and len(self._present) + 2 <= self._capacity:
+            self._ahead[entrant.ident] = 0.0
 
     def lap(self, rider: int, round: int, num_steps: int, lead_in: int) -> Lap:
         who = self._riders[rider]
         assert not who.failure and not who.is_over, f"rider {rider} is out and was asked for a lap"
+        self._ahead.clear()
         if rider not in self._present:
             assert self._capacity == 1, f"rider {rider} has left and was asked for a lap"
             self._start(who)
@@ -139,7 +146,11 @@ class SimulatedTrack:
             self._present.clear()  # by relaunching: who rides is alone
         self._present.add(rider.entrant.ident)
         self.most_at_once = max(self.most_at_once, len(self._present))
-        self._now_s += self._startup_s(rider.entrant.recipe)
+        startup_s = self._startup_s(rider.entrant.recipe)
+        startup_s = max(0.0, startup_s - self._ahead.pop(rider.entrant.ident, 0.0))
+        for other in self._ahead:
+            self._ahead[other] += self._beside * startup_s
+        self._now_s += startup_s
 
 
 class _Rider:

@@ -1,0 +1,85 @@
+"""How long do riders take to start one by one, and how long side by side, two at a time, as tune starts them? From
+launch to the end of the warm-up, on real scripts. Writes benchmarks/results/starts.md."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+from near_best import GRID
+from page import machine, write_page
+from slipstream.records import Entrant
+from slipstream.runner.relay import Relay
+from slipstream.testing.photographs import make_photographs
+from slipstream.testing.tunings import BESIDE
+
+NUM_RIDERS = 4
+REPEATS = 3
+
+
+def start_s(script: list[str], is_side_by_side: bool) -> float:
+    """Seconds for each rider after the base."""
+    with Relay(script) as relay:
+        entrants = [Entrant(ident, "candidate" if ident else "base") for ident in range(NUM_RIDERS + 1)]
+        _enter(relay, entrants[0])
+        began_s = time.monotonic()
+        for entrant, following in zip(entrants[1:], [*entrants[2:], None], strict=True):
+            if is_side_by_side and following is not None:
+                relay.expect(following)
+            _enter(relay, entrant)
+        return (time.monotonic() - began_s) / NUM_RIDERS
+
+
+def _enter(relay: Relay, entrant: Entrant) -> None:
+    failure = relay.enter(entrant)
+    if failure:
+        raise RuntimeError(failure)
+
+
+def foreseen(beside: float) -> float:
+    """What the simulated track makes of it, in times of a start."""
+    total = done = 0.0
+    for _ in range(NUM_RIDERS):
+        took = 1.0 - done
+        total, done = total + took, beside * took
+    return total / NUM_RIDERS
+
+
+def main() -> None:
+    head, lines, shares = machine(), [], []
+    with tempfile.TemporaryDirectory() as folder:
+        photographs = Path(folder)
+        make_photographs(photographs, 320)
+        for workload in GRID:
+            script = workload.script(photographs)
+            pairs = [(start_s(script, False), start_s(script, True)) for _ in range(REPEATS)]
+            own = [beside / alone for alone, beside in pairs]
+            shares += own
+            alone_s, beside_s = (median(times) for times in zip(*pairs, strict=True))
+            told = ", ".join(f"{share:.2f}" for share in own)
+            lines.append(f"| {workload.name} | {alone_s:.1f} s | {beside_s:.1f} s | {told} |")
+    page = f"""# Starts side by side
+
+{head}
+
+{NUM_RIDERS} riders after the base, each as the script is, from launch to the end of the warm-up; medians of {REPEATS} runs,
+one by one and side by side by turns.
+
+| script | one by one, each | side by side, each | share, run by run |
+|---|---:|---:|---|
+"""
+    page += (
+        "\n".join(lines)
+        + f"""
+
+The median share is {median(shares):.2f}. A simulated track on which a rider gets {BESIDE:.0%} of its start done
+while another one starts has {foreseen(BESIDE):.2f}: so never_fooled.py and depth.py reckon.
+"""
+    )
+    write_page("starts", page)
+
+
+if __name__ == "__main__":
+    main()
