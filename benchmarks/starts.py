@@ -64,8 +64,8 @@ def main() -> None:
 
 {head}
 
-{NUM_RIDERS} riders after the base, each as the script is, from launch to the end of the warm-up; medians of {REPEATS} runs,
-one by one and side by side by turns.
+{NUM_RIDERS} riders after the base, each as the script is, from launch to the end of the warm-up; medians of {REPEATS}
+runs, one by one and side by side by turns.
 
 | script | one by one, each | side by side, each | share, run by run |
 |---|---:|---:|---|
