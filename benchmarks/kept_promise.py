@@ -131,7 +131,7 @@ def render(rows: dict[str, dict[str, Any]], head: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=list(LENGTHS), action="append")
-    parser.add_argument("--budget", default="120s")
+    parser.add_argument("--budget", default="5m", help="of tune; its own default unless given")
     options = parser.parse_args()
     head = machine()
     judged = RESULTS / "kept_promise.json"

@@ -31,6 +31,7 @@ from slipstream.verify.speed import Comparison
 WORKLOADS = Path(__file__).parent / "workloads"
 BLOCK_S = 0.4
 ROUNDS = 12
+MEETING_ROUNDS = 96  # so that the interval of what is judged is not wider than what is asked for
 NEAR = 0.95  # of the grid's best
 SHARE = 0.2  # of the grid's time
 WATCHING_S = 36.0  # tune's time outside its budget: the observed ride before, the last riders' end
@@ -160,7 +161,7 @@ def meet(workload: Workload, photographs: Path, best: Recipe, tuned: Recipe) -> 
     """The winner's step over the tuned one's: 1 is as good, more is better than the grid."""
     if set(best.choices) == set(tuned.choices):
         return Speed(1.0, 1.0, 1.0)
-    result = race(workload, photographs, [best, tuned], 2 * ROUNDS)
+    result = race(workload, photographs, [best, tuned], MEETING_ROUNDS)
     if isinstance(result, str):
         raise RuntimeError(result)
     return result[0].speed()

@@ -41,6 +41,16 @@ def test_winners_are_kept_together_and_the_rest_is_not(run: Any, technique: Any,
     assert tuning.seconds_spent < 300
 
 
+@pytest.mark.parametrize(("factor", "is_kept"), [(0.98, False), (0.97, True)])
+def test_a_gain_that_may_be_the_luck_of_a_start_is_not_kept(
+    run: Any, technique: Any, verdict_of: Any, factor: float, is_kept: bool
+) -> None:
+    tuning = run(SimulatedTrack(choice_factors(a=factor)), {"a": technique()})
+    total = verdict_of(tuning, "recipe", kind="total")
+    assert bool(tuning.recipe.choices) is is_kept and total.decision == ("kept" if is_kept else "unsure")
+    assert ("the luck of a start" in total.reason) is not is_kept
+
+
 def test_every_row_has_its_numbers(run: Any, technique: Any, verdict_of: Any) -> None:
     tuning = run(SimulatedTrack(choice_factors(a=0.8)), {"a": technique()})
     row = verdict_of(tuning, "a")

@@ -15,6 +15,7 @@ NUM_TWINS = 1
 TWIN_ROUNDS = 32  # then the time is the recipe's: its interval is what the user is promised
 TURNING_SHARE = 0.15  # of the budget: with less left it is too late to turn to others
 AGAIN_SHARE = 0.1  # of the time that is left
+LUCK = 0.025  # two starts of one script may differ by as much for all their lives, and no number of rounds shows it
 OVER = 0.0  # a moment that has passed
 MIN_ROUNDS = 12  # fewer cannot speak against what the techniques showed one by one
 _OUT: tuple[Outcome, ...] = ("failed", "slower", "declined", "no_effect")
@@ -131,6 +132,8 @@ def _doubt(contest: Contest, alpha: float, margin: float, is_proved: bool) -> tu
         return "unsure", f"was not faster beyond doubt at the end: {times(speed)}"
     if contest.promise() <= 1.0 + margin:
         return "unsure", f"was no faster at the end than nothing at all may seem to be: {times(speed)}, {margin:.0%}"
+    if contest.promise() <= 1.0 + LUCK:
+        return "unsure", f"gained so little at the end that it may be the luck of a start: {times(speed)}"
     if contest.promise_of_last_start() <= 1.0:
         return "unsure", f"was no faster when it was started again: {times(speed)} in all"
     if not is_proved and not contest.is_proved():
