@@ -553,6 +553,15 @@ def test_what_wins_only_beside_another_is_found(run: Any, technique: Any, verdic
     assert verdict_of(tuning, "t").decision == "kept"
 
 
+def test_what_answers_a_cause_that_is_cured_comes_later(run: Any, technique: Any, listener: Any) -> None:
+    session = diagnose(made_session(input_ms=30.0, loader=made_loader(num_workers=0)))
+    causes = tuple(finding.cause for finding in session.findings)
+    assert causes
+    techniques = {"a": technique(causes=causes), "same": technique(causes=causes), "other": technique()}
+    run(SimulatedTrack(choice_factors(a=0.6)), techniques, seen=session)
+    assert listener.entered.index("a + other") < listener.entered.index("a + same")
+
+
 def test_a_row_does_not_contradict_its_ratio(run: Any, technique: Any) -> None:
     noise = Noise(random.Random(3), weather=Weather())
     tuning = run(SimulatedTrack(choice_factors(a=0.8, b=1.1), noise=noise), {"a": technique(), "b": technique()})

@@ -3,6 +3,7 @@ are decided and what is remembered is others' business. Pure apart from the trac
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -184,7 +185,7 @@ def _left(meeting: Meeting, candidates: Sequence[Candidate]) -> list[Candidate]:
     out = ruled_out(meeting.verdicts, {one.technique for one in candidates})
     late = latecomers(meeting.session, meeting.order, meeting.techniques, meeting.recipe, out)
     named = {one.technique: one for one in late}  # first: it is this recipe that they suit
-    for one in sorted(candidates, key=lambda one: _outlook(meeting, one.technique)):
+    for one in sorted(candidates, key=lambda one: (_outlook(meeting, one.technique), _is_cured(meeting, one))):
         if one.technique not in out and one.is_keepable:
             named.setdefault(one.technique, one)
     free = []
@@ -211,6 +212,14 @@ def _outlook(meeting: Meeting, technique: str) -> int:
     ground = meeting.speed_of(recipe.without(technique))
     gain = speed.ratio / (ground.ratio if ground is not None else 1.0)
     return 0 if gain >= LOOKED_BETTER else 3 if gain < LOOKED_WORSE else 2
+
+
+def _is_cured(meeting: Meeting, candidate: Candidate) -> bool:
+    """All that was found and that it answers something in the recipe answers already: less is left to gain there than
+    where nothing was tried yet."""
+    found = {finding.cause for finding in meeting.session.findings}.intersection(candidate.card.causes)
+    kept = [meeting.techniques[choice.technique].CARD.causes for choice in meeting.recipe.choices]
+    return bool(found) and found.issubset(itertools.chain.from_iterable(kept))
 
 
 def _last_raced(meeting: Meeting, technique: str) -> Verdict | None:
