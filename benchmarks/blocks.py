@@ -1,6 +1,6 @@
-"""Does it matter to the ratio how long blocks are? A base and a fast recipe take turns, now in short blocks, now in long
-ones, in one run: what a rider loses when it has stood still weighs more in a short block, and the faster rider's is the
-shorter. Writes benchmarks/results/blocks.md."""
+"""Does it matter to the ratio how long blocks are? A base and a fast recipe take turns, now in short blocks and now in
+long ones, in one run: what a rider loses when it has stood still weighs more in a short block, and the faster one has
+the shorter. Writes benchmarks/results/blocks.md."""
 
 from __future__ import annotations
 
