@@ -85,14 +85,14 @@ class Loudness(torch.nn.Module):
 @pytest.mark.skipif(not torch.set_flush_denormal(False), reason="this processor cannot flush denormals")
 @pytest.mark.parametrize(("power", "breaks_values"), [(1e-39, True), (1.0, False)])
 def test_flushing_what_the_model_divides_by_is_told(power: float, breaks_values: bool) -> None:
-    found = ModelRehearsal(Loudness(), (torch.rand(4, 8) * power,), {}).flush_denormals(0.5)
+    found = ModelRehearsal(Loudness(), (torch.rand(4, 8) * power,), {}).flush_denormals(2.0)
     assert found is not None and found.breaks_values is breaks_values
 
 
 def test_what_a_model_holds_in_five_dimensions_does_not_end_its_rehearsal() -> None:
     model = convnet()
     model.register_buffer("grid", torch.zeros(1, 3, 2, 2, 2))
-    found = ModelRehearsal(model, (torch.randn(2, 3, 8, 8),), {}).channels_last(0.5)
+    found = ModelRehearsal(model, (torch.randn(2, 3, 8, 8),), {}).channels_last(2.0)
     assert found is not None and found.remedy == "channels_last"
 
 

@@ -32,7 +32,7 @@ _STEP_FACTOR = 20  # times what a block should take
 _BUSY_FACTOR = 10  # times that limit, for a rider that is silent and computes
 _SLOW = 3.0
 _VERY_SLOW = 10.0  # not even the rest of the warm-up is waited for
-_SLOW_EXCESS_S, _VERY_SLOW_EXCESS_S = 0.5e-3, 5e-3  # shorter steps vary that much by themselves
+_SLOW_EXCESS_S, _VERY_SLOW_EXCESS_S = 0.015, 0.03  # short steps vary by themselves, and cost little to race
 _MOST_HELD_S = 5.0  # one that starts may hold a lock for which the one that warms up waits
 _LEAST_SNAPSHOTS = 3  # of the first steps, which are never timed
 
