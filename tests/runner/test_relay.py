@@ -93,7 +93,7 @@ def states(relay: Relay, rider: int) -> list[str]:
 
 
 @pytest.mark.timeout(400)  # eight riders import torch, two at a time
-def test_a_heat(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_heat(here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     entrants = [
         Entrant(0, "base"),
         Entrant(1, "twin", recipe("nothing")),
@@ -112,6 +112,7 @@ def test_a_heat(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
         assert relay.leave(3).laps[0].num_steps == 2  # two steps were enough to see it
         assert relay.capacity() > 1
         assert list(relay._ahead) == [6], "it was expected, and has not entered yet"
+        _is_held_for_a_while(relay, monkeypatch)
         for round_ in range(2):
             for rider in (1, 0, 2):
                 lap = relay.lap(rider, round_, STEPS, LEAD_IN)
@@ -149,11 +150,25 @@ def _look_at_others(relay: Relay) -> list[bool]:
 
     def look(ledger: Ledger) -> None:
         for lane in relay._ahead.values():
-            seen.append({psutil.Process(pid).status() for pid in lane._tree.members()} == {"stopped"})
+            seen.append({psutil.Process(pid).status() for pid in lane._tree.members()} <= {"stopped", "zombie"})
         judge(ledger)
 
     relay._judge_pace = look  # type: ignore[method-assign]
     return seen
+
+
+def _is_held_for_a_while(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Should the one that warms up wait for what the other one has locked, neither stands still for ever."""
+    rider, other = relay._lanes[0], relay._ahead[6]
+    start_s = other.start_s
+    with relay._alone(rider):
+        other.hold()
+        rider.on_wait()
+        assert other.is_held and other.start_s == start_s
+        monkeypatch.setattr("slipstream.runner.relay._MOST_HELD_S", 0.0)
+        rider.on_wait()
+        assert not other.is_held and other.start_s > start_s, "what it stood still for is no part of its start"
+    assert "stopped" not in {psutil.Process(pid).status() for pid in other._tree.members()}
 
 
 def _enter(relay: Relay, entrant: Entrant, following: Entrant) -> str:
@@ -234,3 +249,9 @@ def test_no_process_outlives_the_relay(here: Path, number: signal.Signals) -> No
 def test_who_is_too_slow_to_be_waited_for(steps: list[tuple[float, float]], is_warm: bool, step_s: float) -> None:
     ticks = [Ticked(seconds, input_s, False) for seconds, input_s in steps]
     assert too_slow_s(ticks, 0.01, is_warm) == pytest.approx(step_s)
+
+
+def test_short_steps_are_raced_before_they_are_called_slow() -> None:
+    """Other programs may make them three times as long, and a round of them costs little."""
+    assert too_slow_s([Ticked(0.013, 0.0, False)] * 4, 0.0038, is_warm=True) == 0.0
+    assert too_slow_s([Ticked(0.13, 0.0, False)] * 4, 0.038, is_warm=True) == 0.13

@@ -24,6 +24,22 @@ def test_time_passes_while_riders_start_and_ride() -> None:
     assert (lap.first_step, lap.num_steps, lap.num_samples) == (2, 8, 8 * 32)
 
 
+def test_a_rider_that_is_expected_starts_beside_another() -> None:
+    track = SimulatedTrack(startup_s=lambda recipe: 4.0, beside=0.75)
+    track.enter(Entrant(0, "base"))
+    track.expect(Entrant(2, "candidate", FAST))
+    track.enter(Entrant(1, "candidate", FAST))
+    assert track.now_s() == pytest.approx(8.0)
+    track.enter(Entrant(2, "candidate", FAST))
+    assert track.now_s() == pytest.approx(9.0), "three quarters were done"
+    track.expect(Entrant(4, "candidate", FAST))
+    track.enter(Entrant(3, "candidate", FAST))
+    track.lap(0, 1, 4, 1)
+    before_s = track.now_s()
+    track.enter(Entrant(4, "candidate", FAST))
+    assert track.now_s() - before_s == pytest.approx(4.0), "nobody starts beside a block"
+
+
 def test_recipes_have_the_step_times_that_were_chosen() -> None:
     track = SimulatedTrack(choice_factors(fast=0.5))
     for ident, recipe in enumerate((Recipe(), FAST)):
