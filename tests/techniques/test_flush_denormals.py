@@ -7,7 +7,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from slipstream.records import Recipe
+from slipstream.techniques import flush_denormals
+from slipstream.techniques.observation import Observation
 from slipstream.techniques.parts.openmp import run_in_pool, share_that_flushes
+from slipstream.testing.sessions import made_anatomy, made_session
 
 
 def test_every_thread_flushes_even_those_that_ran_before(riding: Any) -> None:
@@ -41,3 +45,11 @@ def test_a_script_that_flushes_already_is_left_alone(riding: Any) -> None:
         assert (torch.tensor(torch.finfo(torch.float32).tiny) / 2).item() == 0.0
     finally:
         torch.set_flush_denormal(False)
+
+
+def test_where_none_was_found_it_waits_until_steps_grow_longer() -> None:
+    session = made_session(anatomy=made_anatomy({}, denormal_share=0.0))
+    answer = flush_denormals.applies(Observation(session))
+    assert not answer.is_yes and "no denormal number was found" in answer.reason
+    assert flush_denormals.applies_with(Observation(session, is_slowing=True), Recipe()).is_yes
+    assert not flush_denormals.applies_with(Observation(session), Recipe()).is_yes

@@ -7,6 +7,7 @@ import pytest
 
 from slipstream.records import Choice, Finding, Numerics, Recipe, Session, Speed, Verdict
 from slipstream.techniques.card import YES, no
+from slipstream.techniques.observation import Observation
 from slipstream.tune.candidates import latecomers, loosest, propose, ruled_out
 from slipstream.tune.order import TuneOrder
 
@@ -101,11 +102,11 @@ def test_latecomers_apply_only_beside_a_recipe(session: Session, technique: Any)
     late.applies_with = lambda observation, recipe: YES if recipe.setting_of("workers") else no("still none")
     known = {"late": late, "workers": technique()}
     raced = {"workers"}
-    assert latecomers(session, TuneOrder(), known, Recipe(), raced) == []
+    assert latecomers(Observation(session), TuneOrder(), known, Recipe(), raced) == []
     recipe = Recipe((Choice("workers", 2),))
-    assert [one.technique for one in latecomers(session, TuneOrder(), known, recipe, raced)] == ["late"]
-    assert latecomers(session, TuneOrder(without=("late",)), known, recipe, raced) == []
-    assert latecomers(session, TuneOrder(only=("workers",)), known, recipe, raced) == []
+    assert [one.technique for one in latecomers(Observation(session), TuneOrder(), known, recipe, raced)] == ["late"]
+    assert latecomers(Observation(session), TuneOrder(without=("late",)), known, recipe, raced) == []
+    assert latecomers(Observation(session), TuneOrder(only=("workers",)), known, recipe, raced) == []
 
 
 def test_a_recipe_is_as_loose_as_its_loosest_technique() -> None:
@@ -139,5 +140,5 @@ def test_a_latecomers_settings_may_depend_on_the_recipe(session: Session, techni
     late = technique(settings=(4,))
     late.applies_with = lambda observation, recipe: YES
     late.settings_with = lambda observation, recipe: [recipe.setting_of("workers")]
-    (found,) = latecomers(session, TuneOrder(), {"late": late}, Recipe((Choice("workers", 2),)), set())
+    (found,) = latecomers(Observation(session), TuneOrder(), {"late": late}, Recipe((Choice("workers", 2),)), set())
     assert found.settings == (2,)

@@ -269,3 +269,35 @@ def test_what_the_second_start_found_ready_the_third_is_foreseen_to_find_too(cou
     race.heat.race([race.contest("a")], lambda: 300.0, race._settle)
     lap_s = race.heat._typical_lap_s()
     assert race.heat.pass_s(Recipe((Choice("a"),)), 1) < 6.0 + 10 * lap_s
+
+
+@pytest.mark.parametrize("is_ageing", [False, True])
+def test_whoever_comes_late_is_compared_at_the_same_steps(course: Any, is_ageing: bool) -> None:
+    """The anchor has trained for long when the challenger starts: steps that grow longer would make that look fast."""
+    track = SimulatedTrack(
+        choice_factors(b=0.9), ageing=lambda recipe, num_steps: 1.0 + num_steps / 50 if is_ageing else 1.0
+    )
+    race = course(track)
+    race.race("a", deadline_s=40.0)
+    assert race.base.age > 12
+    late = race.contest("b")
+    race.heat.race([late], lambda: 80.0, race._settle)
+    assert late.speed().ratio == pytest.approx(1 / 0.9, rel=1e-6)
+    uncounted = [lap for lap in late.seat.laps if lap.round < 0]
+    counted = [lap for lap in late.seat.laps if lap.round >= 0]
+    base_steps = {lap.round: lap.first_step for lap in race.base.laps}
+    if is_ageing:
+        assert uncounted and all(base_steps[lap.round] == lap.first_step for lap in counted)
+        assert race.heat.is_slowing
+    else:
+        assert not uncounted and not race.heat.is_slowing, "where steps stay the same, nobody need catch up"
+
+
+def test_from_an_anchor_that_has_come_too_far_nobody_catches_up(course: Any) -> None:
+    track = SimulatedTrack(ageing=lambda recipe, num_steps: 1.0 + num_steps / 50)
+    race = course(track, budget_s=25.0)
+    race.race("a", deadline_s=30.0)
+    old = race.base.rider
+    late = race.contest("b")
+    race.heat.race([late], lambda: 90.0, race._settle)
+    assert race.base.rider != old and late.speed().ratio == pytest.approx(1.0)

@@ -662,3 +662,50 @@ def test_what_gains_from_the_second_epoch_on_is_charged_with_the_first(
     assert tuning.seconds_before is not None and tuning.seconds_after is not None
     saved_s = tuning.seconds_before - tuning.seconds_after
     assert saved_s < 0.3 * tuning.seconds_before, "half of half, not half"
+
+
+def _with_late_cure(technique: Any) -> Any:
+    """Has nothing to do until riders have seen that steps grow longer."""
+    cure = technique()
+    cure.applies = lambda observation: YES if observation.is_slowing else no("there are none")
+    cure.applies_with = lambda observation, recipe: cure.applies(observation)
+    return cure
+
+
+@pytest.mark.parametrize("helps", [True, False])
+def test_where_steps_grow_longer_what_may_cure_that_is_raced_too(
+    run: Any, technique: Any, verdict_of: Any, helps: bool
+) -> None:
+    def ageing(recipe: Recipe, num_steps: int) -> float:
+        is_cured = helps and recipe.setting_of("cure") is not None
+        return 1.0 if is_cured else 1.0 + num_steps / 50
+
+    known = {"a": technique(), "cure": _with_late_cure(technique), "useless": technique()}
+    tuning = run(SimulatedTrack(choice_factors(a=0.8), ageing=ageing), known)
+    assert tuning.recipe == (_recipe(a=True, cure=True) if helps else _recipe(a=True))
+    assert verdict_of(tuning, "cure").decision == ("kept" if helps else "rejected")
+    assert any("changes as the training goes on" in note for note in tuning.notes) is helps
+
+
+def test_where_steps_stay_the_same_nothing_is_to_be_cured(run: Any, technique: Any, verdict_of: Any) -> None:
+    tuning = run(SimulatedTrack(choice_factors(a=0.8)), {"a": technique(), "cure": _with_late_cure(technique)})
+    assert verdict_of(tuning, "cure").decision == "not_applicable"
+    assert not any("changes" in note for note in tuning.notes)
+
+
+def test_a_cure_is_raced_even_where_nothing_else_gains(run: Any, technique: Any, verdict_of: Any) -> None:
+    def ageing(recipe: Recipe, num_steps: int) -> float:
+        return 1.0 if recipe.setting_of("cure") is not None else 1.0 + num_steps / 50
+
+    known = {"useless": technique(), "cure": _with_late_cure(technique)}
+    tuning = run(SimulatedTrack(choice_factors(useless=1.02), ageing=ageing), known)
+    assert tuning.recipe == _recipe(cure=True)
+
+
+def test_a_recipe_is_not_compared_with_a_younger_base(run: Any, technique: Any) -> None:
+    """As long as both grow slower alike, the ratio is the true one, however much longer the recipe has ridden."""
+    track = SimulatedTrack(choice_factors(a=0.8, b=0.8, c=0.8), ageing=lambda recipe, num_steps: 1.0 + num_steps / 100)
+    tuning = run(track, {name: technique() for name in "abc"})
+    assert tuning.recipe == _recipe(a=True, b=True, c=True)
+    assert tuning.total.ratio == pytest.approx(1 / 0.8**3, rel=0.01)
+    assert not any("changes" in note for note in tuning.notes)

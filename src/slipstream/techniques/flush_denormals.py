@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slipstream.records import Edit, Setting
+from slipstream.records import Edit, Recipe, Setting
 from slipstream.techniques.card import YES, Answer, Card, no
 from slipstream.techniques.observation import Observation
 
@@ -22,14 +22,19 @@ CARD = Card(title="Denormal numbers as zero", seam="process", causes=("denormals
 
 
 def applies(observation: Observation) -> Answer:
+    anatomy = observation.session.anatomy
+    if anatomy is not None and anatomy.denormal_share == 0.0 and not observation.is_slowing:
+        return no("no denormal number was found in parameters, gradients or activations")
     if observation.device != "cpu":
         return no(f"the model lives on {observation.device}, where denormals cost nothing")
     if observation.torch is not None and observation.torch.flush_denormal:
         return no("the script does it already")
-    anatomy = observation.session.anatomy
-    if anatomy is not None and anatomy.denormal_share == 0.0:
-        return no("no denormal number was found in parameters, gradients or activations")
     return YES
+
+
+def applies_with(observation: Observation, recipe: Recipe) -> Answer:
+    """Denormals may come as a training converges, long after a check has looked: then its steps grow longer."""
+    return applies(observation)
 
 
 def settings(observation: Observation) -> list[Setting]:

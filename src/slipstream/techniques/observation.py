@@ -9,9 +9,11 @@ _UNNAMED, _UNASKED = 100, 101  # ranks behind all that a finding names: its caus
 
 
 class Observation:
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, is_slowing: bool = False) -> None:
+        """`is_slowing`: riders have seen since that its steps grow longer as it trains."""
         self.session = session
         self.environment = session.environment
+        self.is_slowing = is_slowing
 
     @property
     def torch(self) -> TorchFacts | None:

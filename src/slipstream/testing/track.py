@@ -13,6 +13,7 @@ from slipstream.testing.noise import CALM, Noise
 from slipstream.testing.witnesses import made_witness_of
 
 Factor = Callable[[Recipe], float]  # the true step time under a recipe, the base's being 1
+Ageing = Callable[[Recipe, int], float]  # after so many steps: times as long as at first
 Fault = Callable[[Entrant, int], str]  # after so many steps: why the rider is out, or ""
 Seen = Callable[[Entrant, int], Witness]  # what its training did in so many steps
 
@@ -31,6 +32,7 @@ class SimulatedTrack:
         startup_s: Callable[[Recipe], float] = lambda recipe: 4.0,
         beside: float = 0.0,  # of its start that a rider gets done while another one starts
         lottery: float = 0.0,  # sigma of the log of what a process is faster or slower by, for all its life
+        ageing: Ageing = lambda recipe, num_steps: 1.0,
         num_riders: int = 16,  # that memory holds
         num_steps: int | None = None,  # until the script ends
         batch_size: int = 32,
@@ -47,6 +49,7 @@ class SimulatedTrack:
         self._startup_s = startup_s
         self._beside = beside
         self._lottery = lottery
+        self._ageing = ageing
         self._capacity = num_riders
         self._length = num_steps
         self._batch_size = batch_size
@@ -90,8 +93,9 @@ class SimulatedTrack:
         first = who.num_steps + lead_in
         left = num_steps + lead_in if self._length is None else self._length - who.num_steps
         ridden = max(0, min(num_steps, left - lead_in))
-        self._now_s += lead_in * who.step_s * self._noise.factor(lead_in)
-        began_s, seconds = self._now_s, who.step_s * self._noise.factor(num_steps)
+        step_s = who.step_s * self._ageing(who.entrant.recipe, first)
+        self._now_s += lead_in * step_s * self._noise.factor(lead_in)
+        began_s, seconds = self._now_s, step_s * self._noise.factor(num_steps)
         self._now_s += seconds * ridden
         who.num_steps += min(lead_in + num_steps, left)
         who.failure = self._fault(who.entrant, who.num_steps)

@@ -64,11 +64,10 @@ def _soon(candidates: list[Candidate], facts: TorchFacts | None) -> list[Candida
 
 
 def latecomers(
-    session: Session, order: TuneOrder, known: Mapping[str, Technique], recipe: Recipe, out: Collection[str]
+    observation: Observation, order: TuneOrder, known: Mapping[str, Technique], recipe: Recipe, out: Collection[str]
 ) -> list[Candidate]:
     """Techniques that had nothing to do or to gain in the script as it is and may have beside this recipe: those that
     offer `applies_with(observation, recipe)`, and `settings_with` where the recipe changes which are worth trying."""
-    observation = Observation(session)
     found = []
     for ident, technique in known.items():
         is_asked = ident not in out and recipe.setting_of(ident) is None and (not order.only or ident in order.only)

@@ -9,6 +9,7 @@ from typing import Literal
 
 from slipstream.records import Lap, RiderRecord, Speed
 from slipstream.runner.track import SLOWER
+from slipstream.tune.ageing import trend
 from slipstream.tune.seat import Seat
 from slipstream.tune.standings import Standings, is_timed, middle
 from slipstream.verify.speed import LONG_SLOPES, SLOPES, Comparison
@@ -237,6 +238,10 @@ class Contest:
         """With other processes."""
         self._num_before = len(self._ratios)
         self.outcome = None
+
+    def trend(self) -> tuple[float, float] | None:
+        """What it wins at first and what it wins later on; None where that is the same."""
+        return trend([self._ratios[: self._num_before], self._ratios[self._num_before :]])
 
     def promise_of_last_start(self) -> float:
         is_enough = self._num_of_last_start() >= LEADING_ROUNDS

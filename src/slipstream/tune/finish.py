@@ -41,12 +41,24 @@ def race_total(meeting: Meeting, recipe: Recipe, is_last: bool = True) -> tuple[
     )
     meeting.decide(verdict)
     if decision == "kept":
+        _note_trend(meeting, contest)
         for choice in meeting.provisional():
             meeting.revise(choice, "kept", _reason(recipe, reason))
         return contest, recipe
     for choice in recipe.choices:
         meeting.revise(choice, decision, f"won its own race, but the whole recipe {reason}")
     return contest, Recipe()
+
+
+def _note_trend(meeting: Meeting, contest: Contest) -> None:
+    """The total is of the steps that were ridden, and a training may be longer."""
+    gains, num_steps = contest.trend(), contest.seat.age
+    if gains is not None:
+        at_first, later = gains
+        meeting.note(
+            f"What is gained changes as the training goes on: {at_first:.2f}x at first, {later:.2f}x in the last of"
+            f" {num_steps:,} steps."
+        )
 
 
 def _ride(meeting: Meeting, contest: Contest, is_last: bool) -> None:

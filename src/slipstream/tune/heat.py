@@ -11,6 +11,7 @@ import msgspec
 
 from slipstream.diagnose.statistics import median
 from slipstream.records import Lap, Recipe
+from slipstream.tune.ageing import change_of_all, is_ageing
 from slipstream.tune.budget import HOPE_SHARE, Budget
 from slipstream.tune.contest import LEADING_ROUNDS, MIN_ROUNDS, Contest
 from slipstream.tune.pace import Tempo, block, typical_step_s
@@ -32,6 +33,8 @@ FIRST_PASS = 0.6  # of the time: then the most promising of those undecided come
 GRACE_SHARE = 0.05  # of the budget, beyond a deadline
 NEW_GRACE_SHARE = 0.1  # for one whose start took longer than was foreseen, so that it may take the lead
 FINAL_GRACE_SHARE = 0.25
+CATCHING_UP_SHARE = 0.05  # of the budget: from an anchor that is older than that the others start with a fresh one
+UNCOUNTED = -1  # the round of a block that is ridden to catch up
 BETTER = 1.01  # a benched candidate returns for one on the track only if it looks better by so much
 
 
@@ -62,6 +65,7 @@ class Heat:
         self._startups: list[tuple[Recipe, float]] = []  # of whom, and the seconds
         self._footing = Recipe()  # what those who race now have in common
         self._deaths: dict[int, int] = {}
+        self.is_slowing = False  # the steps of this script grow longer as it trains, as far as was seen
 
     def race(
         self,
@@ -148,6 +152,10 @@ class Heat:
     # --- who rides ---------------------------------------------------------------------------------------------------
 
     def _start(self, fixed: Sequence[Seat]) -> None:
+        for seat in fixed:
+            is_old = seat.age * self._step_s > CATCHING_UP_SHARE * self._budget.budget_s
+            if is_old and is_ageing(change_of_all([seat.laps_of_rider])):
+                self._paddock.leave(seat)
         for seat, following in itertools.zip_longest(fixed, fixed[1:]):
             self._paddock.expect(following)
             failure = self._enter(seat)
@@ -295,8 +303,9 @@ class Heat:
         self._has_control |= any(contest.is_control for contest in riding)
         self._random.shuffle(seats)
         self._round += 1
-        start_s = self._budget.now_s()
         num_steps, lead_in = self._blocks = self._block()
+        self._catch_up(seats)
+        start_s = self._budget.now_s()
         laps = {id(seat): self._paddock.lap(seat, self._round, num_steps, lead_in) for seat in seats}
         for seat in fixed:
             self._survive(seat, laps[id(seat)])
@@ -306,6 +315,18 @@ class Heat:
             contest.add(laps)
         self._lap_s.append((self._budget.now_s() - start_s) / len(seats))
         self._tell.left(self._budget.left_s())
+
+    def _catch_up(self, seats: Sequence[Seat]) -> None:
+        """Step i is compared with step i, where steps change as the training goes on: who has come less far than
+        another rides up to it, and nothing of that counts."""
+        times = change_of_all([seat.laps_of_rider for seat in seats if seat.rider is not None])
+        self.is_slowing |= is_ageing(times) and times > 1.0
+        if not is_ageing(times) or self._paddock.is_relaunching():
+            return
+        farthest, (num_steps, lead_in) = max(seat.age for seat in seats), self._block()
+        for seat in seats:
+            while seat.rider is not None and seat.age < farthest and self._budget.left_s():
+                self._paddock.lap(seat, UNCOUNTED, num_steps, lead_in)
 
     def _block(self) -> tuple[int, int]:
         """The same from the first round to the last, so that whoever comes late is witnessed at the base's steps."""

@@ -192,6 +192,10 @@ class Meeting:
         """Nothing is decided about it yet."""
         return all(verdict.technique != technique for verdict in self.verdicts)
 
+    def had_nothing_to_do(self, technique: str) -> bool:
+        """As far as it was asked."""
+        return all(one.decision == "not_applicable" for one in self.verdicts if one.technique == technique)
+
     def base_step_s(self) -> float:
         known = typical_step_s(self.base.laps)
         return known if known is not None else UNKNOWN_STEP_S

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from slipstream.records import Recipe, Session, Tuning, Verdict
 from slipstream.runner.track import Track
 from slipstream.techniques.catalogue import Technique, catalogue
+from slipstream.techniques.observation import Observation
 from slipstream.tune.alone import Winner, climb, climb_names, num_comparisons, race_alone, race_ground
 from slipstream.tune.budget import HOPE_SHARE, share_kept_back
 from slipstream.tune.candidates import Candidate, latecomers, propose, ruled_out
@@ -142,7 +143,8 @@ def _build(
                 "Memory holds one rider at a time: they took turns by relaunching, which is slower and less exact."
             )
         if not winners:
-            break
+            left = [one for one in _left(meeting, candidates) if meeting.had_nothing_to_do(one.technique)]
+            continue
         meeting.recipe = meeting.on_ground(winners[0].choice)
         winners = sorted(climb(meeting, winners), key=lambda winner: -winner.speed.ratio)
         before, meeting.recipe = meeting.ground, combine(meeting, winners)
@@ -182,8 +184,10 @@ def _lay_ground(meeting: Meeting, candidates: Sequence[Candidate], alpha: float)
 def _left(meeting: Meeting, candidates: Sequence[Candidate]) -> list[Candidate]:
     """Who may gain on top of what is kept now, where there is time: those that merely gained too little before, those
     that had nothing to do, and those that were not raced since another led that claims the same: in its place."""
-    out = ruled_out(meeting.verdicts, {one.technique for one in candidates})
-    late = latecomers(meeting.session, meeting.order, meeting.techniques, meeting.recipe, out)
+    seen = {one.technique for one in meeting.verdicts if one.decision != "not_applicable"}
+    out = ruled_out(meeting.verdicts, {one.technique for one in candidates} | seen)
+    observation = Observation(meeting.session, meeting.heat.is_slowing)
+    late = latecomers(observation, meeting.order, meeting.techniques, meeting.recipe, out)
     named = {one.technique: one for one in late}  # first: it is this recipe that they suit
     for one in sorted(candidates, key=lambda one: (_outlook(meeting, one.technique), _is_cured(meeting, one))):
         if one.technique not in out and one.is_keepable:

@@ -31,7 +31,8 @@ class Seat:
         self.rider: int | None = None  # on the track now
         self.past: list[RiderRecord] = []
         self.laps: list[Lap] = []
-        self.num_laps_of_rider = 0
+        self.laps_of_rider: list[Lap] = []  # timed, of the one that is on the track now
+        self.age = 0  # steps that this one has behind it
 
     @property
     def name(self) -> str:
@@ -87,7 +88,7 @@ class Paddock:
         if failure:
             self._file(seat, ident)
         else:
-            seat.rider, seat.num_laps_of_rider = ident, 0
+            seat.rider, seat.laps_of_rider, seat.age = ident, [], 0
             self._on_track.append(seat)
         return failure
 
@@ -99,9 +100,11 @@ class Paddock:
         assert seat.rider is not None
         lap = self.even(self._track.lap(seat.rider, round, num_steps, lead_in))
         if lap.is_last and not lap.failure:
-            lap = _closed(lap, num_steps, is_only=not seat.num_laps_of_rider)
-        seat.num_laps_of_rider += lap.num_steps > 0 and not lap.is_disturbed
+            lap = _closed(lap, num_steps, is_only=not seat.laps_of_rider)
+        if lap.num_steps and not lap.is_disturbed:
+            seat.laps_of_rider.append(lap)
         seat.laps.append(lap)
+        seat.age = lap.first_step + lap.num_steps
         self._tell.lap(seat.name, round)
         if lap.failure or lap.is_last:
             self.leave(seat)

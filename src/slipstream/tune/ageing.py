@@ -1,0 +1,51 @@
+"""Steps may take longer, or less, as a training goes on: numbers become denormal, sequences grow, caches fill. Then two
+riders can be compared at equal steps only. From laps alone: whether it was the machine cannot be told here."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from slipstream.diagnose.statistics import median
+from slipstream.records import Lap
+
+AGED = 1.1  # times as long at the end as at the beginning
+FEWEST = 4  # blocks: of fewer nothing can be said
+FIRST = 1  # of many, which find everything cold
+CLEAR = 3.0  # standard errors
+
+
+def change(laps: Sequence[Lap]) -> float | None:
+    """How many times as long the steps of one process take in the last third of its blocks as in the first."""
+    steps_s = [lap.step_s for lap in laps]
+    if len(steps_s) > FEWEST:
+        steps_s = steps_s[FIRST:]
+    if len(steps_s) < FEWEST:
+        return None
+    third = max(2, len(steps_s) // 3)
+    return median(steps_s[-third:]) / median(steps_s[:third])
+
+
+def change_of_all(riders: Sequence[Sequence[Lap]]) -> float:
+    """By the middle one of those that can tell; 1.0 where none can."""
+    known = [one for one in map(change, riders) if one is not None]
+    return median(known) if known else 1.0
+
+
+def is_ageing(times: float) -> bool:
+    return not 1.0 / AGED < times < AGED
+
+
+def trend(starts: Sequence[Sequence[float]]) -> tuple[float, float] | None:
+    """Of what is gained, from the log ratios of one start after another, each from its first block on: what it is in
+    the first third of a ride and in the last. None: no clear difference."""
+    early = [log for logs in starts for log in logs[: len(logs) // 3]]
+    late = [log for logs in starts for log in logs[len(logs) - len(logs) // 3 :]]
+    if min(len(early), len(late)) < FEWEST:
+        return None
+    apart = statistics.median(late) - statistics.median(early)
+    error = math.sqrt((statistics.variance(early) + statistics.variance(late)) / len(early))
+    if abs(apart) < max(math.log(AGED), CLEAR * error):
+        return None
+    return math.exp(statistics.median(early)), math.exp(statistics.median(late))

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from slipstream.records import Lap
+from slipstream.tune.ageing import change, change_of_all, is_ageing, trend
+
+
+def _laps(*steps_ms: float) -> list[Lap]:
+    return [Lap(0, at, 10 * at, 10, ms / 100, 0) for at, ms in enumerate(steps_ms)]
+
+
+def test_the_end_of_a_ride_is_held_against_its_beginning() -> None:
+    assert change(_laps(9, 1, 1, 1, 2, 2, 2)) == pytest.approx(2.0), "the first block finds everything cold"
+    assert change(_laps(1, 1, 1, 2)) == pytest.approx(1.5)
+    assert change(_laps(5, 5, 5, 5, 5, 5, 50)) == pytest.approx(5.5), "thirds of at least two blocks"
+    assert change(_laps(1, 2, 3)) is None
+
+
+def test_the_middle_rider_says_whether_steps_change() -> None:
+    same, slower = _laps(1, 1, 1, 1), _laps(1, 1, 2, 2)
+    assert change_of_all([same, slower, slower]) == 2.0 and change_of_all([same, same, slower]) == 1.0
+    assert change_of_all([[], _laps(1, 9)]) == 1.0, "none of them can tell"
+    assert is_ageing(1.2) and is_ageing(0.8) and not is_ageing(1.05) and not is_ageing(0.95)
+
+
+def test_a_gain_that_changes_within_each_ride_has_a_trend() -> None:
+    ride = [math.log(4.0)] * 4 + [math.log(3.0)] * 4 + [math.log(2.0)] * 4
+    assert trend([ride, ride]) == pytest.approx((4.0, 2.0))
+    assert trend([ride]) == pytest.approx((4.0, 2.0))
+    assert trend([[math.log(2.0), math.log(2.1)] * 6]) is None
+    assert trend([ride[:9], []]) is None, "three blocks say nothing"
+    loud = [0.0, 1.0, 0.0, 1.0, 0.5, 0.2, 1.0, 0.3, 1.2, 0.1]
+    assert trend([loud]) is None, "noise is no trend"
