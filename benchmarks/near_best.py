@@ -1,7 +1,7 @@
 """Is tune's recipe near the best there is? Every cell of a grid of settings is raced against the base, tune searches
 the same script, and the winner meets the recipe of tune head to head. Cells are kept as they come, so an interrupted
-run goes on where it was; so are the meetings, so that the page holds every workload that was ever judged, each with its
-day. Writes benchmarks/results/near_best.md."""
+run goes on where it was, if it was on this kind of machine; so are the meetings, so that the page holds every workload
+that was ever judged, each with its day and machine. Writes benchmarks/results/near_best.md."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from page import RESULTS, machine, write_page
+from page import RESULTS, machine, processor, write_page
 from slipstream.records import Choice, Entrant, Recipe, Setting, Speed, Tick
 from slipstream.runner.relay import Relay
 from slipstream.techniques.catalogue import environment_of
@@ -169,11 +169,14 @@ def meet(workload: Workload, photographs: Path, best: Recipe, tuned: Recipe) -> 
 
 def judge(workload: Workload, photographs: Path, budget: str | None, sessions: Path | None) -> dict[str, Any]:
     path = RESULTS / f"grid-{workload.name}.json"
-    kept: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    grid: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    if grid.get("processor") != processor():
+        grid = {"processor": processor(), "cells": {}}
+    kept = grid["cells"]
 
     def save() -> None:
         partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(kept, indent=1) + "\n")
+        partial.write_text(json.dumps(grid, indent=1) + "\n")
         os.replace(partial, path)
 
     measure_grid(workload, photographs, kept, save)
@@ -190,24 +193,25 @@ def judge(workload: Workload, photographs: Path, budget: str | None, sessions: P
         "tune_s": tune_s,
         "grid_s": grid_s,
         "day": time.strftime("%Y-%m-%d"),
+        "processor": grid["processor"],
     }
 
 
 def render(rows: dict[str, dict[str, Any]], head: str) -> str:
     lines = [
-        "| workload | grid's best | against the base | tune's recipe | of the grid's best | time of the grid's | day |",
-        "|---|---|---:|---|---:|---:|---|",
+        "| workload | grid's best | against the base | tune's recipe | of the grid's best | time of the grid's | day | on |",
+        "|---|---|---:|---|---:|---:|---|---|",
     ]
     for name, row in rows.items():
         ratio, low, high = row["near"]
         of_best = f"{ratio:.1%} ({low:.1%} to {high:.1%})"
         share = f"{row['tune_s']:.0f} of {row['grid_s']:.0f} s ({row['tune_s'] / row['grid_s']:.0%})"
-        cells = [name, row["best"], f"{row['ratio']:.2f}x", row["tuned"], of_best, share, row["day"]]
+        cells = [name, row["best"], f"{row['ratio']:.2f}x", row["tuned"], of_best, share, row["day"], row["processor"]]
         lines.append("| " + " | ".join(cells) + " |")
     return (
         f"# Near the best\n\n{head}\n\n" + "\n".join(lines) + "\n\n"
-        f"Each cell of the grid was raced against the base for {ROUNDS} rounds, riders taking turns; cells are in "
-        "grid-*.json. The grid's best and tune's recipe were then raced against each other. Asked for: at least "
+        f"Each cell of the grid was raced against the base for {ROUNDS} rounds, riders taking turns, each of them a "
+        "process that starts as any python does; cells are in grid-*.json. The grid's best and tune's recipe were then raced against each other. Asked for: at least "
         f"{NEAR:.0%} of the grid's best in at most {SHARE:.0%} of its time.\n"
     )
 

@@ -12,17 +12,18 @@ import psutil
 RESULTS = Path(__file__).parent / "results"
 
 
+def processor() -> str:
+    names = (line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name"))
+    return next(names, platform.processor())
+
+
 def machine() -> str:
-    cpu = next(
-        (line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
-        platform.processor(),
-    )
     memory_gb = psutil.virtual_memory().total / 1e9
     load = psutil.getloadavg()[0]
     day = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     cores = psutil.cpu_count(logical=False) or psutil.cpu_count()
     return (
-        f"{cpu}, {cores} cores, {memory_gb:.0f} GB, {platform.system()}, "
+        f"{processor()}, {cores} cores, {memory_gb:.0f} GB, {platform.system()}, "
         f"Python {platform.python_version()}, load {load:.1f} at the start of the page; {day}."
     )
 

@@ -52,6 +52,7 @@ class Baton:
         self.count_samples: Callable[[], int] = lambda: 0
         self.synchronise: Callable[[], None] = lambda: None
         self.aside_ns: Callable[[], int] = lambda: 0  # time taken by us so far
+        self.on_join: Callable[[], None] = lambda: None
         self.on_warm: Callable[[], None] = lambda: None
         self.report: Callable[[], Report] = Report
 
@@ -134,6 +135,7 @@ class Baton:
     def _join(self) -> None:
         if torch.utils.data.get_worker_info() is not None:
             return
+        self.on_join()
         wire = passing.connect(self._path)
         if (
             wire is None

@@ -16,7 +16,8 @@ from pathlib import Path
 from slipstream.records import Told
 from slipstream.runner import passing
 from slipstream.runner.passing import Finished, Go, Joined, Report, Stop, Tell, Welcome, Word
-from slipstream.runner.rider import EXIT_REFUSED, EXIT_UNCOVERED, REFUSED, UNCOVERED, Ticket, command
+from slipstream.runner.ready import EXIT_UNREADY, Forked, Ready
+from slipstream.runner.rider import EXIT_REFUSED, EXIT_UNCOVERED, REFUSED, UNCOVERED, Ticket, command, write_ticket
 from slipstream.runner.room import Room
 from slipstream.runner.spool import SpoolReader
 from slipstream.runner.tree import Tree
@@ -39,8 +40,15 @@ class UncoveredError(Exception):
     """Its view of the file system could not be made: it may try again without."""
 
 
+class UnreadyError(Exception):
+    """It was forked from a process that had imported torch, and would not be the same: it may start by itself."""
+
+
 class Lane:
-    def __init__(self, room: Room, ticket: Ticket, entry: str, environment: dict[str, str]) -> None:
+    def __init__(
+        self, room: Room, ticket: Ticket, entry: str, environment: dict[str, str], ready: Ready | None = None
+    ) -> None:
+        """`ready` may fork it; else it starts from nothing."""
         self.room = room
         self.holder = 0  # the process that holds the baton
         self.on_wait: Callable[[], None] = lambda: None
@@ -52,7 +60,8 @@ class Lane:
         self._weight_bytes = 0
         self.start_s = time.monotonic()  # later by what it was held for
         self._held_since_s: float | None = None
-        self._process = subprocess.Popen(
+        forked = ready.fork(write_ticket(ticket), self._stdout, self._stderr) if ready is not None else None
+        self._process: subprocess.Popen[bytes] | Forked = forked or subprocess.Popen(
             command(ticket, entry),
             stdin=subprocess.DEVNULL,
             stdout=self._stdout,
@@ -176,6 +185,8 @@ class Lane:
         code, spool = self._process.poll(), self.room.spool
         if code == EXIT_UNCOVERED and (spool / UNCOVERED).exists():
             return UncoveredError((spool / UNCOVERED).read_text())
+        if code == EXIT_UNREADY:
+            return UnreadyError()
         if code == EXIT_REFUSED and (spool / REFUSED).exists():
             return OutError((spool / REFUSED).read_text())
         last = self._last_line()

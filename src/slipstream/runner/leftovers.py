@@ -15,12 +15,12 @@ _PATIENCE_S = 2.0
 
 
 @contextlib.contextmanager
-def no_leftovers() -> Iterator[None]:
-    """Every process that starts below us inside this block is gone after it."""
+def no_leftovers() -> Iterator[bool]:
+    """Every process that starts below us inside this block is gone after it. Gives whether orphans become ours."""
     before = {process.pid for process in _descendants()}
     is_adopting = sys.platform == "linux" and mounts.adopt_orphans(wanted=True)
     try:
-        yield
+        yield is_adopting
     finally:
         end_all([process for process in _descendants() if process.pid not in before])
         if is_adopting:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from slipstream.records import Ending
 from slipstream.runner.passing import Report
+from slipstream.runner.ready import EXIT_UNREADY
 from slipstream.runner.seeding import SHIFT, Seeding
 from slipstream.seams.patch import Patches
 
@@ -94,7 +96,13 @@ class Racing:
             if self._limit is not None:
                 self._limit.level()
 
-        baton.on_warm = on_warm
+        baton.on_join, baton.on_warm = self._stay_fair, on_warm
+
+    def _stay_fair(self) -> None:
+        """A script that means what it sets before torch is imported gets a process in which it was not."""
+        fairness = self._ride.fairness
+        if fairness is not None and not fairness.is_kept():
+            os._exit(EXIT_UNREADY)
 
     def _hold(self, witness: Witness) -> None:
         """Looked at for its memory: no sketches of gradients, whose making takes some."""

@@ -16,10 +16,11 @@ import msgspec
 from slipstream.records import Entrant, Lap, Recipe, RiderRecord, Session, Tick
 from slipstream.runner import capacity, overlay
 from slipstream.runner.interrupts import ended_by_signals, unbroken
-from slipstream.runner.lane import BATON, Lane, OutError, UncoveredError
+from slipstream.runner.lane import BATON, Lane, OutError, UncoveredError, UnreadyError
 from slipstream.runner.ledger import Ledger
 from slipstream.runner.leftovers import no_leftovers
 from slipstream.runner.passing import Finished, Joined, Report, Standing, Ticked
+from slipstream.runner.ready import Stable
 from slipstream.runner.ride import RideSettings
 from slipstream.runner.rider import Ticket
 from slipstream.runner.room import Room
@@ -52,7 +53,9 @@ class Relay:
         limit_s: float = 60.0,
         start_limit_s: float = 600.0,
         entry: str = ENTRY,
+        may_fork: bool = False,
     ) -> None:
+        """`may_fork`: riders may come from a process that has imported torch before them."""
         self._script, self._tick, self._seed, self._entry = script, tick, seed, entry
         self._environment_of = environment_of
         self._warm_up = max(_LEAST_SNAPSHOTS, warm_up)
@@ -70,6 +73,8 @@ class Relay:
         self._shared_each = 0
         self._parent: Path = overlay.temporary_directory()
         self._own_user: bool | None = None
+        self._may_fork = may_fork
+        self._stable = Stable(entry, is_open=False)
         self._stack = contextlib.ExitStack()
         self.notes: list[str] = []
         self.written: list[str] = []  # by riders without an overlay
@@ -77,7 +82,9 @@ class Relay:
 
     def __enter__(self) -> Relay:
         self._stack.enter_context(ended_by_signals())
-        self._stack.enter_context(no_leftovers())
+        is_adopting = self._stack.enter_context(no_leftovers())
+        self._stable = Stable(self._entry, self._may_fork and is_adopting)
+        self._stack.callback(self._stable.close)
         if self._use_overlay:
             self._stack.enter_context(overlay.shared_caches())
         self._stack.callback(self._end_all)
@@ -116,7 +123,7 @@ class Relay:
         if not is_known or num_starting > 1 or len(self._lanes) + num_starting + 1 > self.capacity():
             return
         with contextlib.suppress(OSError):  # it will be told when it enters
-            self._ahead[entrant.ident] = self._start(Ledger(entrant))
+            self._ahead[entrant.ident] = self._start(Ledger(entrant), is_waited_for=False)
 
     def lap(self, rider: int, round: int, num_steps: int, lead_in: int) -> Lap:
         self._end_ahead()
@@ -177,6 +184,12 @@ class Relay:
             ledger.num_launches -= 1
             self._go_uncovered(str(uncovered))
             self._launch(ledger)
+        except UnreadyError:  # this script is not the same in a process that has imported torch before
+            self._close(lane)
+            ledger.num_launches -= 1
+            self._stable.close()
+            self._end_ahead()
+            self._launch(ledger)
         except OutError as out:
             ledger.failure = str(out)
             self._close(lane)
@@ -186,7 +199,7 @@ class Relay:
         else:
             self._lanes[ledger.entrant.ident] = lane
 
-    def _start(self, ledger: Ledger) -> Lane:
+    def _start(self, ledger: Ledger, is_waited_for: bool = True) -> Lane:
         entrant = ledger.entrant
         ledger.launch()
         room = Room(self._parent)
@@ -207,7 +220,8 @@ class Relay:
             )
             hashing = {} if os.environ.get("PYTHONHASHSEED", "").isdigit() else {"PYTHONHASHSEED": "0"}
             environment = {**hashing, **self._environment_of(entrant.recipe)}
-            lane = Lane(room, Ticket(settings, str(room.scratch), plan), self._entry, environment)
+            ready = self._stable.of(environment, self.on_wait, is_waited_for) if entrant.role != "fit" else None
+            lane = Lane(room, Ticket(settings, str(room.scratch), plan), self._entry, environment, ready)
         except BaseException:
             room.remove()
             raise

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from slipstream.runner.fit import Fit, Outfit
     from slipstream.runner.observing import Observing
     from slipstream.runner.racing import Racing
+    from slipstream.runner.ready import Fairness
     from slipstream.runner.tally import Tally
     from slipstream.seams.patch import Patches
 
@@ -49,9 +50,10 @@ class RideSettings(msgspec.Struct, frozen=True):
 
 
 class Ride:
-    def __init__(self, settings: RideSettings, fit: Fit | None = None) -> None:
+    def __init__(self, settings: RideSettings, fit: Fit | None = None, fairness: Fairness | None = None) -> None:
         self.settings = settings
         self.fit = fit  # puts the recipe in place
+        self.fairness = fairness  # of a process that had imported torch before the script did
         self.rig: Outfit | None = None
         self.complaints: list[str] = []
         self._sink: Sink | None = self._make_sink()
@@ -169,8 +171,8 @@ class Ride:
         return Spool(Path(self.settings.spool)) if self.settings.spool else MemorySink()
 
 
-def board(settings: RideSettings, fit: Fit | None = None) -> Ride:
-    ride = Ride(settings, fit)
+def board(settings: RideSettings, fit: Fit | None = None, fairness: Fairness | None = None) -> Ride:
+    ride = Ride(settings, fit, fairness)
     ride.board()
     return ride
 

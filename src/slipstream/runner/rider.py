@@ -18,6 +18,7 @@ from slipstream.records import Ending, Told
 from slipstream.runner import children, downloads, grace, mounts, moving, overlay, redirect, trackers
 from slipstream.runner.fit import Fit
 from slipstream.runner.launch import LaunchError, interpreter_flags, launch
+from slipstream.runner.ready import EXIT_UNREADY, Fairness
 from slipstream.runner.ride import RideSettings, board
 from slipstream.runner.spool import Spool
 from slipstream.runner.target import is_module
@@ -41,12 +42,17 @@ class Ticket(msgspec.Struct, frozen=True):
 
 def command(ticket: Ticket, entry: str = ENTRY) -> list[str]:
     """What starts such a process, with this interpreter and its flags. The ticket is left in the spool."""
+    return [sys.executable, *interpreter_flags(), entry, str(write_ticket(ticket))]
+
+
+def write_ticket(ticket: Ticket) -> Path:
     path = Path(ticket.settings.spool) / "ticket.json"
     path.write_bytes(msgspec.json.encode(ticket))
-    return [sys.executable, *interpreter_flags(), entry, str(path)]
+    return path
 
 
-def main(ticket_path: str, fit: Fit | None = None) -> None:
+def main(ticket_path: str, fit: Fit | None = None, fairness: Fairness | None = None) -> None:
+    """`fairness`: of a process that had imported torch before."""
     ticket = msgspec.json.decode(Path(ticket_path).read_bytes(), type=Ticket)
     is_racing = ticket.settings.mode == "race"
     if is_racing:
@@ -55,12 +61,14 @@ def main(ticket_path: str, fit: Fit | None = None) -> None:
         os.setpgid(0, 0)
     if sys.platform == "linux":
         mounts.die_with_parent(signal.SIGKILL if is_racing else signal.SIGTERM)  # a stopped process hears only that
+    if fairness is not None and fairness.shadows(ticket.settings.script):
+        os._exit(EXIT_UNREADY)
     spool = Path(ticket.settings.spool)
     is_covered = _enter_view(ticket, spool)
     if not (getattr(sys.flags, "safe_path", False) or sys.flags.isolated):
         sys.path.insert(0, "")  # launch puts the script's directory there
     _claim_module(ticket.settings.script)
-    ride = board(ticket.settings, fit)
+    ride = board(ticket.settings, fit, fairness)
     trackers.silence(ride.arrivals, ticket.scratch)
     if is_covered and not is_racing:
         downloads.note_connections(spool, count_loopback=ticket.count_loopback)

@@ -70,8 +70,9 @@ class Tree:
 
     def memory_bytes(self, holder: int) -> int:
         """What all of them use together, shared pages once; with the most that the holder ever used, since it stands
-        at a place where activations are gone."""
-        now_bytes = sum(_proportional_bytes(pid) for pid in self.members())
+        at a place where activations are gone. What the root has from a process that it was forked from is its own."""
+        members = self.members()
+        now_bytes = sum(_resident_bytes(pid, is_root=pid == members[0]) for pid in members)
         status = _read_sizes(Path(f"/proc/{holder}/status"))
         return now_bytes + max(0, status.get("VmHWM", 0) - status.get("VmRSS", 0))
 
@@ -132,10 +133,13 @@ def _is_janitor(process: psutil.Process) -> bool:
         return False
 
 
-def _proportional_bytes(pid: int) -> int:
+def _resident_bytes(pid: int, is_root: bool) -> int:
+    """Of files its share; of memory that is no file's all of the root's, and what others do not share with it."""
     sizes = _read_sizes(Path(f"/proc/{pid}/smaps_rollup"))
     if "Pss" in sizes:
-        return sizes["Pss"]
+        nameless = sizes.get("Anonymous", 0)
+        own = nameless if is_root else min(nameless, sizes.get("Private_Dirty", 0))
+        return sizes["Pss"] - sizes.get("Pss_Anon", nameless) + own
     with contextlib.suppress(psutil.Error):
         return int(psutil.Process(pid).memory_info().rss)
     return 0

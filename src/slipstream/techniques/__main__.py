@@ -7,7 +7,11 @@ import sys
 if sys.path and sys.path[0] == os.path.dirname(os.path.abspath(__file__)):
     del sys.path[0]  # python put this directory there; the script must find its own modules, and we ours
 
+from slipstream.runner.ready import READY, Fairness, serve
 from slipstream.runner.rider import main
 from slipstream.techniques.outfit import fit
 
-main(sys.argv[1], fit)
+if sys.argv[1] == READY:
+    main(serve(int(sys.argv[2])), fit, Fairness())
+else:
+    main(sys.argv[1], fit)

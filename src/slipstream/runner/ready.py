@@ -1,0 +1,207 @@
+"""A process that has imported torch and waits: riders of its environment are forked from it, and begin where a start of
+their own would have come to after seconds. What a script could tell it by is looked for; then it starts cold after all.
+Linux only, and not for accelerators: what their libraries do before a fork is not ours to know."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from slipstream.runner import mounts
+from slipstream.runner.launch import interpreter_flags
+from slipstream.runner.target import is_module
+
+READY = "--ready"  # the entry's argument, with the number of a socket: wait there
+EXIT_UNREADY = 71
+_PID = struct.Struct("<i")
+_PATIENCE_S = 120.0  # for torch's import, on a cold disk
+_POLL_S = 0.1
+# Libraries read these while they are loaded. A script that sets one before it imports torch means it.
+_READ_EARLY = (
+    "ATEN", "CUBLAS", "CUDA", "DNNL", "GOMP", "KMP", "LD_", "MALLOC", "GLIBC", "MKL", "NUMEXPR", "OMP", "ONEDNN",
+    "OPENBLAS", "PYTORCH", "TORCH", "TRITON", "VECLIB",
+)  # fmt: skip
+
+
+class Ready:
+    """Such a process, seen from the relay."""
+
+    def __init__(self, entry: str, environment: Mapping[str, str]) -> None:
+        self._wire, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        nowhere = subprocess.DEVNULL
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, *interpreter_flags(), entry, READY, str(theirs.fileno())],
+                stdin=nowhere,
+                stdout=nowhere,
+                stderr=nowhere,
+                env={**os.environ, **environment},
+                pass_fds=[theirs.fileno()],
+            )
+
+    def wait(self, on_wait: Callable[[], None]) -> bool:
+        """Until it is ready. False: it will not be."""
+        return self._receive(on_wait) != 0
+
+    def fork(self, ticket: Path, stdout: int, stderr: int) -> Forked | None:
+        """A rider with this ticket, as a child of ours. None: this process is gone."""
+        try:
+            socket.send_fds(self._wire, [os.fsencode(ticket)], [stdout, stderr])
+        except OSError:
+            return None
+        pid = self._receive(lambda: None)
+        return Forked(pid) if pid else None
+
+    def _receive(self, on_wait: Callable[[], None]) -> int:
+        """The number of a process; 0: it is gone, or silent."""
+        end_s = time.monotonic() + _PATIENCE_S
+        while not select.select([self._wire], [], [], _POLL_S)[0]:
+            on_wait()
+            if time.monotonic() > end_s:
+                return 0
+        try:
+            data = self._wire.recv(_PID.size)
+        except OSError:
+            return 0
+        return int(_PID.unpack(data)[0]) if len(data) == _PID.size else 0
+
+    def close(self) -> None:
+        self._wire.close()
+        self._process.kill()
+        self._process.wait()
+
+
+class Stable:
+    """One for each environment that riders ask for, started when the first of them comes."""
+
+    def __init__(self, entry: str, is_open: bool) -> None:
+        self._entry = entry
+        self._is_open = is_open
+        self._known: dict[frozenset[tuple[str, str]], Ready] = {}
+
+    def of(self, environment: Mapping[str, str], on_wait: Callable[[], None], is_waited_for: bool) -> Ready | None:
+        """None: riders start cold. So does one that shall start beside another, where nobody was asked before."""
+        key = frozenset(environment.items())
+        if not self._is_open or (key not in self._known and not is_waited_for):
+            return None
+        if key not in self._known:
+            self._known[key] = Ready(self._entry, environment)
+            if not self._known[key].wait(on_wait):
+                self.close()
+        return self._known.get(key)
+
+    def close(self) -> None:
+        """For good."""
+        self._is_open = False
+        while self._known:
+            self._known.popitem()[1].close()
+
+
+class Forked:
+    """A child of ours that we did not start, as `subprocess.Popen` would show it."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:  # somebody has waited for it already
+                self.returncode = 0
+            else:
+                self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        end_s = None if timeout is None else time.monotonic() + timeout
+        pause_s = 0.0005
+        while (code := self.poll()) is None:
+            if end_s is not None and timeout is not None and time.monotonic() > end_s:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, 0.02)
+        return code
+
+
+# --- in that process -------------------------------------------------------------------------------------------------
+
+
+def serve(descriptor: int) -> str:
+    """Waits for tickets, and forks for each. Returns in every child with its ticket's path; in this process never."""
+    os.setpgid(0, 0)  # the terminal's Ctrl-C is for the relay
+    mounts.die_with_parent(signal.SIGKILL)
+    import torch._dynamo  # noqa: F401 - with torch: the first optimizer of any script imports it
+
+    wire = socket.socket(fileno=descriptor)
+    wire.send(_PID.pack(os.getpid()))
+    relay = os.getppid()
+    while True:
+        data, descriptors, _, _ = socket.recv_fds(wire, 4096, 2)
+        if not data:
+            os._exit(0)
+        if (child := _fork_for(relay)) == 0:
+            wire.close()
+            for number, descriptor in enumerate(descriptors, 1):
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+            return os.fsdecode(data)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        wire.send(_PID.pack(child))
+
+
+def _fork_for(relay: int) -> int:
+    """A grandchild whose parent ends at once is adopted by the relay, which can wait for it then. 0: we are it."""
+    reader, writer = os.pipe()
+    between = os.fork()
+    if between:
+        os.close(writer)
+        with open(reader, "rb") as pipe:
+            data = pipe.read()
+        os.waitpid(between, 0)
+        return int(_PID.unpack(data)[0])
+    os.close(reader)
+    pid = os.fork()
+    if pid:
+        os.write(writer, _PID.pack(pid))
+        os._exit(0)
+    os.close(writer)
+    while os.getppid() != relay:
+        time.sleep(0.0005)
+    return 0
+
+
+class Fairness:
+    """Whether a forked rider may pass for one that started cold."""
+
+    def __init__(self) -> None:
+        self._before = _early()
+
+    def shadows(self, script: list[str]) -> list[str]:
+        """Files beside the script that bear the name of a module that is imported already: the script means its own."""
+        folder = Path.cwd() if is_module(script) else Path(script[0]).resolve().parent
+        names: set[str] = set()
+        with contextlib.suppress(OSError):
+            names = {
+                Path(entry.name).stem for entry in os.scandir(folder) if entry.is_dir() or entry.name[-3:] == ".py"
+            }
+        return sorted(names & {name for name in sys.modules if "." not in name} - {"__main__", "slipstream"})
+
+    def is_kept(self) -> bool:
+        """The script has set no variable that torch's libraries would have read."""
+        return self._before == _early()
+
+
+def _early() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith(_READ_EARLY)}
