@@ -199,7 +199,8 @@ def judge(workload: Workload, photographs: Path, budget: str | None, sessions: P
 
 def render(rows: dict[str, dict[str, Any]], head: str) -> str:
     lines = [
-        "| workload | grid's best | against the base | tune's recipe | of the grid's best | time of the grid's | day | on |",
+        "| workload | grid's best | against the base | tune's recipe | of the grid's best | time of the grid's | day |"
+        " on |",
         "|---|---|---:|---|---:|---:|---|---|",
     ]
     for name, row in rows.items():
@@ -211,8 +212,9 @@ def render(rows: dict[str, dict[str, Any]], head: str) -> str:
     return (
         f"# Near the best\n\n{head}\n\n" + "\n".join(lines) + "\n\n"
         f"Each cell of the grid was raced against the base for {ROUNDS} rounds, riders taking turns, each of them a "
-        "process that starts as any python does; cells are in grid-*.json. The grid's best and tune's recipe were then raced against each other. Asked for: at least "
-        f"{NEAR:.0%} of the grid's best in at most {SHARE:.0%} of its time.\n"
+        "process that starts as any python does; cells are in grid-*.json. The grid's best and tune's recipe were then "
+        f"raced against each other. Asked for: at least {NEAR:.0%} of the grid's best in at most {SHARE:.0%} of its "
+        "time.\n"
     )
 
 

@@ -1,5 +1,6 @@
-"""How long do riders take to start one by one, and how long side by side, two at a time, as tune starts them? From
-launch to the end of the warm-up, on real scripts. Writes benchmarks/results/starts.md."""
+"""How long do riders take to start one by one, side by side, two at a time, and forked from a process that has imported
+torch, as tune starts them on a CPU? From launch to the end of the warm-up, on real scripts. Writes
+benchmarks/results/starts.md."""
 
 from __future__ import annotations
 
@@ -19,9 +20,9 @@ NUM_RIDERS = 4
 REPEATS = 3
 
 
-def start_s(script: list[str], is_side_by_side: bool) -> float:
+def start_s(script: list[str], is_side_by_side: bool, may_fork: bool = False) -> float:
     """Seconds for each rider after the base."""
-    with Relay(script) as relay:
+    with Relay(script, may_fork=may_fork) as relay:
         entrants = [Entrant(ident, "candidate" if ident else "base") for ident in range(NUM_RIDERS + 1)]
         _enter(relay, entrants[0])
         began_s = time.monotonic()
@@ -54,28 +55,34 @@ def main() -> None:
         make_photographs(photographs, 320)
         for workload in GRID:
             script = workload.script(photographs)
-            pairs = [(start_s(script, False), start_s(script, True)) for _ in range(REPEATS)]
-            own = [beside / alone for alone, beside in pairs]
+            ways = [
+                (start_s(script, False), start_s(script, True), start_s(script, True, may_fork=True))
+                for _ in range(REPEATS)
+            ]
+            own = [beside / alone for alone, beside, _ in ways]
             shares += own
-            alone_s, beside_s = (median(times) for times in zip(*pairs, strict=True))
+            alone_s, beside_s, forked_s = (median(times) for times in zip(*ways, strict=True))
             told = ", ".join(f"{share:.2f}" for share in own)
-            lines.append(f"| {workload.name} | {alone_s:.1f} s | {beside_s:.1f} s | {told} |")
-    page = f"""# Starts side by side
+            fork_told = ", ".join(f"{forked / alone:.2f}" for alone, _, forked in ways)
+            times = f"{alone_s:.1f} s | {beside_s:.1f} s | {told} | {forked_s:.1f} s | {fork_told}"
+            lines.append(f"| {workload.name} | {times} |")
+    page = f"""# Starts one by one, side by side, and forked
 
 {head}
 
 {NUM_RIDERS} riders after the base, each as the script is, from launch to the end of the warm-up; medians of {REPEATS}
-runs, one by one and side by side by turns.
+runs, the three ways by turns. *Forked*: from a process that has imported torch before the base came, side by side; what is left
+is the script's own beginning and the warm-up's five steps. The shares are of one by one, run by run.
 
-| script | one by one, each | side by side, each | share, run by run |
-|---|---:|---:|---|
+| script | one by one, each | side by side, each | share | forked, each | share |
+|---|---:|---:|---|---:|---|
 """
     page += (
         "\n".join(lines)
         + f"""
 
 The median share is {median(shares):.2f}. A simulated track on which a rider gets {BESIDE:.0%} of its start done
-while another one starts has {foreseen(BESIDE):.2f}: so never_fooled.py and depth.py reckon.
+while another one starts has {foreseen(BESIDE):.2f}: so never_fooled.py and depth.py reckon, as where riders cannot be forked.
 """
     )
     write_page("starts", page)
