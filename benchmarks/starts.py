@@ -71,8 +71,8 @@ def main() -> None:
 {head}
 
 {NUM_RIDERS} riders after the base, each as the script is, from launch to the end of the warm-up; medians of {REPEATS}
-runs, the three ways by turns. *Forked*: from a process that has imported torch before the base came, side by side; what is left
-is the script's own beginning and the warm-up's five steps. The shares are of one by one, run by run.
+runs, the three ways by turns. *Forked*: from a process that has imported torch before the base came, side by side; what
+is left is the script's own beginning and the warm-up's five steps. The shares are of one by one, run by run.
 
 | script | one by one, each | side by side, each | share | forked, each | share |
 |---|---:|---:|---|---:|---|
@@ -82,7 +82,8 @@ is the script's own beginning and the warm-up's five steps. The shares are of on
         + f"""
 
 The median share is {median(shares):.2f}. A simulated track on which a rider gets {BESIDE:.0%} of its start done
-while another one starts has {foreseen(BESIDE):.2f}: so never_fooled.py and depth.py reckon, as where riders cannot be forked.
+while another one starts has {foreseen(BESIDE):.2f}: so never_fooled.py and depth.py reckon, as where riders cannot be
+forked.
 """
     )
     write_page("starts", page)
