@@ -114,6 +114,9 @@ class PatchedTrack:
         bare: Recipe = entrant.recipe.without(PATCH)
         return self._relay.enter(msgspec.structs.replace(entrant, recipe=bare))
 
+    def renew(self) -> None:
+        self._relay.renew()
+
     def expect(self, entrant: Entrant) -> None:
         """Each starts by itself: what is laid over it must be there before."""
 

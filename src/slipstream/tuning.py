@@ -65,8 +65,8 @@ def with_tuning(session: Session, tuning: Tuning, notes: list[str], written: lis
 
 def _race(session: Session, order: TuneOrder, tell: Teller, use_overlay: bool) -> tuple[Tuning, list[str], list[str]]:
     """With what the riders noted, and the files that they wrote for good."""
+    from slipstream.diagnose.training import is_on_cpu
     from slipstream.runner.relay import Relay, tick_of
-    from slipstream.techniques.observation import Observation
     from slipstream.tune.search import tune
 
     relay = Relay(
@@ -75,7 +75,7 @@ def _race(session: Session, order: TuneOrder, tell: Teller, use_overlay: bool) -
         environment_of=environment_of,
         use_overlay=use_overlay,
         seed=order.seed,
-        may_fork=Observation(session).device == "cpu",
+        may_fork=is_on_cpu(session),
     )
     with relay as track:
         tuning = tune(session, track, order, tell)

@@ -77,7 +77,9 @@ def test_a_forked_rider_trains_as_one_that_starts_cold(here: Path) -> None:
         forked, again = ride(relay, 0), ride(relay, 1)
         with_variable = ride(relay, 2, other)
         assert len(relay._stable._known) == 2, "one process for each environment"
-        relay._stable._known[frozenset({("PYTHONHASHSEED", "0")})]._process.kill()
+        ready = relay._stable._known[frozenset({("PYTHONHASHSEED", "0")})]
+        assert ready is not None
+        ready._process.kill()
         assert not was_there(ride(relay, 3)), "where that process is gone riders start by themselves"
     assert not was_there(cold) and was_there(forked) and was_there(again) and was_there(with_variable)
     assert len(training(cold)[0]) > 10
@@ -94,15 +96,52 @@ def test_a_script_that_sets_what_torch_reads_when_it_is_imported_starts_cold(
         assert was_there(ride(relay, 1)) is is_forked, "and so do all that follow"
 
 
-def test_a_file_beside_the_script_that_torch_has_imported_another_of(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("")
+def test_a_script_beside_a_module_that_is_imported_already_starts_cold(here: Path) -> None:
+    (here / "msgspec.py").write_text("")
+    with Relay(["train.py"], may_fork=True) as relay:
+        assert not was_there(ride(relay, 0))
+
+
+def test_what_could_be_told_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("")
     (tmp_path / "models").mkdir()
-    (tmp_path / "notes.txt").write_text("")
-    fairness, script = Fairness(), [str(tmp_path / "train.py")]
-    assert fairness.shadows(script) == []
+    (tmp_path / "json").mkdir()  # of data
+    fairness = Fairness()
+    assert fairness.is_given([str(script)]) and fairness.shadows(tmp_path) == [] and fairness.is_kept()
+    assert not fairness.is_given([str(tmp_path)]), "a folder that is run is its own first place"
     (tmp_path / "psutil.py").write_text("")
     (tmp_path / "pytest").mkdir()
-    assert fairness.shadows(script) == ["psutil", "pytest"]
+    (tmp_path / "pytest" / "__init__.py").write_text("")
+    assert fairness.shadows(tmp_path) == ["psutil", "pytest"] and not fairness.is_given([str(script)])
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        assert not fairness.is_kept()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "sched_getaffinity", lambda pid: {0, 99})
+        assert not fairness.is_kept()
+    assert fairness.is_kept()
+
+
+def test_after_a_renewal_riders_come_from_another_process(here: Path) -> None:
+    with Relay(["train.py"], may_fork=True) as relay:
+        assert was_there(ride(relay, 0))
+        (first,) = relay._stable._known.values()
+        relay.renew()
+        assert was_there(ride(relay, 1))
+        (second,) = relay._stable._known.values()
+        assert first is not None and second is not None and first._process.pid != second._process.pid
+        assert relay.lap(0, 1, 2, 1).num_steps == 2, "who rode before rides on"
+
+
+def test_where_torch_cannot_be_imported_beforehand_riders_start_cold(here: Path, tmp_path: Path) -> None:
+    entry = tmp_path / "entry.py"
+    entry.write_text(
+        "import sys\nfrom slipstream.runner.rider import main\nfrom slipstream.techniques.outfit import fit\n"
+        "if sys.argv[1] == '--ready': sys.exit(1)\nmain(sys.argv[1], fit)\n"
+    )
+    with Relay(["train.py"], may_fork=True, entry=str(entry)) as relay:
+        assert not was_there(ride(relay, 0)) and list(relay._stable._known.values()) == [None]
 
 
 DRIVE = """

@@ -56,3 +56,25 @@ def test_a_family_stands_still_goes_on_and_ends() -> None:
         process.stdout.close()
         time.sleep(0.01)
         assert not [pid for pid in members if Path(f"/proc/{pid}").exists()]
+
+
+FORKING = """
+import os, sys, time
+many = bytearray(os.urandom(1 << 20) * 64)
+if os.fork() == 0:
+    os.setpgid(0, 0)
+    print(os.getpid(), flush=True)
+time.sleep(100)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sizes are read from /proc")
+def test_what_a_forked_process_has_from_its_parent_counts_as_its_own() -> None:
+    with subprocess.Popen([sys.executable, "-c", FORKING], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        shared, own = (Tree(child, is_forked).memory_bytes(child) for is_forked in (False, True))
+        psutil.Process(child).kill()
+        parent.kill()
+    assert shared < 60 << 20, "half of it is the parent's"
+    assert 64 << 20 < own < 120 << 20

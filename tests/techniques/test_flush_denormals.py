@@ -53,3 +53,5 @@ def test_where_none_was_found_it_waits_until_steps_grow_longer() -> None:
     assert not answer.is_yes and "no denormal number was found" in answer.reason
     assert flush_denormals.applies_with(Observation(session, is_slowing=True), Recipe()).is_yes
     assert not flush_denormals.applies_with(Observation(session), Recipe()).is_yes
+    found = Observation(made_session(anatomy=made_anatomy({}, denormal_share=0.5)), is_slowing=True)
+    assert flush_denormals.applies(found).is_yes and not flush_denormals.applies_with(found, Recipe()).is_yes

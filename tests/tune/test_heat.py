@@ -301,3 +301,34 @@ def test_from_an_anchor_that_has_come_too_far_nobody_catches_up(course: Any) -> 
     late = race.contest("b")
     race.heat.race([late], lambda: 90.0, race._settle)
     assert race.base.rider != old and late.speed().ratio == pytest.approx(1.0)
+
+
+def _older(recipe: Recipe, num_steps: int) -> float:
+    return 1.0 + num_steps / 50
+
+
+def test_who_fails_while_it_catches_up_is_out(course: Any) -> None:
+    def fault(entrant: Entrant, num_steps: int) -> str:
+        return "of its own" if entrant.recipe.choices == (Choice("b"),) and num_steps > 6 else ""
+
+    race = course(SimulatedTrack(ageing=_older, fault=fault))
+    race.race("a", deadline_s=40.0)
+    late = race.contest("b")
+    race.heat.race([late], lambda: 80.0, race._settle)
+    assert late.outcome == "failed" and late.failure == "of its own" and not late.comparison.num_rounds
+
+
+def test_a_script_that_ends_while_it_catches_up_goes_on(course: Any) -> None:
+    race = course(SimulatedTrack(choice_factors(b=0.9), ageing=_older, num_steps=60))
+    race.race("a", deadline_s=40.0)
+    late = race.contest("b")
+    race.heat.race([late], lambda: 80.0, race._settle)
+    assert late.speed().ratio == pytest.approx(1 / 0.9, rel=0.02)
+
+
+def test_by_relaunching_nobody_catches_up(course: Any) -> None:
+    """Every block is ridden by a process of its own, from the first step on."""
+    race = course(SimulatedTrack(choice_factors(b=0.9), ageing=_older, num_riders=1))
+    late = race.contest("b")
+    race.heat.race([late], lambda: 200.0, race._settle)
+    assert late.seat.laps and all(lap.round > 0 for lap in late.seat.laps)

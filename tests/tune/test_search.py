@@ -697,9 +697,22 @@ def test_a_cure_is_raced_even_where_nothing_else_gains(run: Any, technique: Any,
     def ageing(recipe: Recipe, num_steps: int) -> float:
         return 1.0 if recipe.setting_of("cure") is not None else 1.0 + num_steps / 50
 
-    known = {"useless": technique(), "cure": _with_late_cure(technique)}
-    tuning = run(SimulatedTrack(choice_factors(useless=1.02), ageing=ageing), known)
+    known = {"useless": technique(), "ground": technique(is_ground=True), "cure": _with_late_cure(technique)}
+    tuning = run(SimulatedTrack(choice_factors(useless=1.02, ground=1.05), ageing=ageing), known)
     assert tuning.recipe == _recipe(cure=True)
+
+
+def test_a_cure_that_declines_is_not_asked_again(run: Any, technique: Any, verdict_of: Any) -> None:
+    class Declining(SimulatedTrack):
+        def record(self, rider: int) -> Any:
+            record = super().record(rider)
+            mine = [one for one in record.changes if one.startswith("cure")]
+            return msgspec.structs.replace(record, changes=[], declined=["cure: cannot"]) if mine else record
+
+    track = Declining(choice_factors(useless=1.02), ageing=lambda recipe, num_steps: 1.0 + num_steps / 50)
+    tuning = run(track, {"useless": technique(), "cure": _with_late_cure(technique)})
+    assert verdict_of(tuning, "cure").decision == "not_applicable"
+    assert sum(entrant.recipe == _recipe(cure=True) for entrant in track.entrants) == 1
 
 
 def test_a_recipe_is_not_compared_with_a_younger_base(run: Any, technique: Any) -> None:

@@ -60,7 +60,7 @@ def _track(state: State) -> str:
         return f"starting {state.entering}"
     if not state.racing:
         return "getting ready"
-    number = f"round {state.round}: " if state.round else ""
+    number = f"round {state.round}: " if state.round > 0 else ""
     return f"{number}{', '.join(state.racing)}"
 
 

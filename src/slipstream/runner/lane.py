@@ -16,7 +16,7 @@ from pathlib import Path
 from slipstream.records import Told
 from slipstream.runner import passing
 from slipstream.runner.passing import Finished, Go, Joined, Report, Stop, Tell, Welcome, Word
-from slipstream.runner.ready import EXIT_UNREADY, Forked, Ready
+from slipstream.runner.ready import UNREADY, Forked, Ready
 from slipstream.runner.rider import EXIT_REFUSED, EXIT_UNCOVERED, REFUSED, UNCOVERED, Ticket, command, write_ticket
 from slipstream.runner.room import Room
 from slipstream.runner.spool import SpoolReader
@@ -68,7 +68,7 @@ class Lane:
             stderr=self._stderr,
             env={**os.environ, **environment},
         )
-        self._tree = Tree(self._process.pid)
+        self._tree = Tree(self._process.pid, is_forked=forked is not None)
 
     # --- words ------------------------------------------------------------------------------------------------------
 
@@ -185,7 +185,7 @@ class Lane:
         code, spool = self._process.poll(), self.room.spool
         if code == EXIT_UNCOVERED and (spool / UNCOVERED).exists():
             return UncoveredError((spool / UNCOVERED).read_text())
-        if code == EXIT_UNREADY:
+        if isinstance(self._process, Forked) and (spool / UNREADY).exists():
             return UnreadyError()
         if code == EXIT_REFUSED and (spool / REFUSED).exists():
             return OutError((spool / REFUSED).read_text())

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from slipstream.records import Ending
 from slipstream.runner.passing import Report
-from slipstream.runner.ready import EXIT_UNREADY
+from slipstream.runner.ready import refuse
 from slipstream.runner.seeding import SHIFT, Seeding
 from slipstream.seams.patch import Patches
 
@@ -102,7 +101,7 @@ class Racing:
         """A script that means what it sets before torch is imported gets a process in which it was not."""
         fairness = self._ride.fairness
         if fairness is not None and not fairness.is_kept():
-            os._exit(EXIT_UNREADY)
+            refuse(self._ride.settings.spool)
 
     def _hold(self, witness: Witness) -> None:
         """Looked at for its memory: no sketches of gradients, whose making takes some."""

@@ -4,7 +4,6 @@ Linux only, and not for accelerators: what their libraries do before a fork is n
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import signal
@@ -15,20 +14,22 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NoReturn
 
 from slipstream.runner import mounts
 from slipstream.runner.launch import interpreter_flags
-from slipstream.runner.target import is_module
+from slipstream.runner.target import is_archive, is_module
 
 READY = "--ready"  # the entry's argument, with the number of a socket: wait there
+UNREADY = "unready"  # a file in the spool: this rider must start cold
 EXIT_UNREADY = 71
 _PID = struct.Struct("<i")
 _PATIENCE_S = 120.0  # for torch's import, on a cold disk
 _POLL_S = 0.1
 # Libraries read these while they are loaded. A script that sets one before it imports torch means it.
 _READ_EARLY = (
-    "ATEN", "CUBLAS", "CUDA", "DNNL", "GOMP", "KMP", "LD_", "MALLOC", "GLIBC", "MKL", "NUMEXPR", "OMP", "ONEDNN",
-    "OPENBLAS", "PYTORCH", "TORCH", "TRITON", "VECLIB",
+    "ATEN", "BLIS", "CUBLAS", "CUDA", "DNNL", "GLIBC", "GOMP", "GOTO", "KMP", "LD_", "MALLOC", "MKL", "NPY", "NUMEXPR",
+    "OMP", "ONEDNN", "OPENBLAS", "PYTORCH", "TORCH", "TRITON", "VECLIB",
 )  # fmt: skip
 
 
@@ -59,6 +60,8 @@ class Ready:
         except OSError:
             return None
         pid = self._receive(lambda: None)
+        if not pid:
+            self.close()  # what it might still say would be taken for another rider's
         return Forked(pid) if pid else None
 
     def _receive(self, on_wait: Callable[[], None]) -> int:
@@ -86,24 +89,35 @@ class Stable:
     def __init__(self, entry: str, is_open: bool) -> None:
         self._entry = entry
         self._is_open = is_open
-        self._known: dict[frozenset[tuple[str, str]], Ready] = {}
+        self._known: dict[frozenset[tuple[str, str]], Ready | None] = {}  # None: it could not be had
 
-    def of(self, environment: Mapping[str, str], on_wait: Callable[[], None], is_waited_for: bool) -> Ready | None:
-        """None: riders start cold. So does one that shall start beside another, where nobody was asked before."""
+    def has(self, environment: Mapping[str, str]) -> bool:
+        """Nobody need wait for it."""
+        return not self._is_open or frozenset(environment.items()) in self._known
+
+    def of(self, environment: Mapping[str, str], on_wait: Callable[[], None]) -> Ready | None:
+        """None: riders start cold."""
         key = frozenset(environment.items())
-        if not self._is_open or (key not in self._known and not is_waited_for):
+        if not self._is_open:
             return None
         if key not in self._known:
-            self._known[key] = Ready(self._entry, environment)
-            if not self._known[key].wait(on_wait):
-                self.close()
-        return self._known.get(key)
+            ready = Ready(self._entry, environment)
+            self._known[key] = ready if ready.wait(on_wait) else None
+            if self._known[key] is None:
+                ready.close()
+        return self._known[key]
+
+    def renew(self) -> None:
+        """A fork has the addresses of the process that it comes from: those that come now shall have others."""
+        for ready in self._known.values():
+            if ready is not None:
+                ready.close()
+        self._known.clear()
 
     def close(self) -> None:
         """For good."""
         self._is_open = False
-        while self._known:
-            self._known.popitem()[1].close()
+        self.renew()
 
 
 class Forked:
@@ -172,35 +186,52 @@ def _fork_for(relay: int) -> int:
         os.waitpid(between, 0)
         return int(_PID.unpack(data)[0])
     os.close(reader)
+    between = os.getpid()
     pid = os.fork()
     if pid:
         os.write(writer, _PID.pack(pid))
         os._exit(0)
     os.close(writer)
-    while os.getppid() != relay:
+    while os.getppid() == between:
         time.sleep(0.0005)
+    mounts.die_with_parent(signal.SIGKILL)
+    if os.getppid() != relay:  # it is gone, or does not adopt
+        os._exit(1)
     return 0
 
 
 class Fairness:
-    """Whether a forked rider may pass for one that started cold."""
+    """Whether a forked rider may pass for one that started cold. What is imported already cannot be told by variables,
+    nor be found where the script would have found it, nor count the cores that it leaves itself."""
 
     def __init__(self) -> None:
-        self._before = _early()
+        self._variables, self._folders, self._cores = _early(), set(sys.path), os.sched_getaffinity(0)
+        self._imported = sorted({name for name in sys.modules if "." not in name} - {"__main__", "slipstream"})
 
-    def shadows(self, script: list[str]) -> list[str]:
-        """Files beside the script that bear the name of a module that is imported already: the script means its own."""
-        folder = Path.cwd() if is_module(script) else Path(script[0]).resolve().parent
-        names: set[str] = set()
-        with contextlib.suppress(OSError):
-            names = {
-                Path(entry.name).stem for entry in os.scandir(folder) if entry.is_dir() or entry.name[-3:] == ".py"
-            }
-        return sorted(names & {name for name in sys.modules if "." not in name} - {"__main__", "slipstream"})
+    def is_given(self, script: list[str]) -> bool:
+        """Before its first line."""
+        if is_module(script):
+            return not self.shadows(Path.cwd())
+        return not is_archive(script[0]) and not self.shadows(Path(script[0]).resolve().parent)
 
     def is_kept(self) -> bool:
-        """The script has set no variable that torch's libraries would have read."""
-        return self._before == _early()
+        """By its first step."""
+        is_same = _early() == self._variables and os.sched_getaffinity(0) == self._cores
+        return is_same and not any(self.shadows(Path(folder)) for folder in sys.path if folder not in self._folders)
+
+    def shadows(self, folder: Path) -> list[str]:
+        """Modules there that bear the name of one that is imported already: the script means its own."""
+        return [
+            name
+            for name in self._imported
+            if (folder / f"{name}.py").exists() or (folder / name / "__init__.py").exists()
+        ]
+
+
+def refuse(spool: str) -> NoReturn:
+    """The relay starts this rider once more, cold."""
+    (Path(spool) / UNREADY).touch()
+    os._exit(EXIT_UNREADY)
 
 
 def _early() -> dict[str, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -122,8 +121,10 @@ class Relay:
         num_starting = len(self._ahead) or 1  # the one that enters now
         if not is_known or num_starting > 1 or len(self._lanes) + num_starting + 1 > self.capacity():
             return
+        if not self._stable.has(self._variables(entrant)):
+            return
         with contextlib.suppress(OSError):  # it will be told when it enters
-            self._ahead[entrant.ident] = self._start(Ledger(entrant), is_waited_for=False)
+            self._ahead[entrant.ident] = self._start(Ledger(entrant))
 
     def lap(self, rider: int, round: int, num_steps: int, lead_in: int) -> Lap:
         self._end_ahead()
@@ -142,6 +143,10 @@ class Relay:
     def leave(self, rider: int) -> RiderRecord:
         self._end(rider)
         return self._ledgers[rider].record()
+
+    def renew(self) -> None:
+        self._end_ahead()
+        self._stable.renew()
 
     def capacity(self) -> int:
         base = self._base or self._heaviest()
@@ -199,13 +204,13 @@ class Relay:
         else:
             self._lanes[ledger.entrant.ident] = lane
 
-    def _start(self, ledger: Ledger, is_waited_for: bool = True) -> Lane:
+    def _start(self, ledger: Ledger) -> Lane:
         entrant = ledger.entrant
         ledger.launch()
         room = Room(self._parent)
         try:
             plan = room.cover(self._cwd, own_user=self._own_user) if self._own_user is not None else None
-            plan = _laid_over(plan, room, self._over.get(entrant.ident, {}))
+            plan = room.lay_over(plan, self._over.get(entrant.ident, {}))
             settings = RideSettings(
                 mode="race",
                 spool=str(room.spool),
@@ -218,15 +223,18 @@ class Relay:
                 warm_up=self._warm_up,
                 limit_bytes=self._limits.get(entrant.ident, 0),
             )
-            hashing = {} if os.environ.get("PYTHONHASHSEED", "").isdigit() else {"PYTHONHASHSEED": "0"}
-            environment = {**hashing, **self._environment_of(entrant.recipe)}
-            ready = self._stable.of(environment, self.on_wait, is_waited_for) if entrant.role != "fit" else None
+            environment = self._variables(entrant)
+            ready = self._stable.of(environment, self.on_wait) if entrant.role != "fit" else None
             lane = Lane(room, Ticket(settings, str(room.scratch), plan), self._entry, environment, ready)
         except BaseException:
             room.remove()
             raise
         lane.on_wait = self.on_wait
         return lane
+
+    def _variables(self, entrant: Entrant) -> dict[str, str]:
+        hashing = {} if os.environ.get("PYTHONHASHSEED", "").isdigit() else {"PYTHONHASHSEED": "0"}
+        return {**hashing, **self._environment_of(entrant.recipe)}
 
     @contextlib.contextmanager
     def _alone(self, lane: Lane) -> Iterator[None]:
@@ -346,19 +354,6 @@ class Relay:
             f"No throw-away file system ({reason}): checkpoints and logs of known libraries were redirected and"
             " deleted; other files that the script wrote are real."
         )
-
-
-def _laid_over(plan: overlay.Plan | None, room: Room, files: Mapping[str, bytes]) -> overlay.Plan | None:
-    over: list[overlay.Kept] = []
-    for number, (name, text) in enumerate(files.items()):
-        path = os.path.realpath(name)
-        if plan is None or not overlay.covers(plan, path):
-            raise OSError(f"{path} cannot be covered on this system")
-        place = room.spool / f"over-{number}"
-        place.write_bytes(text)
-        shutil.copymode(path, place)
-        over.append(overlay.Kept(path, str(place)))
-    return msgspec.structs.replace(plan, over=over) if plan is not None and over else plan
 
 
 def tick_of(session: Session) -> Tick:

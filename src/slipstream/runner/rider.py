@@ -18,7 +18,7 @@ from slipstream.records import Ending, Told
 from slipstream.runner import children, downloads, grace, mounts, moving, overlay, redirect, trackers
 from slipstream.runner.fit import Fit
 from slipstream.runner.launch import LaunchError, interpreter_flags, launch
-from slipstream.runner.ready import EXIT_UNREADY, Fairness
+from slipstream.runner.ready import Fairness, refuse
 from slipstream.runner.ride import RideSettings, board
 from slipstream.runner.spool import Spool
 from slipstream.runner.target import is_module
@@ -61,8 +61,8 @@ def main(ticket_path: str, fit: Fit | None = None, fairness: Fairness | None = N
         os.setpgid(0, 0)
     if sys.platform == "linux":
         mounts.die_with_parent(signal.SIGKILL if is_racing else signal.SIGTERM)  # a stopped process hears only that
-    if fairness is not None and fairness.shadows(ticket.settings.script):
-        os._exit(EXIT_UNREADY)
+    if fairness is not None and not fairness.is_given(ticket.settings.script):
+        refuse(ticket.settings.spool)
     spool = Path(ticket.settings.spool)
     is_covered = _enter_view(ticket, spool)
     if not (getattr(sys.flags, "safe_path", False) or sys.flags.isolated):

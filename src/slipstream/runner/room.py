@@ -4,8 +4,12 @@ that was killed before it could."""
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+
+import msgspec
 
 from slipstream.runner import downloads, overlay
 
@@ -31,6 +35,19 @@ class Room:
         kept = downloads.kept_downloads(cwd)
         self.plan = overlay.prepare(self.layers, own_user=own_user, through=through, kept=kept)
         return self.plan
+
+    def lay_over(self, plan: overlay.Plan | None, files: Mapping[str, bytes]) -> overlay.Plan | None:
+        """The plan with these files' new texts. Raises OSError where they cannot be covered."""
+        over: list[overlay.Kept] = []
+        for number, (name, text) in enumerate(files.items()):
+            path = os.path.realpath(name)
+            if plan is None or not overlay.covers(plan, path):
+                raise OSError(f"{path} cannot be covered on this system")
+            place = self.spool / f"over-{number}"
+            place.write_bytes(text)
+            shutil.copymode(path, place)
+            over.append(overlay.Kept(path, str(place)))
+        return msgspec.structs.replace(plan, over=over) if plan is not None and over else plan
 
     def remove(self) -> None:
         if self.plan is not None:

@@ -34,6 +34,10 @@ class Track(Protocol):
         """Ends it; nothing of it is left behind but the record."""
         ...
 
+    def renew(self) -> None:
+        """Whatever riders have in common by luck, those that enter from now on have other luck."""
+        ...
+
     def capacity(self) -> int:
         """How many riders memory safely holds at once, once the base has entered. 1: they take turns by relaunching."""
         ...

@@ -23,8 +23,10 @@ _JANITORS = ("resource_tracker", "torch_shm_manager")
 class Tree:
     """Of one process, which leads a process group: a grandchild whose parent died is still known by that."""
 
-    def __init__(self, root: int) -> None:
+    def __init__(self, root: int, is_forked: bool = False) -> None:
+        """`is_forked`: from a process that lives on and is none of them."""
         self.root = root
+        self._is_forked = is_forked
 
     def members(self) -> list[int]:
         found = [self.root, *_descendants(self.root)]
@@ -70,11 +72,19 @@ class Tree:
 
     def memory_bytes(self, holder: int) -> int:
         """What all of them use together, shared pages once; with the most that the holder ever used, since it stands
-        at a place where activations are gone. What the root has from a process that it was forked from is its own."""
-        members = self.members()
-        now_bytes = sum(_resident_bytes(pid, is_root=pid == members[0]) for pid in members)
+        at a place where activations are gone."""
+        count = self._own_bytes if self._is_forked else _proportional_bytes
+        now_bytes = sum(count(pid) for pid in self.members())
         status = _read_sizes(Path(f"/proc/{holder}/status"))
         return now_bytes + max(0, status.get("VmHWM", 0) - status.get("VmRSS", 0))
+
+    def _own_bytes(self, pid: int) -> int:
+        """What the root has from where it was forked counts as its own; what the others still share with it, once."""
+        sizes = _read_sizes(Path(f"/proc/{pid}/smaps_rollup"))
+        if "Pss_Anon" not in sizes:
+            return _proportional_bytes(pid)
+        nameless = sizes["Anonymous"] if pid == self.root else min(sizes["Anonymous"], sizes["Private_Dirty"])
+        return sizes["Pss"] - sizes["Pss_Anon"] + nameless
 
 
 def _descendants(pid: int) -> Iterator[int]:
@@ -133,13 +143,10 @@ def _is_janitor(process: psutil.Process) -> bool:
         return False
 
 
-def _resident_bytes(pid: int, is_root: bool) -> int:
-    """Of files its share; of memory that is no file's all of the root's, and what others do not share with it."""
+def _proportional_bytes(pid: int) -> int:
     sizes = _read_sizes(Path(f"/proc/{pid}/smaps_rollup"))
     if "Pss" in sizes:
-        nameless = sizes.get("Anonymous", 0)
-        own = nameless if is_root else min(nameless, sizes.get("Private_Dirty", 0))
-        return sizes["Pss"] - sizes.get("Pss_Anon", nameless) + own
+        return sizes["Pss"]
     with contextlib.suppress(psutil.Error):
         return int(psutil.Process(pid).memory_info().rss)
     return 0

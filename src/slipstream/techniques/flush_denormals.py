@@ -22,19 +22,29 @@ CARD = Card(title="Denormal numbers as zero", seam="process", causes=("denormals
 
 
 def applies(observation: Observation) -> Answer:
-    anatomy = observation.session.anatomy
-    if anatomy is not None and anatomy.denormal_share == 0.0 and not observation.is_slowing:
+    if _found_none(observation):
         return no("no denormal number was found in parameters, gradients or activations")
+    return _can_be_told(observation)
+
+
+def applies_with(observation: Observation, recipe: Recipe) -> Answer:
+    """Denormals may come as a training converges, long after a check has looked: then its steps grow longer."""
+    if not _found_none(observation):
+        return no("it was asked before, as any other")
+    return _can_be_told(observation) if observation.is_slowing else no("steps do not grow longer")
+
+
+def _found_none(observation: Observation) -> bool:
+    anatomy = observation.session.anatomy
+    return anatomy is not None and anatomy.denormal_share == 0.0
+
+
+def _can_be_told(observation: Observation) -> Answer:
     if observation.device != "cpu":
         return no(f"the model lives on {observation.device}, where denormals cost nothing")
     if observation.torch is not None and observation.torch.flush_denormal:
         return no("the script does it already")
     return YES
-
-
-def applies_with(observation: Observation, recipe: Recipe) -> Answer:
-    """Denormals may come as a training converges, long after a check has looked: then its steps grow longer."""
-    return applies(observation)
 
 
 def settings(observation: Observation) -> list[Setting]:

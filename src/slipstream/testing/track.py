@@ -134,6 +134,9 @@ class SimulatedTrack:
         self._riders[rider].is_over = True
         return self.record(rider)
 
+    def renew(self) -> None:
+        """Every rider has luck of its own here."""
+
     def capacity(self) -> int:
         return self._capacity
 

@@ -12,15 +12,13 @@ from slipstream.records import Lap
 
 AGED = 1.1  # times as long at the end as at the beginning
 FEWEST = 4  # blocks: of fewer nothing can be said
-FIRST = 1  # of many, which find everything cold
+FIRST = 1  # that find everything cold
 CLEAR = 3.0  # standard errors
 
 
 def change(laps: Sequence[Lap]) -> float | None:
     """How many times as long the steps of one process take in the last third of its blocks as in the first."""
-    steps_s = [lap.step_s for lap in laps]
-    if len(steps_s) > FEWEST:
-        steps_s = steps_s[FIRST:]
+    steps_s = [lap.step_s for lap in laps[FIRST:]]
     if len(steps_s) < FEWEST:
         return None
     third = max(2, len(steps_s) // 3)

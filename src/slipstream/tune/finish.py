@@ -26,6 +26,8 @@ def race_total(meeting: Meeting, recipe: Recipe, is_last: bool = True) -> tuple[
     seat, base = _fresh_seat(meeting, recipe), _fresh_base(meeting)
     contest = meeting.contest(seat, base, goal="measure")
     meeting.jury.bases.append(base)
+    if base.rider is None and seat.rider is None:
+        meeting.paddock.renew()
     _ride(meeting, contest, is_last)
     record = meeting.paddock.record(seat)
     is_proved = not meeting.num_provisional
@@ -52,8 +54,8 @@ def race_total(meeting: Meeting, recipe: Recipe, is_last: bool = True) -> tuple[
 
 def _note_trend(meeting: Meeting, contest: Contest) -> None:
     """The total is of the steps that were ridden, and a training may be longer."""
-    gains, num_steps = contest.trend(), contest.seat.age
-    if gains is not None:
+    gains, num_steps = contest.trend(), contest.seat.num_steps
+    if gains is not None and not any(lap.is_last for lap in contest.seat.laps):  # else it began anew in between
         at_first, later = gains
         meeting.note(
             f"What is gained changes as the training goes on: {at_first:.2f}x at first, {later:.2f}x in the last of"
@@ -79,6 +81,7 @@ def _ride(meeting: Meeting, contest: Contest, is_last: bool) -> None:
     if half_s < end_s and contest.outcome in ("undecided", "measured") and deadline_s() > OVER:
         meeting.paddock.leave(contest.seat)
         meeting.paddock.leave(contest.anchor)
+        meeting.paddock.renew()
         contest.start_again()
         heat.race([contest], deadline_s, lambda contest: None)
 

@@ -33,7 +33,7 @@ FIRST_PASS = 0.6  # of the time: then the most promising of those undecided come
 GRACE_SHARE = 0.05  # of the budget, beyond a deadline
 NEW_GRACE_SHARE = 0.1  # for one whose start took longer than was foreseen, so that it may take the lead
 FINAL_GRACE_SHARE = 0.25
-CATCHING_UP_SHARE = 0.05  # of the budget: from an anchor that is older than that the others start with a fresh one
+CATCHING_UP_SHARE = 0.05  # of the budget: who is farther ahead than that starts anew with the others
 UNCOUNTED = -1  # the round of a block that is ridden to catch up
 BETTER = 1.01  # a benched candidate returns for one on the track only if it looks better by so much
 
@@ -152,10 +152,6 @@ class Heat:
     # --- who rides ---------------------------------------------------------------------------------------------------
 
     def _start(self, fixed: Sequence[Seat]) -> None:
-        for seat in fixed:
-            is_old = seat.age * self._step_s > CATCHING_UP_SHARE * self._budget.budget_s
-            if is_old and is_ageing(change_of_all([seat.laps_of_rider])):
-                self._paddock.leave(seat)
         for seat, following in itertools.zip_longest(fixed, fixed[1:]):
             self._paddock.expect(following)
             failure = self._enter(seat)
@@ -304,9 +300,11 @@ class Heat:
         self._random.shuffle(seats)
         self._round += 1
         num_steps, lead_in = self._blocks = self._block()
-        self._catch_up(seats)
+        fallen = self._catch_up(seats)
         start_s = self._budget.now_s()
-        laps = {id(seat): self._paddock.lap(seat, self._round, num_steps, lead_in) for seat in seats}
+        laps = {
+            id(seat): fallen.get(id(seat)) or self._paddock.lap(seat, self._round, num_steps, lead_in) for seat in seats
+        }
         for seat in fixed:
             self._survive(seat, laps[id(seat)])
         self._step_s = typical_step_s(fixed[0].laps[-9:]) or self._step_s
@@ -316,17 +314,25 @@ class Heat:
         self._lap_s.append((self._budget.now_s() - start_s) / len(seats))
         self._tell.left(self._budget.left_s())
 
-    def _catch_up(self, seats: Sequence[Seat]) -> None:
+    def _catch_up(self, seats: Sequence[Seat]) -> dict[int, Lap]:
         """Step i is compared with step i, where steps change as the training goes on: who has come less far than
-        another rides up to it, and nothing of that counts."""
+        another rides up to it, and nothing of that counts. Gives the last lap of who did not get there."""
         times = change_of_all([seat.laps_of_rider for seat in seats if seat.rider is not None])
         self.is_slowing |= is_ageing(times) and times > 1.0
+        fallen: dict[int, Lap] = {}
         if not is_ageing(times) or self._paddock.is_relaunching():
-            return
+            return fallen
+        nearest = min(seat.age for seat in seats)
+        for seat in seats:
+            if (seat.age - nearest) * self._step_s > CATCHING_UP_SHARE * self._budget.budget_s:
+                self._paddock.leave(seat)
         farthest, (num_steps, lead_in) = max(seat.age for seat in seats), self._block()
         for seat in seats:
-            while seat.rider is not None and seat.age < farthest and self._budget.left_s():
-                self._paddock.lap(seat, UNCOUNTED, num_steps, lead_in)
+            while seat.age < farthest and id(seat) not in fallen:
+                lap = self._paddock.lap(seat, UNCOUNTED, num_steps, lead_in)
+                if lap.failure or lap.is_last:
+                    fallen[id(seat)] = msgspec.structs.replace(lap, is_disturbed=True)
+        return fallen
 
     def _block(self) -> tuple[int, int]:
         """The same from the first round to the last, so that whoever comes late is witnessed at the base's steps."""

@@ -193,8 +193,9 @@ class Meeting:
         return all(verdict.technique != technique for verdict in self.verdicts)
 
     def had_nothing_to_do(self, technique: str) -> bool:
-        """As far as it was asked."""
-        return all(one.decision == "not_applicable" for one in self.verdicts if one.technique == technique)
+        """As far as it was asked: no rider has carried it yet."""
+        mine = [one for one in self.verdicts if one.technique == technique]
+        return all(one.decision == "not_applicable" and not one.recipe.choices for one in mine)
 
     def base_step_s(self) -> float:
         known = typical_step_s(self.base.laps)

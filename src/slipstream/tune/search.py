@@ -144,6 +144,7 @@ def _build(
             )
         if not winners:
             left = [one for one in _left(meeting, candidates) if meeting.had_nothing_to_do(one.technique)]
+            begun, num_twins = [], 0
             continue
         meeting.recipe = meeting.on_ground(winners[0].choice)
         winners = sorted(climb(meeting, winners), key=lambda winner: -winner.speed.ratio)
@@ -184,9 +185,11 @@ def _lay_ground(meeting: Meeting, candidates: Sequence[Candidate], alpha: float)
 def _left(meeting: Meeting, candidates: Sequence[Candidate]) -> list[Candidate]:
     """Who may gain on top of what is kept now, where there is time: those that merely gained too little before, those
     that had nothing to do, and those that were not raced since another led that claims the same: in its place."""
-    seen = {one.technique for one in meeting.verdicts if one.decision != "not_applicable"}
-    out = ruled_out(meeting.verdicts, {one.technique for one in candidates} | seen)
-    observation = Observation(meeting.session, meeting.heat.is_slowing)
+    asked = {one.technique for one in candidates}
+    seen = {one.technique for one in meeting.verdicts if not meeting.had_nothing_to_do(one.technique)}
+    out = ruled_out(meeting.verdicts, asked | seen)
+    was_slowing = any(one.kind == "single" and one.technique not in asked for one in meeting.journal.verdicts)
+    observation = Observation(meeting.session, meeting.heat.is_slowing or was_slowing)
     late = latecomers(observation, meeting.order, meeting.techniques, meeting.recipe, out)
     named = {one.technique: one for one in late}  # first: it is this recipe that they suit
     for one in sorted(candidates, key=lambda one: (_outlook(meeting, one.technique), _is_cured(meeting, one))):

@@ -69,6 +69,11 @@ class Paddock:
     def is_relaunching(self) -> bool:
         return self._track.capacity() < 2
 
+    def renew(self) -> None:
+        """Those that enter from now on share no luck with those before."""
+        self._expected.clear()
+        self._track.renew()
+
     def expect(self, seat: Seat | None) -> None:
         """It enters next, and may be launched beside the one that enters now."""
         if seat is not None and seat.rider is None and id(seat) not in self._expected:
@@ -123,7 +128,7 @@ class Paddock:
     def leave(self, seat: Seat) -> None:
         if seat.rider is None:
             return
-        rider, seat.rider = seat.rider, None
+        rider, seat.rider, seat.age = seat.rider, None, 0
         self._idle.discard(id(seat))
         self._on_track.remove(seat)
         self._file(seat, rider)
