@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from near_best import GRID, Workload
-from page import RESULTS, machine, write_page
+from page import RESULTS, machine, processor, write_page
 from slipstream.testing.photographs import make_photographs
 
 WITHIN = 0.06
@@ -107,7 +107,7 @@ def keep(workload: Workload, photographs: Path, folder: Path, budget: str) -> di
     long_s, short_s = ([line.seconds_each for line in pair] for pair in pairs)
     row = {"table": total, "recipe": told["tuning"]["recipe"], "long_s": long_s, "short_s": short_s}
     print(f"{workload.name}: {row}", file=sys.stderr, flush=True)
-    return {**row, "day": time.strftime("%Y-%m-%d")}
+    return {**row, "day": time.strftime("%Y-%m-%d"), "processor": processor()}
 
 
 def apart(row: dict[str, Any]) -> tuple[float, float, float]:
@@ -126,12 +126,13 @@ def render(rows: dict[str, dict[str, Any]], head: str) -> str:
         recipe = ", ".join(f"{key}={value}" for key, value in row["recipe"].items()) or "nothing was kept"
         seconds = f"{row['long_s'][0]:.0f} and {row['long_s'][1]:.0f} s"
         short = f"{row['short_s'][0]:.1f} and {row['short_s'][1]:.1f} s"
-        cells = [name, recipe, said, seconds, short, f"{whole:.2f}x", f"{training:.2f}x", f"{off:+.1%}", row["day"]]
+        cells = [name, recipe, said, seconds, short, f"{whole:.2f}x", f"{training:.2f}x", f"{off:+.1%}"]
+        cells += [row["day"], row["processor"]]
         lines.append("| " + " | ".join(cells) + " |")
     return (
         f"# What the table says, and what run does\n\n{head}\n\n| workload | recipe | tune's total | bare and tuned, "
-        "from start to end | short ones | whole processes | without the short ones | apart | day |\n"
-        "|---|---|---:|---:|---:|---:|---:|---:|---|\n"
+        "from start to end | short ones | whole processes | without the short ones | apart | day | on |\n"
+        "|---|---|---:|---:|---:|---:|---:|---:|---|---|\n"
         + "\n".join(lines)
         + f"\n\nBare and tuned processes, long ones and short ones, took turns of {TURN_S:g} s, the others stopped. "
         f"*Without the short ones*: what a short process takes (the mean of {NUM_SHORT}), start and "
