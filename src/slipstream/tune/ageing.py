@@ -3,6 +3,7 @@ riders can be compared at equal steps only. From laps alone: whether it was the 
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
@@ -13,16 +14,20 @@ from slipstream.records import Lap
 AGED = 1.1  # times as long at the end as at the beginning
 FEWEST = 4  # blocks: of fewer nothing can be said
 FIRST = 1  # that find everything cold
-CLEAR = 3.0  # standard errors
+UNLIKELY = 2.0  # standard errors: to catch up in vain costs a little time
+CLEAR = 3.0  # what is told must be clearer
 
 
 def change(laps: Sequence[Lap]) -> float | None:
-    """How many times as long the steps of one process take in the last third of its blocks as in the first."""
-    steps_s = [lap.step_s for lap in laps[FIRST:]]
-    if len(steps_s) < FEWEST:
+    """How many times as long the steps of one process take in the last third of its blocks as in the first; 1.0 where
+    its blocks differ from one to the next so much that they may have come out like this by chance."""
+    logs = [math.log(lap.step_s) for lap in laps[FIRST:] if lap.step_s > 0.0]
+    if len(logs) < FEWEST:
         return None
-    third = max(2, len(steps_s) // 3)
-    return median(steps_s[-third:]) / median(steps_s[:third])
+    third = max(2, len(logs) // 3)
+    apart = median(logs[-third:]) - median(logs[:third])
+    noise = statistics.fmean((late - early) ** 2 for early, late in itertools.pairwise(logs)) / 2  # blind to a trend
+    return math.exp(apart) if abs(apart) > UNLIKELY * math.sqrt(2 * noise / third) else 1.0
 
 
 def change_of_all(riders: Sequence[Sequence[Lap]]) -> float:
