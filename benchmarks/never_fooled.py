@@ -12,7 +12,7 @@ from functools import partial
 
 from page import RESULTS, machine, write_page
 from slipstream.testing.noise import CALM, Recording, Weather
-from slipstream.testing.tunings import NUM_CANDIDATES, STEP_S, Outcome, simulate
+from slipstream.testing.tunings import NUM_CANDIDATES, START_S, STEP_S, Outcome, simulate
 
 GAIN, LARGE_GAIN = 1.05, 1.2
 MOST_FOOLED, LEAST_FOUND, LEAST_COVERED = 0.05, 0.90, 0.93
@@ -33,6 +33,7 @@ class Place:
     weather: Weather
     lottery: float = 0.0
     first_seed: int = FIRST_SEED
+    start_s: float = START_S
 
     def tunings(self, number: int, gain: float) -> list[Outcome]:
         """On all cores: their clock is simulated."""
@@ -41,7 +42,7 @@ class Place:
             return list(pool.map(partial(self.tuning, gain), seeds, chunksize=4))
 
     def tuning(self, gain: float, seed: int) -> Outcome:
-        return simulate(seed, gain, self.recording, self.weather, self.lottery)
+        return simulate(seed, gain, self.recording, self.weather, self.lottery, start_s=self.start_s)
 
 
 def places() -> list[Place]:
@@ -84,9 +85,10 @@ def main() -> None:
     parser.add_argument("--useful", type=int, default=200, help="tunings with one true gain, in each place")
     parser.add_argument("--only", help="this row alone, printed and not written")
     parser.add_argument("--first-seed", type=int, default=FIRST_SEED)
+    parser.add_argument("--start", type=float, default=START_S, help="seconds that a rider takes (see starts.py)")
     options = parser.parse_args()
     start = time.monotonic()
-    everywhere = [replace(place, first_seed=options.first_seed) for place in places()]
+    everywhere = [replace(place, first_seed=options.first_seed, start_s=options.start) for place in places()]
     if options.only:
         place = next(place for place in everywhere if place.name == options.only)
         print(row(place, options.useless, options.useful))

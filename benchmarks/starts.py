@@ -4,6 +4,7 @@ benchmarks/results/starts.md."""
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 import time
 from pathlib import Path
@@ -17,7 +18,6 @@ from slipstream.testing.photographs import make_photographs
 from slipstream.testing.tunings import BESIDE
 
 NUM_RIDERS = 4
-REPEATS = 3
 
 
 def start_s(script: list[str], is_side_by_side: bool, may_fork: bool = False) -> float:
@@ -49,6 +49,9 @@ def foreseen(beside: float) -> float:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=3)
+    repeats = parser.parse_args().repeats
     head, lines, shares = machine(), [], []
     with tempfile.TemporaryDirectory() as folder:
         photographs = Path(folder)
@@ -57,7 +60,7 @@ def main() -> None:
             script = workload.script(photographs)
             ways = [
                 (start_s(script, False), start_s(script, True), start_s(script, True, may_fork=True))
-                for _ in range(REPEATS)
+                for _ in range(repeats)
             ]
             own = [beside / alone for alone, beside, _ in ways]
             shares += own
@@ -70,7 +73,7 @@ def main() -> None:
 
 {head}
 
-{NUM_RIDERS} riders after the base, each as the script is, from launch to the end of the warm-up; medians of {REPEATS}
+{NUM_RIDERS} riders after the base, each as the script is, from launch to the end of the warm-up; medians of {repeats}
 runs, the three ways by turns. *Forked*: from a process that has imported torch before the base came, side by side; what
 is left is the script's own beginning and the warm-up's five steps. The shares are of one by one, run by run.
 

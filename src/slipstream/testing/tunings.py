@@ -23,6 +23,7 @@ from slipstream.tune.teller import Silence
 
 NUM_CANDIDATES = 12
 STEP_S = 0.05
+START_S = 4.0  # where riders cannot be forked
 BESIDE = 0.75  # of a start, while another one starts: as benchmarks/starts.py found it on two cores
 
 
@@ -42,6 +43,7 @@ def simulate(
     weather: Weather | None = None,
     lottery: float = 0.0,
     num_riders: int = 6,
+    start_s: float = START_S,
 ) -> Outcome:
     draws = random.Random(seed)
     names = [f"made_{number:02}" for number in range(NUM_CANDIDATES)]
@@ -51,6 +53,7 @@ def simulate(
         step_s=STEP_S,
         noise=Noise(random.Random(draws.random()), recording, weather),
         seed=seed,
+        startup_s=lambda recipe: start_s,
         beside=BESIDE,
         lottery=lottery,
         num_riders=num_riders,
