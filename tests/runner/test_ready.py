@@ -14,7 +14,7 @@ import pytest
 
 from slipstream.records import Choice, Entrant, Recipe, RiderRecord
 from slipstream.runner.ready import Fairness, Forked
-from slipstream.runner.relay import Relay
+from slipstream.runner.relay import COLD, Relay
 
 TRAIN = """
 import os, sys
@@ -94,6 +94,7 @@ def test_a_script_that_sets_what_torch_reads_when_it_is_imported_starts_cold(
         record = ride(relay, 0)
         assert was_there(record) is is_forked and record.num_launches == 1
         assert was_there(ride(relay, 1)) is is_forked, "and so do all that follow"
+        assert relay.notes == ([] if is_forked else [COLD])
 
 
 def test_a_script_beside_a_module_that_is_imported_already_starts_cold(here: Path) -> None:
