@@ -1,11 +1,12 @@
 """Is tune's recipe near the best there is? Every cell of a grid of settings is raced against the base, tune searches
 the same script, and the winner meets the recipe of tune head to head. Cells are kept as they come, so an interrupted
-run goes on where it was, if it was on this kind of machine; so are the meetings, so that the page holds every workload
-that was ever judged, each with its day and machine. Writes benchmarks/results/near_best.md."""
+run goes on where it was, if it was this script on this kind of machine; so are the meetings, so that the page holds
+every workload that was ever judged, each with its day and machine. Writes benchmarks/results/near_best.md."""
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import itertools
 import json
 import math
@@ -48,6 +49,11 @@ class Workload:
     def script(self, photographs: Path) -> list[str]:
         data = ["--data", str(photographs)] if self.needs_photographs else []
         return [str(WORKLOADS / f"{self.name}.py"), *data]
+
+    def facts(self) -> dict[str, str]:
+        """What a cell was measured with: others' cells say nothing here."""
+        source = (WORKLOADS / f"{self.name}.py").read_bytes()
+        return {"processor": processor(), "script": hashlib.sha256(source).hexdigest()[:16]}
 
     def cells(self) -> Iterator[Recipe]:
         for settings in itertools.product(*self.axes.values()):
@@ -170,8 +176,9 @@ def meet(workload: Workload, photographs: Path, best: Recipe, tuned: Recipe) -> 
 def judge(workload: Workload, photographs: Path, budget: str | None, sessions: Path | None) -> dict[str, Any]:
     path = RESULTS / f"grid-{workload.name}.json"
     grid: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    if grid.get("processor") != processor():
-        grid = {"processor": processor(), "cells": {}}
+    facts = workload.facts()
+    if {key: grid.get(key) for key in facts} != facts:
+        grid = {**facts, "cells": {}}
     kept = grid["cells"]
 
     def save() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 
 RESULTS = Path(__file__).parent / "results"
+BY_HAND = "Written by hand."  # from there on a page is its reader's: made anew, it keeps that
 
 
 def processor() -> str:
@@ -37,5 +38,7 @@ def _lines(path: str) -> list[str]:
 
 def write_page(name: str, text: str) -> None:
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{name}.md").write_text(text)
+    path = RESULTS / f"{name}.md"
+    _, mark, remarks = (path.read_text() if path.exists() else "").partition(BY_HAND)
+    path.write_text(text + (f"\n{mark}{remarks}" if mark else ""))
     sys.stdout.write(text + "\n")
