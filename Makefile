@@ -70,7 +70,6 @@ bench: $(READY)
 	$(BIN)/python benchmarks/never_fooled.py
 	$(BIN)/python benchmarks/depth.py
 	$(BIN)/python benchmarks/starts.py
-	$(BIN)/python benchmarks/blocks.py
 	$(BIN)/python benchmarks/kept_promise.py
 	$(BIN)/python benchmarks/patched.py
 	$(BIN)/python benchmarks/near_best.py

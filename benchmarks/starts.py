@@ -15,7 +15,7 @@ from page import machine, write_page
 from slipstream.records import Entrant
 from slipstream.runner.relay import Relay
 from slipstream.testing.photographs import make_photographs
-from slipstream.testing.tunings import BESIDE
+from slipstream.testing.tunings import BESIDE, COLD_START_S, START_S
 
 NUM_RIDERS = 4
 
@@ -85,8 +85,8 @@ is left is the script's own beginning and the warm-up's five steps. The shares a
         + f"""
 
 The median share is {median(shares):.2f}. A simulated track on which a rider gets {BESIDE:.0%} of its start done
-while another one starts has {foreseen(BESIDE):.2f}: so never_fooled.py and depth.py reckon, as where riders cannot be
-forked.
+while another one starts has {foreseen(BESIDE):.2f}: so never_fooled.py and depth.py reckon. Forked riders start in
+{START_S:g} s there, {foreseen(BESIDE) * START_S:.1f} s each; where they cannot be forked, in {COLD_START_S:g} s.
 """
     )
     write_page("starts", page)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -52,6 +55,36 @@ def test_the_room_of_the_same_name_can_be_called() -> None:
 def test_a_wrong_option_is_an_error_before_anything_runs(options: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         slipstream.tune(train, **options)
+
+
+FUNCTION = """
+import torch, slipstream
+
+def train():
+    torch.manual_seed(0)
+    model = torch.nn.Linear(64, 8)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for step in range(1_000_000):
+        model(torch.randn(16, 64)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+if __name__ == "__main__":
+    tuned = slipstream.tune(train, budget="4s", only=["fused_optimizer"], seconds=4, recipe="recipes/a.toml")
+    verdicts = [one.decision for one in tuned.tuning.verdicts if one.technique == "fused_optimizer"]
+    print("verdicts", verdicts, tuned.recipe_path)
+"""
+
+
+def test_a_function_is_raced(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(FUNCTION)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "program.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    said = re.search(r"verdicts \['(kept|rejected|unsure)'\] (.*)", done.stdout)
+    assert said is not None, done.stdout
+    assert ("kept" in said[1]) == (tmp_path / "recipes" / "a.toml").is_file() == (said[2] != "None")
 
 
 def test_a_rider_that_tunes_would_never_end(monkeypatch: pytest.MonkeyPatch) -> None:

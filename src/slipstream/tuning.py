@@ -200,6 +200,7 @@ def tune_function(
     tuned = Tuned(session, script, None)
     if tuned.recipe.choices and tuned.tuning.is_complete:
         tuned.recipe_path = Path(recipe)
+        tuned.recipe_path.parent.mkdir(parents=True, exist_ok=True)
         write_recipe(tuned.recipe_path, tuned.tuning, session)
     return tuned
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import msgspec
+import psutil
 import pytest
 from click.testing import CliRunner
 
@@ -63,6 +66,27 @@ def test_a_real_tuning_from_check_to_report(here: Path) -> None:
     assert "relative to base" in done.stdout
     path = latest(here)
     assert path is not None and load_session(path).command == "tune"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are told by /proc")
+def test_interrupted_while_it_races_it_leaves_nothing_but_what_it_knows(here: Path) -> None:
+    (here / "train.py").write_text(TRAIN)
+    command = [sys.executable, "-m", "slipstream", "tune", "--budget", "60s", "--seconds", "4"]
+    command += ["--only", "fused_optimizer,cpu_threads", "train.py"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment, start_new_session=True)
+    assert process.stderr is not None
+    lines = itertools.takewhile(lambda line: " racing " not in line, process.stderr)
+    assert any("starting  as it is" in line for line in lines)
+    below = psutil.Process(process.pid).children(recursive=True)
+    assert below
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does it
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "interrupted; " in err and "the same command again goes on" in err and "Traceback" not in out + err
+    assert not psutil.wait_procs(below, timeout=5)[1]
+    assert not (here / "slipstream.toml").exists() and list((here / ".slipstream" / "journals").iterdir())
 
 
 def test_what_was_kept_is_written_where_it_was_asked_for(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,6 +167,8 @@ def test_report_shows_a_tuning_again(session: Session) -> None:
         (["--without", "nothing", "train.py"], "no technique is called 'nothing'"),
         (["--allow", "anything", "train.py"], "identical"),
         (["missing.py"], "There is no file 'missing.py'"),
+        (["--bugdet", "5m", "train.py"], "'--budget'"),
+        (["--recipe", ".", "train.py"], "is a directory"),
         ([], "Which script?"),
     ],
 )
@@ -182,6 +208,9 @@ def test_a_script_that_fails_is_not_tuned(here: Path) -> None:
 def test_a_script_that_raises_in_its_training_is_not_tuned(
     session: Session, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    broken = msgspec.structs.replace(session, ending=Ending("interrupted", 130, 2.0))
+    assert show_failed_check(broken) == 130
+    assert capsys.readouterr() == ("", "slipstream: interrupted during the check; nothing was tuned.\n")
     raised = msgspec.structs.replace(session, ending=Ending("raised", 1, 2.0))
     assert show_failed_check(raised) == 1
     said = capsys.readouterr()

@@ -106,6 +106,21 @@ def test_blocks_of_the_asked_length_then_the_end(tmp_path: Path, patches: Patche
     assert all(w.seconds > 0 for w in heard if isinstance(w, Standing) and w.num_steps)
 
 
+def test_where_the_first_optimizers_training_is_over_the_next_ones_steps_count(
+    tmp_path: Path, patches: Patches
+) -> None:
+    """A model that is trained before another one, and kept."""
+    baton = Baton(str(tmp_path / "nobody"), WARM_UP)
+    baton.count_updates(patches)
+    first, second = (torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), 0.1) for _ in range(2))
+    counts = []
+    for optimizer, num_steps in ((first, 5), (second, 199), (first, 1), (second, 200), (second, 10), (first, 3)):
+        for _ in range(num_steps):
+            optimizer.step()
+        counts.append(baton.num_ticks)
+    assert counts == [5, 5, 6, 7, 17, 17], "as long as the first goes on, the second belongs to its step"
+
+
 def test_data_threads_stand_while_the_script_stands_and_not_longer(tmp_path: Path, patches: Patches) -> None:
     relay = Other(tmp_path / "baton", [Tell(), Go(50, 1)])
     baton = Baton(str(tmp_path / "baton"), WARM_UP)

@@ -86,7 +86,11 @@ def test_a_forked_rider_trains_as_one_that_starts_cold(here: Path) -> None:
     assert training(cold) == training(forked) == training(again) == training(with_variable)
 
 
-@pytest.mark.parametrize(("variable", "is_forked"), [("OMP_NUM_THREADS=2", False), ("MY_OWN=2", True)])
+@pytest.mark.parametrize(
+    ("variable", "is_forked"),
+    [("OMP_NUM_THREADS=2", False), ("PYTORCH_NVML_BASED_CUDA_CHECK=1", True), ("LD_LIBRARY_PATH=/x", True)],
+    ids=["means_it", "lightning_does", "opencv_does"],
+)
 def test_a_script_that_sets_what_torch_reads_when_it_is_imported_starts_cold(
     here: Path, variable: str, is_forked: bool
 ) -> None:
@@ -94,7 +98,8 @@ def test_a_script_that_sets_what_torch_reads_when_it_is_imported_starts_cold(
         record = ride(relay, 0)
         assert was_there(record) is is_forked and record.num_launches == 1
         assert was_there(ride(relay, 1)) is is_forked, "and so do all that follow"
-        assert relay.notes == ([] if is_forked else [COLD])
+        why = "the script sets OMP_NUM_THREADS, which torch reads while it is imported"
+        assert relay.notes == ([] if is_forked else [COLD.format(why)])
 
 
 def test_a_script_beside_a_module_that_is_imported_already_starts_cold(here: Path) -> None:
@@ -109,19 +114,27 @@ def test_what_could_be_told_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (tmp_path / "models").mkdir()
     (tmp_path / "json").mkdir()  # of data
     fairness = Fairness()
-    assert fairness.is_given([str(script)]) and fairness.shadows(tmp_path) == [] and fairness.is_kept()
-    assert not fairness.is_given([str(tmp_path)]), "a folder that is run is its own first place"
+    assert (fairness.obstacle_at_first([str(script)]), fairness.obstacle_by_now()) == ("", "")
+    assert "is a folder" in fairness.obstacle_at_first([str(tmp_path)]), "which is its own first place"
     (tmp_path / "psutil.py").write_text("")
     (tmp_path / "pytest").mkdir()
     (tmp_path / "pytest" / "__init__.py").write_text("")
-    assert fairness.shadows(tmp_path) == ["psutil", "pytest"] and not fairness.is_given([str(script)])
+    assert fairness.shadows(tmp_path) == ["psutil", "pytest"]
+    assert fairness.obstacle_at_first([str(script)]).endswith(f"the name of psutil in {tmp_path}")
     with monkeypatch.context() as patch:
         patch.syspath_prepend(tmp_path)
-        assert not fairness.is_kept()
+        assert fairness.obstacle_by_now().endswith(f"the name of psutil in {tmp_path}")
     with monkeypatch.context() as patch:
         patch.setattr(os, "sched_getaffinity", lambda pid: {0, 99})
-        assert not fairness.is_kept()
-    assert fairness.is_kept()
+        assert "cores" in fairness.obstacle_by_now()
+    assert fairness.obstacle_by_now() == ""
+
+
+def test_a_script_that_fails_only_beside_torch_starts_cold(here: Path) -> None:
+    (here / "train.py").write_text("import sys\nassert 'torch' not in sys.modules, 'torch came first'\n" + TRAIN)
+    with Relay(["train.py"], may_fork=True) as relay:
+        assert not was_there(ride(relay, 0)) and len(relay.notes) == 1
+        assert "did not come to a step (AssertionError: torch came first)" in relay.notes[0]
 
 
 def test_after_a_renewal_riders_come_from_another_process(here: Path) -> None:

@@ -58,23 +58,37 @@ def test_a_family_stands_still_goes_on_and_ends() -> None:
         assert not [pid for pid in members if Path(f"/proc/{pid}").exists()]
 
 
+# A rider that was forked, as its brothers were, from a process that has much; it has a worker that writes little
 FORKING = """
 import os, sys, time
 many = bytearray(os.urandom(1 << 20) * 64)
-if os.fork() == 0:
-    os.setpgid(0, 0)
-    print(os.getpid(), flush=True)
+for number in range(int(sys.argv[1])):
+    if os.fork() == 0:
+        os.setpgid(0, 0)
+        if os.fork() == 0:
+            own = bytearray(os.urandom(1 << 20) * 16)
+            print(os.getppid(), flush=True)
+        break
 time.sleep(100)
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="sizes are read from /proc")
-def test_what_a_forked_process_has_from_its_parent_counts_as_its_own() -> None:
-    with subprocess.Popen([sys.executable, "-c", FORKING], stdout=subprocess.PIPE, text=True) as parent:
+def test_what_a_rider_shares_with_others_counts_for_each_of_them_and_with_its_workers_once() -> None:
+    with no_leftovers():
+        alone, beside = weights(1), weights(3)
+    assert all(80 << 20 < weight < 120 << 20 for weight in beside), "what it was forked with, and the worker's own"
+    assert beside == pytest.approx(3 * alone, rel=0.02), "however many there are"
+
+
+def weights(num_riders: int) -> list[int]:
+    """Of so many riders, as the relay weighs each of them."""
+    command = [sys.executable, "-c", FORKING, str(num_riders)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
-        child = int(parent.stdout.readline())
-        shared, own = (Tree(child, is_forked).memory_bytes(child) for is_forked in (False, True))
-        psutil.Process(child).kill()
+        trees = [Tree(int(parent.stdout.readline())) for _ in range(num_riders)]
+        found = [tree.memory_bytes(tree.root) for tree in trees]
+        for tree in trees:
+            tree.kill()
         parent.kill()
-    assert shared < 60 << 20, "half of it is the parent's"
-    assert 64 << 20 < own < 120 << 20
+    return found

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from types import ModuleType
 from typing import Any
 
@@ -17,6 +19,13 @@ from slipstream.testing.battery import battery
 
 # Compiling three trainings takes a minute: test_compile.py has one, `make promises` all.
 SLOW = set() if os.environ.get("SLIPSTREAM_EVERY") else {"compile"}
+# What has something to do where two workers read pictures from files, for two epochs.
+ON_PICTURES = {
+    *("fast_decode", "fast_resize", "scaled_decode", "read_ahead", "sample_cache"),
+    *("buffer_reuse", "persistent_workers", "prefetch", "thread_workers"),
+}
+# Each takes a process of its own: `make promises` has them all.
+DYING = ["buffer_reuse", "persistent_workers", "prefetch", "sample_cache"] if SLOW else sorted(catalogue())
 
 
 @pytest.mark.parametrize("ident", sorted(set(catalogue()) - SLOW))
@@ -24,6 +33,18 @@ def test_keeps_the_contract(ident: str) -> None:
     results = battery(ident)
     assert len(results) >= 7
     assert all(result.is_ok for result in results), [result for result in results if not result.is_ok]
+    if ident in ON_PICTURES:
+        (acted,) = [result.detail for result in results if result.name == "pictures: numerics"]
+        assert acted.startswith(f"{ident}: "), acted
+
+
+@pytest.mark.parametrize("ident", DYING)
+def test_the_death_of_a_worker_is_heard_of(ident: str) -> None:
+    lines = f"from slipstream.testing.battery import death\nfor one in death({ident!r}): print(one.is_ok, one.detail)"
+    done = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "False" not in done.stdout
+    assert ident not in ON_PICTURES or "the loader's own error arrived" in done.stdout or ident == "thread_workers"
 
 
 def planted(apply: Any, numerics: Any = "identical") -> ModuleType:

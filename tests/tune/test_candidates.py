@@ -39,11 +39,13 @@ def test_candidates_come_in_the_order_of_the_predicted_gain(session: Session, te
         "coarse": technique(numerics="approximate"),
     }
     assert _names(seen, TuneOrder(), known) == ["most", "some", "plain", "coarse", "proved"], "no units for it here"
+    assert [one.technique for one in propose(seen, TuneOrder(), known)[0] if one.is_doubtful] == ["coarse"]
     facts = seen.environment.torch
     assert facts is not None
     faster = msgspec.structs.replace(facts, has_fast_bf16=True)
     seen = msgspec.structs.replace(seen, environment=msgspec.structs.replace(seen.environment, torch=faster))
     assert _names(seen, TuneOrder(), known) == ["most", "coarse", "some", "plain", "proved"], "a gain, or out at once"
+    assert not any(one.is_doubtful for one in propose(seen, TuneOrder(), known)[0])
 
 
 def test_what_does_not_apply_says_why(session: Session, technique: Any) -> None:

@@ -111,6 +111,18 @@ def test_nobody_is_launched_who_could_not_be_decided_in_time(course: Any, listen
     assert race.settled == [("a", "undecided")] and listener.entered == ["as it is"]
 
 
+def test_what_is_most_likely_out_at_once_needs_no_time_for_a_turn(course: Any, listener: Any) -> None:
+    race = course(SimulatedTrack(choice_factors(a=9.0), startup_s=lambda recipe: 2.0))
+    contest = race.contest("a")
+    race.heat.warm(race.base)
+    deadline_s = race.budget.now_s() + race.heat.need_s() - 0.1
+    race.heat.race([race.contest("b")], lambda: deadline_s, race._settle)
+    assert race.settled == [("b", "undecided")] and listener.entered == ["as it is"]
+    contest.is_doubtful = True
+    race.heat.race([contest], lambda: deadline_s, race._settle)
+    assert race.settled[1:] == [("a", "slower")] and listener.entered == ["as it is", "a"]
+
+
 def test_everyone_has_a_turn_before_anyone_has_a_second(course: Any, listener: Any) -> None:
     """b cannot be decided in the time there is, and looks better than nothing; c and d still race."""
     race = course(SimulatedTrack(choice_factors(b=0.8, c=0.5, d=0.5), num_riders=2, startup_s=lambda recipe: 1.0))

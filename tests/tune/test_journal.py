@@ -62,7 +62,9 @@ def test_the_facts_change_with_the_script_its_arguments_versions_and_the_order(
     tmp_path: Path, session: Session
 ) -> None:
     (tmp_path / "train.py").write_text("one")
-    here = msgspec.structs.replace(session, cwd=str(tmp_path))
+    (tmp_path / "nets.py").write_text("one")
+    models = [msgspec.structs.replace(session.models[0], class_module="nets")]
+    here = msgspec.structs.replace(session, cwd=str(tmp_path), models=models)
     facts = facts_of(here, TuneOrder())
     others = [
         facts_of(msgspec.structs.replace(here, script=["train.py", "--epochs", "2"]), TuneOrder()),
@@ -74,8 +76,11 @@ def test_the_facts_change_with_the_script_its_arguments_versions_and_the_order(
     ]
     (tmp_path / "train.py").write_text("two")
     others.append(facts_of(here, TuneOrder()))
-    assert all(other != facts for other in others)
     (tmp_path / "train.py").write_text("one")
+    (tmp_path / "nets.py").write_text("two")
+    others.append(facts_of(here, TuneOrder()))
+    assert all(other != facts for other in others)
+    (tmp_path / "nets.py").write_text("one")
     assert facts_of(here, TuneOrder(budget_s=900.0)) == facts, "more time is no other order"
 
 

@@ -68,6 +68,14 @@ def test_an_empty_recipe_is_a_file_too(tmp_path: Path, session: Session) -> None
     assert file.recipe == Recipe() and file.total is None
 
 
+def test_two_that_claim_the_same_are_refused_with_both_names(tmp_path: Path) -> None:
+    text = 'version = 1\n[recipe]\ncompile = "default"\nfused_attention = true\n'
+    said = _fault(tmp_path, text)
+    assert said.startswith(", line 4: ") and "compile" in said and "fused_attention" in said and "both claim" in said
+    (tmp_path / "slipstream.toml").write_text(text.replace("true", "false"))
+    assert read_recipe(tmp_path / "slipstream.toml").recipe == Recipe((Choice("compile", "default"),))
+
+
 def _fault(tmp_path: Path, text: str) -> str:
     path = tmp_path / "slipstream.toml"
     path.write_text(text)

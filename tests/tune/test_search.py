@@ -562,9 +562,12 @@ def test_what_answers_a_cause_that_is_cured_comes_later(run: Any, technique: Any
     assert listener.entered.index("a + other") < listener.entered.index("a + same")
 
 
-def test_a_row_does_not_contradict_its_ratio(run: Any, technique: Any) -> None:
+@pytest.mark.parametrize("counted", [32, 0])  # by the riders; 0: the script has no loader
+def test_a_row_does_not_contradict_itself(run: Any, technique: Any, counted: int) -> None:
     noise = Noise(random.Random(3), weather=Weather())
-    tuning = run(SimulatedTrack(choice_factors(a=0.8, b=1.1), noise=noise), {"a": technique(), "b": technique()})
+    track = SimulatedTrack(choice_factors(a=0.8, b=1.1), noise=noise, batch_size=counted)
+    tuning = run(track, {"a": technique(), "b": technique()})
+    assert tuning.base_samples_per_s * tuning.base_step_ms == pytest.approx(32_000)
     rows = [one for one in tuning.verdicts if one.step_ms is not None]
     assert {row.kind for row in rows} >= {"single", "total"}
     for row in rows:

@@ -1,4 +1,4 @@
-"""A few hundred of the tunings that benchmarks/never_fooled.py runs by the thousand; seeds are fixed."""
+"""A few dozen of the tunings that benchmarks/never_fooled.py runs by the thousand; seeds are fixed."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ COMMANDS: Final = (
 )
 
 # Ours come first; from the script's name on, everything is the script's.
-SCRIPT_SETTINGS: Final = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+SCRIPT_SETTINGS: Final = {"allow_interspersed_args": False}
 
 Action = Callable[[], int | None]
 

@@ -16,7 +16,7 @@ from slipstream.cli.commands import Action
 @click.option(
     "--report",
     "report_path",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
     default=Path("slipstream-selftest.md"),
     show_default=True,
     metavar="FILE",
@@ -61,6 +61,7 @@ def _test(device: str, names: list[str], report_path: Path) -> int:
                 break  # no such device: nothing else will hold either
     except KeyboardInterrupt:
         click.echo("\nslipstream: interrupted; the report has what was tested so far.", err=True)
+    report_path.parent.mkdir(parents=True, exist_ok=True)
     report_path.write_text(write_report(environment, device, results), encoding="utf-8")
     holds = len(results) == len(names) and all(part.is_ok for part in results)
     click.echo(f"\n {'Everything holds' if holds else 'Not everything holds'} on {device}. Wrote {report_path}.")

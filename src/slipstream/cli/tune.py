@@ -110,7 +110,7 @@ class Request(Forms, frozen=True):
 @click.option(
     "--recipe",
     "recipe_path",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
     default=Path("slipstream.toml"),
     show_default=True,
     metavar="FILE",
@@ -217,7 +217,9 @@ def show_failed_check(session: Session) -> int:
     from slipstream.runner.target import display_name
 
     sentence = remark(session)
-    if sentence or not session.steps:
+    if session.ending.reason == "interrupted":
+        sentence = "interrupted during the check; nothing was tuned."
+    elif sentence or not session.steps:
         show(session, quiet=True)
     else:
         after = f"after {plural(len(session.steps), 'step')} with exit code {session.ending.exit_code}"

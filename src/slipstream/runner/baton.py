@@ -27,6 +27,7 @@ from slipstream.seams import beside
 from slipstream.seams.patch import Patches
 from slipstream.seams.stop import StopRide
 
+_ANOTHER = 200  # updates of others without one of the first optimizer: its training is over, theirs has begun
 _EXIT_ALONE = 75  # the relay is gone: nobody waits for what this rider could say
 
 
@@ -48,6 +49,7 @@ class Baton:
         self.starts = EpochStarts()
         self._input_ns = self._aside_ns = 0
         self._first: weakref.ref[Any] | None = None
+        self._num_of_others = 0  # updates, since its last
         self._held: list[int] = []  # children that stand still with us
         self.count_samples: Callable[[], int] = lambda: 0
         self.synchronise: Callable[[], None] = lambda: None
@@ -59,17 +61,19 @@ class Baton:
     # --- where ticks come from --------------------------------------------------------------------------------------
 
     def count_updates(self, patches: Patches) -> None:
-        """Of the optimizer that steps first. The others belong to the same step."""
+        """Of the optimizer that steps first. The others belong to the same step, as long as that one goes on."""
         self._first = None
         hook = patches.guard("baton.update", self._after_step)
         patches.on_close(register_optimizer_step_post_hook(hook).remove)
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        first = self._first
-        if first is None or (met := first()) is None:
+        first = self._first() if self._first is not None else None
+        if first is not optimizer:
+            self._num_of_others += 1
+            if first is not None and self._num_of_others < _ANOTHER:
+                return
             self._first = weakref.ref(optimizer)
-        elif met is not optimizer:
-            return
+        self._num_of_others = 0
         self.tick()
 
     def count_backwards(self, patches: Patches) -> None:

@@ -41,7 +41,8 @@ class UncoveredError(Exception):
 
 
 class UnreadyError(Exception):
-    """It was forked from a process that had imported torch, and would not be the same: it may start by itself."""
+    """It was forked from a process that had imported torch, and would not be the same, because of this: it may start by
+    itself."""
 
 
 class Lane:
@@ -68,7 +69,7 @@ class Lane:
             stderr=self._stderr,
             env={**os.environ, **environment},
         )
-        self._tree = Tree(self._process.pid, is_forked=forked is not None)
+        self._tree = Tree(self._process.pid)
 
     # --- words ------------------------------------------------------------------------------------------------------
 
@@ -119,6 +120,10 @@ class Lane:
         assert self._wire is not None
         self._wire.send(Go(num_steps, lead_in))
         self._tree.resume()
+
+    @property
+    def is_forked(self) -> bool:
+        return isinstance(self._process, Forked)
 
     @property
     def is_held(self) -> bool:
@@ -185,8 +190,8 @@ class Lane:
         code, spool = self._process.poll(), self.room.spool
         if code == EXIT_UNCOVERED and (spool / UNCOVERED).exists():
             return UncoveredError((spool / UNCOVERED).read_text())
-        if isinstance(self._process, Forked) and (spool / UNREADY).exists():
-            return UnreadyError()
+        if self.is_forked and (spool / UNREADY).exists():
+            return UnreadyError((spool / UNREADY).read_text())
         if code == EXIT_REFUSED and (spool / REFUSED).exists():
             return OutError((spool / REFUSED).read_text())
         last = self._last_line()

@@ -100,8 +100,8 @@ class Racing:
     def _stay_fair(self) -> None:
         """A script that means what it sets before torch is imported gets a process in which it was not."""
         fairness = self._ride.fairness
-        if fairness is not None and not fairness.is_kept():
-            refuse(self._ride.settings.spool)
+        if fairness is not None and (obstacle := fairness.obstacle_by_now()):
+            refuse(self._ride.settings.spool, obstacle)
 
     def _hold(self, witness: Witness) -> None:
         """Looked at for its memory: no sketches of gradients, whose making takes some."""

@@ -21,16 +21,22 @@ from slipstream.runner.launch import interpreter_flags
 from slipstream.runner.target import is_archive, is_module
 
 READY = "--ready"  # the entry's argument, with the number of a socket: wait there
-UNREADY = "unready"  # a file in the spool: this rider must start cold
+UNREADY = "unready"  # a file in the spool, with the reason: this rider must start cold
 EXIT_UNREADY = 71
 _PID = struct.Struct("<i")
 _PATIENCE_S = 120.0  # for torch's import, on a cold disk
 _POLL_S = 0.1
 # Libraries read these while they are loaded. A script that sets one before it imports torch means it.
 _READ_EARLY = (
-    "ATEN", "BLIS", "CUBLAS", "CUDA", "DNNL", "GLIBC", "GOMP", "GOTO", "KMP", "LD_", "MALLOC", "MKL", "NPY", "NUMEXPR",
-    "OMP", "ONEDNN", "OPENBLAS", "PYTORCH", "TORCH", "TRITON", "VECLIB",
+    "ATEN", "BLIS", "DNNL", "GOMP", "GOTO", "KMP", "MKL", "NPY", "NUMEXPR", "OMP", "ONEDNN", "OPENBLAS", "PYTORCH",
+    "TORCH", "VECLIB",
 )  # fmt: skip
+# Of these, what is read when it is needed, or for devices whose riders are never forked. Libraries set some of them
+# unasked: Lightning, scikit-learn, torch's own compiler.
+_READ_LATE = {
+    "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_NVML_BASED_CUDA_CHECK", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "TORCH_HOME",
+}  # fmt: skip
 
 
 class Ready:
@@ -201,23 +207,33 @@ def _fork_for(relay: int) -> int:
 
 
 class Fairness:
-    """Whether a forked rider may pass for one that started cold. What is imported already cannot be told by variables,
-    nor be found where the script would have found it, nor count the cores that it leaves itself."""
+    """Why a forked rider cannot pass for one that started cold, in words that follow "because"; "": it can. What is
+    imported already cannot be told by variables, nor be found where the script would have found it, nor count the cores
+    that it leaves itself."""
 
     def __init__(self) -> None:
         self._variables, self._folders, self._cores = _early(), set(sys.path), os.sched_getaffinity(0)
         self._imported = sorted({name for name in sys.modules if "." not in name} - {"__main__", "slipstream"})
 
-    def is_given(self, script: list[str]) -> bool:
+    def obstacle_at_first(self, script: list[str]) -> str:
         """Before its first line."""
-        if is_module(script):
-            return not self.shadows(Path.cwd())
-        return not is_archive(script[0]) and not self.shadows(Path(script[0]).resolve().parent)
+        if not is_module(script) and is_archive(script[0]):
+            return "the script is a folder or an archive"
+        return self._shadowing([Path.cwd() if is_module(script) else Path(script[0]).resolve().parent])
 
-    def is_kept(self) -> bool:
+    def obstacle_by_now(self) -> str:
         """By its first step."""
-        is_same = _early() == self._variables and os.sched_getaffinity(0) == self._cores
-        return is_same and not any(self.shadows(Path(folder)) for folder in sys.path if folder not in self._folders)
+        now = _early()
+        changed = sorted(name for name in {*now, *self._variables} if now.get(name) != self._variables.get(name))
+        if changed:
+            return f"the script sets {changed[0]}, which torch reads while it is imported"
+        if os.sched_getaffinity(0) != self._cores:
+            return "the script changes the cores that it may use"
+        return self._shadowing([Path(folder) for folder in sys.path if folder not in self._folders])
+
+    def _shadowing(self, folders: list[Path]) -> str:
+        found = next(((folder, name) for folder in folders for name in self.shadows(folder)), None)
+        return f"torch imports a module with the name of {found[1]} in {found[0]}" if found else ""
 
     def shadows(self, folder: Path) -> list[str]:
         """Modules there that bear the name of one that is imported already: the script means its own."""
@@ -228,11 +244,12 @@ class Fairness:
         ]
 
 
-def refuse(spool: str) -> NoReturn:
+def refuse(spool: str, reason: str) -> NoReturn:
     """The relay starts this rider once more, cold."""
-    (Path(spool) / UNREADY).touch()
+    (Path(spool) / UNREADY).write_text(reason)
     os._exit(EXIT_UNREADY)
 
 
 def _early() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name.startswith(_READ_EARLY)}
+    named = ((name, value) for name, value in os.environ.items() if name.startswith(_READ_EARLY))
+    return {name: value for name, value in named if name not in _READ_LATE}

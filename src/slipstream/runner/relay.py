@@ -34,7 +34,7 @@ _SLOW = 3.0
 _VERY_SLOW = 10.0  # not even the rest of the warm-up is waited for
 _SLOW_EXCESS_S, _VERY_SLOW_EXCESS_S = 0.015, 0.03  # short steps vary by themselves, and cost little to race
 _MOST_HELD_S = 5.0  # one that starts may hold a lock for which the one that warms up waits
-COLD = "Every rider started from nothing: this script changes what torch reads while it is imported."
+COLD = "Every rider started from nothing, which takes longer, because {}."
 _LEAST_SNAPSHOTS = 3  # of the first steps, which are never timed
 
 
@@ -190,14 +190,12 @@ class Relay:
             ledger.num_launches -= 1
             self._go_uncovered(str(uncovered))
             self._launch(ledger)
-        except UnreadyError:  # this script is not the same in a process that has imported torch before
-            self._close(lane)
-            ledger.num_launches -= 1
-            self._stable.close()
-            self._end_ahead()
-            self.notes.append(COLD)
-            self._launch(ledger)
+        except UnreadyError as unready:  # this script is not the same in a process that has imported torch before
+            self._launch_cold(lane, ledger, str(unready))
         except OutError as out:
+            if lane.is_forked and not lane.holder and ledger is self._base:  # it may be us
+                self._launch_cold(lane, ledger, f"a copy of a process with torch in it did not come to a step ({out})")
+                return
             ledger.failure = str(out)
             self._close(lane)
         except BaseException:
@@ -205,6 +203,15 @@ class Relay:
             raise
         else:
             self._lanes[ledger.entrant.ident] = lane
+
+    def _launch_cold(self, lane: Lane, ledger: Ledger, why: str) -> None:
+        """Once more, and all that follow."""
+        self._close(lane)
+        ledger.num_launches -= 1
+        self._stable.close()
+        self._end_ahead()
+        self.notes.append(COLD.format(why))
+        self._launch(ledger)
 
     def _start(self, ledger: Ledger) -> Lane:
         entrant = ledger.entrant

@@ -61,8 +61,8 @@ def main(ticket_path: str, fit: Fit | None = None, fairness: Fairness | None = N
         os.setpgid(0, 0)
     if sys.platform == "linux":
         mounts.die_with_parent(signal.SIGKILL if is_racing else signal.SIGTERM)  # a stopped process hears only that
-    if fairness is not None and not fairness.is_given(ticket.settings.script):
-        refuse(ticket.settings.spool)
+    if fairness is not None and (obstacle := fairness.obstacle_at_first(ticket.settings.script)):
+        refuse(ticket.settings.spool, obstacle)
     spool = Path(ticket.settings.spool)
     is_covered = _enter_view(ticket, spool)
     if not (getattr(sys.flags, "safe_path", False) or sys.flags.isolated):

@@ -23,10 +23,8 @@ _JANITORS = ("resource_tracker", "torch_shm_manager")
 class Tree:
     """Of one process, which leads a process group: a grandchild whose parent died is still known by that."""
 
-    def __init__(self, root: int, is_forked: bool = False) -> None:
-        """`is_forked`: from a process that lives on and is none of them."""
+    def __init__(self, root: int) -> None:
         self.root = root
-        self._is_forked = is_forked
 
     def members(self) -> list[int]:
         found = [self.root, *_descendants(self.root)]
@@ -71,20 +69,12 @@ class Tree:
         return total_s
 
     def memory_bytes(self, holder: int) -> int:
-        """What all of them use together, shared pages once; with the most that the holder ever used, since it stands
-        at a place where activations are gone."""
-        count = self._own_bytes if self._is_forked else _proportional_bytes
-        now_bytes = sum(count(pid) for pid in self.members())
+        """All that the root has, and of the others what is theirs alone: what they share counts once, and what other
+        riders have too, libraries above all, counts for each rider alike, however many there are. With the most that
+        the holder ever used, since it stands at a place where activations are gone."""
+        now_bytes = _resident_bytes(self.root) + sum(_private_bytes(pid) for pid in self.members()[1:])
         status = _read_sizes(Path(f"/proc/{holder}/status"))
         return now_bytes + max(0, status.get("VmHWM", 0) - status.get("VmRSS", 0))
-
-    def _own_bytes(self, pid: int) -> int:
-        """What the root has from where it was forked counts as its own; what the others still share with it, once."""
-        sizes = _read_sizes(Path(f"/proc/{pid}/smaps_rollup"))
-        if "Pss_Anon" not in sizes:
-            return _proportional_bytes(pid)
-        nameless = sizes["Anonymous"] if pid == self.root else min(sizes["Anonymous"], sizes["Private_Dirty"])
-        return sizes["Pss"] - sizes["Pss_Anon"] + nameless
 
 
 def _descendants(pid: int) -> Iterator[int]:
@@ -143,10 +133,14 @@ def _is_janitor(process: psutil.Process) -> bool:
         return False
 
 
-def _proportional_bytes(pid: int) -> int:
+def _private_bytes(pid: int) -> int:
     sizes = _read_sizes(Path(f"/proc/{pid}/smaps_rollup"))
-    if "Pss" in sizes:
-        return sizes["Pss"]
+    if "Private_Dirty" in sizes:
+        return sizes["Private_Dirty"] + sizes["Private_Clean"]
+    return _resident_bytes(pid)
+
+
+def _resident_bytes(pid: int) -> int:
     with contextlib.suppress(psutil.Error):
         return int(psutil.Process(pid).memory_info().rss)
     return 0

@@ -1,6 +1,7 @@
 """The contract that every technique keeps, tried on real trainings in this process, on the device that is asked for: it
-applies or says why not, keeps its numerics class, lets exceptions pass, writes checkpoints that load without it, and
-leaves nothing behind. Used by the tests and by `slipstream selftest`."""
+applies or says why not, acts where it applies, keeps its numerics class, lets exceptions and the death of a
+worker pass, writes checkpoints that load without it, and leaves nothing behind. Used by the tests and by `slipstream
+selftest`."""
 
 from __future__ import annotations
 
@@ -8,7 +9,9 @@ import contextlib
 import copy
 import functools
 import io
+import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -33,6 +36,9 @@ from slipstream.testing.trainings import TRAININGS, Outcome, Training
 
 # How far weights may be off after a handful of steps, of their norm; losses after each step, of themselves.
 _TOLERANCES: dict[NumericsClass, float] = {"reordered": 2e-3, "redrawn": 0.5, "approximate": 0.1, "different": 1e9}
+
+
+PICTURES = "pictures"  # whose workers take their time to start: only for what concerns loaders
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -72,16 +78,39 @@ def battery(ident: str, device: str = "cpu", trainings: Sequence[str] = tuple(TR
     observations = {name: observe(TRAININGS[name], device) for name in trainings}
     for name, observation in observations.items():
         results.append(_check(f"{name}: applies or says why not", _apply_or_say, module, observation))
-    willing = [seen for seen in observations.values() if module.applies(seen).is_yes]
-    recipe = Recipe((Choice(ident, module.settings(willing[0])[0] if willing else _any_setting(module)),))
-    for name in trainings if willing else trainings[:1]:  # what is refused everywhere is tried once all the same
+    willing = [name for name, seen in observations.items() if module.applies(seen).is_yes]
+    recipe = _recipe(ident, [observations[name] for name in willing])
+    others = [name for name in trainings if name != PICTURES]
+    others = others if willing else others[:1]  # what is refused everywhere is tried all the same
+    for name in [*others, *([PICTURES] if PICTURES in trainings and _concerns_loaders(module) else [])]:
         for what, check in _CHECKS.items():
             results.append(_check(f"{name}: {what}", check, module, recipe, TRAININGS[name], device))
+    if willing:
+        places = [TRAININGS[name] for name in willing]
+        results.append(_check("where it applies it acts, or says why not", _act, recipe, places, device))
     return results
 
 
-def _any_setting(module: Technique) -> Setting:
-    return next(iter(getattr(module, "VALUES", (True,))))
+def death(ident: str, device: str = "cpu") -> list[Result]:
+    """A loader's worker is killed. Torch may go on saying so whenever a child ends: the last thing in a process."""
+    module, training = technique(ident), TRAININGS.get(PICTURES)
+    # What changes the training may leave no batch to wait for.
+    if training is None or not _concerns_loaders(module) or module.CARD.numerics == "different":
+        return []
+    seen = observe(training, device)
+    recipe = _recipe(ident, [seen] if module.applies(seen).is_yes else [])
+    return [_check(f"{PICTURES}: a worker dies", _check_worker, recipe, training, device)]
+
+
+def _concerns_loaders(module: Technique) -> bool:
+    return module.CARD.seam in ("loader", "transfer")
+
+
+def _recipe(ident: str, willing: Sequence[Observation]) -> Recipe:
+    """With the best guess where it applies, else any setting."""
+    module = technique(ident)
+    settings: Sequence[Setting] = module.settings(willing[0]) if willing else getattr(module, "VALUES", (True,))
+    return Recipe((Choice(ident, settings[0]),))
 
 
 def observe(training: Training, device: str) -> Observation:
@@ -195,6 +224,35 @@ def _check_checkpoint(module: Technique, recipe: Recipe, training: Training, dev
     return "loads bare, and resumes from a bare one"
 
 
+# The loader's own sentence; or, where a batch was on its way, what torch says of the connection that brings it.
+_DEATHS = (RuntimeError, EOFError, ConnectionError)
+
+
+def _check_worker(recipe: Recipe, training: Training, device: str) -> str:
+    """As bare python has it: the loader says so. Where nobody is there to die, nothing happens."""
+    model = _Deadly(copy.deepcopy(next(iter(bare(training, device).models.values()))).train())
+    ride = Ride(recipe)
+    try:
+        ride.run(functools.partial(training, device, model=model))
+    except _DEATHS as fault:
+        is_told = not isinstance(fault, RuntimeError) or str(model.victim) in str(fault)
+        assert model.victim is not None and is_told, f"arrived as {fault!r}"
+    else:
+        assert model.victim is None, "a worker was killed, and nobody heard of it"
+    assert not ride.leftovers, f"it left {ride.leftovers} behind"
+    return "the loader's own error arrived" if model.victim else "there are no worker processes"
+
+
+def _act(recipe: Recipe, trainings: list[Training], device: str) -> str:
+    for training in trainings:
+        ride = Ride(recipe)
+        ride.run(functools.partial(training, device))
+        assert ride.rig is not None
+        if said := ride.rig.changes or ride.rig.declined:
+            return "; ".join(said)
+    raise AssertionError("it applies, and neither changed anything nor said a word")
+
+
 _CHECKS: dict[str, Callable[[Technique, Recipe, Training, str], str]] = {
     "numerics": _check_numerics,
     "an exception passes": _check_exception,
@@ -213,6 +271,23 @@ class _Faulty(nn.Module):
         self._calls += 1
         if self._calls >= 2:
             raise self._fault[0]
+        return self.model(*args)
+
+
+class _Deadly(nn.Module):
+    """The script's model, at whose second call a loader's worker is killed."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self._calls = model, 0
+        self.victim: int | None = None
+
+    def forward(self, *args: Any) -> Any:
+        self._calls += 1
+        workers = [child.pid for child in multiprocessing.active_children() if child.pid is not None]
+        if self._calls == 2 and workers:
+            self.victim = min(workers)
+            os.kill(self.victim, signal.SIGKILL)
         return self.model(*args)
 
 

@@ -63,9 +63,9 @@ def outcomes_of(ident: str, device: str) -> Iterator[Outcome]:
         for name, is_ok, detail in check_seams(device):
             yield Outcome(name, is_ok, detail)
         return
-    from slipstream.testing.battery import battery
+    from slipstream.testing.battery import battery, death
 
-    for result in battery(ident, device):
+    for result in (*battery(ident, device), *death(ident, device)):
         yield Outcome(result.name, result.is_ok, result.detail)
 
 

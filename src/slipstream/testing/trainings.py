@@ -1,20 +1,27 @@
-"""Three tiny but real trainings, written as users write them: a convnet with batch norm, a transformer with attention
-by hand, and a GAN with two optimizers. They know nothing of techniques; what they did comes back as numbers and
-bytes."""
+"""Tiny but real trainings, written as users write them: a convnet with batch norm, a transformer with attention by
+hand, a GAN with two optimizers, and pictures that workers read. They know nothing of techniques; what they did comes
+back as numbers and bytes."""
 
 from __future__ import annotations
 
+import atexit
+import functools
+import importlib.util
 import io
+import shutil
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 NUM_STEPS = 4
 SEED = 5
+NUM_PICTURES = 24
 
 
 class Outcome:
@@ -170,4 +177,51 @@ def gan(device: str = "cpu", checkpoint: bytes = b"", model: nn.Module | None = 
     return out.save()
 
 
+class Pictures(Dataset[tuple[torch.Tensor, int]]):
+    def __init__(self, files: list[Path]) -> None:
+        self.files = files
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        import numpy as np
+        from PIL import Image
+
+        image = Image.open(self.files[index]).convert("RGB").resize((24, 24), Image.Resampling.BILINEAR)
+        return torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255, index % 4
+
+
+@functools.cache
+def _picture_files() -> list[Path]:
+    """Made once for a process."""
+    from slipstream.testing.photographs import make_photographs
+
+    folder = Path(tempfile.mkdtemp(prefix="slipstream-pictures-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return make_photographs(folder, NUM_PICTURES, width=160, height=120)
+
+
+def pictures(device: str = "cpu", checkpoint: bytes = b"", model: nn.Module | None = None) -> Outcome:
+    """Photographs from files, by two workers, for two epochs."""
+    torch.manual_seed(SEED)
+    loader = DataLoader(Pictures(_picture_files()), batch_size=2, shuffle=True, num_workers=2)
+    out = Outcome()
+    net = (model or nn.Sequential(nn.Conv2d(3, 4, 5, stride=3), nn.ReLU(), nn.Flatten(), nn.Linear(196, 4))).to(device)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+    out.models, out.optimizers, out.loader = {"net": net}, {"sgd": optimizer}, loader
+    if checkpoint:
+        out.resume(checkpoint)
+    for _ in range(2):
+        for x, y in loader:
+            loss: Any = functional.cross_entropy(net(x.to(device)), y.to(device))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            out.losses.append(loss.item())
+    return out.save()
+
+
 TRAININGS: dict[str, Training] = {"convnet": convnet, "transformer": transformer, "gan": gan}
+if importlib.util.find_spec("PIL") is not None:
+    TRAININGS["pictures"] = pictures

@@ -71,7 +71,9 @@ def race_alone(
     leaders: list[Contest] = []  # the one that is built on, before it is decided
 
     def contest_of(choice: Choice) -> Contest:
-        return meeting.race_of(choice, alpha)
+        contest = meeting.race_of(choice, alpha)
+        contest.is_doubtful = by_name[choice.technique].is_doubtful
+        return contest
 
     def settle(contest: Contest) -> Contest | None:
         if contest.is_control:

@@ -23,6 +23,7 @@ class Candidate(msgspec.Struct, frozen=True):
     settings: tuple[Setting, ...]  # best guess first
     gain: float = 1.0  # as the findings predict it
     is_keepable: bool = True  # False: timed to say what it would give; kept only where --only names it
+    is_doubtful: bool = False  # the hardware has no units for it: most likely out after a step or two
 
     @property
     def first(self) -> Choice:
@@ -59,6 +60,10 @@ def _soon(candidates: list[Candidate], facts: TorchFacts | None) -> list[Candida
     ones: the best guess of all goes first, then that; without units for it, a few more do."""
     has_units = facts is None or facts.has_fast_bf16 or facts.has_fast_fp16
     num_before = 1 if has_units else FEW_BEFORE
+    if not has_units:
+        candidates = [
+            msgspec.structs.replace(one, is_doubtful=one.card.numerics == "approximate") for one in candidates
+        ]
     lower = [one for one in candidates[num_before:] if one.card.numerics == "approximate"]
     return [*candidates[:num_before], *lower, *(one for one in candidates[num_before:] if one not in lower)]
 

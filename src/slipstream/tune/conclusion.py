@@ -21,7 +21,7 @@ def conclude(meeting: Meeting, total: Contest | None, is_complete: bool, was_int
     speed = total.speed() if total is not None and meeting.recipe.choices else None
     before, after = _seconds(meeting.session, speed, _one_off_s(meeting.verdicts))
     noise = meeting.noise.speed()
-    rate = samples_per_s(base) or (summary.samples_per_s if summary else 0.0)
+    rate = samples_per_s(meeting, base, step_ms / 1e3) or 0.0
     rows = [paired(verdict, step_ms, rate) for verdict in meeting.verdicts]
     return Tuning(
         base_step_ms=step_ms,

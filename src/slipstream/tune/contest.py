@@ -59,6 +59,7 @@ class Contest:
         self.num_rounds_of_turn = 0
         self.is_built_on = False  # before it was decided
         self.was_leading = False  # when it was built on
+        self.is_doubtful = False  # will most likely be out with its first steps
         self._speed: Speed | None = None  # reckoned once for each round
         self._ratios: list[float] = []
         self._num_before = 0  # rounds, until it was started again
@@ -189,8 +190,9 @@ class Contest:
 
     def _decide(self) -> None:
         seen = self.comparison
-        if self._is_plainly_slower():
-            self.fail(f"{SLOWER} {1 / self.promise():.1f} times the step of {self.anchor.name}")
+        if num_lost := self._num_plainly_lost():
+            times = f"{1 / self.promise():.1f} times the step of {self.anchor.name}"
+            self.fail(f"{SLOWER} {times}, and far behind {num_lost} times in a row")
         elif self._goal == "decide":
             margin = max(self._margin, self._floor())
             if seen.num_rounds >= MIN_ROUNDS and seen.is_faster(margin, self._alpha):
@@ -204,12 +206,14 @@ class Contest:
         if self._max_rounds and self.num_rounds_of_turn >= self._max_rounds:
             self.end("measured")
 
-    def _is_plainly_slower(self) -> bool:
-        """So often in a row that no number of rounds would save it. To be wrong here costs power, not honesty."""
+    def _num_plainly_lost(self) -> int:
+        """Rounds in a row, so many that no more of them would save it; 0: there is hope. To be wrong here costs power,
+        not honesty."""
+        if self.is_control or self._is_mirrored:
+            return 0
         rows = ((2, PLAINLY_SLOWER), (4, CLEARLY_SLOWER))
-        return not (self.is_control or self._is_mirrored) and any(
-            len(self._ratios) >= num and max(self._ratios[-num:]) < -math.log(times) for num, times in rows
-        )
+        lost = (num for num, times in rows if len(self._ratios) >= num and max(self._ratios[-num:]) < -math.log(times))
+        return next(lost, 0)
 
     def _is_hopeless(self) -> bool:
         return self.comparison.is_not_faster(WORTH, FUTILITY) and self.promise() < 1.0 + self._margin

@@ -29,11 +29,13 @@ MIN_TURN = 10  # rounds: fewer decide nothing
 HALVING_ROUNDS = 16  # after so many the worse half of those undecided waits
 FEWEST = 3  # that go on
 FEWEST_AT_FIRST = 2
+DOUBTFUL_STEPS = 30  # of the base: as long as the few first ones of a rider that is ten times as slow
 FIRST_PASS = 0.6  # of the time: then the most promising of those undecided come back
 GRACE_SHARE = 0.05  # of the budget, beyond a deadline
 NEW_GRACE_SHARE = 0.1  # for one whose start took longer than was foreseen, so that it may take the lead
 FINAL_GRACE_SHARE = 0.25
 CATCHING_UP_SHARE = 0.05  # of the budget: who is farther ahead than that starts anew with the others
+COPIES = ". Copies of the script race side by side, without a standard input: it must not ask, nor open a fixed port"
 UNCOUNTED = -1  # the round of a block that is ridden to catch up
 BETTER = 1.01  # a benched candidate returns for one on the track only if it looks better by so much
 
@@ -156,7 +158,7 @@ class Heat:
             self._paddock.expect(following)
             failure = self._enter(seat)
             if failure:
-                raise RaceError(f"{seat.name} could not be started: {failure}")
+                raise RaceError(f"{seat.name} could not be started: {failure}{COPIES if seat.role == 'base' else ''}")
 
     def _enter(self, seat: Seat) -> str:
         start_s, is_new = self._budget.now_s(), seat.rider is None
@@ -172,7 +174,13 @@ class Heat:
 
     def _is_time_for(self, contest: Contest, deadline_s: float) -> bool:
         """A rider that would be stopped before it can be decided is not launched at all; the whole recipe always is."""
-        return contest.is_final or self._budget.now_s() + self.need_s(contest.seat.rider is None) < deadline_s
+        is_new = contest.seat.rider is None
+        need_s = self._doubt_s() if contest.is_doubtful and is_new else self.need_s(is_new)
+        return contest.is_final or self._budget.now_s() + need_s < deadline_s
+
+    def _doubt_s(self) -> float:
+        """What it takes to see that one is out of the question."""
+        return self._startup_s(self._footing) + DOUBTFUL_STEPS * self._step_s
 
     def need_s(self, is_new: bool = True, anew: str = "") -> float:
         """The least that a contest takes; of another setting of that technique, `anew`: what the first start with it

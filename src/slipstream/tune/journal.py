@@ -10,7 +10,7 @@ import msgspec
 
 from slipstream.records import Recipe, Session, Verdict
 from slipstream.tune.order import TuneOrder
-from slipstream.tune.source import script_digest
+from slipstream.tune.source import files_digest, script_digest
 
 MAX_AGE = timedelta(days=1)
 
@@ -119,6 +119,7 @@ def facts_of(session: Session, order: TuneOrder) -> dict[str, str]:
     facts = {
         "script": " ".join(session.script),
         "digest": script_digest(session.script, session.cwd),
+        "files": files_digest(session),
         "cwd": session.cwd,
         "machine": f"{environment.cpu}, {environment.num_usable:g} cores, {[gpu.name for gpu in environment.gpus]}",
         "python": environment.python,

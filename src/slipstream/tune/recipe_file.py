@@ -12,6 +12,7 @@ import msgspec
 
 from slipstream.records import Choice, Recipe, Session, Setting, Speed, Tuning
 from slipstream.techniques.catalogue import Technique, catalogue
+from slipstream.tune.conflicts import find_conflicts
 from slipstream.tune.differences import differences
 from slipstream.tune.toml_lines import TomlLines
 
@@ -76,9 +77,8 @@ class _Reading:
                 raise self._fault("", name, f"{name!r} is not known here; allowed: version, {', '.join(_TABLES)}")
             if not isinstance(value, dict):
                 raise self._fault("", name, f"{name!r} must be a table, [{name}]")
-        choices = [self._choice(name, value) for name, value in self._data.get("recipe", {}).items()]
         return RecipeFile(
-            recipe=Recipe(tuple(choice for choice in choices if choice is not None)),
+            recipe=self._recipe(),
             script=self._strings("script", "command"),
             script_digest=self._string("script", "sha256"),
             machine=self._machine(),
@@ -86,6 +86,14 @@ class _Reading:
             total=self._total(),
             path=str(self._path),
         )
+
+    def _recipe(self) -> Recipe:
+        chosen = [self._choice(name, value) for name, value in self._data.get("recipe", {}).items()]
+        choices = tuple(choice for choice in chosen if choice is not None)
+        cards = {choice.technique: self._techniques[choice.technique].CARD for choice in choices}
+        for conflict in find_conflicts(cards):
+            raise self._fault("recipe", conflict.right, f"{conflict}: a recipe holds one of them")
+        return Recipe(choices)
 
     def _check_version(self) -> None:
         version = self._data.get("version")

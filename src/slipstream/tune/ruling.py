@@ -67,7 +67,7 @@ def describe(
     # From the paired ratio, not from two medians that the machine's drift may have set apart.
     then_s = meeting.base_step_s() / speed.ratio if speed is not None else None
     one_off = meeting.one_off_s(record, then_s) if step_s is not None else 0.0
-    base_rate = samples_per_s(meeting.paddock.record(meeting.base))
+    base_rate = samples_per_s(meeting, meeting.paddock.record(meeting.base), meeting.base_step_s())
     verdict = Verdict(
         choice.technique,
         choice.setting,
@@ -75,7 +75,7 @@ def describe(
         "",
         speed=speed,
         step_ms=step_s * 1e3 if step_s is not None else None,
-        samples_per_s=samples_per_s(record),
+        samples_per_s=samples_per_s(meeting, record, step_s) if step_s is not None else None,
         batch_size=batch_size(meeting),
         peak_bytes=record.device_peak_bytes or record.peak_bytes or None,
         one_off_s=one_off,
@@ -143,9 +143,13 @@ def _price(meeting: Meeting, verdict: Verdict, reason: str) -> str:
     return f"costs time, {times(verdict.speed)}, for {peaks}: if that is worth it, write {line} under [recipe]"
 
 
-def samples_per_s(record: RiderRecord) -> float | None:
-    rates = [lap.num_samples / lap.seconds for lap in record.laps if lap.num_samples and lap.seconds > 0.0]
-    return median(rates) if rates else None
+def samples_per_s(meeting: Meeting, record: RiderRecord, step_s: float) -> float | None:
+    """With such a step, so that a row cannot contradict itself. Riders count what a loader hands out; where there is
+    none, a step has as many as the check saw."""
+    summary = meeting.session.summary
+    per_step = [lap.num_samples / lap.num_steps for lap in record.laps if lap.num_samples and lap.num_steps]
+    num_samples = median(per_step) if per_step else summary.samples_per_step if summary is not None else 0.0
+    return num_samples / step_s if num_samples and step_s else None
 
 
 def batch_size(meeting: Meeting) -> int | None:

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from slipstream.records import Session
 from slipstream.runner.target import is_module
 
 
@@ -26,7 +27,21 @@ def source_file(script: Sequence[str], cwd: str | Path) -> Path | None:
 def script_digest(script: Sequence[str], cwd: str | Path) -> str:
     """ "" where the file is not found."""
     path = source_file(script, cwd)
+    return _digest(path) if path is not None else ""
+
+
+def files_digest(session: Session) -> str:
+    """Of the user's own files that the check saw the training in: loaders, datasets, models, optimizers of theirs."""
+    sites = [one.site for one in (*session.loaders, *session.models, *session.optimizers)]
+    sites += [site for loader in session.loaders for site in (loader.getitem_site, loader.collate_site)]
+    sites += [one.step_site for one in session.optimizers]
+    files = {Path(session.cwd) / site.file for site in sites if site is not None}
+    files |= {file for one in session.models if (file := source_file(["-m", one.class_module], session.cwd))}
+    return hashlib.sha256("".join(map(_digest, sorted(files))).encode()).hexdigest()
+
+
+def _digest(path: Path) -> str:
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest() if path is not None else ""
+        return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:
         return ""
