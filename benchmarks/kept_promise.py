@@ -28,7 +28,7 @@ NUM_SHORT = 3
 LENGTHS = {  # of the long process, and of the short one
     "photographs": (["--epochs", "8"], ["--epochs", "1"]),
     "language": (["--steps", "3000"], ["--steps", "60"]),
-    "tabular": (["--epochs", "320"], ["--epochs", "10"]),
+    "tabular": (["--epochs", "200"], ["--epochs", "10"]),
     "accelerator": (["--epochs", "30"], ["--epochs", "1"]),
 }
 
