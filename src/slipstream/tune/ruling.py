@@ -7,6 +7,7 @@ import msgspec
 from slipstream.diagnose.statistics import median
 from slipstream.records import Choice, Decision, Numerics, RiderRecord, Speed, Verdict
 from slipstream.report.quantity import in_bytes
+from slipstream.tune.candidates import HOPELESS
 from slipstream.tune.contest import WORTH, Contest
 from slipstream.tune.meeting import Meeting
 from slipstream.tune.pace import typical_step_s
@@ -114,6 +115,8 @@ def _lost(contest: Contest) -> tuple[Decision, str]:
         return "rejected", f"slower{than}" if speed.ratio < 1.0 / SLOWER_BY else f"no faster{than}"
     if speed.high < 1.0 + WORTH:
         return "rejected", f"no gain worth having: {_at_most(speed)}"
+    if speed.ratio <= HOPELESS:  # it is not raced again, whatever the time
+        return "rejected", f"far behind when it made room for others: {times(speed)}"
     return "unsure", f"not decided in {speed.num_rounds} rounds: {times(speed)}; --budget gives it more"
 
 
