@@ -50,7 +50,6 @@ def finish(process: subprocess.Popen[str], folder: Path) -> tuple[Outcome, list[
 IDENTICAL = {
     "slow_decode": 'allocator = "keep"\nprefetch = 4\nbuffer_reuse = true\nfast_arrays = true\n',
     "healthy_mlp": "batched_fetch = true\n",
-    "no_workers": "sample_cache = true\n",
 }
 
 

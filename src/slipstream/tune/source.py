@@ -32,9 +32,9 @@ def script_digest(script: Sequence[str], cwd: str | Path) -> str:
 
 def files_digest(session: Session) -> str:
     """Of the user's own files that the check saw the training in: loaders, datasets, models, optimizers of theirs."""
-    sites = [one.site for one in (*session.loaders, *session.models, *session.optimizers)]
-    sites += [site for loader in session.loaders for site in (loader.getitem_site, loader.collate_site)]
-    sites += [one.step_site for one in session.optimizers]
+    sites = [site for one in session.loaders for site in (one.site, one.getitem_site, one.collate_site)]
+    sites += [one.site for one in session.models]
+    sites += [site for one in session.optimizers for site in (one.site, one.step_site)]
     files = {Path(session.cwd) / site.file for site in sites if site is not None}
     files |= {file for one in session.models if (file := source_file(["-m", one.class_module], session.cwd))}
     return hashlib.sha256("".join(map(_digest, sorted(files))).encode()).hexdigest()
