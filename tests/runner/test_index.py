@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -15,6 +16,7 @@ import pytest
 
 from slipstream.diagnose import diagnose
 from slipstream.records import Choice, Recipe, Revision, Session, Speed, Tuning
+from slipstream.runner import index
 from slipstream.runner.index import MIGRATIONS, NAME, NewerIndexError, entries, migrate
 from slipstream.runner.storage import load_session, newest_first, save_session
 from slipstream.testing.sessions import made_session
@@ -51,18 +53,18 @@ def test_rows_are_what_the_sessions_say(tmp_path: Path) -> None:
 @pytest.mark.parametrize("harm", ["missing", "garbage", "cut", "no table"])
 def test_a_broken_index_is_made_again(tmp_path: Path, harm: str) -> None:
     paths = [save_session(session_of(), tmp_path) for _ in range(3)]
-    index = tmp_path / ".slipstream" / NAME
+    file = tmp_path / ".slipstream" / NAME
     if harm == "missing":
-        index.unlink()
+        file.unlink()
     elif harm == "garbage":
-        index.write_bytes(b"not a database at all" * 500)
+        file.write_bytes(b"not a database at all" * 500)
     elif harm == "cut":
-        index.write_bytes(index.read_bytes()[: index.stat().st_size // 2])
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     else:
-        with sqlite3.connect(index) as connection:
+        with sqlite3.connect(file) as connection:
             connection.execute("DROP TABLE sessions")
     assert {entry.name for entry in entries(tmp_path / ".slipstream")} == {path.stem for path in paths}
-    with sqlite3.connect(index) as connection:
+    with sqlite3.connect(file) as connection:
         assert connection.execute("SELECT count(*) FROM sessions").fetchone() == (3,)
 
 
@@ -84,9 +86,9 @@ def test_files_that_come_change_and_go(tmp_path: Path) -> None:
 
 def test_where_nothing_can_be_written_the_files_are_read(tmp_path: Path) -> None:
     save_session(session_of(), tmp_path)
-    index = tmp_path / ".slipstream" / NAME
-    index.unlink()
-    index.mkdir()  # no file can be opened there
+    file = tmp_path / ".slipstream" / NAME
+    file.unlink()
+    file.mkdir()  # no file can be opened there
     assert len(entries(tmp_path / ".slipstream")) == 1
     assert save_session(session_of(), tmp_path).is_file(), "the index must not cost a session"
     assert entries(tmp_path / "nowhere") == []
@@ -94,9 +96,9 @@ def test_where_nothing_can_be_written_the_files_are_read(tmp_path: Path) -> None
 
 def test_an_older_schema_is_migrated_and_a_newer_one_left_alone(tmp_path: Path) -> None:
     path = save_session(session_of(), tmp_path)
-    index = tmp_path / ".slipstream" / NAME
+    file = tmp_path / ".slipstream" / NAME
     later = (*MIGRATIONS, "ALTER TABLE sessions ADD COLUMN mood TEXT; DELETE FROM sessions")
-    connection = sqlite3.connect(index)
+    connection = sqlite3.connect(file)
     migrate(connection, later)
     assert connection.execute("PRAGMA user_version").fetchone() == (len(later),)
     assert "mood" in {row[1] for row in connection.execute("PRAGMA table_info(sessions)")}
@@ -104,10 +106,10 @@ def test_an_older_schema_is_migrated_and_a_newer_one_left_alone(tmp_path: Path) 
     with pytest.raises(NewerIndexError):
         migrate(connection)
     connection.close()
-    before = index.read_bytes()
+    before = file.read_bytes()
     assert [entry.name for entry in entries(tmp_path / ".slipstream")] == [path.stem]
     save_session(session_of("second.py"), tmp_path)
-    assert index.read_bytes() == before
+    assert file.read_bytes() == before
 
 
 def test_a_migration_that_fails_changes_nothing(tmp_path: Path) -> None:
@@ -146,6 +148,22 @@ def test_two_processes_at_once_lose_nothing(tmp_path: Path) -> None:
     assert len(saved) == 50, "equal names must not replace each other"
     with sqlite3.connect(tmp_path / ".slipstream" / NAME) as connection:
         assert {row[0] for row in connection.execute("SELECT name FROM sessions")} == saved
+
+
+def test_a_session_saved_during_a_look_is_not_taken_for_one_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_session(session_of(), tmp_path)
+    listed = index._files
+
+    def list_then_save(folder: Path) -> Iterator[tuple[str, int, int]]:
+        yield from list(listed(folder))
+        save_session(session_of("meanwhile.py"), tmp_path)
+
+    monkeypatch.setattr(index, "_files", list_then_save)
+    entries(tmp_path / ".slipstream")
+    with sqlite3.connect(tmp_path / ".slipstream" / NAME) as connection:
+        assert connection.execute("SELECT count(*) FROM sessions").fetchone() == (2,)
 
 
 def test_a_kill_during_a_write_loses_at_most_that_session(tmp_path: Path) -> None:

@@ -128,11 +128,12 @@ def _throw_away(path: Path) -> None:
 
 def _catch_up(connection: sqlite3.Connection, folder: Path) -> None:
     """Rows for files that are new or changed, none for files that are gone."""
-    there = {name: (size, modified) for name, size, modified in _files(folder)}
     known = {
         name: (size, modified)
         for name, size, modified in connection.execute("SELECT name, size_bytes, modified_ns FROM sessions")
     }
+    # After the rows: a session that is saved in between is then read twice, never taken for one that is gone.
+    there = {name: (size, modified) for name, size, modified in _files(folder)}
     gone = [(name,) for name in known.keys() - there.keys()]
     fresh = [name for name, stamp in there.items() if known.get(name) != stamp]
     if not gone and not fresh:
