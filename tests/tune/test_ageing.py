@@ -28,7 +28,12 @@ def test_the_middle_rider_says_whether_steps_change() -> None:
     same, slower = _laps(1, 1, 1, 1, 1), _laps(2, 2, 2, 2, 4, 4, 4)
     assert change_of_all([same, slower, slower]) == 2.0 and change_of_all([same, same, slower]) == 1.0
     assert change_of_all([[], _laps(1, 9)]) == 1.0, "none of them can tell"
-    assert is_ageing(1.2) and is_ageing(0.8) and not is_ageing(1.05) and not is_ageing(0.95)
+
+
+def test_a_little_is_a_machine_s_mood_but_not_where_the_promise_is_at_stake() -> None:
+    assert is_ageing(1.4) and is_ageing(0.7) and not is_ageing(1.2) and not is_ageing(0.8)
+    assert is_ageing(1.2, is_final=True) and is_ageing(0.8, is_final=True)
+    assert not is_ageing(1.05, is_final=True) and not is_ageing(0.95, is_final=True)
 
 
 def test_a_gain_that_changes_within_each_ride_has_a_trend() -> None:

@@ -287,7 +287,7 @@ def test_what_the_second_start_found_ready_the_third_is_foreseen_to_find_too(cou
 def test_whoever_comes_late_is_compared_at_the_same_steps(course: Any, is_ageing: bool) -> None:
     """The anchor has trained for long when the challenger starts: steps that grow longer would make that look fast."""
     track = SimulatedTrack(
-        choice_factors(b=0.9), ageing=lambda recipe, num_steps: 1.0 + num_steps / 50 if is_ageing else 1.0
+        choice_factors(b=0.9), ageing=lambda recipe, num_steps: 1.0 + num_steps / 20 if is_ageing else 1.0
     )
     race = course(track)
     race.race("a", deadline_s=40.0)
@@ -306,7 +306,7 @@ def test_whoever_comes_late_is_compared_at_the_same_steps(course: Any, is_ageing
 
 
 def test_from_an_anchor_that_has_come_too_far_nobody_catches_up(course: Any) -> None:
-    track = SimulatedTrack(ageing=lambda recipe, num_steps: 1.0 + num_steps / 50)
+    track = SimulatedTrack(ageing=lambda recipe, num_steps: 1.0 + num_steps / 20)
     race = course(track, budget_s=25.0)
     race.race("a", deadline_s=30.0)
     old = race.base.rider
@@ -316,7 +316,7 @@ def test_from_an_anchor_that_has_come_too_far_nobody_catches_up(course: Any) -> 
 
 
 def _older(recipe: Recipe, num_steps: int) -> float:
-    return 1.0 + num_steps / 50
+    return 1.0 + num_steps / 20
 
 
 def test_who_fails_while_it_catches_up_is_out(course: Any) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 from slipstream.records import Choice, Entrant, Recipe
+from slipstream.testing.noise import Noise, Weather
 from slipstream.testing.track import Factor, SimulatedTrack, choice_factors
 from slipstream.tune.left_out import going
 
@@ -17,10 +19,12 @@ def _names(recipe: Recipe) -> set[str]:
 class Lucky(SimulatedTrack):
     """Whose first riders with this technique are faster for life, by luck."""
 
-    def __init__(self, name: str, num_lucky: int, others: Factor = lambda recipe: 1.0, **how: Any) -> None:
+    def __init__(
+        self, name: str, num_lucky: int, others: Factor = lambda recipe: 1.0, luck: float = 0.8, **how: Any
+    ) -> None:
         self.entries: list[Entrant] = []
         super().__init__(self._factor_of, **how)
-        self._lucky, self._num_lucky, self._others = name, num_lucky, others
+        self._lucky, self._num_lucky, self._others, self._luck = name, num_lucky, others, luck
 
     def enter(self, entrant: Entrant) -> str:
         self.entries.append(entrant)
@@ -28,7 +32,7 @@ class Lucky(SimulatedTrack):
 
     def _factor_of(self, recipe: Recipe) -> float:
         with_it = [one for one in self.entries if self._lucky in _names(one.recipe)]
-        luck = 0.8 if self._lucky in _names(recipe) and len(with_it) <= self._num_lucky else 1.0
+        luck = self._luck if self._lucky in _names(recipe) and len(with_it) <= self._num_lucky else 1.0
         return luck * self._others(recipe)
 
 
@@ -93,6 +97,22 @@ def test_ground_that_has_not_lost_is_built_on_and_goes_again_where_it_is_worth_n
     tuning = run(SimulatedTrack(choice_factors(a=0.7)), known)
     assert "g + a" in listener.entered, "the rest was raced on top of it"
     assert _names(tuning.recipe) == {"a"} and verdict_of(tuning, "g").decision == "rejected"
+
+
+def test_others_have_their_time_though_the_luck_won_its_own_race(run: Any, technique: Any, listener: Any) -> None:
+    """Whose gain is too small to be built on was decided, beyond the doubt that luck for life leaves. b has not been
+    raced when it fails: its start takes long."""
+
+    def startup_s(recipe: Recipe) -> float:
+        return 80.0 if "b" in _names(recipe) else 4.0
+
+    noise = Noise(Random(3), weather=Weather(spread=0.04, correlation=0.0, drift=0.0, outlier_share=0.0))
+    track = Lucky("a", num_lucky=1, luck=0.93, noise=noise, startup_s=startup_s)
+    tuning = run(track, {"a": technique(), "b": technique()})
+    first = next(one for one in listener.verdicts if one.technique == "a")
+    assert first.decision == "kept" and not first.is_provisional
+    assert not tuning.recipe.choices
+    assert any("a did not hold in the end" in note for note in tuning.notes)
 
 
 def test_ground_stays_where_only_the_others_bring_out_its_worth(run: Any, technique: Any) -> None:

@@ -712,7 +712,7 @@ def test_a_cure_that_declines_is_not_asked_again(run: Any, technique: Any, verdi
             mine = [one for one in record.changes if one.startswith("cure")]
             return msgspec.structs.replace(record, changes=[], declined=["cure: cannot"]) if mine else record
 
-    track = Declining(choice_factors(useless=1.02), ageing=lambda recipe, num_steps: 1.0 + num_steps / 50)
+    track = Declining(choice_factors(useless=1.02), ageing=lambda recipe, num_steps: 1.0 + num_steps / 20)
     tuning = run(track, {"useless": technique(), "cure": _with_late_cure(technique)})
     assert verdict_of(tuning, "cure").decision == "not_applicable"
     assert sum(entrant.recipe == _recipe(cure=True) for entrant in track.entrants) == 1

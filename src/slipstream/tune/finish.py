@@ -68,10 +68,9 @@ def _ride(meeting: Meeting, contest: Contest, is_last: bool) -> None:
     recipe, budget, heat = contest.seat.recipe, meeting.budget, meeting.heat
     is_owed = _owes_proof(meeting, recipe, meeting.paddock.record(meeting.seat(recipe)))
     end_s = budget.moment_s(RIDE_SHARE * (meeting.jury.num_rides(meeting.claim(recipe)) + is_owed))
-    may_turn = not is_last and len(meeting.provisional()) == len(recipe.choices)
 
     def deadline_s() -> float:
-        is_over = may_turn and contest.is_dim() and budget.now_s() < budget.moment_s(TURNING_SHARE)
+        is_over = not is_last and contest.is_dim() and budget.now_s() < budget.moment_s(TURNING_SHARE)
         return OVER if is_over else end_s
 
     num_twins = min(NUM_TWINS, meeting.paddock.num_challengers() - 1)

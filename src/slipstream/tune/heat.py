@@ -308,7 +308,7 @@ class Heat:
         self._random.shuffle(seats)
         self._round += 1
         num_steps, lead_in = self._blocks = self._block()
-        fallen = self._catch_up(seats)
+        fallen = self._catch_up(seats, any(contest.is_final for contest in riding))
         start_s = self._budget.now_s()
         laps = {
             id(seat): fallen.get(id(seat)) or self._paddock.lap(seat, self._round, num_steps, lead_in) for seat in seats
@@ -322,13 +322,13 @@ class Heat:
         self._lap_s.append((self._budget.now_s() - start_s) / len(seats))
         self._tell.left(self._budget.left_s())
 
-    def _catch_up(self, seats: Sequence[Seat]) -> dict[int, Lap]:
+    def _catch_up(self, seats: Sequence[Seat], is_final: bool) -> dict[int, Lap]:
         """Step i is compared with step i, where steps change as the training goes on: who has come less far than
         another rides up to it, and nothing of that counts. Gives the last lap of who did not get there."""
         times = change_of_all([seat.laps_of_rider for seat in seats if seat.rider is not None])
         self.is_slowing |= is_ageing(times) and times > 1.0
         fallen: dict[int, Lap] = {}
-        if not is_ageing(times) or self._paddock.is_relaunching():
+        if not is_ageing(times, is_final) or self._paddock.is_relaunching():
             return fallen
         nearest = min(seat.age for seat in seats)
         for seat in seats:
