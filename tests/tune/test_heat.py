@@ -315,6 +315,22 @@ def test_from_an_anchor_that_has_come_too_far_nobody_catches_up(course: Any) -> 
     assert race.base.rider != old and late.speed().ratio == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("startup_s", [1.0, 60.0])
+def test_in_the_last_race_the_old_one_starts_anew_where_that_takes_less_time(course: Any, startup_s: float) -> None:
+    """Than all fresh ones together would need to come up to it."""
+    track = SimulatedTrack(ageing=_older, startup_s=lambda recipe: startup_s)
+    race = course(track)
+    recipe = race.contest("a").seat
+    race.heat.race([race.contest("a")], lambda: 120.0 + startup_s, lambda contest: None)
+    old, age = recipe.rider, recipe.age
+    fresh = Seat("base", Recipe())
+    final = Contest(recipe, fresh, alpha=0.05, margin=0.01, floor=lambda: 0.0, goal="measure")
+    race.heat.race([final], lambda: 280.0, lambda contest: None)
+    assert age > 0 and (recipe.rider == old) is (startup_s > 1.0)
+    assert any(lap.round < 0 for lap in fresh.laps) is (startup_s > 1.0)
+    assert final.promise_of_last_start() == pytest.approx(1.0, rel=0.05)
+
+
 def _older(recipe: Recipe, num_steps: int) -> float:
     return 1.0 + num_steps / 20
 

@@ -330,10 +330,8 @@ class Heat:
         fallen: dict[int, Lap] = {}
         if not is_ageing(times, is_final) or self._paddock.is_relaunching():
             return fallen
-        nearest = min(seat.age for seat in seats)
-        for seat in seats:
-            if (seat.age - nearest) * self._step_s > CATCHING_UP_SHARE * self._budget.budget_s:
-                self._paddock.leave(seat)
+        for seat in self._too_far_ahead(seats, is_final):
+            self._paddock.leave(seat)
         farthest, (num_steps, lead_in) = max(seat.age for seat in seats), self._block()
         for seat in seats:
             while seat.age < farthest and id(seat) not in fallen:
@@ -341,6 +339,18 @@ class Heat:
                 if lap.failure or lap.is_last:
                     fallen[id(seat)] = msgspec.structs.replace(lap, is_disturbed=True)
         return fallen
+
+    def _too_far_ahead(self, seats: Sequence[Seat], is_final: bool) -> list[Seat]:
+        """Who starts anew with the others. The last race begins with fresh ones, and the whole recipe's rider may be
+        the only old one: there, whose start takes less time than all others need to come up to it."""
+        nearest, most_s = min(seat.age for seat in seats), CATCHING_UP_SHARE * self._budget.budget_s
+        if not is_final:
+            return [seat for seat in seats if (seat.age - nearest) * self._step_s > most_s]
+
+        def needed_s(ahead: Seat) -> float:
+            return sum(max(0, ahead.age - seat.age) for seat in seats) * self._step_s
+
+        return [seat for seat in seats if needed_s(seat) > self._startup_s(seat.recipe)]
 
     def _block(self) -> tuple[int, int]:
         """The same from the first round to the last, so that whoever comes late is witnessed at the base's steps."""
