@@ -15,7 +15,7 @@ AGED = 1.35  # times as long at the end as at the beginning; a machine's moods r
 AGED_A_LITTLE = 1.1  # where the promise is at stake
 FEWEST = 4  # blocks: of fewer nothing can be said
 FIRST = 1  # that find everything cold
-UNLIKELY = 2.0  # standard errors: to catch up in vain costs a little time
+UNLIKELY = 2.0  # standard errors
 CLEAR = 3.0  # what is told must be clearer
 
 

@@ -27,7 +27,8 @@ LEADING_ROUNDS = 5  # after which a lead may be built on, to be proved later
 LEADING = 1.1  # a gain that changes what the others are worth
 OPTIMISM = 3.0  # times its uncertainty: a candidate that waits may be better than it looked
 HOPEFUL = 1.5
-DIM = 2.0  # times its uncertainty: a whole recipe that is hardly better even so gives way to others
+LUCK = 0.025  # two starts of one script may differ by as much for all their lives, and no number of rounds shows it
+DIM = 2.0  # times its uncertainty: a whole recipe that gains no more than luck may, even so, gives way to others
 DIM_ROUNDS = 24
 CLEAR = 2.3  # times its uncertainty, by the standings: a lead by luck costs time, for the last race is the proof,
 FEW = 2.0  # and more after few rounds
@@ -134,9 +135,9 @@ class Contest:
         return self.comparison.is_faster(0.0, self._alpha / 2)
 
     def is_dim(self) -> bool:
-        """The whole recipe, and hardly worth having if it turns out better than it looks: others may be."""
+        """The whole recipe, and not to be kept even if it turns out better than it looks: others may be."""
         is_enough = self.is_final and len(self._ratios) >= DIM_ROUNDS
-        return is_enough and self.promise() * math.exp(DIM * self._uncertainty()) < 1.0 + WORTH
+        return is_enough and self.promise() * math.exp(DIM * self._uncertainty()) < 1.0 + LUCK
 
     def is_leading(self) -> bool:
         """So clearly that it is built on: what others are worth shows on top of it. Proves nothing."""

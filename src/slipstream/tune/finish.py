@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from slipstream.records import Choice, Decision, Numerics, Recipe, RiderRecord
-from slipstream.tune.contest import Contest, Outcome
+from slipstream.tune.contest import LUCK, Contest, Outcome
 from slipstream.tune.jury import RIDE_SHARE
 from slipstream.tune.meeting import Meeting
 from slipstream.tune.ruling import describe, times
@@ -15,7 +15,6 @@ NUM_TWINS = 1
 TWIN_ROUNDS = 32  # then the time is the recipe's: its interval is what the user is promised
 TURNING_SHARE = 0.15  # of the budget: with less left it is too late to turn to others
 AGAIN_SHARE = 0.1  # of the time that is left
-LUCK = 0.025  # two starts of one script may differ by as much for all their lives, and no number of rounds shows it
 OVER = 0.0  # a moment that has passed
 MIN_ROUNDS = 12  # fewer cannot speak against what the techniques showed one by one
 _OUT: tuple[Outcome, ...] = ("failed", "slower", "declined", "no_effect")

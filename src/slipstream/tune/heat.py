@@ -342,15 +342,14 @@ class Heat:
 
     def _too_far_ahead(self, seats: Sequence[Seat], is_final: bool) -> list[Seat]:
         """Who starts anew with the others. The last race begins with fresh ones, and the whole recipe's rider may be
-        the only old one: there, whose start takes less time than all others need to come up to it."""
-        nearest, most_s = min(seat.age for seat in seats), CATCHING_UP_SHARE * self._budget.budget_s
+        the only old one: there, the older ones if their starts take less time than the others need to come up."""
+        ages = [seat.age for seat in seats]
         if not is_final:
-            return [seat for seat in seats if (seat.age - nearest) * self._step_s > most_s]
-
-        def needed_s(ahead: Seat) -> float:
-            return sum(max(0, ahead.age - seat.age) for seat in seats) * self._step_s
-
-        return [seat for seat in seats if needed_s(seat) > self._startup_s(seat.recipe)]
+            most_s = CATCHING_UP_SHARE * self._budget.budget_s
+            return [seat for seat in seats if (seat.age - min(ages)) * self._step_s > most_s]
+        older = [seat for seat in seats if seat.age > min(ages)]
+        needed_s = sum(max(ages) - age for age in ages) * self._tempo.step_s  # of the script as it is
+        return older if sum(self._startup_s(seat.recipe) for seat in older) < needed_s else []
 
     def _block(self) -> tuple[int, int]:
         """The same from the first round to the last, so that whoever comes late is witnessed at the base's steps."""
