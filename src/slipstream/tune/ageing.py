@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from slipstream.diagnose.statistics import median
 from slipstream.records import Lap
 
-AGED = 1.35  # times as long at the end as at the beginning; a machine's moods reach a quarter, for half a minute
+AGED = 1.35  # times as long at the end as at the beginning; a machine's moods reach a quarter, for hundreds of steps
 AGED_A_LITTLE = 1.1  # where the promise is at stake
 FEWEST = 4  # blocks: of fewer nothing can be said
 FIRST = 1  # that find everything cold
