@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import os
+import sys
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -88,8 +90,18 @@ class Refused(click.ClickException):
         click.echo(f"slipstream: {self.format_message()}", file=file, err=file is None)
 
 
+def require_torch(what: str) -> None:
+    """Refuse a command that runs a script or torch itself where torch is not installed. `what` begins the sentence."""
+    if importlib.util.find_spec("torch") is None:
+        raise Refused(
+            f"torch is not installed in this Python: {sys.executable}. {what} needs it: pip install torch. Without it,"
+            " report, history, compare, patch and techniques work on saved sessions."
+        )
+
+
 def instead_of_riding(command: str, script: list[str]) -> Action | None:
-    """Bare python where everything is switched off; None: ride. One rank of several is refused."""
+    """Bare python where everything is switched off; None: ride. Refuses one rank of several, and a Python without
+    torch."""
     if is_switched_off():
         from slipstream.runner.launch import become_python
 
@@ -99,6 +111,7 @@ def instead_of_riding(command: str, script: list[str]) -> Action | None:
             f"{command} rides with one process, and this is one of {num_ranks()} ranks (WORLD_SIZE). Start the script"
             " without torchrun, on one device; slipstream run passes through."
         )
+    require_torch(f"slipstream {command}")
     return None
 
 

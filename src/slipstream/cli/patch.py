@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slipstream.cli.commands import Action, Refused
+from slipstream.cli.commands import Action, Refused, require_torch
 
 if TYPE_CHECKING:
     from slipstream.records import Recipe, Session, Verdict
@@ -137,10 +137,7 @@ def _prove(patch: Patch, session: Session, path: Path, budget_s: float, is_writt
 
 
 def _race(patch: Patch, session: Session, budget_s: float) -> Verdict:
-    import importlib.util
-
-    if importlib.util.find_spec("torch") is None:
-        raise Refused("--prove runs the script, and there is no torch here. Install it: pip install torch")
+    require_torch("slipstream patch --prove")
     if session.summary is None:
         raise Refused("--prove needs a session that saw the script train, and this one saw no step.")
     if Path(session.cwd) != Path.cwd():

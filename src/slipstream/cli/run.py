@@ -20,6 +20,7 @@ from slipstream.cli.commands import (
     is_switched_off,
     num_ranks,
     read_script,
+    require_torch,
     script_argument,
 )
 
@@ -76,6 +77,7 @@ def command(
         from slipstream.runner.launch import become_python
 
         return functools.partial(become_python, typed)
+    require_torch("slipstream run")
     if tune_first and num_ranks() > 1:
         raise Refused(f"--tune races with one process, and this is one of {num_ranks()} ranks. Tune without torchrun.")
     if tune_first:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from slipstream.cli.commands import Action
+from slipstream.cli.commands import Action, require_torch
 
 
 @click.command("selftest", short_help="Does every technique hold on this device?")
@@ -38,6 +38,7 @@ def command(device: str, only: str, report_path: Path) -> Action:
     names = [name.strip() for name in only.split(",") if name.strip()]
     if unknown := [name for name in names if name not in parts()]:
         raise click.BadParameter(f"there is no {unknown[0]!r}; there are: {', '.join(parts())}.", param_hint="--only")
+    require_torch("slipstream selftest")
     return functools.partial(_test, device, names or parts(), report_path)
 
 

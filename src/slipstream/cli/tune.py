@@ -17,6 +17,7 @@ from slipstream.cli.commands import (
     is_switched_off,
     num_ranks,
     read_script,
+    require_torch,
     script_argument,
 )
 from slipstream.cli.fit import fit_until_interrupted, read_limit
@@ -146,6 +147,7 @@ def command(no_overlay: bool, is_module: bool, script: tuple[str, ...], **option
             f"tune races with one process each, and this is one of {num_ranks()} ranks (WORLD_SIZE). Tune the script"
             " without torchrun, on one device."
         )
+    require_torch("slipstream tune")
     refuse_two_on_stdout(*(options[name] for name in ("json_path", "markdown_path", "html")))
     request = Request(typed, use_overlay=not no_overlay, options=typed_options(), **options)
     if request.finds_batch or request.limit_bytes:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import subprocess
 import sys
 import time
 from pathlib import Path
-
-from slipstream.testing.photographs import make_photographs
 
 SCRIPT = '''\
 """Trains a small convnet on a folder of photographs, as many first scripts do."""
@@ -87,6 +86,8 @@ if __name__ == "__main__":
 
 
 def write(folder: Path, num_images: int) -> None:
+    from slipstream.testing.photographs import make_photographs
+
     paths = make_photographs(folder / "photographs", num_images)
     script = folder / "train.py"
     script.write_text(SCRIPT)
@@ -124,6 +125,9 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=640)
     parser.add_argument("--epochs", type=int, default=6, help="of the trainings that the stopwatch times")
     options = parser.parse_args()
+    if importlib.util.find_spec("PIL") is None:
+        print("slipstream: the demo makes and reads photographs with Pillow. Install it: pip install pillow")
+        sys.exit(2)
     if options.action == "write":
         write(options.folder, options.images)
     else:
