@@ -179,7 +179,7 @@ def tune_function(
 ) -> Tuned:
     """See `slipstream.tune`."""
     from slipstream.runner.function_script import write_script
-    from slipstream.runner.storage import save_session
+    from slipstream.runner.storage import make_folder, save_session
     from slipstream.tune.order import TuneOrder
     from slipstream.tune.recipe_file import write_recipe
 
@@ -192,7 +192,7 @@ def tune_function(
         raise ValueError(f"allow={allow!r}: it is one of {', '.join(NUMERICS)}")
     check_names([*only, *without])
     budget_s = seconds_of(str(budget))
-    script = write_script(function, Path.cwd() / ".slipstream" / "functions")
+    script = write_script(function, make_folder(Path.cwd()) / "functions")
     typed = [os.path.relpath(script)]
     order = TuneOrder(budget_s, tuple(only), tuple(without), allow, str(journal_of(typed)))
     session = _tune_told(typed, order, seconds, quiet)

@@ -36,3 +36,25 @@ def test_pixels_that_change_after_they_were_written_or_checked_are_absent(tmp_pa
         assert other.read(facts.key) is None
         data[600] ^= 1
         entry.write_bytes(data)
+
+
+def test_pixels_that_another_user_wrote_or_could_change_are_absent(tmp_path: Path) -> None:
+    facts = Facts(key_of(1), "L", (40, 30), -1, "")
+    store = PixelStore(tmp_path)
+    store.write(facts, memoryview(bytes(1200)))
+    (entry,) = tmp_path.iterdir()
+    assert store.read(facts.key) is not None
+    for mode in (0o620, 0o602):
+        entry.chmod(mode)
+        assert store.read(facts.key) is None
+    entry.chmod(0o600)
+    assert store.read(facts.key) is not None
+    if os.geteuid() == 0:
+        os.chown(entry, 12345, 12345)
+        assert store.read(facts.key) is None
+    entry.rename(tmp_path / "elsewhere")
+    entry.symlink_to(tmp_path / "elsewhere")
+    assert store.read(facts.key) is None
+    entry.unlink()
+    os.mkfifo(entry)
+    assert store.read(facts.key) is None

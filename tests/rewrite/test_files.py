@@ -136,6 +136,19 @@ def test_a_session_from_another_machine(tmp_path: Path) -> None:
         here.file("/home/ada/other.py")
 
 
+def test_a_session_cannot_widen_the_project(tmp_path: Path) -> None:
+    """Somebody else may have written it: neither its working directory nor a link leads out."""
+    script, other = tmp_path / "project" / "train.py", tmp_path / "other" / "data.py"
+    for file in (script, other):
+        file.parent.mkdir()
+        file.touch()
+    (script.parent / "data.py").symlink_to(other)
+    session = msgspec.structs.replace(made_session(), cwd="/")
+    for name in (other, script.parent / "data.py"):
+        with pytest.raises(ByHandError, match="outside"):
+            Tree(session, script, script).file(str(name))
+
+
 # --- diffs ------------------------------------------------------------------------------------------------------------
 
 

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from slipstream.records import Ending, Session
-from slipstream.runner.machine import read_environment
 from slipstream.runner.storage import StorageError, latest, load_session, save_session
+from slipstream.testing.sessions import made_environment
 
 
 def make_session(cwd: Path) -> Session:
@@ -16,7 +16,7 @@ def make_session(cwd: Path) -> Session:
         ["sub/train me.py"],
         str(cwd),
         "2026-01-02T03:04:05+00:00",
-        read_environment(cwd),
+        made_environment(),
         Ending("finished", 0, 1.0),
     )
 

@@ -47,6 +47,21 @@ def test_a_line_that_was_cut_off_costs_only_itself(tmp_path: Path) -> None:
     assert Journal(str(path), FACTS).verdicts == [VERDICT]
 
 
+def test_a_link_is_neither_emptied_nor_appended_to(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_text("not ours")
+    (tmp_path / "journal.jsonl").symlink_to(target)
+    journal = Journal(str(tmp_path / "journal.jsonl"), FACTS)
+    journal.remember(VERDICT)
+    assert target.read_text() == "not ours"
+    assert Journal(str(tmp_path / "journal.jsonl"), FACTS).verdicts == [VERDICT]
+
+    (tmp_path / "real").mkdir()
+    (tmp_path / "journals").symlink_to(tmp_path / "real")
+    journal = Journal(str(tmp_path / "journals" / "journal.jsonl"), FACTS)
+    assert "is a link" in journal.fault and list((tmp_path / "real").iterdir()) == []
+
+
 def test_a_journal_of_something_else_or_of_yesterday_is_begun_anew(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     Journal(str(path), FACTS).remember(VERDICT)

@@ -45,6 +45,17 @@ def test_what_was_written_is_read(written: Path) -> None:
     assert [path.name for path in written.parent.iterdir() if "partial" in path.name] == []
 
 
+def test_a_link_is_replaced_and_its_target_stays(tmp_path: Path, session: Session) -> None:
+    """A cloned repository may contain either link."""
+    target = tmp_path / "target"
+    target.write_text("not ours")
+    for name in ("slipstream.toml", "slipstream.toml.partial"):
+        (tmp_path / name).symlink_to(target)
+    write_recipe(tmp_path / "slipstream.toml", TUNING, session)
+    assert target.read_text() == "not ours" and not (tmp_path / "slipstream.toml").is_symlink()
+    assert read_recipe(tmp_path / "slipstream.toml").recipe == TUNING.recipe
+
+
 def test_every_line_has_its_evidence_beside_it(written: Path) -> None:
     lines = written.read_text().splitlines()
     assert "workers = 2               # 1.62x (1.55 to 1.70), redrawn" in lines

@@ -9,12 +9,12 @@ import os
 import platform
 import shlex
 import shutil
-import stat
 import subprocess
 import tempfile
 from pathlib import Path
 
 from slipstream.data.cache_folder import cache_folder
+from slipstream.runner.safe_files import is_private
 
 _COMPILED = "compiled"
 _LONGEST_S = 120.0
@@ -56,10 +56,10 @@ def load_library(source: Path) -> ctypes.CDLL:
 
 def _load_kept(folder: Path, stem: str, source: Path, compiler: list[str]) -> ctypes.CDLL:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not _is_private(folder):
+    if not is_private(folder.lstat()):
         raise PermissionError(f"others may write into {folder}")
     for found in sorted(folder.glob(f"{stem}-*.so")):
-        if _is_private(found) and found.stem.endswith(f"-{_digest(found)}"):
+        if is_private(found.lstat()) and found.stem.endswith(f"-{_digest(found)}"):
             return ctypes.CDLL(str(found))
         found.unlink()
     with tempfile.TemporaryDirectory(dir=folder) as workshop:
@@ -100,8 +100,3 @@ def _key(source: Path, compiler: list[str]) -> str:
 
 def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:_DIGITS]
-
-
-def _is_private(path: Path) -> bool:
-    facts = path.lstat()
-    return facts.st_uid == os.geteuid() and not facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

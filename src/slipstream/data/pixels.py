@@ -1,6 +1,6 @@
 """Decoded pixels on disk: one file for an image, written whole or not at all, and mapped privately when it is read, so
-that no change by the script ever reaches the file. What is damaged counts as absent. Never evicts; deletes only what
-killed processes left unfinished."""
+that no change by the script ever reaches the file. What is damaged, or was written by another user, counts as absent.
+Never evicts; deletes only what killed processes left unfinished."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import contextlib
 import errno
 import mmap
 import os
+import stat
 import sys
 import threading
 from hashlib import blake2b
@@ -30,6 +31,7 @@ from slipstream.data.cache_folder import (
     sweep,
 )
 from slipstream.data.checked import Checked
+from slipstream.runner.safe_files import NO_BLOCK, NO_FOLLOW, is_private
 
 MOST_BYTES = 1 << 30  # of one image
 # A mapping holds a descriptor for as long as it lives, before Python 3.13; a process may have a thousand of them.
@@ -71,12 +73,12 @@ class PixelStore:
     def read(self, key: bytes) -> Pixels | None:
         path = self._path(key)
         try:
-            descriptor = os.open(path, os.O_RDONLY)
+            descriptor = os.open(path, os.O_RDONLY | NO_FOLLOW | NO_BLOCK)
         except OSError:
             return None
         try:
             facts = os.fstat(descriptor)
-            if facts.st_size < HEAD_BYTES:
+            if facts.st_size < HEAD_BYTES or not stat.S_ISREG(facts.st_mode) or not is_private(facts):
                 return None
             head = os.read(descriptor, HEAD_BYTES)  # not from the mapping: a page that is touched costs ten times that
             pages = mmap.mmap(descriptor, facts.st_size, access=mmap.ACCESS_COPY, **_UNTRACKED)

@@ -52,11 +52,14 @@ class Tree:
         raise ByHandError(f"the module {name} does not lie in the project")
 
     def _check(self, path: Path) -> None:
-        roots = [self._root, self.script.absolute().parent, *([self._repository] if self._repository else [])]
+        roots = [self.script.absolute().parent, *([self._repository] if self._repository else [])]
+        # A session names its own working directory, and somebody else may have written it: only this one counts.
+        if self._root.resolve() == Path.cwd().resolve():
+            roots.append(self._root)
         real = os.path.realpath(path)
         if set(_INSTALLED) & set(path.parts) or real.startswith(library_roots()):
             raise ByHandError(f"{path} belongs to an installed package")
-        if not any(path.is_relative_to(root) or Path(real).is_relative_to(root.resolve()) for root in roots):
+        if not any(Path(real).is_relative_to(root.resolve()) for root in roots):
             raise ByHandError(f"{path} lies outside of the project")
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+import os
 import shutil
+import stat
 import sys
 import tempfile
 import time
@@ -13,12 +15,17 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from slipstream.runner.overlay import Kept, Plan, is_deletion, written
+from slipstream.runner.overlay import Kept, Plan, is_below, is_deletion, written
+from slipstream.runner.safe_files import UnsafeFileError, check_directory, open_directory, read_file, write_file
 
 MARK = "connected"  # file in the spool directory: when the rider first reached out, in ns since the epoch
 _SMALL_BYTES = 1 << 20  # less is not a data set: configurations, locks, first log lines
 _LIMIT_BYTES = 20 << 30
+_LONGEST_PATH = 4096  # bytes that Linux allows
 _FETCHERS = ("wget", "curl", "aws", "gsutil", "gcloud", "kaggle", "git", "rclone", "huggingface-cli", "hf")
+
+# Entries that this process wrote: they are trusted wherever they belong.
+_kept_by_this_process: set[str] = set()
 
 
 def note_connections(spool: Path, *, count_loopback: bool = False) -> None:
@@ -61,18 +68,42 @@ def _is_remote(address: Any, count_loopback: bool) -> bool:
 
 
 def kept_downloads(root: Path) -> list[Kept]:
-    """Those of earlier riders; what exists for real by now is dropped."""
+    """Those of earlier riders. An entry is deleted when the real file system has the download by now, and when it names
+    a place outside of `root` and this process did not write it: a cloned repository can contain any entry."""
     found = []
-    for folder in sorted(_folder(root).glob("*/")):
-        try:
-            item = Kept((folder / "path").read_text(), str(folder / "tree"))
-        except OSError:
-            continue
-        if Path(item.path).exists() or not Path(item.tree).exists():
+    for folder in _entries(root):
+        item = _read_entry(folder, root)
+        if item is None or os.path.lexists(item.path):
             shutil.rmtree(folder, ignore_errors=True)
         else:
             found.append(item)
     return found
+
+
+def _entries(root: Path) -> list[Path]:
+    folder = _folder(root)
+    try:
+        check_directory(folder.parent)
+        check_directory(folder)
+        with os.scandir(folder) as listing:
+            return sorted(Path(entry.path) for entry in listing if entry.is_dir(follow_symlinks=False))
+    except OSError:
+        return []
+
+
+def _read_entry(folder: Path, root: Path) -> Kept | None:
+    """None for an entry that is not to be trusted, or not whole."""
+    try:
+        check_directory(folder)
+        path = os.fsdecode(read_file(folder / "path", _LONGEST_PATH))
+        tree = (folder / "tree").lstat()
+    except OSError:
+        return None
+    if not (stat.S_ISDIR(tree.st_mode) or stat.S_ISREG(tree.st_mode)):
+        return None
+    is_plain = os.path.isabs(path) and "\0" not in path and os.path.realpath(path) == path
+    is_ours = is_below(path, os.path.realpath(root)) or str(folder) in _kept_by_this_process
+    return Kept(path, str(folder / "tree")) if is_plain and is_ours else None
 
 
 def keep_downloads(plan: Plan, root: Path, spool: Path, until_ns: int, small_bytes: int = _SMALL_BYTES) -> list[str]:
@@ -83,7 +114,8 @@ def keep_downloads(plan: Plan, root: Path, spool: Path, until_ns: int, small_byt
     except (OSError, ValueError):
         return []
     notes = []
-    room_bytes = _LIMIT_BYTES - _size(path for path in _folder(root).rglob("*") if path.is_file())
+    kept = (path for folder in _entries(root) for path in folder.rglob("*") if path.is_file())
+    room_bytes = _LIMIT_BYTES - _size(kept)
     for top, files in _fetched(plan, since_ns, until_ns).items():
         num_bytes = _size(place for _, place in files)
         if num_bytes < small_bytes:
@@ -93,15 +125,17 @@ def keep_downloads(plan: Plan, root: Path, spool: Path, until_ns: int, small_byt
             continue
         room_bytes -= num_bytes
         _keep(root, top, files)
+        until = "the next check" if is_below(top, os.path.realpath(root)) else "the other processes of this command"
         notes.append(
-            f"{top} was downloaded ({_in_mb(num_bytes)}) and is kept in {_folder(root)} for the next check;"
+            f"{top} was downloaded ({_in_mb(num_bytes)}) and is kept in {_folder(root)} for {until};"
             " --forget-downloads deletes it."
         )
     return notes
 
 
 def forget_downloads(root: Path) -> None:
-    shutil.rmtree(_folder(root), ignore_errors=True)
+    for folder in _entries(root):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _folder(root: Path) -> Path:
@@ -135,11 +169,14 @@ def _is_temporary(path: Path) -> bool:
 
 
 def _keep(root: Path, top: str, files: list[tuple[str, Path]]) -> None:
-    folder = _folder(root) / hashlib.sha256(top.encode()).hexdigest()[:16]
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "path").write_text(top)
+    name = hashlib.sha256(os.fsencode(top)).hexdigest()[:16]
+    folder = open_directory(open_directory(open_directory(_folder(root).parent) / _folder(root).name) / name)
+    write_file(folder / "path", os.fsencode(top))
+    _kept_by_this_process.add(str(folder))
     for path, place in files:
         target = folder / "tree" / Path(path).relative_to(top) if path != top else folder / "tree"
+        if os.path.realpath(target) != os.path.join(os.path.realpath(folder), target.relative_to(folder)):
+            raise UnsafeFileError("leads out of the folder through a link", target)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(place, target)
 

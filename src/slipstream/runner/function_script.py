@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.runner.cells import needed_source
+from slipstream.runner.safe_files import open_directory, write_file
 
 _OPENING = '''"""Written by slipstream.tune({name}): what every rider runs. Written anew each time."""
 
@@ -33,14 +34,14 @@ _PICKLED = "*__import__('pickle').loads({args!r}), **__import__('pickle').loads(
 
 
 def write_script(function: Callable[..., Any], folder: Path) -> Path:
-    """Under `folder`, named after the function. ValueError: why it cannot be done, and what to do."""
+    """In `folder`, which is created if needed, named after the function. ValueError: why it cannot be done, and what to
+    do."""
     function, arguments = _unwrapped(function)
     name = _name_of(function)
     source = _OPENING.format(name=name, folders=_folders())
     source += _definition(function, name) + _CALL.format(name=name, arguments=arguments)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}.py"
-    path.write_text(source, encoding="utf-8")
+    path = open_directory(folder) / f"{name}.py"
+    write_file(path, source.encode())
     return path
 
 

@@ -14,9 +14,11 @@ from typing import Final, TypeVar
 import msgspec
 
 from slipstream.records import Entry, Glance
+from slipstream.runner.safe_files import UnsafeFileError, check_directory, is_regular_file, read_file
 
 NAME: Final = "index.sqlite"
 SUFFIX: Final = ".msgpack"
+LIMIT_BYTES: Final = 1 << 30  # of a session: an hour of steps takes a few megabytes
 _PATIENCE_S: Final = 20.0  # for another process to finish its write
 _COLUMNS: Final = Entry.__struct_fields__
 T = TypeVar("T")
@@ -101,7 +103,7 @@ def _with_index(folder: Path, work: Callable[[sqlite3.Connection], T]) -> T:
             try:
                 with _opened(path) as connection:
                     return work(connection)
-            except NewerIndexError:
+            except (NewerIndexError, UnsafeFileError):
                 break
             except sqlite3.DatabaseError as error:
                 if isinstance(error, sqlite3.OperationalError) and not str(error).startswith("no such"):
@@ -115,15 +117,26 @@ def _with_index(folder: Path, work: Callable[[sqlite3.Connection], T]) -> T:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+    """Raises UnsafeFileError where SQLite would open a file elsewhere: it follows links."""
+    check_directory(path.parent)
+    for file in _index_files(path):
+        if os.path.lexists(file) and not is_regular_file(file):
+            raise UnsafeFileError("is not a regular file", file)
     with contextlib.closing(sqlite3.connect(path, timeout=_PATIENCE_S)) as connection:
+        connection.execute("PRAGMA trusted_schema = OFF")  # the file may come from somebody else
         connection.execute("PRAGMA synchronous = NORMAL")  # what a power cut loses is read from the files again
         migrate(connection)
         yield connection
 
 
+def _index_files(path: Path) -> list[Path]:
+    """The database and what SQLite keeps beside it."""
+    return [path.with_name(f"{path.name}{suffix}") for suffix in ("", "-journal", "-wal", "-shm")]
+
+
 def _throw_away(path: Path) -> None:
-    for name in (path.name, f"{path.name}-journal", f"{path.name}-wal", f"{path.name}-shm"):
-        path.with_name(name).unlink(missing_ok=True)
+    for file in _index_files(path):
+        file.unlink(missing_ok=True)
 
 
 def _catch_up(connection: sqlite3.Connection, folder: Path) -> None:
@@ -150,13 +163,13 @@ def _catch_up(connection: sqlite3.Connection, folder: Path) -> None:
 def _files(folder: Path) -> Iterator[tuple[str, int, int]]:
     try:
         listing = os.scandir(folder)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return
     with listing:
         for item in listing:
-            if item.name.endswith(SUFFIX):
+            if item.name.endswith(SUFFIX) and item.is_file(follow_symlinks=False):
                 with contextlib.suppress(FileNotFoundError):
-                    facts = item.stat()
+                    facts = item.stat(follow_symlinks=False)
                     yield item.name.removesuffix(SUFFIX), facts.st_size, facts.st_mtime_ns
 
 
@@ -172,8 +185,8 @@ def _read_entry(path: Path) -> Entry:
     facts = path.stat()
     entry = Entry(path.name.removesuffix(SUFFIX), facts.st_size, facts.st_mtime_ns)
     try:
-        return _filled(entry, msgspec.msgpack.decode(path.read_bytes(), type=Glance))
-    except (msgspec.MsgspecError, PermissionError):
+        return _filled(entry, msgspec.msgpack.decode(read_file(path, LIMIT_BYTES), type=Glance))
+    except (msgspec.MsgspecError, PermissionError):  # an UnsafeFileError is one
         return msgspec.structs.replace(entry, is_readable=False)
 
 

@@ -11,7 +11,8 @@ import msgspec
 import psutil
 
 from slipstream.records import SCHEMA, Session, SpeedTest
-from slipstream.runner.index import SUFFIX, remember
+from slipstream.runner.index import LIMIT_BYTES, SUFFIX, remember
+from slipstream.runner.safe_files import is_regular_file, open_directory, publish_file, read_file, write_file
 from slipstream.runner.target import file_stem
 
 FOLDER = ".slipstream"
@@ -27,24 +28,23 @@ def save_session(session: Session, root: Path | None = None) -> Path:
     try:
         return _save(session, root)
     except OSError as error:
-        raise StorageError(f"The session could not be saved in {root or Path.cwd()}: {error.strerror}.") from None
+        raise StorageError(f"The session could not be saved: {_words(error, root)}.") from None
 
 
 def _save(session: Session, root: Path | None) -> Path:
-    folder = make_folder(root or Path.cwd()) / "sessions"
-    folder.mkdir(exist_ok=True)
+    folder = open_directory(make_folder(root or Path.cwd()) / "sessions")
     stem = re.sub(r"[^\w.-]+", "-", file_stem(session.script)) if session.script else "watch"
     moment = re.sub(r"[^0-9T]", "", session.created.partition("+")[0].partition(".")[0])
     path = folder / f"{moment}-{stem}{SUFFIX}"
-    partial = path.with_suffix(f".{os.getpid()}.partial")
-    try:
-        partial.write_bytes(msgspec.msgpack.encode(session))
+
+    def take_free_name(partial: Path) -> None:
+        nonlocal path
         number = 2
         while not _take_name(partial, path):
             path = folder / f"{moment}-{stem}-{number}{SUFFIX}"
             number += 1
-    finally:
-        partial.unlink(missing_ok=True)
+
+    publish_file(path, msgspec.msgpack.encode(session), take_free_name)
     _sweep(folder)
     remember(path)
     return path
@@ -65,7 +65,7 @@ def _take_name(partial: Path, path: Path) -> bool:
     except FileExistsError:
         return False
     except OSError:  # a file system without links
-        if path.exists():
+        if os.path.lexists(path):
             return False
         partial.replace(path)
     return True
@@ -73,7 +73,7 @@ def _take_name(partial: Path, path: Path) -> bool:
 
 def load_session(path: Path) -> Session:
     try:
-        data = path.read_bytes()
+        data = read_file(path, LIMIT_BYTES, may_be_link=True)
     except OSError as error:
         raise StorageError(f"The session {str(path)!r} cannot be read: {error.strerror}.") from None
     try:
@@ -90,9 +90,10 @@ def latest(root: Path | None = None) -> Path | None:
 
 
 def newest_first(root: Path | None = None) -> list[Path]:
-    """Every session saved here."""
+    """Every session saved here. Links, pipes and directories with such a name are none."""
     folder = (root or Path.cwd()) / FOLDER / "sessions"
-    return sorted(folder.glob(f"*{SUFFIX}"), key=lambda path: (path.stat().st_mtime_ns, path.name), reverse=True)
+    saved = [path for path in folder.glob(f"*{SUFFIX}") if is_regular_file(path)]
+    return sorted(saved, key=lambda path: (path.stat().st_mtime_ns, path.name), reverse=True)
 
 
 def save_speedtest(test: SpeedTest, root: Path | None = None) -> Path:
@@ -100,23 +101,22 @@ def save_speedtest(test: SpeedTest, root: Path | None = None) -> Path:
     root = root or Path.cwd()
     try:
         path = make_folder(root) / _SPEEDTEST
-        partial = path.with_suffix(f".{os.getpid()}.partial")
-        partial.write_bytes(msgspec.msgpack.encode(test))
-        partial.replace(path)
+        write_file(path, msgspec.msgpack.encode(test))
     except OSError as error:
-        raise StorageError(f"The speed test could not be saved in {root}: {error.strerror}.") from None
+        raise StorageError(f"The speed test could not be saved: {_words(error, root)}.") from None
     return path
 
 
 def load_speedtest(root: Path | None = None) -> SpeedTest:
     path = (root or Path.cwd()) / FOLDER / _SPEEDTEST
     try:
-        return msgspec.msgpack.decode(path.read_bytes(), type=SpeedTest)
+        return msgspec.msgpack.decode(read_file(path, LIMIT_BYTES), type=SpeedTest)
     except FileNotFoundError:
         raise StorageError(f"No speed test is saved in {path.parent}. Make one: slipstream machine") from None
     except (OSError, msgspec.MsgspecError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
         raise StorageError(
-            f"{str(path)!r} cannot be read: {error}. A new one replaces it: slipstream machine"
+            f"{str(path)!r} cannot be read: {reason}. A new one replaces it: slipstream machine"
         ) from None
 
 
@@ -129,9 +129,12 @@ def known_speedtest(root: Path | None = None) -> SpeedTest | None:
 
 
 def make_folder(root: Path) -> Path:
-    folder = root / FOLDER
-    folder.mkdir(exist_ok=True)
+    folder = open_directory(root / FOLDER)
     ignore = folder / ".gitignore"
-    if not ignore.exists():
-        ignore.write_text("*\n")
+    if not os.path.lexists(ignore):
+        write_file(ignore, b"*\n")
     return folder
+
+
+def _words(error: OSError, root: Path | None) -> str:
+    return f"{error.filename or root or Path.cwd()}: {error.strerror}"

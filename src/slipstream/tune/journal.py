@@ -9,10 +9,12 @@ from pathlib import Path
 import msgspec
 
 from slipstream.records import Recipe, Session, Verdict
+from slipstream.runner.safe_files import append_file, open_directory, read_file, write_file
 from slipstream.tune.order import TuneOrder
 from slipstream.tune.source import files_digest, script_digest
 
 MAX_AGE = timedelta(days=1)
+_LIMIT_BYTES = 64 << 20  # a verdict takes a few kilobytes
 
 
 class Header(msgspec.Struct, frozen=True, tag="tuning"):
@@ -60,6 +62,12 @@ class Journal:
     def _open(self, facts: dict[str, str]) -> None:
         if self._path is None:
             return
+        try:
+            for folder in (self._path.parent.parent, self._path.parent):  # .slipstream and its journals
+                open_directory(folder)
+        except OSError as error:
+            self._give_up(error)
+            return
         entries = _read(self._path)
         if entries and isinstance(entries[0], Header) and _is_current(entries[0], facts):
             for entry in entries[1:]:
@@ -69,8 +77,7 @@ class Journal:
                     self.verdicts.append(entry.verdict)
             return
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.write_bytes(b"")
+            write_file(self._path, b"")
         except OSError as error:
             self._give_up(error)
         self._append(Header(facts, datetime.now(timezone.utc).isoformat()))
@@ -79,22 +86,22 @@ class Journal:
         if self._path is None:
             return
         try:
-            with self._path.open("ab") as file:
-                file.write(msgspec.json.encode(entry) + b"\n")
+            append_file(self._path, msgspec.json.encode(entry) + b"\n")
         except OSError as error:
             self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
         """A disk that is full must not end a tuning; it only cannot be resumed, and says so."""
         self._path = None
-        self.fault = f"No journal could be kept ({error.strerror}): interrupted, this tuning cannot be resumed."
+        why = f"{error.filename}: {error.strerror}"
+        self.fault = f"No journal could be kept ({why}): interrupted, this tuning cannot be resumed."
 
 
 def _read(path: Path) -> list[Header | Decided | Finished]:
     """Up to the first line that is not whole: the last one, if the machine stopped in the middle of it."""
     entries: list[Header | Decided | Finished] = []
     try:
-        lines = path.read_bytes().splitlines()
+        lines = read_file(path, _LIMIT_BYTES).splitlines()
     except OSError:
         return entries
     for line in lines:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from slipstream.records import Choice, Recipe, Session, Setting, Speed, Tuning
+from slipstream.runner.safe_files import write_file
 from slipstream.techniques.catalogue import Technique, catalogue
 from slipstream.tune.conflicts import find_conflicts
 from slipstream.tune.differences import differences
@@ -42,9 +43,7 @@ def write_recipe(path: Path, tuning: Tuning, session: Session) -> None:
     """Whole or not at all."""
     from slipstream.tune.recipe_text import recipe_text  # reading needs none of it
 
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(recipe_text(tuning, session, VERSION), encoding="utf-8")
-    partial.replace(path)
+    write_file(path, recipe_text(tuning, session, VERSION).encode())
 
 
 def read_recipe(path: Path, techniques: Mapping[str, Technique] | None = None) -> RecipeFile:
