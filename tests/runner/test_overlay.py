@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from slipstream.runner import overlay
+from slipstream.runner.target import protected_folders
 
 PARENT, OWN_USER, REASON = overlay.probe()
 pytestmark = pytest.mark.skipif(PARENT is None, reason=REASON or "no overlay")
@@ -94,6 +95,89 @@ def test_caches_pass_through(tmp_path: Path, room: Path, monkeypatch: pytest.Mon
     overlay.clean_up(plan)
     assert (tmp_path / "torch" / "weights").read_text() == "w"
     assert not (tmp_path / "hub").exists()  # made so that it could pass through, and not used
+
+
+def names(cache: Path, home: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes `cache` a cache directory: by a variable, or by a link in the home folder."""
+    if how == "link":
+        (home / ".cache").symlink_to(cache)
+    else:
+        monkeypatch.setenv(how, str(cache))
+
+
+@pytest.mark.parametrize("how", [*overlay._CACHE_VARIABLES, "link"])
+@pytest.mark.parametrize("place", ["", "work", "work/inside", "scripts", "scripts/inside"])
+def test_no_cache_opens_the_working_directory(
+    tmp_path: Path, room: Path, how: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever a cache is said to be: what lies around, at or below the working directory or the script stays."""
+    home, project = tmp_path / "home", tmp_path / "project"
+    for folder in (home, project / "work" / "inside", project / "scripts" / "inside"):
+        folder.mkdir(parents=True)
+    work, script = project / "work", project / "scripts" / "train.py"
+    for file in (work / "old.txt", work / "inside" / "old.txt", script, project / "scripts" / "inside" / "old.txt"):
+        file.write_text("old")
+    for name in overlay._CACHE_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(home))
+    names(project / place, home, how, monkeypatch)
+    monkeypatch.chdir(work)
+    before = {path: path.read_text() for path in project.rglob("*") if path.is_file()}
+    protected = protected_folders(work, ["../scripts/train.py"])
+    plan = overlay.prepare(room, own_user=OWN_USER, through=[], kept=[], protected=protected)
+
+    def act() -> None:
+        for path in before:
+            path.write_text("new")
+        (work / "inside" / "old.txt").unlink()
+        (work / "new.txt").write_text("new")
+
+    in_child(plan, act)
+    overlay.clean_up(plan)
+    assert {path: path.read_text() for path in project.rglob("*") if path.is_file()} == before
+
+
+def test_usual_caches_pass_where_the_home_folder_is_the_working_directory(
+    tmp_path: Path, room: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".cache").mkdir()
+    (tmp_path / "other").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "other"))
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / ".cache"))
+    passed = overlay.cache_directories([tmp_path])
+    assert str(tmp_path / ".cache") in passed and str(tmp_path / "other") not in passed
+    assert overlay.covered_caches([tmp_path]) == [("HF_HOME", str(tmp_path / "other"))]
+
+
+def test_a_cache_is_not_made_in_the_working_directory(
+    tmp_path: Path, room: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    with overlay.shared_caches([tmp_path]):
+        plan = overlay.prepare(room, own_user=OWN_USER, through=[], kept=[], protected=[tmp_path])
+        assert list(tmp_path.iterdir()) == []
+    overlay.clean_up(plan)
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no /dev/shm")
+def test_a_working_directory_in_shared_memory_is_covered(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """/dev passes through as a whole, but not the working directory in it."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        work = Path(name)
+        (work / "old.txt").write_text("old")
+        monkeypatch.chdir(work)
+        plan = overlay.prepare(room, own_user=OWN_USER, through=[], kept=[], protected=[work, work])
+
+        def act() -> None:
+            Path("old.txt").write_text("new")
+            (work / "new.txt").write_text("new")
+
+        in_child(plan, act)
+        monkeypatch.undo()
+        assert {path.name: path.read_text() for path in work.iterdir()} == {"old.txt": "old"}
+        assert sorted(path for path, _ in overlay.written(plan)) == [f"{work}/new.txt", f"{work}/old.txt"]
+        overlay.clean_up(plan)
 
 
 def test_what_one_rider_compiled_the_next_one_finds(

@@ -128,4 +128,5 @@ class Session(msgspec.Struct, frozen=True):
     notes: list[str] = []  # plain sentences about what could not be seen or was switched off
     tuning: Tuning | None = None  # of tune
     fitting: Fitting | None = None  # of tune with --fit or --memory-limit
+    passed_through: list[str] = []  # caches that the script shared with other programs: what it wrote there is real
     written: list[str] = []  # files the script wrote (thrown away, or listed where no overlay was possible)

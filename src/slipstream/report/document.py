@@ -281,6 +281,7 @@ class Export(msgspec.Struct, frozen=True):
     anatomy: Annotated[AnatomyPart | None, Meta(description="the operators of one step; null: not observed")]
     environment: Annotated[Environment, Meta(description="the machine, Python, torch; see below")]
     notes: Annotated[list[str], Meta(description="what could not be seen, what was switched off")]
+    passed_through: Annotated[list[str], Meta(description="caches in which what the script wrote is real")]
     written: Annotated[list[str], Meta(description="files that the script wrote during the ride")]
     verdicts: Annotated[
         list[VerdictPart], Meta(description="of a tuning: one for each technique and setting; empty otherwise")

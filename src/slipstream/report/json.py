@@ -65,6 +65,7 @@ def document(session: Session) -> Export:
         anatomy=_anatomy(session.anatomy, session.cwd) if session.anatomy else None,
         environment=session.environment,
         notes=session.notes,
+        passed_through=session.passed_through,
         written=[relative(path, session.cwd) for path in session.written],
         verdicts=verdicts_of(session.tuning) if session.tuning else [],
         combinations=combinations_of(session.tuning) if session.tuning else [],

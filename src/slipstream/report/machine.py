@@ -63,6 +63,9 @@ def notes_of(session: Session) -> list[str]:
         notes += session.summary.ceilings.notes
     if session.written:
         notes.append(_written(session))
+    if session.passed_through:
+        caches = ", ".join(session.passed_through)
+        notes.append(f"Caches pass through: what the script writes to {caches} stays.")
     shown = {warning(session), ceilings_reason(session.summary) if session.summary else ""}
     return [note for note in dict.fromkeys(notes) if note not in shown]
 

@@ -11,7 +11,7 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -105,16 +105,21 @@ def _try_in_child(parent: Path, own_user: bool) -> str:
     return reason
 
 
-def prepare(room: Path, *, own_user: bool, through: list[str], kept: list[Kept]) -> Plan:
-    """Decides about every mount of the machine and makes the empty layers."""
+def prepare(
+    room: Path, *, own_user: bool, through: list[str], kept: list[Kept], protected: Sequence[Path] = ()
+) -> Plan:
+    """Decides about every mount of the machine and makes the empty layers. A cache that is one of the `protected`
+    folders, contains one or lies in one is not passed through."""
     covers, binds, bare = _split_for_user() if own_user else (*_whole_mounts(), [])
+    real = dict.fromkeys(os.path.realpath(folder) for folder in protected)
+    covers += [path for path in real if any(is_below(path, top) for top in _PASS_THROUGH)]  # in /dev/shm, for one
     layers = [_new_layer(room, index, path, path) for index, path in enumerate(covers)]
     for item in kept:
         if Path(item.tree).is_dir():
             layers.append(_new_layer(room, len(layers), item.path, item.tree))
     (room / "root").mkdir()
-    made = [path for path in _caches_to_make() if not _make(path)]
-    known = [path for path in dict.fromkeys([*through, *cache_directories()]) if Path(path).is_dir()]
+    made = [path for path in _caches_to_make(protected) if not _make(path)]
+    known = [path for path in dict.fromkeys([*through, *cache_directories(protected)]) if Path(path).is_dir()]
     return Plan(str(room), own_user, layers, binds, known, kept, made, bare)
 
 
@@ -167,13 +172,47 @@ def _new_layer(room: Path, index: int, path: str, lower: str) -> Layer:
     return Layer(path, str(directory), lower)
 
 
-def cache_directories() -> list[str]:
+def cache_directories(protected: Sequence[Path] = ()) -> list[str]:
     """Caches that riders share with every other program of the user."""
-    home = Path.home()
-    named = [os.environ[name] for name in _CACHE_VARIABLES if os.environ.get(name)]
-    found = [*named, *(str(home / name) for name in _CACHE_FOLDERS)]
-    found.append(_compiled_kernels())
-    return sorted({os.path.realpath(path) for path in found if Path(path).is_dir()})
+    return sorted({os.path.realpath(path) for path in _caches(protected) if Path(path).is_dir()})
+
+
+def _caches(protected: Sequence[Path]) -> Iterator[str]:
+    """Existing or not. A variable may name any folder, so the working directory must not be affected by it. The usual
+    folders hold nothing but caches: where the home folder is the working directory, they still pass."""
+    for name in _CACHE_VARIABLES:
+        if os.environ.get(name) and not any(_overlap(os.environ[name], folder) for folder in protected):
+            yield os.environ[name]
+    home = os.path.realpath(Path.home())
+    for path in [*(os.path.join(home, name) for name in _CACHE_FOLDERS), _compiled_kernels()]:
+        is_link = os.path.realpath(path) != path
+        if not any(_contains(path, folder) or (is_link and _overlap(path, folder)) for folder in protected):
+            yield path
+
+
+def covered_caches(protected: Sequence[Path]) -> list[tuple[str, str]]:
+    """Variables that name a cache which is not passed through, with its path."""
+    passed = set(cache_directories(protected))
+    named = [(name, os.path.realpath(os.environ[name])) for name in _CACHE_VARIABLES if os.environ.get(name)]
+    return [(name, path) for name, path in named if Path(path).is_dir() and not any(is_below(path, p) for p in passed)]
+
+
+def _overlap(path: str, folder: Path) -> bool:
+    """Whether one of them is the other or contains it."""
+    return _contains(path, folder) or _contains(folder, path)
+
+
+def _contains(folder: str | Path, path: str | Path) -> bool:
+    """Whether `path` is `folder` or lies in it, by whatever link or mount either of them is reached."""
+    real = Path(os.path.realpath(path))
+    return any(_is_same_folder(os.path.realpath(folder), place) for place in (real, *real.parents))
+
+
+def _is_same_folder(one: str, other: Path) -> bool:
+    try:
+        return one == str(other) or os.path.samefile(one, other)
+    except OSError:  # one of them does not exist yet
+        return False
 
 
 def _compiled_kernels() -> str:
@@ -186,20 +225,27 @@ def _compiled_kernels() -> str:
 
 
 @contextlib.contextmanager
-def shared_caches() -> Iterator[None]:
+def shared_caches(protected: Sequence[Path] = ()) -> Iterator[None]:
     """Around riders that follow each other: a cache that nobody on this machine has used yet is there for all of them.
     In the first one's layer it would be gone with it, and every rider would compile again what one has compiled. What
     stays empty is taken away in the end, and not by the rider that was first while others look into it."""
-    made = [path for path in [*_caches_to_make(), _compiled_kernels()] if not Path(path).exists() and not _make(path)]
+    wanted = _caches_to_make(protected)
+    kernels = _compiled_kernels()
+    if kernels in _caches(protected) and not Path(kernels).exists():
+        wanted.append(kernels)
+    made = [path for path in wanted if not _make(path)]
     try:
         yield
     finally:
         _take_away(made)
 
 
-def _caches_to_make() -> list[str]:
-    wanted = [os.environ[name] for name in _CACHE_VARIABLES if os.environ.get(name)]
-    return [os.path.realpath(path) for path in [*wanted, str(Path.home() / ".cache")] if not Path(path).exists()]
+def _caches_to_make(protected: Sequence[Path]) -> list[str]:
+    """Those that a variable names, and the home folder's .cache, where they do not exist yet."""
+    named = {os.path.realpath(os.environ[name]) for name in _CACHE_VARIABLES if os.environ.get(name)}
+    wanted = {*named, os.path.join(os.path.realpath(Path.home()), ".cache")}
+    allowed = {os.path.realpath(path) for path in _caches(protected)}
+    return sorted(path for path in wanted & allowed if not os.path.lexists(path))
 
 
 def _make(path: str) -> bool:

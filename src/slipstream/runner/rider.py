@@ -21,7 +21,7 @@ from slipstream.runner.launch import LaunchError, interpreter_flags, launch
 from slipstream.runner.ready import Fairness, refuse
 from slipstream.runner.ride import RideSettings, board
 from slipstream.runner.spool import Spool
-from slipstream.runner.target import is_module
+from slipstream.runner.target import is_module, protected_folders
 from slipstream.seams.arrival import Arrivals
 from slipstream.seams.place import claim
 
@@ -144,7 +144,8 @@ def _redirect(ticket: Ticket, arrivals: Arrivals) -> None:
             _tell(spool, Told(written=[path]))
             own.busy = False
 
-    redirect.list_openings(tell, [ticket.scratch, ticket.settings.spool, *overlay.cache_directories()])
+    caches = overlay.cache_directories(protected_folders(Path.cwd(), ticket.settings.script))
+    redirect.list_openings(tell, [ticket.scratch, ticket.settings.spool, *caches])
 
 
 def _tell(spool: Path, message: Told) -> None:

@@ -6,12 +6,13 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from slipstream.runner import downloads, overlay
+from slipstream.runner.target import protected_folders
 
 _PREFIX = "slipstream-check-"
 
@@ -29,11 +30,12 @@ class Room:
             folder.mkdir()
         self.plan: overlay.Plan | None = None
 
-    def cover(self, cwd: Path, *, own_user: bool) -> overlay.Plan:
+    def cover(self, cwd: Path, script: Sequence[str], *, own_user: bool) -> overlay.Plan:
         """Plans a throw-away view of the file system for the rider, with what earlier ones downloaded."""
         through = [str(self.spool), str(self.scratch)]
         kept = downloads.kept_downloads(cwd)
-        self.plan = overlay.prepare(self.layers, own_user=own_user, through=through, kept=kept)
+        protected = protected_folders(cwd, script)
+        self.plan = overlay.prepare(self.layers, own_user=own_user, through=through, kept=kept, protected=protected)
         return self.plan
 
     def lay_over(self, plan: overlay.Plan | None, files: Mapping[str, bytes]) -> overlay.Plan | None:

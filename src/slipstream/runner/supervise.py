@@ -31,6 +31,7 @@ from slipstream.runner.rider import EXIT_REFUSED, EXIT_UNCOVERED, REFUSED, UNCOV
 from slipstream.runner.room import Room
 from slipstream.runner.spool import SpoolReader
 from slipstream.runner.storage import known_speedtest
+from slipstream.runner.target import protected_folders
 from slipstream.runner.terminal import Terminal
 
 _POLL_S = 0.05
@@ -91,6 +92,7 @@ def supervise(order: Order, line: Line | None = None) -> Session:
         torch_profile=_placed(session.torch_profile, order.profile),
         speedtest=known_speedtest(cwd),
         notes=[*([idle] if idle else []), *session.notes, *ride.notes],
+        passed_through=ride.passed_through,
         written=shorten(list(dict.fromkeys([*session.written, *ride.written])), cwd),
     )
 
@@ -109,6 +111,7 @@ class _Ride:
         self.messages: list[tuple[int, Message]] = []
         self.notes: list[str] = []
         self.written: list[str] = []
+        self.passed_through: list[str] = []
         self.ending = Ending("killed", 1, 0.0)
         self.start_s = time.monotonic()
         self.first_step_s: float | None = None
@@ -156,7 +159,7 @@ def _ride_in_room(order: Order, line: Line | None, cwd: Path, room: Room, *, own
     """A string: the overlay could not be made, and why."""
     ride = _Ride(line)
     try:
-        plan = room.cover(cwd, own_user=own_user) if own_user is not None else None
+        plan = room.cover(cwd, order.script, own_user=own_user) if own_user is not None else None
         settings = RideSettings(
             mode="check",
             num_steps=order.num_steps,
@@ -181,6 +184,12 @@ def _ride_in_room(order: Order, line: Line | None, cwd: Path, room: Room, *, own
             except OSError as error:
                 ride.notes.append(f"What the script downloaded could not be kept: {error}.")
             ride.written += [path for path, _ in overlay.written(plan)]
+            ride.passed_through = [path for path in plan.through if not overlay.is_below(path, str(room.path))]
+            ride.notes += [
+                f"{name} names {path}, where the script or its working directory is: what was written there was thrown"
+                " away, too."
+                for name, path in overlay.covered_caches(protected_folders(cwd, order.script))
+            ]
         return ride
     finally:
         room.remove()

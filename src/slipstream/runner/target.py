@@ -18,6 +18,11 @@ def is_archive(path: str) -> bool:
     return Path(path).is_dir() or _is_zip(Path(path))
 
 
+def protected_folders(cwd: Path, script: Sequence[str]) -> list[Path]:
+    """Where nothing may change: the working directory and the script's own folder."""
+    return [cwd] if is_module(script) else [cwd, (cwd / script[0]).resolve().parent]
+
+
 def display_name(script: Sequence[str]) -> str:
     """What a sentence calls it: train.py, or pkg.train."""
     return script[1] if is_module(script) else script[0]
