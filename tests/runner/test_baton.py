@@ -51,7 +51,7 @@ class Other:
         wire = Wire(self._listener.accept()[0])
         while (word := wire.receive(20.0)) is not None:
             self.heard.append(word)
-            if isinstance(word, Joined):
+            if isinstance(word, Joined | Ticked):
                 wire.send(Welcome())
             elif isinstance(word, Standing | Report) and self._answers:
                 wire.send(self._answers.pop(0))

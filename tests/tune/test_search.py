@@ -10,6 +10,7 @@ import pytest
 
 from slipstream.diagnose import diagnose
 from slipstream.records import Choice, Entrant, Length, Recipe, Session, Witness
+from slipstream.runner.track import SLOWER
 from slipstream.techniques.card import YES, no
 from slipstream.testing.noise import Noise, Weather
 from slipstream.testing.sessions import made_loader, made_session
@@ -725,3 +726,74 @@ def test_a_recipe_is_not_compared_with_a_younger_base(run: Any, technique: Any) 
     assert tuning.recipe == _recipe(a=True, b=True, c=True)
     assert tuning.total.ratio == pytest.approx(1 / 0.8**3, rel=0.01)
     assert not any("changes" in note for note in tuning.notes)
+
+
+class Burst(SimulatedTrack):
+    """Other programs take the cores while the fresh rider of a recipe that has raced before starts, and only then."""
+
+    def __init__(self, *args: Any, **how: Any) -> None:
+        super().__init__(*args, load=lambda now_s: 8.0 if self.is_loaded else 1.0, **how)
+        self.is_loaded = False
+
+    def is_start_of_last_race(self, entrant: Entrant) -> bool:
+        return entrant.role == "candidate" and any(one.recipe == entrant.recipe for one in self.entrants)
+
+    def enter(self, entrant: Entrant) -> str:
+        self.is_loaded = self.is_start_of_last_race(entrant)
+        failure = super().enter(entrant)
+        self.is_loaded = False
+        return failure
+
+
+def test_a_burst_of_load_at_the_start_of_the_last_race_loses_nothing(
+    run: Any, technique: Any, verdict_of: Any, listener: Any
+) -> None:
+    tuning = run(Burst(choice_factors(a=0.6)), {"a": technique()})
+    assert listener.entered.count("a") > 1, "the burst has hit a start"
+    assert verdict_of(tuning, "a").decision == "kept"
+    assert verdict_of(tuning, "recipe", kind="total").decision == "kept"
+    assert tuning.recipe == Recipe((Choice("a"),))
+    assert tuning.total is not None and tuning.total.ratio == pytest.approx(1 / 0.6, rel=0.01)
+
+
+class SlowToStart(Burst):
+    """From the given start of the last race on, the recipe's riders are refused for their first steps."""
+
+    num_before = 0
+
+    def enter(self, entrant: Entrant) -> str:
+        num_started = sum(one.recipe == entrant.recipe for one in self.entrants) - 1
+        is_late = self.is_start_of_last_race(entrant) and num_started >= self.num_before
+        failure = SimulatedTrack.enter(self, entrant)
+        if is_late and not failure:
+            self.leave(entrant.ident)
+            failure = f"{SLOWER} 743.9 ms a step instead of 203.1 ms: 4x slower"
+        return failure
+
+
+@pytest.mark.parametrize("num_before", [0, 1])
+def test_a_slow_start_does_not_discard_what_was_measured(
+    run: Any, technique: Any, verdict_of: Any, num_before: int
+) -> None:
+    """Neither the race that proved it, nor the first half of the last one."""
+    track = SlowToStart(choice_factors(a=0.93))
+    track.num_before = num_before
+    tuning = run(track, {"a": technique()})
+    total = verdict_of(tuning, "recipe", kind="total")
+    assert (total.decision, verdict_of(tuning, "a").decision) == ("kept", "kept")
+    assert ("could not be timed: it started too slowly, 743.9 ms" in total.reason) == (num_before == 0)
+    assert tuning.recipe == Recipe((Choice("a"),))
+    assert tuning.total is not None and tuning.total.ratio == pytest.approx(1 / 0.93, rel=0.01)
+
+
+def test_a_recipe_that_raises_in_the_last_race_is_not_kept(run: Any, technique: Any, verdict_of: Any) -> None:
+    riders = list[int]()
+
+    def fault(entrant: Entrant, num_steps: int) -> str:
+        if entrant.role == "candidate" and entrant.ident not in riders:
+            riders.append(entrant.ident)
+        return "ValueError: of its own" if len(riders) > 1 and entrant.ident == riders[-1] else ""
+
+    tuning = run(SimulatedTrack(choice_factors(a=0.6), fault=fault), {"a": technique()})
+    assert verdict_of(tuning, "recipe", kind="total").decision == "failed"
+    assert not tuning.recipe.choices

@@ -156,7 +156,8 @@ class Baton:
         now_ns, compiled, aside_ns = time.perf_counter_ns(), num_compiled(), self.aside_ns()
         seconds = (now_ns - self._last_ns - (aside_ns - self._aside_ns)) / 1e9
         self._say(Ticked(seconds, self._input_ns / 1e9, compiled != self._start_compiled))
-        self._last_ns, self._start_compiled = now_ns, compiled
+        self._hear()  # the relay may let another trial run first
+        self._last_ns, self._start_compiled = time.perf_counter_ns(), compiled
         self._input_ns, self._aside_ns = 0, aside_ns
         if self.num_ticks < self._warm_up:
             self._left = 1

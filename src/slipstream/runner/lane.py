@@ -121,6 +121,11 @@ class Lane:
         self._wire.send(Go(num_steps, lead_in))
         self._tree.resume()
 
+    def go_on(self) -> None:
+        """With the next step of its warm-up."""
+        assert self._wire is not None
+        self._wire.send(Welcome())
+
     @property
     def is_forked(self) -> bool:
         return isinstance(self._process, Forked)
@@ -130,7 +135,7 @@ class Lane:
         return self._held_since_s is not None
 
     def hold(self) -> None:
-        """On its way to its first step: all of it stands still where it is."""
+        """Stops all its processes where they are, before its first step or between two steps of its warm-up."""
         self._held_since_s = time.monotonic()
         self._tree.stop()
 

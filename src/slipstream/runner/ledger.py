@@ -20,6 +20,8 @@ class Ledger:
         self.start_bytes = self.held_bytes = 0
         self.failure = ""
         self.num_launches = 0
+        self.has_started_again = False  # because its first start was slow
+        self._num_between = 0  # steps of this launch that belong to no round, since the last block of one
         self._losses: list[tuple[int, float]] = []
         self._snapshots: list[Snapshot] = []
         self._digests: list[tuple[int, str]] = []
@@ -31,7 +33,20 @@ class Ledger:
     def launch(self) -> None:
         self.num_launches += 1
         self.warm = []
+        self._num_between = 0
         self._num_known = max((step + 1 for step, _ in self._losses), default=0)
+
+    def add_between(self, lap: Lap, num_steps: int) -> None:
+        """A block that belongs to no round; `num_steps` include its lead-in."""
+        self.laps.append(lap)
+        self._num_between += num_steps
+
+    def steps_to_catch_up(self, num_steps: int) -> int:
+        """Steps to run ahead of the next block of so many, so that it ends at a step at which a block would have ended
+        without the steps between. The digests of two trials are compared at the ends of their blocks, and a block may
+        be a whole epoch."""
+        num_between, self._num_between = self._num_between, 0
+        return -num_between % num_steps
 
     def take(self, report: Report) -> None:
         self._losses += [(step, loss) for step, loss in report.losses if step >= self._num_known]
@@ -51,8 +66,9 @@ class Ledger:
 
     @property
     def step_s(self) -> float:
-        """Roughly; 0.0 while it is not known."""
-        laps = [lap.step_s for lap in self.laps[-5:] if lap.num_steps]
+        """Roughly; 0.0 while it is not known. Blocks outside rounds do not count: they were run because the machine may
+        have been busy."""
+        laps = [lap.step_s for lap in self.laps if lap.num_steps and lap.round >= 0][-5:]
         warm = [tick.seconds for tick in self.steady]
         return max(statistics.median(laps) if laps else 0.0, statistics.median(warm) if warm else 0.0)
 

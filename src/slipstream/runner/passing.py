@@ -31,7 +31,7 @@ class Joined(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ticked(msgspec.Struct, frozen=True, tag=True):
-    """One step of the warm-up."""
+    """One step of the warm-up. The rider waits for Welcome before the next one."""
 
     seconds: float
     input_s: float  # of these, waiting for batches

@@ -1,13 +1,12 @@
 """The track with real processes: riders of the user's script, each in a room of its own, one baton. Whoever does not
-hold it stands still with all its processes. Decides nothing but who is plainly too slow to be waited for."""
+hold it stands still with all its processes. Decides nothing; which start is too slow is decided by slow_start.py."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -23,6 +22,8 @@ from slipstream.runner.ready import Stable
 from slipstream.runner.ride import RideSettings
 from slipstream.runner.rider import Ticket
 from slipstream.runner.room import Room
+from slipstream.runner.slow_start import STEPS_BESIDE, SlowStart, is_suspect
+from slipstream.runner.target import protected_folders
 from slipstream.runner.track import SLOWER
 
 MOST_RIDERS = 6
@@ -30,12 +31,13 @@ ENTRY = str(Path(__file__).parent.parent / "techniques" / "__main__.py")
 _START_FACTOR = 10  # times the base's start-up, before a rider without a step is ended
 _STEP_FACTOR = 20  # times what a block should take
 _BUSY_FACTOR = 10  # times that limit, for a rider that is silent and computes
-_SLOW = 3.0
-_VERY_SLOW = 10.0  # not even the rest of the warm-up is waited for
-_SLOW_EXCESS_S, _VERY_SLOW_EXCESS_S = 0.015, 0.03  # short steps vary by themselves, and cost little to race
 _MOST_HELD_S = 5.0  # one that starts may hold a lock for which the one that warms up waits
 COLD = "Riders started from nothing, which takes longer, because {}."
 _LEAST_SNAPSHOTS = 3  # of the first steps, which are never timed
+
+
+class _SlowAloneError(Exception):
+    """A candidate's first steps were slow and no other trial was there to compare them with."""
 
 
 class Relay:
@@ -86,7 +88,7 @@ class Relay:
         self._stable = Stable(self._entry, self._may_fork and is_adopting)
         self._stack.callback(self._stable.close)
         if self._use_overlay:
-            self._stack.enter_context(overlay.shared_caches())
+            self._stack.enter_context(overlay.shared_caches(protected_folders(self._cwd, self._script)))
         self._stack.callback(self._end_all)
         parent, own_user, reason = overlay.probe() if self._use_overlay else (None, False, "--no-overlay")
         if parent is not None:
@@ -134,7 +136,7 @@ class Relay:
             self._launch(ledger)
         lap = Lap(rider, round, 0, 0, 0.0, time.perf_counter_ns(), failure=ledger.failure)
         if not ledger.failure:
-            lap = self._ride_block(ledger, lap, num_steps, lead_in)
+            lap = self._ride_block(ledger, lap, num_steps, lead_in + ledger.steps_to_catch_up(num_steps + lead_in))
         ledger.laps.append(lap)
         return lap
 
@@ -192,6 +194,8 @@ class Relay:
             self._launch(ledger)
         except UnreadyError as unready:  # this script is not the same in a process that has imported torch before
             self._launch_cold(lane, ledger, str(unready))
+        except _SlowAloneError:
+            self._launch_again(lane, ledger)
         except OutError as out:
             if lane.is_forked and not lane.holder and ledger is self._base:  # it may be us
                 self._launch_cold(lane, ledger, f"a copy of a process with torch in it did not come to a step ({out})")
@@ -213,12 +217,23 @@ class Relay:
         self.notes.append(COLD.format(why))
         self._launch(ledger)
 
+    def _launch_again(self, lane: Lane, ledger: Ledger) -> None:
+        """The base starts in between: its first steps are what the second start is compared with."""
+        assert self._base is not None
+        self._close(lane)
+        ledger.has_started_again = True
+        self._launch(self._base)
+        self._end(self._base.entrant.ident)
+        self._launch(ledger)
+
     def _start(self, ledger: Ledger) -> Lane:
         entrant = ledger.entrant
         ledger.launch()
         room = Room(self._parent)
         try:
-            plan = room.cover(self._cwd, own_user=self._own_user) if self._own_user is not None else None
+            plan = None
+            if self._own_user is not None:
+                plan = room.cover(self._cwd, self._script, own_user=self._own_user)
             plan = room.lay_over(plan, self._over.get(entrant.ident, {}))
             settings = RideSettings(
                 mode="race",
@@ -263,7 +278,7 @@ class Relay:
                 other.let_go()
 
     def _warm(self, lane: Lane, ledger: Ledger) -> None:
-        base = self._base
+        base, slow_start = self._base, SlowStart()
         limit_s = self._start_limit_s
         if base is not None and base is not ledger and base.startup_s:
             limit_s = max(self._limit_s, _START_FACTOR * base.startup_s)
@@ -275,7 +290,8 @@ class Relay:
                     other.hold()  # beside another's start short steps may take ten times as long
             elif isinstance(word, Ticked):
                 ledger.warm.append(word)
-                self._judge_pace(ledger)
+                self._judge_pace(lane, ledger, slow_start)
+                lane.go_on()
             elif isinstance(word, Standing):
                 self._collect(lane, ledger)
                 return
@@ -283,21 +299,43 @@ class Relay:
                 ledger.take(word.report)
                 raise OutError(word.ending.message or f"the script ended after {len(ledger.warm)} steps")
 
-    def _judge_pace(self, ledger: Ledger) -> None:
-        """Raises OutError for a candidate that no number of rounds would save. What a step waits for its batch may
-        pass, as workers come up; what it computes will not."""
-        base_s = self._base.step_s if self._base is not None else 0.0
-        if ledger.entrant.role != "candidate" or not base_s or not ledger.steady:
+    def _judge_pace(self, lane: Lane, ledger: Ledger, slow_start: SlowStart) -> None:
+        """Raises OutError for a candidate that is too slow to be raced. Once it has been timed in a round, only rounds
+        tell."""
+        beside = self._other_trial()
+        base = beside if beside is not None and beside.entrant.role == "base" else self._base
+        base_s = base.step_s if base is not None else 0.0
+        if ledger.entrant.role != "candidate" or not base_s or any(lap.num_steps for lap in ledger.laps):
             return
-        is_warm = len(ledger.warm) == self._warm_up and all(other.is_held for other in self._ahead.values())
-        step_s = too_slow_s(ledger.steady, base_s, is_warm)
-        if step_s:
-            times = f"{1e3 * step_s:.1f} ms a step instead of {1e3 * base_s:.1f} ms"
-            reason = f"{SLOWER} {times}: {step_s / base_s:.0f}x slower"
-            seconds = sum(tick.seconds for tick in ledger.steady)
-            lap = Lap(ledger.entrant.ident, -1, 1, len(ledger.steady), seconds, time.perf_counter_ns(), failure=reason)
-            ledger.laps.append(lap)
-            raise OutError(reason)
+        if beside is not None:
+            too_slow = slow_start.judge(ledger.steady, base_s, lambda: self._time_beside(lane))
+            if too_slow is not None:
+                raise OutError(_too_slow(ledger, too_slow.step_s, too_slow.beside_s))
+        elif is_suspect(ledger.steady, base_s):
+            if not ledger.has_started_again:
+                raise _SlowAloneError
+            raise OutError(_too_slow(ledger, ledger.steady[-1].seconds, base_s))
+
+    def _other_trial(self) -> Ledger | None:
+        """One that stands on the track: the base if it does, else the one that ran last."""
+        there = [self._ledgers[ident] for ident in self._lanes]
+        bases = [ledger for ledger in there if ledger.entrant.role == "base"]
+        return next(reversed(bases or there), None)
+
+    def _time_beside(self, lane: Lane) -> float:
+        """While the candidate of this lane is held, another trial runs a few steps: the seconds of one of them. 0.0:
+        they could not be timed."""
+        beside = self._other_trial()
+        if beside is None:  # it has ended
+            return 0.0
+        lane.hold()
+        try:
+            empty = Lap(beside.entrant.ident, -1, 0, 0, 0.0, time.perf_counter_ns())
+            lap = self._ride_block(beside, empty, STEPS_BESIDE, lead_in=1)
+        finally:
+            lane.let_go()
+        beside.add_between(lap, STEPS_BESIDE + 1)
+        return lap.step_s if lap.num_steps and not lap.is_disturbed else 0.0
 
     # --- blocks -------------------------------------------------------------------------------------------------------
 
@@ -374,15 +412,14 @@ def tick_of(session: Session) -> Tick:
     return "forward" if any(step.num_forwards for step in session.steps) else "input"
 
 
-def too_slow_s(steady: Sequence[Ticked], base_s: float, is_warm: bool) -> float:
-    """What a step computes that is beyond hope; 0.0: there is hope. One slow step may be the machine's: it takes two in
-    a row, or all of the warm-up."""
-    computing_s = [tick.seconds - tick.input_s for tick in steady]
-    last_s = min(computing_s[-2:]) if len(computing_s) > 1 else 0.0
-    if last_s > max(_VERY_SLOW * base_s, base_s + _VERY_SLOW_EXCESS_S):
-        return last_s
-    step_s = statistics.median(computing_s) if is_warm and len(computing_s) > 1 else 0.0
-    return step_s if step_s > max(_SLOW * base_s, base_s + _SLOW_EXCESS_S) else 0.0
+def _too_slow(ledger: Ledger, step_s: float, base_s: float) -> str:
+    """Why it leaves; its first steps are kept as a block of no round."""
+    times = f"{1e3 * step_s:.1f} ms a step instead of {1e3 * base_s:.1f} ms"
+    reason = f"{SLOWER} {times}: {step_s / base_s:.0f}x slower"
+    seconds = sum(tick.seconds for tick in ledger.steady)
+    lap = Lap(ledger.entrant.ident, -1, 1, len(ledger.steady), seconds, time.perf_counter_ns(), failure=reason)
+    ledger.laps.append(lap)
+    return reason
 
 
 def _timed(lap: Lap, word: Standing) -> Lap:

@@ -8,6 +8,8 @@ import random
 from collections.abc import Callable
 
 from slipstream.records import Entrant, Lap, Recipe, RiderRecord, Witness
+from slipstream.runner.passing import Ticked
+from slipstream.runner.slow_start import SlowStart, TooSlow
 from slipstream.runner.track import SLOWER
 from slipstream.testing.noise import CALM, Noise
 from slipstream.testing.witnesses import made_witness_of
@@ -16,8 +18,9 @@ Factor = Callable[[Recipe], float]  # the true step time under a recipe, the bas
 Ageing = Callable[[Recipe, int], float]  # after so many steps: times as long as at first
 Fault = Callable[[Entrant, int], str]  # after so many steps: why the rider is out, or ""
 Seen = Callable[[Entrant, int], Witness]  # what its training did in so many steps
+Load = Callable[[float], float]  # at that second, by the track's clock: times as long as on an idle machine
 
-_HOPELESS = 3.0  # a rider that is so many times slower is out in its warm-up
+_WARM_UP = 5  # steps; they are part of the start, and the clock stands still while they are compared with the base's
 
 
 class SimulatedTrack:
@@ -39,6 +42,7 @@ class SimulatedTrack:
         fault: Fault = lambda entrant, num_steps: "",
         witness: Seen = made_witness_of,
         peak_bytes: Callable[[Recipe], int] = lambda recipe: 2**30,
+        load: Load = lambda now_s: 1.0,  # of other programs
     ) -> None:
         self.num_laps = 0
         self.most_at_once = 0
@@ -56,6 +60,7 @@ class SimulatedTrack:
         self._fault = fault
         self._witness = witness
         self._peak_bytes = peak_bytes
+        self._load = load
         self._now_s = 0.0
         self._riders: dict[int, _Rider] = {}
         self._present: set[int] = set()
@@ -69,10 +74,10 @@ class SimulatedTrack:
         true_step_s = self._step_s * self._factor(entrant.recipe) * luck
         rider = self._riders[entrant.ident] = _Rider(entrant, true_step_s)
         rider.failure = self._fault(entrant, 0)
-        times = self._factor(entrant.recipe)
-        if not rider.failure and times > _HOPELESS and entrant.role == "candidate":
-            rider.failure = f"{SLOWER} {times:.0f} times the base's step"
         self._start(rider)
+        too_slow = self._judge_start(rider)
+        if not rider.failure and too_slow is not None:
+            rider.failure = f"{SLOWER} {too_slow.step_s / too_slow.beside_s:.0f} times the base's step"
         if rider.failure:
             self._present.discard(entrant.ident)
         return rider.failure
@@ -93,7 +98,7 @@ class SimulatedTrack:
         first = who.num_steps + lead_in
         left = num_steps + lead_in if self._length is None else self._length - who.num_steps
         ridden = max(0, min(num_steps, left - lead_in))
-        step_s = who.step_s * self._ageing(who.entrant.recipe, first)
+        step_s = who.step_s * self._ageing(who.entrant.recipe, first) * self._load(self._now_s)
         self._now_s += lead_in * step_s * self._noise.factor(lead_in)
         began_s, seconds = self._now_s, step_s * self._noise.factor(num_steps)
         self._now_s += seconds * ridden
@@ -147,6 +152,17 @@ class SimulatedTrack:
     def entrants(self) -> list[Entrant]:
         """All that ever entered, in order."""
         return [rider.entrant for rider in self._riders.values()]
+
+    def _judge_start(self, rider: _Rider) -> TooSlow | None:
+        """As the relay does, with the base as it is at this second. Its recorded step is that of an idle machine."""
+        load, slow_start = self._load(self._now_s), SlowStart()
+        if rider.entrant.role != "candidate":
+            return None
+        steady = [Ticked(rider.step_s * load, 0.0, False)] * _WARM_UP
+        verdicts = (
+            slow_start.judge(steady[1 : at + 1], self._step_s, lambda: self._step_s * load) for at in range(1, _WARM_UP)
+        )
+        return next((verdict for verdict in verdicts if verdict is not None), None)
 
     def _start(self, rider: _Rider) -> None:
         if self._capacity == 1:

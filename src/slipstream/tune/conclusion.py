@@ -18,7 +18,7 @@ def conclude(meeting: Meeting, total: Contest | None, is_complete: bool, was_int
     summary, base = meeting.session.summary, meeting.paddock.record(meeting.base)
     is_timed = any(lap.num_steps for lap in meeting.base.laps)
     step_ms = meeting.base_step_s() * 1e3 if is_timed or summary is None else summary.step_ms
-    speed = total.speed() if total is not None and meeting.recipe.choices else None
+    speed = _total_speed(meeting) if total is not None and meeting.recipe.choices else None
     before, after = _seconds(meeting.session, speed, _one_off_s(meeting.verdicts))
     noise = meeting.noise.speed()
     rate = samples_per_s(meeting, base, step_ms / 1e3) or 0.0
@@ -43,6 +43,11 @@ def conclude(meeting: Meeting, total: Contest | None, is_complete: bool, was_int
         edits=_edits(meeting, total),
         notes=list(meeting.notes),
     )
+
+
+def _total_speed(meeting: Meeting) -> Speed | None:
+    """Of the last race, or of the race by which the recipe was kept where that could not be timed."""
+    return next((verdict.speed for verdict in meeting.verdicts if verdict.kind == "total"), None)
 
 
 def _ceiling_ms(summary: Summary | None, step_ms: float) -> float | None:

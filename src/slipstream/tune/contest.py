@@ -171,7 +171,7 @@ class Contest:
         lap, anchor = laps[id(self.seat)], laps[id(self.anchor)]
         self.num_rounds_of_turn += 1
         if lap.failure:
-            self.fail(lap.failure)
+            self.refuse(lap.failure)
             return
         ratio = log_ratio(*((lap, anchor) if self._is_mirrored else (anchor, lap)))
         if ratio is not None:
@@ -186,7 +186,7 @@ class Contest:
     def add_warm_up(self, laps: Sequence[Lap], anchor_s: float) -> None:
         """Of a rider that was too slow to be let in: a few steps say by how much, with hardly an interval."""
         for lap in laps:
-            if lap.step_s > 0.0:
+            if lap.failure and lap.step_s > 0.0:
                 self.comparison.add(math.log(anchor_s / lap.step_s))
 
     def _decide(self) -> None:
@@ -229,8 +229,17 @@ class Contest:
         self.outcome = "slower" if failure.startswith(SLOWER) else "failed"
         self.failure = failure.removeprefix(SLOWER).strip()
 
+    def refuse(self, failure: str) -> None:
+        """Its rider is out. A start that was too slow decides nothing about a whole recipe, which was faster in the
+        races before, nor about one that has ridden rounds: those count."""
+        if failure.startswith(SLOWER) and (self.is_final or self._ratios):
+            self.abandon(f"it started too slowly, {failure.removeprefix(SLOWER).strip()}")
+        else:
+            self.fail(failure)
+
     def abandon(self, reason: str) -> None:
-        """Its anchor or the base did not stay in the race: that says nothing about the challenger."""
+        """The race ended for a reason that says nothing about the challenger: its anchor or the base did not stay in
+        it, or only a start was slow."""
         self.end("undecided")
         self.failure = reason
 
@@ -242,7 +251,7 @@ class Contest:
     def start_again(self) -> None:
         """With other processes."""
         self._num_before = len(self._ratios)
-        self.outcome = None
+        self.outcome, self.failure = None, ""
 
     def trend(self) -> tuple[float, float] | None:
         """What it wins at first and what it wins later on; None where that is the same."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import msgspec
 
-from slipstream.records import Choice, Decision, Numerics, Recipe, RiderRecord
+from slipstream.records import Choice, Decision, Numerics, Recipe, RiderRecord, Speed, Verdict
 from slipstream.tune.contest import LUCK, Contest, Outcome
 from slipstream.tune.jury import RIDE_SHARE
 from slipstream.tune.meeting import Meeting
 from slipstream.tune.ruling import describe, times
-from slipstream.tune.seat import Seat
+from slipstream.tune.seat import RaceError, Seat
 
 NUM_TWINS = 1
 TWIN_ROUNDS = 32  # then the time is the recipe's: its interval is what the user is promised
@@ -33,14 +35,12 @@ def race_total(meeting: Meeting, recipe: Recipe, is_last: bool = True) -> tuple[
     lost = _doubt(contest, meeting.order.alpha, meeting.noise.margin(base), is_proved)
     numerics = _hear(meeting, contest, record) if lost is None else meeting.glance(seat, record)
     decision, reason = _weigh(contest, numerics, lost)
-    verdict = msgspec.structs.replace(
-        describe(meeting, contest, Choice("recipe"), record),
-        decision=decision,
-        reason=reason,
-        numerics=numerics,
-        kind="total",
-    )
-    meeting.decide(verdict)
+    verdict = describe(meeting, contest, Choice("recipe"), record)
+    earlier = _earlier_proof(meeting, recipe) if contest.outcome not in _OUT else None
+    if contest.speed() is None and earlier is not None:
+        numerics, decision, reason = earlier.numerics, "kept", _untimed(contest, earlier)
+        verdict = msgspec.structs.replace(verdict, speed=earlier.speed, step_ms=earlier.step_ms)
+    meeting.decide(msgspec.structs.replace(verdict, decision=decision, reason=reason, numerics=numerics, kind="total"))
     if decision == "kept":
         _note_trend(meeting, contest)
         for choice in meeting.provisional():
@@ -49,6 +49,22 @@ def race_total(meeting: Meeting, recipe: Recipe, is_last: bool = True) -> tuple[
     for choice in recipe.choices:
         meeting.revise(choice, decision, f"won its own race, but the whole recipe {reason}")
     return contest, Recipe()
+
+
+def _earlier_proof(meeting: Meeting, recipe: Recipe) -> Verdict | None:
+    """The verdict by which this very recipe was kept, if all of its interval lies beyond 1."""
+    alike = [one for one in meeting.verdicts if one.kind in ("single", "cumulative") and one.recipe == recipe]
+    return next((one for one in reversed(alike) if one.decision == "kept" and _is_beyond_one(one.speed)), None)
+
+
+def _is_beyond_one(speed: Speed | None) -> bool:
+    return speed is not None and speed.is_bounded and speed.low > 1.0
+
+
+def _untimed(contest: Contest, earlier: Verdict) -> str:
+    assert earlier.speed is not None
+    why = f": {contest.failure}" if contest.failure else ""
+    return f"{times(earlier.speed)} in its own race; the last race could not be timed{why}"
 
 
 def _note_trend(meeting: Meeting, contest: Contest) -> None:
@@ -64,7 +80,7 @@ def _note_trend(meeting: Meeting, contest: Contest) -> None:
 
 def _ride(meeting: Meeting, contest: Contest, is_last: bool) -> None:
     """In two halves: whatever luck the processes of the first had for life, those of the second will not have it."""
-    recipe, budget, heat = contest.seat.recipe, meeting.budget, meeting.heat
+    recipe, budget = contest.seat.recipe, meeting.budget
     is_owed = _owes_proof(meeting, recipe, meeting.paddock.record(meeting.seat(recipe)))
     end_s = budget.moment_s(RIDE_SHARE * (meeting.jury.num_rides(meeting.claim(recipe)) + is_owed))
 
@@ -75,13 +91,25 @@ def _ride(meeting: Meeting, contest: Contest, is_last: bool) -> None:
     num_twins = min(NUM_TWINS, meeting.paddock.num_challengers() - 1)
     beside = [meeting.twin_contest(contest.anchor, TWIN_ROUNDS) for _ in range(num_twins)]
     half_s = budget.ahead_s(0.5) if _may_start_again(meeting, recipe) else end_s
-    heat.race([contest, *beside], lambda: min(half_s, deadline_s()), lambda contest: None)
+    _race(meeting, [contest, *beside], lambda: min(half_s, deadline_s()))
     if half_s < end_s and contest.outcome in ("undecided", "measured") and deadline_s() > OVER:
         meeting.paddock.leave(contest.seat)
         meeting.paddock.leave(contest.anchor)
         meeting.paddock.renew()
         contest.start_again()
-        heat.race([contest], deadline_s, lambda contest: None)
+        _race(meeting, [contest], deadline_s)
+
+
+def _race(meeting: Meeting, contests: Sequence[Contest], deadline_s: Callable[[], float]) -> None:
+    """Should the base not stay in it, the rounds so far count. Raises RaceError if there are none."""
+    total = contests[0]
+    try:
+        meeting.heat.race(contests, deadline_s, lambda contest: None)
+    except RaceError as error:
+        if not total.comparison.num_rounds:
+            raise
+        total.abandon(str(error))
+        meeting.note(f"The last race was broken off: {error}.")
 
 
 def _may_start_again(meeting: Meeting, recipe: Recipe) -> bool:
@@ -134,6 +162,8 @@ def _hear(meeting: Meeting, contest: Contest, record: RiderRecord) -> Numerics |
 def _doubt(contest: Contest, alpha: float, margin: float, is_proved: bool) -> tuple[Decision, str] | None:
     """Why it is not kept, whatever its numerics are: then no twin need ride for them. `is_proved`: each technique has
     shown its worth in a race of its own."""
+    if contest.outcome == "slower":
+        return "rejected", f"was slower at the end: {contest.failure}"
     if contest.outcome in _OUT:
         return "failed", f"failed at the end: {contest.failure}"
     speed = contest.speed()

@@ -247,8 +247,9 @@ class Heat:
         failure = self._enter(contest.seat)
         if failure:
             anchor_s = typical_step_s(contest.anchor.laps[-5:]) or self._step_s
-            contest.fail(failure)
-            contest.add_warm_up(self._paddock.record(contest.seat).laps, anchor_s)
+            contest.refuse(failure)
+            if contest.outcome == "slower":
+                contest.add_warm_up(self._paddock.record(contest.seat).laps, anchor_s)
             return False
         if not contest.has_effect(self._paddock.record(contest.seat)):
             self._paddock.leave(contest.seat)
