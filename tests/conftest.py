@@ -1,4 +1,10 @@
-"""Polices the promise that seams leave nothing behind: a test that leaves a hook in torch fails."""
+"""What holds for all tests: they see the same machine and the same environment variables on every host, and a test
+that leaves a hook in torch fails.
+
+A test that needs other facts about the machine passes them to the function that it tests (`made_environment`), or
+patches them. A test that starts processes must assert what holds on every machine, since these processes see the host.
+`make test-hosts` runs the tests on one core and with older instruction sets.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +16,30 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import slipstream
+import slipstream.runner.machine
+from slipstream.runner import capacity
+from slipstream.runner.container import Limits, read_limits
+from slipstream.tune import differences
 
-# What tests decode is kept in a folder of theirs, and goes with them.
+# Variables of the user's shell that change what the tests observe. ATEN_CPU_CAPABILITY, ONEDNN_MAX_CPU_ISA and
+# CUDA_VISIBLE_DEVICES stay: they hide parts of the machine.
+_CHANGING = (
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "MALLOC_", "GLIBC_TUNABLES", "PYTORCH_", "TORCH_LOGS", "TORCHINDUCTOR_"),
+    *("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_", "PYTHONHASHSEED", "WANDB_", "MLFLOW_", "NEPTUNE_", "COMET_"),
+    *("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CI", "SLIPSTREAM_DISABLE", "SLIPSTREAM_CACHE"),
+)
+for _name in [name for name in os.environ if name.startswith(_CHANGING)]:
+    del os.environ[_name]
+
+# Caches of this run only, removed at its end. The compiler's cache of the user must not be used: its key leaves out
+# the instruction set, so kernels of another run may not compile here.
 _CACHE = tempfile.TemporaryDirectory(prefix="slipstream-tests-")
-os.environ["SLIPSTREAM_CACHE"] = _CACHE.name
+os.environ["SLIPSTREAM_CACHE"] = os.path.join(_CACHE.name, "slipstream")
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(_CACHE.name, "inductor")
 
 _OURS = str(Path(slipstream.__file__).parent) + os.sep  # not by the name alone: the clone may be called that, too
 
@@ -62,6 +85,30 @@ def _patched_places() -> dict[str, Any]:
 def _file(value: Any) -> str:
     """Where a function's code lies: functools.wraps copies names, not code. What dynamo patches is not our affair."""
     return getattr(getattr(value, "__code__", None), "co_filename", "")
+
+
+# `make test-hosts` sets another number to show that no test depends on it.
+_NUM_CORES = int(os.environ.get("SLIPSTREAM_TEST_CORES", "2"))
+_MEMORY_BYTES = 16 << 30
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two cores and 16 GiB, half of them free, without limits of a container, in the process of the tests."""
+    memory = psutil.virtual_memory()._replace(total=_MEMORY_BYTES, available=_MEMORY_BYTES // 2)
+    cores = set(range(_NUM_CORES))
+    monkeypatch.setattr(os, "cpu_count", lambda: _NUM_CORES)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: cores, raising=False)
+    monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: _NUM_CORES)
+    monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda self: sorted(cores), raising=False)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    for module in (capacity, slipstream.runner.machine, differences):
+        monkeypatch.setattr(module, "read_limits", _read_limits)
+
+
+def _read_limits(root: Path = Path("/")) -> Limits:
+    """Those in made files; the host has none."""
+    return Limits() if root == Path("/") else read_limits(root)
 
 
 @pytest.fixture(autouse=True)

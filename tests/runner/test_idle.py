@@ -2,17 +2,18 @@ import msgspec
 
 from slipstream.records import Environment, Gpu, TorchFacts
 from slipstream.runner.idle import gpu_present_but_unused
-from slipstream.runner.machine import read_environment
-from slipstream.runner.torch_facts import read_torch_facts
+from slipstream.testing.sessions import made_environment
 
 
 def facts_with(**changes: object) -> TorchFacts:
     plain = {"accelerator": "", "accelerator_build": "", "device": "cpu"}
-    return msgspec.structs.replace(read_torch_facts(), **{**plain, **changes})
+    facts = made_environment().torch
+    assert facts is not None
+    return msgspec.structs.replace(facts, **{**plain, **changes})
 
 
 def machine_with(*gpus: str) -> Environment:
-    return msgspec.structs.replace(read_environment("."), gpus=[Gpu(name, 1 << 34) for name in gpus])
+    return msgspec.structs.replace(made_environment(), torch=None, gpus=[Gpu(name, 1 << 34) for name in gpus])
 
 
 def test_a_gpu_that_stands_idle() -> None:

@@ -5,32 +5,43 @@ from pathlib import Path
 
 import msgspec
 import psutil
+import pytest
 
 from slipstream.records import Environment
 from slipstream.runner.container import Limits
 from slipstream.runner.machine import count_usable, read_cpu_name, read_environment
 
 
-def test_this_machine(tmp_path: Path) -> None:
+def test_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The only test that reads the host: it asserts what holds on every one."""
+    monkeypatch.undo()
     environment = read_environment(tmp_path)
     assert environment.cpu
     assert 0 < environment.num_usable <= environment.num_logical == psutil.cpu_count()
     assert environment.memory_bytes == psutil.virtual_memory().total
     assert environment.disk_kind in ("ssd", "hdd", "network", "memory", "unknown")
-    if sys.platform == "linux":
-        assert environment.shm_bytes and environment.shm_free_bytes is not None
+    assert (environment.shm_bytes is None) == (not Path("/dev/shm").is_dir())
     assert msgspec.json.decode(msgspec.json.encode(environment), type=Environment) == environment
 
 
-def test_affinity_counts() -> None:
-    if not hasattr(os, "sched_setaffinity"):
-        return
-    before = os.sched_getaffinity(0)
-    try:
-        os.sched_setaffinity(0, {min(before)})
-        assert read_environment(".").num_usable <= 1.0
-    finally:
-        os.sched_setaffinity(0, before)
+@pytest.mark.parametrize("num_cores", [1, 2, 64])
+def test_cores_memory_and_affinity_are_the_systems(num_cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: num_cores)
+    monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda self: list(range(num_cores)), raising=False)
+    environment = read_environment(".")
+    assert (environment.num_cores, environment.num_logical, environment.num_usable) == (num_cores, num_cores, num_cores)
+    assert environment.memory_bytes == 16 << 30
+    monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda self: [num_cores - 1], raising=False)
+    assert read_environment(".").num_usable == 1.0
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinity")
+def test_a_process_that_is_bound_to_one_core_has_one() -> None:
+    code = (
+        "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); "
+        "from slipstream.runner.machine import read_environment; assert read_environment('.').num_usable <= 1.0"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_strictest_limit_wins() -> None:
@@ -52,7 +63,7 @@ def test_a_limit_above_the_memory_is_none(tmp_path: Path) -> None:
     (tmp_path / "proc/self/cgroup").write_text("0::/\n")
     (tmp_path / "proc/self/mountinfo").write_text("35 25 0:30 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")
     (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
-    (tmp_path / "sys/fs/cgroup/memory.max").write_text(str(psutil.virtual_memory().total * 2))
+    (tmp_path / "sys/fs/cgroup/memory.max").write_text(str(32 << 30))
     assert read_environment(tmp_path, root=tmp_path).memory_limit_bytes is None
     (tmp_path / "sys/fs/cgroup/memory.max").write_text("1048576")
     assert read_environment(tmp_path, root=tmp_path).memory_limit_bytes == 1 << 20

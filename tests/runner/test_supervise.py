@@ -128,6 +128,26 @@ def test_a_module_that_does_not_exist(here: Path) -> None:
 
 
 @pytest.mark.skipif(overlay.probe()[0] is None, reason="no overlay")
+def test_a_cache_variable_does_not_open_the_folder(
+    here: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("HF_HOME", str(here))
+    monkeypatch.setenv("TORCH_HOME", str(cache))
+    (here / "old.txt").write_text("old")
+    (here / "train.py").write_text(
+        "import os; open('old.txt', 'w').close(); os.remove('train.py'); "
+        "open(os.path.join(os.environ['TORCH_HOME'], 'weights'), 'w').close()"
+    )
+    session = supervise(Order(["train.py"]))
+    assert session.ending.exit_code == 0
+    assert (here / "old.txt").read_text() == "old" and (here / "train.py").exists()
+    assert sorted(session.written) == ["old.txt", "train.py"]
+    assert str(cache) in session.passed_through and str(here) not in session.passed_through
+    assert any("HF_HOME" in note and "thrown away" in note for note in session.notes)
+
+
+@pytest.mark.skipif(overlay.probe()[0] is None, reason="no overlay")
 def test_an_overlay_that_fails_after_all(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepare = overlay.prepare
 
@@ -141,19 +161,15 @@ def test_an_overlay_that_fails_after_all(here: Path, monkeypatch: pytest.MonkeyP
     assert any("No throw-away file system" in note for note in session.notes)
 
 
-def test_processes_left_behind_are_ended(here: Path) -> None:
+def test_processes_left_behind_are_ended(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (here / "train.py").write_text(
         "import subprocess, sys\n"
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)\n"
-        "print(child.pid, flush=True)\n"
-        "open('/dev/shm/slipstream-test-left', 'w').write(str(child.pid))\n"
+        "print('left', child.pid, flush=True)\n"
     )
-    try:
-        supervise(Order(["train.py"]))
-        left = int(Path("/dev/shm/slipstream-test-left").read_text())
-    finally:
-        Path("/dev/shm/slipstream-test-left").unlink(missing_ok=True)
-    assert not psutil.pid_exists(left)
+    supervise(Order(["train.py"]))
+    [said] = [line for line in capfd.readouterr().out.splitlines() if line.startswith("left ")]
+    assert not psutil.pid_exists(int(said.removeprefix("left ")))
 
 
 def test_rooms_of_dead_processes_are_swept(tmp_path: Path) -> None:

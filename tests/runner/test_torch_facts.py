@@ -1,7 +1,9 @@
 import subprocess
 import sys
+from functools import partial
 
 import msgspec
+import pytest
 import torch
 
 from slipstream.records import TorchFacts
@@ -15,8 +17,26 @@ def test_this_torch() -> None:
     assert facts.device == "cpu"
     assert facts.cpu_capability
     assert not facts.has_tf32
-    assert facts.has_fast_bf16 == (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
     assert msgspec.json.decode(msgspec.json.encode(facts), type=TorchFacts) == facts
+
+
+@pytest.mark.parametrize(
+    ("questions", "capabilities", "has_fast_bf16"),
+    [
+        ({}, {}, False),
+        ({"_is_avx512_bf16_supported": True}, {}, True),
+        ({"_is_amx_tile_supported": True}, {}, True),
+        ({"_is_avx512_bf16_supported": False}, {"bf16": True}, True),
+        ({"_is_avx512_bf16_supported": False}, {"avx2": True}, False),
+    ],
+)
+def test_units_of_the_processor(
+    questions: dict[str, bool], capabilities: dict[str, bool], has_fast_bf16: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.setattr(torch.cpu, name, partial(questions.get, name, False), raising=False)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+    assert read_torch_facts("cpu").has_fast_bf16 is has_fast_bf16
 
 
 def test_switches_are_seen() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,6 @@ from slipstream.testing.zoo import ODD, Case
 
 Check = Callable[..., dict[str, Any]]
 CASES = {case.name: case for case in ODD}
-# The rarer shapes, which the loop's own tests know as events; `make promises` rides them all.
-rare = pytest.mark.skipif("SLIPSTREAM_EVERY" not in os.environ, reason="make promises takes it")
 
 
 def ride(check: Check, name: str, folder: Path, *arguments: str, **settings: Any) -> tuple[dict[str, Any], Session]:
@@ -49,7 +46,6 @@ def mostly(values: list[Any]) -> Any:
     return max(set(values), key=values.count)
 
 
-@rare
 def test_critic_with_gradient_penalty(check: Check, tmp_path: Path) -> None:
     _, session = ride(check, "odd_critic", tmp_path, "--steps", "1000", seconds=3)
     steps = middle(session)
@@ -58,7 +54,6 @@ def test_critic_with_gradient_penalty(check: Check, tmp_path: Path) -> None:
     assert all(step.num_updates >= 1 for step in steps)
 
 
-@rare
 def test_closure_is_one_step(check: Check, tmp_path: Path) -> None:
     _, session = ride(check, "odd_closure", tmp_path, "--steps", "1000", seconds=3)
     steps = middle(session)
@@ -67,7 +62,6 @@ def test_closure_is_one_step(check: Check, tmp_path: Path) -> None:
     assert all(step.num_forwards == step.num_backwards for step in steps)
 
 
-@rare
 def test_weights_updated_by_hand(check: Check, tmp_path: Path) -> None:
     checked, session = ride(check, "odd_by_hand", tmp_path, "--steps", "3000", seconds=3)
     steps = middle(session)
@@ -75,7 +69,6 @@ def test_weights_updated_by_hand(check: Check, tmp_path: Path) -> None:
     assert not session.optimizers and not checked["is_inference"]
 
 
-@rare
 def test_accumulation_that_changes(check: Check, tmp_path: Path) -> None:
     _, session = ride(check, "odd_accumulation", tmp_path, "--steps", "120", seconds=20)
     seen = {(step.num_batches, step.samples, step.num_updates) for step in session.steps[1:-1]}
@@ -83,7 +76,6 @@ def test_accumulation_that_changes(check: Check, tmp_path: Path) -> None:
     assert all(step.num_updates <= 1 for step in session.steps)
 
 
-@rare
 def test_sampler_without_end(check: Check, tmp_path: Path) -> None:
     checked, session = ride(check, "odd_endless_sampler", tmp_path, "--steps", "3000", seconds=3)
     assert mostly([step.samples for step in middle(session)]) == 32
@@ -91,14 +83,12 @@ def test_sampler_without_end(check: Check, tmp_path: Path) -> None:
     assert checked["outlook"] is None or (checked["outlook"]["seconds"] or 0) < 1e7
 
 
-@rare
 def test_loader_that_keeps_its_iterator(check: Check, tmp_path: Path) -> None:
     _, session = ride(check, "odd_own_iterator", tmp_path, "--epochs", "400", seconds=3)
     assert mostly([(step.samples, step.num_batches) for step in middle(session)]) == (32, 1)
     assert session.loaders[0].class_name == "InfiniteDataLoader"
 
 
-@rare
 def test_iterable_dataset(check: Check, tmp_path: Path) -> None:
     _, session = ride(check, "odd_iterable", tmp_path, "--steps", "2000", seconds=3)
     assert mostly([(step.samples, step.num_batches) for step in middle(session)]) == (32, 1)
@@ -114,20 +104,17 @@ def test_validation_is_kept_apart(check: Check, tmp_path: Path) -> None:
     assert checked["evaluation"] is not None
 
 
-@rare
 def test_fit_test_and_predict(check: Check, tmp_path: Path) -> None:
     checked, session = ride(check, "odd_fit_test_predict", tmp_path, "--epochs", "3", seconds=30)
     assert mostly([(step.samples, step.num_updates) for step in session.steps[1:-1]]) == (32, 1)
     assert session.evaluations and not checked["is_inference"]
 
 
-@rare
 def test_training_in_a_spawned_child(check: Check, tmp_path: Path) -> None:
     _, session = ride(check, "odd_spawned", tmp_path, "--steps", "3000", seconds=3)
     assert mostly([step.samples for step in middle(session)]) == 32
 
 
-@rare
 def test_executed_settings(check: Check, tmp_path: Path) -> None:
     _, session = ride(check, "odd_executed_settings", tmp_path, "--steps", "3000", seconds=3)
     steps = middle(session)
@@ -135,14 +122,13 @@ def test_executed_settings(check: Check, tmp_path: Path) -> None:
     assert mostly([step.samples for step in steps]) == 16
 
 
-@pytest.mark.parametrize("name", ["odd_compiled", pytest.param("odd_compiled_step", marks=rare)])
+@pytest.mark.parametrize("name", ["odd_compiled", "odd_compiled_step"])
 def test_compiled_stays_one_graph(name: str, check: Check, tmp_path: Path) -> None:
     checked, session = ride(check, name, tmp_path, "--steps", "60", seconds=30)
     assert "graphs 1 breaks 0" in checked["said"]
     assert mostly([(step.samples, step.num_updates) for step in session.steps[1:-1]]) == (32, 1)
 
 
-@rare
 def test_inference_alone(check: Check, tmp_path: Path) -> None:
     checked, session = ride(check, "odd_inference", tmp_path, "--steps", "1000", seconds=3)
     assert checked["is_inference"]
@@ -151,7 +137,6 @@ def test_inference_alone(check: Check, tmp_path: Path) -> None:
     assert mostly([step.samples for step in middle(session)]) == 64
 
 
-@rare
 def test_reinforcement_has_one_step_an_episode(check: Check, tmp_path: Path) -> None:
     _, session = ride(check, "odd_reinforcement", tmp_path, "--steps", "1000", seconds=3)
     steps = middle(session)
@@ -160,7 +145,6 @@ def test_reinforcement_has_one_step_an_episode(check: Check, tmp_path: Path) -> 
     assert max(step.num_forwards for step in steps) > 1
 
 
-@rare
 @pytest.mark.parametrize(("name", "reason"), [("odd_raises", "raised"), ("odd_exits", "finished")])
 def test_script_that_fails_half_way(name: str, reason: str, check: Check, tmp_path: Path) -> None:
     checked, session = ride(check, name, tmp_path, "--steps", "40", seconds=30)
@@ -171,7 +155,6 @@ def test_script_that_fails_half_way(name: str, reason: str, check: Check, tmp_pa
     assert "site-packages/slipstream" not in checked["said"] and "src/slipstream/runner" not in checked["said"]
 
 
-@rare
 def test_loaders_side_by_side(check: Check, tmp_path: Path) -> None:
     _, session = ride(check, "odd_zipped", tmp_path, "--steps", "3000", seconds=3)
     steps = middle(session)

@@ -42,44 +42,69 @@ def chosen(cases: list[Case]) -> list[Case]:
 
 @pytest.mark.parametrize("case", chosen(PLANTED), ids=lambda case: case.name)
 def test_first_finding_is_the_planted_cause(case: Case, check: Check) -> None:
-    """A ride of a few seconds on a shared machine can be disturbed: a wrong answer must hold in a longer one too."""
+    """A check of a few seconds on a shared machine can be disturbed: a wrong answer must hold in a longer one too.
+    Where the planted line is not the one to change on this machine, it must not be named first."""
     seconds = 6.0 if case.name in SLOW_TO_SHOW else 3.0
     for longer in (1, 2, 5):
         checked = check(case, seconds=longer * seconds)
-        if first_answer(checked) == (case.cause, case.file.name, case.line):
+        is_first = first_answer(case, checked) == (case.cause, case.file.name, case.line)
+        if is_first == is_fault_here(case, checked):
             break
-    if case.remedy and first_answer(checked) is None:
-        skip_where_the_remedy_does_not_pay(case, checked)
-    assert first_answer(checked) == (case.cause, case.file.name, case.line), brief(checked)
-    first = checked["findings"][0]
-    assert first["predicted_gain"] >= 1.0
-    assert first["evidence"] and first["change"]
+    is_fault = is_fault_here(case, checked)
+    assert is_fault is not None, f"{case.remedy} was not rehearsed: {checked['notes']}"
+    assert is_first == is_fault, brief(checked)
+    if is_fault:
+        first = next(one for one in checked["findings"] if one["cause"] == case.cause)
+        assert first["predicted_gain"] >= 1.0
+        assert first["evidence"] and first["change"]
 
 
-def skip_where_the_remedy_does_not_pay(case: Case, checked: dict[str, Any]) -> None:
-    """Whether channels_last or a fused optimizer is faster is this processor's affair: where the race on a copy says
-    that it is not, finding nothing is right. A race that was not run at all is a failure."""
+def is_fault_here(case: Case, checked: dict[str, Any]) -> bool | None:
+    """Whether channels_last or a fused optimizer is faster depends on the processor: the rehearsal on a copy decides.
+    None if it was not run."""
+    if checked["environment"]["num_usable"] < case.min_cores:
+        return False
+    if not case.remedy:
+        return True
     raced = [one for one in checked["rehearsals"] if one.remedy == case.remedy]
-    assert raced, f"{case.remedy} was not rehearsed: {checked['notes']}"
-    if raced[0].low < CLEARLY:
-        pytest.skip(f"{case.remedy} on this machine: {raced[0].ratio:.2f}x ({raced[0].low:.2f} to {raced[0].high:.2f})")
+    return raced[0].low >= CLEARLY if raced else None
 
 
-def first_answer(checked: dict[str, Any]) -> tuple[str, str, int] | None:
-    if not checked["findings"]:
+# Whether these findings are right depends on the processor; each rests on a rehearsal that measured its remedy.
+REHEARSED = {
+    "full_precision": "bf16",
+    "unfused_optimizer": "fused_optimizer",
+    "cpu_threads": "threads",
+    "slow_layout": "channels_last",
+    "denormals": "flush_denormals",
+}
+
+
+def unmeasured(checked: dict[str, Any]) -> list[dict[str, Any]]:
+    """Findings, best first, without those whose remedy was measured on a copy of the model and was clearly faster."""
+    faster = {one.remedy for one in checked["rehearsals"] if one.low >= CLEARLY}
+    return [one for one in checked["findings"] if REHEARSED.get(one["cause"]) not in faster]
+
+
+def first_answer(case: Case, checked: dict[str, Any]) -> tuple[str, str, int] | None:
+    """Cause, file and line of the first finding, apart from what only this processor makes a finding."""
+    others = unmeasured(checked)
+    ranked = [one for one in checked["findings"] if one["cause"] == case.cause or one in others]
+    if not ranked:
         return None
-    file, _, line = checked["findings"][0]["where"].rpartition(":")
-    return checked["findings"][0]["cause"], Path(file).name, int(line or 0)
+    file, _, line = ranked[0]["where"].rpartition(":")
+    return ranked[0]["cause"], Path(file).name, int(line or 0)
 
 
 @pytest.mark.parametrize("case", chosen(HEALTHY), ids=lambda case: case.name)
 def test_nothing_is_found_where_nothing_is_wrong(case: Case, check: Check) -> None:
+    """A faster precision or layout that was measured on this processor is a true finding, not a fault."""
     for seconds in (3.0, 10.0, 20.0):
         checked = check(case, seconds=seconds)
-        if not checked["findings"]:
+        if not unmeasured(checked):
             break
     assert checked["num_steps"] >= 5
-    assert not checked["findings"], brief(checked)
+    assert not unmeasured(checked), brief(checked)
 
 
 def test_index_is_the_folder() -> None:

@@ -72,6 +72,6 @@ class Anatomy(msgspec.Struct, frozen=True):
     misalignments: list[Misalignment] = []
     padding_share: float | None = None  # tokens spent on padding, where padding could be recognised
     padding_batches: int = 1  # that it was seen in: its mean
-    denormal_share: float | None = None  # of the values in parameters, gradients and activations
+    denormal_share: float | None = None  # of the values in inputs, activations, gradients, parameters
     optimizer_ms: float = 0.0
     optimizer_operators: int = 0

@@ -232,15 +232,28 @@ def _check_worker(recipe: Recipe, training: Training, device: str) -> str:
     """As bare python has it: the loader says so. Where nobody is there to die, nothing happens."""
     model = _Deadly(copy.deepcopy(next(iter(bare(training, device).models.values()))).train())
     ride = Ride(recipe)
-    try:
-        ride.run(functools.partial(training, device, model=model))
-    except _DEATHS as fault:
+    fault = _fault_of(lambda: ride.run(functools.partial(training, device, model=model)))
+    if fault is None:
+        assert model.victim is None, "a worker was killed, and nobody heard of it"
+    else:
         is_told = not isinstance(fault, RuntimeError) or str(model.victim) in str(fault)
         assert model.victim is not None and is_told, f"arrived as {fault!r}"
-    else:
-        assert model.victim is None, "a worker was killed, and nobody heard of it"
     assert not ride.leftovers, f"it left {ride.leftovers} behind"
     return "the loader's own error arrived" if model.victim else "there are no worker processes"
+
+
+def _fault_of(run: Callable[[], object]) -> BaseException | None:
+    """The error by which the death of a worker arrives. Torch's handler of SIGCHLD raises it again when the next worker
+    ends, at whatever line the main thread has reached, so the handler is removed as soon as the error is there."""
+    try:
+        try:
+            run()
+        finally:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    except _DEATHS as fault:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a second error may have come before the first call
+        return fault
+    return None
 
 
 def _act(recipe: Recipe, trainings: list[Training], device: str) -> str:

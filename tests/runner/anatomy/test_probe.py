@@ -114,6 +114,13 @@ def test_a_convnet_by_class_and_module() -> None:
     assert anatomy.attentions == [] and anatomy.padding_share is None and anatomy.denormal_share == 0.0
 
 
+def test_denormal_inputs_count() -> None:
+    """The step computes with them, also where no module's output is that small."""
+    model = nn.Sequential(nn.Linear(32, 8), nn.Linear(8, 37))
+    anatomy = observe([model], train(model, torch.full((16, 32), 1e-39)))
+    assert anatomy.denormal_share is not None and anatomy.denormal_share > 0.1
+
+
 def test_manual_attention_and_its_line() -> None:
     model = nn.Sequential(nn.LayerNorm(32), Attention(), nn.Linear(32, 37))
     anatomy = observe([model], train(model, torch.randn(2, 16, 32)))

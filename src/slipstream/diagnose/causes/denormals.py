@@ -35,7 +35,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
         Finding(
             cause="denormals",
             title="The CPU computes with denormal numbers",
-            evidence=f"{percent(share)} of the values in parameters, gradients and activations are denormal; "
+            evidence=f"{percent(share)} of the values in inputs, activations, gradients and parameters are denormal; "
             f"forward, backward and optimizer take {ms(computing_ms)} of {ms(summary.step_ms)} ms{proof}.",
             predicted_gain=gain,
             change=SCALED if needs_them else "torch.set_flush_denormal(True)",

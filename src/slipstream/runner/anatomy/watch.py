@@ -79,6 +79,8 @@ class Watch:
             return
         if entry.is_root:
             note_inputs(self.inputs, args, kwargs)
+            for value in (*args, *kwargs.values()):
+                self._take(value, self.activations)
         elif isinstance(entry.module, nn.Embedding):
             note_embedding(self.inputs, entry.module, args)
         opened = Range(f"{MODULE}{index}")

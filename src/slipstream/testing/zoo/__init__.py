@@ -20,6 +20,7 @@ class Case:
     needs: tuple[str, ...] = ()  # packages beside torch and numpy
     exit_code: int = 0
     remedy: str = ""  # the rehearsal that the cause rests on: whether there is anything to find depends on the machine
+    min_cores: int = 1  # with fewer usable cores the planted line is not the one to change
 
     @property
     def file(self) -> Path:
@@ -38,16 +39,22 @@ class Case:
 
 
 def _planted(
-    name: str, cause: str = "", framework: str = "", needs: tuple[str, ...] = (), *, remedy: str = ""
+    name: str,
+    cause: str = "",
+    framework: str = "",
+    needs: tuple[str, ...] = (),
+    *,
+    remedy: str = "",
+    min_cores: int = 1,
 ) -> Case:
-    return Case(name, "planted", cause or name, framework, needs, remedy=remedy)
+    return Case(name, "planted", cause or name, framework, needs, remedy=remedy, min_cores=min_cores)
 
 
 PLANTED: list[Case] = [
-    _planted("no_workers"),
+    _planted("no_workers", min_cores=2),
     _planted("no_workers_waiting", "no_workers"),
     _planted("too_few_workers", "worker_count"),
-    _planted("too_many_workers", "worker_count"),
+    _planted("too_many_workers", "worker_count", min_cores=2),
     _planted("worker_restart"),
     _planted("slow_decode", needs=("PIL",)),
     _planted("slow_transform"),
@@ -64,12 +71,12 @@ PLANTED: list[Case] = [
     _planted("tiny_operations"),
     _planted("grad_in_evaluation"),
     _planted("growing_memory"),
-    _planted("few_threads", "cpu_threads", remedy="threads"),
+    _planted("few_threads", "cpu_threads", remedy="threads", min_cores=2),
     _planted("many_threads", "cpu_threads", remedy="threads"),
     _planted("slow_layout", remedy="channels_last"),
     _planted("denormals", remedy="flush_denormals"),
     _planted("denormal_tails", "denormals", remedy="flush_denormals"),
-    _planted("lightning_no_workers", "no_workers", "lightning", ("lightning",)),
+    _planted("lightning_no_workers", "no_workers", "lightning", ("lightning",), min_cores=2),
     _planted("transformers_slow_transform", "slow_transform", "transformers", ("transformers", "accelerate")),
     _planted("accelerate_slow_collate", "slow_collate", "accelerate", ("accelerate",)),
 ]
