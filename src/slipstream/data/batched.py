@@ -34,9 +34,8 @@ def can_gather(dataset: Any, collate_fn: Any) -> bool:
         return False
     last = len(dataset) - 1
     indices = sorted({0, last // 3, last // 2, last})
-    theirs = default_collate([dataset[index] for index in indices])
     try:
-        return is_same(gather(torch.tensor(indices)), theirs)
+        return is_same(gather(torch.tensor(indices)), default_collate([dataset[index] for index in indices]))
     except Exception:  # a list, for one, cannot be indexed with many indices at once
         return False
 
@@ -68,7 +67,8 @@ class BatchedFetch:
                 return ours
             state.num_left -= 1
             theirs = original(fetcher, _numbers(indices))
-            return theirs if is_same(ours, theirs) else self._give_up(state, "a batch came out otherwise", theirs)
+            difference = _difference(ours, theirs)
+            return self._give_up(state, difference, theirs) if difference else theirs
 
         return fetch
 
@@ -76,6 +76,14 @@ class BatchedFetch:
         state.gather = None
         self._tell(why)
         return batch
+
+
+def _difference(ours: Any, theirs: Any) -> str:
+    """Why the batch built whole cannot be trusted; "" if it is the same."""
+    try:
+        return "" if is_same(ours, theirs) else "a batch came out otherwise"
+    except Exception as fault:  # the dataset may hold any object
+        return f"its batches cannot be compared ({type(fault).__name__}: {fault})"
 
 
 def _state_of(fetcher: Any) -> _Proving:

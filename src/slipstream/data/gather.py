@@ -31,7 +31,9 @@ def gather_of(dataset: Any) -> Gather | None:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    return tensor.layout == torch.strided and tensor.device.type == "cpu" and not tensor.requires_grad
+    """Whether all of it is numbers in memory, and collating samples of it adds nothing to a graph."""
+    is_in_memory = tensor.layout == torch.strided and tensor.device.type == "cpu" and not tensor.is_nested
+    return is_in_memory and not tensor.is_quantized and not tensor.requires_grad
 
 
 def _of_tensors(dataset: TensorDataset) -> Gather:
@@ -82,14 +84,24 @@ def _collated(found: Any) -> Any:
 
 
 def is_same(ours: Any, theirs: Any) -> bool:
-    """Bit for bit, with containers, types and the way that tensors lie in memory."""
+    """Bit for bit, with containers, types and the way that tensors lie in memory. May raise for objects that cannot be
+    compared."""
     if type(ours) is not type(theirs):
         return False
     if isinstance(ours, torch.Tensor):
-        is_alike = (ours.dtype, ours.shape, ours.stride()) == (theirs.dtype, theirs.shape, theirs.stride())
-        return is_alike and ours.contiguous().numpy().tobytes() == theirs.contiguous().numpy().tobytes()
+        return _is_plain(ours) and _is_plain(theirs) and _form(ours) == _form(theirs) and _has_same_bits(ours, theirs)
     if isinstance(ours, dict):
         return list(ours) == list(theirs) and all(is_same(ours[key], theirs[key]) for key in ours)
     if isinstance(ours, list):
         return len(ours) == len(theirs) and all(is_same(a, b) for a, b in zip(ours, theirs, strict=True))
     return bool(ours == theirs)
+
+
+def _form(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.dtype, tensor.shape, tensor.stride(), tensor.is_conj(), tensor.is_neg()
+
+
+def _has_same_bits(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
+    """Also of types that NumPy does not know, such as bfloat16 and float8, and of NaN."""
+    bits, wanted = (one.resolve_conj().resolve_neg().reshape(-1).view(torch.uint8) for one in (ours, theirs))
+    return torch.equal(bits, wanted)

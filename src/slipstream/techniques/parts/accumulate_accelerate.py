@@ -138,7 +138,11 @@ class InAccelerate:
         if self._is_off:
             return []
         tensors, frame = tensors_in(whole), frame_of(whole)
-        cut = Cut(tensors)
+        try:
+            cut = Cut(tensors)
+        except RefusedError as refusal:
+            self._refuse(str(refusal))
+            return []
         num = cut.length(tensors) if any(cut.is_cut) else 0
         strange = [one for one in others_in(whole) if not isinstance(one, PLAIN) or isinstance(one, (str, bytes))]
         if not num or strange or any(one.dim() and not is_cut for one, is_cut in zip(tensors, cut.is_cut, strict=True)):

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from slipstream.techniques.parts.again import is_in_pieces
 from slipstream.techniques.parts.dice import Dice
 from slipstream.techniques.parts.draws import Recording, RefusedError
-from slipstream.techniques.parts.pieces import PLAIN, others_in, tensors_in
+from slipstream.techniques.parts.pieces import PLAIN, has_rows, others_in, tensors_in
 from slipstream.techniques.parts.trial import Trial
 
 if TYPE_CHECKING:
@@ -38,16 +38,21 @@ class Checkpointed:
         block: Any = self._block()
         if not (self._is_on and block.training and torch.is_grad_enabled()) or is_in_pieces():
             return call(*args, **kwargs)
-        if torch.compiler.is_compiling() or not self._may_repeat(args, kwargs):
+        if torch.compiler.is_compiling() or not self._may_repeat(block, args, kwargs):
             return call(*args, **kwargs)
         return self._first(block, call, args, kwargs) if self._changing is None else self._keep(call, args, kwargs)
 
-    def _may_repeat(self, args: Any, kwargs: Any) -> bool:
-        """What it is given is there as it was when it is computed again; a cache of keys and values would not be."""
+    def _may_repeat(self, block: torch.nn.Module, args: Any, kwargs: Any) -> bool:
+        """What it is given, and its buffers, are as they were when it is computed again. A cache of keys and values
+        would not be, and sparse or nested tensors cannot be guarded or put back."""
         strange = next((other for other in others_in((args, kwargs)) if not isinstance(other, PLAIN)), None)
         if strange is not None:
             self._step_aside(f"{self._name} is given a {type(strange).__name__}, which it may change")
-        return strange is None
+        elif not all(map(has_rows, tensors_in((args, kwargs)))):
+            self._step_aside(f"{self._name} is given a sparse or nested tensor, which it may change")
+        elif self._changing is None and not all(map(has_rows, block.buffers())):
+            self._step_aside(f"{self._name} has a sparse or nested buffer, which could not be put back")
+        return self._is_on
 
     def _first(self, block: torch.nn.Module, call: Any, args: Any, kwargs: Any) -> Any:
         """Looks whether it writes into what it is given, before it does, and which buffers it changes."""
@@ -63,7 +68,7 @@ class Checkpointed:
                 dice.put_back()
                 self._step_aside(f"{self._name} changes its inputs while it computes")
                 return call(*args, **kwargs)
-        self._changing = [buffer for buffer, value in before if not torch.equal(buffer, value)]
+        self._changing = [buffer for buffer, value in before if not _is_equal(buffer, value)]
         self._rig.changed(self._said)
         return result
 
@@ -96,6 +101,14 @@ class Checkpointed:
     def _step_aside(self, reason: str) -> None:
         self._is_on = False
         self._rig.decline(reason)
+
+
+def _is_equal(buffer: torch.Tensor, value: torch.Tensor) -> bool:
+    """False for types that torch cannot compare: such a buffer is put back every time."""
+    try:
+        return torch.equal(buffer, value)
+    except (NotImplementedError, RuntimeError):
+        return False
 
 
 def _values(buffers: list[torch.Tensor]) -> Values:

@@ -27,7 +27,7 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.draws: list[torch.Tensor] = []
         self._is_lenient = is_lenient
-        self._guarded = {_storage(tensor) for tensor in guarded if tensor.numel()}
+        self._guarded = {_storage(tensor) for tensor in guarded if tensor.numel()} - {0}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -99,7 +99,8 @@ class Replaying(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _storage(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
+    """0 for sparse tensors, which have none. Writes into them are not noticed."""
+    return int(tensor.untyped_storage()._cdata) if tensor.layout == torch.strided else 0
 
 
 def _is_draw(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -30,7 +30,7 @@ class Form:
 
 def kind_of(tensors: Sequence[torch.Tensor]) -> Any:
     """Calls that are alike but for their sizes."""
-    return tuple((tensor.dim(), tensor.dtype, tensor.requires_grad) for tensor in tensors)
+    return tuple((one.dim(), one.dtype, one.requires_grad, one.layout, one.is_nested) for one in tensors)
 
 
 def examine(module: torch.nn.Module, call: Any, args: Any, kwargs: Any, device: str) -> Form:

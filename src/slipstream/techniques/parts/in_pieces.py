@@ -11,7 +11,7 @@ import torch
 from slipstream.techniques.parts.again import Again, is_inside, is_shortage, make_room, tied
 from slipstream.techniques.parts.draws import RefusedError
 from slipstream.techniques.parts.examined import Form, examine, kind_of, why_not
-from slipstream.techniques.parts.pieces import tensors_in
+from slipstream.techniques.parts.pieces import has_rows, tensors_in
 
 if TYPE_CHECKING:
     from slipstream.techniques.rig import Rig
@@ -68,13 +68,11 @@ class InPieces:
                 self._forms[kind] = form = None
                 self.rig.decline(f"{self.name}: {why_not(module)}")
             return form
-        first = next((one for one in tensors if one.dim()), None)
-        if first is not None and len(first) < 2:
-            return None  # a batch of one says nothing about the others
-        if any(map(torch.nn.parameter.is_lazy, module.parameters())):
-            return None  # this call makes its weights
-        self._norms = [layer for layer in module.modules() if isinstance(layer, torch.nn.modules.batchnorm._BatchNorm)]
         try:
+            if _is_too_soon(module, tensors):
+                return None
+            norms = torch.nn.modules.batchnorm._BatchNorm
+            self._norms = [layer for layer in module.modules() if isinstance(layer, norms)]
             self._forms[kind] = examine(module, call, args, kwargs, self.device)
         except RefusedError as refusal:
             self._forms[kind] = None
@@ -83,6 +81,13 @@ class InPieces:
             self._forms[kind] = None
             self.rig.decline(f"{self.name}: {type(fault).__name__}: {fault}")
         return self._forms[kind]
+
+
+def _is_too_soon(module: torch.nn.Module, tensors: list[torch.Tensor]) -> bool:
+    """Whether this call says nothing about later ones: a batch of one, or the call that makes lazy weights."""
+    first = next((one for one in tensors if one.dim()), None)
+    is_single = first is not None and has_rows(first) and len(first) < 2
+    return is_single or any(map(torch.nn.parameter.is_lazy, module.parameters()))
 
 
 class MicroBatches(InPieces):

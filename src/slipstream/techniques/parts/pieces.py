@@ -58,10 +58,18 @@ def others_in(thing: Any) -> Iterator[Any]:
         yield from others_in(part)
 
 
+def has_rows(tensor: torch.Tensor) -> bool:
+    """False for sparse and nested tensors, which have no storage of rows."""
+    return tensor.layout == torch.strided and not tensor.is_nested
+
+
 class Cut:
-    """Which of a call's tensors hold one row for each sample. The others go to every piece as they are."""
+    """Which of a call's tensors hold one row for each sample. The others go to every piece as they are. Raises
+    RefusedError for tensors that cannot be cut."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        if not all(map(has_rows, tensors)):
+            raise RefusedError("sparse and nested tensors cannot be cut into pieces")
         first = next((tensor for tensor in tensors if tensor.dim()), None)
         self.is_cut = [tensor.dim() > 0 and first is not None and len(tensor) == len(first) for tensor in tensors]
 

@@ -1,0 +1,274 @@
+"""No technique ends a training that plain Python finishes, whatever its samples, buffers, parameters, arguments and
+results are: types that NumPy does not know, tensors without rows, objects that cannot be compared."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from slipstream.records import Choice, Recipe
+from slipstream.techniques.catalogue import catalogue, technique
+from slipstream.testing.battery import Ride
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # most of these types are experimental in torch
+
+NUM = 8
+NUMBERS = torch.arange(NUM * 6.0).reshape(NUM, 6)
+
+
+class Uncomparable:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __eq__(self, other: object) -> bool:
+        raise TypeError("cannot be compared")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Vague(Uncomparable):
+    """As NumPy's arrays: whether two are equal has no single answer."""
+
+    def __eq__(self, other: object) -> Any:
+        return np.array([True, False])
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Subclass(torch.Tensor):
+    pass
+
+
+def make_nested(number: int) -> torch.Tensor:
+    return torch.nested.nested_tensor([torch.ones(2), torch.full((3,), float(number))], layout=torch.strided)
+
+
+TENSORS: dict[str, Callable[[], torch.Tensor]] = {
+    "float32": NUMBERS.clone,
+    "float16": NUMBERS.half,
+    "bfloat16": NUMBERS.bfloat16,
+    "float8_e4m3fn": lambda: NUMBERS.to(torch.float8_e4m3fn),
+    "float8_e5m2": lambda: NUMBERS.to(torch.float8_e5m2),
+    "complex64": lambda: NUMBERS.to(torch.complex64),
+    "complex32": lambda: NUMBERS.to(torch.complex32),
+    "uint16": lambda: NUMBERS.to(torch.uint16),
+    "bool": lambda: NUMBERS > 3,
+    "nan": lambda: torch.full((NUM, 6), float("nan")),
+    "requires_grad": lambda: NUMBERS.clone().requires_grad_(),
+    "conjugated": lambda: NUMBERS.to(torch.complex64).conj(),
+    "negated": lambda: torch.complex(NUMBERS, NUMBERS).conj().imag,
+    "quantised": lambda: torch.quantize_per_tensor(NUMBERS, 0.5, 0, torch.qint8),
+    "sparse": NUMBERS.to_sparse,
+    "sparse_csr": NUMBERS.to_sparse_csr,
+    "subclass": lambda: NUMBERS.as_subclass(Subclass),
+    "empty": lambda: NUMBERS[:, :0],
+    "scalars": lambda: NUMBERS[:, 0],
+    "meta": lambda: NUMBERS.to("meta"),
+}
+if hasattr(torch.Tensor, "rename"):  # torch 2.13 has no named tensors any more
+    TENSORS["named"] = lambda: NUMBERS.rename("N", "C")
+
+LISTS: dict[str, Callable[[], Any]] = {
+    "nested": lambda: [make_nested(number) for number in range(NUM)],
+    "uncomparable": lambda: [Uncomparable(number) for number in range(NUM)],
+    "vague": lambda: [Vague(number) for number in range(NUM)],
+    "vague_inside": lambda: [{"x": NUMBERS[number], "y": Vague(number)} for number in range(NUM)],
+    "ragged": lambda: [NUMBERS[number, : 1 + number % 3] for number in range(NUM)],
+    "strings": lambda: [f"sample {number}" for number in range(NUM)],
+    "structured": lambda: np.zeros(NUM, dtype=[("x", "f4"), ("y", "i4")]),
+    "dates": lambda: np.arange(NUM).astype("datetime64[D]"),
+}
+
+
+class Indexed(Dataset[Any]):
+    """Its `__getitem__` only indexes, which is what `batched_fetch` looks for."""
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return NUM
+
+    def __getitem__(self, index: int) -> Any:
+        return self.data[index]
+
+
+def as_they_are(samples: list[Any]) -> list[Any]:
+    return samples
+
+
+def describe(thing: Any) -> Any:
+    """Everything that a script could tell about a batch, as text."""
+    if isinstance(thing, torch.Tensor):
+        flags = (type(thing).__name__, thing.dtype, thing.layout, thing.requires_grad, thing.is_conj(), thing.is_neg())
+        is_shown = not thing.is_meta
+        values = repr(thing.detach().float() if thing.dtype.itemsize == 1 and thing.is_floating_point() else thing)
+        return f"{flags} {values if is_shown else tuple(thing.shape)}"
+    if isinstance(thing, dict):
+        return {key: describe(value) for key, value in thing.items()}
+    if isinstance(thing, (list, tuple)):
+        return type(thing).__name__, [describe(one) for one in thing]
+    return thing.number if isinstance(thing, Uncomparable) else repr(thing)
+
+
+def train_on(dataset: Dataset[Any], collate: Any, num_workers: int, second: Any = None) -> list[Any]:
+    """Two epochs. What was trained on, and the losses. `second` replaces the data before the second epoch."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    seen: list[Any] = []
+    loader = DataLoader(dataset, batch_size=4, shuffle=True, num_workers=num_workers, collate_fn=collate)
+    for epoch in range(2):
+        if epoch and second is not None:
+            dataset.data = second  # type: ignore[attr-defined]
+        for batch in loader:
+            loss = model(torch.ones(4, 4)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            seen += [describe(batch), loss.item()]
+    return seen
+
+
+def answer(run: Callable[[], Any]) -> tuple[str, Any]:
+    try:
+        return "", run()
+    except Exception as fault:
+        return f"{type(fault).__name__}: {fault}", None
+
+
+_plain: dict[Any, tuple[str, Any]] = {}  # what plain Python answers; once for all techniques
+
+
+def check(ident: str, run: Callable[[], Any], key: Any = None) -> bool:
+    """Whether plain Python finishes; if so, the technique must let it finish, and change nothing if it is identical."""
+    fault, wanted = _plain[key] if key in _plain else answer(run)
+    if key is not None:
+        _plain[key] = fault, wanted
+    if fault:
+        return False
+    module = technique(ident)
+    ride = Ride(Recipe((Choice(ident, getattr(module, "VALUES", (True,))[0]),)))
+    fault, found = answer(lambda: ride.run(run))
+    assert not fault, fault
+    assert not ride.leftovers
+    if module.CARD.numerics == "identical":
+        assert found == wanted
+    return True
+
+
+def names(*seams: str, other: bool = False) -> list[str]:
+    """Techniques of these seams, or of all others. Compiling is slow and has its own tests."""
+    return sorted(
+        ident for ident in catalogue() if ident != "compile" and (technique(ident).CARD.seam in seams) is not other
+    )
+
+
+@pytest.mark.parametrize("ident", names("loader", "transfer"))
+def test_samples(ident: str) -> None:
+    finished = set()
+    for kind, make in {**TENSORS, **LISTS}.items():
+        for collate in (None, as_they_are):
+            run = functools.partial(lambda make, collate: train_on(Indexed(make()), collate, 0), make, collate)
+            if check(ident, run, (kind, collate)):
+                finished.add(kind)
+        if kind in TENSORS:
+            run = functools.partial(lambda make: train_on(TensorDataset(make()), None, 0), make)
+            check(ident, run, (kind, TensorDataset))
+    assert finished >= {*TENSORS, *LISTS} - {"sparse_csr"}, "plain Python trains on them"
+
+
+WITH_WORKERS = [
+    "batched_fetch",
+    "buffer_reuse",
+    "byte_transfer",
+    "persistent_workers",
+    "sample_cache",
+    "thread_workers",
+]
+
+
+@pytest.mark.parametrize("ident", WITH_WORKERS)
+@pytest.mark.parametrize("kind", ["bfloat16", "float8_e4m3fn", "complex32", "nan", "vague"])
+def test_samples_of_workers(ident: str, kind: str) -> None:
+    make, collate = (TENSORS[kind], None) if kind in TENSORS else (LISTS[kind], as_they_are)
+    assert check(ident, lambda: train_on(Indexed(make()), collate, 2))
+
+
+@pytest.mark.parametrize("kind", [*TENSORS])
+@pytest.mark.parametrize("ident", ["batched_fetch", "sample_cache", "thread_workers"])
+def test_data_that_change_between_two_epochs(ident: str, kind: str) -> None:
+    """What was proved in the first epoch does not hold in the second."""
+    check(ident, lambda: train_on(Indexed(NUMBERS.clone()), None, 0, second=TENSORS[kind]()))
+
+
+# --- models -----------------------------------------------------------------------------------------------------------
+
+PLACES = ("buffer", "parameter", "attribute", "argument", "first argument", "result")
+
+
+class Block(nn.Module):
+    def __init__(self, odd: Any, place: str) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(16, 16), nn.LayerNorm(16)
+        if place == "buffer":
+            self.register_buffer("odd", odd)
+        elif place == "parameter":
+            self.odd = nn.Parameter(odd, requires_grad=False)
+        elif place == "attribute":
+            self.odd = odd
+
+    def forward(self, x: torch.Tensor, odd: Any = None) -> Any:
+        weights = functional.softmax(self.linear(x) @ x.transpose(-2, -1) / 4, -1)
+        return self.norm(x + weights @ x)
+
+
+class Net(nn.Module):
+    """With repeated blocks, a convolution and attention by hand: something for every technique."""
+
+    def __init__(self, odd: Any, place: str) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 16, 3, padding=1), nn.Linear(16, 2)
+        self.blocks = nn.ModuleList(Block(odd, place) for _ in range(4))
+
+    def forward(self, x: Any, odd: Any = None, result: Any = None) -> Any:
+        images = x[-1] if isinstance(x, tuple) else x
+        hidden = self.conv(images).flatten(2).transpose(1, 2)
+        for block in self.blocks:
+            hidden = block(hidden) if odd is None else block(hidden, odd)
+        scores = self.head(hidden.mean(1))
+        return scores if result is None else (scores, result)
+
+
+def train_net(odd: Any, place: str) -> list[float]:
+    torch.manual_seed(0)
+    net = Net(odd, place)
+    optimizer = torch.optim.AdamW([one for one in net.parameters() if one.requires_grad], 0.01)
+    losses = []
+    for _ in range(3):
+        images, labels = torch.randn(4, 3, 5, 5), torch.tensor([0, 1, 0, 1])
+        given = (odd, images) if place == "first argument" else images
+        found = net(given, **({"odd": odd} if place == "argument" else {"result": odd} if place == "result" else {}))
+        loss = functional.cross_entropy(found[0] if place == "result" else found, labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("ident", names("loader", "transfer", other=True))
+def test_models(ident: str) -> None:
+    odd = {kind: make().detach() for kind, make in TENSORS.items()}
+    odd |= {"nested": make_nested(1), "uncomparable": Uncomparable(1), "vague": Vague(1)}  # type: ignore[dict-item]
+    for kind, value in odd.items():
+        for place in PLACES if isinstance(value, torch.Tensor) else PLACES[2:]:
+            assert check(ident, functools.partial(train_net, value, place), (kind, place))
