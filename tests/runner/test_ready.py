@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from slipstream.records import Choice, Entrant, Recipe, RiderRecord
-from slipstream.runner.ready import Fairness, Forked
+from slipstream.runner.forked import Fairness
+from slipstream.runner.ready import Forked
 from slipstream.runner.relay import COLD, Relay
 
 TRAIN = """

@@ -157,7 +157,7 @@ def _race(patch: Patch, session: Session, budget_s: float) -> Verdict:
 
 def _proof(verdict: Verdict, session: Session) -> str:
     """In one line, which stands above the diff."""
-    from slipstream.tune.ruling import times
+    from slipstream.report.quantity import times
 
     speed = times(verdict.speed) if verdict.speed is not None else verdict.reason
     numerics = f"; {verdict.numerics.reason}" if verdict.numerics is not None else ""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from slipstream.records import Speed
+
 
 def in_ms(ms: float) -> str:
     """A step or a part of one: three digits at most, the unit that suits."""
@@ -103,3 +105,9 @@ def _three(value: float) -> str:
 
 def _short(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0") if value < 10 else f"{value:.0f}"
+
+
+def times(speed: Speed) -> str:
+    if not speed.is_bounded:
+        return f"about {speed.ratio:.2f}x, too few rounds for an interval"
+    return f"{speed.ratio:.2f}x ({speed.low:.2f} to {speed.high:.2f})"

@@ -15,8 +15,9 @@ from pathlib import Path
 
 from slipstream.records import Told
 from slipstream.runner import passing
+from slipstream.runner.forked import UNREADY
 from slipstream.runner.passing import Finished, Go, Joined, Report, Stop, Tell, Welcome, Word
-from slipstream.runner.ready import UNREADY, Forked, Ready
+from slipstream.runner.ready import Forked, Ready
 from slipstream.runner.rider import EXIT_REFUSED, EXIT_UNCOVERED, REFUSED, UNCOVERED, Ticket, command, write_ticket
 from slipstream.runner.room import Room
 from slipstream.runner.spool import SpoolReader

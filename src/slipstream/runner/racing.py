@@ -6,8 +6,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from slipstream.records import Ending
+from slipstream.runner.forked import refuse
 from slipstream.runner.passing import Report
-from slipstream.runner.ready import refuse
 from slipstream.runner.seeding import SHIFT, Seeding
 from slipstream.seams.patch import Patches
 

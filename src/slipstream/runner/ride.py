@@ -22,9 +22,9 @@ from slipstream.seams.arrival import Arrivals
 
 if TYPE_CHECKING:
     from slipstream.runner.fit import Fit, Outfit
+    from slipstream.runner.forked import Fairness
     from slipstream.runner.observing import Observing
     from slipstream.runner.racing import Racing
-    from slipstream.runner.ready import Fairness
     from slipstream.runner.tally import Tally
     from slipstream.seams.patch import Patches
 

@@ -17,8 +17,8 @@ import msgspec
 from slipstream.records import Ending, Told
 from slipstream.runner import children, downloads, grace, mounts, moving, overlay, redirect, trackers
 from slipstream.runner.fit import Fit
+from slipstream.runner.forked import Fairness, refuse
 from slipstream.runner.launch import LaunchError, interpreter_flags, launch
-from slipstream.runner.ready import Fairness, refuse
 from slipstream.runner.ride import RideSettings, board
 from slipstream.runner.spool import Spool
 from slipstream.runner.target import is_module, protected_folders

@@ -7,7 +7,7 @@ import sys
 if sys.path and sys.path[0] == os.path.dirname(os.path.abspath(__file__)):
     del sys.path[0]  # python put this directory there; the script must find its own modules, and we ours
 
-from slipstream.runner.ready import READY, Fairness, serve
+from slipstream.runner.forked import READY, Fairness, serve
 from slipstream.runner.rider import main
 from slipstream.techniques.outfit import fit
 

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 import msgspec
 
 from slipstream.records import Choice, Recipe, Setting, Speed, Verdict
+from slipstream.report.quantity import times
 from slipstream.tune.budget import share_kept_back
 from slipstream.tune.candidates import Candidate
 from slipstream.tune.contest import LEADING, LEADING_ROUNDS, Contest
 from slipstream.tune.meeting import Meeting
 from slipstream.tune.noise import MIN_ROUNDS
-from slipstream.tune.ruling import rule, times
+from slipstream.tune.ruling import rule
 from slipstream.tune.seat import RaceError
 
 TWIN_ROUNDS = 24

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from slipstream.records import Choice, Decision, Numerics, Recipe, RiderRecord, Speed, Verdict
+from slipstream.report.quantity import times
 from slipstream.tune.contest import LUCK, Contest, Outcome
 from slipstream.tune.jury import RIDE_SHARE
 from slipstream.tune.meeting import Meeting
-from slipstream.tune.ruling import describe, times
+from slipstream.tune.ruling import describe
 from slipstream.tune.seat import RaceError, Seat
 
 NUM_TWINS = 1

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from slipstream.records import Choice, Recipe, Verdict
+from slipstream.report.quantity import times
 from slipstream.tune.budget import TOTAL_SHARE
 from slipstream.tune.contest import Contest
 from slipstream.tune.meeting import Meeting
-from slipstream.tune.ruling import times
 from slipstream.tune.seat import RaceError, Seat
 
 PROVING = 0.5  # of alpha: the other half was for the races alone

@@ -24,7 +24,7 @@ else:
 
 __all__ = ["NAME", "RecipeFile", "differences", "read_recipe", "write_recipe"]
 
-VERSION = 1
+FORMAT = 1
 NAME = "slipstream.toml"
 _TABLES = ("recipe", "script", "machine", "evidence")
 
@@ -43,7 +43,7 @@ def write_recipe(path: Path, tuning: Tuning, session: Session) -> None:
     """Whole or not at all."""
     from slipstream.tune.recipe_text import recipe_text  # reading needs none of it
 
-    write_file(path, recipe_text(tuning, session, VERSION).encode())
+    write_file(path, recipe_text(tuning, session, FORMAT).encode())
 
 
 def read_recipe(path: Path, techniques: Mapping[str, Technique] | None = None) -> RecipeFile:
@@ -96,9 +96,9 @@ class _Reading:
 
     def _check_version(self) -> None:
         version = self._data.get("version")
-        if version != VERSION or isinstance(version, bool):
+        if version != FORMAT or isinstance(version, bool):
             got = "is missing" if version is None else f"is {version!r}"
-            raise self._fault("", "version", f"version {got}; this slipstream reads: {VERSION}")
+            raise self._fault("", "version", f"version {got}; this slipstream reads: {FORMAT}")
 
     def _choice(self, name: str, value: object) -> Choice | None:
         """None: switched off by hand, with false."""

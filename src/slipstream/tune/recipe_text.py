@@ -6,9 +6,8 @@ import json
 import shlex
 
 from slipstream.records import Choice, Session, Setting, Tuning, Verdict
-from slipstream.report.quantity import in_binary
+from slipstream.report.quantity import in_binary, times
 from slipstream.report.tune_words import worths
-from slipstream.tune.ruling import times
 from slipstream.tune.source import script_digest
 from slipstream.version import VERSION
 

@@ -6,7 +6,7 @@ import msgspec
 
 from slipstream.diagnose.statistics import median
 from slipstream.records import Choice, Decision, Numerics, RiderRecord, Speed, Verdict
-from slipstream.report.quantity import in_bytes
+from slipstream.report.quantity import in_bytes, times
 from slipstream.tune.candidates import HOPELESS
 from slipstream.tune.contest import WORTH, Contest
 from slipstream.tune.meeting import Meeting
@@ -14,12 +14,6 @@ from slipstream.tune.pace import typical_step_s
 from slipstream.tune.payback import never_pays, payback_steps
 
 SLOWER_BY = 1.03  # where there is no interval to say it
-
-
-def times(speed: Speed) -> str:
-    if not speed.is_bounded:
-        return f"about {speed.ratio:.2f}x, too few rounds for an interval"
-    return f"{speed.ratio:.2f}x ({speed.low:.2f} to {speed.high:.2f})"
 
 
 def rule(

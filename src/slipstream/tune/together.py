@@ -7,13 +7,14 @@ from collections.abc import Sequence
 import msgspec
 
 from slipstream.records import Decision, Numerics, Recipe, Speed, Verdict
+from slipstream.report.quantity import times
 from slipstream.tune.alone import Winner
 from slipstream.tune.budget import TOTAL_SHARE
 from slipstream.tune.candidates import Candidate
 from slipstream.tune.conflicts import conflict_with
 from slipstream.tune.contest import Contest
 from slipstream.tune.meeting import Meeting
-from slipstream.tune.ruling import describe, times
+from slipstream.tune.ruling import describe
 from slipstream.tune.seat import RaceError
 
 
