@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-rides test-parts test-hosts lint promises bench docs clean
+.PHONY: setup demo test test-processes test-parts test-hosts lint promises bench docs clean
 
 setup: $(READY)
 
@@ -25,18 +25,18 @@ demo: $(READY)
 
 # Two halves side by side, one for each core, and then alone what rests on timing: the zoo.
 test: $(READY)
-	$(MAKE) --no-print-directory --jobs 3 lint test-rides test-parts
+	$(MAKE) --no-print-directory --jobs 3 lint test-processes test-parts
 	$(BIN)/python -m pytest tests/zoo
 
-RIDES := tests/promises tests/runner
+PROCESSES := $(addprefix tests/,promises supervise trial observe sandbox launch store machine wire workflows)
 
 # What is alive in a process is what the tests of `memory` count: they get a process of their own.
-test-rides: $(READY)
+test-processes: $(READY)
 	$(BIN)/python -m pytest tests/memory
-	$(BIN)/python -m pytest $(RIDES)
+	$(BIN)/python -m pytest $(PROCESSES)
 
 test-parts: $(READY)
-	$(BIN)/python -m pytest $(foreach folder,$(RIDES) tests/memory tests/zoo,--ignore $(folder))
+	$(BIN)/python -m pytest $(foreach folder,$(PROCESSES) tests/memory tests/zoo,--ignore $(folder))
 
 # The tests as on other machines: an older instruction set, one core, and 64 cores for what runs in the tests' own
 # process. About 50 minutes on 2 cores.
@@ -83,7 +83,7 @@ bench: $(READY)
 
 # Rewrites the parts of docs/ that come from the code, and builds the site into site/. A warning is an error.
 docs: $(VENV)/.ready-docs
-	$(BIN)/python -m slipstream.report.pages docs
+	$(BIN)/python -m slipstream.report.docs_pages docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 $(VENV)/.ready-docs: $(READY)

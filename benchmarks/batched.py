@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from intervals import paired_interval
 from page import machine, write_page
-from slipstream.data.batched import BatchedFetch
-from slipstream.seams.patch import Patches
+from slipstream.data.samples.batch_fetch import BatchedFetch
+from slipstream.seams.patching import Patches
 
 NUM_ROWS, NUM_COLUMNS, BATCH = 1_000_000, 100, 1024
 LEAST_TIMES, LEAST_SHARE = 20.0, 0.9

@@ -18,8 +18,8 @@ from torch import nn
 from intervals import paired_interval
 from page import machine, write_page
 from slipstream.records import Choice, Recipe, Setting
-from slipstream.seams.patch import Patches
-from slipstream.techniques.outfit import fit
+from slipstream.seams.patching import Patches
+from slipstream.techniques._core.apply_recipe import fit
 
 LENGTH, BATCH, NUM_BLOCKS = 64, 8, 12
 SIZES = ((320, 0.0), (128, 0.1))  # width and dropout: much to compute, and little beside what is drawn

@@ -18,9 +18,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from intervals import paired_interval
 from page import machine, write_page
-from slipstream.data.coming import ReadAhead
-from slipstream.runner.disk import read_disk_kind
-from slipstream.seams.patch import Patches
+from slipstream.data.files.read_ahead import ReadAhead
+from slipstream.machine.disk import read_disk_kind
+from slipstream.seams.patching import Patches
 
 NUM_FILES, FILE_BYTES, BATCH, DEPTH = 1000, 120_000, 16, 8
 

@@ -22,11 +22,11 @@ from PIL import Image, ImageFile
 
 from intervals import paired_interval
 from page import machine, write_page
-from slipstream.data import keeping
-from slipstream.data.allowance import Allowance
-from slipstream.data.pillow import PillowDecoding
-from slipstream.data.pixels import PixelStore
-from slipstream.seams.patch import Patches
+from slipstream.data.images import decode_cache
+from slipstream.data.images.cache_budget import Allowance
+from slipstream.data.images.pillow_cache import PillowDecoding
+from slipstream.data.images.pixel_store import PixelStore
+from slipstream.seams.patching import Patches
 from slipstream.testing.photographs import make_photographs
 
 PHOTOGRAPHS = Path(__file__).parent.parent.parent / "shared" / "data" / "photos"
@@ -44,7 +44,7 @@ def kept_in(folder: Path) -> Iterator[None]:
     """A fresh process in each: what was checked before is forgotten."""
     patches = Patches(fail, lambda: False)
     allowance = Allowance(folder, 1 << 34, lambda why: sys.exit(why))
-    PillowDecoding(keeping.Keeping(PixelStore(folder), allowance, lambda why: sys.exit(why))).install(
+    PillowDecoding(decode_cache.Keeping(PixelStore(folder), allowance, lambda why: sys.exit(why))).install(
         patches, ImageFile
     )
     try:
@@ -104,7 +104,7 @@ def main() -> None:
     options = parser.parse_args()
     head = machine()
     torch.set_num_threads(1)
-    keeping.SETTLED_NS = 0  # made photographs are new
+    decode_cache.SETTLED_NS = 0  # made photographs are new
     with tempfile.TemporaryDirectory() as place:
         found = sorted(options.photographs.glob("*.JPEG"))[: options.images]
         paths = found or make_photographs(Path(place) / "photographs", options.images)

@@ -22,10 +22,10 @@ from PIL import Image, features
 
 from intervals import paired_interval
 from page import machine, write_page
-from slipstream.data.postponed import Postponement
-from slipstream.data.scaled import ScaledDecode
-from slipstream.data.top_rows import TopRows
-from slipstream.seams.patch import Patches
+from slipstream.data.images.lazy_decode import Postponement
+from slipstream.data.images.partial_decode import TopRows
+from slipstream.data.images.scaled_decode import ScaledDecode
+from slipstream.seams.patching import Patches
 from slipstream.testing.photographs import make_photographs
 
 PHOTOS = Path(__file__).parents[2] / "shared" / "data" / "photos"

@@ -14,13 +14,13 @@ from typing import Any
 from page import machine, write_page
 from slipstream.diagnose import diagnose
 from slipstream.records import Choice, Recipe
-from slipstream.testing.noise import Noise, Weather
-from slipstream.testing.sessions import made_session
-from slipstream.testing.track import SimulatedTrack
-from slipstream.testing.tunings import BESIDE, made_technique
-from slipstream.tune.order import TuneOrder
-from slipstream.tune.search import tune
-from slipstream.tune.teller import Silence
+from slipstream.testing.made_sessions import made_session
+from slipstream.testing.noise_model import Noise, Weather
+from slipstream.testing.simulated_backend import SimulatedTrack
+from slipstream.testing.simulated_tunings import BESIDE, made_technique
+from slipstream.tuning.options import TuneOrder
+from slipstream.tuning.progress import Silence
+from slipstream.tuning.search import tune
 
 STEP_S, BUDGET_S, STARTUP_S, COMPILING_S = 0.15, 200.0, 6.0, 20.0
 WEATHER = Weather(spread=0.1, correlation=0.3, drift=0.003, outlier_share=0.03, outlier_size=0.8)

@@ -14,13 +14,13 @@ from pathlib import Path
 import msgspec
 import torch
 
-from slipstream.fitting import fit_script
-from slipstream.report.fit_words import say_trial
-from slipstream.report.quantity import in_binary
-from slipstream.runner.relay import Relay
-from slipstream.tune.fit_order import FitOrder
-from slipstream.tune.teller import Silence
-from slipstream.tune.trials import Ride, Trials
+from slipstream.fit.attempts import Ride, Trials
+from slipstream.fit.options import FitOrder
+from slipstream.report.text.fit import say_trial
+from slipstream.report.text.numbers import in_binary
+from slipstream.supervise.race import Relay
+from slipstream.tuning.progress import Silence
+from slipstream.workflows.fit import fit_script
 
 RESULTS = Path(__file__).with_name("results") / "fit.md"
 STATE = RESULTS.with_suffix(".json")

@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from intervals import paired_interval
 from page import machine, write_page
-from slipstream.data.reuse import BufferReuse
-from slipstream.seams.patch import Patches
+from slipstream.data.transport.buffer_reuse import BufferReuse
+from slipstream.seams.patching import Patches
 
 NUM_IMAGES, SHAPE, BATCH = 256, (3, 224, 224), 32
 NUM_WARM, NUM_TIMED = 6, 24  # batches; the first start the workers and make the buffers

@@ -20,8 +20,8 @@ import msgspec
 from page import machine, write_page
 from slipstream.diagnose import diagnose
 from slipstream.records import Revision
-from slipstream.runner.storage import save_session
-from slipstream.testing.sessions import made_session
+from slipstream.store.sessions import save_session
+from slipstream.testing.made_sessions import made_session
 
 
 def fill(root: Path, number: int) -> int:

@@ -10,8 +10,8 @@ import torch
 
 from slipstream.memory.forecast import forecast
 from slipstream.records import KINDS
-from slipstream.report.quantity import in_bytes
-from slipstream.testing.footprints import count_peak, list_cases, observe
+from slipstream.report.text.numbers import in_bytes
+from slipstream.testing.memory_trainings import count_peak, list_cases, observe
 
 RESULTS = Path(__file__).with_name("results") / "memory_accounting.md"
 FACTOR = 3

@@ -24,10 +24,10 @@ from typing import Any
 
 from page import RESULTS, machine, processor, write_page
 from slipstream.records import Choice, Entrant, Recipe, Setting, Speed, Tick
-from slipstream.runner.relay import Relay
-from slipstream.techniques.catalogue import environment_of
+from slipstream.supervise.race import Relay
+from slipstream.techniques._core.catalogue import environment_of
 from slipstream.testing.photographs import make_photographs
-from slipstream.verify.speed import Comparison
+from slipstream.verify.confidence_sequence import Comparison
 
 WORKLOADS = Path(__file__).parent / "workloads"
 BLOCK_S = 0.4

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from page import RESULTS, machine, write_page
-from slipstream.testing.noise import CALM, Recording, Weather
-from slipstream.testing.tunings import COLD_START_S, NUM_CANDIDATES, START_S, STEP_S, Outcome, simulate
+from slipstream.testing.noise_model import CALM, Recording, Weather
+from slipstream.testing.simulated_tunings import COLD_START_S, NUM_CANDIDATES, START_S, STEP_S, Outcome, simulate
 
 GAIN, LARGE_GAIN = 1.05, 1.2
 MOST_FOOLED, LEAST_FOUND, LEAST_COVERED = 0.05, 0.90, 0.93

@@ -22,7 +22,7 @@ from intervals import Interval, paired_interval
 from loop import OUTLIER, REST, WARM, WIDTHS, Loop
 from page import machine, write_page
 from slipstream.records import Ending
-from slipstream.runner.ride import RideSettings, board
+from slipstream.trial.lifecycle import RideSettings, board
 
 WATCHING_US = 25.0
 SAMPLING_SHARE = 0.03

@@ -24,26 +24,26 @@ from statistics import median
 from typing import Any
 
 from page import RESULTS, machine, write_page
-from slipstream.diagnose.training import epoch_steps
-from slipstream.proving import PATCH, Patched, PatchedTrack, numerics_of
+from slipstream.diagnose.selection import epoch_steps
+from slipstream.recipe.source_edits import edits_in
 from slipstream.records import Choice, Lap, Recipe, Session, Setting
-from slipstream.rewrite.cures import cures
 from slipstream.rewrite.diff import unified
-from slipstream.rewrite.patch import Patch, make_patch
-from slipstream.rewrite.tree import Tree
-from slipstream.runner.relay import Relay, tick_of
-from slipstream.runner.storage import load_session, newest_first
+from slipstream.rewrite.finding_edits import cures
+from slipstream.rewrite.make_patch import Patch, make_patch
+from slipstream.rewrite.source_tree import Tree
+from slipstream.store.sessions import load_session, newest_first
+from slipstream.supervise.race import Relay, tick_of
+from slipstream.techniques._core.catalogue import catalogue, environment_of
 from slipstream.techniques.allocator import environment as steady_ground
-from slipstream.techniques.catalogue import catalogue, environment_of
 from slipstream.testing.zoo import HERE
-from slipstream.tune.edits import edits_in
-from slipstream.tune.journal import Journal
-from slipstream.tune.meeting import Meeting
-from slipstream.tune.order import TuneOrder
-from slipstream.tune.pace import Tempo, block
-from slipstream.tune.seat import Seat
-from slipstream.tune.teller import Silence
-from slipstream.verify.speed import Comparison
+from slipstream.tuning.block_length import Tempo, block
+from slipstream.tuning.journal import Journal
+from slipstream.tuning.options import TuneOrder
+from slipstream.tuning.progress import Silence
+from slipstream.tuning.state import Meeting
+from slipstream.tuning.trials import Seat
+from slipstream.verify.confidence_sequence import Comparison
+from slipstream.workflows.prove_patch import PATCH, Patched, PatchedTrack, numerics_of
 
 KEPT = 0.9  # of the recipe's gain
 LEAST = 1.03  # a recipe that gains less here has nothing to keep

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slipstream.records import Choice, Recipe, Setting
-from slipstream.techniques.catalogue import environment_of, technique
+from slipstream.techniques._core.catalogue import environment_of, technique
 
 
 def parse_recipe(text: str) -> Recipe:

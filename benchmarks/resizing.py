@@ -21,9 +21,9 @@ from PIL import Image
 from decoders import MADE, PHOTOS, crop_box
 from intervals import paired_interval
 from page import machine, write_page
-from slipstream.data.resampling import Resampler
-from slipstream.data.resizing import Resizing
-from slipstream.seams.patch import Patches
+from slipstream.data.images.resize import Resizing
+from slipstream.data.images.resize_kernel import Resampler
+from slipstream.seams.patching import Patches
 from slipstream.testing.photographs import make_photographs
 
 NUM_PHOTOS, SIDE = 40, 224

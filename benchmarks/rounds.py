@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 
 from page import write_page
-from slipstream.verify.speed import Comparison
+from slipstream.verify.confidence_sequence import Comparison
 
 ALPHA = 0.05 / 12
 NOISE = 0.03

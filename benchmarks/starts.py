@@ -13,9 +13,9 @@ from statistics import median
 from near_best import GRID
 from page import machine, write_page
 from slipstream.records import Entrant
-from slipstream.runner.relay import Relay
+from slipstream.supervise.race import Relay
 from slipstream.testing.photographs import make_photographs
-from slipstream.testing.tunings import BESIDE, COLD_START_S, START_S
+from slipstream.testing.simulated_tunings import BESIDE, COLD_START_S, START_S
 
 NUM_RIDERS = 4
 

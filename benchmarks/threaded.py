@@ -21,8 +21,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from intervals import paired_interval
 from page import machine, write_page
-from slipstream.data.threads import Threads
-from slipstream.seams.patch import Patches
+from slipstream.data.threads.install import Threads
+from slipstream.seams.patching import Patches
 from slipstream.testing.photographs import make_photographs
 
 PHOTOGRAPHS = Path(__file__).parents[2] / "shared" / "data" / "photos"

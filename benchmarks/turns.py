@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from slipstream.runner.tree import Tree
+from slipstream.supervise.process_tree import Tree
 
 HERE = Path(__file__).parent
 LEAD_IN_S, TIMED_S = 0.2, 0.6  # at the least: a slow loader takes as long for its few batches

@@ -27,8 +27,8 @@ def ride(kind: str, num_samples: int) -> None:
     from torch.utils.data import DataLoader, Dataset
 
     from recipes import parse_recipe
-    from slipstream.seams.patch import Patches
-    from slipstream.techniques.outfit import fit
+    from slipstream.seams.patching import Patches
+    from slipstream.techniques._core.apply_recipe import fit
 
     class Names(Dataset[Any]):
         def __init__(self) -> None:

@@ -20,10 +20,10 @@ import psutil
 import pytest
 
 import slipstream
-import slipstream.runner.machine
-from slipstream.runner import capacity
-from slipstream.runner.container import Limits, read_limits
-from slipstream.tune import differences
+import slipstream.machine.environment
+from slipstream.machine import free_memory
+from slipstream.machine.cgroups import Limits, read_limits
+from slipstream.recipe import staleness
 
 # Variables of the user's shell that change what the tests observe. ATEN_CPU_CAPABILITY, ONEDNN_MAX_CPU_ISA and
 # CUDA_VISIBLE_DEVICES stay: they hide parts of the machine.
@@ -102,7 +102,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: _NUM_CORES)
     monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda self: sorted(cores), raising=False)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
-    for module in (capacity, slipstream.runner.machine, differences):
+    for module in (free_memory, slipstream.machine.environment, staleness):
         monkeypatch.setattr(module, "read_limits", _read_limits)
 
 

@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from peers.work import BATCH, Job, Photographs
 from recipes import parse_recipe
-from slipstream.seams.patch import Patches
-from slipstream.techniques.outfit import fit
+from slipstream.seams.patching import Patches
+from slipstream.techniques._core.apply_recipe import fit
 
 
 def batches(job: Job) -> Iterator[Any]:

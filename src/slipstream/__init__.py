@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from slipstream.version import VERSION
@@ -11,9 +9,9 @@ from slipstream.version import VERSION
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from slipstream.data.self_tuning import DataLoader as DataLoader
-    from slipstream.tuning import Tuned
-    from slipstream.watching import Watching
+    from slipstream.data.dataloader import DataLoader as DataLoader
+    from slipstream.workflows.tune import Tuned
+    from slipstream.workflows.watch import Watching
 
 __version__ = VERSION
 __all__ = ["__version__", "tune", "watch"]
@@ -26,7 +24,7 @@ def watch() -> Watching:
         train()
     print(ride)
     """
-    from slipstream.watching import Watching
+    from slipstream.workflows.watch import Watching
 
     return Watching()
 
@@ -42,7 +40,7 @@ def tune(function: Callable[..., Any], **options: Any) -> Tuned:
     function runs in processes of its own, from its first line, many times: it should take no input, and in a notebook
     all that it needs must come from ordinary cells. docs/notebooks.md says more.
     """
-    from slipstream.tuning import tune_function
+    from slipstream.workflows.tune import tune_function
 
     return tune_function(function, **options)
 
@@ -50,24 +48,7 @@ def tune(function: Callable[..., Any], **options: Any) -> Tuned:
 def __getattr__(name: str) -> Any:
     """`slipstream.DataLoader` is a torch class: made when it is asked for, so that importing us imports no torch."""
     if name == "DataLoader":
-        from slipstream.data.self_tuning import DataLoader
+        from slipstream.data.dataloader import DataLoader
 
         return DataLoader
     raise AttributeError(f"module 'slipstream' has no attribute {name!r}")
-
-
-class _CallableRoom(ModuleType):
-    __call__ = staticmethod(tune)
-
-
-class _Package(ModuleType):
-    """`slipstream.tune` is a function for users and a room of ours. Importing anything from the room binds the room to
-    the name, so the room answers to a call as the function does."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == "tune" and type(value) is ModuleType:
-            value.__class__ = _CallableRoom
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from slipstream.cli.commands import slipstream
-from slipstream.data.cache_folder import Facts, survey
-from slipstream.data.pixels import PixelStore, key_of
+from slipstream.cli.group import slipstream
+from slipstream.data.images.cache_folder import Facts, survey
+from slipstream.data.images.pixel_store import PixelStore, key_of
 
 
 @pytest.fixture

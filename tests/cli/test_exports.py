@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from slipstream.cli.commands import slipstream
+from slipstream.cli.group import slipstream
 from slipstream.diagnose import diagnose
-from slipstream.runner.profile import keep_profile
-from slipstream.runner.storage import save_session
-from slipstream.testing.sessions import made_session
+from slipstream.store.sessions import save_session
+from slipstream.supervise.check import keep_profile
+from slipstream.testing.made_sessions import made_session
 
 
 @pytest.fixture(autouse=True)

@@ -9,14 +9,14 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from slipstream.cli.commands import slipstream
 from slipstream.cli.fit import _give
+from slipstream.cli.group import slipstream
 from slipstream.cli.tune import Request
-from slipstream.fitting import as_tuning, bytes_of
+from slipstream.recipe.file import read_recipe
 from slipstream.records import Choice, Fitting, Recipe, Speed, Trial
-from slipstream.runner.storage import latest, load_session
-from slipstream.testing.sessions import made_session
-from slipstream.tune.recipe_file import read_recipe
+from slipstream.store.sessions import latest, load_session
+from slipstream.testing.made_sessions import made_session
+from slipstream.workflows.fit import as_tuning, bytes_of
 
 
 @pytest.mark.parametrize("typed", ["six", "6", "-1GiB", "0MiB", "GiB", "1.2.3GB", "6 parsecs", "infGiB"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
-from slipstream.cli.commands import COMMANDS, slipstream
+from slipstream.cli.group import COMMANDS, slipstream
 
 
 def test_every_command_has_a_whole_line_in_the_overview() -> None:

@@ -12,12 +12,12 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from slipstream.cli.commands import Refused, slipstream
-from slipstream.cli.gate import EXIT_SLOWER, Gate, judge, read_gate
+from slipstream.cli.group import Refused, slipstream
+from slipstream.cli.options import EXIT_SLOWER, Gate, judge, read_gate
 from slipstream.diagnose import diagnose
 from slipstream.records import Choice, Fitting, Recipe, Session, Speed, Tuning
-from slipstream.runner.storage import load_session, save_session
-from slipstream.testing.sessions import made_environment, made_footprint, made_session
+from slipstream.store.sessions import load_session, save_session
+from slipstream.testing.made_sessions import made_environment, made_footprint, made_session
 
 replace = msgspec.structs.replace
 

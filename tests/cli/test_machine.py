@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from slipstream.cli.commands import slipstream
+from slipstream.cli.group import slipstream
 from slipstream.cli.machine import _test
+from slipstream.machine.speedtest import run
 from slipstream.records import Reading, SpeedTest
-from slipstream.runner.speedtest import course
-from slipstream.runner.storage import known_speedtest, load_speedtest, save_speedtest
-from slipstream.testing.sessions import made_environment
+from slipstream.store.sessions import known_speedtest, load_speedtest, save_speedtest
+from slipstream.testing.made_sessions import made_environment
 
 TEST = SpeedTest(
     "2026-01-01T00:00:00+00:00",
@@ -36,7 +36,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_measures_saves_and_shows(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(course.Course, "run", lambda self: TEST)  # the stages have tests of their own
+    monkeypatch.setattr(run.Course, "run", lambda self: TEST)  # the stages have tests of their own
     assert _test(True, Path.cwd(), False, False) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "disk, cold 550 MB/s 400 to 8,000" in shown and "90% each" in shown and "1.7 s up to 8 s" in shown

@@ -34,7 +34,7 @@ def test_memory_and_the_report_again(tmp_path: Path) -> None:
     memory = json.loads((tmp_path / "out.json").read_text())["memory"]
     assert memory["batch_size"] == 16 and [part["batch_size"] for part in memory["batches"]] == [4, 8, 16, 32, 64]
     assert any(line["where"] == "train.py:11" for line in memory["lines"])
-    from slipstream.runner.storage import latest, load_session
+    from slipstream.store.sessions import latest, load_session
 
     saved = latest(tmp_path)
     assert saved is not None and load_session(saved).footprints[0].peak_bytes == memory["peak_bytes"]

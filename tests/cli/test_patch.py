@@ -13,13 +13,13 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from slipstream.cli.commands import slipstream
+from slipstream.cli.group import slipstream
 from slipstream.diagnose import diagnose
+from slipstream.recipe.source_edits import edits_of
 from slipstream.records import Choice, Fitting, Recipe, Session, Site, Tuning
-from slipstream.runner.storage import save_session
-from slipstream.testing.sessions import made_loader, made_model, made_optimizer, made_session
+from slipstream.store.sessions import save_session
+from slipstream.testing.made_sessions import made_loader, made_model, made_optimizer, made_session
 from slipstream.testing.zoo import HERE
-from slipstream.tune.edits import edits_of
 
 ZOO = "no_workers"
 RECIPE = Recipe(

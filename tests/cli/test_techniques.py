@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from slipstream.cli.commands import slipstream
+from slipstream.cli.group import slipstream
 from slipstream.cli.selftest import _test
-from slipstream.techniques.catalogue import catalogue
+from slipstream.techniques._core.catalogue import catalogue
+from slipstream.testing.made_sessions import made_environment
 from slipstream.testing.selftest import Outcome, Part, run_part, write_report
-from slipstream.testing.sessions import made_environment
 
 
 def test_the_list_and_a_card() -> None:

@@ -15,13 +15,13 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from slipstream.cli.commands import slipstream
+from slipstream.cli.group import slipstream
 from slipstream.cli.tune import Request, _give, show_failed_check
+from slipstream.recipe.file import read_recipe
 from slipstream.records import Ending, Recipe, Session
-from slipstream.runner.storage import latest, load_session, save_session
-from slipstream.testing.sessions import made_session
-from slipstream.testing.verdicts import tuned
-from slipstream.tune.recipe_file import read_recipe
+from slipstream.store.sessions import latest, load_session, save_session
+from slipstream.testing.made_sessions import made_session
+from slipstream.testing.made_verdicts import tuned
 
 TRAIN = """
 import torch

@@ -12,9 +12,9 @@ from torch.utils.data import Dataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from slipstream.records import Choice, Recipe, Setting
-from slipstream.seams.patch import Patches
-from slipstream.techniques.outfit import fit
-from slipstream.techniques.rig import Rig
+from slipstream.seams.patching import Patches
+from slipstream.techniques._core.apply_recipe import fit
+from slipstream.techniques._core.context import Rig
 
 
 class Numbers(Dataset[Any]):

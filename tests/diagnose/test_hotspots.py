@@ -1,5 +1,5 @@
 from slipstream.diagnose.hotspots import hottest_line
-from slipstream.testing.sessions import made_session, made_stack
+from slipstream.testing.made_sessions import made_session, made_stack
 
 
 def test_a_loop_that_jumps_back_at_a_name_shows_its_line():

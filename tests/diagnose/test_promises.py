@@ -6,7 +6,7 @@ import pytest
 
 from slipstream.diagnose import diagnose
 from slipstream.records import Session
-from slipstream.testing.sessions import made_environment, made_session, made_stack
+from slipstream.testing.made_sessions import made_environment, made_session, made_stack
 
 STAGES = ("read", "decode", "transform", "collate", "handover", "python", "other", "logging", "compute", "wait")
 INPUT_CAUSES = ("no_workers", "slow_decode", "slow_read", "slow_transform", "slow_collate", "heavy_handover")

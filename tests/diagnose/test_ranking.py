@@ -1,6 +1,6 @@
 from slipstream.diagnose import causes, diagnose, ranking
 from slipstream.records import Finding, Memory, Site
-from slipstream.testing.sessions import made_session
+from slipstream.testing.made_sessions import made_session
 
 CAUSES = """no_workers worker_count worker_restart shallow_prefetch pageable_transfer float_transfer slow_decode
 slow_read slow_transform slow_collate heavy_handover no_loader frequent_sync frequent_saving frequent_validation

@@ -3,7 +3,7 @@ import pytest
 
 from slipstream.diagnose import diagnose
 from slipstream.records import Evaluation, Event, Length, Rehearsal, Step
-from slipstream.testing.sessions import FIRST_NS, made_environment, made_loader, made_session
+from slipstream.testing.made_sessions import FIRST_NS, made_environment, made_loader, made_session
 
 
 def summary_of(**facts):

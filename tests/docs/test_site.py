@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from slipstream.cli.commands import COMMANDS
+from slipstream.cli.group import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -46,8 +46,8 @@ from inputs import (
 )
 
 from slipstream.cli import main
-from slipstream.cli.commands import COMMANDS
-from slipstream.techniques.catalogue import catalogue
+from slipstream.cli.group import COMMANDS
+from slipstream.techniques._core.catalogue import catalogue
 
 HERE = Path(__file__).parent
 EXPECTED = HERE / "expected"

@@ -10,14 +10,15 @@ import gzip
 import os
 import random
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 
 from slipstream.diagnose import diagnose
+from slipstream.fit.options import FitOrder
+from slipstream.fit.search import fit
+from slipstream.recipe.file import read_recipe, write_recipe
 from slipstream.records import (
     Choice,
     Entrant,
@@ -47,10 +48,10 @@ from slipstream.records import (
     Witness,
 )
 from slipstream.records.race import Speed
-from slipstream.runner.storage import save_speedtest
-from slipstream.techniques.card import YES, Card, no
-from slipstream.testing.noise import Noise, Weather
-from slipstream.testing.sessions import (
+from slipstream.store.sessions import save_speedtest
+from slipstream.techniques._core.card import no
+from slipstream.testing.made_fingerprints import made_witness, made_witness_of
+from slipstream.testing.made_sessions import (
     FILE,
     FIRST_NS,
     MODEL_SITE,
@@ -62,16 +63,14 @@ from slipstream.testing.sessions import (
     made_session,
     made_stack,
 )
-from slipstream.testing.track import SimulatedTrack, choice_factors
-from slipstream.testing.tunings import simulate
-from slipstream.testing.verdicts import tuned
-from slipstream.testing.witnesses import made_witness, made_witness_of
-from slipstream.tune.fit import fit
-from slipstream.tune.fit_order import FitOrder
-from slipstream.tune.order import TuneOrder
-from slipstream.tune.recipe_file import read_recipe, write_recipe
-from slipstream.tune.search import tune
-from slipstream.tune.teller import Silence
+from slipstream.testing.made_techniques import made_technique
+from slipstream.testing.made_verdicts import tuned
+from slipstream.testing.noise_model import Noise, Weather
+from slipstream.testing.simulated_backend import SimulatedTrack, choice_factors
+from slipstream.testing.simulated_tunings import simulate
+from slipstream.tuning.options import TuneOrder
+from slipstream.tuning.progress import Silence
+from slipstream.tuning.search import tune
 
 SAVED = Path(__file__).parent / "saved"
 SAVED_SESSIONS = ("check", "memory", "tune", "fit")
@@ -331,17 +330,6 @@ def _on_gpu(kind: Any, device_ms: float, **facts: Any) -> Session:
 # Simulated tunings
 
 
-def made_technique(
-    numerics: str = "identical", settings: Sequence[Any] = (True,), answer: Any = YES, **card: Any
-) -> Any:
-    return SimpleNamespace(
-        CARD=Card("A made technique", "process", card.pop("causes", ()), numerics, **card),  # type: ignore[arg-type]
-        applies=lambda observation: answer,
-        settings=lambda observation: list(settings),
-        edit=lambda observation, setting: [],
-    )
-
-
 def simulated_tunings() -> dict[str, Any]:
     """By name: every verdict of tunings through the real search, on a simulated track, with fixed seeds."""
     two_gain = choice_factors(a=0.8, b=0.9, slow=1.5)
@@ -436,7 +424,7 @@ def _fault_with_b(entrant: Entrant, num_steps: int) -> str:
 
 
 def simulated_outcomes() -> dict[str, Any]:
-    """What slipstream.testing.tunings.simulate says: twelve techniques, of which one or none gains."""
+    """What slipstream.testing.simulated_tunings.simulate says: twelve techniques, of which one or none gains."""
     cases = [(seed, gain) for seed in range(3) for gain in (1.0, 1.15)]
     return {f"seed-{seed}-gain-{gain}": msgspec.to_builtins(simulate(seed, gain, lottery=0.01)) for seed, gain in cases}
 

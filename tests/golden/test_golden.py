@@ -13,9 +13,9 @@ import pytest
 from commands import CASES, EXPECTED, WRITE, differences, encode
 from inputs import SAVED, SAVED_SESSIONS, fill_workspace, read_saved
 
-from slipstream.runner.storage import load_session
-from slipstream.tune.journal import Journal
-from slipstream.tune.recipe_file import read_recipe
+from slipstream.recipe.file import read_recipe
+from slipstream.store.sessions import load_session
+from slipstream.tuning.journal import Journal
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from slipstream.memory.accounting import Scene, account
-from slipstream.memory.blocks import Block, Name, Trace
+from slipstream.memory.allocations import Block, Name, Trace
 from slipstream.records import Site
 
 SITES = [Site("/train.py", 3, "hidden = up(x)"), Site("/train.py", 4, "loss = f(hidden)")]

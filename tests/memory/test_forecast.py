@@ -6,7 +6,7 @@ import pytest
 
 from slipstream.memory.forecast import forecast
 from slipstream.records import Footprint
-from slipstream.testing.footprints import list_cases, observe
+from slipstream.testing.memory_trainings import list_cases, observe
 
 CASES = list_cases()
 

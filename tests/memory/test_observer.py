@@ -12,11 +12,11 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils import checkpoint
 
-from slipstream.memory.marks import Lines
 from slipstream.memory.observer import Observer
 from slipstream.memory.remedies import list_remedies
+from slipstream.memory.trace_marks import Lines
 from slipstream.records import Footprint
-from slipstream.testing.footprints import Case, count_peak, list_cases, observe
+from slipstream.testing.memory_trainings import Case, count_peak, list_cases, observe
 
 CASES = list_cases()
 WIDTH, HIDDEN, SIZE = 32, 256, 64

@@ -2,7 +2,7 @@ import msgspec
 
 from slipstream.memory.remedies import list_remedies
 from slipstream.records import Footprint, ModuleBytes
-from slipstream.testing.sessions import made_footprint
+from slipstream.testing.made_sessions import made_footprint
 
 
 def test_what_an_optimizer_takes_for_a_moment_is_not_halved_with_the_batch() -> None:

@@ -11,10 +11,10 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from slipstream.memory.schedule import MemorySchedule
+from slipstream.observe.anatomy.quiet_profiler import QuietProfile
 from slipstream.records import Ending, Footprint, Told
-from slipstream.runner.anatomy.quiet import QuietProfile
-from slipstream.runner.ride import Ride, RideSettings, board
 from slipstream.seams.stop import StopRide
+from slipstream.trial.lifecycle import Ride, RideSettings, board
 
 SCHEDULE = "slipstream.memory.schedule:MemorySchedule"
 DATA = TensorDataset(torch.randn(60, 16), torch.randint(0, 4, (60,)))

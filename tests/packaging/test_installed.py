@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from installation import ROOT, Done, Installation, Measured
 
-from slipstream.cli.commands import COMMANDS
+from slipstream.cli.group import COMMANDS
 
 pytestmark = pytest.mark.timeout(900)  # commands have their own limit; the machine may be busy
 

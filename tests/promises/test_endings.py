@@ -105,7 +105,7 @@ def test_interrupted(tmp_path: Path, rides: list[Ride]) -> None:
     assert document["ending"]["reason"] == "interrupted"
     assert document["step_ms"] is not None
     assert ride.process.returncode == 130
-    assert "Traceback" not in ride.out.partition("KeyboardInterrupt")[0] or "slipstream/runner" not in ride.out
+    assert "Traceback" not in ride.out.partition("KeyboardInterrupt")[0] or "src/slipstream" not in ride.out
 
 
 def test_interrupted_before_the_first_step(tmp_path: Path, rides: list[Ride]) -> None:

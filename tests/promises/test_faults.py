@@ -13,10 +13,10 @@ import pytest
 import torch
 from command import start
 
+from slipstream.observe import recorder
 from slipstream.records import Ending
-from slipstream.runner import recorder
-from slipstream.runner.ride import RideSettings, board
 from slipstream.testing.faults import broken, listing
+from slipstream.trial.lifecycle import RideSettings, board
 
 SCRIPT = Path(__file__).with_name("everything.py")
 RARELY, ALWAYS = 10**18, 0  # how long after a batch another one goes the long way through the seams, in ns

@@ -9,10 +9,10 @@ import pytest
 
 from slipstream.diagnose import diagnose
 from slipstream.records import Session
-from slipstream.report.json import export
+from slipstream.report.json_export.export import export
 from slipstream.report.notebook import to_html
-from slipstream.report.terminal import render_session
-from slipstream.testing.sessions import LOADER_SITE, made_session, made_stack
+from slipstream.report.terminal.session import render_session
+from slipstream.testing.made_sessions import LOADER_SITE, made_session, made_stack
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import difflib
 import pytest
 
 from slipstream.records import Edit
-from slipstream.rewrite.refusal import PatchError
+from slipstream.rewrite.errors import PatchError
 from slipstream.testing.projects import Project, argument
 
 IMPORTS = "import torch\nfrom torch.utils.data import DataLoader\n"

@@ -11,14 +11,14 @@ import msgspec
 import pytest
 
 from slipstream.records import Session
+from slipstream.rewrite.apply import uncommitted, write
 from slipstream.rewrite.diff import root_of, unified
-from slipstream.rewrite.patch import Changed
-from slipstream.rewrite.refusal import ByHandError, PatchError
+from slipstream.rewrite.errors import ByHandError, PatchError
+from slipstream.rewrite.make_patch import Changed
 from slipstream.rewrite.source import Source
-from slipstream.rewrite.tree import Tree
-from slipstream.rewrite.writing import uncommitted, write
+from slipstream.rewrite.source_tree import Tree
+from slipstream.testing.made_sessions import made_session
 from slipstream.testing.projects import Project, argument
-from slipstream.testing.sessions import made_session
 
 SOURCE = (
     "from torch.utils.data import DataLoader\nif True:\n    loader = DataLoader(\n        data,\n    )\nprint('end')"

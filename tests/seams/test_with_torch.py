@@ -14,12 +14,12 @@ import torch
 import torch._dynamo  # patches torch itself on arrival: not to be laid at our door
 from torch.utils.data import DataLoader, TensorDataset
 
+from slipstream.observe.recorder import Recorder
 from slipstream.records import Ending, Event, Met, Seen
-from slipstream.runner.recorder import Recorder
-from slipstream.runner.ride import Ride, RideSettings
-from slipstream.runner.spool import MemorySink
-from slipstream.seams.patch import Patches
+from slipstream.seams.patching import Patches
 from slipstream.seams.transfer import SyncSeam, TransferSeam
+from slipstream.trial.lifecycle import Ride, RideSettings
+from slipstream.wire.spool import MemorySink
 
 
 @contextmanager

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from slipstream.records import Choice, Recipe, Setting
-from slipstream.seams.patch import Patches
-from slipstream.techniques.outfit import fit
-from slipstream.techniques.rig import Rig
+from slipstream.seams.patching import Patches
+from slipstream.techniques._core.apply_recipe import fit
+from slipstream.techniques._core.context import Rig
 
 
 @pytest.fixture(autouse=True)

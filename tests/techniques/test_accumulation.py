@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from slipstream.records import Loader, Site
 from slipstream.techniques import accumulation
-from slipstream.techniques.observation import Observation
-from slipstream.testing.sessions import made_session
+from slipstream.techniques._core.observation import Observation
+from slipstream.testing.made_sessions import made_session
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 Weights = dict[str, torch.Tensor]

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from slipstream.techniques import allocator, expandable_segments
-from slipstream.techniques.observation import Observation
-from slipstream.testing.sessions import made_environment, made_model, made_session
+from slipstream.techniques._core.observation import Observation
+from slipstream.testing.made_sessions import made_environment, made_model, made_session
 
 # Blocks of 64 MiB, as a large activation is: taken, written and given back, again and again.
 # Without huge pages: where the system gives them to everyone, a block takes 32 faults instead of 16,384.

@@ -11,9 +11,9 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 
 from slipstream.records import Choice, Recipe
 from slipstream.techniques import batch_size
-from slipstream.techniques.observation import Observation
-from slipstream.testing.battery import Ride
-from slipstream.testing.sessions import made_session
+from slipstream.techniques._core.observation import Observation
+from slipstream.testing.made_sessions import made_session
+from slipstream.testing.technique_contract import Ride
 
 DATA = TensorDataset(torch.arange(40.0))
 

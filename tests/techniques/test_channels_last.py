@@ -14,8 +14,8 @@ from torch import nn
 from slipstream.records import Edit
 from slipstream.seams.module import read_model
 from slipstream.techniques import channels_last
-from slipstream.techniques.observation import Observation
-from slipstream.testing.sessions import made_model, made_session
+from slipstream.techniques._core.observation import Observation
+from slipstream.testing.made_sessions import made_model, made_session
 
 
 class Views(nn.Module):

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from slipstream.techniques import compile as technique
-from slipstream.techniques.observation import Observation
-from slipstream.testing.sessions import made_model, made_session
+from slipstream.techniques._core.observation import Observation
+from slipstream.testing.made_sessions import made_model, made_session
 
 pytestmark = pytest.mark.skipif(not technique._has_compiler(), reason="no C++ compiler")
 

@@ -17,15 +17,16 @@ from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
-from slipstream.data import keeping, pixels
-from slipstream.data.cache_folder import survey
+from slipstream.data.images import decode_cache as keeping
+from slipstream.data.images import pixel_store
+from slipstream.data.images.cache_folder import survey
+from slipstream.machine import free_memory
 from slipstream.records import Length, Site
-from slipstream.runner import capacity
 from slipstream.techniques import decode_cache
-from slipstream.techniques.observation import Observation
+from slipstream.techniques._core.observation import Observation
 from slipstream.testing import trainings
-from slipstream.testing.battery import battery
-from slipstream.testing.sessions import made_loader, made_session, made_stack
+from slipstream.testing.made_sessions import made_loader, made_session, made_stack
+from slipstream.testing.technique_contract import battery
 
 
 class Photographs(Dataset[Any]):
@@ -158,7 +159,7 @@ def test_a_reason_is_heard_in_whatever_process_it_was_found(
     def write(*_: Any) -> Any:
         raise OSError(errno.ENOSPC, "")
 
-    monkeypatch.setattr(pixels, "_write_whole", write)
+    monkeypatch.setattr(pixel_store, "_write_whole", write)
     with riding("decode_cache") as rig:
         list(DataLoader(Photographs(photographs), num_workers=num_workers))
     assert len(rig.declined) == 1 and "the disk is full" in rig.declined[0] and rig.changes == []
@@ -169,7 +170,7 @@ def test_datasets_that_are_gone_take_no_room(
 ) -> None:
     """Twenty folds that come and go, with memory for two data sets."""
     size = sum(width * height * 4 for width, height in (Image.open(path).size for path in photographs.glob("*")))
-    monkeypatch.setattr(capacity, "free_bytes", lambda: 4 * size)
+    monkeypatch.setattr(free_memory, "free_bytes", lambda: 4 * size)
     with riding("decode_cache") as rig:
         for _ in range(20):
             DataLoader(Photographs(photographs))

@@ -14,14 +14,14 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from slipstream.data.c_library import find_compiler
+from slipstream.data.images.c_build import find_compiler
 from slipstream.diagnose.summary import summarise
+from slipstream.recipe.conflicts import find_conflicts
 from slipstream.records import Choice, Recipe, Site, StackCount, TensorFacts
 from slipstream.techniques import byte_transfer, fast_arrays, fast_decode, fast_resize, scaled_decode
-from slipstream.techniques.observation import Observation
+from slipstream.techniques._core.observation import Observation
 from slipstream.testing.jpegs import jpeg, write_jpegs
-from slipstream.testing.sessions import made_environment, made_loader, made_session
-from slipstream.tune.conflicts import find_conflicts
+from slipstream.testing.made_sessions import made_environment, made_loader, made_session
 
 
 def decoding(leaf: str = "PIL/ImageFile.py:load", **session: Any) -> Observation:

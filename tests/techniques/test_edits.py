@@ -7,10 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from slipstream.recipe.source_edits import edits_of
 from slipstream.records import Choice, Edit, Event, Model, Recipe, Session, Setting, Site, TensorFacts
-from slipstream.techniques.catalogue import technique
-from slipstream.techniques.observation import Observation
-from slipstream.testing.sessions import (
+from slipstream.techniques._core.catalogue import technique
+from slipstream.techniques._core.observation import Observation
+from slipstream.testing.made_sessions import (
     LOADER_SITE,
     MODEL_SITE,
     OPTIMIZER_SITE,
@@ -20,7 +21,6 @@ from slipstream.testing.sessions import (
     made_optimizer,
     made_session,
 )
-from slipstream.tune.edits import edits_of
 
 IMAGES = TensorFacts("[0][0]", [8, 3, 32, 32], "float32", "cpu", 1)
 NET: dict[str, Any] = {"name": "model", "class_module": "train"}

@@ -9,9 +9,9 @@ from torch import nn
 
 from slipstream.records import Recipe
 from slipstream.techniques import flush_denormals
-from slipstream.techniques.observation import Observation
-from slipstream.techniques.parts.openmp import run_in_pool, share_that_flushes
-from slipstream.testing.sessions import made_anatomy, made_session
+from slipstream.techniques._core.observation import Observation
+from slipstream.techniques._core.openmp_pool import run_in_pool, share_that_flushes
+from slipstream.testing.made_sessions import made_anatomy, made_session
 
 
 def test_every_thread_flushes_even_those_that_ran_before(riding: Any) -> None:

@@ -13,9 +13,9 @@ from torch import nn
 from torch.nn import functional
 
 from slipstream.techniques import fused_attention
-from slipstream.techniques.observation import Observation
-from slipstream.techniques.parts.attention import Deferred
-from slipstream.testing.sessions import made_anatomy, made_session
+from slipstream.techniques._core.observation import Observation
+from slipstream.techniques._models.attention_pattern import Deferred
+from slipstream.testing.made_sessions import made_anatomy, made_session
 
 LENGTH, WIDTH, HEADS = 12, 16, 4
 

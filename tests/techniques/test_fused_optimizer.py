@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from slipstream.techniques import fused_optimizer
-from slipstream.techniques.observation import Observation
-from slipstream.testing.sessions import made_optimizer, made_session
+from slipstream.techniques._core.observation import Observation
+from slipstream.testing.made_sessions import made_optimizer, made_session
 
 KINDS: dict[str, dict[str, Any]] = {
     "Adam": {"amsgrad": True},

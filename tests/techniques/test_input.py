@@ -13,12 +13,12 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from slipstream.records import Choice, Environment, Event, Recipe, Session, Setting, Site, TensorFacts
-from slipstream.seams.patch import Patches
+from slipstream.seams.patching import Patches
 from slipstream.techniques import batched_fetch, device_prefetch, persistent_workers, pinned_memory, prefetch, workers
-from slipstream.techniques.observation import Observation
-from slipstream.techniques.outfit import fit
-from slipstream.techniques.rig import Rig
-from slipstream.testing.sessions import LOADER_SITE, made_environment, made_loader, made_session
+from slipstream.techniques._core.apply_recipe import fit
+from slipstream.techniques._core.context import Rig
+from slipstream.techniques._core.observation import Observation
+from slipstream.testing.made_sessions import LOADER_SITE, made_environment, made_loader, made_session
 
 
 def machine(cores: float = 8, **facts: Any) -> Environment:

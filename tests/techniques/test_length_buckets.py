@@ -3,8 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 from slipstream.techniques import length_buckets
-from slipstream.techniques.observation import Observation
-from slipstream.testing.sessions import made_anatomy, made_loader, made_session
+from slipstream.techniques._core.observation import Observation
+from slipstream.testing.made_sessions import made_anatomy, made_loader, made_session
 
 
 def seen(padding: float | None = 0.4, **loader: Any) -> Observation:

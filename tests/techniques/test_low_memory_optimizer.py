@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from slipstream.techniques import low_memory_optimizer
-from slipstream.techniques.observation import Observation
-from slipstream.techniques.parts.eight_bit import EightBit, find_classes
-from slipstream.testing.sessions import made_environment, made_model, made_optimizer, made_session
+from slipstream.techniques._core.observation import Observation
+from slipstream.techniques._models.eight_bit import EightBit, find_classes
+from slipstream.testing.made_sessions import made_environment, made_model, made_optimizer, made_session
 
 HAS_TORCHAO = importlib.util.find_spec("torchao") is not None
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from slipstream.techniques.parts import again
+from slipstream.techniques._recompute import in_pieces_autograd
 from slipstream.testing.trainings import Transformer
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -287,7 +287,7 @@ def test_evaluation_and_batches_of_one_pass(riding: Any, monkeypatch: pytest.Mon
         model.eval()(torch.randn(8, 6, dtype=torch.float64)).sum().backward()
         assert not rig.changes and not rig.declined
         model.train()(torch.randn(8, 6, dtype=torch.float64)).sum().backward()
-    assert rig.changes and not again.is_inside()
+    assert rig.changes and not in_pieces_autograd.is_inside()
 
 
 def test_weights_that_are_made_by_the_first_call(riding: Any) -> None:

@@ -15,9 +15,9 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from slipstream.techniques import mixed_precision
-from slipstream.techniques.observation import Observation
-from slipstream.techniques.parts import loss_scale
-from slipstream.testing.sessions import made_environment, made_model, made_session
+from slipstream.techniques._core.observation import Observation
+from slipstream.techniques._models import loss_scaler
+from slipstream.testing.made_sessions import made_environment, made_model, made_session
 
 
 class Pair(NamedTuple):
@@ -190,7 +190,7 @@ def test_an_overflow_skips_the_update_and_nothing_else(
     has_closure: bool, riding: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scales: list[Any] = []
-    monkeypatch.setattr(loss_scale.LossScale, "_know", _noting(scales, loss_scale.LossScale._know))
+    monkeypatch.setattr(loss_scaler.LossScale, "_know", _noting(scales, loss_scaler.LossScale._know))
     x, factor = torch.randn(16, 8), torch.ones(())
     with riding(("mixed_precision", "fp16")):
         model = net()

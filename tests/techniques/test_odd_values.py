@@ -15,8 +15,8 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from slipstream.records import Choice, Recipe
-from slipstream.techniques.catalogue import catalogue, technique
-from slipstream.testing.battery import Ride
+from slipstream.techniques._core.catalogue import catalogue, technique
+from slipstream.testing.technique_contract import Ride
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # most of these types are experimental in torch
 

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from slipstream.techniques import offload_optimizer
-from slipstream.techniques.observation import Observation
-from slipstream.techniques.parts.offloaded import Offloaded
-from slipstream.testing.sessions import made_environment, made_model, made_optimizer, made_session
+from slipstream.techniques._core.observation import Observation
+from slipstream.techniques._models.offload import Offloaded
+from slipstream.testing.made_sessions import made_environment, made_model, made_optimizer, made_session
 
 
 class Bus:

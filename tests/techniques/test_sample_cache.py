@@ -9,8 +9,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from slipstream.records import Length, Site
 from slipstream.techniques import batched_fetch, sample_cache
-from slipstream.techniques.observation import Observation
-from slipstream.testing.sessions import made_loader, made_session
+from slipstream.techniques._core.observation import Observation
+from slipstream.testing.made_sessions import made_loader, made_session
 
 
 def seen(length: Length | None = None, **loader: Any) -> Observation:

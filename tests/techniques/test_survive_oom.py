@@ -153,6 +153,6 @@ def test_other_errors_are_not_ours(riding: Any) -> None:
 def nothing_kept() -> Iterator[None]:
     """A failure that is caught must not keep the frames, and with them the memory, of what failed."""
     yield
-    from slipstream.techniques.parts.again import is_in_pieces, is_inside
+    from slipstream.techniques._recompute.in_pieces_autograd import is_in_pieces, is_inside
 
     assert not is_inside() and not is_in_pieces()

@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from slipstream.records import Choice, Recipe
 from slipstream.techniques import cpu_threads, cudnn_benchmark, determinism_off, tf32
-from slipstream.techniques.observation import Observation
-from slipstream.testing.sessions import made_environment, made_model, made_session
+from slipstream.techniques._core.observation import Observation
+from slipstream.testing.made_sessions import made_environment, made_model, made_session
 
 
 def seen(device: str = "cpu", num_usable: float = 8.0, num_convolutions: int = 3, **facts: Any) -> Observation:

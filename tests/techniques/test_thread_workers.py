@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from slipstream.diagnose import diagnose
+from slipstream.recipe.conflicts import find_conflicts
 from slipstream.records import StackCount, TensorFacts
 from slipstream.techniques import (
     batched_fetch,
@@ -19,9 +20,8 @@ from slipstream.techniques import (
     thread_workers,
     workers,
 )
-from slipstream.techniques.observation import Observation
-from slipstream.testing.sessions import made_environment, made_loader, made_session, made_stack
-from slipstream.tune.conflicts import find_conflicts
+from slipstream.techniques._core.observation import Observation
+from slipstream.testing.made_sessions import made_environment, made_loader, made_session, made_stack
 
 
 def seen(

@@ -12,9 +12,9 @@ from torch import nn
 from torch.nn import functional
 
 from slipstream.records import Role, Witness
-from slipstream.runner.twins import Nudge
-from slipstream.runner.witness import Witness as Recorder
-from slipstream.seams.patch import Patches
+from slipstream.seams.patching import Patches
+from slipstream.trial.fingerprint import Witness as Recorder
+from slipstream.trial.numerics_controls import Nudge
 
 NUM_STEPS = 16
 BATCH = 16

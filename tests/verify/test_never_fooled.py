@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from slipstream.testing.noise import CALM, Recording, Weather
-from slipstream.testing.tunings import Outcome, simulate
+from slipstream.testing.noise_model import CALM, Recording, Weather
+from slipstream.testing.simulated_tunings import Outcome, simulate
 
 NOISE = Path(__file__).parents[2] / "benchmarks" / "results" / "noise.json"
 NUM_USELESS, NUM_USEFUL = 24, 12

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from slipstream.records import Sketch, Snapshot, Witness
-from slipstream.testing.witnesses import made_witness
+from slipstream.testing.made_fingerprints import made_witness
 from slipstream.verify.numerics import judge
 
 BASE = made_witness()

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from slipstream.runner.storage import latest, load_session
+from slipstream.store.sessions import latest, load_session
 from slipstream.testing.zoo import Case
 
 Checked = dict[str, Any]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from slipstream.records import Session
-from slipstream.runner.storage import latest, load_session
+from slipstream.store.sessions import latest, load_session
 from slipstream.testing.zoo import ODD, Case
 
 Check = Callable[..., dict[str, Any]]
@@ -152,7 +152,7 @@ def test_script_that_fails_half_way(name: str, reason: str, check: Check, tmp_pa
     assert checked["ending"]["exit_code"] == CASES[name].exit_code
     assert len(session.steps) >= 30
     assert reason != "raised" or "mat1 and mat2" in checked["said"]
-    assert "site-packages/slipstream" not in checked["said"] and "src/slipstream/runner" not in checked["said"]
+    assert "site-packages/slipstream" not in checked["said"] and "src/slipstream" not in checked["said"]
 
 
 def test_loaders_side_by_side(check: Check, tmp_path: Path) -> None:

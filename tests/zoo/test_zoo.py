@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from slipstream.diagnose.rehearsed import CLEARLY
+from slipstream.diagnose.gain import CLEARLY
 from slipstream.testing.zoo import HEALTHY, HERE, MARK, PLANTED, ZOO, Case
 
 Check = Callable[..., dict[str, Any]]

@@ -10,7 +10,7 @@ def main() -> None:
     reach the interpreter as they are."""
     import click
 
-    from slipstream.cli.commands import slipstream
+    from slipstream.cli.group import slipstream
 
     try:
         action = slipstream.main(prog_name="slipstream", standalone_mode=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from slipstream.cli.commands import Refused
+from slipstream.cli.group import Refused
 
 
 @click.command("cache", short_help="What decode_cache keeps on disk; clear it.")
@@ -24,9 +24,9 @@ def command(action: str | None, yes: bool) -> None:
     """
     from rich.console import Console
 
-    from slipstream.data.cache_folder import clear, survey
-    from slipstream.report.cache import render_cache
-    from slipstream.report.quantity import in_bytes, plural
+    from slipstream.data.images.cache_folder import clear, survey
+    from slipstream.report.terminal.cache import render_cache
+    from slipstream.report.text.numbers import in_bytes, plural
 
     if yes and action is None:
         raise click.UsageError("--yes belongs to clear: slipstream cache clear --yes")

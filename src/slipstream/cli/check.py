@@ -1,4 +1,6 @@
-"""slipstream check: ride along a script and say where its time goes."""
+"""slipstream check: ride along a script and say where its time goes.
+
+One ride of `check` or `memory`, with a live line while it lasts."""
 
 from __future__ import annotations
 
@@ -7,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
-from slipstream.cli.commands import SCRIPT_SETTINGS, Action, instead_of_riding, read_script, script_argument
-from slipstream.cli.forms import Forms, give, refuse_two_on_stdout
-from slipstream.cli.gate import Gate, gate_options, judge, read_gate
-from slipstream.cli.html_option import HtmlCommand, html_options, typed_options
+from slipstream.cli.group import SCRIPT_SETTINGS, Action, instead_of_riding, read_script, script_argument
+from slipstream.cli.options import Gate, HtmlCommand, gate_options, html_options, judge, read_gate, typed_options
+from slipstream.cli.output import Forms, aside, give, refuse_two_on_stdout
+from slipstream.records import Session
+from slipstream.supervise.check import Order, supervise
 
 if TYPE_CHECKING:
     from slipstream.records import Session
@@ -74,7 +78,7 @@ def command(
     and is stopped when enough was seen. Files that it writes are thrown away.
     """
     if forget_downloads:
-        from slipstream.runner.downloads import forget_downloads as forget
+        from slipstream.sandbox.downloads import forget_downloads as forget
 
         forget(Path.cwd())
         if not script:
@@ -108,10 +112,9 @@ class Result(Forms, frozen=True):
 
 
 def _check(script: list[str], num_steps: int, seconds: float, use_overlay: bool, profile: str, result: Result) -> int:
-    from slipstream.cli.riding import ride
     from slipstream.diagnose import diagnose
-    from slipstream.runner.storage import save_session
-    from slipstream.runner.supervise import Order, RefusalError
+    from slipstream.store.sessions import save_session
+    from slipstream.supervise.check import Order, RefusalError
 
     try:
         session = ride(Order(script, num_steps, seconds, use_overlay, profile=profile), result)
@@ -127,8 +130,17 @@ def _check(script: list[str], num_steps: int, seconds: float, use_overlay: bool,
 
 
 def _give(session: Session, result: Result) -> int:
-    from slipstream.runner.outcome import exit_code, remark
+    from slipstream.supervise.exit_status import exit_code, remark
 
     is_given = give(session, result, remark(session))
     code = exit_code(session) or (0 if is_given else 2)
     return code or (judge(result.gate, session, is_aside=result.takes_stdout) if result.gate is not None else 0)
+
+
+def ride(order: Order, forms: Forms) -> Session:
+    """Raises RefusalError."""
+    from slipstream.report.terminal.live_check import LiveLine
+
+    with aside(forms.takes_stdout):
+        session = supervise(order, None if forms.quiet else LiveLine())
+    return msgspec.structs.replace(session, options=forms.options)

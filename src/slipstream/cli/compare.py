@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from slipstream.cli.commands import Refused
+from slipstream.cli.group import Refused
 
 
 @click.command("compare", short_help="What changed between two sessions, beyond noise?")
@@ -24,10 +24,10 @@ def command(before: str, after: str, as_json: bool) -> None:
     """
     from rich.console import Console
 
-    from slipstream.report.comparison import render_comparison, to_json
-    from slipstream.runner.lookup import find_session
-    from slipstream.runner.storage import StorageError, load_session
-    from slipstream.verify.between import compare
+    from slipstream.report.terminal.comparison import render_comparison, to_json
+    from slipstream.store.lookup import find_session
+    from slipstream.store.sessions import StorageError, load_session
+    from slipstream.verify.session_diff import compare
 
     try:
         paths = (find_session(before, is_timed=True), find_session(after, is_timed=True))

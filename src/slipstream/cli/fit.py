@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from slipstream.cli.forms import aside, give
+from slipstream.cli.output import aside, give
 
 if TYPE_CHECKING:
     from slipstream.cli.tune import Request
     from slipstream.records import Session
-    from slipstream.report.tune_live import TuneLive
+    from slipstream.report.terminal.live_tune import TuneLive
 
 
 def read_limit(ctx: click.Context, param: click.Parameter, value: str | None) -> int:
     """0: none was typed."""
-    from slipstream.fitting import bytes_of
+    from slipstream.workflows.fit import bytes_of
 
     if value is None:
         return 0
@@ -39,12 +39,12 @@ def fit_until_interrupted(request: Request) -> int:
 
 def _fit(request: Request) -> int:
     from slipstream.cli.tune import show_failed_check
-    from slipstream.fitting import fit_script
-    from slipstream.report.live import LiveLine
-    from slipstream.report.tune_live import TuneLive
-    from slipstream.runner.supervise import RefusalError
-    from slipstream.tune.fit_order import FitError, FitOrder
-    from slipstream.tuning import NothingToTuneError
+    from slipstream.fit.options import FitError, FitOrder
+    from slipstream.report.terminal.live_check import LiveLine
+    from slipstream.report.terminal.live_tune import TuneLive
+    from slipstream.supervise.check import RefusalError
+    from slipstream.workflows.fit import fit_script
+    from slipstream.workflows.tune import NothingToTuneError
 
     order = FitOrder(
         limit_bytes=request.limit_bytes,
@@ -78,7 +78,7 @@ def _fit(request: Request) -> int:
 
 
 def _show_seen(live: TuneLive, session: Session) -> None:
-    from slipstream.report.memory_words import summarise
+    from slipstream.report.text.memory import summarise
 
     if sys.stderr.isatty():
         live.start()
@@ -90,8 +90,8 @@ def _give(session: Session, request: Request) -> int:
 
 
 def _write_recipe(session: Session, request: Request) -> None:
-    from slipstream.fitting import as_tuning
-    from slipstream.tune.recipe_file import write_recipe
+    from slipstream.recipe.file import write_recipe
+    from slipstream.workflows.fit import as_tuning
 
     assert session.fitting is not None
     path = request.recipe_path

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from slipstream.cli.commands import Refused
+from slipstream.cli.group import Refused
 
 
 @click.command("history", short_help="List what was measured here so far.")
@@ -29,10 +29,10 @@ def command(script: str, limit: int, is_all: bool, as_json: bool) -> None:
     """
     from rich.console import Console
 
-    from slipstream.report.history import render_history, to_json
-    from slipstream.report.quantity import plural
-    from slipstream.runner.index import entries
-    from slipstream.runner.storage import FOLDER
+    from slipstream.report.terminal.history import render_history, to_json
+    from slipstream.report.text.numbers import plural
+    from slipstream.store.index import entries
+    from slipstream.store.sessions import FOLDER
 
     folder = Path.cwd() / FOLDER
     found = entries(folder, None if is_all else limit + 1, script)

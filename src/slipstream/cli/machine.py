@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slipstream.cli.commands import Action, Refused
+from slipstream.cli.group import Action, Refused
 
 if TYPE_CHECKING:
     from slipstream.records import SpeedTest
@@ -43,8 +43,8 @@ def command(quick: bool, folder: Path, as_json: bool, last: bool) -> Action:
 def _test(quick: bool, folder: Path, as_json: bool, last: bool) -> int:
     from rich.console import Console
 
-    from slipstream.report.speedtest import render_machine, to_json
-    from slipstream.runner.storage import StorageError, load_speedtest, save_speedtest
+    from slipstream.report.terminal.speedtest import render_machine, to_json
+    from slipstream.store.sessions import StorageError, load_speedtest, save_speedtest
 
     try:
         test = load_speedtest() if last else None
@@ -82,7 +82,7 @@ def _measure(quick: bool, folder: Path, *, show: bool) -> SpeedTest:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-    from slipstream.runner.speedtest.course import QUICK, Course, Pace
+    from slipstream.machine.speedtest.run import QUICK, Course, Pace
 
     columns = (BarColumn(24), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     console = Console(stderr=True)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from slipstream.cli.commands import SCRIPT_SETTINGS, Action, instead_of_riding, read_script, script_argument
-from slipstream.cli.forms import Forms, give, refuse_two_on_stdout
-from slipstream.cli.html_option import HtmlCommand, html_options, typed_options
+from slipstream.cli.group import SCRIPT_SETTINGS, Action, instead_of_riding, read_script, script_argument
+from slipstream.cli.options import HtmlCommand, html_options, typed_options
+from slipstream.cli.output import Forms, give, refuse_two_on_stdout
 
 _SCHEDULE = "slipstream.memory.schedule:MemorySchedule"
 
@@ -75,9 +75,9 @@ def command(
 
 
 def _observe(script: list[str], seconds: float, use_overlay: bool, forms: Forms, snapshot: str) -> int:
-    from slipstream.cli.riding import ride
-    from slipstream.runner.outcome import exit_code, remark
-    from slipstream.runner.supervise import Order, RefusalError
+    from slipstream.cli.check import ride
+    from slipstream.supervise.check import Order, RefusalError
+    from slipstream.supervise.exit_status import exit_code, remark
 
     order = Order(
         script, seconds=seconds, use_overlay=use_overlay, command="memory", schedule=_SCHEDULE, profile=snapshot

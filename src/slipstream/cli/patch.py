@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slipstream.cli.commands import Action, Refused, require_torch
+from slipstream.cli.group import Action, Refused, require_torch
 
 if TYPE_CHECKING:
     from slipstream.records import Recipe, Session, Verdict
-    from slipstream.rewrite.patch import Left, Patch
+    from slipstream.rewrite.make_patch import Left, Patch
 
 RECIPE = "slipstream.toml"
 
@@ -108,7 +108,7 @@ def _give(patch: Patch, path: Path, is_written: bool, force: bool, words: str = 
 
 
 def _seconds(budget: str) -> float:
-    from slipstream.tuning import seconds_of
+    from slipstream.workflows.tune import seconds_of
 
     try:
         return seconds_of(budget)
@@ -142,9 +142,9 @@ def _race(patch: Patch, session: Session, budget_s: float) -> Verdict:
         raise Refused("--prove needs a session that saw the script train, and this one saw no step.")
     if Path(session.cwd) != Path.cwd():
         raise Refused(f"--prove runs the script as the session did: go to {session.cwd}, where it was made.")
-    from slipstream.proving import prove
-    from slipstream.report.tune_live import TuneLive
-    from slipstream.tune.seat import RaceError
+    from slipstream.report.terminal.live_tune import TuneLive
+    from slipstream.tuning.trials import RaceError
+    from slipstream.workflows.prove_patch import prove
 
     files = {str(file.path.absolute()): file.after for file in patch.files}
     try:
@@ -157,7 +157,7 @@ def _race(patch: Patch, session: Session, budget_s: float) -> Verdict:
 
 def _proof(verdict: Verdict, session: Session) -> str:
     """In one line, which stands above the diff."""
-    from slipstream.report.quantity import times
+    from slipstream.report.text.numbers import times
 
     speed = times(verdict.speed) if verdict.speed is not None else verdict.reason
     numerics = f"; {verdict.numerics.reason}" if verdict.numerics is not None else ""
@@ -168,8 +168,8 @@ def _proof(verdict: Verdict, session: Session) -> str:
 
 
 def _source_file(typed: list[str]) -> Path:
-    from slipstream.runner.target import refusal
-    from slipstream.tune.source import source_file
+    from slipstream.launch.target import refusal
+    from slipstream.recipe.script_digest import source_file
 
     if sentence := refusal(typed):
         raise Refused(sentence)
@@ -180,7 +180,7 @@ def _source_file(typed: list[str]) -> Path:
 
 
 def _session(name: str, path: Path) -> Session:
-    from slipstream.runner.storage import StorageError, load_session, newest_first
+    from slipstream.store.sessions import StorageError, load_session, newest_first
 
     if name != "latest":
         try:
@@ -215,15 +215,15 @@ def _is_of(session: Session, path: Path, root: Path) -> bool:
 
 
 def _script_of(session: Session) -> Path:
-    from slipstream.tune.source import source_file
+    from slipstream.recipe.script_digest import source_file
 
     found = source_file(session.script, session.cwd) if session.script else None
     return Path(os.path.normpath(found)) if found is not None else Path()
 
 
 def _recipe(given: Path | None, typed: list[str], path: Path, session: Session) -> Recipe:
+    from slipstream.recipe.file import read_recipe
     from slipstream.records import Recipe
-    from slipstream.tune.recipe_file import read_recipe
 
     beside = [folder / RECIPE for folder in dict.fromkeys((Path(), path.parent))]
     for file in [given] if given is not None else [one for one in beside if one.is_file()]:
@@ -252,11 +252,11 @@ def _is_same(script: Sequence[str], typed: Sequence[str]) -> bool:
 
 
 def _make(session: Session, recipe: Recipe, path: Path) -> Patch:
-    from slipstream.rewrite.cures import cures
-    from slipstream.rewrite.patch import make_patch
-    from slipstream.rewrite.refusal import PatchError
-    from slipstream.rewrite.tree import Tree
-    from slipstream.tune.edits import edits_in
+    from slipstream.recipe.source_edits import edits_in
+    from slipstream.rewrite.errors import PatchError
+    from slipstream.rewrite.finding_edits import cures
+    from slipstream.rewrite.make_patch import make_patch
+    from slipstream.rewrite.source_tree import Tree
 
     edits = [*edits_in(session, recipe), *cures(session)]
     try:
@@ -279,8 +279,8 @@ def _show(patch: Patch, path: Path, words: str) -> None:
 
 
 def _write(patch: Patch, force: bool) -> None:
-    from slipstream.rewrite.refusal import PatchError
-    from slipstream.rewrite.writing import uncommitted, write
+    from slipstream.rewrite.apply import uncommitted, write
+    from slipstream.rewrite.errors import PatchError
 
     if not force and (dirty := uncommitted(patch.files)):
         names = ", ".join(str(path) for path in dirty)
@@ -294,7 +294,7 @@ def _write(patch: Patch, force: bool) -> None:
 
 
 def _say_left(left: Sequence[Left], typed: Sequence[str]) -> None:
-    from slipstream.techniques.catalogue import catalogue
+    from slipstream.techniques._core.catalogue import catalogue
 
     for one in left:
         where = f" at {one.where}" if one.where else ""

@@ -7,10 +7,9 @@ from typing import Any
 
 import click
 
-from slipstream.cli.commands import Refused
-from slipstream.cli.exports import Wanted, export_options, give
-from slipstream.cli.forms import STDOUT, refuse_two_on_stdout
-from slipstream.cli.html_option import HtmlCommand, html_options
+from slipstream.cli.group import Refused
+from slipstream.cli.options import HtmlCommand, html_options
+from slipstream.cli.output import STDOUT, Wanted, export_options, refuse_two_on_stdout, write_exports
 
 
 @click.command("report", cls=HtmlCommand, short_help="Show a session again; as a page, a table, a trace.")
@@ -42,9 +41,9 @@ def command(
     slipstream report --tensorboard runs/slipstream
     slipstream report 20260102T030405-train        as slipstream history lists it
     """
-    from slipstream.cli.showing import export, export_html, export_markdown, show
-    from slipstream.runner.lookup import find_session
-    from slipstream.runner.storage import StorageError, load_session
+    from slipstream.cli.output import export, export_html, export_markdown, show
+    from slipstream.store.lookup import find_session
+    from slipstream.store.sessions import StorageError, load_session
 
     files = (json_path, markdown_path, html, exports["trace"])
     refuse_two_on_stdout(*files)
@@ -63,7 +62,7 @@ def command(
             export_markdown(saved, markdown_path)
         except ValueError as error:
             raise Refused(f"{error}.") from None
-    give(saved, Wanted(**exports), is_aside=taken)
+    write_exports(saved, Wanted(**exports), is_aside=taken)
     if html is not None:
         try:
             export_html(saved, html, path, no_open=no_open, quiet=quiet or taken)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from slipstream.cli.commands import (
+from slipstream.cli.group import (
     SCRIPT_SETTINGS,
     Action,
     Refused,
@@ -25,8 +25,8 @@ from slipstream.cli.commands import (
 )
 
 if TYPE_CHECKING:
+    from slipstream.recipe.file import RecipeFile
     from slipstream.records import Recipe, Remains
-    from slipstream.tune.recipe_file import RecipeFile
 
 RECIPE: Final = "slipstream.toml"
 SURVIVAL: Final = "survive_oom"  # the technique that --survive-oom adds to any recipe
@@ -74,7 +74,7 @@ def command(
         raise click.UsageError("--no-recipe stands alone: leave out --recipe and --tune, or leave out --no-recipe")
     typed = read_script(script, is_module)
     if is_switched_off():
-        from slipstream.runner.launch import become_python
+        from slipstream.launch.as_main import become_python
 
         return functools.partial(become_python, typed)
     require_torch("slipstream run")
@@ -94,8 +94,8 @@ def _run(script: list[str], recipe_path: Path | None, no_recipe: bool, survives:
         return refusal.exit_code
     if recipe.choices:
         _prepare_environment(recipe)
-    from slipstream.runner.launch import LaunchError
-    from slipstream.runner.watched import run_watched
+    from slipstream.launch.as_main import LaunchError
+    from slipstream.trial.run_mode import run_watched
 
     try:
         is_said = file is not None or no_recipe or num_ranks() > 1 or _beside(script)
@@ -103,7 +103,7 @@ def _run(script: list[str], recipe_path: Path | None, no_recipe: bool, survives:
         if not recipe.choices:
             run_watched(script, hint=hint, on_shortage=explain)
             return None
-        from slipstream.techniques.outfit import fit
+        from slipstream.techniques._core.apply_recipe import fit
 
         base_step_ms = file.base_step_ms if file is not None else None
         run_watched(script, recipe, fit, base_step_ms, hint, explain)
@@ -119,8 +119,8 @@ def _recipe_of(file: RecipeFile | None, survives: bool) -> Recipe:
     recipe = file.recipe if file is not None else Recipe()
     if not survives or recipe.setting_of(SURVIVAL) is not None:
         return recipe
-    from slipstream.techniques.catalogue import technique
-    from slipstream.tune.conflicts import conflict_with, find_conflicts
+    from slipstream.recipe.conflicts import conflict_with, find_conflicts
+    from slipstream.techniques._core.catalogue import technique
 
     cards = {name: technique(name).CARD for name in (SURVIVAL, *(choice.technique for choice in recipe.choices))}
     if conflict := conflict_with(SURVIVAL, recipe, find_conflicts(cards)):
@@ -134,8 +134,8 @@ def _explain(script: list[str], survives: bool, error: BaseException) -> Iterato
 
     remains = Remains({})
     with contextlib.suppress(Exception):  # what cannot be read is not told
-        from slipstream.memory.remains import read_remains
-        from slipstream.report.remains import remains_lines
+        from slipstream.memory.oom_report import read_remains
+        from slipstream.report.text.oom import remains_lines
 
         remains = read_remains(error)
         yield from remains_lines(remains, os.getcwd())
@@ -187,7 +187,7 @@ def _find(script: list[str], given: Path | None) -> RecipeFile | None:
         _say(f"{path} was measured on {_name(file.script)}, not on {_name(script)}: training as it is.")
         return None
     if _PREPARED not in os.environ:  # else it was said before
-        from slipstream.tune.recipe_file import differences
+        from slipstream.recipe.file import differences
 
         _say(f"{path}: {file.recipe}")
         if changed := differences(file, script):
@@ -196,7 +196,7 @@ def _find(script: list[str], given: Path | None) -> RecipeFile | None:
 
 
 def _read(path: Path) -> RecipeFile:
-    from slipstream.tune.recipe_file import read_recipe
+    from slipstream.recipe.file import read_recipe
 
     try:
         return read_recipe(path)
@@ -219,7 +219,7 @@ def _prepare_environment(recipe: Recipe) -> None:
     """Variables that libraries read when the process starts: it is started anew with them, once."""
     if os.environ.pop(_PREPARED, None):
         return
-    from slipstream.techniques.catalogue import environment_of
+    from slipstream.techniques._core.catalogue import environment_of
 
     wanted: dict[str, str] = {}
     for choice in recipe.choices:
@@ -239,7 +239,7 @@ def _tune_and_run(script: list[str], recipe_path: Path | None, survives: bool = 
     how = ["--recipe", str(path)] if path.is_file() and _stamp(path) != before else ["--no-recipe"]
     how += ["--survive-oom"] if survives else []
     module, rest = (["-m"], script[1:]) if script[0] == "-m" else ([], script)
-    from slipstream.runner.launch import interpreter_flags
+    from slipstream.launch.as_main import interpreter_flags
 
     _start_anew([*interpreter_flags(), "-m", "slipstream", "run", *how, *module, *rest], {})
     return None

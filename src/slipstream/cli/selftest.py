@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from slipstream.cli.commands import Action, require_torch
+from slipstream.cli.group import Action, require_torch
 
 
 @click.command("selftest", short_help="Does every technique hold on this device?")
@@ -43,7 +43,7 @@ def command(device: str, only: str, report_path: Path) -> Action:
 
 
 def _test(device: str, names: list[str], report_path: Path) -> int:
-    from slipstream.runner.machine import read_environment
+    from slipstream.machine.environment import read_environment
     from slipstream.testing.selftest import SEAMS, Part, run_part, write_report
 
     environment = read_environment(Path.cwd())

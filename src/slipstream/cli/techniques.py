@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from slipstream.cli.commands import Refused
+from slipstream.cli.group import Refused
 
 
 @click.command("techniques", short_help="Everything that tune can try; with an ID, its card.")
@@ -19,8 +19,8 @@ def command(ident: str | None) -> None:
     """
     from rich.console import Console
 
-    from slipstream.report.cards import render_card, render_catalogue
-    from slipstream.techniques.catalogue import catalogue
+    from slipstream.report.terminal.techniques import render_card, render_catalogue
+    from slipstream.techniques._core.catalogue import catalogue
 
     known = catalogue()
     if ident is not None and ident not in known:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 import msgspec
 
-from slipstream.cli.commands import (
+from slipstream.cli.fit import fit_until_interrupted, read_limit
+from slipstream.cli.group import (
     SCRIPT_SETTINGS,
     Action,
     Refused,
@@ -20,15 +21,14 @@ from slipstream.cli.commands import (
     require_torch,
     script_argument,
 )
-from slipstream.cli.fit import fit_until_interrupted, read_limit
-from slipstream.cli.forms import Forms, aside, give, refuse_two_on_stdout
-from slipstream.cli.html_option import HtmlCommand, html_options, typed_options
+from slipstream.cli.options import HtmlCommand, html_options, typed_options
+from slipstream.cli.output import Forms, aside, give, refuse_two_on_stdout
 from slipstream.records import NumericsClass
-from slipstream.tuning import CHECK_S, check_names, journal_of, seconds_of
+from slipstream.workflows.tune import CHECK_S, check_names, journal_of, seconds_of
 
 if TYPE_CHECKING:
     from slipstream.records import Session
-    from slipstream.report.tune_live import TuneLive
+    from slipstream.report.terminal.live_tune import TuneLive
 
 
 def _read_duration(ctx: click.Context, param: click.Parameter, value: str) -> float:
@@ -165,12 +165,12 @@ def tune_until_interrupted(request: Request) -> int:
 
 
 def _tune(request: Request) -> int:
-    from slipstream.report.live import LiveLine
-    from slipstream.report.tune_live import TuneLive
-    from slipstream.runner.supervise import RefusalError
-    from slipstream.tune.order import TuneOrder
-    from slipstream.tune.seat import RaceError
-    from slipstream.tuning import NothingToTuneError, tune_script
+    from slipstream.report.terminal.live_check import LiveLine
+    from slipstream.report.terminal.live_tune import TuneLive
+    from slipstream.supervise.check import RefusalError
+    from slipstream.tuning.options import TuneOrder
+    from slipstream.tuning.trials import RaceError
+    from slipstream.workflows.tune import NothingToTuneError, tune_script
 
     journal = str(journal_of(request.script))
     order = TuneOrder(request.budget_s, request.only, request.without, request.allow, journal)
@@ -203,7 +203,7 @@ def _say(sentence: str) -> None:
 
 
 def _show_check(live: TuneLive, session: Session) -> None:
-    from slipstream.report.verdict import verdict
+    from slipstream.report.text.check import verdict
 
     if sys.stderr.isatty():
         live.start()
@@ -213,10 +213,10 @@ def _show_check(live: TuneLive, session: Session) -> None:
 def show_failed_check(session: Session) -> int:
     """What the script did in place of training, as check says it; or that it failed by itself, with its own traceback
     above."""
-    from slipstream.cli.showing import show
-    from slipstream.report.quantity import plural
-    from slipstream.runner.outcome import exit_code, remark
-    from slipstream.runner.target import display_name
+    from slipstream.cli.output import show
+    from slipstream.launch.target import display_name
+    from slipstream.report.text.numbers import plural
+    from slipstream.supervise.exit_status import exit_code, remark
 
     sentence = remark(session)
     if session.ending.reason == "interrupted":
@@ -241,7 +241,7 @@ def _give(session: Session, request: Request, summary: str) -> int:
 
 
 def _write_recipe(session: Session, request: Request) -> None:
-    from slipstream.tune.recipe_file import write_recipe
+    from slipstream.recipe.file import write_recipe
 
     tuning, path = session.tuning, request.recipe_path
     assert tuning is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from slipstream.diagnose.limits import machine_notes
+from slipstream.diagnose.notes import machine_notes
 from slipstream.diagnose.ranking import find_all
 from slipstream.diagnose.summary import summarise
 from slipstream.records import Session

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from slipstream.diagnose.statistics import fmean, group_means, median
-from slipstream.diagnose.training import (
+from slipstream.diagnose.selection import (
     batches_per_step,
     blocks_of,
     fetches_of,
@@ -11,7 +10,8 @@ from slipstream.diagnose.training import (
     training_loader,
     watched_kinds,
 )
-from slipstream.diagnose.typical import typical_step
+from slipstream.diagnose.statistics import fmean, group_means, median
+from slipstream.diagnose.typical_step import typical_step
 from slipstream.records import Block, Ceilings, Loader, Session, Step
 
 FREE = 0.02  # of a step: a batch that was kept costs no more

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
-from slipstream.diagnose.training import blocks_of, watched_kinds
+from slipstream.diagnose.selection import blocks_of, watched_kinds
 from slipstream.records import Session, Site, StackCount
 
 FEWEST_SAMPLES = 12  # a share from fewer says nothing

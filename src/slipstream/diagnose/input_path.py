@@ -6,8 +6,8 @@ from __future__ import annotations
 import msgspec
 
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, total, watched_stacks
+from slipstream.diagnose.selection import batches_per_step, fetches_of, is_on_cpu, training_loader, watched_kinds
 from slipstream.diagnose.statistics import fmean
-from slipstream.diagnose.training import batches_per_step, fetches_of, is_on_cpu, training_loader, watched_kinds
 from slipstream.records import Ceilings, Loader, Session, StackCount, Summary
 
 DRAINED = 1.5  # times what the drained loader needs for a batch; more than that is not believed

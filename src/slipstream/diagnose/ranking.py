@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from slipstream.diagnose.causes import catalogue
 from slipstream.diagnose.gain import LEAST_GAIN
-from slipstream.diagnose.growth import find_growth
+from slipstream.diagnose.memory_growth import find_growth
 from slipstream.records import Finding, Session, Summary
 
 # These cost memory as well: worth saying whatever they gain in time.

@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import msgspec
 
+from slipstream.diagnose.selection import epoch_steps, training_loader
+from slipstream.diagnose.source_hints import count
 from slipstream.diagnose.statistics import fmean, median
-from slipstream.diagnose.training import epoch_steps, training_loader
-from slipstream.diagnose.wording import count
 from slipstream.records import Evaluation, Loader, Session
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from slipstream.memory.blocks import Block, Name, Trace
+from slipstream.memory.allocations import Block, Name, Trace
 from slipstream.records import KINDS, Footprint, Growth, LineBytes, ModuleBytes, Moment, Site
 
 MAX_MODULES = 200

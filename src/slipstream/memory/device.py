@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from slipstream.runner.capacity import free_bytes
+from slipstream.machine.free_memory import free_bytes
 
 
 def device_of(models: list[Any]) -> str:

@@ -9,20 +9,14 @@ from typing import Any
 import msgspec
 
 from slipstream.memory.accounting import Scene, account
-from slipstream.memory.blocks import read_trace
-from slipstream.memory.device import (
-    counts_everything,
-    device_of,
-    profiled_device,
-    read_room_bytes,
-    read_split_bytes,
-)
-from slipstream.memory.marks import Marks
-from slipstream.memory.names import Names
+from slipstream.memory.address_names import Names
+from slipstream.memory.allocations import read_trace
+from slipstream.memory.device import counts_everything, device_of, profiled_device, read_room_bytes, read_split_bytes
+from slipstream.memory.trace_marks import Marks
+from slipstream.observe.anatomy.modules import is_sealed, list_modules
+from slipstream.observe.anatomy.quiet_profiler import IN_USE, QuietProfile, is_profiler_in_use
 from slipstream.records import Footprint
-from slipstream.runner.anatomy.quiet import IN_USE, QuietProfile, is_profiler_in_use
-from slipstream.runner.anatomy.roster import is_sealed, list_modules
-from slipstream.seams.batch import count_samples, walk_tensors
+from slipstream.seams.batches import count_samples, walk_tensors
 
 
 class Observer:

@@ -6,16 +6,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from slipstream.memory.cutting import cut_batch
-from slipstream.memory.following import Following
+from slipstream.memory.cut_batch import cut_batch
+from slipstream.memory.leak_follow_up import Following
 from slipstream.memory.observer import Observer
 from slipstream.memory.snapshot import Snapshot
+from slipstream.observe.recorder import Recorder
+from slipstream.observe.schedule import Schedule
 from slipstream.records import Footprint, Loader, Told
-from slipstream.runner.recorder import Recorder
-from slipstream.runner.schedule import Schedule
-from slipstream.seams.batch import count_samples
+from slipstream.seams.batches import count_samples
 from slipstream.seams.module import ModuleSeam
-from slipstream.seams.patch import Substitute
+from slipstream.seams.patching import Substitute
 from slipstream.seams.training import OptimizerSeam
 
 _WARM_UP = 3  # steps: optimizer state is made in the first, buffers of libraries in the next

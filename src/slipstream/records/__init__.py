@@ -2,13 +2,14 @@
 
 from slipstream.records.anatomy import Anatomy, Attention, Misalignment, ModuleShare, Operator, TorchProfile
 from slipstream.records.comparison import Comparison, Difference, Outcome, PhaseChange
-from slipstream.records.environment import Environment, Gpu, GpuReading, TorchFacts
+from slipstream.records.environment import Environment, Gpu, GpuReading, Revision, TorchFacts
 from slipstream.records.event import PHASES, Event, EventKind, Phase
 from slipstream.records.finding import Bound, Ceilings, Finding
 from slipstream.records.fitting import Fitting, Trial, TrialOutcome
 from slipstream.records.footprint import KINDS, Footprint, Growth, LineBytes, ModuleBytes, Moment, Remains
 from slipstream.records.history import Entry, Glance
 from slipstream.records.message import BlockEnded, Boarded, Ended, Message, Met, Progress, Seen, Told
+from slipstream.records.objects import Hoard, Loader, Model, Optimizer, TensorFacts
 from slipstream.records.race import (
     Decision,
     Entrant,
@@ -26,13 +27,11 @@ from slipstream.records.race import (
 )
 from slipstream.records.recipe import NUMERICS, Choice, Edit, NumericsClass, Recipe, Setting
 from slipstream.records.rehearsal import Rehearsal
-from slipstream.records.revision import Revision
 from slipstream.records.session import SCHEMA, Ending, Leak, Length, Memory, Session, Summary, WorkerMemory
 from slipstream.records.site import Site
 from slipstream.records.speedtest import Judgement, Reading, SpeedTest
 from slipstream.records.stack import StackCount, Stage
 from slipstream.records.step import Block, BlockKind, Evaluation, Fetch, Step
-from slipstream.records.subject import Hoard, Loader, Model, Optimizer, TensorFacts
 
 __all__ = [
     "KINDS",

@@ -1,4 +1,6 @@
-"""The machine and the software that a session was measured on."""
+"""The machine and the software that a session was measured on.
+
+Where the user's source stood in git when a session began."""
 
 from __future__ import annotations
 
@@ -65,3 +67,11 @@ class Environment(msgspec.Struct, frozen=True):
     variables: dict[str, str] = {}  # of the environment, those that libraries take their speed from
     idle_file_s: float | None = None  # the system drops what it keeps of files that were not used for so long
     libraries: dict[str, str] = {}  # lightning, transformers, ... as imported by the script
+
+
+class Revision(msgspec.Struct, frozen=True):
+    commit: str  # in full
+    is_changed: bool = False  # files that git knows differed from it
+
+    def __str__(self) -> str:
+        return self.commit[:9] + ("+" if self.is_changed else "")

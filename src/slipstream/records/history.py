@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from slipstream.records.environment import Revision
 from slipstream.records.recipe import Recipe
-from slipstream.records.revision import Revision
 
 
 class Entry(msgspec.Struct, frozen=True):

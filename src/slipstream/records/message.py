@@ -8,12 +8,12 @@ from slipstream.records.anatomy import Anatomy, TorchProfile
 from slipstream.records.environment import TorchFacts
 from slipstream.records.event import Event
 from slipstream.records.footprint import Footprint
+from slipstream.records.objects import Loader, Model, Optimizer
 from slipstream.records.rehearsal import Rehearsal
 from slipstream.records.session import Ending, Leak, Length, Memory
 from slipstream.records.site import Site
 from slipstream.records.stack import StackCount
 from slipstream.records.step import Block, Fetch
-from slipstream.records.subject import Loader, Model, Optimizer
 
 
 class Boarded(msgspec.Struct, frozen=True, tag=True):

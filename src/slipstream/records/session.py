@@ -7,19 +7,18 @@ from typing import Literal
 import msgspec
 
 from slipstream.records.anatomy import Anatomy, TorchProfile
-from slipstream.records.environment import Environment
+from slipstream.records.environment import Environment, Revision
 from slipstream.records.event import Event
 from slipstream.records.finding import Bound, Ceilings, Finding
 from slipstream.records.fitting import Fitting
 from slipstream.records.footprint import Footprint
+from slipstream.records.objects import Loader, Model, Optimizer
 from slipstream.records.race import Tuning
 from slipstream.records.rehearsal import Rehearsal
-from slipstream.records.revision import Revision
 from slipstream.records.site import Site
 from slipstream.records.speedtest import SpeedTest
 from slipstream.records.stack import StackCount
 from slipstream.records.step import Block, Evaluation, Fetch, Step
-from slipstream.records.subject import Loader, Model, Optimizer
 
 SCHEMA = 1
 

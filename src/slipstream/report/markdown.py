@@ -7,12 +7,11 @@ import re
 from collections.abc import Iterator
 
 from slipstream.records import Environment, Fitting, Session
-from slipstream.report.fit_words import FIT_ALIGN, FIT_HEADINGS, fit_rows, remarks
-from slipstream.report.fit_words import sentence as fit_sentence
-from slipstream.report.quantity import plural
-from slipstream.report.tune_table import HEADINGS, table_rows
-from slipstream.report.tune_words import caveats, costs, gain, not_applicable, reasons, worths
-from slipstream.report.verdict import script_of
+from slipstream.report.text.check import script_of
+from slipstream.report.text.fit import FIT_ALIGN, FIT_HEADINGS, fit_rows, remarks
+from slipstream.report.text.fit import sentence as fit_sentence
+from slipstream.report.text.numbers import plural
+from slipstream.report.text.tune import HEADINGS, caveats, costs, gain, not_applicable, reasons, table_rows, worths
 
 _ALIGN = "lrrrrlll"
 

@@ -1,17 +1,33 @@
 """The session as a small piece of HTML for a notebook: no scripts, no outside files, light and dark, everything from
-the user's code escaped."""
+the user's code escaped.
+
+One colour for one phase, in every renderer that has colours: Okabe and Ito's, which all kinds of sight tell apart.
+The terminal has only names for colours (`report/terminal/console.py`) and uses the same hues.
+
+A tuning as a small piece of HTML for a notebook: the sentence, the table, the reasons."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from html import escape
+from typing import Final
 
 from slipstream.records import Finding, Session, Summary
-from slipstream.report.pace import known_ceilings
-from slipstream.report.palette import colour_of
-from slipstream.report.place import where
-from slipstream.report.quantity import as_count, as_gain, in_ms, in_percent
-from slipstream.report.verdict import ending, outlook, script_of, verdict, warning, watched
+from slipstream.report.terminal.step import known_ceilings
+from slipstream.report.text.check import ending, outlook, script_of, verdict, warning, watched
+from slipstream.report.text.numbers import as_count, as_gain, in_ms, in_percent, where
+from slipstream.report.text.tune import (
+    HEADINGS,
+    Row,
+    caveats,
+    costs,
+    gain,
+    not_applicable,
+    raced,
+    reasons,
+    table_rows,
+    worths,
+)
 
 # Text takes the notebook's own colour, so that light and dark themes both work; greys are see-through.
 STYLE = """
@@ -87,3 +103,58 @@ def _finding(finding: Finding, cwd: str) -> str:
         html += f"<br>{escape(where(finding.site, cwd))} <code>{escape(finding.site.text)}</code>"
     html += f"<br>→ <code>{escape(finding.change)}</code>" if finding.change else ""
     return f"<li>{html}" + (f"<br>{escape(finding.advice)}" if finding.advice else "") + "</li>"
+
+
+PHASE_COLOURS: Final = {
+    "input": "#e69f00",
+    "transfer": "#cc79a7",
+    "forward": "#0072b2",
+    "backward": "#56b4e9",
+    "optimizer": "#009e73",
+    "other": "#8d8d8d",
+}
+
+
+def colour_of(phase: str) -> str:
+    return PHASE_COLOURS.get(phase, PHASE_COLOURS["other"])
+
+
+_STYLE = """
+.slipstream table{border-collapse:collapse;margin:.4em 0}
+.slipstream th,.slipstream td{padding:2px 10px;text-align:left;white-space:nowrap;background:none}
+.slipstream th{opacity:.65;font-weight:400}.slipstream td.number,.slipstream th.number{text-align:right}
+.slipstream .kept{color:#2e9a45}.slipstream .failed{color:#c0392b}.slipstream .unsure{color:#b7860b}
+"""
+_NUMBERS = {"batch", "memory", "step ms", "samples/s"}
+
+
+def tuning_to_html(session: Session) -> str:
+    tuning = session.tuning
+    assert tuning is not None
+    rows = table_rows(tuning)
+    columns = [index for index in range(len(HEADINGS)) if any(row.cells[index] for row in rows)]
+    heads = "".join(f"<th{_class(index)}>{HEADINGS[index]}</th>" for index in columns)
+    parts = [
+        f"<style>{STYLE}{_STYLE}</style>",
+        f'<div class="dim">slipstream tune · {escape(script_of(session))} · {escape(raced(session))}</div>',
+        f'<div class="verdict">{escape(gain(session))}</div>',
+        *(f"<div>{escape(sentence)}</div>" for sentence in caveats(session)),
+        f"<table><tr>{heads}</tr>{''.join(_row(row, columns) for row in rows)}</table>",
+        *_listed([*worths(tuning), *costs(tuning), *reasons(tuning)]),
+        *(f'<div class="dim">not applicable: {escape(line)}</div>' for line in not_applicable(tuning)),
+        *(f'<div class="dim">{escape(note)}</div>' for note in session.notes),
+    ]
+    return f'<div class="slipstream">{"".join(parts)}</div>'
+
+
+def _row(row: Row, columns: list[int]) -> str:
+    cells = "".join(f"<td{_class(index)}>{escape(row.cells[index])}</td>" for index in columns)
+    return f'<tr class="{escape(row.verdict.replace(" ", "_"))}">{cells}</tr>'
+
+
+def _class(column: int) -> str:
+    return ' class="number"' if HEADINGS[column] in _NUMBERS else ""
+
+
+def _listed(entries: Iterable[tuple[str, str]]) -> Iterable[str]:
+    return (f'<div><code>{escape(name)}</code> <span class="dim">{escape(why)}</span></div>' for name, why in entries)

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import libcst as cst
 
 from slipstream.records import Edit
+from slipstream.rewrite.errors import ByHandError, MissingError
+from slipstream.rewrite.locate import calls_at, one_call_at
 from slipstream.rewrite.names import Names
-from slipstream.rewrite.places import calls_at, one_call_at
-from slipstream.rewrite.refusal import ByHandError, MissingError
 from slipstream.rewrite.source import Source, Splice
 
 # What may be given without its name, in torch's own order.

@@ -7,8 +7,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from slipstream.rewrite.patch import Changed
-from slipstream.rewrite.tree import repository_of
+from slipstream.rewrite.make_patch import Changed
+from slipstream.rewrite.source_tree import repository_of
 
 _NO_NEWLINE = "\\ No newline at end of file\n"
 

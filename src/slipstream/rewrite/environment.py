@@ -9,9 +9,9 @@ import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
 from slipstream.records import Edit
+from slipstream.rewrite.errors import ByHandError
+from slipstream.rewrite.locate import line_above
 from slipstream.rewrite.names import Names
-from slipstream.rewrite.places import line_above
-from slipstream.rewrite.refusal import ByHandError
 from slipstream.rewrite.source import Source, Splice
 
 

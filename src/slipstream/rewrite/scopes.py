@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import libcst as cst
 
+from slipstream.rewrite.errors import ByHandError
+from slipstream.rewrite.locate import function_around
 from slipstream.rewrite.names import Names
-from slipstream.rewrite.places import function_around
-from slipstream.rewrite.refusal import ByHandError
 from slipstream.rewrite.source import Source
 
 _BINDERS = (cst.For, cst.CompFor, cst.NamedExpr, cst.Param, cst.AsName, cst.Del, cst.NameItem, cst.FunctionDef)

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar, cast
 import libcst as cst
 from libcst.metadata import ByteSpanPositionProvider, CodeSpan, MetadataWrapper, ParentNodeProvider
 
-from slipstream.rewrite.refusal import PatchError
+from slipstream.rewrite.errors import PatchError
 
 _NEWLINE = re.compile(rb"\r\n|\r|\n")
 _BOM = b"\xef\xbb\xbf"

@@ -8,8 +8,8 @@ import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
 from slipstream.records import Edit
-from slipstream.rewrite.names import Names
-from slipstream.rewrite.places import (
+from slipstream.rewrite.errors import ByHandError
+from slipstream.rewrite.locate import (
     block_around,
     call_by_name,
     calls_method,
@@ -18,7 +18,7 @@ from slipstream.rewrite.places import (
     statement_at,
     statement_of,
 )
-from slipstream.rewrite.refusal import ByHandError
+from slipstream.rewrite.names import Names
 from slipstream.rewrite.source import Source, Splice
 
 _BACKWARD = ("backward", "manual_backward")

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from slipstream.clock.device import DeviceMark
 from slipstream.records import EventKind, Loader, Model, Optimizer, Site
+from slipstream.seams.device_clock import DeviceMark
 
 # What was there when a passage was entered: the phase to go back to, the time in ns, the device's mark. A plain tuple,
 # since one is made at every passage.

@@ -17,13 +17,13 @@ from torch.utils.data._utils import fetch, worker
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from slipstream.records import Loader, Site
-from slipstream.seams.batch import count_bytes, count_samples, describe_tensors
-from slipstream.seams.drawing import Drawing
-from slipstream.seams.hoard import find_hoard
+from slipstream.seams.batches import count_bytes, count_samples, describe_tensors
+from slipstream.seams.fast_path import shorten_next
+from slipstream.seams.large_containers import find_hoard
 from slipstream.seams.listener import Listener, Token
-from slipstream.seams.patch import Patches, Substitute
-from slipstream.seams.place import current_site, is_called_directly, site_of_code
-from slipstream.seams.shortcut import shorten_next
+from slipstream.seams.patching import Patches, Substitute
+from slipstream.seams.rng_use import Drawing
+from slipstream.seams.user_code import current_site, is_called_directly, site_of_code
 
 # Asked before every real batch; a Substitute is handed to the script instead. May raise StopIteration.
 Supply = Callable[[Any, int], Substitute | None]

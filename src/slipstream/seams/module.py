@@ -16,14 +16,14 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from slipstream.records import Model
-from slipstream.seams import slot
-from slipstream.seams.batch import count_samples, describe_tensors
-from slipstream.seams.beside import is_beside
+from slipstream.seams import call_slot
+from slipstream.seams.batches import count_samples, describe_tensors
+from slipstream.seams.data_threads import is_beside
+from slipstream.seams.fast_path import codes, shorten_call
 from slipstream.seams.listener import Listener, Token
 from slipstream.seams.outermost import is_being_built
-from slipstream.seams.patch import Patches
-from slipstream.seams.place import current_callee, current_site, current_sites
-from slipstream.seams.shortcut import codes, shorten_call
+from slipstream.seams.patching import Patches
+from slipstream.seams.user_code import current_callee, current_site, current_sites
 
 _MAX_HOOKED = 64
 _BESIDE = (-1, None)  # a transform in a data thread: not the script's own call
@@ -123,7 +123,7 @@ class ModuleSeam:
     # --- one hooked instance ----------------------------------------------------------------------------------------
 
     def _hook(self, module: torch.nn.Module) -> None:
-        inner = slot.content(module)
+        inner = call_slot.content(module)
         reference = weakref.ref(module)
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -137,14 +137,14 @@ class ModuleSeam:
 
         passage = self._patches.passage(call, "module.call", self._before_call, after, self._listener.abandon)
         short = shorten_call(passage, self._patches, self._listener, self, reference, inner, ident)
-        place = slot.Slot(short, inner)
-        slot.fill(module, place)
+        place = call_slot.Slot(short, inner)
+        call_slot.fill(module, place)
         self._hooked[module] = (passage, place)
 
     def _unhook(self, module: torch.nn.Module) -> None:
         passage, place = self._hooked.pop(module)
         passage.retire()
-        slot.clear(module, place)
+        call_slot.clear(module, place)
 
     def _before_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Token | None:
         if self._listener.phase == "input" or torch._C._is_tracing():
@@ -219,14 +219,18 @@ class ModuleSeam:
         self._listener.meet(msgspec.structs.replace(self._untrained.pop(ident), **facts))
 
 
+# Files in this folder with frames that a script's step passes through.
+_SEAMS = ("batches", "loader", "module", "training", "saving", "transfer", "user_code", "listener")
+
+
 def shield_from_dynamo(passing: CodeType) -> None:
     """Tells dynamo, once it is there, to leave our own frames alone; what they call it still looks at. A passage is
     skipped as a frame only: inlined into a graph it vanishes, since there it calls the original and nothing else."""
     rules, eval_frame = sys.modules.get("torch._dynamo.trace_rules"), sys.modules.get("torch._dynamo.eval_frame")
     try:
-        for room in ("runner", "clock", "records"):
-            rules.add(f"slipstream.{room}")  # type: ignore[union-attr]
-        for seam in ("batch", "loader", "module", "training", "saving", "transfer", "place", "listener"):
+        for package in ("launch", "observe", "records", "trial", "wire"):
+            rules.add(f"slipstream.{package}")  # type: ignore[union-attr]
+        for seam in (*_SEAMS, "device_clock", "host_clock"):
             rules.SKIP_DIRS.append(str(Path(__file__).with_name(f"{seam}.py")))  # type: ignore[union-attr]
         rules._recompile_re()  # type: ignore[union-attr]
         for code in (passing, *codes()):
@@ -247,7 +251,7 @@ def read_model(module: torch.nn.Module, ident: int, args: tuple[Any, ...], kwarg
         parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
         dtypes=sorted({str(p.dtype).removeprefix("torch.") for p in parameters}),
         device=str(parameters[0].device) if parameters else "",
-        is_compiled=slot.is_compiled(module),
+        is_compiled=call_slot.is_compiled(module),
         num_modules=sum(1 for _ in module.modules()),
         num_convolutions=len(convolutions),
         is_channels_last=any(w.is_contiguous(memory_format=torch.channels_last) for w in weights),

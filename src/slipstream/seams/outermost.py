@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from slipstream.seams.beside import is_beside
-from slipstream.seams.patch import Patches
+from slipstream.seams.data_threads import is_beside
+from slipstream.seams.patching import Patches
 
 Found = Callable[[torch.nn.Module, tuple[Any, ...], dict[str, Any]], None]
 

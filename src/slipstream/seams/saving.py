@@ -6,8 +6,8 @@ from types import ModuleType
 from typing import Any
 
 from slipstream.seams.listener import Listener, Token
-from slipstream.seams.patch import Patches
-from slipstream.seams.place import current_site
+from slipstream.seams.patching import Patches
+from slipstream.seams.user_code import current_site
 
 
 class SavingSeam:

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from slipstream.seams.listener import Listener, Token
-from slipstream.seams.patch import Patches
-from slipstream.seams.place import current_site
+from slipstream.seams.patching import Patches
+from slipstream.seams.user_code import current_site
 
 _COPIES = ("to", "cuda", "xpu")
 _SYNCS = ("item", "tolist", "cpu", "numpy", "__bool__", "__float__", "__int__", "__repr__")

@@ -15,13 +15,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slipstream.records import Edit, Setting
-from slipstream.techniques.card import YES, Answer, Card, no
-from slipstream.techniques.observation import Observation
+from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.observation import Observation
 
 if TYPE_CHECKING:
     import torch
 
-    from slipstream.techniques.rig import Rig
+    from slipstream.techniques._core.context import Rig
 
 CARD = Card(
     title="Gradients accumulated by the framework",
@@ -61,13 +61,13 @@ def settings(observation: Observation) -> list[Setting]:
 
 
 def apply(rig: Rig, setting: Setting) -> None:
-    from slipstream.seams.arrival import Arrivals
-    from slipstream.techniques.parts import accumulate_accelerate, accumulate_lightning, accumulate_transformers
+    from slipstream.seams.import_hooks import Arrivals
+    from slipstream.techniques._accumulate import accelerate, lightning, transformers
 
     num = int(setting)
-    in_lightning = accumulate_lightning.InLightning(rig, num)
-    in_transformers = accumulate_transformers.InTransformers(rig, num)
-    in_accelerate = accumulate_accelerate.InAccelerate(rig, num)
+    in_lightning = lightning.InLightning(rig, num)
+    in_transformers = transformers.InTransformers(rig, num)
+    in_accelerate = accelerate.InAccelerate(rig, num)
 
     def ask(optimizer: torch.optim.Optimizer) -> None:
         if not (in_lightning.is_met or in_transformers.is_met or in_accelerate.is_met):
@@ -75,10 +75,10 @@ def apply(rig: Rig, setting: Setting) -> None:
 
     arrivals = Arrivals()
     rig.patches.on_close(arrivals.close)
-    for name in accumulate_lightning.MODULES:
+    for name in lightning.MODULES:
         arrivals.when_imported(name, in_lightning.install)
-    arrivals.when_imported(accumulate_transformers.MODULE, in_transformers.install)
-    arrivals.when_imported(accumulate_accelerate.MODULE, in_accelerate.install)
+    arrivals.when_imported(transformers.MODULE, in_transformers.install)
+    arrivals.when_imported(accelerate.MODULE, in_accelerate.install)
     rig.on_optimizer(ask)
 
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slipstream.records import Edit, Setting
-from slipstream.techniques.card import YES, Answer, Card, no
-from slipstream.techniques.observation import Observation
-from slipstream.techniques.parts.loader_call import argument_edits, where
+from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.observation import Observation
+from slipstream.techniques._core.source_edits import argument_edits, where
 
 if TYPE_CHECKING:
-    from slipstream.techniques.rig import LoaderArguments, Rig
+    from slipstream.techniques._core.context import LoaderArguments, Rig
 
 CARD = Card(
     title="Batches of another size",
@@ -72,7 +72,7 @@ def _draws(arguments: LoaderArguments) -> bool:
 def _resize(rig: Rig, arguments: LoaderArguments, size: int) -> None:
     from torch.utils.data import BatchSampler
 
-    from slipstream.seams.place import current_site
+    from slipstream.seams.user_code import current_site
 
     place, batches = where(current_site()), arguments["batch_sampler"]
     now = arguments["batch_size"] if batches is None else getattr(batches, "batch_size", None)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slipstream.data.indexing import only_indexes_at
+from slipstream.data.samples.pure_index import only_indexes_at
 from slipstream.records import Edit, Setting
-from slipstream.techniques.card import YES, Answer, Card, no
-from slipstream.techniques.observation import Observation
-from slipstream.techniques.parts.loader_call import where
+from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.observation import Observation
+from slipstream.techniques._core.source_edits import where
 
 if TYPE_CHECKING:
-    from slipstream.techniques.rig import LoaderArguments, Rig
+    from slipstream.techniques._core.context import LoaderArguments, Rig
 
 CARD = Card(
     title="Batches indexed whole",
@@ -52,7 +52,7 @@ def settings(observation: Observation) -> list[Setting]:
 
 
 def apply(rig: Rig, setting: Setting) -> None:
-    from slipstream.data.batched import BatchedFetch
+    from slipstream.data.samples.batch_fetch import BatchedFetch
 
     fetch = BatchedFetch(lambda why: rig.decline(f"batches are built sample by sample again: {why}"))
     fetch.install(rig.patches)
@@ -61,8 +61,8 @@ def apply(rig: Rig, setting: Setting) -> None:
 
 def _look(rig: Rig, arguments: LoaderArguments) -> None:
     """Changes no argument: the fetcher finds out for itself. Here it is said."""
-    from slipstream.data.batched import can_gather
-    from slipstream.seams.place import current_site
+    from slipstream.data.samples.batch_fetch import can_gather
+    from slipstream.seams.user_code import current_site
 
     if arguments["batch_size"] is None and arguments["batch_sampler"] is None:
         return

@@ -12,15 +12,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slipstream.data.room import SPARE, num_batches_held
+from slipstream.data.workers.shm_budget import SPARE, num_batches_held
 from slipstream.records import Edit, Loader, Recipe, Setting
-from slipstream.techniques.card import YES, Answer, Card, no
-from slipstream.techniques.observation import Observation
-from slipstream.techniques.parts.loader_call import where
+from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.observation import Observation
+from slipstream.techniques._core.source_edits import where
 
 if TYPE_CHECKING:
-    from slipstream.data.reuse import BufferReuse
-    from slipstream.techniques.rig import LoaderArguments, Rig
+    from slipstream.data.transport.buffer_reuse import BufferReuse
+    from slipstream.techniques._core.context import LoaderArguments, Rig
 
 CARD = Card(
     title="Shared memory used again",
@@ -66,7 +66,7 @@ def settings(observation: Observation) -> list[Setting]:
 
 
 def apply(rig: Rig, setting: Setting) -> None:
-    from slipstream.data.reuse import BufferReuse
+    from slipstream.data.transport.buffer_reuse import BufferReuse
 
     reuse = BufferReuse(
         lambda place: rig.changed(f"batches come in memory that is used again from the loader built {place}")
@@ -77,7 +77,7 @@ def apply(rig: Rig, setting: Setting) -> None:
 
 def _look(reuse: BufferReuse, arguments: LoaderArguments) -> None:
     """Changes no argument: the workers do it, where the loader comes to have some."""
-    from slipstream.seams.place import current_site
+    from slipstream.seams.user_code import current_site
 
     reuse.want(arguments["dataset"], where(current_site()))
 

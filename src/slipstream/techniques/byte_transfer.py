@@ -12,12 +12,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slipstream.records import Edit, Recipe, Setting
-from slipstream.techniques.card import YES, Answer, Card, no
-from slipstream.techniques.observation import Observation
-from slipstream.techniques.parts.pinning import DEVICES, lacks_device
+from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.observation import Observation
+from slipstream.techniques._core.pinning import DEVICES, lacks_device
 
 if TYPE_CHECKING:
-    from slipstream.techniques.rig import Rig
+    from slipstream.techniques._core.context import Rig
 
 CARD = Card(
     title="Images copied to the device as bytes",
@@ -58,7 +58,7 @@ def settings(observation: Observation) -> list[Setting]:
 
 
 def apply(rig: Rig, setting: Setting) -> None:
-    from slipstream.data.byte_copies import ByteCopies
+    from slipstream.data.transport.byte_transfer import ByteCopies
 
     if lacks_device(rig):
         return

@@ -9,16 +9,16 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from slipstream.diagnose.wording import each_weight_turned
+from slipstream.diagnose.source_hints import each_weight_turned
 from slipstream.records import Edit, Setting
-from slipstream.techniques.card import YES, Answer, Card, no
-from slipstream.techniques.observation import Observation
-from slipstream.techniques.parts.model_call import input_edits, model_edit
+from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.observation import Observation
+from slipstream.techniques._core.source_edits import input_edits, model_edit
 
 if TYPE_CHECKING:
     import torch
 
-    from slipstream.techniques.rig import Rig
+    from slipstream.techniques._core.context import Rig
 
 CARD = Card(
     title="Channels innermost in memory",
@@ -50,7 +50,7 @@ def settings(observation: Observation) -> list[Setting]:
 
 
 def apply(rig: Rig, setting: Setting) -> None:
-    from slipstream.techniques.parts.layout import Layout, convolution_weights, is_turned
+    from slipstream.techniques._models.layout import Layout, convolution_weights, is_turned
 
     def change(module: torch.nn.Module) -> None:
         weights = convolution_weights(module)

@@ -12,13 +12,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slipstream.records import Edit, Setting
-from slipstream.techniques.card import YES, Answer, Card, no
-from slipstream.techniques.observation import Observation
+from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.observation import Observation
 
 if TYPE_CHECKING:
     import torch
 
-    from slipstream.techniques.rig import Rig
+    from slipstream.techniques._core.context import Rig
 
 CARD = Card(
     title="Blocks computed again",
@@ -47,8 +47,8 @@ def settings(observation: Observation) -> list[Setting]:
 
 
 def apply(rig: Rig, setting: Setting) -> None:
-    from slipstream.techniques.parts.blocks import find_blocks
-    from slipstream.techniques.parts.checkpointed import Checkpointed
+    from slipstream.techniques._recompute.checkpoint_block import Checkpointed
+    from slipstream.techniques._recompute.repeated_blocks import find_blocks
 
     def change(module: torch.nn.Module) -> None:
         blocks = find_blocks(module)

@@ -14,14 +14,14 @@ import shutil
 from typing import TYPE_CHECKING
 
 from slipstream.records import Edit, Setting
-from slipstream.techniques.card import YES, Answer, Card, no
-from slipstream.techniques.observation import Observation
-from slipstream.techniques.parts.model_call import model_edit, why_by_hand
+from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.observation import Observation
+from slipstream.techniques._core.source_edits import model_edit, why_by_hand
 
 if TYPE_CHECKING:
     import torch
 
-    from slipstream.techniques.rig import Rig
+    from slipstream.techniques._core.context import Rig
 
 CARD = Card(
     title="Compiled models",
@@ -57,7 +57,7 @@ def settings(observation: Observation) -> list[Setting]:
 
 
 def apply(rig: Rig, setting: Setting) -> None:
-    from slipstream.techniques.parts.compiled import Compiled, configure
+    from slipstream.techniques._models.compiled import Compiled, configure
 
     mode = "default" if setting is True else str(setting)
 

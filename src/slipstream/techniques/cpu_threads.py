@@ -11,11 +11,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from slipstream.records import Edit, Recipe, Setting
-from slipstream.techniques.card import YES, Answer, Card, no
-from slipstream.techniques.observation import Observation
+from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.observation import Observation
 
 if TYPE_CHECKING:
-    from slipstream.techniques.rig import Rig
+    from slipstream.techniques._core.context import Rig
 
 CARD = Card(
     title="Number of CPU threads",
@@ -62,7 +62,7 @@ def settings_with(observation: Observation, recipe: Recipe) -> list[Setting]:
 def apply(rig: Rig, setting: Setting) -> None:
     import torch
 
-    from slipstream.seams.patch import rewrite_arguments
+    from slipstream.seams.patching import rewrite_arguments
 
     count, before, process = int(setting), torch.get_num_threads(), os.getpid()
 

@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slipstream.records import Edit, Setting, Site
-from slipstream.techniques.card import YES, Answer, Card, no
-from slipstream.techniques.observation import Observation
-from slipstream.techniques.parts.filled import fill_before_races
-from slipstream.techniques.parts.pictures import say_for_spawned
+from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.images import say_for_spawned
+from slipstream.techniques._core.observation import Observation
+from slipstream.techniques._core.prefill import fill_before_races
 
 if TYPE_CHECKING:
-    from slipstream.data.keeping import Keeping
-    from slipstream.techniques.rig import LoaderArguments, Rig
+    from slipstream.data.images.decode_cache import Keeping
+    from slipstream.techniques._core.context import LoaderArguments, Rig
 
 CARD = Card(
     title="Decoded images kept between epochs",
@@ -84,12 +84,12 @@ def settings(observation: Observation) -> list[Setting]:
 
 
 def apply(rig: Rig, setting: Setting) -> None:
-    from slipstream.data.allowance import Allowance
-    from slipstream.data.cache_folder import images_folder
-    from slipstream.data.keeping import Keeping
-    from slipstream.data.pixels import PixelStore
-    from slipstream.data.tidings import Tidings
-    from slipstream.runner.capacity import free_bytes
+    from slipstream.data.images.cache_budget import Allowance
+    from slipstream.data.images.cache_folder import images_folder
+    from slipstream.data.images.decode_cache import Keeping
+    from slipstream.data.images.pixel_store import PixelStore
+    from slipstream.data.workers.worker_flags import Tidings
+    from slipstream.machine.free_memory import free_bytes
 
     folder = images_folder()
     reason = _obstacle(folder)
@@ -115,7 +115,7 @@ def apply(rig: Rig, setting: Setting) -> None:
 
 def _obstacle(folder: Path) -> str:
     """Why nothing can be kept there."""
-    from slipstream.runner.disk import read_disk_kind
+    from slipstream.machine.disk import read_disk_kind
 
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -145,10 +145,10 @@ def _expect(keeping: Keeping, arguments: LoaderArguments) -> None:
 
 def _follow_decoders(rig: Rig, keeping: Keeping) -> None:
     """They may be imported long after torch, or never."""
-    from slipstream.data.arrays import ArrayDecoding
-    from slipstream.data.pillow import PillowDecoding
-    from slipstream.data.webp import WebPDecoding
-    from slipstream.seams.arrival import Arrivals
+    from slipstream.data.images.array_cache import ArrayDecoding
+    from slipstream.data.images.pillow_cache import PillowDecoding
+    from slipstream.data.images.webp_cache import WebPDecoding
+    from slipstream.seams.import_hooks import Arrivals
 
     arrays = ArrayDecoding(keeping)
     arrivals = Arrivals()
@@ -160,7 +160,7 @@ def _follow_decoders(rig: Rig, keeping: Keeping) -> None:
 
 
 def _fill(rig: Rig, keeping: Keeping, loader: Any, limit_s: float) -> None:
-    from slipstream.data import filling
+    from slipstream.data.images import prefill
 
     allowance, meter = keeping.allowance, keeping.allowance.meter
     if allowance.is_closed:
@@ -170,7 +170,7 @@ def _fill(rig: Rig, keeping: Keeping, loader: Any, limit_s: float) -> None:
         """Full, or there are no images to be decoded."""
         return allowance.is_closed or (num_made >= _NUM_TRIED and not meter.num_kept + meter.num_found)
 
-    share = filling.fill(loader, lambda: loader.dataset.__getitem__, is_over, limit_s)
+    share = prefill.fill(loader, lambda: loader.dataset.__getitem__, is_over, limit_s)
     if meter.num_kept + meter.num_found:
         rig.changed(
             f"before the race {share:.0%} of the coming epoch were decoded: {meter.num_kept:,} images kept "

@@ -11,12 +11,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slipstream.records import Edit, Setting
-from slipstream.techniques.card import YES, Answer, Card, no
-from slipstream.techniques.observation import Observation
-from slipstream.techniques.parts.pinning import lacks_device, pin, why_no_copies
+from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.observation import Observation
+from slipstream.techniques._core.pinning import lacks_device, pin, why_no_copies
 
 if TYPE_CHECKING:
-    from slipstream.techniques.rig import Rig
+    from slipstream.techniques._core.context import Rig
 
 CARD = Card(
     title="The next batch copied while the step runs",
@@ -45,8 +45,8 @@ def settings(observation: Observation) -> list[Setting]:
 
 
 def apply(rig: Rig, setting: Setting) -> None:
-    from slipstream.data.ahead import Ahead
-    from slipstream.data.device import Accelerator
+    from slipstream.data.transport.copy_stream import Accelerator
+    from slipstream.data.transport.device_prefetch import Ahead
 
     if lacks_device(rig):
         return

@@ -12,12 +12,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slipstream.records import Edit, Setting
-from slipstream.techniques.card import Answer, Card
-from slipstream.techniques.observation import Observation
-from slipstream.techniques.parts.pictures import Installable, Notice, in_c, or_no_compiler, why_no_pictures
+from slipstream.techniques._core.card import Answer, Card
+from slipstream.techniques._core.images import Installable, Notice, in_c, or_no_compiler, why_no_pictures
+from slipstream.techniques._core.observation import Observation
 
 if TYPE_CHECKING:
-    from slipstream.techniques.rig import Rig
+    from slipstream.techniques._core.context import Rig
 
 CARD = Card(
     title="Pictures made arrays many bytes at a time",
@@ -39,8 +39,7 @@ def settings(observation: Observation) -> list[Setting]:
 
 def apply(rig: Rig, setting: Setting) -> None:
     def make(done: Notice, refused: Notice) -> Installable:
-        from slipstream.data.arraying import Arraying
-        from slipstream.data.planes import Planes
+        from slipstream.data.images.to_array import Arraying, Planes
 
         return Arraying(Planes(), done, refused)
 

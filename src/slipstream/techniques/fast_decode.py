@@ -15,13 +15,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slipstream.records import Edit, Setting
-from slipstream.techniques.card import YES, Answer, Card, no
-from slipstream.techniques.observation import Observation
-from slipstream.techniques.parts.pictures import Notice, postpone, why_no_pictures
+from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.images import Notice, postpone, why_no_pictures
+from slipstream.techniques._core.observation import Observation
 
 if TYPE_CHECKING:
-    from slipstream.data.top_rows import TopRows
-    from slipstream.techniques.rig import Rig
+    from slipstream.data.images.partial_decode import TopRows
+    from slipstream.techniques._core.context import Rig
 
 CARD = Card(
     title="Pictures decoded as far as they are used",
@@ -46,7 +46,7 @@ def settings(observation: Observation) -> list[Setting]:
 
 def apply(rig: Rig, setting: Setting) -> None:
     def make(on_use: Notice, on_doubt: Notice) -> TopRows:
-        from slipstream.data.top_rows import TopRows
+        from slipstream.data.images.partial_decode import TopRows
 
         return TopRows(on_use, on_doubt)
 

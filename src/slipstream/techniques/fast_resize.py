@@ -13,12 +13,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slipstream.records import Edit, Setting
-from slipstream.techniques.card import Answer, Card
-from slipstream.techniques.observation import Observation
-from slipstream.techniques.parts.pictures import Installable, Notice, in_c, or_no_compiler, why_no_resizing
+from slipstream.techniques._core.card import Answer, Card
+from slipstream.techniques._core.images import Installable, Notice, in_c, or_no_compiler, why_no_resizing
+from slipstream.techniques._core.observation import Observation
 
 if TYPE_CHECKING:
-    from slipstream.techniques.rig import Rig
+    from slipstream.techniques._core.context import Rig
 
 CARD = Card(
     title="Pictures resized many sums at a time",
@@ -41,8 +41,8 @@ def settings(observation: Observation) -> list[Setting]:
 
 def apply(rig: Rig, setting: Setting) -> None:
     def make(done: Notice, refused: Notice) -> Installable:
-        from slipstream.data.resampling import Resampler
-        from slipstream.data.resizing import Resizing
+        from slipstream.data.images.resize import Resizing
+        from slipstream.data.images.resize_kernel import Resampler
 
         return Resizing(Resampler(), done, refused)
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slipstream.records import Edit, Recipe, Setting
-from slipstream.techniques.card import YES, Answer, Card, no
-from slipstream.techniques.observation import Observation
+from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.observation import Observation
 
 if TYPE_CHECKING:
     import torch
 
-    from slipstream.techniques.rig import Rig
+    from slipstream.techniques._core.context import Rig
 
 CARD = Card(title="Denormal numbers as zero", seam="process", causes=("denormals",), numerics="reordered")
 
@@ -70,7 +70,7 @@ def apply(rig: Rig, setting: Setting) -> None:
         if is_done:
             return
         is_done = True
-        from slipstream.techniques.parts.openmp import run_in_pool, share_that_flushes
+        from slipstream.techniques._core.openmp_pool import run_in_pool, share_that_flushes
 
         torch.set_flush_denormal(True)
         if run_in_pool(lambda: torch.set_flush_denormal(True)):

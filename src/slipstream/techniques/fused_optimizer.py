@@ -10,13 +10,13 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from slipstream.records import Edit, Optimizer, Setting
-from slipstream.techniques.card import YES, Answer, Card, no
-from slipstream.techniques.observation import Observation
+from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.observation import Observation
 
 if TYPE_CHECKING:
     import torch
 
-    from slipstream.techniques.rig import Rig
+    from slipstream.techniques._core.context import Rig
 
 CARD = Card(
     title="Fused optimizer",

@@ -13,13 +13,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slipstream.records import Edit, Setting
-from slipstream.techniques.card import YES, Answer, Card, no
-from slipstream.techniques.observation import Observation
-from slipstream.techniques.parts.loader_call import where
+from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.observation import Observation
+from slipstream.techniques._core.source_edits import where
 
 if TYPE_CHECKING:
-    from slipstream.data.buckets import KnownLengths
-    from slipstream.techniques.rig import LoaderArguments, Rig
+    from slipstream.data.samples.length_buckets import KnownLengths
+    from slipstream.techniques._core.context import LoaderArguments, Rig
 
 CARD = Card(
     title="Batches of similar lengths",
@@ -54,7 +54,7 @@ def settings(observation: Observation) -> list[Setting]:
 
 
 def apply(rig: Rig, setting: Setting) -> None:
-    from slipstream.data.buckets import KnownLengths
+    from slipstream.data.samples.length_buckets import KnownLengths
 
     known = KnownLengths(rig.once)
     rig.on_loader(lambda arguments: _regroup(rig, known, arguments))
@@ -63,8 +63,8 @@ def apply(rig: Rig, setting: Setting) -> None:
 def _regroup(rig: Rig, known: KnownLengths, arguments: LoaderArguments) -> None:
     from torch.utils.data import RandomSampler
 
-    from slipstream.data.buckets import LengthBuckets, obstacle
-    from slipstream.seams.place import current_site
+    from slipstream.data.samples.length_buckets import LengthBuckets, obstacle
+    from slipstream.seams.user_code import current_site
 
     batches = arguments["batch_sampler"]
     if isinstance(getattr(batches, "sampler", None), LengthBuckets):

@@ -12,11 +12,11 @@ import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from slipstream.records import Edit, Setting
-from slipstream.techniques.card import YES, Answer, Card, no
-from slipstream.techniques.observation import Observation
+from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.observation import Observation
 
 if TYPE_CHECKING:
-    from slipstream.techniques.rig import Rig
+    from slipstream.techniques._core.context import Rig
 
 CARD = Card(
     title="Optimizer state in eight bits",
@@ -53,7 +53,7 @@ def settings(observation: Observation) -> list[Setting]:
 
 
 def apply(rig: Rig, setting: Setting) -> None:
-    from slipstream.techniques.parts.eight_bit import EightBit, find_classes
+    from slipstream.techniques._models.eight_bit import EightBit, find_classes
 
     if importlib.util.find_spec("torchao") is None:
         rig.decline(_MISSING)

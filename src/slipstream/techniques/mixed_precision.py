@@ -11,14 +11,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slipstream.records import Edit, Setting
-from slipstream.techniques.card import YES, Answer, Card, no
-from slipstream.techniques.observation import Observation
-from slipstream.techniques.parts.model_call import why_by_hand
+from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.observation import Observation
+from slipstream.techniques._core.source_edits import why_by_hand
 
 if TYPE_CHECKING:
     import torch
 
-    from slipstream.techniques.rig import Rig
+    from slipstream.techniques._core.context import Rig
 
 CARD = Card(
     title="Mixed precision",
@@ -54,8 +54,8 @@ def settings(observation: Observation) -> list[Setting]:
 def apply(rig: Rig, setting: Setting) -> None:
     import torch
 
-    from slipstream.techniques.parts.loss_scale import LossScale
-    from slipstream.techniques.parts.precision import Precision, Switch
+    from slipstream.techniques._models.autocast import Precision, Switch
+    from slipstream.techniques._models.loss_scaler import LossScale
 
     dtype = torch.float16 if setting == "fp16" else torch.bfloat16
     switch = Switch(rig, dtype)

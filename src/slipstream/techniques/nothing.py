@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slipstream.records import Edit, Setting
-from slipstream.techniques.card import YES, Answer, Card
-from slipstream.techniques.observation import Observation
+from slipstream.techniques._core.card import YES, Answer, Card
+from slipstream.techniques._core.observation import Observation
 
 if TYPE_CHECKING:
-    from slipstream.techniques.rig import Rig
+    from slipstream.techniques._core.context import Rig
 
 CARD = Card(title="Nothing, the A/A control", seam="process", causes=(), numerics="identical")
 

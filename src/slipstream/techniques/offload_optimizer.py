@@ -11,13 +11,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slipstream.records import Edit, Setting
-from slipstream.techniques.card import YES, Answer, Card, no
-from slipstream.techniques.observation import Observation
+from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.observation import Observation
 
 if TYPE_CHECKING:
     import torch
 
-    from slipstream.techniques.rig import Rig
+    from slipstream.techniques._core.context import Rig
 
 CARD = Card(
     title="Optimizer state with the host",
@@ -48,7 +48,7 @@ def settings(observation: Observation) -> list[Setting]:
 
 
 def apply(rig: Rig, setting: Setting) -> None:
-    from slipstream.techniques.parts.offloaded import Offloaded
+    from slipstream.techniques._models.offload import Offloaded
 
     def change(optimizer: torch.optim.Optimizer) -> None:
         devices = {parameter.device.type for group in optimizer.param_groups for parameter in group["params"]}

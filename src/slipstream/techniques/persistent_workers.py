@@ -11,13 +11,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slipstream.records import Edit, Setting
-from slipstream.techniques.card import YES, Answer, Card, no
-from slipstream.techniques.observation import Observation
-from slipstream.techniques.parts.loader_call import argument_edits, where
+from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.observation import Observation
+from slipstream.techniques._core.source_edits import argument_edits, where
 
 if TYPE_CHECKING:
-    from slipstream.data.epochs import Epochs
-    from slipstream.techniques.rig import LoaderArguments, Rig
+    from slipstream.data.workers.persistent_epochs import Epochs
+    from slipstream.techniques._core.context import LoaderArguments, Rig
 
 CARD = Card(
     title="Workers that stay between epochs",
@@ -31,7 +31,7 @@ CARD = Card(
 
 
 def applies(observation: Observation) -> Answer:
-    from slipstream.diagnose.training import is_several_epochs  # here: `run` needs none of it
+    from slipstream.diagnose.selection import is_several_epochs  # here: `run` needs none of it
 
     loader, length = observation.loader, observation.session.length
     if loader is None:
@@ -50,7 +50,7 @@ def settings(observation: Observation) -> list[Setting]:
 
 
 def apply(rig: Rig, setting: Setting) -> None:
-    from slipstream.data.epochs import Epochs
+    from slipstream.data.workers.persistent_epochs import Epochs
 
     epochs = Epochs(rig.decline)
     ours: set[int] = set()  # datasets: frameworks build a loader a second time, with our argument in it
@@ -61,7 +61,7 @@ def apply(rig: Rig, setting: Setting) -> None:
 def _change(rig: Rig, epochs: Epochs, ours: set[int], arguments: LoaderArguments) -> None:
     from torch.utils.data import IterDataPipe, MapDataPipe
 
-    from slipstream.seams.place import current_site
+    from slipstream.seams.user_code import current_site
 
     dataset = arguments["dataset"]
     epochs.expect(None)

@@ -11,13 +11,13 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from slipstream.records import Edit, Setting
-from slipstream.techniques.card import YES, Answer, Card, no
-from slipstream.techniques.observation import Observation
-from slipstream.techniques.parts.loader_call import argument_edits
-from slipstream.techniques.parts.pinning import lacks_device, pin, why_no_copies
+from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.observation import Observation
+from slipstream.techniques._core.pinning import lacks_device, pin, why_no_copies
+from slipstream.techniques._core.source_edits import argument_edits
 
 if TYPE_CHECKING:
-    from slipstream.techniques.rig import Rig
+    from slipstream.techniques._core.context import Rig
 
 CARD = Card(
     title="Pinned memory and copies without waiting",
@@ -31,7 +31,7 @@ CARD = Card(
 
 
 def applies(observation: Observation) -> Answer:
-    from slipstream.diagnose.transfers import transfers  # here: `run` needs none of it
+    from slipstream.diagnose.selection import transfers  # here: `run` needs none of it
 
     loader, reason = observation.loader, why_no_copies(observation)
     if reason or loader is None:
@@ -47,7 +47,7 @@ def settings(observation: Observation) -> list[Setting]:
 
 
 def apply(rig: Rig, setting: Setting) -> None:
-    from slipstream.data.nonblocking import NonBlockingCopies
+    from slipstream.data.transport.nonblocking import NonBlockingCopies
 
     if lacks_device(rig):
         return
@@ -60,7 +60,7 @@ def apply(rig: Rig, setting: Setting) -> None:
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
-    from slipstream.diagnose.transfers import transfers
+    from slipstream.diagnose.selection import transfers
 
     loader = observation.loader
     edits = argument_edits(observation, "pinned_memory", {"pin_memory": "True"}) if loader else []
@@ -82,7 +82,7 @@ def edit(observation: Observation, setting: Setting) -> list[Edit]:
 
 def _num_calls(observation: Observation, num_copies: int) -> int:
     """How many copies one passage of the line makes: as many as came in each of the watched steps."""
-    from slipstream.diagnose.training import watched_steps
+    from slipstream.diagnose.selection import watched_steps
 
     num_batches = sum(step.num_batches for step in watched_steps(observation.session))
     return max(1, round(num_copies / num_batches)) if num_batches else 1

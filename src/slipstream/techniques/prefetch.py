@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slipstream.data.room import num_batches_held
+from slipstream.data.workers.shm_budget import num_batches_held
 from slipstream.records import Edit, Loader, Recipe, Setting
-from slipstream.techniques.card import YES, Answer, Card, no
-from slipstream.techniques.observation import Observation
-from slipstream.techniques.parts.loader_call import argument_edits, where
+from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.observation import Observation
+from slipstream.techniques._core.source_edits import argument_edits, where
 
 if TYPE_CHECKING:
-    from slipstream.techniques.rig import LoaderArguments, Rig
+    from slipstream.techniques._core.context import LoaderArguments, Rig
 
 CARD = Card(
     title="More batches held ready",
@@ -67,7 +67,7 @@ def apply(rig: Rig, setting: Setting) -> None:
 
 
 def _change(rig: Rig, arguments: LoaderArguments, depth: int) -> None:
-    from slipstream.seams.place import current_site
+    from slipstream.seams.user_code import current_site
 
     if not arguments["num_workers"]:
         return

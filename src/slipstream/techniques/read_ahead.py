@@ -12,13 +12,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slipstream.records import Edit, Setting
-from slipstream.techniques.card import YES, Answer, Card, no
-from slipstream.techniques.observation import Observation
-from slipstream.techniques.parts.loader_call import where
+from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.observation import Observation
+from slipstream.techniques._core.source_edits import where
 
 if TYPE_CHECKING:
-    from slipstream.data.coming import ReadAhead
-    from slipstream.techniques.rig import LoaderArguments, Rig
+    from slipstream.data.files.read_ahead import ReadAhead
+    from slipstream.techniques._core.context import LoaderArguments, Rig
 
 CARD = Card(
     title="Files read before they are asked for",
@@ -67,7 +67,7 @@ def settings(observation: Observation) -> list[Setting]:
 
 
 def apply(rig: Rig, setting: Setting) -> None:
-    from slipstream.data.coming import ReadAhead
+    from slipstream.data.files.read_ahead import ReadAhead
 
     ahead = ReadAhead(int(setting), rig.changed, rig.decline)
     ahead.install(rig.patches)
@@ -78,8 +78,8 @@ def _look(rig: Rig, ahead: ReadAhead, arguments: LoaderArguments) -> None:
     """Changes no argument: what can be done shows when the first batches are read."""
     from torch.utils.data import IterableDataset
 
-    from slipstream.data.obstacles import start_method
-    from slipstream.seams.place import current_site
+    from slipstream.data.workers.worker_blockers import start_method
+    from slipstream.seams.user_code import current_site
 
     if isinstance(arguments["dataset"], IterableDataset):
         rig.decline(f"the loader built {where(current_site())} reads a stream")

@@ -15,16 +15,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from slipstream.data.indexing import only_indexes_at
+from slipstream.data.samples.pure_index import only_indexes_at
 from slipstream.records import Edit, Setting
-from slipstream.techniques.card import YES, Answer, Card, no
-from slipstream.techniques.observation import Observation
-from slipstream.techniques.parts.filled import fill_before_races
-from slipstream.techniques.parts.loader_call import where
+from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.observation import Observation
+from slipstream.techniques._core.prefill import fill_before_races
+from slipstream.techniques._core.source_edits import where
 
 if TYPE_CHECKING:
-    from slipstream.data.kept_samples import KeptSamples
-    from slipstream.techniques.rig import LoaderArguments, Rig
+    from slipstream.data.samples.sample_cache import KeptSamples
+    from slipstream.techniques._core.context import LoaderArguments, Rig
 
 CARD = Card(
     title="Samples kept in memory",
@@ -64,7 +64,7 @@ def settings(observation: Observation) -> list[Setting]:
 
 
 def apply(rig: Rig, setting: Setting) -> None:
-    from slipstream.data.kept_samples import KeptSamples
+    from slipstream.data.samples.sample_cache import KeptSamples
 
     kept = KeptSamples(
         lambda place: rig.changed(f"samples are kept in the loader built {place}"),
@@ -77,7 +77,7 @@ def apply(rig: Rig, setting: Setting) -> None:
 
 def _admit(kept: KeptSamples, arguments: LoaderArguments) -> None:
     """Changes no argument."""
-    from slipstream.seams.place import current_site
+    from slipstream.seams.user_code import current_site
 
     kept.admit(arguments["dataset"], where(current_site()))
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slipstream.records import Edit, Setting
-from slipstream.techniques.card import YES, Answer, Card, no
-from slipstream.techniques.observation import Observation
-from slipstream.techniques.parts.pictures import Notice, postpone, why_no_pictures
+from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.images import Notice, postpone, why_no_pictures
+from slipstream.techniques._core.observation import Observation
 
 if TYPE_CHECKING:
-    from slipstream.data.scaled import ScaledDecode
-    from slipstream.techniques.rig import Rig
+    from slipstream.data.images.scaled_decode import ScaledDecode
+    from slipstream.techniques._core.context import Rig
 
 CARD = Card(
     title="Pictures decoded small where they are shrunk",
@@ -44,7 +44,7 @@ def settings(observation: Observation) -> list[Setting]:
 
 def apply(rig: Rig, setting: Setting) -> None:
     def make(on_use: Notice, on_waste: Notice) -> ScaledDecode:
-        from slipstream.data.scaled import ScaledDecode
+        from slipstream.data.images.scaled_decode import ScaledDecode
 
         return ScaledDecode(int(setting), on_use, on_waste)
 

@@ -12,14 +12,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slipstream.records import Edit, Setting
-from slipstream.techniques.card import YES, Answer, Card, no
-from slipstream.techniques.observation import Observation
+from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.observation import Observation
 
 if TYPE_CHECKING:
     import torch
 
-    from slipstream.techniques.parts.in_pieces import Survivor
-    from slipstream.techniques.rig import Rig
+    from slipstream.techniques._core.context import Rig
+    from slipstream.techniques._recompute.install import Survivor
 
 CARD = Card(
     title="Out of memory, and going on",
@@ -45,7 +45,7 @@ def settings(observation: Observation) -> list[Setting]:
 
 
 def apply(rig: Rig, setting: Setting) -> None:
-    from slipstream.techniques.parts.in_pieces import Survivor
+    from slipstream.techniques._recompute.install import Survivor
 
     survivors: list[Survivor] = []
 

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from slipstream.data.room import num_batches_held
+from slipstream.data.workers.shm_budget import num_batches_held
 from slipstream.records import Edit, Loader, Setting
-from slipstream.techniques.card import YES, Answer, Card, no
-from slipstream.techniques.observation import Observation
-from slipstream.techniques.parts.loader_call import where
-from slipstream.techniques.parts.patience import patience
+from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.observation import Observation
+from slipstream.techniques._core.openmp_wait_policy import patience
+from slipstream.techniques._core.source_edits import where
 
 if TYPE_CHECKING:
-    from slipstream.data.threads import Threads
-    from slipstream.techniques.rig import LoaderArguments, Rig
+    from slipstream.data.threads.install import Threads
+    from slipstream.techniques._core.context import LoaderArguments, Rig
 
 CARD = Card(
     title="Threads for the loader",
@@ -74,7 +74,7 @@ def _python_share(observation: Observation) -> float:
     """Of the work on a batch; 0.0 where too few samples of the stack tell."""
     from slipstream.diagnose.hotspots import FEWEST_SAMPLES, total  # here: `run` needs none of it
     from slipstream.diagnose.input_path import input_path
-    from slipstream.diagnose.stages import mistaken_share, python_share
+    from slipstream.diagnose.stack_facts import mistaken_share, python_share
 
     summary = observation.summary
     path = input_path(observation.session, summary) if summary is not None else None
@@ -103,7 +103,7 @@ def _most(observation: Observation, loader: Loader) -> int:
 
 def _guess(observation: Observation) -> int:
     from slipstream.diagnose.input_path import input_path  # here: `run` needs none of it
-    from slipstream.diagnose.workers import best_num_workers
+    from slipstream.diagnose.worker_count import best_num_workers
 
     summary = observation.summary
     path = input_path(observation.session, summary) if summary is not None else None
@@ -116,7 +116,7 @@ def environment(setting: Setting) -> dict[str, str]:
 
 
 def apply(rig: Rig, setting: Setting) -> None:
-    from slipstream.data.threads import Threads
+    from slipstream.data.threads.install import Threads
 
     threads = Threads(rig.decline)
     threads.install(rig.patches)
@@ -125,8 +125,8 @@ def apply(rig: Rig, setting: Setting) -> None:
 
 def _look(rig: Rig, threads: Threads, arguments: LoaderArguments, count: int) -> None:
     """Changes no argument: without threads the loader is what the script built."""
-    from slipstream.data.thread_obstacles import thread_obstacle
-    from slipstream.seams.place import current_site
+    from slipstream.data.threads.blockers import thread_obstacle
+    from slipstream.seams.user_code import current_site
 
     threads.expect(0)
     place = where(current_site())

@@ -16,16 +16,16 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slipstream.data.room import num_batches_held
+from slipstream.data.workers.shm_budget import num_batches_held
 from slipstream.records import Edit, Loader, Setting
-from slipstream.techniques.card import YES, Answer, Card, no
-from slipstream.techniques.observation import Observation
-from slipstream.techniques.parts.loader_call import argument_edits, where
-from slipstream.techniques.parts.patience import patience
+from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.observation import Observation
+from slipstream.techniques._core.openmp_wait_policy import patience
+from slipstream.techniques._core.source_edits import argument_edits, where
 
 if TYPE_CHECKING:
-    from slipstream.data.epochs import Epochs
-    from slipstream.techniques.rig import LoaderArguments, Rig
+    from slipstream.data.workers.persistent_epochs import Epochs
+    from slipstream.techniques._core.context import LoaderArguments, Rig
 
 CARD = Card(
     title="Worker processes for the loader",
@@ -100,7 +100,7 @@ def _most(observation: Observation, loader: Loader) -> int:
 
 def _guess(observation: Observation) -> int:
     from slipstream.diagnose.input_path import input_path  # here: `run` needs none of it
-    from slipstream.diagnose.workers import best_num_workers
+    from slipstream.diagnose.worker_count import best_num_workers
 
     summary = observation.summary
     path = input_path(observation.session, summary) if summary is not None else None
@@ -118,7 +118,7 @@ def environment(setting: Setting) -> dict[str, str]:
 
 
 def apply(rig: Rig, setting: Setting) -> None:
-    from slipstream.data.epochs import Epochs
+    from slipstream.data.workers.persistent_epochs import Epochs
 
     epochs = Epochs(rig.decline)
     lent: set[int] = set()  # datasets whose loaders had none: frameworks build such a loader a second time
@@ -127,8 +127,8 @@ def apply(rig: Rig, setting: Setting) -> None:
 
 
 def _change(rig: Rig, epochs: Epochs, lent: set[int], arguments: LoaderArguments, count: int) -> None:
-    from slipstream.data.obstacles import obstacle
-    from slipstream.seams.place import current_site
+    from slipstream.data.workers.worker_blockers import obstacle
+    from slipstream.seams.user_code import current_site
 
     now, dataset = arguments["num_workers"], arguments["dataset"]
     epochs.expect("lent" if now == count and id(dataset) in lent else None)

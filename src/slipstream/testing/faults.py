@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from slipstream.seams import patch
+from slipstream.seams import patching
 
 
 class PlantedError(RuntimeError):
@@ -44,11 +44,11 @@ def listing() -> Iterator[set[str]]:
 
 @contextlib.contextmanager
 def _tampering(tamper: Callable[[str, Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
-    before, patch.tamper = patch.tamper, tamper
+    before, patching.tamper = patching.tamper, tamper
     try:
         yield
     finally:
-        patch.tamper = before
+        patching.tamper = before
 
 
 def _raiser(name: str) -> Callable[..., Any]:
@@ -59,7 +59,7 @@ def _raiser(name: str) -> Callable[..., Any]:
 
 
 def main() -> None:
-    from slipstream.runner.watched import run_watched
+    from slipstream.trial.run_mode import run_watched
 
     name, *script = sys.argv[1:]
     sys.argv = script

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from PIL import Image
 
-from slipstream.seams.patch import Patches
+from slipstream.seams.patching import Patches
 
 
 def jpeg(width: int = 96, height: int = 72, mode: str = "RGB", seed: int = 0, grain: int = 8, **options: Any) -> bytes:

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from slipstream.records import Edit, Site
-from slipstream.rewrite.patch import Patch, make_patch
-from slipstream.rewrite.tree import Tree
-from slipstream.testing.sessions import made_session
+from slipstream.rewrite.make_patch import Patch, make_patch
+from slipstream.rewrite.source_tree import Tree
+from slipstream.testing.made_sessions import made_session
 
 
 class Project:

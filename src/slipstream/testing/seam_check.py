@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from slipstream.records import Ending, Seen
-from slipstream.runner.ride import RideSettings, board
+from slipstream.trial.lifecycle import RideSettings, board
 
 NUM_STEPS = 12
 _KINDS = ("iterator", "input", "forward", "backward", "optimizer")

@@ -36,7 +36,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 def parts() -> list[str]:
-    from slipstream.techniques.catalogue import catalogue
+    from slipstream.techniques._core.catalogue import catalogue
 
     return [SEAMS, *catalogue()]
 
@@ -63,7 +63,7 @@ def outcomes_of(ident: str, device: str) -> Iterator[Outcome]:
         for name, is_ok, detail in check_seams(device):
             yield Outcome(name, is_ok, detail)
         return
-    from slipstream.testing.battery import battery, death
+    from slipstream.testing.technique_contract import battery, death
 
     for result in (*battery(ident, device), *death(ident, device)):
         yield Outcome(result.name, result.is_ok, result.detail)

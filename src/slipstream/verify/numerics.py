@@ -7,18 +7,7 @@ from collections import Counter
 from functools import cached_property
 
 from slipstream.records import Numerics, NumericsClass, Witness
-from slipstream.verify.bands import (
-    APPROXIMATE,
-    NO_PRECISION,
-    REORDERED,
-    SMALL,
-    Band,
-    find_buffer_fault,
-    find_gradient_fault,
-    percent,
-    worst_error,
-)
-from slipstream.verify.curves import (
+from slipstream.verify.loss_curves import (
     Curve,
     added_up,
     common_steps,
@@ -29,7 +18,18 @@ from slipstream.verify.curves import (
     is_divided,
     worst_loss,
 )
-from slipstream.verify.gaps import buffer_gaps, gradient_gaps, weak_gradients
+from slipstream.verify.tensor_distance import buffer_gaps, gradient_gaps, weak_gradients
+from slipstream.verify.tolerances import (
+    APPROXIMATE,
+    NO_PRECISION,
+    REORDERED,
+    SMALL,
+    Band,
+    find_buffer_fault,
+    find_gradient_fault,
+    percent,
+    worst_error,
+)
 
 # Of the losses, relative: at the first step, and later. A skipped batch moves them by a percent or more; rounding by
 # 1e-7, bfloat16 by 1e-3 at most.

@@ -3,7 +3,7 @@ import pytest
 
 from slipstream.diagnose import diagnose
 from slipstream.records import Event, Misalignment, ModuleShare, Rehearsal, Site
-from slipstream.testing.sessions import (
+from slipstream.testing.made_sessions import (
     FILE,
     MODEL_SITE,
     OPTIMIZER_SITE,

@@ -2,7 +2,7 @@ import msgspec
 
 from slipstream.diagnose import diagnose
 from slipstream.records import Event, TensorFacts
-from slipstream.testing.sessions import made_environment, made_loader, made_session
+from slipstream.testing.made_sessions import made_environment, made_loader, made_session
 
 GPU = made_environment(8.0, 8, "cuda:0")
 

@@ -3,7 +3,7 @@ import pytest
 
 from slipstream.diagnose import diagnose
 from slipstream.records import Length, Site, TensorFacts
-from slipstream.testing.sessions import FILE, LOADER_SITE, made_loader, made_session, made_stack
+from slipstream.testing.made_sessions import FILE, LOADER_SITE, made_loader, made_session, made_stack
 
 LIGHT = {"forward_ms": 3.0, "backward_ms": 6.0, "input_ms": 40.0}
 COLLATE_SITE = Site(FILE, 20, "def pad(batch):", "pad")

@@ -4,8 +4,8 @@ import pytest
 from slipstream.diagnose import diagnose
 from slipstream.diagnose.causes import growing_memory
 from slipstream.records import Evaluation, Event, Leak, Memory, Site
-from slipstream.report.verdict import evaluation
-from slipstream.testing.sessions import FILE, FIRST_NS, made_loader, made_session, made_stack
+from slipstream.report.text.check import evaluation
+from slipstream.testing.made_sessions import FILE, FIRST_NS, made_loader, made_session, made_stack
 
 
 def ranked(session):

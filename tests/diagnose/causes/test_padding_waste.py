@@ -7,7 +7,7 @@ import pytest
 
 from slipstream.diagnose import diagnose
 from slipstream.records import Finding, Site
-from slipstream.testing.sessions import FILE, LOADER_SITE, made_anatomy, made_loader, made_session
+from slipstream.testing.made_sessions import FILE, LOADER_SITE, made_anatomy, made_loader, made_session
 
 COLLATE = Site(FILE, 20, "def pad(samples):", "pad")
 

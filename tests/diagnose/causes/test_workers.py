@@ -3,7 +3,7 @@ import msgspec
 from slipstream.diagnose import diagnose
 from slipstream.diagnose.input_path import input_path
 from slipstream.records import Fetch, Length
-from slipstream.testing.sessions import LOADER_SITE, made_environment, made_loader, made_session, made_stack
+from slipstream.testing.made_sessions import LOADER_SITE, made_environment, made_loader, made_session, made_stack
 
 LIGHT = {"forward_ms": 3.0, "backward_ms": 6.0}
 

@@ -19,7 +19,7 @@ from slipstream.report.exports.tensorboard import TRACE, crc32c, write_tensorboa
 from slipstream.report.exports.torch_profile import profile_slices, read_profile
 from slipstream.report.exports.trace import to_trace
 from slipstream.report.exports.trackers import MissingError, log_to_mlflow, log_to_wandb
-from slipstream.testing.sessions import made_session, made_stack
+from slipstream.testing.made_sessions import made_session, made_stack
 
 replace = msgspec.structs.replace
 

@@ -28,7 +28,8 @@ from slipstream.records import (
     Step,
 )
 from slipstream.report.html.page import to_page
-from slipstream.testing.sessions import (
+from slipstream.testing.made_fingerprints import made_witness
+from slipstream.testing.made_sessions import (
     FILE,
     made_anatomy,
     made_environment,
@@ -36,8 +37,7 @@ from slipstream.testing.sessions import (
     made_session,
     made_stack,
 )
-from slipstream.testing.verdicts import made_tuning, made_verdict
-from slipstream.testing.witnesses import made_witness
+from slipstream.testing.made_verdicts import made_tuning, made_verdict
 
 ATTACK = (
     "</script></title></style>--><script>window.pwned = 1</script><img src=x onerror='window.pwned = 1'>"

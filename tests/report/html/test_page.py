@@ -17,11 +17,10 @@ import pytest
 from slipstream.memory.remedies import list_remedies
 from slipstream.records import Session
 from slipstream.report.html.page import to_page
-from slipstream.report.memory_words import about, line_holders, module_holders, summarise
-from slipstream.report.quantity import as_gain, in_bytes, in_ms
-from slipstream.report.tune_table import table_rows
-from slipstream.report.tune_words import gain, reasons
-from slipstream.report.verdict import verdict
+from slipstream.report.text.check import verdict
+from slipstream.report.text.memory import about, line_holders, module_holders, summarise
+from slipstream.report.text.numbers import as_gain, in_bytes, in_ms
+from slipstream.report.text.tune import gain, reasons, table_rows
 
 VOID = {"meta", "br", "img", "link", "input", "hr"}
 MOST_BYTES = 6_000_000
@@ -174,7 +173,7 @@ def test_it_needs_no_torch(full: Session, tmp_path: Path) -> None:
     program = (
         "import sys; sys.modules['torch'] = None\n"
         "from pathlib import Path\n"
-        "from slipstream.runner.storage import load_session\n"
+        "from slipstream.store.sessions import load_session\n"
         "from slipstream.report.html.page import to_page\n"
         "print(len(to_page(load_session(Path(sys.argv[1])))))"
     )

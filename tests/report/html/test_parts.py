@@ -8,20 +8,19 @@ import msgspec
 import pytest
 
 from slipstream.records import Choice, Event, Recipe, Session, Site
-from slipstream.report.html.basis import commands
-from slipstream.report.html.contenders import entries_of
-from slipstream.report.html.laps import lanes_of
-from slipstream.report.html.losses import loss_charts
-from slipstream.report.html.markup import clean, element, percent
-from slipstream.report.html.plot import Scale, roof, thinned, ticks, ticks_of_time
+from slipstream.report.html.environment import commands
+from slipstream.report.html.loss_chart import loss_charts
+from slipstream.report.html.race_timeline import lanes_of
 from slipstream.report.html.source import excerpt, read_source
-from slipstream.report.html.steps import MOST_COLUMNS, columns_of
+from slipstream.report.html.step_chart import MOST_COLUMNS, columns_of
+from slipstream.report.html.svg import Scale, clean, element, percent, roof, thinned, ticks, ticks_of_time
+from slipstream.report.html.tables import tune_table
 from slipstream.report.html.timeline import lanes_of as timeline_lanes
 from slipstream.report.html.timeline import typical
-from slipstream.report.html.tuning import tune_table
+from slipstream.report.html.verdict_chart import entries_of
 from slipstream.report.html.waterfall import rungs_of
-from slipstream.testing.sessions import made_session
-from slipstream.testing.verdicts import BASE_MS, made_tuning, made_verdict
+from slipstream.testing.made_sessions import made_session
+from slipstream.testing.made_verdicts import BASE_MS, made_tuning, made_verdict
 
 
 def test_an_element_escapes_what_it_is_given() -> None:

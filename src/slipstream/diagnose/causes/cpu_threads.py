@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from slipstream.diagnose.anatomy import is_compute_bound, operators_ms, self_ms
-from slipstream.diagnose.gain import gain_of, gain_without
-from slipstream.diagnose.rehearsed import rehearsal_of, rehearsed_gain, rehearsed_words
-from slipstream.diagnose.training import blocks_of, is_on_cpu, main_model, num_workers, watched_kinds
-from slipstream.diagnose.wording import count, ms
+from slipstream.diagnose.gain import gain_of, gain_without, rehearsal_of, rehearsed_gain, rehearsed_words
+from slipstream.diagnose.operator_shares import is_compute_bound, operators_ms, self_ms
+from slipstream.diagnose.selection import blocks_of, is_on_cpu, main_model, num_workers, watched_kinds
+from slipstream.diagnose.source_hints import count, ms
 from slipstream.records import Finding, Rehearsal, Session, Site, Summary
 
 LARGE_MS = 0.1  # an operator shorter than this is not worth a second thread

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from slipstream.diagnose.gain import gain_without
-from slipstream.diagnose.rehearsed import rehearsal_of, rehearsed_gain, rehearsed_words
-from slipstream.diagnose.training import is_on_cpu, main_model
-from slipstream.diagnose.wording import ms, percent
+from slipstream.diagnose.gain import gain_without, rehearsal_of, rehearsed_gain, rehearsed_words
+from slipstream.diagnose.selection import is_on_cpu, main_model
+from slipstream.diagnose.source_hints import ms, percent
 from slipstream.records import Finding, Session, Summary
 
 LEAST_SHARE = 1e-3

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from slipstream.diagnose.gain import gain_without
-from slipstream.diagnose.training import is_on_accelerator, most_frequent_site, training_loader
-from slipstream.diagnose.transfers import transfers
-from slipstream.diagnose.wording import ms, size
+from slipstream.diagnose.selection import is_on_accelerator, most_frequent_site, training_loader, transfers
+from slipstream.diagnose.source_hints import ms, size
 from slipstream.records import Finding, Session, Summary
 
 LEAST_SHARE = 0.03

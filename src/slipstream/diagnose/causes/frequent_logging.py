@@ -6,9 +6,9 @@ from collections import Counter
 
 from slipstream.diagnose.gain import gain_without
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, hottest_line, phase_ms_of, total, watched_stacks
-from slipstream.diagnose.stages import asks_to_log, is_logging
-from slipstream.diagnose.typical import sampled_step
-from slipstream.diagnose.wording import ms, percent, trainers_own
+from slipstream.diagnose.source_hints import ms, percent, trainers_own
+from slipstream.diagnose.stack_facts import asks_to_log, is_logging
+from slipstream.diagnose.typical_step import sampled_step
 from slipstream.records import Finding, Session, Site, StackCount, Summary
 
 SAVED = 0.95  # logging every twentieth step

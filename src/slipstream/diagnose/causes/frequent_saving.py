@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from slipstream.diagnose.gain import gain_of
+from slipstream.diagnose.selection import blocks_of, epoch_steps, most_frequent_site, steps_of
+from slipstream.diagnose.source_hints import ms, percent, trainers_own
 from slipstream.diagnose.statistics import fmean, median
-from slipstream.diagnose.training import blocks_of, epoch_steps, most_frequent_site, steps_of
-from slipstream.diagnose.wording import ms, percent, trainers_own
 from slipstream.records import BlockKind, Event, Finding, Session, Site, Summary
 
 KINDS: tuple[BlockKind, ...] = ("warmup", "watch", "kept")

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from slipstream.diagnose.gain import gain_of, gain_without
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, hottest_line, phase_ms_of, total
-from slipstream.diagnose.stages import reads_values
+from slipstream.diagnose.selection import blocks_of, is_on_accelerator, most_frequent_site, watched_kinds, watched_steps
+from slipstream.diagnose.source_hints import ms, percent
+from slipstream.diagnose.stack_facts import reads_values
 from slipstream.diagnose.statistics import fmean
-from slipstream.diagnose.training import blocks_of, is_on_accelerator, most_frequent_site, watched_kinds, watched_steps
-from slipstream.diagnose.wording import ms, percent
 from slipstream.records import Event, Finding, Session, Site, Summary
 
 LEAST_SHARE = 0.05  # of a step on the CPU

@@ -6,10 +6,10 @@ import math
 from collections import Counter
 
 from slipstream.diagnose.gain import gain_of
+from slipstream.diagnose.selection import epoch_steps, watched_steps
+from slipstream.diagnose.source_hints import count, ms, percent, trainers_own
 from slipstream.diagnose.statistics import fmean
-from slipstream.diagnose.training import epoch_steps, watched_steps
 from slipstream.diagnose.validation import ValidationCost, validation_cost
-from slipstream.diagnose.wording import count, ms, percent, trainers_own
 from slipstream.records import Evaluation, Finding, Session, Site, Summary
 
 LEAST_SHARE = 0.15

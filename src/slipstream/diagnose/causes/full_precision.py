@@ -3,12 +3,11 @@ lower precision is many times slower."""
 
 from __future__ import annotations
 
-from slipstream.diagnose.anatomy import compute_phases_ms, is_compute_bound, share_of_class
-from slipstream.diagnose.gain import gain_without
-from slipstream.diagnose.measured import SOURCE, precision_ratio
-from slipstream.diagnose.rehearsed import rehearsal_of, rehearsed_gain, rehearsed_words
-from slipstream.diagnose.training import device_of, is_on_accelerator, is_on_cpu, main_model
-from slipstream.diagnose.wording import joined, ms, percent
+from slipstream.diagnose.gain import gain_without, rehearsal_of, rehearsed_gain, rehearsed_words
+from slipstream.diagnose.operator_shares import compute_phases_ms, is_compute_bound, share_of_class
+from slipstream.diagnose.selection import device_of, is_on_accelerator, is_on_cpu, main_model
+from slipstream.diagnose.source_hints import joined, ms, percent
+from slipstream.diagnose.speedtest_context import SOURCE, precision_ratio
 from slipstream.records import Finding, Session, Summary, TorchFacts
 
 SAVED = {"bf16": 0.5, "fp16": 0.5, "tf32": 0.35}  # of the time in tensor contractions

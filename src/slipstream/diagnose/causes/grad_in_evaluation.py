@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from slipstream.diagnose.gain import gain_without
+from slipstream.diagnose.source_hints import ms, percent
 from slipstream.diagnose.validation import validation_cost
-from slipstream.diagnose.wording import ms, percent
 from slipstream.records import Finding, Session, Summary
 
 SAVED = 0.25  # of the forward pass: bookkeeping of the graph and the writes of what backward would need

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from slipstream.diagnose.growth import Growth, find_growth
-from slipstream.diagnose.training import training_loader
-from slipstream.diagnose.wording import size
+from slipstream.diagnose.memory_growth import Growth, find_growth
+from slipstream.diagnose.selection import training_loader
+from slipstream.diagnose.source_hints import size
 from slipstream.records import Finding, Leak, Session, Summary
 
 _KEPT = re.compile(r"(?:\.(?:append|appendleft|add)\(|\+=\s*|\]\s*=\s*)(?P<what>[A-Za-z_][\w.]*)\s*\)?\s*(?:#.*)?$")

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, total, watched_stacks
 from slipstream.diagnose.input_path import InputPath, batch_bytes, costs_time, floor_of, input_path
-from slipstream.diagnose.measured import about_handing_over
-from slipstream.diagnose.wording import ms, percent
+from slipstream.diagnose.source_hints import ms, percent
+from slipstream.diagnose.speedtest_context import about_handing_over
 from slipstream.records import Finding, Session, StackCount, Summary
 
 SAVED = 0.8  # tensors in shared memory, or buffers used again, leave little to copy

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from slipstream.diagnose.anatomy import compute_phases_ms, is_compute_bound, share_named
 from slipstream.diagnose.gain import gain_without
-from slipstream.diagnose.training import is_on_cuda, main_model, watched_steps
-from slipstream.diagnose.wording import percent
+from slipstream.diagnose.operator_shares import compute_phases_ms, is_compute_bound, share_named
+from slipstream.diagnose.selection import is_on_cuda, main_model, watched_steps
+from slipstream.diagnose.source_hints import percent
 from slipstream.records import Finding, Session, Summary
 
 LEAST_SHARE = 0.3

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from slipstream.diagnose.environment import is_environment
 from slipstream.diagnose.gain import gain_without
 from slipstream.diagnose.hoisting import hoisted
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, total, watched_stacks
-from slipstream.diagnose.stages import is_logging, line_to_change
-from slipstream.diagnose.training import watched_steps
-from slipstream.diagnose.typical import sampled_step
-from slipstream.diagnose.wording import ms, percent
+from slipstream.diagnose.notes import is_environment
+from slipstream.diagnose.selection import watched_steps
+from slipstream.diagnose.source_hints import ms, percent
+from slipstream.diagnose.stack_facts import is_logging, line_to_change
+from slipstream.diagnose.typical_step import sampled_step
 from slipstream.records import Finding, Session, StackCount, Summary
 
 LEAST_SHARE = 0.15  # of the step

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.input_path import costs_time, handover_ms, input_path, step_after
-from slipstream.diagnose.training import epoch_steps, is_several_epochs
-from slipstream.diagnose.wording import count, ms, with_loader_argument
-from slipstream.diagnose.workers import best_num_workers, worker_advice
+from slipstream.diagnose.selection import epoch_steps, is_several_epochs
+from slipstream.diagnose.source_hints import count, ms, with_loader_argument
+from slipstream.diagnose.worker_count import best_num_workers, worker_advice
 from slipstream.records import Finding, Loader, Session, Summary
 
 SHORT_EPOCH_MS = 60e3  # starting workers takes from a tenth of a second to some seconds

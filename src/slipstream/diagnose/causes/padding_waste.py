@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from slipstream.diagnose.anatomy import compute_phases_ms, is_compute_bound
 from slipstream.diagnose.gain import gain_without
-from slipstream.diagnose.training import main_model, training_loader
-from slipstream.diagnose.wording import ms, percent
+from slipstream.diagnose.operator_shares import compute_phases_ms, is_compute_bound
+from slipstream.diagnose.selection import main_model, training_loader
+from slipstream.diagnose.source_hints import ms, percent
 from slipstream.records import Finding, Loader, Session, Site, Summary
 
 LEAST_SHARE = 0.15

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from slipstream.diagnose.gain import gain_without
-from slipstream.diagnose.measured import about_copying
-from slipstream.diagnose.training import device_of, is_on_cuda, most_frequent_site, training_loader
-from slipstream.diagnose.transfers import transfers
-from slipstream.diagnose.wording import joined, ms, size, with_loader_argument
+from slipstream.diagnose.selection import device_of, is_on_cuda, most_frequent_site, training_loader, transfers
+from slipstream.diagnose.source_hints import joined, ms, size, with_loader_argument
+from slipstream.diagnose.speedtest_context import about_copying
 from slipstream.records import Finding, Session, Summary
 
 LEAST_SHARE = 0.03

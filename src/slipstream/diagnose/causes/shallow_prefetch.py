@@ -6,9 +6,9 @@ from statistics import pstdev
 
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.input_path import input_path, step_after
+from slipstream.diagnose.selection import fetches_of, watched_kinds, watched_steps
+from slipstream.diagnose.source_hints import ms, percent, with_loader_argument
 from slipstream.diagnose.statistics import fmean
-from slipstream.diagnose.training import fetches_of, watched_kinds, watched_steps
-from slipstream.diagnose.wording import ms, percent, with_loader_argument
 from slipstream.records import Finding, Session, Summary
 
 UNEVEN = 0.4  # spread of the batches' times over their mean

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from slipstream.diagnose.epoch_invariance import is_text
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.hotspots import total
 from slipstream.diagnose.input_path import costs_time, input_path, step_after
-from slipstream.diagnose.repeating import is_text
-from slipstream.diagnose.stages import is_collate, is_torch_picking, line_to_change
-from slipstream.diagnose.training import is_single_epoch
-from slipstream.diagnose.wording import ms, percent, taking
+from slipstream.diagnose.selection import is_single_epoch
+from slipstream.diagnose.source_hints import ms, percent, taking
+from slipstream.diagnose.stack_facts import is_collate, is_torch_picking, line_to_change
 from slipstream.records import Finding, Loader, Session, StackCount, Summary
 
 LEAST_SHARE = 0.35

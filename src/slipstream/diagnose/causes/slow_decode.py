@@ -7,9 +7,9 @@ import re
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.hotspots import hottest_line, total
 from slipstream.diagnose.input_path import InputPath, costs_time, granted_share, input_path, step_after
-from slipstream.diagnose.measured import about_decoding, sample_ms
-from slipstream.diagnose.training import is_single_epoch
-from slipstream.diagnose.wording import joined, ms, percent, taking
+from slipstream.diagnose.selection import is_single_epoch
+from slipstream.diagnose.source_hints import joined, ms, percent, taking
+from slipstream.diagnose.speedtest_context import about_decoding, sample_ms
 from slipstream.records import Finding, Loader, Session, StackCount, Summary
 
 LEAST_SHARE = 0.3  # of the work on a batch

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from slipstream.diagnose.anatomy import compute_phases_ms, is_compute_bound, share_named
-from slipstream.diagnose.rehearsed import rehearsal_of, rehearsed_gain, rehearsed_words
-from slipstream.diagnose.training import main_model
-from slipstream.diagnose.wording import each_weight_turned, ms, percent
+from slipstream.diagnose.gain import rehearsal_of, rehearsed_gain, rehearsed_words
+from slipstream.diagnose.operator_shares import compute_phases_ms, is_compute_bound, share_named
+from slipstream.diagnose.selection import main_model
+from slipstream.diagnose.source_hints import each_weight_turned, ms, percent
 from slipstream.records import Finding, Session, Summary
 
 

@@ -7,8 +7,8 @@ import re
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.hotspots import hottest_line
 from slipstream.diagnose.input_path import InputPath, costs_time, input_path, step_after
-from slipstream.diagnose.measured import about_reading, sample_ms
-from slipstream.diagnose.wording import joined, ms, percent, taking
+from slipstream.diagnose.source_hints import joined, ms, percent, taking
+from slipstream.diagnose.speedtest_context import about_reading, sample_ms
 from slipstream.records import Finding, Session, StackCount, Summary
 
 LEAST_SHARE = 0.3

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
+from slipstream.diagnose.epoch_invariance import draws, is_parsing, is_text, repeats
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.hotspots import Hotspot, hottest_function, total
 from slipstream.diagnose.input_path import InputPath, costs_time, input_path, step_after
-from slipstream.diagnose.repeating import draws, is_parsing, is_text, repeats
-from slipstream.diagnose.stages import is_collate, is_loop, is_torch_picking, line_to_change
-from slipstream.diagnose.training import is_single_epoch
-from slipstream.diagnose.wording import ms, percent
+from slipstream.diagnose.selection import is_single_epoch
+from slipstream.diagnose.source_hints import ms, percent
+from slipstream.diagnose.stack_facts import is_collate, is_loop, is_torch_picking, line_to_change
 from slipstream.records import Finding, Session, StackCount, Summary
 
 CONCENTRATED = 0.4  # of the work, in one function or on one line

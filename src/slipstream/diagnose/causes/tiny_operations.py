@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from slipstream.diagnose.anatomy import compute_phases_ms
 from slipstream.diagnose.gain import gain_without
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, hottest_line, phase_ms_of, total, watched_stacks
 from slipstream.diagnose.input_path import granted_share
-from slipstream.diagnose.training import main_model
-from slipstream.diagnose.wording import ms, percent
+from slipstream.diagnose.operator_shares import compute_phases_ms
+from slipstream.diagnose.selection import main_model
+from slipstream.diagnose.source_hints import ms, percent
 from slipstream.records import Anatomy, Finding, Session, Site, StackCount, Summary
 
 FEWEST = 300  # operators in a step; small models are small and not ill

@@ -7,11 +7,10 @@ from collections import Counter
 
 import msgspec
 
-from slipstream.diagnose.gain import gain_without
+from slipstream.diagnose.gain import gain_without, rehearsal_of, rehearsed_gain, rehearsed_words
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, hottest_line, phase_ms_of, total
-from slipstream.diagnose.rehearsed import rehearsal_of, rehearsed_gain, rehearsed_words
-from slipstream.diagnose.training import main_optimizer
-from slipstream.diagnose.wording import ms, percent, place, with_argument
+from slipstream.diagnose.selection import main_optimizer
+from slipstream.diagnose.source_hints import ms, percent, place, with_argument
 from slipstream.records import Finding, Optimizer, Session, Summary
 
 LEAST_SHARE = 0.08  # of the step

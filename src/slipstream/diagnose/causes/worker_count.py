@@ -7,10 +7,10 @@ import math
 from slipstream.diagnose.ceilings import kept_steps
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.input_path import InputPath, costs_time, floor_of, input_path, step_after
-from slipstream.diagnose.training import blocks_of
-from slipstream.diagnose.typical import typical_step
-from slipstream.diagnose.wording import count, ms, percent, with_loader_argument
-from slipstream.diagnose.workers import best_num_workers, worker_advice
+from slipstream.diagnose.selection import blocks_of
+from slipstream.diagnose.source_hints import count, ms, percent, with_loader_argument
+from slipstream.diagnose.typical_step import typical_step
+from slipstream.diagnose.worker_count import best_num_workers, worker_advice
 from slipstream.records import Finding, Session, Summary
 
 COMPUTE = ("forward", "backward", "optimizer")

@@ -3,7 +3,7 @@ matter of speed."""
 
 from __future__ import annotations
 
-from slipstream.diagnose.wording import size
+from slipstream.diagnose.source_hints import size
 from slipstream.records import Finding, Hoard, Loader, Session, Summary, WorkerMemory
 
 LEAST_GROWTH = 4_000_000  # bytes a worker: below are buffers that find their size

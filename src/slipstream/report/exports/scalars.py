@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from slipstream.diagnose.training import watched_steps
+from slipstream.diagnose.selection import watched_steps
 from slipstream.records import Session
-from slipstream.report.verdict import script_of, verdict
+from slipstream.report.text.check import script_of, verdict
 
 MOST_POINTS = 2000  # of a curve
 

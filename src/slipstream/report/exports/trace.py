@@ -11,12 +11,11 @@ from typing import Any, Final
 
 import msgspec
 
+from slipstream.observe.steps import PHASE_OF_KIND, Interval, lay_out
 from slipstream.records import Event, Session, Step
 from slipstream.report.exports.torch_profile import Reader, profile_slices, profile_titles, read_profile
-from slipstream.report.stages import input_stages
-from slipstream.report.verdict import script_of
-from slipstream.runner.intervals import Interval, lay_out
-from slipstream.runner.loop import PHASE_OF_KIND
+from slipstream.report.text.check import script_of
+from slipstream.report.text.stages import input_stages
 
 MOST_EVENTS: Final = 100_000  # about 12 MB, one compressed
 _SCRIPT, _WORKERS, _DEVICE, _STAGES = 1, 2, 3, 4  # processes of the trace

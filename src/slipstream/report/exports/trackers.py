@@ -16,7 +16,7 @@ from typing import Any, Final
 from slipstream.records import Session
 from slipstream.report.exports.scalars import curves, facts, values
 from slipstream.report.exports.trace import to_trace
-from slipstream.report.json import export
+from slipstream.report.json_export.export import export
 
 PACKAGES: Final = {"mlflow": "mlflow", "wandb": "wandb"}
 _PROJECT: Final = "slipstream"

@@ -6,8 +6,7 @@ import msgspec
 
 from slipstream.records import Finding, Session
 from slipstream.report.html.source import Line, Reader, excerpt
-from slipstream.report.place import where
-from slipstream.report.quantity import as_gain
+from slipstream.report.text.numbers import as_gain, where
 
 
 class Card(msgspec.Struct, frozen=True):

@@ -15,35 +15,32 @@ from jinja2 import FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from slipstream.records import Session, Summary, Tuning
-from slipstream.report.fit_words import remarks
-from slipstream.report.fit_words import sentence as fit_sentence
-from slipstream.report.headline import basis
-from slipstream.report.html.anatomy import class_chart, module_table, operator_table
-from slipstream.report.html.basis import commands, facts
 from slipstream.report.html.chart import Chart, Table, Terms
-from slipstream.report.html.contenders import contender_chart
-from slipstream.report.html.device import device_charts
-from slipstream.report.html.figures import Figure, figures
+from slipstream.report.html.environment import commands, facts
 from slipstream.report.html.findings import Card, cards
-from slipstream.report.html.fit import fit_table
-from slipstream.report.html.holders import holder_charts
-from slipstream.report.html.laps import lap_chart
-from slipstream.report.html.live_bytes import live_chart, peaks_chart
-from slipstream.report.html.losses import loss_charts
-from slipstream.report.html.markup import clean
-from slipstream.report.html.memory import memory_chart
-from slipstream.report.html.phases import phase_chart
-from slipstream.report.html.remedies import remedy_charts
+from slipstream.report.html.gpu_chart import device_charts
+from slipstream.report.html.headline_numbers import Figure, figures
+from slipstream.report.html.loss_chart import loss_charts
+from slipstream.report.html.memory_growth import memory_chart
+from slipstream.report.html.memory_owners import holder_charts
+from slipstream.report.html.memory_remedies import remedy_charts
+from slipstream.report.html.memory_timeline import live_chart, peaks_chart
+from slipstream.report.html.phase_chart import phase_chart
+from slipstream.report.html.race_timeline import lap_chart
 from slipstream.report.html.source import Reader, read_source
-from slipstream.report.html.stages import stage_charts
-from slipstream.report.html.steps import step_chart
+from slipstream.report.html.stage_chart import stage_charts
+from slipstream.report.html.step_chart import step_chart
+from slipstream.report.html.svg import clean
+from slipstream.report.html.tables import class_chart, fit_table, module_table, operator_table, tune_table, whys
 from slipstream.report.html.timeline import timeline_chart
-from slipstream.report.html.tuning import tune_table, whys
+from slipstream.report.html.verdict_chart import contender_chart
 from slipstream.report.html.waterfall import waterfall_chart
-from slipstream.report.machine import notes_of
-from slipstream.report.memory_words import MEMORY, growth_sentence, summarise
-from slipstream.report.tune_words import caveats, gain
-from slipstream.report.verdict import complaint, evaluation, script_of, verdict, warning
+from slipstream.report.terminal.footer import notes_of
+from slipstream.report.text.check import basis, complaint, evaluation, script_of, verdict, warning
+from slipstream.report.text.fit import remarks
+from slipstream.report.text.fit import sentence as fit_sentence
+from slipstream.report.text.memory import MEMORY, growth_sentence, summarise
+from slipstream.report.text.tune import caveats, gain
 
 _FOLDER = Path(__file__).parent / "templates"
 

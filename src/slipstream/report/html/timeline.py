@@ -9,14 +9,12 @@ import msgspec
 from markupsafe import Markup
 
 from slipstream.diagnose.summary import settled_steps
+from slipstream.observe.steps import PHASE_OF_KIND, Interval, lay_out
 from slipstream.records import Event, Session, Step, Summary
-from slipstream.report.html import bars
+from slipstream.report.html import svg
 from slipstream.report.html.chart import Chart, plain_table
-from slipstream.report.html.markup import element, percent
-from slipstream.report.html.plot import ticks
-from slipstream.report.quantity import in_ms, plural
-from slipstream.runner.intervals import Interval, lay_out
-from slipstream.runner.loop import PHASE_OF_KIND
+from slipstream.report.html.svg import element, percent, ticks
+from slipstream.report.text.numbers import in_ms, plural
 
 IDENT = "timeline"
 TITLE = "One typical step, in order"
@@ -51,7 +49,7 @@ def timeline_chart(session: Session, summary: Summary) -> Chart | None:
         TITLE,
         f"Step {step.index:,}, {in_ms(step.step_ms)}: of all watched ones the nearest to the typical, phase by phase.",
         f"In order: {order}.",
-        bars.rows(IDENT, TITLE, f"In order: {order}.", _draw(lanes, length_ms)),
+        svg.rows(IDENT, TITLE, f"In order: {order}.", _draw(lanes, length_ms)),
         [],
         plain_table("The step in order", ("where", "what", "begins", "takes"), "llrr", rows),
     )
@@ -137,14 +135,14 @@ def _draw(lanes: Sequence[Lane], length_ms: float) -> Iterator[Markup]:
     for lane in lanes:
         height = HOST if lane.name == "host" else OTHERS
         pieces = [shape for piece in lane.pieces for shape in _piece(piece, height, length_ms)]
-        yield bars.row(lane.name, _busy(lane), height, [bars.track(height), *pieces])
-    yield bars.ruler([(value / length_ms, in_ms(value) if value else "0") for value in ticks(0.0, length_ms, 5)])
+        yield svg.row(lane.name, _busy(lane), height, [svg.track(height), *pieces])
+    yield svg.ruler([(value / length_ms, in_ms(value) if value else "0") for value in ticks(0.0, length_ms, 5)])
 
 
 def _piece(piece: Interval, height: float, length_ms: float) -> list[Markup]:
     share = (piece.end - piece.start) / length_ms
     tip = f"{piece.label} {in_ms(piece.end - piece.start)}, from {in_ms(piece.start)} on"
-    parts = [bars.block(piece.start / length_ms, share, height, f"phase-{piece.label}", tip)]
+    parts = [svg.block(piece.start / length_ms, share, height, f"phase-{piece.label}", tip)]
     if height == HOST and share > _FITS:
         middle = percent((piece.start + piece.end) / 2 / length_ms)
         style = f"inside on-{piece.label}" + (" tight" if share < _FITS_PHONE else "")

@@ -9,12 +9,11 @@ import msgspec
 from markupsafe import Markup
 
 from slipstream.records import Recipe, Session, Speed, Tuning
-from slipstream.report.html import bars
+from slipstream.report.html import svg
 from slipstream.report.html.chart import Chart, plain_table
-from slipstream.report.html.markup import element, percent
-from slipstream.report.quantity import between_ms, in_ms
-from slipstream.report.tune_table import BASE, CEILING, relative
-from slipstream.report.tune_words import gain
+from slipstream.report.html.svg import element, percent
+from slipstream.report.text.numbers import between_ms, in_ms
+from slipstream.report.text.tune import BASE, CEILING, gain, relative
 
 IDENT = "waterfall"
 TITLE = "From the original step to the tuned one"
@@ -52,7 +51,7 @@ def waterfall_chart(session: Session) -> Chart | None:
         "Each rung is the step with all techniques down to it, raced in turns against the script as it is; whiskers "
         "are 95% intervals. The last race, in fresh processes, is the one that counts.",
         gain(session),
-        bars.rows(IDENT, TITLE, gain(session), [_row(rung, scale) for rung in rungs]),
+        svg.rows(IDENT, TITLE, gain(session), [_row(rung, scale) for rung in rungs]),
         [],
         plain_table(TITLE, ("with", "step", "95% interval", "relative to base"), "lrrl", rows),
     )
@@ -98,7 +97,7 @@ def _interval(rung: Rung) -> str:
 
 def _row(rung: Rung, scale: float) -> Markup:
     style = "strong" if rung.kind in ("base", "total") else ""
-    return bars.row(rung.name, _value(rung), bars.BAR, _shapes(rung, scale), style)
+    return svg.row(rung.name, _value(rung), svg.BAR, _shapes(rung, scale), style)
 
 
 def _value(rung: Rung) -> str:
@@ -112,12 +111,12 @@ def _shapes(rung: Rung, scale: float) -> list[Markup]:
     tip = f"{rung.name}: {in_ms(rung.ms)} a step" + (f", {relative(rung.speed)}" if rung.speed else "")
     before = rung.before_ms if rung.before_ms is not None else 0.0
     start, end = sorted((before, rung.ms))
-    parts = [bars.track()]
+    parts = [svg.track()]
     if rung.before_ms is not None:
-        parts.append(bars.block(0.0, rung.ms / scale, bars.BAR, "rung-rest", tip))
+        parts.append(svg.block(0.0, rung.ms / scale, svg.BAR, "rung-rest", tip))
     style = "rung-worse" if rung.before_ms is not None and rung.ms > rung.before_ms else f"rung-{rung.kind}"
-    parts.append(bars.block(start / scale, (end - start) / scale, bars.BAR, style, tip))
-    return parts + _whisker(rung.interval_ms, bars.BAR / 2, scale)
+    parts.append(svg.block(start / scale, (end - start) / scale, svg.BAR, style, tip))
+    return parts + _whisker(rung.interval_ms, svg.BAR / 2, scale)
 
 
 def _whisker(interval: tuple[float, float] | None, y: float, scale: float) -> list[Markup]:

@@ -1,0 +1,125 @@
+"""The list of commands, and the options that stand before a script."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+import click
+
+from slipstream.version import VERSION
+
+COMMANDS: Final = (
+    *("check", "tune", "run", "memory", "patch", "report", "history", "compare"),
+    *("machine", "techniques", "cache", "selftest"),
+)
+
+# Ours come first; from the script's name on, everything is the script's.
+SCRIPT_SETTINGS: Final = {"allow_interspersed_args": False}
+
+Action = Callable[[], int | None]
+
+
+class LazyGroup(click.Group):
+    """Imports a command when it is asked for: `run` must start like python."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"slipstream.cli.{cmd_name}").command
+        return command
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(VERSION, prog_name="slipstream", message="%(prog)s %(version)s")
+def slipstream() -> None:
+    """Makes PyTorch training faster, and proves it. Put one word before the command you already run.
+
+    \b
+    Where does the time go?        slipstream check train.py --epochs 90
+    What makes it faster?          slipstream tune train.py --epochs 90
+    Train with what was kept:      slipstream run train.py --epochs 90
+    What fills the memory?         slipstream memory train.py --epochs 90
+    Write it into the source:      slipstream patch train.py
+    The last report again:         slipstream report
+    What was measured so far:      slipstream history
+    Is it slower than before?      slipstream compare main HEAD
+    How fast is this computer?     slipstream machine
+    What can be tried at all:      slipstream techniques
+    What is kept on disk:          slipstream cache
+    Does it hold on my device?     slipstream selftest --device cuda
+
+    A module goes like a script:   slipstream tune -m package.train --epochs 90
+
+    SLIPSTREAM_DISABLE=1 in the environment switches everything off: the script then runs as with bare python.
+    """
+
+
+def script_argument(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`-m module` or a script, then its own arguments, all as `script`."""
+    function = click.argument("script", nargs=-1, required=False, type=click.UNPROCESSED)(function)
+    return click.option("-m", "is_module", is_flag=True, help="The script is a module, as in python -m.")(function)
+
+
+def read_script(script: tuple[str, ...], is_module: bool) -> list[str]:
+    """The script as python would be given it, or a usage error."""
+    from slipstream.launch.target import refusal
+
+    if not script:
+        raise click.UsageError("Which script? Give the one that you would give to python, as in: train.py --epochs 90")
+    typed = ["-m", *script] if is_module else list(script)
+    if sentence := refusal(typed):
+        raise Refused(sentence)
+    return typed
+
+
+class Refused(click.ClickException):
+    """A sentence and exit code 2."""
+
+    exit_code = 2
+
+    def show(self, file: Any = None) -> None:
+        click.echo(f"slipstream: {self.format_message()}", file=file, err=file is None)
+
+
+def require_torch(what: str) -> None:
+    """Refuse a command that runs a script or torch itself where torch is not installed. `what` begins the sentence."""
+    if importlib.util.find_spec("torch") is None:
+        raise Refused(
+            f"torch is not installed in this Python: {sys.executable}. {what} needs it: pip install torch. Without it,"
+            " report, history, compare, patch and techniques work on saved sessions."
+        )
+
+
+def instead_of_riding(command: str, script: list[str]) -> Action | None:
+    """Bare python where everything is switched off; None: ride. Refuses one rank of several, and a Python without
+    torch."""
+    if is_switched_off():
+        from slipstream.launch.as_main import become_python
+
+        return functools.partial(become_python, script)
+    if num_ranks() > 1:
+        raise Refused(
+            f"{command} rides with one process, and this is one of {num_ranks()} ranks (WORLD_SIZE). Start the script"
+            " without torchrun, on one device; slipstream run passes through."
+        )
+    require_torch(f"slipstream {command}")
+    return None
+
+
+def is_switched_off() -> bool:
+    return os.environ.get("SLIPSTREAM_DISABLE", "") not in ("", "0")
+
+
+def num_ranks() -> int:
+    """More than one under torchrun."""
+    size = os.environ.get("WORLD_SIZE", "1")
+    return int(size) if size.isdigit() else 1

@@ -1,1 +1,0 @@
-"""Host time, device time, and nothing that waits."""

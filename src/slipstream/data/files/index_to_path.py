@@ -1,0 +1,112 @@
+"""From an index of a dataset to the files that its sample reads: found among the lists of paths that hang on the
+dataset, and proved on batches whose opened files were seen. Looks at lists, arrays and tables; never calls the
+dataset."""
+
+from __future__ import annotations
+
+import bisect
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from torch.utils.data import ConcatDataset, Subset
+
+from slipstream.data.workers.dataset_fingerprint import walk
+
+Text = Callable[[int], Any]  # what a list on the dataset holds for an index
+Path = Callable[[int], str]
+Note = tuple[list[int], list[str]]  # the indices of a batch, and the files that were opened for it
+_FEWEST_SAMPLES = 4
+_DEPTH = 2  # of attributes: the dataset's, and those of one that it wraps
+
+
+def learn_paths(dataset: Any, notes: Sequence[Note]) -> list[Path]:
+    """One function for each file of a sample; none where the files cannot be told from an index."""
+    if sum(len(indices) for indices, _ in notes) < _FEWEST_SAMPLES or not notes[0][1]:
+        return []
+    found: dict[str, Path] = {}  # by the file of the first sample: two lists may lead to the same files
+    for text in _texts_of(dataset):
+        path = _prove(text, notes)
+        if path is not None:
+            found.setdefault(path(notes[0][0][0]), path)
+    return list(found.values())
+
+
+def _prove(text: Text, notes: Sequence[Note]) -> Path | None:
+    """A path is the text, or the text below a directory that never changes, with an ending that never does."""
+    first, opened = notes[0]
+    part = _text_at(text, first[0])
+    for whole in opened if part else ():
+        at = whole.rfind(part)
+        before, after = whole[:at], whole[at + len(part) :]
+        if at < 0 or (before and not before.endswith(os.sep)) or (after and not after.startswith(".")):
+            continue
+        is_right = all(f"{before}{_text_at(text, i)}{after}" in seen for indices, seen in notes for i in indices)
+        if is_right and len({_text_at(text, index) for indices, _ in notes for index in indices}) > 1:
+            return lambda index: f"{before}{_text_at(text, index)}{after}"
+    return None
+
+
+def _text_at(text: Text, index: int) -> str:
+    value = text(index)
+    return os.fspath(value) if isinstance(value, (str, os.PathLike)) else ""
+
+
+# --- the lists on a dataset ------------------------------------------------------------------------------------------
+
+
+def _texts_of(dataset: Any) -> list[Text]:
+    if type(dataset) is Subset:
+        chosen = dataset.indices
+        return [_through(text, chosen) for text in _texts_of(dataset.dataset)]
+    if type(dataset) is ConcatDataset:
+        parts = [_texts_of(part) for part in dataset.datasets]
+        return [_across(texts, dataset.cumulative_sizes) for texts in zip(*parts, strict=False)]
+    num_samples = len(dataset)
+    roots = [dataset] if isinstance(dataset, (list, tuple)) else []
+    values = [*roots, *(value for _, value in walk(dataset, _DEPTH))]
+    return [text for value in values for text in _columns(value, num_samples)]
+
+
+def _through(text: Text, chosen: Sequence[int]) -> Text:
+    return lambda index: text(int(chosen[index]))
+
+
+def _across(texts: Sequence[Text], ends: Sequence[int]) -> Text:
+    def text(index: int) -> Any:
+        part = bisect.bisect_right(ends, index)
+        return texts[part](index - (ends[part - 1] if part else 0))
+
+    return text
+
+
+def _columns(value: Any, num_samples: int) -> Iterator[Text]:
+    numpy: Any = sys.modules.get("numpy")
+    pandas: Any = sys.modules.get("pandas")
+    if isinstance(value, (list, tuple)) and len(value) == num_samples:
+        yield from _of_rows(value)
+    elif numpy is not None and type(value) is numpy.ndarray and value.ndim and len(value) == num_samples:
+        if value.dtype.kind in "UO":
+            yield from _of_rows(value)
+    elif pandas is not None and isinstance(value, pandas.DataFrame) and len(value) == num_samples:
+        for position in range(value.shape[1]):
+            yield _of_column(value.iloc[:, position])
+    elif pandas is not None and isinstance(value, pandas.Series) and len(value) == num_samples:
+        yield _of_column(value)
+
+
+def _of_rows(rows: Any) -> Iterator[Text]:
+    first: Any = rows[0] if len(rows) else None
+    if isinstance(first, (str, os.PathLike)):
+        yield lambda index: rows[index]
+    elif isinstance(first, dict):
+        for key in [key for key, part in first.items() if isinstance(part, (str, os.PathLike))]:
+            yield lambda index, key=key: rows[index].get(key)  # type: ignore[misc]
+    elif isinstance(first, (list, tuple)) or getattr(first, "ndim", 0) == 1:
+        for at in [at for at, part in enumerate(first) if isinstance(part, (str, os.PathLike))]:
+            yield lambda index, at=at: rows[index][at]  # type: ignore[misc]
+
+
+def _of_column(column: Any) -> Text:
+    return lambda index: column.iat[index]

@@ -1,0 +1,256 @@
+"""The batches that are to come: a loader's order is known before it is needed, and their files are asked for ahead. It
+is drawn early only from torch's own samplers, which draw their random numbers at the first index anyway; of others it
+is known when a worker is told. Changes no batch, no order, no random number."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data._utils import worker
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind, _SingleProcessDataLoaderIter
+
+from slipstream.data.files.index_to_path import Note, Path
+from slipstream.data.files.open_probe import OPENED
+from slipstream.data.files.readahead_thread import Adviser, most_bytes
+from slipstream.data.threads.iterator import ThreadedIter
+from slipstream.data.workers.worker_loop import DATA_QUEUE, INDEX_QUEUE, WorkerLoop, check_arguments
+from slipstream.seams.patching import Patches
+
+NUM_WATCHED = 2  # batches, in each process that builds them
+_MOST_KNOWN = 8  # datasets
+_STATE = "_slipstream_coming"  # on an iterator
+_heard: weakref.WeakValueDictionary[int, Coming] = weakref.WeakValueDictionary()
+_keys = itertools.count()
+
+
+class Coming:
+    """The batches of one iterator."""
+
+    def __init__(self, loader: Any, depth: int, known: list[Path] | None, on_paths: Callable[..., None]) -> None:
+        self.key = next(_keys)
+        _heard[self.key] = self
+        self.adviser = Adviser(_num_in_flight(loader), most_bytes())
+        self.begun: Any = None  # the indices of the batch that is built
+        self.is_watching = known is None
+        self._is_useful = True
+        self._depth = depth if draws_at_once(loader._index_sampler) else 0
+        self._dataset = loader.dataset
+        self._on_paths = on_paths
+        self._notes: list[Note] = []
+        self._num_notes = NUM_WATCHED * max(1, loader.num_workers)
+        self._source: Any = None  # of indices: one for each epoch
+        self._drawn: deque[Any] = deque()
+        if known:
+            self.adviser.paths = known
+            self.adviser.start(self._dataset, [], lambda paths: None)
+
+    def next_index(self, source: Any) -> Any:
+        if source is not self._source:
+            self._source = source
+            self._drawn.clear()
+            self.adviser.rewind()
+        if not self._drawn:
+            self._draw(source, 1)  # raises StopIteration, as often as it is asked
+        with contextlib.suppress(StopIteration):
+            self._draw(source, self._depth + 1 - len(self._drawn))
+        self.begun = self._drawn.popleft()
+        self.adviser.begin()
+        return self.begun
+
+    def _draw(self, source: Any, count: int) -> None:
+        for _ in range(count):
+            index = next(source)
+            self._drawn.append(index)
+            if self._is_useful:
+                self.adviser.announce(indices_of(index))
+
+    def _learnt(self, paths: list[Path]) -> None:
+        self._is_useful = bool(paths)
+        self._on_paths(paths)
+
+    def hear(self, note: Note) -> None:
+        """What a batch opened. When enough is known, the files of the others follow."""
+        if not self.is_watching:
+            return
+        self._notes.append(note)
+        if len(self._notes) >= self._num_notes:
+            self.is_watching = False
+            self.adviser.start(self._dataset, self._notes, self._learnt)
+
+
+def indices_of(index: Any) -> list[int]:
+    if isinstance(index, torch.Tensor):
+        index = index.tolist()
+    return list(index) if isinstance(index, (list, tuple)) else [index]
+
+
+def _num_in_flight(loader: Any) -> int:
+    return int(loader.num_workers * (loader.prefetch_factor or 0))
+
+
+def draws_at_once(sampler: Any) -> bool:
+    """Whether indices may be taken early without a trace."""
+    if type(sampler) is BatchSampler:
+        sampler = sampler.sampler
+    if type(sampler) is RandomSampler:
+        return sampler.generator is None and not sampler.replacement
+    return type(sampler) in (SequentialSampler, SubsetRandomSampler, WeightedRandomSampler)
+
+
+class ReadAhead:
+    def __init__(self, depth: int, tell: Callable[[str], None], decline: Callable[[str], None]) -> None:
+        self._depth = depth
+        self._tell = tell
+        self._decline = decline
+        self._known: dict[int, tuple[Any, list[Path]]] = {}  # by dataset, which is kept so that its id stays its own
+        self._loop = NotingLoop(worker._worker_loop)
+        self._wanted: set[int] = set()  # datasets
+
+    def want(self, dataset: Any) -> None:
+        """The files of this dataset are read ahead, whichever loader it gets."""
+        self._wanted.add(id(dataset))
+
+    def install(self, patches: Patches) -> None:
+        check_arguments()
+        patches.around(_BaseDataLoaderIter, "__init__", "coming.iterator", self._before, _after)
+        patches.replace(_BaseDataLoaderIter, "_next_index", _drawing(_BaseDataLoaderIter._next_index))
+        patches.around(_SingleProcessDataLoaderIter, "_next_data", "coming.batch", _before_batch, _after_batch, _drop)
+        patches.replace(worker, "_worker_loop", self._loop)
+
+    def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        iterator, loader = args[0], args[1] if len(args) > 1 else kwargs["loader"]
+        self._loop.key = -1
+        if loader._dataset_kind != _DatasetKind.Map or id(loader.dataset) not in self._wanted:
+            return
+        if isinstance(iterator, ThreadedIter):
+            self._decline("batches are built by threads here, which draw their indices past us")
+            return
+        if not draws_at_once(loader._index_sampler) and not _num_in_flight(loader):
+            self._decline(f"{type(loader._index_sampler).__name__} says its order only batch by batch")
+            return
+        dataset = loader.dataset  # the adviser's thread may hold no more: a loader holds its iterator
+        _, known = self._known.get(id(dataset), (None, None))
+        if known == []:
+            return
+        coming = Coming(loader, self._depth, known, lambda paths: self._found(dataset, paths))
+        vars(iterator)[_STATE] = coming
+        weakref.finalize(iterator, coming.adviser.end).atexit = False
+        if coming.is_watching:
+            self._loop.key = coming.key
+
+    def _found(self, dataset: Any, paths: list[Path]) -> None:
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.pop(next(iter(self._known)))
+        self._known[id(dataset)] = dataset, paths
+        name = type(dataset).__name__
+        if paths:
+            self._tell(f"files of {name} are read {self._depth} batches ahead")
+        else:
+            self._decline(f"which files a sample of {name} reads cannot be told from its index")
+
+
+def _after(token: None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    pass
+
+
+def _drawing(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def _next_index(iterator: Any) -> Any:
+        coming: Coming | None = vars(iterator).get(_STATE)
+        return original(iterator) if coming is None else coming.next_index(iterator._sampler_iter)
+
+    return _next_index
+
+
+# --- what a batch opens: in this process -----------------------------------------------------------------------------
+
+
+def _before_batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    coming: Coming | None = vars(args[0]).get(_STATE)
+    if coming is not None and coming.is_watching:
+        OPENED.begin()
+
+
+def _after_batch(token: None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    coming: Coming | None = vars(args[0]).get(_STATE)
+    if coming is not None and coming.is_watching:
+        coming.hear((indices_of(coming.begun), OPENED.end()))
+
+
+def _drop(token: None) -> None:
+    OPENED.end()
+
+
+# --- what a batch opens: in a worker ---------------------------------------------------------------------------------
+
+
+class NotingLoop(WorkerLoop):
+    """Torch's own loop; the first batches bring a note of the files that were opened for them. Forked workers only."""
+
+    key = -1  # who is to hear; -1: nobody
+
+    def __call__(self, *args: Any) -> None:
+        if self.key >= 0:
+            noting = Noting(args[INDEX_QUEUE], args[DATA_QUEUE], self.key)
+            args = (*args[:INDEX_QUEUE], noting, noting.data, *args[DATA_QUEUE + 1 :])
+        self._original(*args)
+
+
+class Noting:
+    """A worker's queue of indices; what it opens between a get and the put that follows belongs to the batch."""
+
+    def __init__(self, queue: Any, data: Any, key: int) -> None:
+        self._queue = queue
+        self.data = NoteQueue(data, key, self)
+        self.indices: list[int] = []
+
+    def get(self, timeout: float | None = None) -> Any:
+        message = self._queue.get(timeout=timeout)
+        if type(message) is tuple and self.data.num_left:
+            self.indices = indices_of(message[1])
+            OPENED.begin()
+        return message
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
+
+
+class NoteQueue:
+    def __init__(self, queue: Any, key: int, noting: Noting) -> None:
+        self._queue = queue
+        self._key = key
+        self._noting = noting
+        self.num_left = NUM_WATCHED
+
+    def put(self, message: Any) -> None:
+        if self.num_left and self._noting.indices:
+            note = self._noting.indices, OPENED.end()
+            self.num_left -= 1
+            self._noting.indices = []  # what is put without a batch asked for brings no note
+            message = _Noted(message, self._key, note)
+        self._queue.put(message)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
+
+
+class _Noted:
+    def __init__(self, message: Any, key: int, note: Note) -> None:
+        self._contents = message, key, note
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return take_note, self._contents
+
+
+def take_note(message: Any, key: int, note: Note) -> Any:
+    """In the main process: the note is heard, the message is torch's again."""
+    coming = _heard.get(key)
+    if coming is not None:
+        coming.hear(note)
+    return message

@@ -1,0 +1,132 @@
+"""Asks the system to read files before somebody else does: a thread of its own, so many bytes ahead and no more. A file
+that is not there is no fault here: whoever wants to read it will say so."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from slipstream.data.files.index_to_path import Note, Path, learn_paths
+
+MOST_BYTES = 256 * 2**20  # ahead at once, where memory is plenty
+MEMORY_SHARE = 0.1  # of what is available
+_MOST_OF_A_FILE = 32 * 2**20
+_CHUNK = 2**20
+_PATIENCE_S = 1.0  # until it looks whether its iterator is still there
+
+
+def advise(path: str) -> int:
+    """How many bytes are on their way into the page cache."""
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+    with contextlib.suppress(OSError, ValueError):
+        handle = os.open(path, flags)
+        try:
+            facts = os.fstat(handle)
+            num_bytes = min(facts.st_size, _MOST_OF_A_FILE)
+            if not stat.S_ISREG(facts.st_mode):
+                return 0
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(handle, 0, num_bytes, os.POSIX_FADV_WILLNEED)
+            else:
+                read(handle, num_bytes)
+            return num_bytes
+        finally:
+            os.close(handle)
+    return 0
+
+
+def read(handle: int, num_bytes: int) -> None:
+    """Where a system takes no advice."""
+    while num_bytes > 0:
+        chunk = os.read(handle, min(num_bytes, _CHUNK))
+        if not chunk:
+            return
+        num_bytes -= len(chunk)
+
+
+def most_bytes() -> int:
+    import psutil
+
+    return int(min(MOST_BYTES, MEMORY_SHARE * psutil.virtual_memory().available))
+
+
+class Adviser:
+    """Of one iterator. Batches are announced, then they begin; between the two their files are asked for."""
+
+    def __init__(self, num_in_flight: int, budget: int) -> None:
+        self.paths: list[Path] = []
+        self._num_in_flight = num_in_flight  # batches that have begun and may still wait for their files
+        self._budget = budget
+        self._waiting: deque[tuple[int, list[int]]] = deque()
+        self._asked: dict[int, int] = {}  # bytes, by batch
+        self._num_announced = 0
+        self._num_begun = 0
+        self._is_over = False
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def announce(self, indices: list[int]) -> None:
+        with self._changed:
+            self._waiting.append((self._num_announced, indices))
+            self._num_announced += 1
+            while len(self._waiting) > self._num_announced - self._num_begun + self._num_in_flight:
+                self._waiting.popleft()
+            self._changed.notify()
+
+    def begin(self) -> None:
+        """The batch that was announced first, of those that have not begun, is built now."""
+        with self._changed:
+            self._num_begun += 1
+            for batch in [batch for batch in self._asked if batch < self._num_begun - self._num_in_flight]:
+                del self._asked[batch]
+            self._changed.notify()
+
+    def rewind(self) -> None:
+        """What was announced and has not begun never will: a new epoch."""
+        with self._changed:
+            self._waiting.clear()
+            self._asked.clear()
+            self._num_begun = self._num_announced
+
+    def end(self) -> None:
+        """Takes no lock: a forked worker may collect what it inherited while a thread it lacks holds it."""
+        self._is_over = True
+
+    def start(self, dataset: Any, notes: Sequence[Note], on_paths: Callable[[list[Path]], None]) -> None:
+        """Learns where the files are, in its own thread, and asks for them if it found out."""
+
+        def work() -> None:
+            with contextlib.suppress(Exception):  # a list that changed its length, whatever: no advice
+                self.paths = self.paths or learn_paths(dataset, notes)
+                on_paths(self.paths)
+                while self.paths and self._advise_next():
+                    pass
+
+        self._thread = threading.Thread(target=work, name="slipstream-read-ahead", daemon=True)
+        self._thread.start()
+
+    def _advise_next(self) -> bool:
+        with self._changed:
+            if not self._changed.wait_for(self._has_work, _PATIENCE_S) or self._is_over:
+                return not self._is_over
+            batch, indices = self._waiting.popleft()
+            if batch < self._num_begun - self._num_in_flight:
+                return True  # too late
+            self._asked[batch] = 0
+        num_bytes = sum(advise(path(index)) for index in indices for path in self.paths)
+        with self._changed:
+            if batch in self._asked:
+                self._asked[batch] = num_bytes
+        return True
+
+    def _has_work(self) -> bool:
+        return bool(self._waiting) and sum(self._asked.values()) < self._budget
+
+    def is_idle(self) -> bool:
+        with self._changed:
+            return not self._has_work() and all(self._asked.values())

@@ -1,0 +1,102 @@
+"""C of ours, compiled once by the system's compiler into the cache folder and loaded from there. Loads nothing that
+another user could have written, and no file that is not as it was compiled: a damaged one may end the process."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from slipstream.data.images.cache_folder import cache_folder
+from slipstream.store.safe_files import is_private
+
+_COMPILED = "compiled"
+_LONGEST_S = 120.0
+_DIGITS = 16  # of a digest in a name
+_FLAGS = ("-O3", "-shared", "-fPIC")
+# Intel's and AMD's compilers' default target has no fused multiply-add, and neither has what Pillow ships for them.
+# Elsewhere both are left to the compiler, so that ours rounds as the other's most likely does.
+_UNFUSED = ("-ffp-contract=off",) if platform.machine().lower() in ("x86_64", "amd64") else ()
+
+
+class CompileError(Exception):
+    """Why there is no library, as half a sentence."""
+
+
+def find_compiler() -> list[str]:
+    """The command that compiles C; empty where there is none."""
+    for command in (os.environ.get("CC", ""), "cc", "gcc", "clang"):
+        try:
+            words = shlex.split(command)
+        except ValueError:  # an open quotation mark
+            continue
+        found = shutil.which(words[0]) if words else None
+        if found:
+            return [found, *words[1:]]
+    return []
+
+
+def load_library(source: Path) -> ctypes.CDLL:
+    """Compiled now if it never was. Raises `CompileError`."""
+    compiler = find_compiler()
+    if not compiler:
+        raise CompileError("there is no C compiler (cc, gcc or clang) on this machine")
+    stem = f"{source.stem}-{_key(source, compiler)}"
+    try:
+        return _load_kept(cache_folder() / _COMPILED, stem, source, compiler)
+    except OSError:  # a folder that cannot be written, or that nothing may be run from
+        return _load_once(source, compiler)
+
+
+def _load_kept(folder: Path, stem: str, source: Path, compiler: list[str]) -> ctypes.CDLL:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not is_private(folder.lstat()):
+        raise PermissionError(f"others may write into {folder}")
+    for found in sorted(folder.glob(f"{stem}-*.so")):
+        if is_private(found.lstat()) and found.stem.endswith(f"-{_digest(found)}"):
+            return ctypes.CDLL(str(found))
+        found.unlink()
+    with tempfile.TemporaryDirectory(dir=folder) as workshop:
+        made = _compile(source, compiler, Path(workshop) / f"{stem}.so")
+        kept = folder / f"{stem}-{_digest(made)}.so"
+        os.replace(made, kept)
+    return ctypes.CDLL(str(kept))
+
+
+def _load_once(source: Path, compiler: list[str]) -> ctypes.CDLL:
+    """A loaded library needs no file."""
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            return ctypes.CDLL(str(_compile(source, compiler, Path(folder) / f"{source.stem}.so")))
+    except OSError as fault:
+        raise CompileError(f"the compiled {source.name} cannot be loaded: {fault}") from fault
+
+
+def _compile(source: Path, compiler: list[str], made: Path) -> Path:
+    command = [*compiler, *_FLAGS, *_UNFUSED, str(source), "-o", str(made), "-lm"]
+    try:
+        subprocess.run(command, check=True, capture_output=True, timeout=_LONGEST_S, stdin=subprocess.DEVNULL)
+    except subprocess.CalledProcessError as fault:
+        said = fault.stderr.decode(errors="replace").strip().splitlines()
+        raise CompileError(f"{compiler[0]} cannot compile {source.name}: {said[0] if said else fault}") from fault
+    except (OSError, subprocess.TimeoutExpired) as fault:
+        raise CompileError(f"{compiler[0]} cannot compile {source.name}: {fault}") from fault
+    made.chmod(0o700)
+    return made
+
+
+def _key(source: Path, compiler: list[str]) -> str:
+    texts = [path.read_bytes() for path in (source, *sorted(source.parent.glob("*.h")))]  # what it may include
+    facts = os.stat(compiler[0])
+    about = repr((compiler, facts.st_size, facts.st_mtime_ns, _FLAGS, _UNFUSED, platform.machine()))
+    return hashlib.sha256(b"".join(texts) + about.encode()).hexdigest()[:_DIGITS]
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:_DIGITS]

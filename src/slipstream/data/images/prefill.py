@@ -1,0 +1,89 @@
+"""Runs the samples of a coming epoch through the dataset before a race, in forked processes, so that what is timed is
+what all epochs after the first look like. The script's process draws no random number and sees no sample."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, SequentialSampler, SubsetRandomSampler
+
+from slipstream.data.workers.worker_blockers import obstacle
+
+DEADLINE_S = 45.0
+_MOST_INDICES = 500_000
+_LOOKS_S = 0.05
+
+
+def coming_indices(loader: Any) -> Sequence[int]:
+    """In the order of the epoch that begins now, where the samplers are torch's own; else in the order of the data."""
+    sampler = loader.sampler
+    is_known = type(loader.batch_sampler) is BatchSampler or loader.batch_sampler is None
+    if not is_known or type(sampler) not in (RandomSampler, SequentialSampler, SubsetRandomSampler):
+        return range(len(loader.dataset))
+    generators = [torch.default_generator, loader.generator, getattr(sampler, "generator", None)]
+    states = [(generator, generator.get_state()) for generator in generators if generator is not None]
+    try:
+        torch.empty((), dtype=torch.int64).random_(generator=loader.generator)  # as the epoch's seed is drawn first
+        return list(itertools.islice(sampler, _MOST_INDICES))
+    finally:
+        for generator, state in states:
+            generator.set_state(state)
+
+
+def cannot_fill(loader: Any) -> str:
+    """Why its samples cannot be made ahead, as half a sentence; "" if they can."""
+    if isinstance(loader.dataset, IterableDataset):
+        return "an iterable dataset gives its samples one by one"
+    if "fork" not in multiprocessing.get_all_start_methods():
+        return "processes cannot be forked here"
+    return obstacle({"dataset": loader.dataset, "multiprocessing_context": "fork"}, 1)
+
+
+def fill(
+    loader: Any,
+    maker: Callable[[], Callable[[int], Any]],
+    is_over: Callable[[int], bool],
+    deadline_s: float = DEADLINE_S,
+    num_processes: int | None = None,
+) -> float:
+    """The share of the samples that were made before the deadline. `maker` gives each process what it makes a sample
+    with; `is_over` is asked after every one, and told how many this process has made."""
+    indices = coming_indices(loader)
+    if not indices:
+        return 1.0
+    count = min(num_processes or len(os.sched_getaffinity(0)), len(indices))
+    context = multiprocessing.get_context("fork")
+    end_s = time.monotonic() + deadline_s
+    done = context.Array("q", count, lock=False)
+    children = [
+        context.Process(target=_make, args=(maker, indices, at, done, is_over, end_s), daemon=True)
+        for at in range(count)
+    ]
+    for child in children:
+        child.start()
+    try:
+        while any(child.is_alive() for child in children) and time.monotonic() < end_s + 1.0:
+            time.sleep(_LOOKS_S)
+    finally:
+        for child in children:
+            child.kill()
+            child.join()
+    return float(sum(done) / len(indices))
+
+
+def _make(maker: Any, indices: Sequence[int], at: int, done: Any, is_over: Callable[[int], bool], end_s: float) -> None:
+    torch.set_num_threads(1)
+    make = maker()
+    for index in itertools.islice(indices, at, None, len(done)):
+        with contextlib.suppress(Exception):  # the script will meet it itself
+            make(index)
+        done[at] += 1
+        if is_over(done[at]) or time.monotonic() > end_s:
+            return

@@ -1,0 +1,85 @@
+"""A picture that is shrunk before anything else looks at its pixels is decoded at a half, a quarter or an eighth of its
+size, as Pillow's own `thumbnail` does. The pixels are not the same. A crop waits for the call that shrinks it; whatever
+else asks for pixels gets them as Pillow decodes them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from PIL import Image
+
+from slipstream.data.images.jpeg_file import JpegSource
+from slipstream.data.images.lazy_decode import Box, Method, Pending, Postponement, empty_image
+from slipstream.seams.patching import Patches
+
+_SCALES = (8, 4, 2)  # that libjpeg has short cuts for
+_NUM_TRIED = 64  # pictures in a process; if none of them could be scaled, no other is put off
+
+
+class ScaledDecode(Postponement):
+    def __init__(self, gap: int, on_use: Callable[[], None], on_none: Callable[[], None]) -> None:
+        """`gap`: how many times larger than asked for the decoded picture must be at least."""
+        super().__init__()
+        self._gap = gap
+        self._on_use = on_use
+        self._on_none = on_none
+        self._num_scaled = 0
+        self._num_whole = 0
+
+    def install(self, patches: Patches) -> None:
+        super().install(patches)
+        patches.replace(Image.Image, "resize", self._resizing(Image.Image.resize))
+
+    def pending_of(self, image: Any) -> Pending | None:
+        is_vain = self._num_whole >= _NUM_TRIED and not self._num_scaled
+        return None if is_vain else super().pending_of(image)
+
+    def pixels(self, pending: Pending) -> Any:
+        self._num_whole += 1
+        if self._num_whole == _NUM_TRIED and not self._num_scaled:
+            self._on_none()
+        if pending.is_whole:
+            return super().pixels(pending)
+        source = pending.source  # keeps the picture: the next part of it may be asked for
+        assert isinstance(source, JpegSource)
+        source.kept = source.kept or source.decode()
+        return source.kept.crop(pending.box)
+
+    def crop(self, image: Any, pending: Pending, box: Box) -> Any:
+        left, upper = pending.box[:2]
+        inner = (left + box[0], upper + box[1], left + box[2], upper + box[3])
+        return empty_image(image, Pending(pending.source, inner))
+
+    def _resizing(self, original: Method) -> Method:
+        @functools.wraps(original)
+        def resize(image: Any, size: Any, resample: Any = None, box: Any = None, reducing_gap: Any = None) -> Any:
+            try:
+                small = self._shrink(image, size, resample, box, reducing_gap)
+            except Exception:  # Pillow decodes the whole picture, and says what is wrong with it or with the call
+                small = None
+            return original(image, size, resample, box, reducing_gap) if small is None else small
+
+        return resize
+
+    def _shrink(self, image: Any, size: Any, resample: Any, box: Any, reducing_gap: Any) -> Any:
+        """None: not by half."""
+        if resample == Image.Resampling.NEAREST:
+            return None
+        left, upper, right, lower = box or (0, 0, *image.size)
+        is_inside = 0 <= left < right <= image.size[0] and 0 <= upper < lower <= image.size[1]
+        factor = min((right - left) / size[0], (lower - upper) / size[1]) / self._gap
+        scale = next((scale for scale in _SCALES if scale <= factor), 1)
+        pending = self.pending_of(image) if scale > 1 and is_inside else None
+        if pending is None:
+            return None
+        assert isinstance(pending.source, JpegSource)
+        x, y = pending.box[:2]
+        small = pending.source.open()
+        small.draft(small.mode, (max(1, small.width // scale), max(1, small.height // scale)))
+        part = tuple(edge / scale for edge in (x + left, y + upper, x + right, y + lower))
+        result = small.resize(size, resample, part, reducing_gap)
+        self._num_scaled += 1
+        self._on_use()
+        return result

@@ -1,0 +1,94 @@
+"""Pillow's decoding of WebP, done once. Its plugin takes frames from a decoder object of its own, before
+`ImageFile.load` is reached: for a kept image that object is replaced for one load. Animations are left alone."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from slipstream.data.images.cache_folder import Facts
+from slipstream.data.images.decode_cache import Keeping, folder_of, identity_of, is_settled
+from slipstream.data.images.pixel_store import key_of
+from slipstream.seams.patching import Patches
+
+_WIDTHS = {"RGBX": 4, "RGBA": 4}
+
+
+class _Frames:
+    """Stands in for the decoder of one image: gives its only frame, or watches as it is given."""
+
+    def __init__(self, decoder: Any, frame: tuple[bytes, int] | None) -> None:
+        self._decoder = decoder
+        self.frame = frame
+        self._is_kept = frame is not None
+
+    def get_next(self) -> Any:
+        if not self._is_kept:
+            self.frame = self._decoder.get_next()
+        return self.frame
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._decoder, name)
+
+
+class WebPDecoding:
+    def __init__(self, keeping: Keeping) -> None:
+        self._keeping = keeping
+
+    def install(self, patches: Patches, plugin: ModuleType) -> None:
+        """`plugin` is PIL.WebPImagePlugin."""
+        files = vars(plugin)["WebPImageFile"]
+        decoder: Any = vars(plugin).get("_webp")
+        self._version = (vars(plugin)["Image"].__version__, getattr(decoder, "webpdecoder_version", ""))
+        patches.replace(files, "load", self._loading(files.load))
+
+    def _loading(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        keeping = self._keeping
+
+        @functools.wraps(original)
+        def load(image: Any) -> Any:
+            try:
+                key, facts = self._look(image) if keeping.is_on else (b"", None)
+                found = keeping.find(key) if facts is not None else None
+                frame = (bytes(found.view()), found.facts.position) if found is not None else None
+            except Exception as fault:
+                keeping.step_aside(fault)
+                return original(image)
+            if facts is None:
+                return original(image)
+            decoder = image._decoder
+            image._decoder = frames = _Frames(decoder, frame)
+            try:
+                result = original(image)
+            finally:
+                image._decoder = decoder
+            if frame is None and frames.frame is not None:
+                self._keep(facts, frames.frame)
+            return result
+
+        return load
+
+    def _look(self, image: Any) -> tuple[bytes, Facts | None]:
+        """The key of an image that is about to be decoded; without facts where it is not, or not one for us."""
+        known = vars(image)
+        is_new = known.get("_im", known.get("im")) is None and "duration" not in image.info
+        if not is_new or image.n_frames != 1 or image.rawmode not in _WIDTHS or not hasattr(image, "_decoder"):
+            return b"", None
+        identity = identity_of(image.fp)
+        if identity is None or not is_settled(identity):
+            return b"", None
+        key = key_of("WebP", self._version, identity, image.rawmode, image.size)
+        return key, Facts(key, image.rawmode, tuple(image.size), 0, folder_of(image.filename))
+
+    def _keep(self, facts: Facts, frame: tuple[bytes, int]) -> None:
+        pixels, timestamp = frame
+        if len(pixels) != facts.shape[0] * facts.shape[1] * _WIDTHS[facts.kind]:
+            return
+        try:
+            facts = Facts(facts.key, facts.kind, facts.shape, timestamp, facts.source)
+            if self._keeping.has_room(facts.key, len(pixels)):
+                self._keeping.keep(facts, pixels)
+        except Exception as fault:
+            self._keeping.step_aside(fault)

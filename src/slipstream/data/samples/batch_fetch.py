@@ -1,0 +1,255 @@
+"""Puts whole-batch indexing into torch's loaders: the fetcher asks for a batch at once, and where nobody else looks at
+the indices they are never made into Python numbers. The first batches are built both ways and compared; one that
+differs, or a fault of ours, and the loader goes on as torch has it.
+
+Whole batches from datasets that are arrays underneath: indexed once for a batch and not once for a sample. Which are
+is told by their type, or by a `__getitem__` that does nothing but index; whether the batch is the same is proved by
+whoever uses it. Consumes no random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    TensorDataset,
+    default_collate,
+    get_worker_info,
+)
+from torch.utils.data._utils.fetch import _MapDatasetFetcher
+from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
+
+from slipstream.data.samples.pure_index import only_indexes
+from slipstream.data.transport.buffer_pool import lent_storages
+from slipstream.seams.patching import Patches
+
+_PROVED = 2  # batches that are built both ways, in each process
+_STATE = "_slipstream_gather"  # on a fetcher
+
+
+class _Proving:
+    """How far the gather of one fetcher is trusted."""
+
+    def __init__(self, gather: Gather | None) -> None:
+        self.gather = gather
+        self.num_left = _PROVED
+
+
+def can_gather(dataset: Any, collate_fn: Any) -> bool:
+    """Whether a few samples come out the same, taken at once and one by one."""
+    gather = gather_of(dataset) if collate_fn in (None, default_collate) else None
+    if gather is None or not len(dataset):
+        return False
+    last = len(dataset) - 1
+    indices = sorted({0, last // 3, last // 2, last})
+    try:
+        return is_same(gather(torch.tensor(indices)), default_collate([dataset[index] for index in indices]))
+    except Exception:  # a list, for one, cannot be indexed with many indices at once
+        return False
+
+
+class BatchedFetch:
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+
+    def install(self, patches: Patches) -> None:
+        patches.replace(_MapDatasetFetcher, "fetch", self._fetching(_MapDatasetFetcher.fetch))
+        patches.around(
+            _SingleProcessDataLoaderIter,
+            "__init__",
+            "batched.iterator",
+            None,
+            lambda token, args, kwargs, result: _use_chunks(args[0]),
+        )
+
+    def _fetching(self, original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        def fetch(fetcher: Any, indices: Any) -> Any:
+            state = _state_of(fetcher)
+            if state.gather is None:
+                return original(fetcher, _numbers(indices))
+            try:
+                ours = state.gather(torch.as_tensor(indices))
+            except Exception as fault:  # a batch that torch may still be able to build
+                return self._give_up(state, f"{type(fault).__name__}: {fault}", original(fetcher, _numbers(indices)))
+            if not state.num_left:
+                return ours
+            state.num_left -= 1
+            theirs = original(fetcher, _numbers(indices))
+            difference = _difference(ours, theirs)
+            return self._give_up(state, difference, theirs) if difference else theirs
+
+        return fetch
+
+    def _give_up(self, state: _Proving, why: str, batch: Any) -> Any:
+        state.gather = None
+        self._tell(why)
+        return batch
+
+
+def _difference(ours: Any, theirs: Any) -> str:
+    """Why the batch built whole cannot be trusted; "" if it is the same."""
+    try:
+        return "" if is_same(ours, theirs) else "a batch came out otherwise"
+    except Exception as fault:  # the dataset may hold any object
+        return f"its batches cannot be compared ({type(fault).__name__}: {fault})"
+
+
+def _state_of(fetcher: Any) -> _Proving:
+    state: _Proving | None = fetcher.__dict__.get(_STATE)
+    if state is None:
+        is_torchs_own = fetcher.auto_collation and fetcher.collate_fn is default_collate
+        state = _Proving(gather_of(fetcher.dataset) if is_torchs_own else None)
+        setattr(fetcher, _STATE, state)
+    return state
+
+
+def _numbers(indices: Any) -> Any:
+    return indices.tolist() if isinstance(indices, torch.Tensor) else indices
+
+
+# --- indices that stay tensors --------------------------------------------------------------------------------------
+
+
+def use_gather(iterator: Any, tell: Callable[[str], None]) -> None:
+    """One iterator of this process, without any patch: its batches are indexed whole, and its first ones compared."""
+    fetcher = iterator._dataset_fetcher
+    fetch = BatchedFetch(tell)._fetching(type(fetcher).fetch)
+    fetcher.fetch = lambda indices: fetch(fetcher, indices)
+    _use_chunks(iterator)
+
+
+def _use_chunks(iterator: Any) -> None:
+    """Only in this process, where the fetcher alone sees them."""
+    fetcher, sampler = iterator._dataset_fetcher, iterator._index_sampler
+    if type(fetcher) is _MapDatasetFetcher and _is_torchs_own(sampler) and _state_of(fetcher).gather is not None:
+        iterator._sampler_iter = _chunks(sampler)
+
+
+def _is_torchs_own(batches: Any) -> bool:
+    if type(batches) is not BatchSampler:
+        return False
+    sampler: Any = batches.sampler
+    if type(sampler) is SequentialSampler:
+        return True
+    is_whole = type(sampler) is RandomSampler and not sampler.replacement
+    return is_whole and bool(sampler.num_samples == len(sampler.data_source))
+
+
+def _chunks(batches: Any) -> Iterator[torch.Tensor]:
+    """The same indices in the same order, from the same random numbers drawn at the same moments."""
+    sampler, size = batches.sampler, batches.batch_size
+    num_samples = len(sampler.data_source)
+    generator = None
+    if type(sampler) is SequentialSampler:
+        order = torch.arange(num_samples)
+    else:
+        generator = sampler.generator
+        own = generator
+        if own is None:
+            own = torch.Generator()
+            own.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
+        order = torch.randperm(num_samples, generator=own)
+    end = num_samples - num_samples % size if batches.drop_last else num_samples
+    for at in range(0, end, size):
+        yield order[at : at + size]
+    if generator is not None:  # torch's own sampler draws once more when it ends
+        torch.randperm(num_samples, generator=generator)
+
+
+Gather = Callable[[torch.Tensor], Any]  # indices to the batch that torch's own collate would make of the samples
+
+
+def gather_of(dataset: Any) -> Gather | None:
+    """None: samples must be taken one by one."""
+    if type(dataset) is Subset:
+        return _of_subset(dataset)
+    if type(dataset) is TensorDataset:
+        return _of_tensors(dataset) if all(_is_plain(tensor) for tensor in dataset.tensors) else None
+    if type(dataset).__module__.startswith("datasets.") and hasattr(dataset, "format"):
+        return _of_arrow(dataset)
+    if "__getitems__" not in dir(type(dataset)) and only_indexes(getattr(type(dataset), "__getitem__", None)):
+        return lambda indices: _collated(dataset[indices.numpy()])
+    return None
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether all of it is numbers in memory, and collating samples of it adds nothing to a graph."""
+    is_in_memory = tensor.layout == torch.strided and tensor.device.type == "cpu" and not tensor.is_nested
+    return is_in_memory and not tensor.is_quantized and not tensor.requires_grad
+
+
+def _of_tensors(dataset: TensorDataset) -> Gather:
+    return lambda indices: [_select(tensor, indices) for tensor in dataset.tensors]
+
+
+def _select(tensor: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+    """In a worker straight into shared memory, as torch's own collate does."""
+    if get_worker_info() is None:
+        return tensor.index_select(0, indices)
+    shape = (len(indices), *tensor.shape[1:])
+    whole: Any = tensor
+    with lent_storages():
+        storage = whole._typed_storage()._new_shared(len(indices) * tensor[0].numel(), device=tensor.device)
+    out = whole.new(storage).resize_(*shape)
+    return torch.index_select(tensor, 0, indices, out=out)
+
+
+def _of_subset(dataset: Subset[Any]) -> Gather | None:
+    inner = gather_of(dataset.dataset)
+    if inner is None:
+        return None
+    try:
+        chosen = torch.as_tensor(dataset.indices, dtype=torch.int64)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    return lambda indices: inner(chosen.index_select(0, indices))
+
+
+def _of_arrow(dataset: Any) -> Gather | None:
+    """A Hugging Face dataset that gives tensors: it reads columns faster than rows."""
+    if (dataset.format or {}).get("type") != "torch":
+        return None
+    return lambda indices: _collated(dataset[indices.tolist()])
+
+
+def _collated(found: Any) -> Any:
+    """Columns in the containers and types that torch's collate gives."""
+    if isinstance(found, torch.Tensor):
+        return found
+    if isinstance(found, np.ndarray):
+        return torch.as_tensor(found)
+    if isinstance(found, Mapping):
+        return {key: _collated(value) for key, value in found.items()}
+    if type(found) in (tuple, list):
+        return [_collated(value) for value in found]
+    raise TypeError(f"a column of type {type(found).__name__}")
+
+
+def is_same(ours: Any, theirs: Any) -> bool:
+    """Bit for bit, with containers, types and the way that tensors lie in memory. May raise for objects that cannot be
+    compared."""
+    if type(ours) is not type(theirs):
+        return False
+    if isinstance(ours, torch.Tensor):
+        return _is_plain(ours) and _is_plain(theirs) and _form(ours) == _form(theirs) and _has_same_bits(ours, theirs)
+    if isinstance(ours, dict):
+        return list(ours) == list(theirs) and all(is_same(ours[key], theirs[key]) for key in ours)
+    if isinstance(ours, list):
+        return len(ours) == len(theirs) and all(is_same(a, b) for a, b in zip(ours, theirs, strict=True))
+    return bool(ours == theirs)
+
+
+def _form(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.dtype, tensor.shape, tensor.stride(), tensor.is_conj(), tensor.is_neg()
+
+
+def _has_same_bits(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
+    """Also of types that NumPy does not know, such as bfloat16 and float8, and of NaN."""
+    bits, wanted = (one.resolve_conj().resolve_neg().reshape(-1).view(torch.uint8) for one in (ours, theirs))
+    return torch.equal(bits, wanted)

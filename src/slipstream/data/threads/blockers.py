@@ -1,0 +1,110 @@
+"""What stands against building a loader's batches in threads, as half a sentence; "" if nothing does. Asked in the
+riding process, before the loader is built. Whether the dataset can be copied is seen when that is tried."""
+
+from __future__ import annotations
+
+import functools
+import random
+import sys
+from collections.abc import Iterator
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import torch
+from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe, get_worker_info
+
+from slipstream.data.workers.dataset_fingerprint import walk
+from slipstream.data.workers.worker_blockers import handle_kind, held_on_device
+from slipstream.seams.user_code import is_user_code
+
+_UNSAFE = ("netCDF4", "tables", "osgeo")  # their C libraries must not be called by two threads at once
+_SEEDING = {"torch", "numpy", "np", "random", "seed", "manual_seed", "initial_seed"}
+_SEEDERS = {
+    ("transformers", "seed_worker"),
+    ("lightning", "pl_worker_init_function"),
+    ("lightning_fabric", "pl_worker_init_function"),
+}
+_MOST = 256  # functions looked at
+
+
+def thread_obstacle(arguments: dict[str, Any]) -> str:
+    dataset = arguments["dataset"]
+    if isinstance(dataset, (IterDataPipe, MapDataPipe)):
+        return "data pipes share and seed themselves"
+    if isinstance(dataset, IterableDataset):
+        return "an iterable dataset gives its samples one by one"
+    held = held_on_device(dataset)
+    if held:
+        return f"the dataset holds a tensor on {held}"
+    named = list(_named(dataset))
+    if arguments["num_workers"]:
+        if arguments["worker_init_fn"] is not None and not only_seeds(arguments["worker_init_fn"]):
+            return "its worker_init_fn prepares a process, and threads share theirs"
+        if any(name == get_worker_info.__name__ or value is get_worker_info for name, value in named):
+            return "the dataset asks which worker it runs in"
+    return next((reason for name, value in named if (reason := _global_obstacle(name, value))), "")
+
+
+def only_seeds(function: Any) -> bool:
+    """A worker_init_fn that sets seeds and does nothing else: what it sets becomes the thread's own."""
+    function = function.func if isinstance(function, functools.partial) else function
+    if not isinstance(function, FunctionType):
+        return False
+    if (function.__module__.partition(".")[0], function.__name__) in _SEEDERS:
+        return True
+    modules = [value for name, value in _outside(function) if isinstance(value, ModuleType)]
+    return set(function.__code__.co_names) <= _SEEDING and all(module.__name__ in _SEEDING for module in modules)
+
+
+def _global_obstacle(name: str, value: Any) -> str:
+    """Every thread has a dataset of its own, but they share what lies in modules."""
+    if isinstance(value, ModuleType):
+        is_unsafe = value.__name__.partition(".")[0] in _UNSAFE
+        return f"{value.__name__} must not be called by several threads" if is_unsafe else ""
+    if isinstance(value, _generator_types()):
+        return f"the dataset draws from {name}, which lies outside of it: threads would draw in any order"
+    kind = handle_kind(value)
+    return (
+        f"the dataset reads through {name}, an open {kind} outside of it, which threads must not share" if kind else ""
+    )
+
+
+def _generator_types() -> tuple[type, ...]:
+    numpy: Any = sys.modules.get("numpy.random")
+    return (random.Random, torch.Generator, *((numpy.Generator, numpy.RandomState) if numpy is not None else ()))
+
+
+def _named(dataset: Any) -> Iterator[tuple[str, Any]]:
+    """The names that the user's functions behind the dataset use, with what they mean outside of these functions."""
+    seen: set[CodeType] = set()
+    waiting = list(_functions(dataset))
+    for _, value in walk(dataset):
+        waiting.extend(_functions(value))
+    while waiting and len(seen) < _MOST:
+        function = waiting.pop()
+        code = function.__code__
+        if code in seen or not is_user_code(code.co_filename):
+            continue
+        seen.add(code)
+        for name, value in _outside(function):
+            yield name, value
+            if isinstance(value, FunctionType):
+                waiting.append(value)
+
+
+def _functions(thing: Any) -> Iterator[FunctionType]:
+    if isinstance(thing, FunctionType):
+        yield thing
+        return
+    for owner in type(thing).__mro__:
+        yield from (value for value in list(vars(owner).values()) if isinstance(value, FunctionType))
+
+
+def _outside(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    for name in function.__code__.co_names:
+        yield name, function.__globals__.get(name)
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:  # not filled yet
+            continue

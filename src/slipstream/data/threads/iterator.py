@@ -1,0 +1,195 @@
+"""A loader's iterator whose batches are built by threads, in the script's order, with the script's own generators moved
+as its own loader moves them. Steps aside where threads cannot do it: the rest is built as the loader itself would."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+from torch.utils.data._utils.pin_memory import pin_memory
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind, _SingleProcessDataLoaderIter
+
+from slipstream.data.threads.rng_streams import Watch
+from slipstream.data.threads.thread_pool import Crew, Seat, Task
+from slipstream.data.workers.dataset_fingerprint import difference, look
+
+HELD = 2  # batches for each thread, built or being built, unless the script says otherwise
+
+
+class ThreadedIter(_BaseDataLoaderIter):
+    """`retire` is told the loader, if it is still there, and why it must not be given threads again."""
+
+    def __init__(
+        self, loader: DataLoader[Any], seats: list[Seat], num_threads: int, retire: Callable[[Any, str], None]
+    ) -> None:
+        super().__init__(loader)
+        self._loader = weakref.ref(loader)
+        self._seats = seats
+        self._num_threads = num_threads
+        self._retire = retire
+        self._is_plain = False
+        self._dataset_fetcher = fetcher_of(loader, self._dataset, self._collate_fn)
+        for number, seat in enumerate(seats):
+            seat.stream.seed(int(self._base_seed), number)
+        if self._num_workers:
+            self._prepare_seats(loader.worker_init_fn)
+            super()._reset(loader)  # torch asks the sampler twice where it has workers
+        self._depth = HELD * num_threads
+        if self._num_workers:
+            self._depth = self._num_workers * (loader.prefetch_factor or HELD)
+        self._begin()
+
+    def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
+        """For a loader whose workers stay. Theirs draw on where they stopped, after all that they had been given."""
+        self.crew.finish()
+        self.crew.dismiss()
+        super()._reset(loader, first_iter)
+        self._begin()
+
+    def _prepare_seats(self, prepare: Callable[[int], None] | None) -> None:
+        """One that only sets seeds; whatever does more keeps its processes."""
+        for number, seat in enumerate(self._seats if prepare is not None else ()):
+            with seat.stream.drawn_from():
+                prepare(number)  # type: ignore[misc]
+
+    def _begin(self) -> None:
+        self.crew = Crew(self._seats, self._num_threads, self._pinning())
+        weakref.finalize(self, self.crew.dismiss)
+        self._pending: dict[int, Any] = {}  # what the sampler gave for batches that nobody has asked for yet
+        self._num_drawn = self._num_given = 0
+        self._end: Exception | None = None  # what the sampler raised, at last or too early
+        self._has_set_out = False
+        self._portrait = look(self._dataset, 1)
+        if self._num_workers:
+            self._draw(self._depth)
+
+    def _pinning(self) -> Callable[[Any], Any] | None:
+        if not self._pin_memory:
+            return None
+        pinned: Any = pin_memory
+        device, index = self._pin_memory_device, _of_accelerator("current_device")()
+        set_device = _of_accelerator("set_device")
+
+        def pin(batch: Any) -> Any:
+            set_device(index)  # which device is the current one each thread has to be told
+            return pinned(batch, device)
+
+        return pin
+
+    # --- indices -----------------------------------------------------------------------------------------------------
+
+    def _draw(self, count: int) -> None:
+        """In the script's own thread: the sampler is the script's, and so are its random numbers."""
+        for _ in range(count if self._end is None else 0):
+            try:
+                self._pending[self._num_drawn] = next(self._sampler_iter)
+            except Exception as end:  # its StopIteration, or a fault that belongs to a later batch
+                self._end = end.with_traceback(end.__traceback__.tb_next if end.__traceback__ else None)
+                return
+            self._num_drawn += 1
+
+    def _next_index(self) -> Any:
+        if not self._pending:
+            self._draw(1)
+        if not self._pending:
+            raise self._take_end()
+        number = next(iter(self._pending))
+        self._num_given = number + 1
+        return self._pending.pop(number)
+
+    def _take_end(self) -> Exception:
+        """Kept nowhere once it is raised: its traceback leads back here."""
+        end, self._end = self._end, StopIteration()
+        assert end is not None
+        return end
+
+    # --- batches -----------------------------------------------------------------------------------------------------
+
+    def is_next_ready(self) -> bool:
+        return not self._is_plain and self._has_set_out and self.crew.is_ready(self._num_given)
+
+    def _next_data(self) -> Any:
+        if not self._is_plain:
+            self._look_around()
+        if not self._is_plain and not self._has_set_out:
+            self._set_out()
+        if self._is_plain:
+            return self._build_here()
+        if not self._pending:
+            self.crew.dismiss()
+            return self._next_index()  # raises
+        if not self.crew.wait_for(self._num_given, self._timeout):
+            raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
+        built = self.crew.take(self._num_given)
+        if built.fault:
+            return self._build_again(built.fault)
+        self._next_index()
+        self._send(self._num_drawn, 1)
+        return built.batch
+
+    def _set_out(self) -> None:
+        """The first batch is waited for here, so nobody but the threads can have moved the script's generators."""
+        self._has_set_out = True
+        if not self._num_workers:
+            self._draw(self._depth)
+        watch = Watch()
+        self._send(0, 0)
+        if not self._pending or not self.crew.wait_for(0, self._timeout):
+            return
+        library = watch.moved()
+        if library:
+            self._give_up(f"the dataset draws from {library} in a way that threads cannot keep apart")
+            self.crew.join()
+            watch.restore()
+
+    def _send(self, first: int, count: int) -> None:
+        self._draw(count)
+        for number in range(first, self._num_drawn):
+            task = Task(number, self._pending[number], torch.is_grad_enabled(), torch.is_inference_mode_enabled())
+            self.crew.put(task)
+
+    def _look_around(self) -> None:
+        """A script without workers may change its dataset while it is read; the threads' copies do not change."""
+        changed = "" if self._num_workers else difference(self._portrait, look(self._dataset, 1))
+        if changed:
+            self._give_up(f"the script changes {changed} of the dataset while it is read, which copies do not see")
+
+    # --- without threads ---------------------------------------------------------------------------------------------
+
+    def _build_here(self) -> Any:
+        """As torch does without workers, frame by frame: what the script raises looks as it would."""
+        next_data: Any = _SingleProcessDataLoaderIter._next_data
+        return next_data(self)
+
+    def _build_again(self, fault: str) -> Any:
+        """A batch that failed in a thread. If it fails here too, that is the script's own affair, and goes to it."""
+        try:
+            batch = self._build_here()
+        except BaseException:
+            self._send(self._num_drawn, 1)
+            raise
+        self._give_up(f"a batch could not be built in a thread ({fault})")
+        return batch
+
+    def _give_up(self, why: str) -> None:
+        self._is_plain = True
+        self.crew.dismiss()
+        loader = self._loader()
+        if loader is not None and loader._iterator is self:
+            loader._iterator = None
+        self._retire(loader, why)
+
+
+def _of_accelerator(name: str) -> Callable[..., Any]:
+    """Torch 2.6 has the same functions under shorter names."""
+    accelerator: Any = torch.accelerator
+    found: Callable[..., Any] = getattr(accelerator, f"{name}_index", None) or getattr(accelerator, f"{name}_idx")
+    return found
+
+
+def fetcher_of(loader: Any, dataset: Any, collate_fn: Any) -> Any:
+    create: Any = _DatasetKind.create_fetcher
+    return create(loader._dataset_kind, dataset, loader._auto_collation, collate_fn, loader.drop_last)

@@ -1,0 +1,224 @@
+"""Large NumPy arrays on their way through shared storages. What arrives is what pickling gives, made in
+the same way. Imports no NumPy: where there is an array, there is NumPy.
+
+A batch as a worker sends it: what its tensors hold lies in buffers that are used again, and only their numbers
+travel; small ones without a buffer travel whole. Takes what the batch alone holds; a tensor that the dataset keeps as
+well goes the way that torch has for it."""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import math
+import sys
+from collections.abc import Iterator
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import torch
+from torch._utils import ExceptionWrapper
+
+from slipstream.data.transport.buffer_mirror import adopt, hand_out, open_parcel, share_anew
+from slipstream.data.transport.buffer_pool import FREE, SMALL, VACANT, Buffer, Pool, holders_of
+
+_LARGE = 2**16  # bytes: what a pipe holds at once
+_NUMBERS = "biufc"
+
+
+def is_large_array(thing: Any) -> bool:
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is None or type(thing) is not numpy.ndarray or thing.nbytes < _LARGE:
+        return False
+    return thing.dtype.kind in _NUMBERS and bool(thing.dtype.isnative)
+
+
+def order_of(array: Any) -> str:
+    return "F" if array.flags.fnc else "C"
+
+
+def write_array(storage: Any, array: Any) -> None:
+    numpy: Any = sys.modules["numpy"]
+    memory = (ctypes.c_char * array.nbytes).from_address(storage.data_ptr())
+    target = numpy.frombuffer(memory, dtype=array.dtype).reshape(array.shape, order=order_of(array))
+    numpy.copyto(target, array)
+
+
+def read_array(storage: Any, dtype: Any, shape: tuple[int, ...], order: str) -> Any:
+    import numpy
+
+    array = numpy.ndarray.__new__(numpy.ndarray, (0,), "b")
+    memory = ctypes.string_at(storage.data_ptr(), math.prod(shape) * dtype.itemsize)
+    array.__setstate__((1, shape, dtype, order == "F", memory))  # as the unpickler does it
+    return array
+
+
+_MOST_LOOKED_AT = 10_000  # values of a batch: a list of numbers is not worth a search
+_DEEPEST = 5
+_LEAVES = (str, bytes, int, float, bool, complex, type(None))
+# References to what only the batch holds: its container, the variable that looks, the question.
+_IN_CONTAINER = 3
+_AT_THE_TOP = 4  # torch's loop has a variable of its own for the batch, besides the message
+_reductions: Any = torch.multiprocessing.reductions
+
+
+class Parcel:
+    def __init__(self, pool: Pool, payload: bytes, has_buffers: bool) -> None:
+        self._contents: tuple[Any, ...] = None, None, payload
+        if has_buffers:
+            self._contents = pool.key, None if pool.has_travelled() else pool.states.storage, payload
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return open_parcel, self._contents
+
+
+class ParcelQueue:
+    """A worker's way to the main process."""
+
+    def __init__(self, queue: Any, pool: Pool) -> None:
+        self._queue = queue
+        self._pool = pool
+
+    def put(self, message: Any) -> None:
+        parcel = None
+        if self._pool.is_in_service and type(message) is tuple and not isinstance(message[1], ExceptionWrapper):
+            try:
+                parcel = pack(self._pool, message)
+            except Exception:  # what cannot be pickled, torch is to say in its own words
+                self._pool.is_in_service = False
+        self._queue.put(message if parcel is None else parcel)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
+
+
+def pack(pool: Pool, message: tuple[Any, Any]) -> Parcel | None:
+    """None: nothing in it that a buffer holds."""
+    batch = message[1]
+    is_own = sys.getrefcount(batch) <= _AT_THE_TOP
+    found = list(_holdings([(batch, is_own)]))
+    pickler = _Pickler(pool)
+    for storage, num_tensors in _storages(found).values():
+        is_own = 0 < num_tensors == holders_of(storage) and storage.nbytes() > 0 and storage.data_ptr() != 0
+        buffer = pool.owner(storage) or (_fill(pool, storage) if is_own else None)
+        if buffer is not None and pool.states[buffer.number] not in (VACANT, FREE):
+            pool.abandon(buffer)  # the dataset keeps this batch and sends it again
+        elif buffer is not None:
+            pickler.choose(storage, buffer)
+        elif is_own and storage.nbytes() <= SMALL:
+            pickler.small.add(storage._cdata)
+    parcel = None
+    if pickler.chosen or pickler.small or any(is_large_array(thing) for thing, _ in found):
+        payload = pickler.pickle(message)
+        parcel = Parcel(pool, payload, bool(pickler.sent))
+    pool.close_batch(pickler.sent)
+    return parcel
+
+
+def _fill(pool: Pool, storage: Any) -> Buffer | None:
+    """Tensors that were built elsewhere are copied: still quicker than memory that nobody has touched yet."""
+    buffer = pool.take(storage.nbytes())
+    if buffer is not None:
+        bytes_of(buffer.storage).copy_(bytes_of(storage))
+    return buffer
+
+
+def bytes_of(storage: Any) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8).set_(storage)
+
+
+class _Pickler(ForkingPickler):
+    def __init__(self, pool: Pool) -> None:
+        self._file = io.BytesIO()
+        super().__init__(self._file)
+        self._pool = pool
+        self.chosen: dict[int, Buffer] = {}  # by the storage that they stand for
+        self.sent: list[Buffer] = []  # those that were really asked for: an object may leave out what it holds
+        self.small: set[int] = set()  # storages that travel whole
+        self._held: list[torch.Tensor] = []
+
+    def choose(self, storage: Any, buffer: Buffer) -> None:
+        self.chosen[storage._cdata] = buffer
+        self._held.append(bytes_of(buffer.storage))  # not to be taken again for the next tensor
+
+    def pickle(self, message: Any) -> bytes:
+        self.dump(message)
+        return self._file.getvalue()
+
+    def reducer_override(self, thing: Any) -> Any:
+        if is_large_array(thing):
+            return self._reduce_array(thing)
+        if type(thing) is not torch.UntypedStorage:
+            return NotImplemented
+        if thing._cdata in self.small:
+            return share_anew, (ctypes.string_at(thing.data_ptr(), thing.nbytes()),)
+        buffer = self.chosen.get(thing._cdata)
+        if buffer is None:
+            return NotImplemented
+        self.sent.append(buffer)
+        if self._pool.states[buffer.number] == VACANT:
+            return adopt, (self._pool.key, buffer.number, *self._shared(buffer))
+        return hand_out, (self._pool.key, buffer.number)
+
+    def _reduce_array(self, array: Any) -> Any:
+        buffer = self._pool.take(array.nbytes)
+        if buffer is None:
+            return NotImplemented
+        self.choose(buffer.storage, buffer)
+        write_array(buffer.storage, array)
+        return read_array, (buffer.storage, array.dtype, array.shape, order_of(array))
+
+    def _shared(self, buffer: Buffer) -> Any:
+        self._pool.sending = buffer.ident
+        try:
+            return _reductions.reduce_storage(buffer.storage)
+        finally:
+            self._pool.sending = 0
+
+
+def _storages(found: list[tuple[Any, bool]]) -> dict[int, tuple[Any, int]]:
+    """Every storage of a batch, with the number of its tensors that nobody else holds."""
+    storages: dict[int, tuple[Any, int]] = {}
+    for tensor, is_own in found:
+        if isinstance(tensor, torch.Tensor) and _is_plain(tensor):
+            storage = tensor.untyped_storage()
+            _, num_tensors = storages.get(storage._cdata, (storage, 0))
+            storages[storage._cdata] = storage, num_tensors + is_own
+    return storages
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Holds its values itself: a subclass that wraps others shows a storage with nothing in it."""
+    if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        return False
+    return tensor.device.type == "cpu" and tensor.layout == torch.strided and not tensor.is_nested
+
+
+def _holdings(things: list[tuple[Any, bool]]) -> Iterator[tuple[Any, bool]]:
+    """Tensors and arrays, through containers and plain objects, and whether nobody else holds them: of a container that
+    somebody else has, nothing inside is the batch's own either."""
+    num_left = _MOST_LOOKED_AT
+    for _ in range(_DEEPEST):
+        below: list[tuple[Any, bool]] = []
+        for thing, is_own in things:
+            if isinstance(thing, torch.Tensor) or is_large_array(thing):
+                yield thing, is_own
+                continue
+            for values in _contents(thing):
+                num_left -= len(values)
+                if num_left < 0:
+                    return
+                for value in values:
+                    if not isinstance(value, _LEAVES):
+                        is_alone = is_own and sys.getrefcount(value) <= _IN_CONTAINER
+                        below.append((value, is_alone))
+        things = below
+
+
+def _contents(thing: Any) -> Iterator[Any]:
+    if isinstance(thing, (list, tuple)):
+        yield thing
+    elif isinstance(thing, dict):
+        yield thing.values()
+    attributes = getattr(thing, "__dict__", None)
+    if type(attributes) is dict and not isinstance(thing, type):
+        yield attributes.values()

@@ -1,0 +1,110 @@
+"""Copies of image batches to the device as bytes. Workers pack what they send; when the script asks for the floats on
+the device, the bytes go there and become the same floats. A batch that was changed in between is copied as it is.
+The first copies are made both ways and compared on the device."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.data._utils import worker
+
+from slipstream.data.transport.byte_packing import Packed, Packer, Parcels, is_image_batch, unpack
+from slipstream.data.transport.copy_calls import NAMES, read_copy, waits_not
+from slipstream.data.transport.nonblocking import is_accelerator
+from slipstream.data.workers.worker_loop import DATA_QUEUE, WorkerLoop, check_arguments
+from slipstream.seams.batches import walk_tensors
+from slipstream.seams.patching import Patches, Substitute
+
+_PROVED = 3  # copies that are made both ways
+
+
+class ByteCopies:
+    def __init__(
+        self,
+        on_change: Callable[[], None],
+        tell: Callable[[str], None],
+        is_target: Callable[[torch.device], bool] = is_accelerator,
+    ) -> None:
+        self._on_change = on_change
+        self._tell = tell
+        self._is_target = is_target
+        self._parcels = Parcels()
+        self._packers: dict[str, Packer] = {}  # by the tensor's place in the batch
+        self._num_unproved = _PROVED
+        self._in_service = True
+        self._to = torch.Tensor.to  # bare: by the time of a copy we stand around it ourselves
+
+    def install(self, patches: Patches) -> None:
+        self._parcels.install(patches)
+        check_arguments()
+        patches.replace(worker, "_worker_loop", PackingLoop(worker._worker_loop, self.pack))
+        for name in NAMES:
+            patches.around(torch.Tensor, name, f"bytes.{name}", self._serving(name), _after_copy)
+
+    # --- in the worker -----------------------------------------------------------------------------------------------
+
+    def pack(self, batch: Any) -> None:
+        for path, tensor in walk_tensors(batch):
+            if is_image_batch(tensor):
+                packed = self._packers.setdefault(path, Packer()).pack(tensor)
+                if packed is not None:
+                    self._parcels.add(tensor, packed)
+
+    # --- where the script trains -------------------------------------------------------------------------------------
+
+    def _serving(self, name: str) -> Callable[[tuple[Any, ...], dict[str, Any]], Substitute | None]:
+        def serve(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Substitute | None:
+            packed = self._parcels.of(args[0]) if self._in_service else None
+            asked = read_copy(name, args, kwargs) if packed is not None else None
+            if packed is None or asked is None or not asked.is_plain or not self._is_target(asked.device):
+                return None
+            return Substitute(self._copy(args[0], packed, asked.device, waits_not(args, kwargs)))
+
+        return serve
+
+    def _copy(self, tensor: torch.Tensor, packed: Packed, device: torch.device, non_blocking: bool) -> torch.Tensor:
+        there = Packed(*(self._to(part, device, non_blocking=non_blocking) for part in packed))
+        copy = unpack(there)
+        if self._num_unproved:
+            self._num_unproved -= 1
+            plain = self._to(tensor, device, copy=True)
+            if not torch.equal(copy.view(torch.int32), plain.view(torch.int32)):
+                self._in_service = False
+                self._tell("floats are copied again: bytes became other floats on the device")
+                return plain
+        self._on_change()
+        return copy
+
+
+class PackingLoop(WorkerLoop):
+    """Packs a batch when it is sent, whoever built it. Forked workers only."""
+
+    def __init__(self, original: Callable[..., None], pack: Callable[[Any], None]) -> None:
+        super().__init__(original)
+        self._pack = pack
+
+    def __call__(self, *args: Any) -> None:
+        queue = PackingQueue(args[DATA_QUEUE], self._pack)
+        self._original(*args[:DATA_QUEUE], queue, *args[DATA_QUEUE + 1 :])
+
+
+class PackingQueue:
+    def __init__(self, queue: Any, pack: Callable[[Any], None]) -> None:
+        self._queue = queue
+        self._pack = pack
+
+    def put(self, message: Any) -> None:
+        if type(message) is tuple:
+            with contextlib.suppress(Exception):  # the floats still travel
+                self._pack(message[1])
+        self._queue.put(message)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
+
+
+def _after_copy(token: None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    """A copy that was not ours: nothing to do."""

@@ -1,0 +1,28 @@
+"""A loader as an epoch begins: a portrait of its dataset and of its collate function, to see what the script changes
+until the next one, and the states of its generators, to begin once more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from slipstream.data.workers.dataset_fingerprint import look_closely
+
+States = list[tuple[Any, torch.Tensor]]
+
+
+def portrait_of(loader: Any, before: dict[str, Any] | None = None) -> dict[str, Any]:
+    """`before` is the one of the epoch before."""
+    collate = {f"collate_fn{path}": token for path, token in look_closely(loader.collate_fn, 1).items()}
+    return {**look_closely(loader.dataset, before=before), **collate, "collate_fn": (id(loader.collate_fn), None)}
+
+
+def generator_states(loader: Any) -> States:
+    generators = {id(g): g for g in (torch.default_generator, loader.generator) if g is not None}
+    return [(generator, generator.get_state()) for generator in generators.values()]
+
+
+def restore(states: States) -> None:
+    for generator, state in states:
+        generator.set_state(state)

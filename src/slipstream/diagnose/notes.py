@@ -1,0 +1,104 @@
+"""What a reinforcement learner's environment takes of the step. It answers to the model, so nobody can prepare it
+beforehand: it is told, and no gain is promised for it.
+
+Sentences about what the machine forbids, said instead of a recommendation that could not work.
+
+Whether the model learns in the mode it is meant to learn in. A sentence, not a finding: the cure gains no time."""
+
+from __future__ import annotations
+
+import re
+
+from slipstream.diagnose.gain import CLEARLY, rehearsal_of, rehearsed_words
+from slipstream.diagnose.hotspots import FEWEST_SAMPLES, hottest_line, phase_ms_of, total
+from slipstream.diagnose.input_path import costs_time, granted_share, input_path
+from slipstream.diagnose.selection import is_on_cpu, outside_evaluations
+from slipstream.diagnose.source_hints import count, ms, place
+from slipstream.diagnose.speedtest_ranges import is_busy
+from slipstream.diagnose.typical_step import sampled_step
+from slipstream.records import Event, Session, StackCount, Summary
+
+LEAST_SHARE = 0.15  # of the step
+STEPS = re.compile(r"\b\w*env\w*(\[[^\]]*\])?\.(step|reset)\s*\(", re.IGNORECASE)
+
+
+def is_environment(stack: StackCount) -> bool:
+    """env.step(action), self.envs.step(actions), envs[i].reset()."""
+    return bool(STEPS.search(stack.expression))
+
+
+def environment_note(session: Session, step_ms: float, phases: dict[str, float]) -> str:
+    """A sentence where it is a good part of the step, else ""."""
+    step = sampled_step(session, step_ms, phases)
+    taken_ms, stacks = phase_ms_of(session, {"other": step.other_ms}, is_environment)
+    hot = hottest_line(session, stacks)
+    if hot is None or total(stacks) < FEWEST_SAMPLES or taken_ms < LEAST_SHARE * step.step_ms:
+        return ""
+    return (
+        f"The environment takes {ms(taken_ms)} of {ms(step.step_ms)} ms {step.words} ({hot.expression}, line "
+        f"{hot.site.line}). It answers to the model, so no loader can prepare it: more environments at once, or in "
+        "processes of their own, are what helps."
+    )
+
+
+BUSY = "The machine was busy"  # how the note about it begins
+LONGER = "Times are longer than on a quiet machine; shares of the step mean more than milliseconds."
+
+
+def machine_notes(session: Session, summary: Summary) -> list[str]:
+    notes: list[str] = []
+    path = input_path(session, summary)
+    if path is not None and path.loader.num_workers == 0 and costs_time(summary, path):
+        usable = session.environment.num_usable
+        if usable < 1.5 and path.waits < 0.5:
+            notes.append(f"The loader has no workers, but with {usable:g} usable core they would gain nothing here.")
+    granted = granted_share(session, summary.ceilings)
+    if granted < 0.8:
+        notes.append(f"{BUSY}: a computing thread of the script had {granted:.0%} of a core. {LONGER}")
+    elif is_busy(session.environment) and is_on_cpu(session):
+        # Threads that wait for each other spin: they take their cores' time, and it says nothing about the others.
+        load, usable = session.environment.load, session.environment.num_usable
+        notes.append(f"{BUSY} when the ride began: a load of {load:.1f} on {usable:g} cores. {LONGER}")
+    if any(note.startswith(BUSY) for note in notes) and (threads := _undecided_threads(session)):
+        notes.append(threads)
+    if session.environment.gpus and is_on_cpu(session):
+        notes.append(f"The training runs on the CPU although there is a GPU: {session.environment.gpus[0].name}.")
+    return notes
+
+
+def _undecided_threads(session: Session) -> str:
+    """Fewer or more threads than cores, and the race against as many was run while others had the cores."""
+    facts, cores, race = session.environment.torch, session.environment.num_cores, rehearsal_of(session, "threads")
+    if facts is None or race is None or facts.num_threads == cores or race.low >= CLEARLY:
+        return ""
+    return (
+        f"torch computes with {count(facts.num_threads, 'thread')} on {count(cores, 'core')}. {race.setting} were no "
+        f"faster ({rehearsed_words(race)}), but others had the cores meanwhile: check again on a quiet machine."
+    )
+
+
+FEW = 3  # calls: one alone may be a look at something else
+
+
+def mode_note(session: Session) -> str | None:
+    """A validation that calls eval() and a training that calls train() once, before its first epoch: from then on
+    dropout is off, and batch norm keeps its old statistics. A model that never was in training mode is meant so."""
+    with_grad = (event for event in session.events if event.kind == "forward" and event.grad)
+    calls = outside_evaluations(session, with_grad)
+    for ident in dict.fromkeys(call.ident for call in calls if call.training):
+        own = [call for call in calls if call.ident == ident]
+        last = max(position for position, call in enumerate(own) if call.training)
+        if len(own) - last > FEW:
+            return _sentence(session, own[last + 1])
+    return None
+
+
+def _sentence(session: Session, call: Event) -> str:
+    step = sum(step.end_ns <= call.start_ns for step in session.steps) + 1
+    site = next((model.site for model in session.models if model.ident == call.ident), None)
+    where = f" (called at {place(site)})" if site else ""
+    return (
+        f"From step {step} on the model{where} learns in evaluation mode, without dropout and with batch norm's old "
+        "statistics: eval() was called and train() not again. If that is not meant, call train() at the start of "
+        "every epoch."
+    )

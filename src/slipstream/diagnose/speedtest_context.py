@@ -1,0 +1,94 @@
+"""What `slipstream machine` measured on this computer, beside what a run saw: a sentence that tells the machine's limit
+from the script's. Says nothing where no test of this very machine is known, or where the two cannot be compared."""
+
+from __future__ import annotations
+
+from slipstream.diagnose.source_hints import ms, size
+from slipstream.diagnose.speedtest_ranges import is_busy
+from slipstream.records import Session, Summary
+
+SOURCE = "(slipstream machine)"
+ALIKE = 1.5  # apart by no more than this, two measurements say the same
+MUCH = 3.0
+PICTURE = "a photograph of 500 x 375"  # what the test decodes
+FILE_BYTES = 110_000  # of the test's small files
+
+
+def reading_of(session: Session, name: str, device: str = "cpu") -> float | None:
+    """None: not measured, on another machine, or the test or the ride began while it was busy with something else."""
+    test, here = session.speedtest, session.environment
+    if test is None:
+        return None
+    there = test.environment
+    if (there.cpu, there.num_logical, there.num_usable) != (here.cpu, here.num_logical, here.num_usable):
+        return None
+    if is_busy(there) or is_busy(here):
+        return None
+    reading = test.reading(name, device)
+    return reading.value if reading is not None and reading.value > 0 else None
+
+
+def sample_ms(summary: Summary, step_ms: float) -> float | None:
+    """Of what a step's samples take together, one sample's part."""
+    return step_ms / summary.samples_per_step if summary.samples_per_step > 0 else None
+
+
+def about_decoding(session: Session, image_ms: float | None) -> str:
+    """For images that Pillow decodes: the test's picture is one of those."""
+    rate = reading_of(session, "decode")
+    if rate is None or not image_ms:
+        return ""
+    known_ms = 1000.0 / rate
+    times = image_ms / known_ms
+    fact = f"An image takes {ms(image_ms)} ms to decode, {PICTURE} {ms(known_ms)} ms on a core of this machine {SOURCE}"
+    if times > ALIKE:
+        return f"{fact}: as much as {times:.1f} of those, so smaller files would cost less."
+    return f"{fact}: the decoder is as fast as it gets here." if times > 1 / ALIKE else ""
+
+
+def about_reading(session: Session, read_ms: float | None) -> str:
+    """Of one sample, against a small file that is not in memory."""
+    rate, test = reading_of(session, "disk_files"), session.speedtest
+    if rate is None or test is None or not read_ms:
+        return ""
+    known_ms = 1000.0 / rate
+    fact = (
+        f"A sample takes {ms(read_ms)} ms to read; the disk of {test.folder} gives a file of {size(FILE_BYTES)} that "
+        f"is not in memory in {ms(known_ms)} ms {SOURCE}"
+    )
+    if read_ms > ALIKE * known_ms:
+        return f"{fact}: more than such a file is read for each, or from a slower place."
+    return f"{fact}: the disk itself is the limit." if read_ms > known_ms / ALIKE else ""
+
+
+def about_handing_over(session: Session, batch_bytes: int, spent_ms: float) -> str:
+    """Of one batch of tensors, by a worker."""
+    rate = reading_of(session, "hand_over")
+    if rate is None or not batch_bytes or spent_ms <= 0:
+        return ""
+    known_ms = batch_bytes / rate / 1000.0  # bytes over MB/s, in ms
+    fact = f"At the {rate:,.0f} MB/s that one worker hands over here {SOURCE} a batch of {size(batch_bytes)} takes"
+    if spent_ms > ALIKE * known_ms:
+        return f"{fact} {ms(known_ms)} ms, and yours {ms(spent_ms)} ms: it is not the bytes, it is how they are packed."
+    return f"{fact} {ms(known_ms)} ms: only fewer bytes, or memory that is used again, make it quicker."
+
+
+def about_starting(session: Session, start_ms: float, num_workers: int) -> str:
+    known_ms = reading_of(session, "worker_start")
+    if known_ms is None or start_ms < MUCH * known_ms * num_workers:
+        return ""
+    return f"A worker without work is ready after {ms(known_ms)} ms here {SOURCE}: the rest is imports and the dataset."
+
+
+def precision_ratio(session: Session, unit: str, device: str) -> float | None:
+    """How many times as fast as fp32 this machine multiplies in it."""
+    full, other = (reading_of(session, f"multiply_{name}", device.partition(":")[0]) for name in ("fp32", unit))
+    return other / full if full and other else None
+
+
+def about_copying(session: Session, device: str) -> str:
+    kind = device.partition(":")[0]
+    pinned, pageable = (reading_of(session, name, kind) for name in ("copy_pinned", "copy_pageable"))
+    if not pinned or not pageable:
+        return ""
+    return f"This machine copies {pinned:.1f} GB/s from pinned memory and {pageable:.1f} from other {SOURCE}."

@@ -1,0 +1,103 @@
+"""The typical step of a stretch of steps: a median that bursts of a loader cannot fool, its interval, its phases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+
+import msgspec
+
+from slipstream.diagnose.selection import watched_steps
+from slipstream.diagnose.statistics import fmean, median, median_interval, middle_half
+from slipstream.records import PHASES, Session, Step
+
+FEW = 8  # steps
+UNEVEN = 1.5  # the average step over the usual one
+
+
+class TypicalStep(msgspec.Struct, frozen=True):
+    num_steps: int
+    step_ms: float
+    low_ms: float
+    high_ms: float
+    mean_ms: float  # over all steps: what the training really pays, rare long waits included
+    phases: dict[str, float]  # adds up to step_ms
+    device_phases: dict[str, float] | None
+    samples: float
+    num_batches: float
+
+
+def typical_step(steps: Sequence[Step], group_size: int = 1) -> TypicalStep | None:
+    """With k workers every k-th step waits for all of them, so the unit is not the step but k consecutive ones.
+    Steps that open an epoch wait for workers to start and belong to the epoch; they stay out if others remain."""
+    chosen = [step for step in steps if not step.is_first_of_epoch] or list(steps)
+    groups = _consecutive_groups(chosen, max(1, group_size))
+    if not groups:
+        return None
+    means = [fmean([step.step_ms for step in group]) for group in groups]
+    low_ms, high_ms = median_interval(means)
+    step_ms = median(means)
+    by_length = sorted(range(len(groups)), key=means.__getitem__)
+    middle = [step for at in middle_half(by_length) for step in groups[at]]
+    return TypicalStep(
+        num_steps=len(chosen),
+        step_ms=step_ms,
+        low_ms=low_ms,
+        high_ms=high_ms,
+        mean_ms=fmean([step.step_ms for step in chosen]),
+        phases=_scaled([step.phases for step in middle], step_ms),
+        device_phases=_device_phases(middle),
+        samples=fmean([step.samples for step in middle]),
+        num_batches=fmean([step.num_batches for step in chosen]),
+    )
+
+
+class SampledStep(msgspec.Struct, frozen=True):
+    step_ms: float
+    other_ms: float
+    is_average: bool = False
+
+    @property
+    def words(self) -> str:
+        """What comes after "ms": which step it is."""
+        return "a step on average" if self.is_average else "a step"
+
+
+def sampled_step(session: Session, step_ms: float, phases: Mapping[str, float]) -> SampledStep:
+    """The step that samples of the stack speak of, given the usual one. They fall on all of the time: where a few long
+    steps hold a good part of it (a learner that plays for its next updates), that is the average step."""
+    steps = watched_steps(session)
+    chosen = [step for step in steps if not step.is_first_of_epoch] or steps
+    if len(chosen) < FEW or fmean([step.step_ms for step in chosen]) <= UNEVEN * step_ms:
+        return SampledStep(step_ms, phases.get("other", 0.0))
+    other_ms = fmean([step.phases.get("other", 0.0) for step in chosen])
+    return SampledStep(fmean([step.step_ms for step in chosen]), other_ms, is_average=True)
+
+
+def _consecutive_groups(steps: Sequence[Step], size: int) -> list[list[Step]]:
+    """Groups never reach across two blocks: what happened in between belongs to neither."""
+    whole: list[list[Step]] = []
+    for _, members in groupby(steps, key=lambda step: step.block):
+        block = list(members)
+        whole += [block[at : at + size] for at in range(0, len(block) - size + 1, size)]
+    return whole or ([list(steps)] if steps else [])
+
+
+def _scaled(phases: Sequence[dict[str, float]], total_ms: float) -> dict[str, float]:
+    means: dict[str, float] = {phase: fmean([max(0.0, one.get(phase, 0.0)) for one in phases]) for phase in PHASES}
+    seen_ms = sum(means.values())
+    if seen_ms <= 0:
+        return {phase: total_ms if phase == "other" else 0.0 for phase in PHASES}
+    scaled = {phase: ms * total_ms / seen_ms for phase, ms in means.items()}
+    # Rounding must not leave a sum that differs from the step in the last digit.
+    longest = max(scaled, key=scaled.__getitem__)
+    scaled[longest] += total_ms - sum(scaled.values())
+    return scaled
+
+
+def _device_phases(steps: Sequence[Step]) -> dict[str, float] | None:
+    known = [step.device_phases for step in steps if step.device_phases]
+    if not known:
+        return None
+    total_ms = median([sum(phases.values()) for phases in known])
+    return _scaled(known, total_ms)

@@ -1,0 +1,265 @@
+"""What fits in a limit of memory: whether the script's own batch does, else what makes it; and with --fit the largest
+and the fastest batch. Every answer was really run under the limit. Another batch is never kept unasked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from slipstream.fit.attempts import FitTrack, Ride, Trials
+from slipstream.fit.options import FitError, FitOrder
+from slipstream.fit.shrink import Room, make_room
+from slipstream.memory.batch_bisection import Edge, Held, held_by, num_twos
+from slipstream.memory.forecast import forecast
+from slipstream.records import Choice, Fitting, Recipe, Session, Trial
+from slipstream.report.text.fit import say_trial
+from slipstream.report.text.numbers import in_binary
+from slipstream.techniques._core.catalogue import Technique, catalogue
+from slipstream.techniques._core.observation import Observation
+from slipstream.tuning.progress import Teller
+
+BATCH_CLAIM: Final = "loader.batch_size"  # what the technique claims that sets it
+_EQUAL: Final = 0.99  # of the best rate: as fast, as far as anybody would care
+_MUCH: Final = 0.01  # of the limit, that two starts differ by
+_MOST_RACED: Final = 5  # batch sizes beside the script's own
+_EDGE_SHARE: Final = 0.6  # of the time, for the largest; the rest is for the fastest
+
+
+def fit(
+    session: Session,
+    track: FitTrack,
+    order: FitOrder,
+    tell: Teller,
+    techniques: Mapping[str, Technique] | None = None,
+) -> Fitting:
+    """`session`: of a ride that observed a step's memory. FitError: what was asked for cannot be had, and what can."""
+    return _Fit(session, track, order, tell, catalogue() if techniques is None else techniques).result()
+
+
+class _Fit:
+    def __init__(
+        self, session: Session, track: FitTrack, order: FitOrder, tell: Teller, known: Mapping[str, Technique]
+    ) -> None:
+        self._session, self._order, self._known, self._tell = session, order, known, tell
+        self._observation = Observation(session)
+        self._track = track
+        self._start_s = track.now_s()
+        self._trials = Trials(track, tell, order.limit_bytes, self._start_s + order.budget_s, order.seed)
+        self._trials.say = lambda trial: say_trial(trial, order.limit_bytes)
+        footprints = session.footprints
+        self._forecast = forecast(footprints)
+        self._parameter_bytes = footprints[0].kinds.get("parameters", 0) if footprints else 0
+        self._device = footprints[0].device if footprints else "cpu"
+        loader = self._observation.loader
+        self._own = (loader.batch_size if loader is not None else None) or (
+            footprints[0].batch_size if footprints else 0
+        )
+        self._most = loader.num_samples if loader is not None else None
+        self._sets_batch = next((ident for ident, one in known.items() if BATCH_CLAIM in one.CARD.claims), "")
+        self._notes: list[str] = []
+        self._edge: Edge | None = None
+
+    def result(self) -> Fitting:
+        order = self._order
+        self._refuse_too_little()
+        if order.finds_batch:
+            self._refuse_fixed_batch()
+        try:
+            base = self._try_unheld()
+            own = self._trials.run(Ride(self._own))
+            if own.outcome not in ("ran", "ran_out"):
+                raise FitError(f"the script cannot be tried within the limit: {own.reason}")
+            largest = self._find_largest(own, base) if order.finds_batch else None
+            room = Room() if own.outcome == "ran" else self._make_room()
+            fastest = self._find_fastest(largest) if largest and order.races else None
+        finally:
+            self._trials.end()
+        return Fitting(
+            limit_bytes=order.limit_bytes,
+            limit_source=order.limit_source,
+            device=self._device,
+            own_batch=self._own,
+            own_fits=own.outcome == "ran",
+            parameter_bytes=self._parameter_bytes,
+            trials=self._trials.made,
+            largest=largest,
+            too_large=self._edge.too_large if self._edge is not None and self._edge.is_bounded else None,
+            fastest=fastest,
+            recipe=self._choose(room, fastest),
+            notes=[*self._notes, *room.notes],
+            seconds_spent=self._track.now_s() - self._start_s,
+        )
+
+    # --- what cannot be had -------------------------------------------------------------------------------------------
+
+    def _refuse_too_little(self) -> None:
+        limit, parameters = self._order.limit_bytes, self._parameter_bytes
+        if limit < parameters:
+            raise FitError(
+                f"the parameters alone take {in_binary(parameters)}, and the limit is {in_binary(limit)}."
+                f"{self._would_fit()}"
+            )
+
+    def _would_fit(self, base: Trial | None = None) -> str:
+        """A sentence with a limit that a batch of one would run in, as far as can be told."""
+        if self._forecast is None:
+            return ""
+        if base is not None and base.peak_bytes:
+            return f" A batch of one needs about {in_binary(self._held(base)(1))} in all."
+        return f" The tensors of a batch of one take about {in_binary(self._forecast.peak_bytes(1))}, the rest aside."
+
+    def _held(self, base: Trial) -> Held:
+        assert self._forecast is not None and base.peak_bytes is not None
+        return held_by(self._forecast, self._own, base.peak_bytes)
+
+    def _refuse_fixed_batch(self) -> None:
+        technique = self._known.get(self._sets_batch)
+        answer = technique.applies(self._observation) if technique is not None else None
+        if answer is None or not answer.is_yes:
+            why = answer.reason if answer is not None else "no technique sets it"
+            raise FitError(
+                f"the batch cannot be changed from outside: {why}. What a batch needs is told by `slipstream memory`;"
+                " `slipstream tune --memory-limit SIZE` without --fit finds what makes the batch as it is fit."
+            )
+
+    # --- the script as it is ------------------------------------------------------------------------------------------
+
+    def _try_unheld(self) -> Trial | None:
+        """Everything is compared with it. None: not even that runs here."""
+        base = self._trials.anchor(Ride(self._own, is_held=False))
+        if base.outcome == "ran_out":
+            self._notes.append("The script as it is ran out of memory even without the limit.")
+            return None
+        if base.outcome != "ran":
+            raise FitError(f"the script as it is could not be tried: {base.reason}")
+        if self._order.limit_bytes < base.start_bytes:
+            raise FitError(
+                f"before its first step the process holds {in_binary(base.start_bytes)} already (its parameters are"
+                f" {in_binary(self._parameter_bytes)} of that), and the limit is {in_binary(self._order.limit_bytes)}."
+                f"{self._would_fit(base)}"
+            )
+        return base
+
+    # --- the largest --------------------------------------------------------------------------------------------------
+
+    def _find_largest(self, own: Trial, base: Trial | None) -> int:
+        foretold = self._held(base) if base is not None and base.peak_bytes and self._forecast is not None else None
+        edge = self._edge = Edge(self._order.limit_bytes, self._own, self._most, foretold)
+        if base is not None and base.peak_bytes and own.outcome == "ran":
+            edge.ran(self._own, base.peak_bytes)
+        self._take(edge, own)
+        while (size := edge.next_size()) is not None or not self._is_confirmed(edge):
+            if edge.largest and self._track.now_s() > self._start_s + _EDGE_SHARE * self._order.budget_s:
+                self._notes.append(_out_of_time(edge, size))
+                break
+            self._take(edge, self._trials.run(self._ride(size or edge.answer())))
+            if not edge.largest and edge.too_large <= 1:
+                need = self._would_fit(base) or " Give it more."
+                limit = in_binary(self._order.limit_bytes)
+                raise FitError(f"not even a batch of one runs within {limit}.{need}")
+        if edge.spread_bytes > _MUCH * self._order.limit_bytes:
+            self._notes.append(
+                f"Two starts with the same batch differed by {in_binary(edge.spread_bytes)}, and the edge is no sharper"
+                " than that. How the heap lies differs from start to start; with MALLOC_MMAP_THRESHOLD_=131072 in the"
+                " environment glibc maps every large block by itself."
+            )
+        if not edge.is_bounded:
+            self._notes.append(f"No batch was too large: {edge.largest} is all of the data at once.")
+        return edge.answer()
+
+    def _is_confirmed(self, edge: Edge) -> bool:
+        """The answer ran twice: at the edge, once may be luck."""
+        times = [one for one in self._trials.made if one.is_held and one.batch_size == edge.answer()]
+        return len(times) > 1 or not edge.is_bounded
+
+    def _take(self, edge: Edge, trial: Trial) -> None:
+        if trial.outcome == "ran":
+            edge.ran(trial.batch_size, trial.peak_bytes or 0)
+        elif trial.outcome == "ran_out":
+            edge.ran_out(trial.batch_size)
+        elif trial.outcome == "ended":  # so few batches that the script is over at once: no larger one can be tried
+            self._notes.append(f"Batches of {trial.batch_size} are so few that the script ends at once.")
+            edge.ran_out(trial.batch_size)
+        elif self._runs_unheld(trial.batch_size):  # a library that gets no memory may say anything
+            edge.ran_out(trial.batch_size)
+        else:
+            raise FitError(f"the script does not train with batches of {trial.batch_size}: {trial.reason}")
+        self._refuse_unmoved(trial)
+
+    def _runs_unheld(self, size: int) -> bool:
+        return self._trials.run(msgspec.structs.replace(self._ride(size), is_held=False)).outcome == "ran"
+
+    def _refuse_unmoved(self, trial: Trial) -> None:
+        """A size that was not set says nothing."""
+        said = f"{self._sets_batch}: "
+        refusals = [one.removeprefix(f"not: {said}") for one in trial.changes if one.startswith(f"not: {said}")]
+        is_set = any(one.startswith(said) for one in trial.changes)
+        if trial.batch_size != self._own and refusals and not is_set:
+            raise FitError(f"the batch cannot be changed from outside: {refusals[0]}.")
+
+    def _ride(self, size: int) -> Ride:
+        return Ride(size, sets_batch=self._sets_batch if size != self._own else "")
+
+    # --- the fastest --------------------------------------------------------------------------------------------------
+
+    def _find_fastest(self, largest: int) -> int | None:
+        if not self._trials.has_anchor:
+            self._notes.append("Which batch is the fastest was not raced: the script as it is does not run.")
+            return None
+        raced = []
+        for size in ladder(self._own, largest):
+            if not self._trials.has_time:
+                self._notes.append("There was no time for more sizes: a longer --budget races them.")
+                break
+            trial, _ = self._trials.race(self._ride(size))
+            if trial.outcome == "ran" and trial.rate is not None:
+                raced.append(trial)
+        own = next((one for one in self._trials.made if one.batch_size == self._own and one.is_held), None)
+        has_own = own is not None and own.outcome == "ran"
+        return fastest_of(raced, self._own if has_own else 0)
+
+    # --- what makes the batch fit -------------------------------------------------------------------------------------
+
+    def _make_room(self) -> Room:
+        self._tell.note("this batch does not fit: what saves memory is tried")
+        return make_room(self._trials, self._own, self._observation, self._known, self._order)
+
+    def _choose(self, room: Room, fastest: int | None) -> Recipe:
+        """What keeps the training as it is comes first; another batch only where that was allowed."""
+        if room.cheapest is not None:
+            return room.cheapest.recipe
+        if self._order.allow == "different" and fastest is not None and fastest != self._own:
+            return Recipe((Choice(self._sets_batch, fastest),))
+        return Recipe()
+
+
+def _out_of_time(edge: Edge, size: int | None) -> str:
+    if size is None or size < edge.largest:
+        return f"There was no time to run {edge.answer()} once more: a longer --budget makes sure of it."
+    between = f"between {edge.largest} and {edge.too_large - 1}"
+    return f"There was no time to come closer: the largest batch lies {between}. A longer --budget finds it."
+
+
+def ladder(own: int, largest: int) -> list[int]:
+    """Sizes worth racing, the largest first: doublings of the script's own up to it, and one half; where that does not
+    fit, half of what does."""
+    sizes = {own * 2**power for power in range(1, 12) if own * 2**power < 0.9 * largest}
+    sizes = set(sorted(sizes, reverse=True)[: _MOST_RACED - 2])
+    if min(own, largest) > 1:
+        sizes.add(min(own, largest) // 2)
+    return [size for size in (largest, *sorted(sizes, reverse=True)) if size not in (own, 0)]
+
+
+def fastest_of(raced: list[Trial], own: int) -> int | None:
+    """`own`: the script's batch, whose rate is 1, if that runs. Of those that are as fast as the best the script's own,
+    else the one that suits the hardware, and of these the smallest."""
+    rates = {trial.batch_size: trial.rate.ratio for trial in raced if trial.rate is not None}
+    if own:
+        rates[own] = 1.0
+    if not rates:
+        return None
+    best = max(rates.values())
+    equal = [size for size, rate in rates.items() if rate >= _EQUAL * best]
+    return own if own in equal else min(equal, key=lambda size: (-num_twos(size), size))

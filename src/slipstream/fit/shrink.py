@@ -1,0 +1,175 @@
+"""The script's own batch does not fit: every technique that saves memory, alone and in pairs, really run within the
+limit; of those that run, the one that costs the least time."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from slipstream.fit.attempts import Ride, Trials
+from slipstream.fit.options import FitOrder
+from slipstream.recipe.conflicts import conflict_with, find_conflicts
+from slipstream.records import Choice, Recipe, RiderRecord, Setting, Trial
+from slipstream.techniques._core.catalogue import Technique
+from slipstream.techniques._core.observation import Observation
+from slipstream.tuning.candidates import is_looser
+
+_MOST_SETTINGS: Final = 8
+_MOST_PAIRS: Final = 4
+# Of a loss in the first steps, for what claims the same mathematics; it is seen in every ride
+_SAME: Final = 1e-2
+
+Known = Mapping[str, Technique]
+Next = Callable[[Mapping[Setting, bool]], "Setting | None"]  # given which settings ran and which did not
+
+
+class Room(msgspec.Struct, frozen=True):
+    """What came of it."""
+
+    trials: list[Trial] = []  # of those that ran, or the last of their technique
+    cheapest: Trial | None = None
+    notes: list[str] = []  # who was not tried, and why
+
+
+def make_room(trials: Trials, own_batch: int, observation: Observation, known: Known, order: FitOrder) -> Room:
+    notes: list[str] = []
+    tried: dict[str, list[Trial]] = {}
+    inert: set[str] = set()  # of no effect here: not even together with others
+    for ident, next_setting in _candidates(observation, known, order, notes):
+        tried[ident] = list(_try_settings(trials, own_batch, ident, next_setting, notes, inert))
+    made = [trial for each in tried.values() for trial in each]
+    active = {ident: each for ident, each in tried.items() if ident not in inert}
+    if not any(trial.outcome == "ran" for trial in made):
+        made += _try_pairs(trials, own_batch, active, known)
+    if made and not any(trial.outcome == "ran" for trial in made):
+        _weigh_unheld(trials, own_batch, active)
+    ran = [trial for trial in made if trial.outcome == "ran"]
+    return Room(made, min(ran, key=_cost, default=None), notes)
+
+
+def _candidates(
+    observation: Observation, known: Known, order: FitOrder, notes: list[str]
+) -> Iterator[tuple[str, Next]]:
+    for ident, technique in known.items():
+        card = technique.CARD
+        is_named = ident in order.only
+        if card.purpose != "memory" or (order.only and not is_named) or (card.is_opt_in and not is_named):
+            continue
+        if ident in order.without:
+            continue
+        if is_looser(card.numerics, order.allow):
+            notes.append(f"{ident} was not tried: its numerics are {card.numerics!r}; --allow {card.numerics} tries it")
+            continue
+        answer = technique.applies(observation)
+        if not answer.is_yes:
+            notes.append(f"{ident} was not tried: {answer.reason}")
+            continue
+        ladder: Sequence[Setting] = getattr(technique, "LADDER", ())
+        listed = _settings(technique, observation)
+        yield ident, functools.partial(_climb, ladder) if ladder else functools.partial(_go_on, listed)
+
+
+def _go_on(settings: Sequence[Setting], ran: Mapping[Setting, bool]) -> Setting | None:
+    """Names: all of them. Numbers: they ask for more and more, so the first that runs is the cheapest."""
+    if any(_is_number(setting) and is_enough for setting, is_enough in ran.items()):
+        return None
+    return next((setting for setting in settings if setting not in ran), None)
+
+
+def _climb(ladder: Sequence[Setting], ran: Mapping[Setting, bool]) -> Setting | None:
+    """From the weakest and cheapest to the strongest. That one first, for where it is not enough none is; then by
+    halves the weakest that is."""
+    weak = max((at for at, setting in enumerate(ladder) if ran.get(setting) is False), default=-1)
+    enough = min((at for at, setting in enumerate(ladder) if ran.get(setting)), default=len(ladder))
+    if not ran:
+        return ladder[-1]
+    return ladder[(weak + enough) // 2] if enough < len(ladder) and enough - weak > 1 else None
+
+
+def _settings(technique: Technique, observation: Observation) -> list[Setting]:
+    """Those that it proposes; after them the stronger ones that it allows."""
+    proposed = list(technique.settings(observation))
+    allowed: Sequence[Setting] = getattr(technique, "VALUES", ())
+    return proposed + ([one for one in allowed if one not in proposed] if len(allowed) <= _MOST_SETTINGS else [])
+
+
+def _try_settings(
+    trials: Trials, own_batch: int, ident: str, next_setting: Next, notes: list[str], inert: set[str]
+) -> Iterator[Trial]:
+    ran: dict[Setting, bool] = {}
+    while (setting := next_setting(ran)) is not None:
+        if not trials.has_time:
+            notes.append(f"there was no time for {Choice(ident, setting)}")
+            return
+        trial, record = _try(trials, Ride(own_batch, Recipe((Choice(ident, setting),))))
+        yield trial
+        if why := _why_no_effect(ident, record):
+            notes.append(f"{ident} had no effect: {why}")
+            inert.add(ident)
+            return  # nor would another setting have
+        ran[setting] = trial.outcome == "ran"
+
+
+def _is_number(setting: Setting) -> bool:
+    return isinstance(setting, int) and not isinstance(setting, bool)
+
+
+def _try(trials: Trials, ride: Ride) -> tuple[Trial, RiderRecord]:
+    trial, record = trials.race(ride) if trials.has_anchor else _alone(trials, ride)
+    apart = trials.losses_apart(record)
+    if trial.outcome == "ran" and apart is not None and apart > _SAME:
+        reason = f"it runs, but its losses are off by {apart:.1%} of those without it"
+        trial = msgspec.structs.replace(trial, outcome="failed", reason=reason)
+        trials.made[-1] = trial
+    return trial, record
+
+
+def _alone(trials: Trials, ride: Ride) -> tuple[Trial, RiderRecord]:
+    """The script as it is does not run even without a limit: nothing to race against."""
+    from slipstream.records import Entrant
+
+    trial = trials.run(ride)
+    return trial, RiderRecord(Entrant(0, "fit", ride.whole), changes=trial.changes)
+
+
+def _why_no_effect(ident: str, record: RiderRecord) -> str:
+    """It declined, and has changed nothing."""
+    said = f"{ident}: "
+    if any(one.startswith(said) for one in record.changes):
+        return ""
+    return next((one.removeprefix(said) for one in record.declined if one.startswith(said)), "")
+
+
+def _try_pairs(trials: Trials, own_batch: int, tried: Mapping[str, Sequence[Trial]], known: Known) -> list[Trial]:
+    """The strongest settings of two that do not claim the same: where neither is enough."""
+    conflicts = find_conflicts({ident: known[ident].CARD for ident in tried})
+    strongest = {ident: _strongest([one.recipe.choices[0] for one in each]) for ident, each in tried.items() if each}
+    pairs = [
+        Recipe((strongest[left], strongest[right]))
+        for left, right in itertools.combinations(strongest, 2)
+        if conflict_with(right, Recipe((strongest[left],)), conflicts) is None
+    ]
+    return [_try(trials, Ride(own_batch, pair))[0] for pair in pairs[:_MOST_PAIRS] if trials.has_time]
+
+
+def _weigh_unheld(trials: Trials, own_batch: int, tried: Mapping[str, Sequence[Trial]]) -> None:
+    """What each would need: where nothing fits, nobody should have to guess which limit would do."""
+    for each in tried.values():
+        if each and trials.has_time:
+            trials.run(Ride(own_batch, Recipe((_strongest([one.recipe.choices[0] for one in each]),)), is_held=False))
+
+
+def _strongest(choices: Sequence[Choice]) -> Choice:
+    """Of numbers the last, of names the first: the technique's best guess."""
+    return choices[-1 if _is_number(choices[0].setting) else 0]
+
+
+def _cost(trial: Trial) -> float:
+    """Seconds for a sample; of those that were not timed the last."""
+    if trial.rate is not None:
+        return 1.0 / trial.rate.ratio
+    return 1e3 + (trial.step_ms or 1e9)

@@ -1,0 +1,121 @@
+"""The machine as the parent process sees it: cores, memory, container limits, disk, GPUs. Imports no torch and
+never fails: what cannot be read is unknown."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from slipstream.machine.cgroups import Limits, read_limits
+from slipstream.machine.disk import read_disk_kind
+from slipstream.machine.gpu import load_nvml, read_gpus
+from slipstream.machine.page_cache import read_idle_file_s
+from slipstream.records import Environment
+from slipstream.version import VERSION
+
+_VARIABLES: Final = (
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_NUM", "ATEN_", "PYTORCH_", "TORCHINDUCTOR_", "TORCH_NUM", "NCCL_"),
+    *("CUDA_VISIBLE", "CUDA_LAUNCH", "CUBLAS_", "CUDNN_", "NVIDIA_TF32", "ONEDNN_", "DNNL_", "MALLOC_", "LD_PRELOAD"),
+)
+
+
+def read_environment(cwd: str | Path, root: Path = Path("/")) -> Environment:
+    limits = read_limits(root)
+    logical = psutil.cpu_count(logical=True) or os.cpu_count() or 1
+    shm_bytes, shm_free_bytes = _read_shared_memory(root)
+    memory_bytes = psutil.virtual_memory().total
+    limit_bytes = limits.memory_bytes
+    return Environment(
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        python=platform.python_version(),
+        slipstream=VERSION,
+        cpu=read_cpu_name(root),
+        num_cores=psutil.cpu_count(logical=False) or logical,
+        num_logical=logical,
+        num_usable=count_usable_cores(root),
+        memory_bytes=memory_bytes,
+        # A limit above what the machine has limits nothing.
+        memory_limit_bytes=limit_bytes if limit_bytes is not None and limit_bytes < memory_bytes else None,
+        shm_bytes=shm_bytes,
+        shm_free_bytes=shm_free_bytes,
+        disk_kind=read_disk_kind(Path(cwd).resolve(), root),
+        load=_read_load(),
+        gpus=read_gpus(load_nvml()),
+        variables=read_variables(),
+        idle_file_s=read_idle_file_s(root),
+    )
+
+
+def read_variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """By name, never all of them: an environment holds secrets."""
+    return {name: environment[name] for name in sorted(environment) if name.startswith(_VARIABLES)}
+
+
+def count_usable_cores(root: Path = Path("/")) -> float:
+    logical = psutil.cpu_count(logical=True) or os.cpu_count() or 1
+    return count_usable(logical, _count_affine(), read_limits(root))
+
+
+def count_usable(num_logical: int, num_affine: int | None, limits: Limits) -> float:
+    """Cores that this process may really use: the strictest of the machine, the affinity and the quota."""
+    known = [float(num_logical)]
+    if num_affine:
+        known.append(float(num_affine))
+    if limits.cores is not None:
+        known.append(limits.cores)
+    return min(known)
+
+
+def read_cpu_name(root: Path = Path("/")) -> str:
+    # Linux alone has this file; on ARM it may lack the name.
+    with contextlib.suppress(OSError):
+        for line in (root / "proc/cpuinfo").read_text(errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() in ("model name", "Model", "cpu model") and value.strip():
+                return " ".join(value.split())
+    if sys.platform == "darwin":
+        return _read_sysctl("machdep.cpu.brand_string") or platform.machine()
+    return platform.processor() or platform.machine() or "unknown"
+
+
+def _read_sysctl(name: str) -> str:
+    import subprocess
+
+    try:
+        answer = subprocess.run(
+            ["/usr/sbin/sysctl", "-n", name], capture_output=True, text=True, timeout=5, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return answer.stdout.strip()
+
+
+def _count_affine() -> int | None:
+    try:
+        return len(psutil.Process().cpu_affinity() or []) or None
+    except (AttributeError, OSError, psutil.Error):  # macOS has no affinity
+        return None
+
+
+def _read_shared_memory(root: Path) -> tuple[int | None, int | None]:
+    """Where loader workers hand tensors over on Linux; other systems have no such directory."""
+    try:
+        usage = shutil.disk_usage(root / "dev/shm")
+    except OSError:
+        return None, None
+    return usage.total, usage.free
+
+
+def _read_load() -> float:
+    try:
+        return float(psutil.getloadavg()[0])
+    except (AttributeError, OSError):
+        return 0.0

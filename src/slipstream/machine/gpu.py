@@ -1,0 +1,138 @@
+"""NVIDIA GPUs seen from outside the rider, through NVML: which there are, and how busy they were during the ride.
+Without the library, a driver or a GPU it has nothing to say, and says it without an error.
+
+A GPU that stands idle, said plainly. From records alone: the parent process says it, and has no torch."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from types import TracebackType
+from typing import Any
+
+from slipstream.records import Environment, Gpu, GpuReading, TorchFacts
+
+
+def load_nvml() -> Any | None:
+    """The NVML library, ready to be asked; None where there is none or no driver answers."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+    except Exception:  # a missing driver shows as several kinds of error; all mean the same
+        return None
+    return pynvml
+
+
+def read_gpus(nvml: Any | None) -> list[Gpu]:
+    if nvml is None:
+        return []
+    try:
+        handles = _handles(nvml)
+        driver = _text(nvml.nvmlSystemGetDriverVersion())
+        return [_read_gpu(nvml, handle, driver) for handle in handles]
+    except Exception:  # a GPU that fell off the bus is no reason to end a check
+        return []
+
+
+def _read_gpu(nvml: Any, handle: Any, driver: str) -> Gpu:
+    capability = ""
+    with contextlib.suppress(Exception):
+        capability = ".".join(str(part) for part in nvml.nvmlDeviceGetCudaComputeCapability(handle))
+    memory = 0
+    with contextlib.suppress(Exception):  # GPUs that share the host's memory have none of their own to report
+        memory = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+    return Gpu(name=_text(nvml.nvmlDeviceGetName(handle)), memory_bytes=memory, capability=capability, driver=driver)
+
+
+def _handles(nvml: Any) -> list[Any]:
+    return [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+class GpuSampler:
+    """A thread of the parent process that reads every GPU twice a second."""
+
+    def __init__(self, nvml: Any | None = None, interval_s: float = 0.5) -> None:
+        self._nvml = nvml if nvml is not None else load_nvml()
+        self._interval_s = interval_s
+        self._readings: list[GpuReading] = []
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        if self._nvml is None or self._thread is not None:
+            return
+        self._thread = threading.Thread(target=self._sample, name="slipstream-gpu", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> list[GpuReading]:
+        self._ended.set()
+        if self._thread is not None:
+            # A driver that hangs must not hold the report back.
+            self._thread.join(timeout=2.0)
+        return list(self._readings)
+
+    def __enter__(self) -> GpuSampler:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _sample(self) -> None:
+        try:
+            handles = _handles(self._nvml)
+        except Exception:
+            return
+        # Read before waiting, so that the shortest ride has a reading too.
+        while handles:
+            for index, handle in enumerate(handles):
+                self._read(index, handle)
+            if self._ended.wait(self._interval_s):
+                return
+
+    def _read(self, index: int, handle: Any) -> None:
+        nvml: Any = self._nvml
+        try:
+            utilisation = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+        except Exception:  # slices of a GPU (MIG) have no utilisation: then there is nothing to learn here
+            return
+        memory, power_w = 0, 0.0
+        with contextlib.suppress(Exception):
+            memory = int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
+        with contextlib.suppress(Exception):
+            power_w = nvml.nvmlDeviceGetPowerUsage(handle) / 1000
+        self._readings.append(GpuReading(time.perf_counter_ns(), index, utilisation, memory, power_w))
+
+
+def gpu_present_but_unused(environment: Environment, torch_facts: TorchFacts | None) -> str:
+    """One sentence where a GPU stands idle while the model lives on the CPU; "" where there is nothing to say."""
+    facts = torch_facts or environment.torch
+    if facts is None or facts.device.partition(":")[0] not in ("", "cpu"):
+        return ""
+    if environment.gpus and not facts.accelerator_build:
+        return (
+            f"The device is the CPU although a GPU is present ({environment.gpus[0].name}): "
+            f"this torch ({facts.version}) was built for the CPU only. Install a build for your GPU."
+        )
+    if environment.gpus and not facts.accelerator:
+        return (
+            f"The device is the CPU although a GPU is present ({environment.gpus[0].name}): torch cannot see it. "
+            "Look at the driver and at CUDA_VISIBLE_DEVICES."
+        )
+    if facts.accelerator:
+        name = environment.gpus[0].name if environment.gpus else facts.accelerator
+        return (
+            f"The device is the CPU although a GPU is present ({name}): move the model and its batches there, "
+            f'.to("{facts.accelerator}").'
+        )
+    return ""

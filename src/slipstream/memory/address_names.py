@@ -1,0 +1,86 @@
+"""What an address is: the storages of parameters, gradients, optimizer state and inputs, and of every other tensor that
+Python knows. Holds no tensor: an address counts for the moment at which it was asked."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from slipstream.memory.allocations import Name
+from slipstream.observe.anatomy.modules import Entry
+from slipstream.seams.batches import walk_tensors
+
+
+class Names:
+    """Everything with a name on one device."""
+
+    def __init__(self, entries: list[Entry], optimizers: list[Any], device: str) -> None:
+        self._device = device
+        self._optimizers = optimizers
+        self.owners: dict[int, int] = {}  # id of a parameter to the module that has it
+        self._weights: list[tuple[torch.Tensor, int]] = []
+        for index, entry in enumerate(entries):
+            own = [*entry.module._parameters.values(), *entry.module._buffers.values()]
+            for tensor in own:
+                if tensor is not None and id(tensor) not in self.owners:
+                    self.owners[id(tensor)] = index
+                    self._weights.append((tensor, index))
+        for optimizer in optimizers:  # a parameter of no module that was called
+            for parameter in _parameters(optimizer):
+                if id(parameter) not in self.owners:
+                    self.owners[id(parameter)] = -1
+                    self._weights.append((parameter, -1))
+
+    def forget(self) -> None:
+        self.owners, self._weights, self._optimizers = {}, [], []
+
+    def weights(self) -> Iterator[Name]:
+        for tensor, module in self._weights:
+            yield from self.name(tensor, "parameters", module)
+
+    def gradients(self) -> Iterator[Name]:
+        for tensor, module in self._weights:
+            if tensor.is_leaf and tensor.grad is not None:
+                yield from self.name(tensor.grad, "gradients", module)
+
+    def optimizer_state(self) -> Iterator[Name]:
+        for optimizer in self._optimizers:
+            for parameter, state in list(optimizer.state.items()):
+                for _, tensor in walk_tensors(state):
+                    yield from self.name(tensor, "optimizer_state", self.owners.get(id(parameter), -1))
+
+    def inputs(self, batch: Any) -> Iterator[Name]:
+        """Of whatever holds tensors."""
+        for _, tensor in walk_tensors(batch):
+            yield from self.name(tensor, "inputs", -1)
+
+    def everything(self) -> Iterator[Name]:
+        """The named ones first: an address keeps the first name that it gets."""
+        yield from self.weights()
+        yield from self.optimizer_state()
+        yield from self.gradients()
+        for thing in gc.get_objects():
+            # By type alone: isinstance would ask objects for their __class__, and some of them answer with code.
+            if issubclass(type(thing), torch.Tensor):
+                yield from self.name(thing, "other", -1)
+
+    def name(self, tensor: torch.Tensor, kind: str, module: int) -> Iterator[Name]:
+        try:
+            storage = _storage(tensor)
+            if str(tensor.device) == self._device and storage is not None:
+                yield Name(storage.data_ptr(), storage.nbytes(), kind, module)
+        except (RuntimeError, NotImplementedError, AttributeError):  # sparse, fake, functional: no storage of its own
+            return
+
+
+def _storage(tensor: torch.Tensor) -> Any:
+    """None: nothing there, or a file that is only mapped."""
+    storage = tensor.untyped_storage()
+    return storage if storage.nbytes() and storage.filename is None else None
+
+
+def _parameters(optimizer: Any) -> Iterable[torch.Tensor]:
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])

@@ -1,0 +1,41 @@
+"""Sizes that the hardware does not like: dimensions of linear layers and convolutions that fill the last tile of a
+matrix unit only in part. Says how much of the contraction time such modules hold."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from slipstream.observe.anatomy.modules import Entry
+from slipstream.records import Misalignment
+
+TILE = 8
+VOCABULARY_TILE = 64
+VOCABULARY_LEAST = 1000
+
+
+def find_misalignments(entries: list[Entry], contraction_ns: dict[int, int], limit: int) -> list[Misalignment]:
+    """`contraction_ns` is by index into the entries, forward and backward together."""
+    total_ns = sum(contraction_ns.values())
+    vocabularies = {entry.module.num_embeddings for entry in entries if isinstance(entry.module, nn.Embedding)}
+    found = []
+    for index, entry in enumerate(entries):
+        spent_ns = contraction_ns.get(index, 0)
+        if not spent_ns:
+            continue
+        for dimension, size, tile in _list_dimensions(entry.module, vocabularies):
+            if size > tile and size % tile:
+                wanted = -(-size // tile) * tile
+                share = spent_ns / total_ns
+                found.append(Misalignment(entry.path, entry.class_name, dimension, size, wanted, share))
+    return sorted(found, key=lambda misalignment: -misalignment.share)[:limit]
+
+
+def _list_dimensions(module: nn.Module, vocabularies: set[int]) -> list[tuple[str, int, int]]:
+    if isinstance(module, nn.Linear):
+        is_head = module.out_features in vocabularies and module.out_features >= VOCABULARY_LEAST
+        out_tile = VOCABULARY_TILE if is_head else TILE
+        return [("in_features", module.in_features, TILE), ("out_features", module.out_features, out_tile)]
+    # Grouped convolutions tile otherwise.
+    if isinstance(module, nn.modules.conv._ConvNd) and module.groups == 1:
+        return [("in_channels", module.in_channels, TILE), ("out_channels", module.out_channels, TILE)]
+    return []

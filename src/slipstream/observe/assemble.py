@@ -1,0 +1,238 @@
+"""From messages to a session: who trained, in which process, and what its workers did. Finds steps, draws no
+conclusions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from slipstream.observe.source_loops import refine
+from slipstream.observe.steps import find_steps
+from slipstream.records import (
+    Anatomy,
+    Block,
+    BlockEnded,
+    Boarded,
+    Ended,
+    Ending,
+    Environment,
+    Evaluation,
+    Event,
+    Fetch,
+    Footprint,
+    Leak,
+    Length,
+    Loader,
+    Memory,
+    Message,
+    Met,
+    Model,
+    Optimizer,
+    Rehearsal,
+    Seen,
+    Session,
+    Site,
+    StackCount,
+    Told,
+    TorchFacts,
+    TorchProfile,
+    WorkerMemory,
+)
+from slipstream.seams.user_code import make_site
+
+_MOST_LINES = 3  # of the loop that are kept whole
+
+
+class Passenger:
+    """Everything one process told."""
+
+    def __init__(self, process: int) -> None:
+        self.process = process
+        self.role = "rider"
+        self.events: list[Event] = []
+        self.fetches: list[Fetch] = []
+        self.stacks: Counter[tuple[Any, ...]] = Counter()
+        self.memory: list[Memory] = []
+        self.loaders: dict[int, Loader] = {}
+        self.models: dict[int, Model] = {}
+        self.optimizers: dict[int, Optimizer] = {}
+        self.sites: dict[int, Site] = {}
+        self.blocks: list[Block] = []
+        self.notes: list[str] = []
+        self.leaks: list[Leak] = []
+        self.rehearsals: list[Rehearsal] = []
+        self.footprints: list[Footprint] = []
+        self.written: list[str] = []
+        self.libraries: dict[str, str] = {}
+        self.anatomy: Anatomy | None = None
+        self.profile: TorchProfile | None = None
+        self.torch: TorchFacts | None = None
+        self.length: Length | None = None
+        self.ending: Ending | None = None
+
+    def hear(self, message: Message) -> None:
+        if isinstance(message, Boarded):
+            self.role = message.role
+        elif isinstance(message, Seen):
+            self._hear_seen(message)
+        elif isinstance(message, Met):
+            self._hear_met(message)
+        elif isinstance(message, BlockEnded):
+            self.blocks.append(message.block)
+        elif isinstance(message, Told):
+            self._hear_told(message)
+        elif isinstance(message, Ended):
+            self.ending = message.ending
+
+    def _hear_seen(self, seen: Seen) -> None:
+        self.events += seen.events
+        self.fetches += seen.fetches
+        self.memory += seen.memory
+        for stack in seen.stacks:
+            self.stacks[msgspec.structs.astuple(stack)[:-1]] += stack.count
+
+    def _hear_met(self, met: Met) -> None:
+        if met.loader is not None:
+            self.loaders[met.loader.ident] = met.loader
+        if met.model is not None:
+            self.models[met.model.ident] = met.model
+        if met.optimizer is not None:
+            self.optimizers[met.optimizer.ident] = met.optimizer
+        if met.site is not None:
+            self.sites[met.site_ident] = met.site
+
+    def _hear_told(self, told: Told) -> None:
+        if told.note:
+            self.notes.append(told.note)
+        self.written += told.written
+        self.libraries.update(told.libraries)
+        self.anatomy = told.anatomy or self.anatomy
+        self.profile = told.profile or self.profile
+        self.torch = told.torch or self.torch
+        self.length = told.length or self.length
+        self.leaks += told.leaks
+        self.rehearsals += told.rehearsals
+        self.footprints += [told.footprint] if told.footprint is not None else []
+
+
+def assemble(
+    messages: Iterable[tuple[int, Message]],
+    *,
+    command: str,
+    script: list[str],
+    cwd: str,
+    created: str,
+    environment: Environment,
+    ending: Ending,
+) -> Session:
+    passengers: dict[int, Passenger] = {}
+    for process, message in messages:
+        passengers.setdefault(process, Passenger(process)).hear(message)
+    trainers = [p for p in passengers.values() if p.role != "worker"]
+    trainer = max(trainers, key=lambda p: len(p.events), default=Passenger(0))
+    workers = [p for p in passengers.values() if p.role == "worker"]
+    steps, evaluations = find_steps(trainer.events, trainer.blocks)
+    loaders = _listed(trainer.loaders)
+    return Session(
+        command=command,
+        script=script,
+        cwd=cwd,
+        created=created,
+        environment=_with_torch(environment, trainer),
+        ending=ending,
+        loaders=loaders,
+        models=_listed(trainer.models),
+        optimizers=_listed(trainer.optimizers),
+        sites=[*(trainer.sites[ident] for ident in sorted(trainer.sites)), *_hot_lines(trainer)],
+        events=sorted(trainer.events, key=lambda event: event.start_ns),
+        blocks=trainer.blocks,
+        steps=steps,
+        evaluations=[_place_evaluation(e, trainer) for e in evaluations],
+        fetches=_fetches(trainer, workers, loaders),
+        stacks=_add_up([trainer, *workers]),
+        memory=trainer.memory,
+        leaks=trainer.leaks,
+        worker_memory=[told for one in workers if (told := _worker_memory(one)) is not None],
+        rehearsals=trainer.rehearsals,
+        footprints=trainer.footprints,
+        length=trainer.length,
+        anatomy=trainer.anatomy,
+        torch_profile=trainer.profile,
+        notes=_notes(trainer, trainers, workers),
+        written=[path for passenger in passengers.values() for path in passenger.written],
+    )
+
+
+def _worker_memory(worker: Passenger) -> WorkerMemory | None:
+    """From its second reading on: the first batch brings buffers and modules with it."""
+    readings = worker.memory[1:]
+    if len(readings) < 2 or not worker.fetches:
+        return None
+    first, last = readings[0], readings[-1]
+    fetch = worker.fetches[0]
+    num_batches = last.step - first.step
+    return WorkerMemory(fetch.loader, fetch.worker, num_batches, first.resident_bytes, last.resident_bytes)
+
+
+def _hot_lines(trainer: Passenger) -> list[Site]:
+    """Lines of the loop itself that most samples fell on, whole: the samples know only the expression."""
+    counts: Counter[tuple[str, int, str]] = Counter()
+    for stack, count in trainer.stacks.items():
+        one = _make_count(stack, count)
+        if one.phase == "other" and one.file:
+            counts[one.file, one.line, one.function] += count
+    return [make_site(*place) for place, _ in counts.most_common(_MOST_LINES)]
+
+
+def _listed(subjects: dict[int, Any]) -> list[Any]:
+    return [subjects[ident] for ident in sorted(subjects)]
+
+
+def _with_torch(environment: Environment, trainer: Passenger) -> Environment:
+    return msgspec.structs.replace(environment, torch=trainer.torch, libraries=trainer.libraries)
+
+
+def _place_evaluation(evaluation: Evaluation, trainer: Passenger) -> Evaluation:
+    """The user's line that called the model during evaluation, and the line of the loop that called for it."""
+    lines: Counter[tuple[int, int]] = Counter()
+    for event in trainer.events:
+        if event.kind == "forward" and evaluation.start_ns <= event.start_ns < evaluation.end_ns:
+            lines[(event.site, event.caller)] += 1
+    site, caller = lines.most_common(1)[0][0] if lines else (-1, -1)
+    return msgspec.structs.replace(evaluation, site=trainer.sites.get(site), caller=trainer.sites.get(caller))
+
+
+def _fetches(trainer: Passenger, workers: list[Passenger], loaders: list[Loader]) -> list[Fetch]:
+    """Spawned workers do not know their loader: theirs are given to the only loader that has workers."""
+    fetches = [fetch for passenger in (trainer, *workers) for fetch in passenger.fetches]
+    with_workers = [loader.ident for loader in loaders if loader.num_workers]
+    if len(with_workers) == 1:
+        fetches = [
+            msgspec.structs.replace(f, loader=with_workers[0]) if f.worker >= 0 and f.loader < 0 else f for f in fetches
+        ]
+    return sorted(fetches, key=lambda fetch: fetch.start_ns)
+
+
+def _add_up(passengers: list[Passenger]) -> list[StackCount]:
+    totals: Counter[tuple[Any, ...]] = Counter()
+    for passenger in passengers:
+        totals.update(passenger.stacks)
+    counted = [_make_count(key, count) for key, count in totals.most_common()]
+    return [msgspec.structs.replace(stack, stage=refine(stack)) for stack in counted]
+
+
+def _make_count(key: tuple[Any, ...], count: int) -> StackCount:
+    return msgspec.convert([*key, count], StackCount)
+
+
+def _notes(trainer: Passenger, trainers: list[Passenger], workers: list[Passenger]) -> list[str]:
+    notes = [note for passenger in (*trainers, *workers) for note in passenger.notes]
+    if trainer.role == "child":
+        notes.append("the training ran in a process that the script started; that process is the one described here")
+    num_trained = sum(any(event.kind == "backward" for event in p.events) for p in trainers)
+    if num_trained > 1:
+        notes.append(f"{num_trained} processes trained; the busiest one is described here")
+    return list(dict.fromkeys(notes))

@@ -1,0 +1,274 @@
+"""Small races at the end of a check, on copies of the script's own model, batch and optimizer: whether a remedy pays on
+this machine is measured, not assumed. Nothing of the script's is changed; what does not fit the time is left out.
+
+Which rehearsals a script calls for, within a budget of seconds."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+import msgspec
+import torch
+
+from slipstream.machine.environment import count_usable_cores
+from slipstream.observe.torch_facts import read_torch_facts
+from slipstream.records import Rehearsal
+from slipstream.seams.batches import copy_batch, walk_tensors
+from slipstream.seams.module_copy import copy_module
+
+_MOST_PARAMETERS = 200_000_000
+_ROUNDS = 41
+_LEAST_ROUNDS = 5
+_SURE_ROUNDS = 11  # so many bear two that the machine disturbed; five bear none
+
+Run = Callable[[], Any]
+
+
+def race(remedy: str, setting: str, now: Run, then: Run, seconds: float) -> Rehearsal | None:
+    """Both by turns, as often as the time allows; None if that is not often enough. Where few pairs fit and one of them
+    says the opposite of the others, some more are run: they may take as long again."""
+    deadline = time.monotonic() + seconds
+    for run in (now, then, now, then):  # the first calls allocate and choose kernels
+        run()
+        if time.monotonic() > deadline:
+            return None
+    pairs: list[tuple[float, float]] = []
+    while len(pairs) < _ROUNDS and (
+        time.monotonic() < deadline
+        or len(pairs) < _LEAST_ROUNDS
+        or (len(pairs) < _SURE_ROUNDS and _is_torn(pairs) and time.monotonic() < deadline + seconds)
+    ):
+        if len(pairs) % 2:
+            second, first = _timed_ms(then), _timed_ms(now)
+        else:
+            first, second = _timed_ms(now), _timed_ms(then)
+        pairs.append((first, second))
+    ratios, outside = _ratios(pairs)
+    return Rehearsal(
+        remedy=remedy,
+        setting=setting,
+        now_ms=_median([first for first, _ in pairs]),
+        then_ms=_median([second for _, second in pairs]),
+        ratio=_median(ratios),
+        low=ratios[outside],
+        high=ratios[-1 - outside],
+        num_pairs=len(pairs),
+    )
+
+
+def _ratios(pairs: list[tuple[float, float]]) -> tuple[list[float], int]:
+    """In order, and how many of them at either end lie beyond the 95% interval of the median."""
+    ratios = sorted(first / second for first, second in pairs)
+    return ratios, max(0, int((len(ratios) - 1.96 * len(ratios) ** 0.5) / 2))
+
+
+def _is_torn(pairs: list[tuple[float, float]]) -> bool:
+    """The interval says neither that it was quicker nor that it was slower."""
+    ratios, outside = _ratios(pairs)
+    return ratios[outside] < 1 < ratios[-1 - outside]
+
+
+def _timed_ms(run: Run) -> float:
+    _synchronise()
+    start = time.perf_counter()
+    run()
+    _synchronise()
+    return (time.perf_counter() - start) * 1e3
+
+
+def _synchronise() -> None:
+    """Only here, where the ride is over."""
+    if torch.accelerator.is_available():
+        torch.accelerator.synchronize()
+
+
+def _median(values: list[float]) -> float:
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+class ModelRehearsal:
+    """A copy of the model with a batch that it was really called with."""
+
+    def __init__(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._model = _twin(model)
+        self._args = copy_batch(args)
+        self._kwargs = copy_batch(kwargs)
+        self._device = next(model.parameters()).device.type
+
+    def channels_last(self, seconds: float) -> Rehearsal | None:
+        changed = ModelRehearsal(self._model, self._args, self._kwargs)
+        # Not by Module.to: what a model carries along in five dimensions (the grids of a detector) would refuse
+        weights = list(changed._model.parameters())
+        for tensor in [*weights, *(tensor for _, tensor in walk_tensors([changed._args, changed._kwargs]))]:
+            if tensor.dim() == 4:
+                tensor.data = tensor.contiguous(memory_format=torch.channels_last)
+        return race("channels_last", "", self._run, changed._run, seconds)
+
+    def threads(self, count: int, seconds: float) -> Rehearsal | None:
+        return race("threads", str(count), self._run, self._within(_threads(count)), seconds)
+
+    def flush_denormals(self, seconds: float) -> Rehearsal | None:
+        # In one thread: the flag counts for the calling thread alone, so that more would not see it
+        now, then = self._within(_threads(1)), self._within(_threads(1), _flushed())
+        rehearsal = race("flush_denormals", "", now, then, seconds)
+        if rehearsal is None:
+            return None
+        now()
+        was_finite = self._is_finite()
+        then()  # something may be divided by what is zero now
+        return msgspec.structs.replace(rehearsal, breaks_values=was_finite and not self._is_finite())
+
+    def bf16(self, seconds: float) -> Rehearsal | None:
+        lower = torch.autocast(self._device, dtype=torch.bfloat16)
+        return race("bf16", "", self._run, self._within(lambda: lower), seconds)
+
+    def _within(self, *contexts: Callable[[], AbstractContextManager[Any]]) -> Run:
+        def run() -> None:
+            with contextlib.ExitStack() as stack:
+                for context in contexts:
+                    stack.enter_context(context())
+                self._run()
+
+        return run
+
+    def _is_finite(self) -> bool:
+        """Of the last run, by the gradients it left: they have seen every result."""
+        gradients = [parameter.grad for parameter in self._model.parameters() if parameter.grad is not None]
+        return all(bool(gradient.isfinite().all()) for gradient in gradients)
+
+    def _run(self) -> None:
+        for parameter in self._model.parameters():
+            parameter.grad = None
+        output = self._model(*self._args, **self._kwargs)
+        total = sum(t.float().sum() for _, t in walk_tensors(output) if t.is_floating_point() and t.requires_grad)
+        if isinstance(total, torch.Tensor):
+            torch.autograd.backward(total)
+
+
+def _twin(model: torch.nn.Module) -> torch.nn.Module:
+    if sum(parameter.numel() for parameter in model.parameters()) > _MOST_PARAMETERS:
+        raise ValueError("the model is too large to copy")
+    return copy_module(model).train(model.training)
+
+
+def _threads(count: int) -> Callable[[], AbstractContextManager[None]]:
+    @contextlib.contextmanager
+    def context() -> Iterator[None]:
+        before = torch.get_num_threads()
+        torch.set_num_threads(count)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+    return context
+
+
+def _flushed() -> Callable[[], AbstractContextManager[None]]:
+    @contextlib.contextmanager
+    def context() -> Iterator[None]:
+        torch.set_flush_denormal(True)
+        try:
+            yield
+        finally:
+            torch.set_flush_denormal(False)
+
+    return context
+
+
+def fused_optimizer(optimizer: torch.optim.Optimizer, seconds: float) -> Rehearsal | None:
+    """The optimizer as it is and with fused=True, each on copies of all its parameters and gradients."""
+    if sum(p.numel() for group in optimizer.param_groups for p in group["params"]) > _MOST_PARAMETERS:
+        return None
+    now = _copy_optimizer(optimizer, {})
+    then = _copy_optimizer(optimizer, {"fused": True, "foreach": None})
+    return race("fused_optimizer", "", now.step, then.step, seconds)
+
+
+def _copy_optimizer(optimizer: torch.optim.Optimizer, changes: dict[str, Any]) -> torch.optim.Optimizer:
+    groups = []
+    for group in optimizer.param_groups:
+        settings = {key: value for key, value in group.items() if key in optimizer.defaults} | changes
+        groups.append({**settings, "params": [_copy_parameter(p) for p in group["params"]]})
+    return type(optimizer)(groups, **{**_accepted(optimizer), **changes})
+
+
+def _accepted(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The defaults that the class takes as arguments; some classes keep more in them."""
+    names = inspect.signature(type(optimizer).__init__).parameters
+    return {key: value for key, value in optimizer.defaults.items() if key in names}
+
+
+def _copy_parameter(parameter: torch.Tensor) -> torch.Tensor:
+    twin = parameter.detach().clone().requires_grad_(parameter.requires_grad)
+    twin.grad = torch.full_like(twin, 1e-4) if parameter.grad is None else parameter.grad.detach().clone()
+    return twin
+
+
+_DENORMAL = 1e-3
+Caught = tuple[Any, tuple[Any, ...], dict[str, Any]]
+Task = Callable[[float], Rehearsal | None]
+
+
+def rehearse(
+    caught: Caught | None, optimizers: list[Any], denormal_share: float, seconds: float
+) -> tuple[list[Rehearsal], list[str]]:
+    """What was measured, and a sentence for what could not be."""
+    tasks: list[tuple[str, Task]] = []
+    reasons: list[str] = []
+    try:
+        tasks += _model_tasks(*caught, denormal_share) if caught is not None else []
+    except Exception as fault:  # a model that cannot be copied
+        reasons.append(f"the model could not be copied to try remedies on it: {type(fault).__name__}: {fault}")
+    tasks += [("fused", partial(fused_optimizer, optimizer)) for optimizer in optimizers if _could_fuse(optimizer)]
+    done: list[Rehearsal] = []
+    deadline = time.monotonic() + seconds
+    for position, (name, task) in enumerate(tasks):
+        try:
+            rehearsal = task((deadline - time.monotonic()) / (len(tasks) - position))
+        except Exception as fault:
+            reasons.append(f"the rehearsal of {name} failed: {type(fault).__name__}: {fault}")
+            continue
+        if rehearsal is not None:
+            done.append(rehearsal)
+    return done, reasons
+
+
+def _model_tasks(
+    model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], denormal_share: float
+) -> list[tuple[str, Task]]:
+    if hasattr(model, "_orig_mod"):
+        return []  # compiled: a copy would be compiled again
+    device = next(model.parameters()).device.type
+    wanted: list[tuple[str, Callable[[ModelRehearsal], Task]]] = []
+    if _has_default_layout(model):
+        wanted.append(("channels_last", lambda copied: copied.channels_last))
+    cores = max(1, int(count_usable_cores()))
+    if device == "cpu" and torch.get_num_threads() != cores:
+        wanted.append(("threads", lambda copied: lambda seconds: copied.threads(cores, seconds)))
+    if device == "cpu" and denormal_share > _DENORMAL:
+        wanted.append(("flush_denormals", lambda copied: copied.flush_denormals))
+    if read_torch_facts(device).has_fast_bf16 and all(p.dtype == torch.float32 for p in model.parameters()):
+        wanted.append(("bf16", lambda copied: copied.bf16))
+    if not wanted:
+        return []
+    copied = ModelRehearsal(model, args, kwargs)
+    return [(name, make(copied)) for name, make in wanted]
+
+
+def _has_default_layout(model: torch.nn.Module) -> bool:
+    weights = [m.weight for m in model.modules() if isinstance(m, torch.nn.Conv2d) and m.weight.shape[1] > 1]
+    spatial = [weight for weight in weights if max(weight.shape[2:]) > 1]
+    return bool(spatial) and not any(w.is_contiguous(memory_format=torch.channels_last) for w in spatial)
+
+
+def _could_fuse(optimizer: Any) -> bool:
+    return "fused" in optimizer.defaults and not optimizer.defaults["fused"]

@@ -1,0 +1,219 @@
+"""A light stack sampler for one process: every few milliseconds it counts whose line the script was on. A timer's
+signal takes the sample in the script's own thread: a thread of ours would wait for the interpreter's lock and so find
+the script only where it gives the lock up, never in its loops. A thread carries out what has gathered, and samples as
+well where the timer is the script's or the script trains outside the main thread."""
+
+from __future__ import annotations
+
+import dis
+import linecache
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from types import CodeType, FrameType
+
+from slipstream.observe.late_samples import Returned, returned_from
+from slipstream.observe.recorder import Recorder
+from slipstream.observe.sampling_timer import SignalTimer
+from slipstream.observe.stack_stages import expression_of, line_of, stage_of_code, stage_of_expression
+from slipstream.records import StackCount, Stage
+from slipstream.seams.user_code import OURS, is_user_code, is_user_frame
+
+INTERVAL_S = 0.04  # a signal costs a virtual machine much more than its handler does
+_FLUSH_S = 0.5
+# Where the interpreter looks for signals between two bytecodes; elsewhere it has just come back from a call.
+_BYTECODES = {dis.opmap[name] for name in ("JUMP_BACKWARD", "RESUME", "JUMP_ABSOLUTE", "FOR_ITER") if name in dis.opmap}
+_LINELESS = ("backward", "optimizer")  # torch's own work, whoever asked for it
+_CONSUMERS = ("__next__", "_worker_loop")
+_MAX_DEPTH = 80
+_OUR_DEPTH = 8  # calls below a callback of ours are few
+
+Key = tuple[str, Stage, str, int, str, str, str, bool, int]
+
+
+class Sampler:
+    def __init__(self, recorder: Recorder, block: Callable[[], int]) -> None:
+        self._recorder = recorder
+        self._block = block
+        self._counts: Counter[Key] = Counter()
+        self._stop = threading.Event()
+        self._has_timer = False
+        self._is_counting = False
+        self._sampled = 0.0
+        self._timer = SignalTimer(INTERVAL_S, self._on_alarm)
+        self._thread = threading.Thread(target=self._run, name="slipstream-sampler", daemon=True)
+        self.collate_codes: dict[int, CodeType] = {}  # by identity
+        self._bytecodes: dict[tuple[int, int], tuple[CodeType, bool]] = {}
+        self.on_flush: Callable[[], None] = lambda: None
+
+    def start(self) -> None:
+        self._sampled = time.monotonic()
+        in_main = self._recorder.thread == threading.main_thread().ident
+        self._has_timer = in_main and self._timer.arm()
+        self._thread.start()
+
+    def _on_alarm(self, _number: int, frame: FrameType | None) -> None:
+        """Alarms that came during one long call into C are one alarm now: it counts for the time that passed."""
+        if self._is_counting or frame is None:
+            return  # an alarm during an alarm: its time goes to the next
+        self._is_counting = True
+        try:
+            now = time.monotonic()
+            weight = max(1, round((now - self._sampled) / INTERVAL_S))
+            self._sampled = now
+            self._count(frame, weight)
+        except Exception as fault:  # never into the script
+            self._timer.disarm()
+            self._recorder.note(f"the stack sampler stopped: {type(fault).__name__}: {fault}")
+        finally:
+            self._is_counting = False
+
+    def stop(self) -> None:
+        """Ends the thread and writes what is left."""
+        self._timer.disarm()
+        self._stop.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(timeout=2.0)
+        self.flush(is_last=True)
+
+    def flush(self, is_last: bool = False) -> None:
+        counts, self._counts = self._counts, Counter()
+        role = "worker" if self._recorder.role == "worker" else "main"
+        self._recorder.flush([StackCount(role, *key, count) for key, count in counts.items()], is_last)  # type: ignore[arg-type]
+
+    def _run(self) -> None:
+        try:
+            self._sample_for_ever()
+        except Exception as fault:  # a sampler that fails is only missed
+            self._recorder.note(f"the stack sampler stopped: {type(fault).__name__}: {fault}")
+
+    def _sample_for_ever(self) -> None:
+        flushed = time.monotonic()
+        while True:
+            if self._stop.wait(_FLUSH_S if self._has_timer else INTERVAL_S):
+                return
+            now = time.monotonic()
+            if not self._has_timer:
+                self._sample()
+            if self._has_timer or now - flushed > _FLUSH_S:
+                flushed = now
+                self._has_timer = self._has_timer and self._timer.is_heard  # else someone took the handler away
+                self.flush()
+                self.on_flush()
+
+    def _sample(self) -> None:
+        frame = sys._current_frames().get(self._recorder.thread)
+        if frame is not None:
+            self._count(frame, 1)
+
+    def _count(self, frame: FrameType, weight: int) -> None:
+        if _is_our_own_work(frame):
+            return
+        is_bytecode = self._is_bytecode(frame)
+        phase = "input" if self._recorder.role == "worker" else self._recorder.sampled_phase()
+        if phase in _LINELESS:
+            key: Key = (phase, "compute", "", 0, "", "", "", not is_bytecode, self._block())
+        else:
+            key = self._classify(frame, phase, not is_bytecode)
+        if self._recorder.role == "worker" and not self._recorder.has_fetched:
+            key = ("start", *key[1:])
+        self._counts[key] += weight
+
+    def _is_bytecode(self, frame: FrameType) -> bool:
+        """Reading `co_code` makes a copy of it: once for each place."""
+        key = (id(frame.f_code), frame.f_lasti)
+        known = self._bytecodes.get(key)
+        if known is None:
+            found = frame.f_lasti >= 0 and frame.f_code.co_code[frame.f_lasti] in _BYTECODES
+            known = self._bytecodes[key] = (frame.f_code, found)
+        return known[1]
+
+    def _classify(self, leaf: FrameType, phase: str, in_call: bool) -> Key:
+        stage: Stage | None = None
+        frame: FrameType | None = leaf
+        user: FrameType | None = None
+        collating = False
+        for _ in range(_MAX_DEPTH):
+            if frame is None:
+                break
+            code = frame.f_code
+            if code.co_name in _CONSUMERS and phase == "input" and _is_torch_loader(code):
+                break  # who asked for the batch is not whose line builds it; after a fork, another process lies below
+            if user is None and is_user_frame(frame):
+                user = frame
+                if phase != "input":
+                    break  # who called the user's line matters only where batches are built
+            elif user is None and stage is None:
+                stage = stage_of_code(code)
+            elif user is not None and stage_of_code(code) == "collate":
+                collating = True
+            if id(code) in self.collate_codes:
+                collating = True
+            frame = frame.f_back
+        if user is None and phase == "input" and not in_call and (returned := returned_from(leaf)) is not None:
+            return self._returned_key(leaf, returned)
+        if collating and stage in (None, "compute"):
+            stage = "collate"
+        return self._key(leaf, user, stage, phase, in_call)
+
+    def _returned_key(self, leaf: FrameType, returned: Returned) -> Key:
+        code, line = returned
+        text = linecache.getline(code.co_filename, line).strip()
+        return ("input", "transform", code.co_filename, line, code.co_name, text, _leaf_name(leaf), True, self._block())
+
+    def _key(self, leaf: FrameType, user: FrameType | None, stage: Stage | None, phase: str, in_call: bool) -> Key:
+        file, line, function, expression = "", 0, "", ""
+        if phase == "input" and stage == "compute":
+            stage = None  # transforms are modules too: what is called while a batch is built is not the model
+        if user is not None:
+            file, line, function = user.f_code.co_filename, line_of(user), user.f_code.co_name
+            expression = expression_of(user)
+            if stage is None or (stage == "compute" and user is leaf):
+                stage = stage_of_expression(expression) or stage
+        is_late = phase == "other" and "zero_grad" not in expression and self._recorder.awaits_backward()
+        if stage in (None, "compute") and is_late:
+            stage = "loss"
+        if stage is None:
+            stage = _stage_by_phase(phase, user is leaf and not in_call)
+        return (
+            phase,
+            stage,
+            file,
+            line,
+            function,
+            expression,
+            _leaf_name(leaf),
+            in_call,
+            self._block(),
+        )
+
+
+def _leaf_name(leaf: FrameType) -> str:
+    name = leaf.f_code.co_filename.replace("\\", "/")
+    return f"{'/'.join(name.rsplit('/', 2)[-2:])}:{leaf.f_code.co_name}"
+
+
+def _is_torch_loader(code: CodeType) -> bool:
+    return "torch/utils/data/" in code.co_filename.replace("\\", "/")
+
+
+def _is_our_own_work(leaf: FrameType) -> bool:
+    """One of our callbacks is running: nobody's line. A passage on the way to the script's own work does not count."""
+    frame: FrameType | None = leaf
+    for _ in range(_OUR_DEPTH):
+        if frame is None or is_user_code(frame.f_code.co_filename):
+            return False
+        if frame.f_code.co_filename.startswith(OURS) and frame.f_code.co_name != "passing":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _stage_by_phase(phase: str, is_own_bytecode: bool) -> Stage:
+    if phase == "input":
+        return "transform"
+    if phase in ("forward", "backward", "optimizer", "evaluation"):
+        return "compute"
+    return "python" if is_own_bytecode else "other"

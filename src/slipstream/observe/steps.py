@@ -1,0 +1,270 @@
+"""Time shared out among nested intervals: every moment belongs to the innermost one.
+
+From events to steps: a pure function, so that odd scripts are judged with the whole ride in view.
+A step runs from the first doing of a trip to the first doing of the next; evaluation inside it is kept apart."""
+
+from __future__ import annotations
+
+import bisect
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from slipstream.observe.step_boundaries import closing_events, evaluation_spans, top_level, training_loaders
+from slipstream.records import Block, Evaluation, Event, Site, Step
+
+
+class Interval(NamedTuple):
+    start: float
+    end: float
+    label: str
+
+
+def share_out(intervals: Iterable[Interval], start: float, end: float, rest: str) -> dict[str, float]:
+    """Exclusive time by label between start and end; what no interval covers goes to `rest`. Adds up to end - start.
+    Inside an interval labelled "apart" everything is apart."""
+    shares: dict[str, float] = {rest: 0.0}
+    for piece in lay_out(intervals, start, end, rest):
+        shares[piece.label] = shares.get(piece.label, 0.0) + piece.end - piece.start
+    return shares
+
+
+def lay_out(intervals: Iterable[Interval], start: float, end: float, rest: str) -> list[Interval]:
+    """The same as pieces in order, without gaps between them."""
+    pieces: list[Interval] = []
+    open_ones: list[Interval] = []
+    now = start
+
+    def advance(to: float) -> None:
+        nonlocal now
+        if to > now:
+            pieces.append(Interval(now, to, _owner(open_ones, rest)))
+            now = to
+
+    for interval in sorted(intervals, key=lambda i: (i.start, -i.end)):
+        if interval.end <= start or interval.start >= end:
+            continue
+        while open_ones and open_ones[-1].end <= interval.start:
+            advance(open_ones[-1].end)
+            open_ones.pop()
+        advance(interval.start)
+        bound = open_ones[-1].end if open_ones else end
+        open_ones.append(interval._replace(end=min(interval.end, bound, end)))
+    while open_ones:
+        advance(open_ones[-1].end)
+        open_ones.pop()
+    advance(end)
+    return pieces
+
+
+def _owner(open_ones: Sequence[Interval], rest: str) -> str:
+    if any(interval.label == "apart" for interval in open_ones):
+        return "apart"
+    return open_ones[-1].label if open_ones else rest
+
+
+PHASE_OF_KIND = {
+    "iterator": "input",
+    "input": "input",
+    "transfer": "transfer",
+    "forward": "forward",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "scheduler": "other",
+    "saving": "other",
+}
+_OPENING = ("iterator", "input", "transfer", "forward", "backward", "optimizer")
+
+
+def find_steps(
+    events: Sequence[Event], blocks: Sequence[Block], sites: Sequence[Site] = ()
+) -> tuple[list[Step], list[Evaluation]]:
+    """Steps and evaluations of one process, in order."""
+    events = sorted(events, key=lambda event: (event.start_ns, -event.end_ns))
+    spans = evaluation_spans(events)
+    training = _outside(events, spans)
+    closers = closing_events(training)
+    bounds = _step_bounds(training, closers)
+    loaders = training_loaders(events)
+    apart = _apart(events, blocks, spans)
+    device = _DeviceTimeline(events, spans)
+    steps = [
+        _make_step(index, start, end, _between(training, start, end), apart, blocks, loaders, device)
+        for index, (start, end) in enumerate(bounds)
+    ]
+    starts = [step.start_ns for step in steps]
+    # The first step opens with the first doing of the ride, which may be the model's transfer, long before training.
+    trained_ns = closers[0].end_ns if closers else 0
+    after = [bisect.bisect_right(starts, start) - 1 if start >= trained_ns else -1 for start, _, _ in spans]
+    return steps, [_make_evaluation(span, index) for span, index in zip(spans, after, strict=True)]
+
+
+def _outside(events: Sequence[Event], spans: Sequence[tuple[int, int, list[Event]]]) -> list[Event]:
+    evaluating = {id(event) for _, _, inside in spans for event in inside}
+    return [event for event in events if id(event) not in evaluating]
+
+
+def _step_bounds(events: Sequence[Event], closers: Sequence[Event]) -> list[tuple[int, int]]:
+    """Where each step starts and ends. After its closing event a step lasts until the next trip opens, so that what the
+    script does behind the optimizer (logging, saving, metrics) belongs to the step that ends."""
+    openings = [event.start_ns for event in _outermost(events) if event.kind in _OPENING]
+    if not closers or not openings:
+        return []
+    bounds = []
+    start = openings[0]
+    for closer in closers:
+        position = bisect.bisect_left(openings, closer.end_ns)
+        if position == len(openings):
+            bounds.append((start, closer.end_ns))
+            break
+        end = openings[position]
+        if end > start:
+            bounds.append((start, end))
+            start = end
+    return bounds
+
+
+def _outermost(events: Sequence[Event]) -> list[Event]:
+    found: list[Event] = []
+    for event in events:
+        if not (found and event.start_ns < found[-1].end_ns):
+            found.append(event)
+    return found
+
+
+def _between(events: Sequence[Event], start: int, end: int) -> list[Event]:
+    first = bisect.bisect_left(events, start, key=lambda event: event.start_ns)
+    last = bisect.bisect_left(events, end, key=lambda event: event.start_ns)
+    return list(events[first:last])
+
+
+def _apart(
+    events: Sequence[Event], blocks: Sequence[Block], spans: Sequence[tuple[int, int, list[Event]]]
+) -> list[Interval]:
+    """What no step should pay for: evaluation, the emptied loader, and making copies of kept batches."""
+    apart = [Interval(start, end, "apart") for start, end, _ in spans]
+    apart += [Interval(block.start_ns, block.end_ns, "apart") for block in blocks if block.kind == "drain"]
+    ours = [event for event in events if event.kept or event.kind == "aside"]
+    apart += [Interval(event.start_ns, event.end_ns, "apart") for event in ours]
+    return sorted(apart)
+
+
+def _closures(events: Sequence[Event]) -> list[Interval]:
+    """The script's own lines inside an optimizer's step: what a closure does up to each backward (Lightning runs the
+    whole of training_step there). Behind a backward the optimizer is at work again."""
+    found: list[Interval] = []
+    for update in top_level(events, "optimizer"):
+        opened: int | None = update.start_ns
+        for event in events:
+            if not update.start_ns <= event.start_ns < event.end_ns <= update.end_ns:
+                continue
+            if event.kind == "forward" and opened is None:
+                opened = event.start_ns
+            elif event.kind == "backward" and opened is not None:
+                found.append(Interval(opened, event.start_ns, "other"))
+                opened = None
+    return found
+
+
+def _make_step(
+    index: int,
+    start: int,
+    end: int,
+    events: list[Event],
+    apart: Sequence[Interval],
+    blocks: Sequence[Block],
+    loaders: set[int],
+    device: _DeviceTimeline,
+) -> Step:
+    near = [interval for interval in apart if interval.end > start and interval.start < end]
+    intervals = [
+        Interval(event.start_ns, event.end_ns, PHASE_OF_KIND[event.kind])
+        for event in events
+        if event.kind in PHASE_OF_KIND and not event.kept
+    ]
+    shares = share_out([*intervals, *_closures(events), *near], start, end, "other")
+    apart_ns = shares.pop("apart", 0.0)
+    return Step(
+        index=index,
+        block=_block_at(blocks, start),
+        start_ns=start,
+        end_ns=end,
+        step_ms=sum(shares.values()) / 1e6,
+        phases={phase: ns / 1e6 for phase, ns in shares.items()},
+        samples=_count_samples(events, loaders),
+        num_batches=sum(event.kind == "input" and event.ident in loaders for event in events),
+        num_forwards=len(top_level(events, "forward")),
+        num_backwards=len(top_level(events, "backward")),
+        num_updates=len(top_level(events, "optimizer")),
+        device_phases=device.phases(events, end),
+        is_first_of_epoch=any(event.kind == "iterator" for event in events),
+        apart_ms=apart_ns / 1e6,
+        saving_ms=sum(event.end_ns - event.start_ns for event in events if event.kind == "saving") / 1e6,
+        sync_ms=sum(event.end_ns - event.start_ns for event in events if event.kind == "sync") / 1e6,
+    )
+
+
+def _block_at(blocks: Sequence[Block], moment: int) -> int:
+    position = bisect.bisect_right(blocks, moment, key=lambda block: block.start_ns) - 1
+    return blocks[position].index if position >= 0 else 0
+
+
+def _count_samples(events: Sequence[Event], loaders: set[int]) -> int:
+    """From the batches; where no loader passed, from what the first module was given."""
+    by_loader: dict[int, int] = defaultdict(int)
+    by_model: dict[int, int] = defaultdict(int)
+    for event in events:
+        if event.kind == "input" and event.ident in loaders:
+            by_loader[event.ident] += event.samples
+        elif event.kind == "forward":
+            by_model[event.ident] += event.samples
+    if any(by_loader.values()):
+        return max(by_loader.values())
+    return next((samples for samples in by_model.values() if samples), 0)
+
+
+class _DeviceTimeline:
+    """Steps on the device's own clock: each lasts from its first doing there to the next step's."""
+
+    def __init__(self, events: Sequence[Event], spans: Sequence[tuple[int, int, list[Event]]]) -> None:
+        self._starts = [(e.start_ns, e.device_start_ms) for e in events if e.device_start_ms is not None]
+        marked = [_on_device(inside) for _, _, inside in spans]
+        self._apart = [Interval(min(i.start for i in m), max(i.end for i in m), "apart") for m in marked if m]
+
+    def phases(self, events: Sequence[Event], end_ns: int) -> dict[str, float] | None:
+        timed = _on_device(events)
+        if not timed:
+            return None
+        start = min(interval.start for interval in timed)
+        last = max(interval.end for interval in timed)
+        position = bisect.bisect_left(self._starts, end_ns, key=lambda known: known[0])
+        end = max(last, self._starts[position][1]) if position < len(self._starts) else last
+        near = [interval for interval in self._apart if interval.end > start and interval.start < end]
+        shares = share_out([*timed, *near], start, end, "other")
+        shares.pop("apart", None)
+        return shares
+
+
+def _on_device(events: Sequence[Event]) -> list[Interval]:
+    return [
+        Interval(event.device_start_ms, event.device_end_ms, PHASE_OF_KIND[event.kind])
+        for event in events
+        if event.device_start_ms is not None and event.device_end_ms is not None and event.kind in PHASE_OF_KIND
+    ]
+
+
+def _make_evaluation(span: tuple[int, int, list[Event]], after_step: int) -> Evaluation:
+    start, end, events = span
+    inputs = [event for event in events if event.kind == "input"]
+    forwards = top_level(events, "forward")
+    return Evaluation(
+        start_ns=start,
+        end_ns=end,
+        num_batches=len(inputs) or len(forwards),
+        samples=sum(event.samples for event in inputs) or sum(event.samples for event in forwards),
+        forward_ms=sum(event.end_ns - event.start_ns for event in forwards) / 1e6,
+        input_ms=sum(event.end_ns - event.start_ns for event in events if event.kind in ("input", "iterator")) / 1e6,
+        grad=bool(forwards) and sum(event.grad for event in forwards) > len(forwards) / 2,
+        after_step=after_step,
+        loader=inputs[0].ident if inputs else -1,
+    )

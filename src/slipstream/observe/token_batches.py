@@ -1,0 +1,76 @@
+"""Tokens that a model is given in some batches of the ride, so that how much of them is padding does not rest on one
+step, the one that is taken apart. Keeps copies of small integer inputs; reads them when the ride is nearly over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from slipstream.seams.module import ModuleSeam
+
+MOST_BATCHES = 12
+_INTERVAL_NS = 250_000_000
+_FIRST_LOOKS = 3  # without any tokens in them: then there are none
+_MOST_VALUES = 1 << 20  # of one tensor
+
+Kept = tuple[dict[str, torch.Tensor], list[torch.Tensor], list[int]]
+
+
+class Tokens:
+    def __init__(self, modules: ModuleSeam) -> None:
+        self._modules = modules
+        self._kept: list[Kept] = []
+        self._num_looks = 0
+        self._looked_ns = 0
+
+    def at_step(self, now_ns: int) -> None:
+        """The next call of a model that learns is looked at, where it is time and nobody else looks."""
+        is_over = len(self._kept) >= MOST_BATCHES or (self._num_looks >= _FIRST_LOOKS and not self._kept)
+        if is_over or now_ns - self._looked_ns < _INTERVAL_NS or self._modules.on_call is not None:
+            return
+        self._looked_ns = now_ns
+        self._modules.on_call = self._note
+
+    def _note(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not model.training:
+            return
+        self._modules.on_call = None
+        self._num_looks += 1
+        try:
+            self._keep(model, args, kwargs)
+        except Exception:  # odd inputs, no memory: the seam must go on, and nothing else rests on this
+            self._num_looks, self._kept = _FIRST_LOOKS, []
+
+    def _keep(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        from slipstream.observe.anatomy.padding import Inputs, note_inputs
+
+        inputs = Inputs()
+        note_inputs(inputs, args, kwargs)
+        if any(tensor.numel() > _MOST_VALUES for tensor in (*inputs.named.values(), *inputs.tokens)):
+            return
+        if inputs.named or inputs.tokens:
+            layers = (layer for layer in model.modules() if isinstance(layer, torch.nn.Embedding))
+            fillers = list(dict.fromkeys(layer.padding_idx for layer in layers if layer.padding_idx is not None))
+            named = {name: tensor.detach().clone() for name, tensor in inputs.named.items()}
+            self._kept.append((named, [tensor.detach().clone() for tensor in inputs.tokens], fillers))
+
+    def shares_of_padding(self) -> list[float]:
+        """One for each batch that differs from those before it. What cannot be recognised counts as none."""
+        from slipstream.observe.anatomy.padding import Inputs, share_of_padding
+
+        shares: list[float] = []
+        for at, (named, tokens, fillers) in enumerate(self._kept):
+            if any(_is_same(self._kept[at], earlier) for earlier in self._kept[:at]):
+                continue
+            inputs = Inputs()
+            inputs.named, inputs.tokens = named, tokens
+            inputs.embedded = [(one, filler) for one in tokens for filler in fillers]
+            shares.append(share_of_padding(inputs) or 0.0)
+        return shares
+
+
+def _is_same(one: Kept, other: Kept) -> bool:
+    """One batch again: the script trains on it for ever, or it was kept and handed out once more."""
+    mine, theirs = [*one[0].values(), *one[1]], [*other[0].values(), *other[1]]
+    return len(mine) == len(theirs) and all(map(torch.equal, mine, theirs))

@@ -1,0 +1,191 @@
+"""How long the training is to be, as far as the script's own variables tell: looked up once, at the end of a ride,
+in the frames that are still running. Touches nothing, calls nothing of the user's.
+
+A loop of the user's that goes through all epochs again at every turn: folds, seeds, settings that are tried. Read
+from the source of the frames that are running; how often it turns is not known."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import linecache
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from types import FrameType, SimpleNamespace
+from typing import Any
+
+from slipstream.records import Length, Site
+from slipstream.seams.user_code import is_user_code
+
+_EPOCHS = ("epochs", "num_epochs", "n_epochs", "max_epochs", "num_train_epochs", "nepochs", "total_epochs", "nb_epochs")
+_STEPS = (
+    "max_steps",
+    "max_iters",
+    "num_steps",
+    "total_steps",
+    "max_iterations",
+    "num_iterations",
+    "n_steps",
+    "max_train_steps",
+)
+_DECIDES = "TrainingArguments("  # what a script names beside it has no say
+_TRAINERS = (_DECIDES, "Trainer(")
+_MAX_DEPTH = 60
+
+
+def find_length(frame: FrameType | None = None) -> Length | None:
+    """Epochs or steps, from the innermost variable that has such a name."""
+    epochs = steps = None
+    source = ""
+    for label, name, value in _variables(frame):
+        if epochs is None and name.lower() in _EPOCHS and _is_count(value):
+            epochs, source = int(value), source or label
+        elif steps is None and name.lower() in _STEPS and _is_count(value):
+            steps, source = int(value), source or label
+        if (epochs or steps) and label.startswith(_DECIDES):
+            break
+    if not (epochs or steps):
+        return None
+    around = find_turns(frame, bool(epochs), _trainer_of(frame) if source.startswith(_TRAINERS) else None)
+    return Length(num_epochs=epochs, num_steps=steps, source=source, around=around)
+
+
+def _trainer_of(frame: FrameType | None) -> Any:
+    """The outermost: what it calls are its own."""
+    found = None
+    for _ in range(_MAX_DEPTH):
+        if frame is None:
+            break
+        owner = None if is_user_code(frame.f_code.co_filename) else frame.f_locals.get("self")
+        found = owner if owner is not None and list(_trainer(owner)) else found
+        frame = frame.f_back
+    return found
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1e9 and value == int(value)
+
+
+def _variables(frame: FrameType | None) -> Iterator[tuple[str, str, Any]]:
+    main = sys.modules.get("__main__")
+    for _ in range(_MAX_DEPTH):
+        if frame is None:
+            break
+        if is_user_code(frame.f_code.co_filename):
+            yield from _named(dict(frame.f_locals))
+        else:
+            yield from _trainer(frame.f_locals.get("self"))
+        frame = frame.f_back
+    if main is not None:
+        yield from _named(dict(vars(main)))
+
+
+def _named(variables: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    for name, value in variables.items():
+        yield name, name, value
+        if isinstance(value, (argparse.Namespace, SimpleNamespace)) or hasattr(value, "__dataclass_fields__"):
+            for key, inner in vars(value).items():
+                yield f"{name}.{key}", key, inner
+        elif type(value) is dict and len(value) < 200:
+            for key, inner in value.items():
+                if isinstance(key, str):
+                    yield f"{name}[{key!r}]", key, inner
+
+
+def _trainer(owner: Any) -> Iterator[tuple[str, str, Any]]:
+    """Lightning's and Hugging Face's trainers know."""
+    kind = type(owner)
+    package = kind.__module__.split(".")[0]
+    if package == "transformers" and hasattr(owner, "args"):
+        has_steps = (getattr(owner.args, "max_steps", None) or 0) > 0  # they overrule epochs, which are 3 unless told
+        key = "max_steps" if has_steps else "num_train_epochs"
+        yield f"TrainingArguments({key}=…)", key, getattr(owner.args, key, None)
+    elif package in ("lightning", "pytorch_lightning") and kind.__name__ == "Trainer":
+        for key in ("max_steps", "max_epochs"):
+            yield f"Trainer({key}=…)", key, getattr(owner, key, None)
+
+
+_COUNTS = {True: re.compile(r"epoch", re.IGNORECASE), False: re.compile(r"step|iter|epoch", re.IGNORECASE)}
+# Inside an epoch only what by its name trains something else each time: others go through parts of one epoch.
+_APART = re.compile(r"fold|split|seed|trial|client|member", re.IGNORECASE)
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_Loop = ast.For | ast.AsyncFor | ast.While
+
+
+def find_turns(frame: FrameType | None, has_epochs: bool, trainer: Any = None) -> Site | None:
+    """The loop next to the one that counts epochs (or steps); to the call of the trainer, where a trainer counts."""
+    loops = list(_loops_around(frame, trainer))
+    if trainer is None:
+        counting = [at for at, (_, loop) in enumerate(loops) if _COUNTS[has_epochs].search(_head(loop))]
+        if not counting:
+            return None
+        inside, loops = loops[: counting[-1]], loops[counting[-1] + 1 :]
+        loops = loops or [one for one in inside if _is_apart(one[1])]
+    if not loops:
+        return None
+    file, loop = loops[0]
+    return Site(file, loop.lineno, linecache.getline(file, loop.lineno).strip())
+
+
+def _loops_around(frame: FrameType | None, trainer: Any) -> Iterator[tuple[str, _Loop]]:
+    """Of the user's, innermost first; from the trainer's own frames outwards, if there is one."""
+    is_outside = trainer is None
+    for _ in range(_MAX_DEPTH):
+        if frame is None:
+            return
+        file = frame.f_code.co_filename
+        if not is_user_code(file):
+            is_outside = is_outside or frame.f_locals.get("self") is trainer
+        elif is_outside:
+            found = [] if (tree := _tree(file)) is None else _enclosing(tree, frame.f_lineno or 0)
+            yield from ((file, loop) for loop in reversed(found))
+        frame = frame.f_back
+
+
+@lru_cache(maxsize=64)
+def _tree(file: str) -> ast.Module | None:
+    try:
+        return ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return None
+
+
+def _enclosing(tree: ast.Module, line: int) -> list[_Loop]:
+    """Loops that hold the line, outermost first, within the function that it is in."""
+    loops: list[_Loop] = []
+    body: list[ast.stmt] = tree.body
+    while body:
+        at = next((one for one in body if one.lineno <= line <= (one.end_lineno or one.lineno)), None)
+        if at is None:
+            break
+        if isinstance(at, _SCOPES):
+            loops = []
+        elif isinstance(at, _LOOPS) and not any(_holds(one, line) for one in at.orelse):
+            loops.append(at)
+        body = [inner for one in ast.iter_child_nodes(at) for inner in _statements(one)]
+    return loops
+
+
+def _statements(node: ast.AST) -> list[ast.stmt]:
+    """A statement itself; those of an except clause or a case, which hold some and are none."""
+    if isinstance(node, (ast.ExceptHandler, ast.match_case)):
+        return node.body
+    return [node] if isinstance(node, ast.stmt) else []
+
+
+def _holds(node: ast.stmt, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or node.lineno)
+
+
+def _is_apart(loop: _Loop) -> bool:
+    """By what it counts: a loop over the batches of a fold names it too."""
+    return not isinstance(loop, ast.While) and bool(_APART.search(ast.unparse(loop.target)))
+
+
+def _head(loop: _Loop) -> str:
+    if isinstance(loop, ast.While):
+        return ast.unparse(loop.test)
+    return f"{ast.unparse(loop.target)} {ast.unparse(loop.iter)}"

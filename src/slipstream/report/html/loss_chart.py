@@ -1,0 +1,108 @@
+"""Loss curves with the recipe and without it, and the band that windows of the one may stray from the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from slipstream.records import RiderRecord, Tuning
+from slipstream.report.html.chart import Chart, Key, plain_table
+from slipstream.report.html.svg import Frame, Point, Scale, axes, dots, line, picture, ribbon, stretched, thinned
+from slipstream.report.text.numbers import as_count, plural
+from slipstream.verify.loss_curves import Curve, Window, common_steps, curves, windows_of
+
+IDENT = "losses"
+TITLE = "Losses with the recipe and without"
+HEIGHT = 220.0
+MOST_DOTS = 600
+MOST_CURVES = 2  # a GAN has two; accumulation has more, all alike
+
+
+def loss_charts(tuning: Tuning) -> list[Chart]:
+    """One for each loss of a step; none where nothing was kept or no loss was seen."""
+    if not tuning.recipe.choices:
+        return []
+    tuned = [rider for rider in tuning.riders if rider.entrant.recipe == tuning.recipe]
+    pair = _pair([rider for rider in tuning.riders if rider.entrant.role == "base"], tuned)
+    if pair is None:
+        return []
+    seeds = [curves(rider.witness) for rider in tuning.riders if rider.entrant.role == "seed"]
+    found = []
+    for number, (ours, theirs) in enumerate(zip(*map(_curves, pair), strict=False)):
+        others = [each[number] for each in seeds if number < len(each)]
+        if number < MOST_CURVES and len(common_steps(ours, theirs)) > 1:
+            found.append(_chart(tuning, number, ours, theirs, others))
+    return found
+
+
+def _curves(record: RiderRecord) -> list[Curve]:
+    return curves(record.witness)
+
+
+def _pair(bases: Sequence[RiderRecord], tuned: Sequence[RiderRecord]) -> tuple[RiderRecord, RiderRecord] | None:
+    """The two that have most steps in common: both may have been started more than once."""
+    pairs = [(base, other) for base in bases for other in tuned if base.witness.losses and other.witness.losses]
+    return max(pairs, key=lambda pair: min(len(pair[0].witness.losses), len(pair[1].witness.losses)), default=None)
+
+
+def _chart(tuning: Tuning, number: int, ours: Curve, theirs: Curve, seeds: Sequence[Curve]) -> Chart:
+    ident = f"{IDENT}-{number}" if number else IDENT
+    title = f"{TITLE}, loss {number + 1} of a step" if number else TITLE
+    steps = common_steps(ours, theirs)
+    windows = windows_of(ours, theirs, seeds)
+    before, after = (_points(curve, steps) for curve in (ours, theirs))
+    frame = Frame(Scale(steps[0], steps[-1]), _reach([*before, *after], windows), HEIGHT)
+    layer = stretched(
+        frame,
+        *(ribbon(frame, _flat(w, w.ours - w.limit), _flat(w, w.ours + w.limit), "ribbon") for w in windows),
+        dots(frame, thinned(before, MOST_DOTS), "dots-base"),
+        dots(frame, thinned(after, MOST_DOTS), "dots-kept"),
+        *(line(frame, _flat(window, window.ours), "line-base wide") for window in windows),
+        *(line(frame, _flat(window, window.theirs), "line-kept") for window in windows),
+    )
+    sentence = f"{plural(len(steps), 'step')} that both saw; {_told(tuning)}."
+    height = frame.full_height
+    grid = axes(frame, as_count, _as_loss)
+    return Chart(
+        ident,
+        title,
+        f"{sentence} Points are steps, bars are means of windows, the band is how far these may stray by chance and by "
+        "another seed. What decides may be stricter.",
+        sentence,
+        picture(ident, title, sentence, height, grid, layer, style="with-axis"),
+        [Key("mark-base", "as it is"), Key("mark-kept", str(tuning.recipe)), Key("ribbon", "band of the means")],
+        plain_table(title, ("steps", "as it is", "with the recipe", "may differ by"), "lrrr", _rows(windows)),
+    )
+
+
+def _told(tuning: Tuning) -> str:
+    """What was concluded about the whole recipe's numerics; else of its last part."""
+    wholes = [v.numerics for v in tuning.verdicts if v.numerics and set(v.recipe.choices) == set(tuning.recipe.choices)]
+    return wholes[-1].reason.rstrip(".") if wholes else f"with {tuning.recipe}"
+
+
+def _points(curve: Curve, steps: Sequence[int]) -> list[Point]:
+    return [(float(step), curve[step]) for step in steps if math.isfinite(curve[step])]
+
+
+def _reach(points: Sequence[Point], windows: Sequence[Window]) -> Scale:
+    """All but the wildest hundredth on either side, and the band."""
+    values = sorted(value for _, value in points)
+    cut = len(values) // 100
+    ends = [window.ours + side * window.limit for window in windows for side in (-1.0, 1.0)]
+    low, high = min([values[cut], *ends]), max([values[-1 - cut], *ends])
+    margin = 0.05 * (high - low) or max(abs(high), 1.0) * 0.05
+    return Scale(low - margin, high + margin)
+
+
+def _flat(window: Window, value: float) -> list[Point]:
+    """Over the whole window: inside it nothing was compared."""
+    return [(float(window.first), value), (float(window.last), value)]
+
+
+def _as_loss(value: float) -> str:
+    return f"{value:.3g}"
+
+
+def _rows(windows: Sequence[Window]) -> list[list[str]]:
+    return [[f"{w.first:,}–{w.last:,}", f"{w.ours:.5g}", f"{w.theirs:.5g}", f"{w.limit:.3g}"] for w in windows]

@@ -1,0 +1,74 @@
+"""The step by phase, and the ceilings below it on the same scale."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from markupsafe import Markup
+
+from slipstream.records import Session, Summary
+from slipstream.report.html import svg
+from slipstream.report.html.chart import Chart, Key, plain_table
+from slipstream.report.terminal.step import known_ceilings, why_no_ceilings
+from slipstream.report.text.check import verdict
+from slipstream.report.text.numbers import between_ms, in_ms, in_percent
+
+IDENT = "phases"
+TITLE = "By phase, with ceilings"
+
+
+def phase_chart(session: Session, summary: Summary) -> Chart:
+    device, known = summary.device_phases or {}, known_ceilings(summary.ceilings)
+    scale = max([summary.step_ms, sum(device.values()), *(ms for _, ms, _ in known), 1e-9])
+    interval = between_ms(summary.step_low_ms, summary.step_high_ms)
+    value = f"{in_ms(summary.step_ms)}  ({interval})"
+    shown = [_stacked("on the host" if device else "the step", value, summary.phases, scale)]
+    if device:
+        shown.append(_stacked("on the device", in_ms(sum(device.values())), device, scale))
+    shown += [_ceiling(words, ms, phase, summary, scale) for words, ms, phase in known]
+    return Chart(
+        IDENT,
+        TITLE,
+        _caption(session, summary, bool(known)),
+        verdict(session),
+        svg.rows(IDENT, TITLE, verdict(session), shown),
+        _keys(summary.phases),
+        plain_table("The step by phase", ("phase", "time", "share"), "lrr", _rows(summary, device)),
+    )
+
+
+def _stacked(name: str, value: str, phases: Mapping[str, float], scale: float) -> Markup:
+    return svg.row(name, value, svg.BAR, [svg.stacked(phases, scale)], "strong")
+
+
+def _ceiling(words: str, ms: float, phase: str, summary: Summary, scale: float) -> Markup:
+    """The longest of them is the best case: no other lets the step come below it."""
+    is_best = ms == summary.ceilings.best_ms() and len(known_ceilings(summary.ceilings)) > 1
+    name = f"{words} (best case)" if is_best else words
+    shape = svg.block(0.0, ms / scale, svg.THIN, f"phase-{phase}", f"{name}: {in_ms(ms)}")
+    return svg.row(name, in_ms(ms), svg.THIN, [svg.track(svg.THIN), shape], "" if is_best else "dim")
+
+
+def _caption(session: Session, summary: Summary, has_ceilings: bool) -> str:
+    basis = f"The median of {summary.num_steps:,} steps with its 95% interval."
+    if not has_ceilings:
+        return f"{basis} Ceilings: {why_no_ceilings(session.command, summary)}".rstrip(".") + "."
+    return f"{basis} A ceiling is the step if one resource were free; the longest of them is the best case."
+
+
+def _keys(phases: Mapping[str, float]) -> list[Key]:
+    total_ms = sum(phases.values()) or 1.0
+    return [
+        Key(f"phase-{name}", name, f"{in_ms(ms)} {in_percent(ms / total_ms)}") for name, ms in phases.items() if ms > 0
+    ]
+
+
+def _rows(summary: Summary, device: Mapping[str, float]) -> list[list[str]]:
+    rows = _listed(summary.phases, "")
+    rows += _listed(device, " (device)")
+    return rows + [[words, in_ms(ms), ""] for words, ms, _ in known_ceilings(summary.ceilings)]
+
+
+def _listed(phases: Mapping[str, float], suffix: str) -> list[list[str]]:
+    total_ms = sum(phases.values()) or 1.0
+    return [[f"{name}{suffix}", in_ms(ms), in_percent(ms / total_ms)] for name, ms in phases.items()]

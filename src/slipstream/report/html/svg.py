@@ -1,0 +1,258 @@
+"""Rows of horizontal bars: a name and a value above, shapes below on a scale that all rows share. Names are text of the
+page, not of a picture, so that long ones fold on a narrow screen; lengths are shares of the width.
+
+Markup made of elements, and the one place where text of the user's script becomes safe to stand in a page.
+
+The parts of a plot: scales, ticks, a frame with a grid, lines and points. Places along x are shares of the width, so
+that a plot fills any screen while its text keeps its size; heights are pixels."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from markupsafe import Markup, escape
+
+from slipstream.report.text.numbers import in_ms, in_percent
+
+BAR = 22.0
+THIN = 8.0
+Say = Callable[[float], str]
+
+
+def row(name: str, value: str, height: float, shapes: Iterable[Markup], style: str = "", note: str = "") -> Markup:
+    """Without a name the shapes stand alone. A note stands between name and value, on a phone below them."""
+    words = [element("span", name, class_="name"), *([element("span", note, class_="note")] if note else [])]
+    label = element("div", *words, element("span", value, class_="value"), class_="label")
+    drawn = element("svg", *shapes, width="100%", height=height, aria_hidden="true", focusable="false")
+    return element("div", *([label] if name else []), drawn, class_=f"row {style}".rstrip())
+
+
+def ruler(marks: Sequence[tuple[float, str]]) -> Markup:
+    """Values below all rows, each at its share of the width."""
+    texts = [
+        element("text", name, class_="tick", x=percent(share), y=12.0, text_anchor=anchor_of(share))
+        for share, name in marks
+    ]
+    return element("svg", *texts, class_="ruler", width="100%", height=16.0, aria_hidden="true", focusable="false")
+
+
+def rows(ident: str, title: str, description: str, parts: Iterable[Markup]) -> Markup:
+    """An image to those who listen, with a name and a sentence."""
+    return element(
+        "div",
+        element("span", title, id=f"{ident}-title", hidden="hidden"),
+        element("span", description, id=f"{ident}-description", hidden="hidden"),
+        *parts,
+        class_="rows",
+        role="img",
+        aria_labelledby=f"{ident}-title",
+        aria_describedby=f"{ident}-description",
+    )
+
+
+def track(height: float = BAR) -> Markup:
+    return element("rect", class_="track", x="0", y="0", width="100%", height=height, rx="3")
+
+
+def stacked(
+    parts: Mapping[str, float], scale: float, prefix: str = "phase", height: float = BAR, say: Say = in_ms
+) -> Markup:
+    """Parts end to end, coloured by their names."""
+    total = sum(parts.values()) or 1.0
+    at, drawn = 0.0, [track(height)]
+    for name, value in parts.items():
+        if value > 0:
+            tip = f"{name.replace('_', ' ')} {say(value)}, {in_percent(value / total)}"
+            drawn.append(block(at / scale, value / scale, height, f"{prefix}-{name}", tip))
+            at += value
+    return join(drawn)
+
+
+def block(start: float, share: float, height: float, style: str, tip: str) -> Markup:
+    """Never so thin that it cannot be seen."""
+    width = percent(max(share, 0.0015))
+    return element("rect", class_=style, x=percent(start), y="0", width=width, height=height, data_tip=tip)
+
+
+_KEPT = "\n\t"
+
+
+def clean(text: str) -> str:
+    """Printable, and what it looks like: no control characters, none that turn the direction of reading, no halves of
+    a pair that UTF-8 cannot hold."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(char if char in _KEPT or unicodedata.category(char)[0] != "C" else "?" for char in text)
+
+
+def text(value: object) -> Markup:
+    """Markup stays what it is; all else is cleaned and escaped."""
+    return value if isinstance(value, Markup) else escape(clean(str(value)))
+
+
+def element(name: str, *children: object, **attributes: object) -> Markup:
+    """`<name attributes>children</name>`. An underscore in an attribute's name stands for a hyphen, one at its end for
+    nothing (`class_`); None leaves it out. Numbers have two decimals at most."""
+    written = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{text(_short(value))}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    return Markup(f"<{name}{written}>{join(children)}</{name}>")
+
+
+def join(parts: Iterable[object]) -> Markup:
+    return Markup("").join(text(part) for part in parts)
+
+
+def percent(share: float) -> str:
+    """A place or a length in its parent: 0.25 is 25%."""
+    return f"{_short(100.0 * share)}%"
+
+
+def _short(value: object) -> object:
+    return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else value
+
+
+WIDE = 1000.0  # units across a stretched layer
+TOP = 8.0  # room above the highest grid line, for half a letter
+BOTTOM = 22.0  # for the labels of x
+Point = tuple[float, float]
+
+
+class Scale(NamedTuple):
+    """From a value to its share of the way from low to high, within it."""
+
+    low: float
+    high: float
+
+    def share(self, value: float) -> float:
+        span = self.high - self.low
+        return min(max((value - self.low) / span, 0.0), 1.0) if span > 0 else 0.0
+
+
+class Frame(NamedTuple):
+    """The area between the axes."""
+
+    x: Scale
+    y: Scale
+    height: float  # of the area; labels come on top
+
+    def left(self, value: float) -> float:
+        return self.x.share(value)
+
+    def top(self, value: float) -> float:
+        return TOP + (1.0 - self.y.share(value)) * self.height
+
+    @property
+    def full_height(self) -> float:
+        return self.height + TOP + BOTTOM
+
+
+def ticks(low: float, high: float, wanted: int = 4) -> list[float]:
+    """Round numbers between low and high, about so many."""
+    if not high > low:
+        return [low]
+    raw = (high - low) / wanted
+    unit = 10.0 ** math.floor(math.log10(raw))
+    step = next(unit * times for times in (1, 2, 5, 10) if unit * times >= raw * 0.999)
+    first = math.ceil(low / step - 1e-9)
+    return [number * step for number in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def ticks_of_time(seconds: float) -> list[float]:
+    """From 0 on; of whole minutes where there are several."""
+    return [60.0 * minutes for minutes in ticks(0.0, seconds / 60.0, 5)] if seconds > 150 else ticks(0.0, seconds, 5)
+
+
+def roof(values: Sequence[float], least: float = 0.0) -> float:
+    """Where the axis ends: a little above all but the wildest fiftieth, which would flatten the rest."""
+    if not values:
+        return max(least, 1.0)
+    ordered = sorted(values)
+    usual = ordered[min(len(ordered) - 1, int(0.98 * len(ordered)))]
+    calm = 2.5 * ordered[len(ordered) // 2]
+    top = ordered[-1] if ordered[-1] <= calm else max(min(usual, ordered[-1]), calm)
+    return max(top * 1.08, least) or 1.0
+
+
+def axes(frame: Frame, say_x: Callable[[float], str], say_y: Callable[[float], str], num_x: int = 6) -> Markup:
+    """Grid lines with their values on the left, ticks of x below."""
+    parts = []
+    for value in ticks(frame.y.low, frame.y.high):
+        y = frame.top(value)
+        parts.append(element("line", class_="grid", x1="0", x2="100%", y1=y, y2=y))
+        parts.append(element("text", say_y(value), class_="tick", x="-8", y=y + 4.0, text_anchor="end"))
+    for value in ticks(frame.x.low, frame.x.high, num_x):
+        share = frame.left(value)
+        below, anchor = frame.height + TOP + 17.0, anchor_of(share)
+        parts.append(element("text", say_x(value), class_="tick", x=percent(share), y=below, text_anchor=anchor))
+    return join(parts)
+
+
+def anchor_of(share: float) -> str:
+    """Which end of a text stands at its place: near an edge it must not leave the picture."""
+    return "start" if share < 0.03 else "end" if share > 0.95 else "middle"
+
+
+def stretched(frame: Frame, *parts: Markup) -> Markup:
+    """A layer that is pulled to the width of the page; strokes in it keep their thickness."""
+    box = f"0 0 {WIDE:g} {frame.full_height:g}"
+    return element(
+        "svg",
+        *parts,
+        class_="stretched",
+        x="0",
+        y="0",
+        width="100%",
+        height=frame.full_height,
+        viewBox=box,
+        preserveAspectRatio="none",
+    )
+
+
+def line(frame: Frame, points: Sequence[Point], style: str) -> Markup:
+    return element("path", class_=f"line {style}", d=_path(frame, points)) if len(points) > 1 else Markup("")
+
+
+def ribbon(frame: Frame, lower: Sequence[Point], upper: Sequence[Point], style: str) -> Markup:
+    """The area between two lines."""
+    return element("path", class_=style, d=_path(frame, [*upper, *reversed(lower)]) + "z") if lower else Markup("")
+
+
+def dots(frame: Frame, points: Sequence[Point], style: str) -> Markup:
+    """Lines without length, whose round ends a stretched layer leaves round."""
+    return element("path", class_=f"dots {style}", d="".join(f"M{_at(frame, point)}h0" for point in points))
+
+
+def _path(frame: Frame, points: Sequence[Point]) -> str:
+    return "M" + "L".join(_at(frame, point) for point in points)
+
+
+def _at(frame: Frame, point: Point) -> str:
+    return f"{WIDE * frame.left(point[0]):.1f} {frame.top(point[1]):.1f}"
+
+
+def picture(ident: str, title: str, description: str, height: float, *parts: Markup, style: str = "") -> Markup:
+    """An image to those who listen, with a name and a sentence."""
+    return element(
+        "svg",
+        element("title", title, id=f"{ident}-title"),
+        element("desc", description, id=f"{ident}-description"),
+        *parts,
+        class_=f"chart {style}".rstrip(),
+        role="img",
+        aria_labelledby=f"{ident}-title {ident}-description",
+        width="100%",
+        height=height,
+    )
+
+
+def thinned(points: Sequence[Point], most: int) -> list[Point]:
+    """Consecutive points averaged, so that at most so many remain."""
+    size = math.ceil(len(points) / most) if points else 1
+    groups = [points[at : at + size] for at in range(0, len(points), size)]
+    return [(sum(x for x, _ in group) / len(group), sum(y for _, y in group) / len(group)) for group in groups]

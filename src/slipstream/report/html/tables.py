@@ -1,0 +1,174 @@
+"""The operators of one step under the profiler: by kind, by module, one by one.
+
+What fits, as the page shows it: the table of every other renderer.
+
+The table of a tuning and the reasons below it, as the page shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from slipstream.records import Anatomy, Fitting, ModuleShare, Operator, Summary, Tuning
+from slipstream.report.html import svg
+from slipstream.report.html.chart import Cell, Chart, Key, Table, Terms, plain_table
+from slipstream.report.terminal.anatomy import CLASS_WORDS, achieved, remarks
+from slipstream.report.text.fit import FIT_ALIGN, FIT_HEADINGS, fit_rows
+from slipstream.report.text.numbers import as_count, in_flops, in_ms, in_percent
+from slipstream.report.text.tune import HEADINGS, Row, costs, not_applicable, reasons, table_rows, worths
+
+IDENT = "operators"
+TITLE = "The model's operators, by kind"
+MOST_MODULES = 15
+MOST_OPERATORS = 15
+
+
+def class_chart(anatomy: Anatomy, summary: Summary, cwd: str) -> Chart | None:
+    total_ms = sum(anatomy.classes_ms.values())
+    if total_ms <= 0:
+        return None
+    shares = sorted(((name, ms) for name, ms in anatomy.classes_ms.items() if ms > 0), key=lambda item: -item[1])
+    bar = svg.stacked(dict(shares), total_ms, "class")
+    sentence = ", ".join(f"{CLASS_WORDS.get(name, name)} {in_percent(ms / total_ms)}" for name, ms in shares) + "."
+    rows = [
+        [CLASS_WORDS.get(name, name), in_ms(ms), in_percent(ms / total_ms), _flops(anatomy.classes_flops.get(name, 0))]
+        for name, ms in shares
+    ]
+    return Chart(
+        IDENT,
+        TITLE,
+        " · ".join(_facts(anatomy, summary, cwd)),
+        sentence,
+        svg.rows(IDENT, TITLE, sentence, [svg.row("", "", svg.BAR, [bar])]),
+        [Key(f"class-{name}", CLASS_WORDS.get(name, name), in_percent(ms / total_ms)) for name, ms in shares],
+        plain_table(TITLE, ("kind", "time", "share", "FLOP"), "lrrr", rows),
+    )
+
+
+def _facts(anatomy: Anatomy, summary: Summary, cwd: str) -> Iterator[str]:
+    if anatomy.flops:
+        yield f"{achieved(anatomy, summary)} in a step"
+    yield f"{as_count(anatomy.num_operators)} operator calls"
+    yield from remarks(anatomy, cwd)
+    yield "seen under the profiler, which slows it down: shares mean more than times"
+
+
+def _flops(flops: int) -> str:
+    return in_flops(flops).rstrip() if flops else ""
+
+
+def module_table(anatomy: Anatomy) -> Table | None:
+    """Own work only, most expensive first."""
+    total_ms = sum(module.forward_ms + module.backward_ms for module in anatomy.modules)
+    if total_ms <= 0:
+        return None
+    dearest = sorted(anatomy.modules, key=lambda module: -(module.forward_ms + module.backward_ms))
+    return Table(
+        _cut("Modules, own work without that of their children", len(dearest), MOST_MODULES),
+        ["module", "class", "share", "forward", "backward", "FLOP"],
+        "llrrrr",
+        [_module_row(module, total_ms) for module in dearest[:MOST_MODULES]],
+    )
+
+
+def _module_row(module: ModuleShare, total_ms: float) -> list[Cell]:
+    share = (module.forward_ms + module.backward_ms) / total_ms
+    flops = module.flops + module.backward_flops
+    return [
+        Cell(module.path or "the model itself", style="code"),
+        Cell(module.class_name),
+        Cell(in_percent(share), share),
+        Cell(in_ms(module.forward_ms), module.forward_ms),
+        Cell(in_ms(module.backward_ms), module.backward_ms),
+        Cell(_flops(flops), float(flops)),
+    ]
+
+
+def operator_table(anatomy: Anatomy) -> Table | None:
+    """The device's times only where it has any."""
+    operators = anatomy.operators[:MOST_OPERATORS]
+    if not operators:
+        return None
+    on_device = any(operator.total_device_ms > 0 for operator in operators)
+    more = ["device self", "device total"] if on_device else []
+    return Table(
+        _cut("Operators, most expensive first", len(anatomy.operators), MOST_OPERATORS),
+        ["operator", "calls", "CPU self", "CPU total", *more, "FLOP"],
+        "lrrr" + "r" * (3 if on_device else 1),
+        [_operator_row(operator, on_device) for operator in operators],
+    )
+
+
+def _operator_row(operator: Operator, on_device: bool) -> list[Cell]:
+    times = [operator.self_cpu_ms, operator.total_cpu_ms]
+    times += [operator.self_device_ms, operator.total_device_ms] if on_device else []
+    return [
+        Cell(operator.name, style="code"),
+        Cell(as_count(operator.count), float(operator.count)),
+        *(Cell(in_ms(ms), ms) for ms in times),
+        Cell(_flops(operator.flops), float(operator.flops)),
+    ]
+
+
+def _cut(caption: str, number: int, most: int) -> str:
+    return f"{caption}; the first {most} of {number:,}" if number > most else caption
+
+
+def fit_table(fitting: Fitting) -> Table:
+    rows = fit_rows(fitting)
+    columns = [index for index in range(len(FIT_HEADINGS)) if any(row[index] for row in rows)]
+    return Table(
+        "Relative to base: samples per second over those of the script as it is, with its 95% interval",
+        [FIT_HEADINGS[index] for index in columns],
+        "".join(FIT_ALIGN[index] for index in columns),
+        [[Cell(row[index]) for index in columns] for row in rows],
+        is_sortable=False,
+    )
+
+
+_NUMBERS = ("batch", "memory", "step ms", "samples/s")
+
+
+def tune_table(tuning: Tuning) -> Table:
+    """The rows of every other renderer; columns that are empty all the way down are left out."""
+    rows = table_rows(tuning)
+    columns = [index for index in range(len(HEADINGS)) if any(row.cells[index] for row in rows)]
+    return Table(
+        "Relative to base: the base's step over this one, with its 95% interval",
+        [HEADINGS[index] for index in columns],
+        "".join("r" if HEADINGS[index] in _NUMBERS else "l" for index in columns),
+        [[_cell(row, index) for index in columns] for row in rows],
+        row_styles=[f"row-{row.kind} is-{row.verdict.replace(' ', '-')}" for row in rows],
+    )
+
+
+def _cell(row: Row, column: int) -> Cell:
+    text = row.cells[column]
+    style = "code" if column == 0 and row.kind not in ("base", "total", "ceiling") else ""
+    return Cell(text, _order(text) if HEADINGS[column] != "technique" else None, style)
+
+
+def _order(text: str) -> float | None:
+    """The number that a cell begins with."""
+    words = text.replace(",", "").lstrip("~").split()
+    try:
+        number = float(words[0].rstrip("x")) if words else None
+    except ValueError:
+        return None
+    units = {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
+    return number * units.get(words[1], 1.0) if number is not None and len(words) > 1 else number
+
+
+def whys(tuning: Tuning) -> list[Terms]:
+    """Below the table; none that is empty."""
+    lists = [
+        Terms("What leaving it out costs", list(worths(tuning))),
+        Terms("What it costs once", list(costs(tuning))),
+        Terms("Why not the others", list(reasons(tuning))),
+        Terms("Not applicable here", [_split(line) for line in not_applicable(tuning)], is_folded=True),
+    ]
+    return [each for each in lists if each.entries]
+
+
+def _split(line: str) -> tuple[str, str]:
+    names, _, reason = line.partition(": ")
+    return names, reason

@@ -1,0 +1,106 @@
+"""All that was tried, as ratios to the base on one logarithmic scale: a mark and its 95% interval, the twin that
+does nothing among them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+from markupsafe import Markup
+
+from slipstream.records import Session, Speed, Tuning
+from slipstream.report.html import svg
+from slipstream.report.html.chart import Chart, Key
+from slipstream.report.html.svg import Scale, element, percent
+from slipstream.report.text.numbers import as_ratio
+from slipstream.report.text.tune import NOISE, gain, relative, single_name, tried, worths
+
+IDENT = "contenders"
+TITLE = "What was tried, against the script as it is"
+HEIGHT = 16.0
+UP = 39.0  # to the shapes of the row above, so that the marks are lines all the way down
+_MARKS = (0.05, 0.1, 0.2, 0.5, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0)
+_WORDS = {"noise": "the control"}
+_EDGE = 1.15  # beyond the outermost mark
+_ROOM = 0.12  # of the width, for a name
+_FAR = 1.6  # how far beyond the marks an interval is drawn
+
+
+class Entry(msgspec.Struct, frozen=True):
+    name: str
+    decision: str  # noise, kept, rejected, unsure, failed
+    speed: Speed
+    proof: str = ""  # of what was kept without an interval of its own
+
+
+def contender_chart(session: Session) -> Chart | None:
+    tuning = session.tuning
+    entries = entries_of(tuning) if tuning else []
+    if len(entries) < 2:
+        return None
+    scale = _scale(entries)
+    drawn = [_row(entry, scale, -UP if number else 0.0) for number, entry in enumerate(entries)]
+    return Chart(
+        IDENT,
+        TITLE,
+        "To the right of 1.00x is faster. The line is the 95% interval: at the edge of the picture it goes on, and "
+        "without one there were too few rounds for it.",
+        gain(session),
+        svg.rows(IDENT, TITLE, gain(session), [*drawn, svg.ruler(_named(scale))]),
+        [Key(f"mark-{word}", _WORDS.get(word, word)) for word in dict.fromkeys(entry.decision for entry in entries)],
+    )
+
+
+def entries_of(tuning: Tuning) -> list[Entry]:
+    """What was timed at all: the control, singles in the order of the races, the whole recipe."""
+    entries = [Entry(NOISE, "noise", tuning.noise)] if tuning.noise else []
+    proofs = dict(worths(tuning))
+    for each in tried(tuning):
+        if each.speed is not None:
+            is_lead = each.decision == "kept" and not each.speed.is_bounded
+            proof = proofs.get(str(each.choice), "") if is_lead else ""
+            entries.append(Entry(single_name(each), each.decision, each.speed, proof))
+    if tuning.total is not None and tuning.recipe.choices:
+        entries.append(Entry("all that was kept", "kept", tuning.total))
+    return entries
+
+
+def _scale(entries: Sequence[Entry]) -> Scale:
+    """Of logarithms. Intervals may leave the picture; ratios may not."""
+    ratios = [entry.speed.ratio for entry in entries] + [1.0]
+    ends = [bound for entry in entries if entry.speed.is_bounded for bound in (entry.speed.low, entry.speed.high)]
+    low, high = min(ratios), max(ratios)
+    low = max(min([low, *ends]), low / _FAR) / _EDGE
+    high = min(max([high, *ends]), high * _FAR) * _EDGE
+    return Scale(math.log(low), math.log(high))
+
+
+def _marks(scale: Scale) -> list[tuple[float, float]]:
+    """Round ratios in sight, and where."""
+    return [(mark, scale.share(math.log(mark))) for mark in _MARKS if scale.low < math.log(mark) < scale.high]
+
+
+def _named(scale: Scale) -> list[tuple[float, str]]:
+    """Those of them that have room for their names; 1.00x always."""
+    one = scale.share(0.0)
+    found = [(one, as_ratio(1.0))]
+    for mark, share in _marks(scale):
+        if all(abs(share - taken) > _ROOM for taken, _ in found):
+            found.append((share, as_ratio(mark)))
+    return sorted(found)
+
+
+def _row(entry: Entry, scale: Scale, top: float) -> Markup:
+    speed, middle = entry.speed, HEIGHT / 2
+    tip = f"{entry.name}: {relative(speed)}, {_WORDS.get(entry.decision, entry.decision)}"
+    low, at, high = (percent(scale.share(math.log(value))) for value in (speed.low, speed.ratio, speed.high))
+    shapes = [
+        element("line", class_="axis" if mark == 1.0 else "grid", x1=percent(x), x2=percent(x), y1=top, y2=HEIGHT)
+        for mark, x in _marks(scale)
+    ]
+    if speed.is_bounded:
+        shapes.append(element("line", class_=f"span span-{entry.decision}", x1=low, x2=high, y1=middle, y2=middle))
+    shapes.append(element("circle", class_=f"mark-{entry.decision}", cx=at, cy=middle, r="5.5", data_tip=tip))
+    style = "" if entry.decision == "kept" else "dim"
+    return svg.row(entry.name, relative(speed), HEIGHT, shapes, style, entry.proof)

@@ -1,0 +1,122 @@
+"""Two sessions side by side, as lines, as one line for a build server, and as JSON. Concludes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from slipstream.diagnose.notes import BUSY
+from slipstream.records import Comparison
+from slipstream.report.terminal.console import Ink, styled
+from slipstream.report.terminal.layout import MARGIN, heading, rows
+from slipstream.report.text.numbers import as_ratio, between_ratios, in_ms
+
+CAVEAT = (
+    "Measured at different times: the machine alone can make a difference of this kind. The interval knows only the"
+    " noise inside the two sessions. For a proof let both take turns: slipstream tune."
+)
+
+
+def render_comparison(comparison: Comparison, console: Console) -> None:
+    ink = Ink(console)
+    for line in _lines(comparison, ink):
+        console.print(line, no_wrap=True, overflow="ignore", crop=False, highlight=False, soft_wrap=True)
+
+
+def to_json(comparison: Comparison) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(comparison), indent=2)
+
+
+def sentence(comparison: Comparison) -> str:
+    """What became of the step."""
+    if comparison.ratio is None or comparison.before_ms is None or comparison.after_ms is None:
+        return "There is no step to compare."
+    steps = f"{in_ms(comparison.before_ms)} before, {in_ms(comparison.after_ms)} after"
+    match comparison.outcome:
+        case "faster":
+            faster = as_ratio(comparison.ratio)
+            return f"The step is {faster} as fast, beyond the noise of both: {steps}{_where(comparison)}."
+        case "slower":
+            slower = as_ratio(1 / comparison.ratio)
+            return f"The step takes {slower} as long, beyond the noise of both: {steps}{_where(comparison)}."
+        case _:
+            return f"No difference beyond the noise: {steps}."
+
+
+def _where(comparison: Comparison) -> str:
+    """The phase that accounts for most of it."""
+    assert comparison.before_ms is not None and comparison.after_ms is not None
+    way = 1 if comparison.after_ms > comparison.before_ms else -1
+    told = [one for one in comparison.phases if one.is_beyond_noise and (one.after_ms - one.before_ms) * way > 0]
+    if not told:
+        return ""
+    most = max(told, key=lambda one: (one.after_ms - one.before_ms) * way)
+    share = (most.after_ms - most.before_ms) / (comparison.after_ms - comparison.before_ms)
+    return f", {'mostly in ' if share > 0.5 else 'most of all in '}{most.phase}"
+
+
+def gate_line(comparison: Comparison, least: float, *, has_failed: bool) -> str:
+    """For `--fail-under`: everything that decides, on one line."""
+    if comparison.ratio is None or comparison.low is None or comparison.high is None:
+        return f"FAILED: {' '.join(comparison.notes) or 'there is no step to compare.'}"
+    steps = f"{in_ms(comparison.after_ms or 0.0)} a step, baseline {in_ms(comparison.before_ms or 0.0)}"
+    speed = f"{as_ratio(comparison.ratio)} as fast ({between_ratios(comparison.low, comparison.high)})"
+    machine = "" if comparison.is_same_machine else "; the baseline was measured on another machine"
+    if busy := next((note for note in comparison.notes if note.startswith(BUSY)), ""):
+        machine += f"; {busy[0].lower()}{busy[1:].partition(':')[0]}"
+    if has_failed:
+        return f"FAILED: {speed}, less than {least:g}: {steps}{machine}"
+    doubt = "; below it, but within the noise" if comparison.ratio < least else ""
+    return f"passed: {speed}, at least {least:g} wanted{doubt}: {steps}{machine}"
+
+
+def _lines(comparison: Comparison, ink: Ink) -> Iterator[Text]:
+    yield heading("before", ink.clip(comparison.before, ink.width - MARGIN - 1), ink)
+    yield heading("after", ink.clip(comparison.after, ink.width - MARGIN - 1), ink)
+    yield from ink.wrap(sentence(comparison), 1, "bold")
+    if comparison.ratio is not None and comparison.low is not None and comparison.high is not None:
+        interval = between_ratios(comparison.low, comparison.high)
+        yield heading("ratio", f"{as_ratio(comparison.ratio)}, 95% interval {interval}; above 1 is faster", ink)
+        yield Text()
+        yield from _phase_lines(comparison, ink)
+    yield Text()
+    yield from _difference_lines(comparison, ink)
+    notes = list(comparison.notes)
+    if not comparison.is_same_machine:
+        notes.insert(0, "The two were measured on different machines.")
+    if comparison.ratio is not None:
+        notes.append(CAVEAT)
+    if notes:
+        yield Text()
+    for number, note in enumerate(notes):
+        lines = ink.wrap(note, MARGIN, "dim")
+        lines[0] = heading("notes" if not number else "", "", ink) + lines[0][MARGIN:]
+        yield from lines
+
+
+def _phase_lines(comparison: Comparison, ink: Ink) -> Iterator[Text]:
+    table: list[list[Text | str]] = [[styled(word, "bold") for word in ("phase", "before", "after", "difference", "")]]
+    for one in comparison.phases:
+        mark = "beyond the noise" if one.is_beyond_noise else ""
+        change = _signed(one.after_ms - one.before_ms)
+        cells = (one.phase, in_ms(one.before_ms), in_ms(one.after_ms), change, mark)
+        table.append([ink.text(cell) for cell in cells])
+    yield from rows(table, "lrrrl", indent=1)
+
+
+def _signed(ms: float) -> str:
+    return "0 ms" if abs(ms) < 0.0005 else f"{'+' if ms > 0 else '-'}{in_ms(abs(ms))}"
+
+
+def _difference_lines(comparison: Comparison, ink: Ink) -> Iterator[Text]:
+    if not comparison.differences:
+        yield heading("changed", "nothing that the sessions know of", ink)
+    word = "changed"
+    arrow = " → " if ink.has_unicode else " > "
+    for one in comparison.differences:
+        for number, line in enumerate(ink.wrap(f"{one.what}: {one.before}{arrow}{one.after}", MARGIN)):
+            yield (heading(word, "", ink) + line[MARGIN:]) if not number else line
+            word = ""

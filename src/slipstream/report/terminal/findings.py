@@ -1,0 +1,71 @@
+"""Findings as the terminal shows them: the first few in full, the rest in a line each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.text import Text
+
+from slipstream.records import Finding
+from slipstream.report.terminal.console import Ink, styled
+from slipstream.report.text.numbers import as_gain, where
+
+NUM_IN_FULL = 3
+_INDENT = 5
+
+
+def finding_lines(findings: Sequence[Finding], cwd: str, ink: Ink) -> Iterator[Text]:
+    for number, finding in enumerate(findings, start=1):
+        if number <= NUM_IN_FULL:
+            yield _title(number, finding, ink)
+            yield from _details(finding, cwd, ink)
+        else:
+            yield one_line(number, finding, cwd, ink)
+
+
+def one_line(number: int, finding: Finding, cwd: str, ink: Ink) -> Text:
+    """Title and place. The title is cut first: a place that is cut is no place."""
+    place = where(finding.site, cwd)
+    line = _number(number, finding, ink)
+    room = ink.width - line.cell_len - 2 - (len(place) + 2 if place else 0)
+    line += Text(ink.clip(finding.title, max(room, 20)))
+    return line + ink.text(f"  {place}", "cyan") if place else line
+
+
+def _number(number: int, finding: Finding, ink: Ink) -> Text:
+    line = styled(f" {number:>2}  ", "bold")
+    return line + ink.text(f"{as_gain(finding.predicted_gain):<12}", "bold green")
+
+
+def _title(number: int, finding: Finding, ink: Ink) -> Text:
+    """The title, then the cause and its techniques as far as there is room."""
+    line = _number(number, finding, ink)
+    line += styled(ink.clip(finding.title, max(ink.width - line.cell_len - 1, 20)), "bold")
+    for names in (finding.cause, " → " + ", ".join(finding.techniques) if finding.techniques else ""):
+        tail = ink.text(f"  {names}" if names is finding.cause else names, "dim")
+        if line.cell_len + tail.cell_len > ink.width:
+            break
+        line += tail
+    return line
+
+
+def _details(finding: Finding, cwd: str, ink: Ink) -> Iterator[Text]:
+    yield from ink.wrap(finding.evidence, _INDENT, "dim")
+    margin = " " * _INDENT
+    if finding.site:
+        place = ink.clean(where(finding.site, cwd))
+        source = ink.clip(finding.site.text, max(ink.width - _INDENT - len(place) - 3, 20))
+        yield Text(margin) + styled(place, "cyan") + styled(f"  {source}" if source else "", "dim")
+    if finding.change:
+        yield from _change(finding.change, margin, ink)
+    if finding.advice:  # it speaks of the change: "Or ...", "And ...", "The same for ..."
+        yield from ink.wrap(finding.advice, _INDENT + 2, "dim")
+
+
+def _change(change: str, margin: str, ink: Ink) -> Iterator[Text]:
+    """The line to write, whole even if long: it is there to be copied."""
+    lead = ink.text("→ ", "green")
+    for source in filter(str.strip, change.splitlines()):
+        indent = len(source) - len(source.lstrip())
+        yield Text(margin) + lead + styled(" " * indent + ink.clean(source), "green")
+        lead = Text("  ")

@@ -1,0 +1,57 @@
+"""What fits, on a terminal: the sentence, the table, what the user has to decide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.text import Text
+
+from slipstream.records import Fitting, Session
+from slipstream.report.terminal import layout
+from slipstream.report.terminal.console import Ink, styled
+from slipstream.report.terminal.footer import machine_lines, note_lines
+from slipstream.report.text.check import script_of
+from slipstream.report.text.fit import FIT_ALIGN, FIT_HEADINGS, fit_rows, remarks, sentence
+from slipstream.report.text.numbers import in_seconds, plural
+
+
+def render_fitting(session: Session, fitting: Fitting, console: Console, *, is_brief: bool = False) -> None:
+    ink = Ink(console)
+    for line in _lines(session, fitting, ink, is_brief):
+        console.print(line, no_wrap=True, overflow="ignore", crop=False, highlight=False, soft_wrap=True)
+
+
+def _lines(session: Session, fitting: Fitting, ink: Ink, is_brief: bool) -> Iterator[Text]:
+    if not is_brief:
+        rides = f"{plural(len(fitting.trials), 'ride')} in {in_seconds(fitting.seconds_spent)}"
+        left = styled(f" slipstream {ink.clean(session.command)}  ", "dim")
+        yield left + styled(ink.clip(script_of(session), max(ink.width - left.cell_len - 1, 20)), "bold")
+        yield styled(f" {rides}", "dim")
+    yield from ink.wrap(sentence(fitting), 1, "bold")
+    yield Text()
+    yield from _table(fitting, ink)
+    if is_brief:
+        return
+    for remark in remarks(fitting):
+        yield Text()
+        yield from ink.wrap(remark, 1, "dim")
+    yield Text()
+    yield from machine_lines(session.environment, ink)
+    yield from note_lines(session, ink)
+
+
+def _table(fitting: Fitting, ink: Ink) -> Iterator[Text]:
+    """Columns that have anything in them."""
+    rows = fit_rows(fitting)
+    columns = [index for index in range(len(FIT_HEADINGS)) if any(row[index] for row in rows)]
+    cells: list[list[layout.Cell]] = [[ink.text(FIT_HEADINGS[column], "dim") for column in columns]]
+    for row in rows:
+        cells.append([ink.text(row[column], _style(row[column])) for column in columns])
+    yield from layout.rows(cells, "".join(FIT_ALIGN[column] for column in columns), indent=1)
+
+
+def _style(cell: str) -> str:
+    if cell.startswith("ran out"):
+        return "red"
+    return "green" if "kept" in cell or "largest" in cell or "fastest" in cell else ""

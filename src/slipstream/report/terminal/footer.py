@@ -1,0 +1,79 @@
+"""What the numbers rest on: the machine, the software, and what could not be seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.text import Text
+
+from slipstream.records import Environment, Session
+from slipstream.report.terminal.console import Ink
+from slipstream.report.terminal.layout import MARGIN, folded, heading
+from slipstream.report.terminal.step import ceilings_reason
+from slipstream.report.text.check import warning
+from slipstream.report.text.numbers import in_bytes, in_percent, plural, relative
+
+_RIDE = {"memory": "ride"}
+NO_OVERLAY = "No throw-away file system"  # how the runner's note about it begins
+
+
+def machine_lines(environment: Environment, ink: Ink) -> Iterator[Text]:
+    """Two lines: the machine, and torch on it."""
+    yield from folded("machine", hardware(environment), ink)
+    yield from folded("", software(environment), ink)
+
+
+def hardware(environment: Environment) -> list[str]:
+    usable = f"{environment.num_usable:g} of {plural(environment.num_logical, 'core')} usable"
+    memory_bytes = min(environment.memory_limit_bytes or environment.memory_bytes, environment.memory_bytes)
+    parts = [environment.cpu, usable, f"{in_bytes(memory_bytes)} memory"]
+    if environment.shm_bytes is not None:
+        parts.append(f"/dev/shm {in_bytes(environment.shm_bytes)}")
+    parts += [f"{environment.disk_kind} disk"] if environment.disk_kind not in ("unknown", "") else []
+    return parts
+
+
+def software(environment: Environment) -> list[str]:
+    parts = []
+    if facts := environment.torch:
+        parts.append(f"torch {facts.version} {facts.cpu_capability}".rstrip())
+        parts.append(f"model on {facts.device or 'cpu'}")
+        parts.append(plural(facts.num_threads, "thread"))
+    parts += [f"{gpu.name} {in_bytes(gpu.memory_bytes)}" for gpu in environment.gpus] or ["no GPU seen"]
+    if readings := environment.readings:
+        busy = sum(reading.utilisation for reading in readings) / len(readings)
+        power_w = sum(reading.power_w for reading in readings) / len(readings)
+        parts.append(f"GPU busy {in_percent(busy)}, {power_w:.0f} W")
+    return parts
+
+
+def note_lines(session: Session, ink: Ink) -> Iterator[Text]:
+    for index, note in enumerate(notes_of(session)):
+        lines = ink.wrap(note, MARGIN, "dim")
+        if lines and not index:
+            lines[0] = heading("notes", "", ink) + lines[0][MARGIN:]
+        yield from lines
+
+
+def notes_of(session: Session) -> list[str]:
+    """Each once, and none that stands elsewhere in the report."""
+    notes = list(session.notes)
+    if session.summary:
+        notes += session.summary.ceilings.notes
+    if session.written:
+        notes.append(_written(session))
+    if session.passed_through:
+        caches = ", ".join(session.passed_through)
+        notes.append(f"Caches pass through: what the script writes to {caches} stays.")
+    shown = {warning(session), ceilings_reason(session.summary) if session.summary else ""}
+    return [note for note in dict.fromkeys(notes) if note not in shown]
+
+
+def _written(session: Session) -> str:
+    """Files of the script, and that they are gone, unless the runner said that there was no overlay."""
+    names = ", ".join(relative(path, session.cwd) for path in session.written[:3])
+    rest = f" and {len(session.written) - 3} more" if len(session.written) > 3 else ""
+    is_covered = not any(note.startswith(NO_OVERLAY) for note in session.notes)
+    is_gone = session.command in ("check", "tune", "memory") and is_covered
+    end = f"; thrown away after the {_RIDE.get(session.command, session.command)}" if is_gone else ""
+    return f"The script wrote {names}{rest}{end}."

@@ -1,0 +1,85 @@
+"""Saved sessions as a list, and as JSON. Reads rows of the index and no session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from slipstream.records import Entry, Recipe
+from slipstream.report.terminal.console import Ink, styled
+from slipstream.report.terminal.layout import rows
+from slipstream.report.text.numbers import as_count, as_ratio, between_ratios, in_bytes, in_ms, plural
+
+_HEADINGS = ("session", "when", "command", "script", "commit", "step", "samples/s", "bound", "result")
+_ALIGN = "lllllrrll"
+_NEEDS = {"when": 120, "samples/s": 100, "bound": 100}  # cells of the console; on a narrower one they are left out
+_FEWEST = 12  # cells for a script
+_NOTHING = str(Recipe())
+
+
+def render_history(entries: Sequence[Entry], console: Console) -> None:
+    ink = Ink(console)
+    for line in _lines(entries, ink):
+        console.print(line, no_wrap=True, overflow="ignore", crop=False, highlight=False, soft_wrap=True)
+
+
+def to_json(entries: Sequence[Entry]) -> bytes:
+    """One document: the sessions, newest first."""
+    return msgspec.json.format(msgspec.json.encode({"schema": 1, "sessions": list(entries)}), indent=2)
+
+
+def _lines(entries: Sequence[Entry], ink: Ink) -> Iterator[Text]:
+    readable = [entry for entry in entries if entry.is_readable]
+    columns = [index for index, word in enumerate(_HEADINGS) if ink.width >= _NEEDS.get(word, 0)]
+    cells = [[_cells(entry, ink)[index] for index in columns] for entry in readable]
+    at = columns.index(_HEADINGS.index("script"))
+    used = sum(max((len(row[index]) for row in cells), default=0) + 2 for index in range(len(columns)) if index != at)
+    room = max(_FEWEST, ink.width - used - 4)
+    for row in cells:
+        row[at] = ink.clip(row[at], room)
+    headings = [styled(_HEADINGS[index], "bold") for index in columns]
+    yield from rows([headings, *cells], "".join(_ALIGN[index] for index in columns), indent=1)
+    for entry in [entry for entry in readable if entry.ratio][:1]:
+        yield from ink.wrap(f"{entry.name} kept: {entry.recipe}", 1, "dim")
+    if num_lost := len(entries) - len(readable):
+        yield from ink.wrap(f"{plural(num_lost, 'file')} could not be read as a session.", 1, "dim")
+
+
+def _cells(entry: Entry, ink: Ink) -> list[str]:
+    """As the columns are headed."""
+    return [
+        ink.clean(entry.name),
+        _moment(entry.created),
+        ink.clean(entry.command),
+        ink.clean(entry.script or "this program"),
+        ink.clean(f"{entry.commit[:9]}{'+' if entry.is_changed else ''}"),
+        ink.clean(in_ms(entry.step_ms)) if entry.step_ms is not None else "",
+        as_count(entry.samples_per_s) if entry.samples_per_s else "",
+        ink.clean(entry.bound if entry.bound != "unknown" else ""),
+        ink.clean(_result(entry)),
+    ]
+
+
+def _moment(created: str) -> str:
+    """In the time of whoever reads; the session has it in that of Greenwich."""
+    try:
+        return datetime.fromisoformat(created).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    except ValueError:
+        return ""
+
+
+def _result(entry: Entry) -> str:
+    if entry.largest_batch is not None:
+        return f"batch of {entry.largest_batch:,} fits"
+    if entry.peak_bytes is not None:
+        return f"peak {in_bytes(entry.peak_bytes)}"
+    if entry.ratio is None and entry.recipe not in ("", _NOTHING):
+        return f"fits with {entry.recipe}"
+    if entry.ratio is None:
+        return "nothing kept" if entry.command == "tune" else ""
+    interval = between_ratios(entry.ratio_low or 0.0, entry.ratio_high or 1e9)
+    return f"{as_ratio(entry.ratio)} ({interval}), {plural(entry.recipe.count(' + ') + 1, 'technique')}"

@@ -1,0 +1,96 @@
+"""Horizontal bars made of characters. Knows widths and shares, not what they mean.
+
+What the parts of a bar are: name, value and share of each, folded between entries and never inside one.
+
+A section of the report: a bold word in the margin, and what stands beside it.
+
+Rows of text in aligned columns, without lines between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from rich.text import Text
+
+from slipstream.report.terminal.console import Ink, style_of, styled
+from slipstream.report.text.numbers import in_percent
+
+
+def stacked(parts: Mapping[str, float], scale: float, width: int, ink: Ink) -> Text:
+    """Parts end to end. Cells are rounded at the running sum, so that the whole is never longer than its parts."""
+    bar = Text()
+    total = 0.0
+    filled = 0
+    for name, value in parts.items():
+        total += max(value, 0.0)
+        end = _cells(total, scale, width)
+        bar.append(ink.phase_glyph(name) * (end - filled), style=style_of(name))
+        filled = max(filled, end)
+    bar.append(" " * (width - filled))
+    return bar
+
+
+def thin(value: float, scale: float, width: int, ink: Ink, style: str) -> Text:
+    """One value as a line on the same scale as the bar above it."""
+    cells = max(_cells(value, scale, width), 1)
+    bar = styled(("━" if ink.has_unicode else "-") * cells, style)
+    bar.append(" " * (width - cells))
+    return bar
+
+
+def _cells(value: float, scale: float, width: int) -> int:
+    return min(round(value / scale * width), width) if scale > 0 else 0
+
+
+def legend_lines(parts: Mapping[str, float], total: float, say: Callable[[float], str], ink: Ink) -> Iterator[Text]:
+    """Of the parts that are there."""
+    line = Text(" " * MARGIN)
+    for name, value in parts.items():
+        if value <= 0:
+            continue
+        glyph = "■" if ink.has_colour and ink.has_unicode else ink.phase_glyph(name)
+        entry = styled(glyph, style_of(name)) + Text(f" {ink.clean(name.replace('_', ' '))} ")
+        entry += ink.text(f"{say(value)} {in_percent(value / total if total else 0)}", "dim")
+        if line.cell_len + entry.cell_len > ink.width and line.plain.strip():
+            line.rstrip()
+            yield line
+            line = Text(" " * MARGIN)
+        line = line + entry + Text("   ")
+    line.rstrip()
+    yield line
+
+
+MARGIN = 10
+
+
+def heading(word: str, rest: str, ink: Ink) -> Text:
+    return styled(f" {word:<{MARGIN - 1}}", "bold") + ink.text(rest, "dim")
+
+
+def folded(word: str, parts: Iterable[str], ink: Ink) -> Iterator[Text]:
+    """A heading and its parts, on as many lines as they need."""
+    for line in ink.fold(parts, ink.width - MARGIN - 1):
+        yield heading(word, line, ink)
+        word = ""
+
+
+Cell = Text | str
+
+
+def rows(cells: Sequence[Sequence[Cell]], align: str, indent: int = 2, gap: int = 2) -> list[Text]:
+    """`align` has one letter per column: l or r. The last column is not padded, so that no line ends in blanks."""
+    texts = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in cells]
+    widths = [max((row[index].cell_len for row in texts), default=0) for index in range(len(align))]
+    return [_row(row, widths, align, indent, gap) for row in texts]
+
+
+def _row(row: list[Text], widths: list[int], align: str, indent: int, gap: int) -> Text:
+    line = Text(" " * indent)
+    for index, (cell, width, side) in enumerate(zip(row, widths, align, strict=True)):
+        blanks = " " * (width - cell.cell_len)
+        line.append(" " * gap if index and width else "")
+        line.append(blanks if side == "r" else "")
+        line.append_text(cell)
+        line.append(blanks if side == "l" and index < len(row) - 1 else "")
+    line.rstrip()
+    return line

@@ -1,0 +1,62 @@
+"""The line that is shown while a script rides: a pure function of the last progress, the time and the width. Draws
+nothing itself, and needs no rich."""
+
+from __future__ import annotations
+
+import sys
+
+from slipstream.records import Progress
+from slipstream.report.text.numbers import in_ms, in_seconds, plural
+
+_WORDS = {
+    "start": "starting",
+    "warmup": "warming up",
+    "watch": "watching",
+    "kept": "as if data were free",
+    "drain": "as if compute were free",
+    "dissect": "looking into one step",
+}
+_BAR_CELLS = 12
+
+
+def live_line(progress: Progress | None, elapsed_s: float, width: int, *, unicode: bool = True) -> str:
+    """At most `width - 1` cells, so that no terminal wraps it. Parts that do not fit are left out, last first."""
+    dot = " · " if unicode else " - "
+    if progress is None or progress.num_steps == 0:
+        parts = ["waiting for the first step", in_seconds(elapsed_s)]
+    else:
+        share = min(max(progress.share, 0.0), 1.0)
+        parts = [
+            f"{_bar(share, unicode)} {share * 100:3.0f}%",
+            plural(progress.num_steps, "step"),
+            _WORDS.get(progress.block, progress.block),
+            f"{in_ms(progress.step_ms)} a step",
+            in_seconds(elapsed_s),
+        ]
+    parts[0] = f"slipstream  {parts[0]}"
+    while len(parts) > 1 and len(dot.join(parts)) >= width:
+        parts.pop()
+    line = dot.join(parts)
+    line = line if unicode else line.replace("µ", "u")
+    return line[: max(width - 1, 0)]
+
+
+class LiveLine:
+    """Remembers the last progress, for whoever draws."""
+
+    def __init__(self, *, unicode: bool | None = None) -> None:
+        """`unicode`: None asks the encoding of stdout."""
+        self._progress: Progress | None = None
+        self._unicode = (sys.stdout.encoding or "").lower().startswith("utf") if unicode is None else unicode
+
+    def take(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def text(self, elapsed_s: float, width: int) -> str:
+        return live_line(self._progress, elapsed_s, width, unicode=self._unicode)
+
+
+def _bar(share: float, unicode: bool) -> str:
+    full, empty = ("━", "╌") if unicode else ("#", ".")
+    cells = round(share * _BAR_CELLS)
+    return full * cells + empty * (_BAR_CELLS - cells)

@@ -1,0 +1,216 @@
+"""What is shown while riders race: what is on the track, what is decided, how long it may take. A terminal gets one
+line that is redrawn, anything else plain lines and a dot in long silences. Needs no rich, and decides nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Literal, TextIO
+
+import msgspec
+
+from slipstream.records import Verdict
+from slipstream.report.text.numbers import in_seconds
+from slipstream.report.text.tune import WORDS, numerics_word, relative, single_name
+
+_ERASE = "\r\x1b[2K"
+_REDRAW_S = 0.25
+_SILENCE_S = 2.0  # no longer without a sign of life
+_SPINNER = {True: "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", False: "|/-\\"}
+_PLAIN = str.maketrans({"·": "-", "–": "-", "…": "...", "→": ">"})
+
+
+class State(msgspec.Struct):
+    """What tune has told so far."""
+
+    racing: list[str] = []
+    entering: str = ""
+    round: int = 0
+    decided: dict[str, int] = {}  # Decision to how many
+    last: str = ""
+    seconds_left: float | None = None
+
+
+def tune_line(state: State, elapsed_s: float, width: int, *, unicode: bool = True) -> str:
+    """At most `width - 1` cells. Parts that do not fit are left out, last first."""
+    dot = " · " if unicode else " - "
+    frames = _SPINNER[unicode]
+    parts = [f"{frames[int(elapsed_s / _REDRAW_S) % len(frames)]} {_track(state)}", f"{in_seconds(elapsed_s)} so far"]
+    if state.seconds_left is not None:
+        parts.append(f"at most {in_seconds(max(state.seconds_left, 0.0))} left")
+    if state.decided:
+        parts.append(", ".join(f"{number} {WORDS.get(name, name)}" for name, number in state.decided.items()))
+    if state.last:
+        parts.append(f"last: {state.last}")
+    room = max(width - 1 - len(dot.join(parts[1:3])) - len(dot), 24)
+    if len(parts[0]) > room:
+        parts[0] = parts[0][: room - 1].rstrip(" ,") + "…"
+    while len(parts) > 1 and len(dot.join(parts)) >= width:
+        parts.pop()
+    return _encodable(dot.join(parts), unicode)[: max(width - 1, 0)]
+
+
+def _track(state: State) -> str:
+    if state.entering:
+        return f"starting {state.entering}"
+    if not state.racing:
+        return "getting ready"
+    number = f"round {state.round}: " if state.round > 0 else ""
+    return f"{number}{', '.join(state.racing)}"
+
+
+def verdict_line(verdict: Verdict, width: int = 0, *, unicode: bool = True) -> str:
+    """One line that stays, as soon as something is decided. Cut to the width where there is one: the report has all."""
+    decision = WORDS.get(verdict.decision, verdict.decision)
+    measured = " ".join(filter(None, (relative(verdict.speed), numerics_word(verdict.numerics))))
+    line = f" {decision:<9} {_name(verdict):<20} {measured:<28} {verdict.reason}"
+    line = " ".join(line.rstrip().splitlines())
+    if 40 <= width <= len(line):
+        line = line[: width - 2].rstrip(" ,;:") + "…"
+    return _encodable(line, unicode).rstrip()
+
+
+def _name(verdict: Verdict) -> str:
+    """Of a combination its last part: the table shows all of it."""
+    match verdict.kind:
+        case "cumulative":
+            return f"+ {verdict.choice}"
+        case "left_out":
+            return f"without {verdict.technique}"
+        case "total":
+            return "all together"
+        case "noise":
+            return "nothing (A/A)"
+        case "single":
+            return single_name(verdict)
+
+
+def _encodable(text: str, unicode: bool) -> str:
+    """Printable too: a reason may hold what the script printed."""
+    text = "".join(char if char.isprintable() else "?" for char in text)
+    return text if unicode else text.translate(_PLAIN).encode("ascii", "replace").decode()
+
+
+class TuneLive:
+    """Tune's teller. Use as a context manager: once started, a thread keeps it moving while a rider takes its time."""
+
+    def __init__(
+        self, stream: TextIO, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic, thread: bool = True
+    ) -> None:
+        self._stream = stream
+        self._is_quiet = quiet
+        self._clock = clock
+        self._is_terminal = stream.isatty()
+        self._unicode = (getattr(stream, "encoding", "") or "").lower().startswith("utf")
+        self._state = State()
+        self._counts: Counter[str] = Counter()
+        self._started: set[str] = set()
+        self._start_s = self._spoke_s = clock()
+        self._left_until_s: float | None = None
+        self._has_dots = False
+        self._lock = threading.RLock()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._keep_moving, daemon=True) if thread and not quiet else None
+
+    # --- what tune tells ---------------------------------------------------------------------------------------------
+
+    def racing(self, riders: Sequence[str]) -> None:
+        with self._lock:
+            is_new = list(riders) != self._state.racing
+            self._state.racing, self._state.entering, self._state.round = list(riders), "", 0
+            if riders and is_new and not self._is_terminal:
+                self._say(f" racing    {', '.join(riders)}")
+
+    def entering(self, rider: str) -> None:
+        with self._lock:
+            self._state.entering = rider
+            if rider not in self._started and not self._is_terminal:
+                self._say(f" starting  {rider}")
+            self._started.add(rider)
+
+    def lap(self, rider: str, round: int) -> None:
+        with self._lock:
+            self._state.entering, self._state.round = "", round
+
+    def decided(self, verdict: Verdict) -> None:
+        with self._lock:
+            if verdict.kind == "single":
+                self._counts[verdict.decision] += 1
+                self._state.decided = dict(self._counts)
+            if verdict.decision == "not_applicable":  # a dozen on some machines: the report folds them
+                return
+            self._state.last = f"{_name(verdict)} {WORDS.get(verdict.decision, verdict.decision)}"
+            width = shutil.get_terminal_size().columns if self._is_terminal else 0
+            self._say(verdict_line(verdict, width, unicode=self._unicode))
+
+    def left(self, seconds: float) -> None:
+        with self._lock:
+            self._left_until_s = self._clock() + seconds
+
+    def note(self, sentence: str) -> None:
+        with self._lock:
+            self._say(f" {_encodable(sentence, self._unicode)}")
+
+    # --- drawing -----------------------------------------------------------------------------------------------------
+
+    @property
+    def summary(self) -> str:
+        """ "3 kept, 5 rejected": for whoever interrupts; "" before the first verdict."""
+        return ", ".join(f"{number} {WORDS.get(name, name)}" for name, number in self._counts.items())
+
+    def draw(self) -> None:
+        """A sign of life."""
+        with self._lock:
+            now_s = self._clock()
+            if self._is_terminal:
+                if self._left_until_s is not None:
+                    self._state.seconds_left = self._left_until_s - now_s
+                width = shutil.get_terminal_size().columns
+                self._write(_ERASE + tune_line(self._state, now_s - self._start_s, width, unicode=self._unicode))
+            elif now_s - self._spoke_s >= _SILENCE_S:
+                self._has_dots = True
+                self._spoke_s = now_s
+                self._write(".")
+
+    def _say(self, line: str) -> None:
+        if self._is_quiet:
+            return
+        before = _ERASE if self._is_terminal else "\n" if self._has_dots else ""
+        self._has_dots = False
+        self._spoke_s = self._clock()
+        self._write(f"{before}{line}\n")
+
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):  # nobody reads any more: the races go on
+            self._stream.write(text)
+            self._stream.flush()
+
+    def _keep_moving(self) -> None:
+        while not self._over.wait(_REDRAW_S):
+            self.draw()
+
+    def start(self) -> None:
+        """From now on it moves by itself. Not before the check's own line has gone."""
+        self._start_s = self._spoke_s = self._clock()
+        if self._thread is not None and not self._thread.is_alive():
+            self._thread.start()
+
+    def __enter__(self) -> TuneLive:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+    ) -> Literal[False]:
+        self._over.set()
+        if self._thread is not None and self._thread.is_alive():
+            self._thread.join()
+            self._write(_ERASE if self._is_terminal else "")
+        with self._lock:
+            self._write("\n" if self._has_dots else "")
+            self._has_dots = False
+        return False

@@ -1,0 +1,88 @@
+"""The report on a terminal: one screen, a function of the session. Draws in colour and Unicode where the console has
+them, in plain ASCII where it has not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+from rich.console import Console
+from rich.text import Text
+
+from slipstream.records import Session
+from slipstream.report.terminal.anatomy import anatomy_lines
+from slipstream.report.terminal.console import Ink
+from slipstream.report.terminal.findings import finding_lines, one_line
+from slipstream.report.terminal.fit import render_fitting
+from slipstream.report.terminal.footer import machine_lines, note_lines
+from slipstream.report.terminal.layout import heading
+from slipstream.report.terminal.memory import render_memory
+from slipstream.report.terminal.stages import stage_lines
+from slipstream.report.terminal.step import pace_lines
+from slipstream.report.terminal.tune import reason_lines, sentence_lines, table_lines
+from slipstream.report.text.check import evaluation, headline_lines, verdict, warning
+from slipstream.report.text.memory import MEMORY, summarise
+
+
+def render_session(session: Session, console: Console) -> None:
+    """The whole report. A session without steps gives its sentence, the machine and the notes."""
+    if session.fitting is not None:
+        render_fitting(session, session.fitting, console)
+        return
+    if session.command == MEMORY:
+        render_memory(session, console)
+        return
+    ink = Ink(console)
+    _print(headline_lines(session, ink), console)
+    _print(_verdict(session, ink), console)
+    for section in _sections(session, ink):
+        lines = list(section)
+        if lines:
+            console.print()
+            _print(lines, console)
+
+
+def render_brief(session: Session, console: Console) -> None:
+    """For `--quiet`: the verdict, and a line for each finding; of a tuning the sentence and the table."""
+    ink = Ink(console)
+    if session.fitting is not None:
+        render_fitting(session, session.fitting, console, is_brief=True)
+        return
+    if session.command == MEMORY:
+        _print(ink.wrap(summarise(session), 1, "bold"), console)
+        return
+    _print(_verdict(session, ink), console)
+    if session.tuning is not None:
+        _print(table_lines(session.tuning, ink), console)
+        return
+    _print((one_line(number, each, session.cwd, ink) for number, each in enumerate(session.findings, 1)), console)
+
+
+def _sections(session: Session, ink: Ink) -> Iterator[Iterable[Text]]:
+    summary = session.summary
+    if session.tuning is not None:
+        yield table_lines(session.tuning, ink)
+        yield reason_lines(session.tuning, ink)
+    elif summary is not None and summary.num_steps > 0:
+        yield pace_lines(session, summary, ink)
+        yield finding_lines(session.findings, session.cwd, ink)
+        model = anatomy_lines(session.anatomy, summary, session.cwd, ink) if session.anatomy else ()
+        yield chain(stage_lines(session, summary, ink), model)
+    yield _footer(session, ink)
+
+
+def _footer(session: Session, ink: Ink) -> Iterator[Text]:
+    if (sentence := evaluation(session)) and session.tuning is None:
+        yield heading("eval", ink.clip(sentence, ink.width - 11), ink)
+    yield from machine_lines(session.environment, ink)
+    yield from note_lines(session, ink)
+
+
+def _verdict(session: Session, ink: Ink) -> list[Text]:
+    lines = list(sentence_lines(session, ink)) if session.tuning is not None else ink.wrap(verdict(session), 1, "bold")
+    return lines + (ink.wrap(sentence, 1, "bold red") if (sentence := warning(session)) else [])
+
+
+def _print(lines: Iterable[Text], console: Console) -> None:
+    for line in lines:
+        console.print(line, no_wrap=True, overflow="ignore", crop=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,79 @@
+"""The step drawn to scale: its phases, the device's, the ceilings below them, and the rate they give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.text import Text
+
+from slipstream.records import Ceilings, Session, Summary
+from slipstream.report.terminal import layout
+from slipstream.report.terminal.console import Ink, style_of
+from slipstream.report.terminal.layout import MARGIN, heading, legend_lines
+from slipstream.report.text.check import outlook
+from slipstream.report.text.numbers import as_count, between_ms, in_ms
+
+_VALUE_CELLS = 36  # "  6.3 ms  if compute were free ◀ best"
+
+
+def pace_lines(session: Session, summary: Summary, ink: Ink) -> Iterator[Text]:
+    """The picture of the step. Every bar in it has the same scale."""
+    cells = max(min(ink.width, 110) - MARGIN - _VALUE_CELLS - 2, 12)
+    known = [ms for _, ms, _ in known_ceilings(summary.ceilings)]
+    device = summary.device_phases or {}
+    scale = max(summary.step_ms, sum(device.values()), *known, 1e-9)
+    spread = between_ms(summary.step_low_ms, summary.step_high_ms)
+    value = ink.text(f"  {in_ms(summary.step_ms)}", "bold") + ink.text(f"  {spread}", "dim")
+    yield heading("host" if device else "step", "", ink) + layout.stacked(summary.phases, scale, cells, ink) + value
+    yield from legend_lines(summary.phases, summary.step_ms, in_ms, ink)
+    if device:
+        device_ms = sum(device.values())
+        yield heading("device", "", ink) + layout.stacked(device, scale, cells, ink) + ink.text(f"  {in_ms(device_ms)}")
+        yield from legend_lines(device, device_ms, in_ms, ink)
+    yield from _ceiling_lines(session.command, summary, scale, cells, ink)
+    yield from _rate(session, summary, ink)
+
+
+def known_ceilings(ceilings: Ceilings) -> list[tuple[str, float, str]]:
+    """What is known, as (what would be free, ms, the phase whose colour it has). Nothing to drain gives 0, which is no
+    ceiling."""
+    listed = (
+        ("if data were free", ceilings.compute_ms, "forward"),
+        ("if compute were free", ceilings.input_ms, "input"),
+        ("if no core idled", ceilings.shared_ms, "transfer"),
+    )
+    return [(words, ms, phase) for words, ms, phase in listed if ms]
+
+
+def _ceiling_lines(command: str, summary: Summary, scale: float, cells: int, ink: Ink) -> Iterator[Text]:
+    known = known_ceilings(summary.ceilings)
+    best_ms = summary.ceilings.best_ms()
+    for index, (words, ms, phase) in enumerate(known):
+        is_best = ms == best_ms and len(known) > 1
+        line = heading("" if index else "ceilings", "", ink) + layout.thin(ms, scale, cells, ink, style_of(phase))
+        line += ink.text(f"  {in_ms(ms)}", "bold" if is_best else "") + ink.text(f"  {words}", "" if is_best else "dim")
+        if is_best:
+            line += ink.text(" ◀ best", "bold")
+        yield line
+    if not known:
+        lines = ink.wrap(why_no_ceilings(command, summary), MARGIN, "dim")
+        lines[0] = heading("ceilings", "", ink) + lines[0][MARGIN:]
+        yield from lines
+
+
+def why_no_ceilings(command: str, summary: Summary) -> str:
+    silent = "not measured" if command != "watch" else "none while watching; slipstream check measures them"
+    return ceilings_reason(summary) or silent
+
+
+def ceilings_reason(summary: Summary) -> str:
+    """The note that stands where the ceilings would be, if there are none."""
+    ceilings = summary.ceilings
+    return ceilings.notes[0] if ceilings.notes and ceilings.best_ms() is None else ""
+
+
+def _rate(session: Session, summary: Summary, ink: Ink) -> Iterator[Text]:
+    parts = [f"{as_count(summary.samples_per_s)} samples/s"] if summary.samples_per_s > 0 else []
+    parts += [ahead] if (ahead := outlook(session)) else []
+    for index, line in enumerate(ink.fold(parts, ink.width - MARGIN)):
+        yield heading("" if index else "rate", "", ink) + Text(line)

@@ -1,0 +1,97 @@
+"""A tuning on a terminal: the sentence, the table, why not the others. Fits a hundred columns; where there are fewer,
+batch size and memory go first, then names are cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from rich.text import Text
+
+from slipstream.records import Session, Tuning
+from slipstream.report.terminal import layout
+from slipstream.report.terminal.console import Ink, styled
+from slipstream.report.terminal.layout import MARGIN, heading
+from slipstream.report.text.numbers import plural
+from slipstream.report.text.tune import HEADINGS, Row, caveats, costs, gain, not_applicable, reasons, table_rows, worths
+
+_ALIGN = "lrrrrlll"
+_SACRIFICED = ("batch", "memory", "samples/s", "numerics")  # in this order, where the width is not there
+_LEAST_NAME = 18
+_GAP = 2
+_STYLES = {"kept": "green", "rejected": "dim", "unsure": "yellow", "failed": "red"}
+_MOST_APART = 4
+
+
+def sentence_lines(session: Session, ink: Ink) -> Iterator[Text]:
+    yield from ink.wrap(gain(session), 1, "bold")
+    for sentence in caveats(session):
+        yield from ink.wrap(sentence, 1, "yellow")
+
+
+def table_lines(tuning: Tuning, ink: Ink) -> Iterator[Text]:
+    rows = table_rows(tuning)
+    columns = _columns(rows, ink)
+    name_width = _name_width(rows, columns, ink)
+    cells: list[list[layout.Cell]] = [[ink.text(HEADINGS[column], "dim") for column in columns]]
+    for row in rows:
+        cells.append([_cell(row, column, name_width, ink) for column in columns])
+    yield from layout.rows(cells, "".join(_ALIGN[column] for column in columns), indent=1, gap=_GAP)
+
+
+def _columns(rows: list[Row], ink: Ink) -> list[int]:
+    """Those that have anything in them, as many as fit beside a name of a reasonable length."""
+    columns = [index for index in range(len(HEADINGS)) if any(row.cells[index] for row in rows)]
+    for name in _SACRIFICED:
+        if _room_for_names(rows, columns, ink) >= min(_LEAST_NAME, _width(rows, 0)):
+            break
+        columns = [index for index in columns if HEADINGS[index] != name]
+    return columns
+
+
+def _name_width(rows: list[Row], columns: list[int], ink: Ink) -> int:
+    return max(min(_room_for_names(rows, columns, ink), _width(rows, 0)), 10)
+
+
+def _room_for_names(rows: list[Row], columns: list[int], ink: Ink) -> int:
+    return ink.width - 2 - sum(_width(rows, column) + _GAP for column in columns[1:])
+
+
+def _width(rows: list[Row], column: int) -> int:
+    return max(len(HEADINGS[column]), *(len(row.cells[column]) for row in rows))
+
+
+def _cell(row: Row, column: int, name_width: int, ink: Ink) -> Text:
+    text = row.cells[column]
+    if column == 0:
+        return styled(ink.clip(text, name_width), "bold" if row.kind in ("base", "total") else "")
+    if HEADINGS[column] == "verdict":
+        return ink.text(text, _STYLES.get(row.verdict, "dim"))
+    if HEADINGS[column] == "relative to base":
+        ratio, _, interval = text.partition(" ")
+        return ink.text(ratio, _STYLES.get(row.verdict, "")) + ink.text(f" {interval}" if interval else "", "dim")
+    return ink.text(text, "dim" if row.kind in ("noise", "ceiling") or row.numerics == text == "unsound" else "")
+
+
+def reason_lines(tuning: Tuning, ink: Ink) -> Iterator[Text]:
+    """A line of its own for each technique that was kept, with what it is worth, and for each that was tried and not
+    kept, with the reason; those that do not apply on as few as can be."""
+    yield from _listed("proof", worths(tuning), ink)
+    yield from _listed("costs", costs(tuning), ink)
+    yield from _listed("not kept", reasons(tuning), ink)
+    folded = not_applicable(tuning)
+    for index, line in enumerate(folded[:_MOST_APART]):
+        rest = len(folded) - _MOST_APART
+        more = f" (and {plural(rest, 'more reason')})" if rest > 0 and index == _MOST_APART - 1 else ""
+        lines = ink.wrap(line + more, MARGIN, "dim")
+        if not index:
+            lines[0] = heading("no use", "", ink) + lines[0][MARGIN:]
+        yield from lines
+
+
+def _listed(word: str, entries: Iterable[tuple[str, str]], ink: Ink) -> Iterator[Text]:
+    for name, sentence in entries:
+        name = ink.clip(name, ink.width - MARGIN - 2)
+        lines = ink.wrap(f"{name}: {sentence}", MARGIN, "dim")
+        lines[0] = heading(word, "", ink) + Text(name) + lines[0][MARGIN + len(name) :]
+        yield from lines
+        word = ""

@@ -1,0 +1,229 @@
+"""The first line of a report: the script, and what the report rests on.
+
+The session in sentences: what was run, how it ended, what the step waits for, how long it will take. Reads what
+diagnose concluded and concludes nothing itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.text import Text
+
+from slipstream.diagnose.hotspots import hottest_line, watched_stacks
+from slipstream.diagnose.selection import num_workers
+from slipstream.diagnose.source_hints import place
+from slipstream.diagnose.typical_step import sampled_step
+from slipstream.diagnose.validation import is_playing
+from slipstream.records import Session, Summary
+from slipstream.report.terminal.console import Ink, styled
+from slipstream.report.text.memory import MEMORY, observed
+from slipstream.report.text.numbers import in_ms, in_percent, in_seconds, plural
+from slipstream.report.text.tune import raced
+
+
+def basis(session: Session) -> str:
+    """ "48 steps watched · stopped after 31 s"."""
+    if session.tuning is not None:
+        return raced(session)
+    parts = observed(session) if session.command == MEMORY else [watched(session)]
+    return " · ".join(filter(None, [*parts, ending(session)]))
+
+
+def headline_lines(session: Session, ink: Ink) -> Iterator[Text]:
+    """Script on the left, what the report rests on to the right; under each other where they do not fit."""
+    right = ink.clean(basis(session))
+    left = styled(f" slipstream {ink.clean(session.command)}  ", "dim")
+    left += styled(ink.clip(script_of(session), max(ink.width - left.cell_len - 1, 20)), "bold")
+    blanks = ink.width - left.cell_len - len(right) - 1
+    if blanks >= 2:
+        yield left + Text(" " * blanks) + styled(right, "dim")
+    else:
+        yield left
+        yield styled(f" {right}", "dim")
+    if said := complaint(session):
+        yield styled(f" {ink.clip(said, ink.width - 2)}", "red")
+
+
+IDLE_GPU = "The device is the CPU although a GPU is present"
+_LONGEST = 200  # characters of a script's exception
+NOTHING_TO_GAIN = "Nothing to gain that this run could see."
+
+
+def script_of(session: Session) -> str:
+    return " ".join(session.script) or "this program"
+
+
+def watched(session: Session) -> str:
+    """ "48 steps watched", counted as the summary counts them."""
+    num_steps = session.summary.num_steps if session.summary else len(session.steps)
+    kind = "inference step" if session.summary and session.summary.is_inference else "step"
+    return f"{plural(num_steps, kind)} watched"
+
+
+def ending(session: Session) -> str:
+    """How the ride ended, as the end of a sentence."""
+    took = in_seconds(session.ending.seconds)
+    code = session.ending.exit_code
+    match session.ending.reason:
+        case "stopped":
+            return f"stopped after {took}"
+        case "finished":
+            return f"ran to its end in {took}" + (f", exit code {code}" if code else "")
+        case "raised" if session.ending.message.startswith("SystemExit"):
+            return f"ended itself with exit code {code} after {took}"
+        case "raised":
+            return f"raised an exception after {took}"
+        case "interrupted":
+            return f"interrupted after {took}"
+        case "killed":
+            return f"killed after {took}"
+
+
+def complaint(session: Session) -> str:
+    """What the script raised, if that says more than its exit code."""
+    message = session.ending.message if session.ending.reason == "raised" else ""
+    return "" if message == f"SystemExit: {session.ending.exit_code}" else message
+
+
+def verdict(session: Session) -> str:
+    """One sentence, two at most. A session without steps gets its own."""
+    if session.summary is None or session.summary.num_steps == 0:
+        return _without_steps(session)
+    sentence = _bound(session.summary, num_workers(session))
+    return sentence if session.findings else f"{sentence} {_without_findings(session, session.summary)}"
+
+
+def _without_findings(session: Session, summary: Summary) -> str:
+    """A step that is mostly the script's own lines may have much to gain, from a cause that we do not know. The average
+    step counts too: a few long ones may hold most of the time."""
+    step = sampled_step(session, summary.step_ms, summary.phases)
+    is_own = summary.bound == "other" or (step.is_average and step.other_ms > 0.5 * step.step_ms)
+    hot = hottest_line(session, watched_stacks(session, "main", ("other",))) if is_own else None
+    return f"No cause that we know of; the line to look at is {place(hot.site)}." if hot else NOTHING_TO_GAIN
+
+
+def warning(session: Session) -> str:
+    """What makes everything else beside the point, if anything: a GPU that stands idle. The runner's own note is the
+    better sentence where there is one, for it knows why."""
+    for note in session.notes:
+        if note.startswith(IDLE_GPU):
+            return note
+    facts, gpus = session.environment.torch, session.environment.gpus
+    if not gpus or facts is None or not facts.device.startswith("cpu"):
+        return ""
+    return f"{IDLE_GPU} ({gpus[0].name})."
+
+
+def outlook(session: Session) -> str:
+    """ "90 epochs: 14 h at this rate; 9 h if input were free", where the length is known. How often a loop around them
+    turns is not: then it is the length of one turn."""
+    summary = session.summary
+    if summary is None or summary.seconds_left is None:
+        return ""
+    sentence = f"{in_seconds(summary.seconds_left)} at this rate"
+    if summary.seconds_best is not None and summary.seconds_best < 0.97 * summary.seconds_left:
+        sentence += f"; {in_seconds(summary.seconds_best)} if input were free"
+    length = session.length
+    each = f" at each turn of {place(length.around)}" if length and length.around else ""
+    if length and length.num_epochs:
+        return f"{plural(length.num_epochs, 'epoch')}{each}: {sentence}"
+    if length and length.num_steps:
+        return f"{plural(length.num_steps, 'step')}{each}: {sentence}"
+    return f"the whole training: {sentence}"
+
+
+def evaluation(session: Session) -> str:
+    """ "18% of the epoch is validation", with what was seen of it."""
+    summary = session.summary
+    if not session.evaluations:
+        return summary.evaluation_note if summary else ""
+    seen = _evaluations(session)
+    if is_playing(session):
+        return f"none seen: between updates the model acts on fewer samples than it learns from ({seen})"
+    if summary and summary.evaluation_note:
+        return f"{summary.evaluation_note.rstrip('.')} ({seen})"
+    if summary and summary.evaluation_share is not None:
+        return f"{in_percent(summary.evaluation_share)} of the epoch is validation ({seen})"
+    return f"validation seen: {seen}"
+
+
+def _evaluations(session: Session) -> str:
+    """What came before the first step (a trainer's sanity check, the trace of a graph) is told, and not counted."""
+    during = [one for one in session.evaluations if one.after_step >= 0]
+    seen = during or session.evaluations
+    seconds = sum(one.end_ns - one.start_ns for one in seen) / 1e9
+    batches = sum(one.num_batches for one in seen)
+    before = "; not counting one before the first step" if len(seen) < len(session.evaluations) else ""
+    if session.steps and not during:
+        before = ", before the first step"
+    return f"{plural(len(seen), 'stretch', 'es')}, {plural(batches, 'batch', 'es')}, {in_seconds(seconds)}{before}"
+
+
+def _bound(summary: Summary, workers: int) -> str:
+    step = f"{in_ms(summary.step_ms)} a step"
+    ceilings = summary.ceilings
+    free = _if_data_were_free(summary, workers)
+    match summary.bound:
+        case "input":
+            return f"The step waits for data {_share(summary, 'input')} of the time: {step}{free}."
+        case "compute":
+            return f"{_compute(summary)}: {step}{free}."
+        case "cores":
+            least = f", {in_ms(ceilings.shared_ms)} at the least on these cores" if ceilings.shared_ms else ""
+            return f"The loader and the model fight for the same cores: {step}{least}."
+        case "other":
+            return (
+                f"The step spends {_share(summary, 'other')} of its time outside the loader, the model and the "
+                f"optimizer: {step}{free}."
+            )
+        case "unknown":
+            return f"{step[0].upper()}{step[1:]}{free}; what bounds it could not be told."
+
+
+def _compute(summary: Summary) -> str:
+    name = "forward pass" if summary.is_inference else "model"
+    if summary.phases.get("input", 0.0) < 0.1 * summary.step_ms:
+        return f"The {name} sets the pace"
+    return f"The {name} takes most of the step, and it waits for data {_share(summary, 'input')} of the time"
+
+
+def _if_data_were_free(summary: Summary, workers: int) -> str:
+    """The compute ceiling in words. It was measured in another stretch of time than the wait, and where the two
+    contradict each other the sentence says so in place of a number."""
+    compute_ms, step_ms = summary.ceilings.compute_ms, summary.step_ms
+    waits = summary.phases.get("input", 0.0) >= 0.1 * step_ms
+    if compute_ms is None:
+        return ""
+    if compute_ms > 0.97 * step_ms:
+        return "; with data for free it was no faster: too noisy to tell" if waits else ", and free data would not help"
+    if not waits and workers == 0:
+        return ", and free data would hardly help"
+    return f", {in_ms(compute_ms)} if data were free"
+
+
+def _share(summary: Summary, phase: str) -> str:
+    return in_percent(summary.phases.get(phase, 0.0) / summary.step_ms if summary.step_ms else 0.0)
+
+
+def _without_steps(session: Session) -> str:
+    script = next((part for part in session.script if part != "-m"), "The program")
+    if session.ending.reason in ("stopped", "interrupted", "killed"):
+        script += " was"
+    if session.ending.message and session.ending.reason in ("raised", "killed"):
+        why = complaint(session) if session.ending.reason == "raised" else session.ending.message
+        when = "in its warm-up" if session.steps else "before any step"
+        return f"{script} {ending(session)}, {when}" + (f": {_in_short(why)}" if why else ".")
+    if session.evaluations:
+        return f"{script} {ending(session)}; no training step was seen, but evaluation was: {_evaluations(session)}."
+    if not session.models:
+        return f"{script} {ending(session)}; no module was called, so there is no step to look at."
+    if not session.steps:
+        return f"{script} {ending(session)}; a module was called, but no step could be told from the rest."
+    longer = ": --seconds gives it more time" if session.ending.reason == "stopped" else ""
+    return f"{script} {ending(session)}, in its warm-up: too few steps to say anything about them{longer}."
+
+
+def _in_short(message: str) -> str:
+    """Python itself has shown all of it: a message may be a page long."""
+    first = message.strip().split("\n", 1)[0]
+    return first if first == message.strip() and len(first) <= _LONGEST else f"{first[:_LONGEST].rstrip()} …"

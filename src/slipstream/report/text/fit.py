@@ -1,0 +1,159 @@
+"""What fits, in words: a trial as the live view says it, the sentence on top, the rows of the table, and the question
+that another batch raises. Every renderer draws these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from slipstream.records import Fitting, Trial
+from slipstream.report.text.numbers import as_count, as_ratio, in_binary, plural
+from slipstream.report.text.tune import relative
+
+FIT_HEADINGS: Final = ("batch", "with", "memory", "step ms", "samples/s", "relative to base", "within the limit")
+FIT_ALIGN: Final = "rlrrrll"
+_OUTCOMES: Final = {"ran": "ran", "ran_out": "ran out", "ended": "ended early", "failed": "failed"}
+
+
+def say_trial(trial: Trial, limit_bytes: int) -> str:
+    """One line that stays."""
+    what = f"batch {trial.batch_size}" if trial.batch_size else "the batch"
+    what += f" with {trial.recipe}" if trial.recipe.choices else ""
+    where = f"within {in_binary(limit_bytes)}" if trial.is_held else "without a limit"
+    if trial.outcome == "ran":
+        held = f", {in_binary(trial.peak_bytes)} at the most" if trial.peak_bytes else ""
+        rate = f", {as_count(trial.samples_per_s)} samples/s" if trial.samples_per_s else ""
+        return f"{what} ran {where}{held}{rate}"
+    if trial.outcome == "ran_out":
+        return f"{what} ran out of memory {where}"
+    return f"{what} {trial.outcome}: {trial.reason}"
+
+
+def sentence(fitting: Fitting) -> str:
+    """Whether the batch fits, what makes it, and which others do."""
+    limit = in_binary(fitting.limit_bytes)
+    own = f"The script's batch of {fitting.own_batch}" if fitting.own_batch else "The script's batch"
+    parts = [f"{own} fits in {limit}." if fitting.own_fits else _remedies(fitting, own, limit)]
+    if fitting.largest is not None:
+        failed = f" ({fitting.too_large} ran out)" if fitting.too_large is not None else ""
+        parts.append(f"The largest batch that runs is {fitting.largest}{failed}{_fastest(fitting)}.")
+    return " ".join(parts)
+
+
+def _remedies(fitting: Fitting, own: str, limit: str) -> str:
+    """ "this batch does not fit in 6 GiB; checkpointing=half fits at 1.18x step time, ...: kept checkpointing=half"."""
+    ran = [trial for trial in unique(fitting) if trial.recipe.choices and trial.outcome == "ran" and trial.is_held]
+    if not ran:
+        if not any(trial.recipe.choices for trial in fitting.trials):
+            return f"{own} does not fit in {limit}, as it is."
+        return f"{own} does not fit in {limit}, and nothing that was tried makes it{_least(fitting)}."
+    ran.sort(key=_cost)
+    costs = [f"{trial.recipe}{_price(trial, 'fits' if not number else '')}" for number, trial in enumerate(ran)]
+    return f"{own} does not fit in {limit}; {', '.join(costs)}: kept {fitting.recipe}."
+
+
+def _least(fitting: Fitting) -> str:
+    """Of what ran without the limit: the one that would need the smallest; or what would do."""
+    ran = [one for one in fitting.trials if one.recipe.choices and one.outcome == "ran" and one.peak_bytes]
+    best = min(ran, key=lambda trial: trial.peak_bytes or 0, default=None)
+    if best is None or best.peak_bytes is None:
+        bare = next(
+            (one for one in fitting.trials if not one.recipe.choices and not one.is_held and one.peak_bytes), None
+        )
+        needs = f": as it is it needs {in_binary(bare.peak_bytes)}" if bare is not None and bare.peak_bytes else ""
+        return f"{needs}; --fit finds the largest batch that does"
+    return f": {best.recipe} needs the least of them, {in_binary(best.peak_bytes)}"
+
+
+def _price(trial: Trial, fits: str) -> str:
+    if trial.rate is None:
+        return f" {fits or 'fits'}"
+    return f" {fits} at {as_ratio(_cost(trial))} step time" if fits else f" at {as_ratio(_cost(trial))}"
+
+
+def _cost(trial: Trial) -> float:
+    return 1.0 / trial.rate.ratio if trial.rate is not None else 1e3
+
+
+def _fastest(fitting: Fitting) -> str:
+    if fitting.fastest is None:
+        return ""
+    if fitting.fastest == fitting.own_batch:
+        return f"; none is faster than {fitting.own_batch}, which the script has"
+    trial = next((one for one in unique(fitting) if one.batch_size == fitting.fastest and one.rate is not None), None)
+    if trial is None or trial.rate is None:
+        return f", the fastest is {fitting.fastest}"
+    rate = f"{as_count(trial.samples_per_s)} samples/s, " if trial.samples_per_s else ""
+    return f", the fastest is {fitting.fastest}: {rate}{relative(trial.rate)} of {fitting.own_batch}'s"
+
+
+def unique(fitting: Fitting) -> list[Trial]:
+    """The last word on each: what ran out once has run out; what was timed later says more."""
+    found: dict[tuple[int, str, bool], Trial] = {}
+    for trial in fitting.trials:
+        key = (trial.batch_size, str(trial.recipe), trial.is_held)
+        before = found.get(key)
+        if before is None or before.outcome == "ran" or trial.outcome != "ran":
+            found[key] = trial if before is None or trial.rate is not None or trial.outcome != "ran" else before
+    return list(found.values())
+
+
+def fit_rows(fitting: Fitting) -> list[tuple[str, ...]]:
+    """The script as it is, then batches by size, then its own batch with what saves memory."""
+    rows = sorted(unique(fitting), key=lambda one: (one.is_held, bool(one.recipe.choices), one.batch_size))
+    return [_row(trial, fitting) for trial in rows]
+
+
+def _row(trial: Trial, fitting: Fitting) -> tuple[str, ...]:
+    is_timed = trial.rate is not None and trial.rate.num_rounds > 0
+    marks = [word for word, size in (("largest", fitting.largest), ("fastest", fitting.fastest)) if _is(trial, size)]
+    kept = ["kept"] if trial.recipe.choices and trial.recipe == fitting.recipe else []
+    outcome = _OUTCOMES[trial.outcome] if trial.is_held else "no limit"
+    return (
+        f"{trial.batch_size:,}" if trial.batch_size else "",
+        str(trial.recipe) if trial.recipe.choices else "",
+        in_binary(trial.peak_bytes) if trial.peak_bytes and trial.outcome == "ran" else "",
+        f"{trial.step_ms:,.1f}" if trial.step_ms and trial.outcome == "ran" else "",
+        as_count(trial.samples_per_s) if trial.samples_per_s and trial.outcome == "ran" else "",
+        relative(trial.rate) if is_timed else "1.00x" if trial.rate is not None else "",
+        ", ".join([outcome, *marks, *kept]),
+    )
+
+
+def _is(trial: Trial, size: int | None) -> bool:
+    return size is not None and trial.batch_size == size and trial.is_held and not trial.recipe.choices
+
+
+def remarks(fitting: Fitting) -> Iterator[str]:
+    """What the limit counts, what was kept or not, and what only the user can decide."""
+    yield meaning(fitting)
+    other = fitting.fastest if fitting.fastest not in (None, fitting.own_batch) else fitting.largest
+    if other is not None and other != fitting.own_batch:
+        yield learning_rate_question(fitting.own_batch, other)
+        if not any(choice.setting == other for choice in fitting.recipe.choices):
+            yield (
+                "No batch size was kept: it is yours to set, in the script, or by --fit --allow different, which writes"
+                " the fastest into the recipe."
+            )
+    yield from fitting.notes
+
+
+def meaning(fitting: Fitting) -> str:
+    source = f"{in_binary(fitting.limit_bytes)} ({fitting.limit_source})"
+    if fitting.device.startswith("cpu"):
+        return (
+            f"The limit, {source}, is of the training process as a whole, as the system counts it: private writable"
+            " memory (RLIMIT_DATA), Python and libraries included, loader workers not. Memory is in the same count."
+        )
+    return f"The limit, {source}, is of what torch reserves on {fitting.device}. Memory is in the same count."
+
+
+def learning_rate_question(own: int, other: int) -> str:
+    factor = other / own if own else 1.0
+    steps = f"{factor:.2g} times the samples" if factor >= 1 else f"{1 / factor:.2g} times fewer samples"
+    return (
+        f"Another batch is another training: a step of {plural(other, 'sample')} in place of {own:,} has {steps}, and"
+        f" an epoch {'fewer' if factor >= 1 else 'more'} updates. Should the learning rate follow? Some scale it by"
+        f" {factor:.2g} (the linear rule, for SGD), some by {factor**0.5:.2g} (the root, for Adam), some leave it and"
+        " its schedule alone. slipstream changed neither: decide, and look at the validation loss."
+    )

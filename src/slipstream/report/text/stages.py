@@ -1,0 +1,93 @@
+"""Where input and other time goes, by stage and by the user's hottest line, from stack counts. Shares come from
+counts and are laid over times that were measured: a single sample proves nothing."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+
+import msgspec
+
+from slipstream.diagnose.hotspots import watched_stacks
+from slipstream.diagnose.input_path import input_path
+from slipstream.diagnose.typical_step import sampled_step
+from slipstream.records import Session, StackCount
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A line of the user's code and its part of a stage."""
+
+    file: str
+    line: int
+    expression: str
+    ms: float
+
+
+class StageShare(msgspec.Struct, frozen=True):
+    stage: str
+    ms: float
+    share: float
+    line: Line | None = None  # the hottest, if any was the user's
+
+
+class StageTable(msgspec.Struct, frozen=True):
+    """`total_ms` is the time of the main process in a step, or of one worker on the batches of a step."""
+
+    phase: str
+    total_ms: float
+    num_samples: int
+    num_workers: int  # 0: built in the main process
+    stages: list[StageShare]
+    is_average: bool = False  # over all steps, not of the usual one: a few long ones hold much of the time
+
+
+def input_stages(session: Session) -> StageTable | None:
+    """How a step's batches are built: in a worker where there are workers, else in the main process."""
+    path = input_path(session, session.summary) if session.summary else None
+    if path is None or not path.stacks:
+        return main_stages(session, "input")
+    return _table("input", path.stacks, path.work_ms, path.loader.num_workers)
+
+
+def main_stages(session: Session, phase: str) -> StageTable | None:
+    """A phase of the main process, over the watched blocks."""
+    phase_ms = session.summary.phases.get(phase, 0.0) if session.summary else 0.0
+    is_average = False
+    if phase == "other" and session.summary:
+        step = sampled_step(session, session.summary.step_ms, session.summary.phases)
+        phase_ms, is_average = step.other_ms, step.is_average
+    stacks = watched_stacks(session, "main", (phase,))
+    found = _table(phase, stacks, phase_ms, 0) if stacks and phase_ms > 0 else None
+    return msgspec.structs.replace(found, is_average=is_average) if found else None
+
+
+def _table(phase: str, stacks: Iterable[StackCount], total_ms: float, num_workers: int) -> StageTable:
+    by_stage: dict[str, Counter[tuple[str, int]]] = defaultdict(Counter)
+    expressions: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
+    for stack in stacks:
+        by_stage[stack.stage][stack.file, stack.line] += stack.count
+        expressions[stack.file, stack.line][stack.expression] += stack.count
+    num_samples = sum(lines.total() for lines in by_stage.values())
+    shares = [
+        _stage(stage, lines, total_ms / num_samples, num_samples, expressions)
+        for stage, lines in by_stage.items()
+        if num_samples
+    ]
+    shares.sort(key=lambda share: -share.ms)
+    return StageTable(phase, total_ms, num_samples, num_workers, shares)
+
+
+def _stage(
+    stage: str,
+    lines: Counter[tuple[str, int]],
+    sample_ms: float,
+    num_samples: int,
+    expressions: dict[tuple[str, int], Counter[str]],
+) -> StageShare:
+    count = lines.total()
+    hottest = next((place for place, _ in lines.most_common() if place[0]), None)
+    line = None
+    if hottest is not None:
+        [(expression, _)] = expressions[hottest].most_common(1)
+        line = Line(hottest[0], hottest[1], expression, lines[hottest] * sample_ms)
+    return StageShare(stage, count * sample_ms, count / num_samples, line)

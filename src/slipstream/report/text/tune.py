@@ -1,0 +1,276 @@
+"""The table that people share, as rows of text: the base, what was tried singly, what was kept together, the ceiling.
+Every renderer of a tuning draws these rows; none of them computes.
+
+A tuning in sentences: what it gained, why each technique was not kept, what could not be told. Concludes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from slipstream.records import Choice, Numerics, RiderRecord, Session, Speed, Tuning, Verdict
+from slipstream.report.text.numbers import as_count, as_ratio, between_ratios, in_bytes, in_seconds, plural
+
+HEADINGS: Final = (
+    *("technique", "batch", "memory", "step ms", "samples/s", "relative to base", "numerics", "verdict"),
+)
+BASE: Final = "as it is"
+NOISE: Final = "nothing (A/A)"
+CEILING: Final = "ceiling: no waiting"
+WORDS: Final = {"not_applicable": "not applicable"}
+
+
+class Row(msgspec.Struct, frozen=True):
+    """Cells in the order of HEADINGS; empty where there is nothing to say."""
+
+    name: str
+    batch: str = ""
+    memory: str = ""
+    step: str = ""
+    rate: str = ""
+    relative: str = ""
+    numerics: str = ""
+    verdict: str = ""
+    kind: str = "single"  # base, noise, single, cumulative, total, ceiling
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        return (
+            *(self.name, self.batch, self.memory, self.step, self.rate, self.relative, self.numerics, self.verdict),
+        )
+
+
+def table_rows(tuning: Tuning) -> list[Row]:
+    """First the base, last the ceiling. What does not apply has no row: it was never on the track."""
+    return [
+        _base(tuning),
+        *_noise(tuning),
+        *(_tried(verdict, single_name(verdict)) for verdict in tried(tuning)),
+        *_together(tuning),
+        *_ceiling(tuning),
+    ]
+
+
+def single_name(verdict: Verdict) -> str:
+    """ "+": raced on top of what was kept before it."""
+    return f"+ {verdict.choice}" if len(verdict.recipe.choices) > 1 else str(verdict.choice)
+
+
+def tried(tuning: Tuning) -> list[Verdict]:
+    """Singly against the base, in the order of the races."""
+    return [v for v in tuning.verdicts if v.kind == "single" and v.decision != "not_applicable"]
+
+
+def _base(tuning: Tuning) -> Row:
+    return Row(
+        BASE,
+        _count(tuning.base_batch_size),
+        _bytes(tuning.base_peak_bytes),
+        in_digits(tuning.base_step_ms),
+        _rate(tuning.base_samples_per_s),
+        "1.00x",
+        kind="base",
+    )
+
+
+def _noise(tuning: Tuning) -> Iterator[Row]:
+    """The twin: how far two equal riders were apart."""
+    if tuning.noise is not None:
+        twins = [each for each in tuning.riders if each.entrant.role == "twin" and len(each.entrant.recipe.choices) < 2]
+        memory = _bytes(_peak_bytes(twins))
+        yield Row(NOISE, _count(tuning.base_batch_size), memory, relative=relative(tuning.noise), kind="noise")
+
+
+def _together(tuning: Tuning) -> Iterator[Row]:
+    """Winners on top of each other, then the recipe as a whole where it was raced once more."""
+    for verdict in tuning.verdicts:
+        if verdict.kind == "cumulative":
+            yield _tried(verdict, f"+ {verdict.choice}")
+    whole = [verdict for verdict in tuning.verdicts if verdict.kind == "total"]
+    if whole:
+        yield _tried(whole[-1], "all that was kept")
+    elif tuning.total is not None and len(tuning.recipe.choices) > 1:
+        step_ms = tuning.base_step_ms / tuning.total.ratio
+        rate = tuning.base_samples_per_s * tuning.total.ratio
+        memory = _bytes(_peak_bytes([each for each in tuning.riders if each.entrant.recipe == tuning.recipe]))
+        cells = (memory, in_digits(step_ms), _rate(rate), relative(tuning.total))
+        yield Row("all that was kept", _count(tuning.base_batch_size), *cells, verdict="kept", kind="total")
+
+
+def _peak_bytes(riders: Sequence[RiderRecord]) -> int | None:
+    """Of whichever had most; on the device where there is one."""
+    return max((each.device_peak_bytes or each.peak_bytes for each in riders), default=0) or None
+
+
+def _tried(verdict: Verdict, name: str) -> Row:
+    return Row(
+        name,
+        _count(verdict.batch_size),
+        _bytes(verdict.peak_bytes),
+        in_digits(verdict.step_ms) if verdict.step_ms is not None else "",
+        _rate(verdict.samples_per_s),
+        relative(verdict.speed),
+        numerics_word(verdict.numerics),
+        WORDS.get(verdict.decision, verdict.decision),
+        verdict.kind,
+    )
+
+
+def _ceiling(tuning: Tuning) -> Iterator[Row]:
+    """The best case for overlapping input and compute as the script has them; cheaper compute may go past it."""
+    if tuning.ceiling_ms:
+        gain = tuning.base_step_ms / tuning.ceiling_ms
+        rate = _rate(tuning.base_samples_per_s * gain)
+        yield Row(CEILING, "", "", in_digits(tuning.ceiling_ms), rate, as_ratio(gain), kind="ceiling")
+
+
+def relative(speed: Speed | None) -> str:
+    """The ratio and its 95% interval; where there were too few rounds for one, the ratio alone."""
+    if speed is not None and not speed.is_bounded:
+        return f"~{as_ratio(speed.ratio)}"
+    return f"{as_ratio(speed.ratio)} {between_ratios(speed.low, speed.high)}" if speed else ""
+
+
+def numerics_word(numerics: Numerics | None) -> str:
+    """The class, where it was found to hold."""
+    if numerics is None:
+        return ""
+    return {True: numerics.claimed, False: "unsound", None: "not seen"}[numerics.is_sound]
+
+
+def in_digits(ms: float) -> str:
+    """Milliseconds without their unit, which stands in the heading: three digits, or all before the point."""
+    return f"{ms:,.0f}" if ms >= 100 else f"{ms:.1f}" if ms >= 1 else f"{ms:.2f}"
+
+
+def _count(number: int | None) -> str:
+    return f"{number:,}" if number else ""
+
+
+def _bytes(num_bytes: int | None) -> str:
+    return in_bytes(num_bytes) if num_bytes else ""
+
+
+def _rate(samples_per_s: float | None) -> str:
+    return as_count(samples_per_s) if samples_per_s else ""
+
+
+NOTHING_KEPT = "Nothing that was tried made the script faster beyond doubt; it stays as it is."
+NOTHING_TRIED = "Nothing could be tried; the reasons stand below. The script stays as it is."
+BROKEN_OFF = "Interrupted before anything was kept."
+_RANK = {"kept": 0, "unsure": 1, "rejected": 2, "failed": 3}
+
+
+def gain(session: Session) -> str:
+    """The sentence above the table: "90 epochs: 14 h → 9 h. 1.52x as fast (95%: 1.46x to 1.58x) with workers=2." """
+    tuning = session.tuning
+    if tuning is None:
+        return ""
+    if not tuning.recipe.choices:
+        return BROKEN_OFF if tuning.was_interrupted else NOTHING_KEPT if _started(tuning) else NOTHING_TRIED
+    sentence = f"{as_fast(tuning.total)} with {tuning.recipe}." if tuning.total else f"Kept: {tuning.recipe}."
+    return f"{_before_and_after(session, tuning)}{sentence}"
+
+
+def as_fast(speed: Speed) -> str:
+    return f"{as_ratio(speed.ratio)} as fast (95%: {as_ratio(speed.low)} to {as_ratio(speed.high)})"
+
+
+def _before_and_after(session: Session, tuning: Tuning) -> str:
+    if tuning.seconds_before is None or tuning.seconds_after is None:
+        return ""
+    length = session.length
+    if length and length.num_epochs:
+        whole = plural(length.num_epochs, "epoch")
+    elif length and length.num_steps:
+        whole = plural(length.num_steps, "step")
+    else:
+        whole = "The whole training"
+    return f"{whole}: {in_seconds(tuning.seconds_before)} → {in_seconds(tuning.seconds_after)}. "
+
+
+def caveats(session: Session) -> Iterator[str]:
+    """What to know before believing the table."""
+    tuning = session.tuning
+    if tuning is None:
+        return
+    if tuning.noise_note:
+        yield tuning.noise_note
+    yield from tuning.notes
+    if not tuning.is_complete and not tuning.notes:
+        yield "Not everything was decided: the same command again goes on from here."
+
+
+def raced(session: Session) -> str:
+    """ "12 tried in 4.8 min", for the headline."""
+    tuning = session.tuning
+    if tuning is None:
+        return ""
+    return f"{len(_started(tuning))} tried in {in_seconds(tuning.seconds_spent)}"
+
+
+def _started(tuning: Tuning) -> list[Verdict]:
+    """Not those for which no time was left."""
+    return [verdict for verdict in tried(tuning) if verdict.speed is not None or verdict.decision != "unsure"]
+
+
+def worths(tuning: Tuning) -> Iterator[tuple[str, str]]:
+    """For each kept technique what leaving it out costs, with the interval: its worth beside the others. What was built
+    on before it was decided has no interval in its own row, and this, or the race of the whole recipe, is its proof."""
+    for choice in tuning.recipe.choices:
+        if speed := _left_out(tuning, choice):
+            interval = f"{speed.low:.2f} to {speed.high:.2f}"
+            yield str(choice), f"worth {as_ratio(speed.ratio)} ({interval}) inside the recipe"
+            continue
+        own = [verdict for verdict in tried(tuning) if verdict.choice == choice and verdict.decision == "kept"]
+        if own and own[-1].speed is not None and not own[-1].speed.is_bounded:
+            yield str(choice), own[-1].reason
+
+
+def _left_out(tuning: Tuning, choice: Choice) -> Speed | None:
+    """Of the last race without it, if that bounded it."""
+    speeds = [verdict.speed for verdict in tuning.verdicts if verdict.kind == "left_out" and verdict.choice == choice]
+    return speeds[-1] if speeds and speeds[-1] is not None and speeds[-1].is_bounded else None
+
+
+def costs(tuning: Tuning) -> Iterator[tuple[str, str]]:
+    """What the kept ones cost once, and when they have paid it back."""
+    for verdict in tried(tuning):
+        if verdict.choice in tuning.recipe.choices and verdict.payback_steps:
+            once = f"{in_seconds(verdict.one_off_s)} once, " if verdict.one_off_s else ""
+            yield str(verdict.choice), f"{once}paid back after {plural(verdict.payback_steps, 'step')}"
+
+
+def reasons(tuning: Tuning) -> Iterator[tuple[str, str]]:
+    """For each technique that was tried and is not in the recipe, of its settings the one that came closest; those
+    with the same reason together."""
+    by_reason: dict[str, list[str]] = {}
+    for verdicts in _by_technique(tuning).values():
+        closest = min(verdicts, key=lambda verdict: (_RANK[verdict.decision], -_ratio(verdict)))
+        by_reason.setdefault(closest.reason, []).append(str(closest.choice))
+    for reason, names in by_reason.items():
+        yield ", ".join(names), reason
+
+
+def _by_technique(tuning: Tuning) -> dict[str, list[Verdict]]:
+    kept = {choice.technique for choice in tuning.recipe.choices}
+    found: dict[str, list[Verdict]] = {}
+    for verdict in tried(tuning):
+        if verdict.technique not in kept:
+            found.setdefault(verdict.technique, []).append(verdict)
+    return found
+
+
+def _ratio(verdict: Verdict) -> float:
+    return verdict.speed.ratio if verdict.speed else 0.0
+
+
+def not_applicable(tuning: Tuning) -> list[str]:
+    """ "tf32, cudnn_benchmark: no CUDA device", those with the same reason together."""
+    by_reason: dict[str, list[str]] = {}
+    for verdict in tuning.verdicts:
+        if verdict.decision == "not_applicable":
+            by_reason.setdefault(verdict.reason, []).append(verdict.technique)
+    return [f"{', '.join(dict.fromkeys(names))}: {reason}" for reason, names in by_reason.items()]

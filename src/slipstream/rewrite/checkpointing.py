@@ -1,0 +1,64 @@
+"""Blocks computed again: in the model's file, the one loop of a `forward` that calls block after block. Refuses what
+computing twice would change: batch norm counts every batch, and a cache that is handed along fills up."""
+
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from slipstream.records import Edit
+from slipstream.rewrite.arguments import add_arguments
+from slipstream.rewrite.errors import ByHandError
+from slipstream.rewrite.names import Names
+from slipstream.rewrite.source import Source, Splice
+
+MODULE = "torch.utils.checkpoint"
+_CHANGES = re.compile(r"BatchNorm|SyncBatchNorm|InstanceNorm|track_running_stats")
+_CACHE = re.compile(r"cache|past|hidden_states_list|state")
+
+
+def compute_again(source: Source, names: Names, edit: Edit) -> list[Splice]:
+    loops = [loop for loop in source.all(cst.For) if _is_in_forward(source, loop)]
+    if any(source.code(call.func) == f"{MODULE}.checkpoint" for loop in loops for call in source.all(cst.Call, loop)):
+        return []
+    calls = [call for loop in loops for call in _calls_of_blocks(source, loop)]
+    if len(calls) != 1:
+        raise ByHandError(f"{source.path.name} has {len(calls) or 'no'} loops that call block after block")
+    call, line = calls[0], source.lines_of(calls[0])[0]
+    if found := _CHANGES.search(source.text):
+        raise ByHandError(f"{source.path.name} has {found.group()}, whose statistics a second pass would change")
+    if not call.args or _CACHE.search(", ".join(source.code(one) for one in call.args)):
+        raise ByHandError(f"line {line} may hand something along that a block changes")
+    block = source.code(call.func)
+    opening = source.span(call.args[0])[0]
+    return [
+        *_import(source, names),
+        Splice(*source.span(call.func), f"{MODULE}.checkpoint"),
+        Splice(opening, opening, f"{block}, "),
+        *add_arguments(source, call, ["use_reentrant=False"]),
+    ]
+
+
+def _is_in_forward(source: Source, loop: cst.For) -> bool:
+    function = next((one for one in source.parents(loop) if isinstance(one, cst.FunctionDef)), None)
+    return function is not None and function.name.value == "forward" and "self." in source.code(loop.iter)
+
+
+def _calls_of_blocks(source: Source, loop: cst.For) -> list[cst.Call]:
+    """Calls of the loop's own variable, whose result is kept."""
+    own = {node.value for node in source.all(cst.Name, loop.target)}
+    calls = [call for call in source.all(cst.Call, loop.body) if source.code(call.func) in own]
+    kept = (cst.Assign, cst.AnnAssign, cst.AugAssign)
+    return [call for call in calls if any(isinstance(one, kept) for one in source.parents(call))]
+
+
+def _import(source: Source, names: Names) -> list[Splice]:
+    if names.is_given("torch"):
+        raise ByHandError("the file calls something else torch")
+    for statement in source.module.body:
+        code = source.code(statement).split() if isinstance(statement, cst.SimpleStatementLine) else []
+        if code[:1] in (["import"], ["from"]) and code[1].partition(".")[0] == "torch":
+            below = source.line_start(source.lines_of(statement)[1] + 1)
+            return [Splice(below, below, f"import {MODULE}{source.newline}")]
+    raise ByHandError("the file does not import torch at its top")

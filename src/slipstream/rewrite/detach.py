@@ -1,0 +1,100 @@
+"""What a script keeps from step to step (`losses.append(loss)`, `total += loss`) keeps its graph alive: it is detached.
+Only where the text shows that nothing which is kept there is walked back."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from slipstream.records import Edit
+from slipstream.rewrite.errors import ByHandError, MissingError
+from slipstream.rewrite.locate import statement_at
+from slipstream.rewrite.names import Names
+from slipstream.rewrite.scopes import variable_of
+from slipstream.rewrite.source import Source, Splice
+
+_PLAIN = ("print", "sum", "len", "float", "int", "str", "list", "min", "max", "range", "enumerate", "zip", "reversed")
+_LIBRARIES = ("torch.", "np.", "numpy.", "statistics.", "plt.", "writer.", "logging.", "logger.", "json.")
+
+
+def keep_without_graph(source: Source, names: Names, line: int, edit: Edit) -> list[Splice]:
+    """`edit.call`: the name of what keeps them."""
+    statement = statement_at(source, line)
+    kept = _kept(source, statement, edit.call)
+    if kept is None:
+        raise MissingError(f"line {line} does not put one value into {edit.call}")
+    if source.code(kept).endswith((".detach()", ".item()")):
+        return []
+    if not isinstance(kept, cst.Name):
+        raise ByHandError(f"line {line} keeps {source.code(kept)}, which is more than one tensor by its name")
+    _refuse_walks(source, names, edit.call, statement, set())
+    end = source.span(kept)[1]
+    return [Splice(end, end, ".detach()")]
+
+
+def _kept(source: Source, statement: cst.CSTNode, name: str) -> cst.BaseExpression | None:
+    for call in source.all(cst.Call, statement):
+        if source.code(call.func) == f"{name}.append" and len(call.args) == 1 and not call.args[0].star:
+            return call.args[0].value
+    for add in source.all(cst.AugAssign, statement):
+        if source.code(add.target) == name and isinstance(add.operator, cst.AddAssign):
+            return add.value
+    return None
+
+
+def _refuse_walks(source: Source, names: Names, name: str, filled: cst.CSTNode, seen: set[str]) -> None:
+    """Follows it through assignments of its own function; what leaves the function is not followed."""
+    if not name.isidentifier():
+        raise ByHandError(f"{name} is seen by more than one function")
+    seen.add(name)
+    variable = variable_of(source, names, name, filled)
+    for use in variable.read:
+        chain = list(source.parents(use))
+        if filled not in chain:
+            statement = _refuse_givers(source, name, use, chain)
+            for target in _targets(statement):
+                _follow(source, names, target, filled, seen)
+
+
+def _refuse_givers(source: Source, name: str, use: cst.Name, chain: list[cst.CSTNode]) -> cst.CSTNode:
+    """The statement that reads it, where nothing in that walks it back or hands it on."""
+    line, inner = source.lines_of(use)[0], use
+    for outer in chain:
+        if isinstance(outer, cst.BaseSmallStatement | cst.BaseCompoundStatement):
+            break
+        if isinstance(outer, cst.Call) and not _is_plain(source, outer, inner):
+            raise ByHandError(f"line {line} gives {name} to {source.code(outer.func)}()")
+        if isinstance(outer, cst.Call) and _ends_graph(source, outer):
+            return outer
+        if isinstance(outer, cst.Yield | cst.BaseComp) and "backward" in source.code(outer):
+            raise ByHandError(f"line {line} walks {name} back")
+        inner = outer  # type: ignore[assignment]
+    if isinstance(outer, cst.Return) or any(isinstance(one, cst.Yield) for one in chain):
+        raise ByHandError(f"line {line} gives {name} away, and who gets it may walk it back")
+    return outer
+
+
+def _ends_graph(source: Source, call: cst.Call) -> bool:
+    """What comes out is a number, or has no graph."""
+    callee = source.code(call.func)
+    return callee in ("float", "int", "len", "str", "print") or callee.endswith((".item", ".tolist", ".detach"))
+
+
+def _targets(statement: cst.CSTNode) -> list[cst.BaseExpression]:
+    """Other names for it, or for a part of it."""
+    if isinstance(statement, cst.Assign):
+        return [target.target for target in statement.targets]
+    return [statement.target] if isinstance(statement, cst.AugAssign | cst.AnnAssign | cst.For) else []
+
+
+def _follow(source: Source, names: Names, target: cst.BaseExpression, filled: cst.CSTNode, seen: set[str]) -> None:
+    name = source.code(target)
+    if name not in seen:
+        _refuse_walks(source, names, name, filled, seen)
+
+
+def _is_plain(source: Source, call: cst.Call, inner: cst.CSTNode) -> bool:
+    """Given to what keeps no graph for later, or a method of it other than backward."""
+    callee = source.code(call.func)
+    if inner is call.func:
+        return not callee.endswith(("backward", ".register_hook"))
+    return callee in _PLAIN or (callee.startswith(_LIBRARIES) and "autograd" not in callee)

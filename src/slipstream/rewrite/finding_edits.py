@@ -1,0 +1,82 @@
+"""Findings that no technique answers, as edits: written where the cure is mechanical and safe, else said with the line
+that the finding suggests."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+from slipstream.diagnose.hoisting import hoist
+from slipstream.diagnose.selection import device_of, is_on_cpu
+from slipstream.records import Edit, Finding, Session
+
+_READS = re.compile(r"^\w+ \+= .*(\.item\(\)|\bfloat\()")
+_KEEPS = re.compile(r"^[\w.]+\.append\([^()]*\.item\(\)\)\s*(#|$)")
+
+
+def cures(session: Session) -> list[Edit]:
+    return [_cure(session, finding) for finding in session.findings if finding.site and _is_ours(finding)]
+
+
+def _is_ours(finding: Finding) -> bool:
+    """A technique for scripts with a loader does not help one that cuts its batches by hand."""
+    return not finding.techniques or finding.cause == "no_loader"
+
+
+def _cure(session: Session, finding: Finding) -> Edit:
+    edit = _CURES[finding.cause](session, finding) if finding.cause in _CURES else None
+    if edit is not None:
+        return edit
+    reason = f"{finding.title}. {finding.advice}" if finding.advice else finding.title
+    return Edit(finding.cause, "by_hand", finding.site, text=finding.change, reason=reason.rstrip("."))
+
+
+def _without_grad(session: Session, finding: Finding) -> Edit:
+    """Where the model was first called is the training's function, unless the evaluation came first: then none is."""
+    site = finding.site
+    assert site is not None
+    text = "torch.no_grad()"
+    training = {model.site for model in session.models if model.site is not None}
+    if any((one.file, one.line) == (site.file, site.line) for one in training):
+        return Edit(finding.cause, "by_hand", site, text=f"with {text}:", reason="this line may train as well")
+    same = [one.function for one in training if (one.file, one.function) == (site.file, site.function)]
+    return Edit(finding.cause, "without_grad", site, call=same[0] if same else "", text=text)
+
+
+def _on_device(session: Session, finding: Finding) -> Edit | None:
+    """A sum that is read in every step. Python adds in 64 bits, and so does every device but one."""
+    site = finding.site
+    if is_on_cpu(session):
+        return None  # nobody waits there: what costs is the loop, and no sum on the device takes it away
+    if site is not None and _KEEPS.match(site.text):
+        kept = site.text.partition("#")[0].strip().replace(".item()", ".detach()")
+        reason = f"{finding.title}; read them at once where they are used: torch.stack(...).tolist()"
+        return Edit(finding.cause, "by_hand", site, text=kept, reason=reason)
+    if site is None or not _READS.match(site.text):
+        return None
+    exact = "" if device_of(session).startswith("mps") else ".double()"
+    text = re.sub(r"\.item\(\)", ".detach()", site.text.partition("#")[0].strip())
+    return Edit(finding.cause, "running_sum", site, argument=exact, text=text)
+
+
+def _once(session: Session, finding: Finding) -> Edit | None:
+    """A table that is converted batch by batch, where the line says how."""
+    if finding.site is None or not hoist(finding.site.text):
+        return None
+    return Edit(finding.cause, "convert_once", finding.site, text=finding.change)
+
+
+def _detached(session: Session, finding: Finding) -> Edit | None:
+    leak = max(session.leaks, key=lambda one: one.num_tensors, default=None)
+    if leak is None or leak.site != finding.site or ".detach()" in finding.change:
+        return None
+    return Edit(finding.cause, "detached", finding.site, call=leak.name, text=finding.change)
+
+
+_CURES: Final[dict[str, Callable[[Session, Finding], Edit | None]]] = {
+    "grad_in_evaluation": _without_grad,
+    "frequent_sync": _on_device,
+    "no_loader": _once,
+    "growing_memory": _detached,
+}

@@ -1,0 +1,108 @@
+"""From a line that the session saw to the call and the statement that stand there now."""
+
+from __future__ import annotations
+
+import itertools
+
+import libcst as cst
+
+from slipstream.rewrite.errors import ByHandError, MissingError
+from slipstream.rewrite.names import SUPER, Names
+from slipstream.rewrite.source import Source
+
+Function = cst.FunctionDef | cst.Lambda
+
+
+def calls_at(source: Source, names: Names, line: int, callee: str) -> list[cst.Call]:
+    """Calls of this name that a frame on this line may have made: that begin there, or whose method's name does."""
+    named = [call for call in source.all(cst.Call) if names.is_call_of(call, callee)]
+    exact = [call for call in named if line in (source.lines_of(call)[0], _name_line(source, call))]
+    return exact or [call for call in named if source.lines_of(call)[0] <= line <= source.lines_of(call)[1]]
+
+
+def one_call_at(source: Source, names: Names, line: int, callee: str) -> cst.Call:
+    calls = calls_at(source, names, line, callee) or _calls_of_super(source, names, line, callee)
+    if not calls:
+        raise MissingError(f"no call of {callee} is written on line {line}")
+    if len(calls) > 1:
+        raise ByHandError(f"{len(calls)} calls of {callee} stand on line {line}, and the session does not say which")
+    return calls[0]
+
+
+def _calls_of_super(source: Source, names: Names, line: int, callee: str) -> list[cst.Call]:
+    """A class of the user's own passes its arguments on to torch's."""
+    found = calls_at(source, names, line, SUPER)
+    return [call for call in found if any(isinstance(node, cst.ClassDef) for node in source.parents(call))]
+
+
+def call_by_name(source: Source, line: int, name: str) -> cst.Call:
+    """The call of a variable: `model(x)`, `self.net(x)`."""
+    found = [
+        call
+        for call in source.all(cst.Call)
+        if source.code(call.func) == name and source.lines_of(call)[0] <= line <= source.lines_of(call)[1]
+    ]
+    if not found:
+        raise MissingError(f"{name}(...) is not called on line {line}")
+    if len(found) > 1:
+        raise ByHandError(f"{name}(...) is called {len(found)} times on line {line}")
+    return found[0]
+
+
+def _name_line(source: Source, call: cst.Call) -> int:
+    """Since Python 3.11 a method's call is on the line of the method's name."""
+    name = call.func.attr if isinstance(call.func, cst.Attribute) else call.func
+    return source.lines_of(name)[0]
+
+
+def statement_of(source: Source, node: cst.CSTNode) -> cst.CSTNode:
+    """The statement around it that begins a line of its own in a block: others can stand before it."""
+    chain = [node, *source.parents(node)]
+    for inner, outer in itertools.pairwise(chain):
+        if isinstance(outer, cst.IndentedBlock | cst.Module) and isinstance(inner, cst.BaseStatement):
+            return inner
+    raise AssertionError("a node outside of every statement")
+
+
+def statement_at(source: Source, line: int) -> cst.CSTNode:
+    """The innermost that begins on this line, or spans it."""
+    found = [
+        node
+        for node in source.all(cst.BaseStatement)  # type: ignore[type-abstract]
+        if source.lines_of(node)[0] <= line <= source.lines_of(node)[1]
+    ]
+    if not found:
+        raise MissingError(f"no statement stands on line {line}")
+    return statement_of(source, found[-1])
+
+
+def function_around(source: Source, node: cst.CSTNode) -> cst.CSTNode | None:
+    return next((one for one in source.parents(node) if isinstance(one, Function)), None)
+
+
+def block_around(source: Source, statement: cst.CSTNode) -> list[cst.BaseStatement]:
+    block = next(source.parents(statement))
+    assert isinstance(block, cst.IndentedBlock | cst.Module), block
+    return [one for one in block.body if isinstance(one, cst.BaseStatement)]
+
+
+def calls_method(source: Source, node: cst.CSTNode, *methods: str) -> bool:
+    """Whether anything in it calls a method of one of these names."""
+    return any(
+        isinstance(call.func, cst.Attribute) and call.func.attr.value in methods for call in source.all(cst.Call, node)
+    )
+
+
+def line_above(source: Source, statement: cst.CSTNode) -> int:
+    """Where a statement before this one goes, in bytes: above its decorators and above comments that belong to it."""
+    first = statement.decorators[0] if _is_decorated(statement) else statement  # type: ignore[attr-defined]
+    line, indent = source.lines_of(first)[0], source.indent_at(source.span(first)[0])
+    while line > 1 and source.line(line - 1).startswith(indent + "#") and not source.line(line - 1).startswith("#!"):
+        line -= 1
+    if line <= 2 and any("coding" in source.line(number) for number in (1, 2)):
+        line = source.lines_of(first)[0]  # what declares the encoding stays on top
+    return source.line_start(line)
+
+
+def _is_decorated(statement: cst.CSTNode) -> bool:
+    return isinstance(statement, cst.FunctionDef | cst.ClassDef) and bool(statement.decorators)

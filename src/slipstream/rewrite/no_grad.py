@@ -1,0 +1,95 @@
+"""Gradients switched off where the session saw an evaluation run with them: the function that holds it, or its loop.
+Only where the text shows that nothing in it, and nothing made in it, is walked back."""
+
+from __future__ import annotations
+
+import contextlib
+
+import libcst as cst
+
+from slipstream.records import Edit
+from slipstream.rewrite.errors import ByHandError
+from slipstream.rewrite.locate import block_around, calls_method, function_around, statement_at
+from slipstream.rewrite.names import Names
+from slipstream.rewrite.source import Source, Splice
+from slipstream.rewrite.statements import as_written, import_torch, indented
+
+_NEEDS_GRADIENTS = ("backward", "manual_backward", "step", "grad", "requires_grad_", "enable_grad", "set_grad_enabled")
+_PLAIN_DECORATORS = ("staticmethod", "classmethod")
+_SWITCHES = ("no_grad", "inference_mode")
+
+
+def switch_gradients_off(source: Source, names: Names, line: int, edit: Edit) -> list[Splice]:
+    """`edit.call`: the function that trains, by name: what is called so is never touched as a whole."""
+    statement, text = statement_at(source, line), as_written(names, edit.text)
+    if any(_is_off(source, node) for node in (statement, *source.parents(statement))):
+        return []
+    function = function_around(source, statement)
+    if isinstance(function, cst.FunctionDef) and function.name.value != edit.call:
+        try:
+            return _decorate(source, names, function, text)
+        except ByHandError as why:
+            with contextlib.suppress(ByHandError):
+                return _wrap_loop(source, names, line, statement, text)
+            raise why from None
+    return _wrap_loop(source, names, line, statement, text)
+
+
+def _wrap_loop(source: Source, names: Names, line: int, statement: cst.CSTNode, text: str) -> list[Splice]:
+    function = function_around(source, statement)
+    loops = [node for node in (statement, *source.parents(statement)) if isinstance(node, cst.For)]
+    loops = [loop for loop in loops if not calls_method(source, loop, *_NEEDS_GRADIENTS)]
+    if not loops or function_around(source, loops[-1]) is not function:
+        raise ByHandError(f"no loop of its own is around line {line}")
+    if source.all(cst.Yield, loops[-1]):
+        raise ByHandError(f"the loop around line {line} gives its results one by one")
+    if not _follows_eval(source, loops[-1]):
+        raise ByHandError(f"no eval() stands before the loop around line {line}: it may serve the training too")
+    _refuse_later_backward(source, loops[-1], function)
+    return [*import_torch(source, names), *indented(source, [loops[-1]], f"with {text}:")]
+
+
+def _follows_eval(source: Source, loop: cst.For) -> bool:
+    """Of the switches before it in its block, the last is to evaluation."""
+    statements = block_around(source, loop)
+    for statement in reversed(statements[: statements.index(loop)]):
+        if calls_method(source, statement, "eval", "train"):
+            return calls_method(source, statement, "eval") and not calls_method(source, statement, "train")
+    return False
+
+
+def _is_off(source: Source, node: cst.CSTNode) -> bool:
+    items = node.items if isinstance(node, cst.With) else ()
+    codes = [source.code(item.item) for item in items]
+    if isinstance(node, cst.FunctionDef):
+        codes = [source.code(decorator.decorator) for decorator in node.decorators]
+    return any(switch in code for code in codes for switch in _SWITCHES)
+
+
+def _decorate(source: Source, names: Names, function: cst.FunctionDef, text: str) -> list[Splice]:
+    name, line = function.name.value, source.lines_of(function)[0]
+    if calls_method(source, function, *_NEEDS_GRADIENTS):
+        raise ByHandError(f"{name} on line {line} also walks back, steps or asks for gradients")
+    if function.asynchronous is not None or source.all(cst.Yield, function):
+        raise ByHandError(f"{name} on line {line} gives its results one by one")
+    if name == "forward" or not calls_method(source, function, "eval"):
+        raise ByHandError(f"{name} on line {line} may serve the training too")
+    others = [source.code(decorator.decorator) for decorator in function.decorators]
+    if any(other not in _PLAIN_DECORATORS for other in others):
+        raise ByHandError(f"{name} on line {line} has decorators of its own")
+    start = source.line_start(line)
+    indent = source.indent_at(start)
+    return [*import_torch(source, names), Splice(start, start, f"{indent}@{text}{source.newline}")]
+
+
+def _refuse_later_backward(source: Source, loop: cst.For, function: cst.CSTNode | None) -> None:
+    """What the loop made must not be walked back after it."""
+    made = {source.code(target.target) for target in source.all(cst.AssignTarget, loop)}
+    made |= {source.code(one.target) for one in source.all(cst.AugAssign, loop)}
+    end = source.span(loop)[1]
+    for call in source.all(cst.Call, function or source.module):
+        if source.span(call)[0] < end or not isinstance(call.func, cst.Attribute):
+            continue
+        owner = source.code(call.func.value)
+        if call.func.attr.value == "backward" and owner in made:
+            raise ByHandError(f"line {source.lines_of(call)[0]} walks back {owner}, which this loop makes")

@@ -1,0 +1,180 @@
+"""`total += loss.item()` in every step makes the host wait for the device. The sum is kept on the device and read where
+it is used, bit for bit the same number. Only where the text shows every place that reads it, and none in every step."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import libcst as cst
+
+from slipstream.records import Edit
+from slipstream.rewrite.errors import ByHandError, MissingError
+from slipstream.rewrite.locate import statement_at, statement_of
+from slipstream.rewrite.names import Names
+from slipstream.rewrite.scopes import Variable, variable_of
+from slipstream.rewrite.source import Source, Splice
+
+_COMPARISONS = ("eq", "ne", "gt", "ge", "lt", "le", "isclose")
+_ATOMS = (cst.Name, cst.Attribute, cst.Call, cst.Subscript)
+_ZEROS = ("0", "0.", "0.0", ".0", "0.00")
+
+
+class _Read(NamedTuple):
+    """`loss.item()` or `float(loss)`: the whole call, and what is read."""
+
+    call: cst.Call
+    tensor: cst.BaseExpression
+
+
+def keep_sum_on_device(source: Source, names: Names, line: int, edit: Edit) -> list[Splice]:
+    """`edit.argument`: what keeps a sum of floats as exact as Python's, where the device can."""
+    statement = statement_at(source, line)
+    adds = [one for one in source.all(cst.AugAssign, statement) if isinstance(one.operator, cst.AddAssign)]
+    if len(adds) != 1 or not isinstance(adds[0].target, cst.Name):
+        raise MissingError(f"line {line} does not add to one variable")
+    add, name = adds[0], adds[0].target.value
+    reads = [read for call in source.all(cst.Call, add) if (read := _read(call)) is not None]
+    if not reads and ".detach()" in source.code(add):
+        return []
+    if len(reads) != 1 or not _is_term(add.value, reads[0].call):
+        raise ByHandError(f"line {line} does more than to add one number of the device's")
+    loop = _loop_around(source, add)
+    if loop is None:
+        raise ByHandError(f"no loop is around line {line}")
+    variable = variable_of(source, names, name, add)
+    kind = _kind(source, names, variable, reads[0], loop)
+    if kind == "int" and add.value is not reads[0].call:
+        raise ByHandError(f"whether {name} is a whole number cannot be told from the text")
+    inside = [use for use in variable.read if loop in source.parents(use)]
+    splices = [_detached(source, reads[0], edit.argument if kind == "float" else "")]
+    splices += [_as_number(source, add, use, loop, kind) for use in inside]
+    if len(inside) < len(variable.read):
+        splices.append(_behind(source, loop, variable, inside, f"{name} = {kind}({name})"))
+    return splices
+
+
+def _read(call: cst.Call) -> _Read | None:
+    if isinstance(call.func, cst.Attribute) and call.func.attr.value == "item" and not call.args:
+        return _Read(call, call.func.value)
+    if isinstance(call.func, cst.Name) and call.func.value == "float" and len(call.args) == 1:
+        return _Read(call, call.args[0].value)
+    return None
+
+
+def _is_term(value: cst.BaseExpression, call: cst.Call) -> bool:
+    """`loss.item()`, or that times something: Python and the device multiply alike."""
+    if value is call:
+        return True
+    if not isinstance(value, cst.BinaryOperation) or not isinstance(value.operator, cst.Multiply):
+        return False
+    return any(_is_term(side, call) for side in (value.left, value.right))
+
+
+def _loop_around(source: Source, node: cst.CSTNode) -> cst.For | cst.While | None:
+    for parent in source.parents(node):
+        if isinstance(parent, cst.FunctionDef | cst.Lambda | cst.ClassDef):
+            return None
+        if isinstance(parent, cst.For | cst.While):
+            return parent
+    return None
+
+
+def _kind(source: Source, names: Names, variable: Variable, read: _Read, loop: cst.CSTNode) -> str:
+    """What the sum is to Python in the end: the first values say it, or what is added."""
+    if len(variable.added) > 1:
+        raise ByHandError(f"something else is added to {variable.name} too")
+    codes = [source.code(value) if value is not None else "?" for _, value in variable.given]
+    for (node, _), code in zip(variable.given, codes, strict=True):
+        if code not in _ZEROS:
+            raise ByHandError(f"line {source.lines_of(node)[0]} gives {variable.name} another value than 0")
+    if any("." in code for code in codes) or _is_walked_back(source, read.tensor, loop):
+        return "float"
+    if _counts(source, names, read.tensor):
+        return "int"
+    raise ByHandError(f"whether {variable.name} is a whole number cannot be told from the text")
+
+
+def _is_walked_back(source: Source, tensor: cst.BaseExpression, loop: cst.CSTNode) -> bool:
+    """What has gradients is no whole number."""
+    return any(
+        isinstance(call.func, cst.Attribute)
+        and call.func.attr.value == "backward"
+        and any(source.code(node) == source.code(tensor) for node in source.all(type(tensor), call))
+        for call in source.all(cst.Call, loop)
+    )
+
+
+def _counts(source: Source, names: Names, tensor: cst.BaseExpression, depth: int = 0) -> bool:
+    """`(guess == y).sum()`, `guess.eq(y).sum()`, `torch.sum(guess == y)`, or a name for it."""
+    if isinstance(tensor, cst.Name) and depth < 2:
+        values = [value for _, value in variable_of(source, names, tensor.value, tensor).given]
+        return all(value is not None and _counts(source, names, value, depth + 1) for value in values)
+    if (
+        not isinstance(tensor, cst.Call)
+        or not isinstance(tensor.func, cst.Attribute)
+        or tensor.func.attr.value != "sum"
+    ):
+        return False
+    inner: cst.BaseExpression = tensor.func.value
+    if source.code(inner) == (names.torch or "torch") and len(tensor.args) == 1:
+        inner = tensor.args[0].value
+    elif tensor.args:
+        return False
+    if isinstance(inner, cst.Comparison):
+        return True
+    method = inner.func.attr.value if isinstance(inner, cst.Call) and isinstance(inner.func, cst.Attribute) else ""
+    return method in _COMPARISONS
+
+
+def _detached(source: Source, read: _Read, exact: str) -> Splice:
+    text = source.code(read.tensor)
+    if not isinstance(read.tensor, _ATOMS) or read.tensor.lpar:  # a node's own parentheses are not in its span
+        text = f"({text})"
+    return Splice(*source.span(read.call), f"{text}.detach(){exact}")
+
+
+def _as_number(source: Source, add: cst.AugAssign, use: cst.Name, loop: cst.CSTNode, kind: str) -> Splice:
+    line = source.lines_of(use)[0]
+    chain = list(source.parents(use))
+    if add in chain or not _is_now_and_then(chain[: chain.index(loop)], use):
+        raise ByHandError(f"line {line} reads {use.value} in every step")
+    if any(isinstance(node, cst.FormattedStringExpression) and node.equal is not None for node in chain):
+        raise ByHandError(f"line {line} prints {use.value} with its name")
+    return Splice(*source.span(use), f"{kind}({use.value})")
+
+
+def _is_now_and_then(chain: list[cst.CSTNode], use: cst.CSTNode) -> bool:
+    """Below a condition that is asked in the loop; the condition itself is asked in every step."""
+    inner = use
+    for outer in chain:
+        if isinstance(outer, cst.If) and inner is not outer.test:
+            return True
+        inner = outer
+    return False
+
+
+def _behind(source: Source, loop: cst.CSTNode, variable: Variable, inside: list[cst.Name], text: str) -> Splice:
+    """One read when the loop is through: all that follow see a number."""
+    later = [use for use in variable.read if use not in inside]
+    for around in _catchers(source, loop):
+        for use in later:
+            if not {around.body, getattr(around, "orelse", None)} & set(source.parents(use)):
+                raise ByHandError(f"line {source.lines_of(use)[0]} may read {variable.name} of a loop that broke off")
+    statement = statement_of(source, loop)
+    last = source.lines_of(statement)[1]
+    below = source.line_start(last + 1)
+    gap = "" if source.line(last).endswith(("\n", "\r")) else source.newline
+    return Splice(below, below, f"{gap}{source.indent_at(source.span(statement)[0])}{text}{source.newline}")
+
+
+def _catchers(source: Source, loop: cst.CSTNode) -> list[cst.Try | cst.TryStar | cst.With]:
+    """What goes on behind the loop although something was raised in it."""
+    found: list[cst.Try | cst.TryStar | cst.With] = []
+    for parent in source.parents(loop):
+        if isinstance(parent, cst.FunctionDef | cst.Lambda):
+            break
+        is_try = isinstance(parent, cst.Try | cst.TryStar) and parent.body in source.parents(loop)
+        is_with = isinstance(parent, cst.With) and any("suppress" in source.code(item) for item in parent.items)
+        if is_try or is_with:
+            found.append(parent)  # type: ignore[arg-type]
+    return found

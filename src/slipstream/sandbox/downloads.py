@@ -1,0 +1,189 @@
+"""A data set that the script downloads while it is tried out is kept for the next rider, outside the real file system,
+and forgotten once the real one has it. Keeps nothing else that a rider writes."""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import os
+import shutil
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from slipstream.sandbox.overlay import Kept, Plan, is_below, is_deletion, written
+from slipstream.store.safe_files import UnsafeFileError, check_directory, open_directory, read_file, write_file
+
+MARK = "connected"  # file in the spool directory: when the rider first reached out, in ns since the epoch
+_SMALL_BYTES = 1 << 20  # less is not a data set: configurations, locks, first log lines
+_LIMIT_BYTES = 20 << 30
+_LONGEST_PATH = 4096  # bytes that Linux allows
+_FETCHERS = ("wget", "curl", "aws", "gsutil", "gcloud", "kaggle", "git", "rclone", "huggingface-cli", "hf")
+
+# Entries that this process wrote: they are trusted wherever they belong.
+_kept_by_this_process: set[str] = set()
+
+
+def note_connections(spool: Path, *, count_loopback: bool = False) -> None:
+    """Writes down when this process first reaches out to another machine. For riders of check only: an audit hook
+    cannot be taken back."""
+    is_noted = False
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        nonlocal is_noted
+        if is_noted or event not in ("socket.connect", "subprocess.Popen", "os.system"):
+            return
+        if _is_reaching_out(event, args, count_loopback):
+            is_noted = True
+            try:
+                (spool / MARK).write_text(str(time.time_ns()))
+            except OSError:
+                return  # the download is then lost, no more
+
+    sys.addaudithook(hook)
+
+
+def _is_reaching_out(event: str, args: tuple[Any, ...], count_loopback: bool) -> bool:
+    if event == "socket.connect":
+        return _is_remote(args[1], count_loopback)
+    if event == "os.system":
+        words = str(args[0]).split()
+    else:
+        words = [str(word) for word in args[1]] if isinstance(args[1], list | tuple) else str(args[1]).split()
+    return any(word.rpartition("/")[2] in _FETCHERS for word in words[:3])
+
+
+def _is_remote(address: Any, count_loopback: bool) -> bool:
+    if not isinstance(address, tuple) or not address or not isinstance(address[0], str):
+        return False  # a Unix socket
+    try:
+        is_loopback = ipaddress.ip_address(address[0]).is_loopback
+    except ValueError:
+        is_loopback = address[0] == "localhost"
+    return count_loopback or not is_loopback
+
+
+def kept_downloads(root: Path) -> list[Kept]:
+    """Those of earlier riders. An entry is deleted when the real file system has the download by now, and when it names
+    a place outside of `root` and this process did not write it: a cloned repository can contain any entry."""
+    found = []
+    for folder in _entries(root):
+        item = _read_entry(folder, root)
+        if item is None or os.path.lexists(item.path):
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            found.append(item)
+    return found
+
+
+def _entries(root: Path) -> list[Path]:
+    folder = _folder(root)
+    try:
+        check_directory(folder.parent)
+        check_directory(folder)
+        with os.scandir(folder) as listing:
+            return sorted(Path(entry.path) for entry in listing if entry.is_dir(follow_symlinks=False))
+    except OSError:
+        return []
+
+
+def _read_entry(folder: Path, root: Path) -> Kept | None:
+    """None for an entry that is not to be trusted, or not whole."""
+    try:
+        check_directory(folder)
+        path = os.fsdecode(read_file(folder / "path", _LONGEST_PATH))
+        tree = (folder / "tree").lstat()
+    except OSError:
+        return None
+    if not (stat.S_ISDIR(tree.st_mode) or stat.S_ISREG(tree.st_mode)):
+        return None
+    is_plain = os.path.isabs(path) and "\0" not in path and os.path.realpath(path) == path
+    is_ours = is_below(path, os.path.realpath(root)) or str(folder) in _kept_by_this_process
+    return Kept(path, str(folder / "tree")) if is_plain and is_ours else None
+
+
+def keep_downloads(plan: Plan, root: Path, spool: Path, until_ns: int, small_bytes: int = _SMALL_BYTES) -> list[str]:
+    """Moves what the rider fetched between its first connection and its first step out of its layers. Returns sentences
+    about it."""
+    try:
+        since_ns = int((spool / MARK).read_text())
+    except (OSError, ValueError):
+        return []
+    notes = []
+    kept = (path for folder in _entries(root) for path in folder.rglob("*") if path.is_file())
+    room_bytes = _LIMIT_BYTES - _size(kept)
+    for top, files in _fetched(plan, since_ns, until_ns).items():
+        num_bytes = _size(place for _, place in files)
+        if num_bytes < small_bytes:
+            continue
+        if num_bytes > room_bytes:
+            notes.append(f"{top} was downloaded ({_in_mb(num_bytes)}) but not kept: the folder for that is full.")
+            continue
+        room_bytes -= num_bytes
+        _keep(root, top, files)
+        until = "the next check" if is_below(top, os.path.realpath(root)) else "the other processes of this command"
+        notes.append(
+            f"{top} was downloaded ({_in_mb(num_bytes)}) and is kept in {_folder(root)} for {until};"
+            " --forget-downloads deletes it."
+        )
+    return notes
+
+
+def forget_downloads(root: Path) -> None:
+    for folder in _entries(root):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _folder(root: Path) -> Path:
+    return root / ".slipstream" / "kept"
+
+
+def _fetched(plan: Plan, since_ns: int, until_ns: int) -> dict[str, list[tuple[str, Path]]]:
+    """New files by the topmost directory (or file) that the real file system does not have."""
+    groups: dict[str, list[tuple[str, Path]]] = {}
+    for path, place in written(plan):
+        # Change time, because unpacking an archive sets the modification time to that of long ago.
+        if is_deletion(place) or not place.is_file() or not since_ns <= place.lstat().st_ctime_ns <= until_ns:
+            continue
+        top = _topmost_new(Path(path))
+        if top is not None and not _is_temporary(top):
+            groups.setdefault(str(top), []).append((path, place))
+    return groups
+
+
+def _topmost_new(path: Path) -> Path | None:
+    if path.exists():
+        return None
+    while not path.parent.exists():
+        path = path.parent
+    return path
+
+
+def _is_temporary(path: Path) -> bool:
+    """Such a name is another one next time."""
+    return path.parent == Path(tempfile.gettempdir()) and path.name.startswith(("tmp", "pymp-", "torch_", "."))
+
+
+def _keep(root: Path, top: str, files: list[tuple[str, Path]]) -> None:
+    name = hashlib.sha256(os.fsencode(top)).hexdigest()[:16]
+    folder = open_directory(open_directory(open_directory(_folder(root).parent) / _folder(root).name) / name)
+    write_file(folder / "path", os.fsencode(top))
+    _kept_by_this_process.add(str(folder))
+    for path, place in files:
+        target = folder / "tree" / Path(path).relative_to(top) if path != top else folder / "tree"
+        if os.path.realpath(target) != os.path.join(os.path.realpath(folder), target.relative_to(folder)):
+            raise UnsafeFileError("leads out of the folder through a link", target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(place, target)
+
+
+def _size(paths: Iterable[Path]) -> int:
+    return sum(path.lstat().st_size for path in paths)
+
+
+def _in_mb(num_bytes: int) -> str:
+    return f"{num_bytes / 1e6:,.0f} MB"

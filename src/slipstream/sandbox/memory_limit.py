@@ -1,0 +1,120 @@
+"""A rider held to a limit of memory by the system itself, and what it holds at the most as the same system counts it.
+On the CPU: the private writable memory of the one process that trains (RLIMIT_DATA; VmData), whole, not only tensors.
+On an accelerator: what torch's allocator reserves there. Loader workers and other children are not held to it."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+from typing import Any
+
+import msgspec
+import torch
+
+from slipstream.sandbox.oom_messages import UNHELD
+
+_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python has the name from 3.12 on
+
+
+class Mapped(msgspec.Struct, frozen=True):
+    """Of this process, in bytes."""
+
+    most: int = 0  # all that was ever mapped at once
+    now: int = 0
+    data: int = 0  # of now, what is private and writable: what RLIMIT_DATA counts
+
+    @property
+    def rest(self) -> int:
+        """Files, shared memory, addresses that are only reserved."""
+        return self.now - self.data
+
+
+class Limit:
+    """`begin` before the first forward pass, `level` when the warm-up is over, `weigh` whenever the script stands."""
+
+    def __init__(self, limit_bytes: int = 0) -> None:
+        self._limit_bytes = limit_bytes  # 0: only weighs
+        self._device: torch.device | None = None
+        self._is_low = False
+        self._level: Mapped | None = None
+        self._fillers: list[mmap.mmap] = []
+        self.start_bytes = 0
+
+    def begin(self, module: torch.nn.Module) -> None:
+        if self._device is not None:
+            return
+        self._device = next(module.parameters()).device
+        self.start_bytes = self._now_bytes()
+        if self._limit_bytes and self._device.type == "cpu":
+            self._lower()
+        elif self._limit_bytes:
+            _hold_device(self._device, self._limit_bytes)
+
+    def lift(self) -> None:
+        """Takes the system's limit away again: in children of the script, and at the end."""
+        if self._is_low:
+            import resource
+
+            hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+            resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+            self._is_low = False
+
+    def level(self) -> None:
+        """From here on every byte that is mapped beyond now shows in the kernel's own high-water mark: addresses that
+        were mapped once and are free again are taken up by what is reserved, and no memory."""
+        mapped = read_mapped()
+        if mapped.most > mapped.now:
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
+            self._fillers.append(mmap.mmap(-1, mapped.most - mapped.now, flags=flags, prot=0))
+        self._level = read_mapped()
+
+    def weigh(self) -> int:
+        """The most that was held since `level`, as the limit counts. 0: not known here."""
+        if self._device is not None and self._device.type != "cpu":
+            module = torch.get_device_module(self._device)
+            return int(getattr(module, "max_memory_reserved", lambda device: 0)(self._device))
+        if self._level is None:
+            return 0
+        now, level = read_mapped(), self._level
+        reserved = max(0, now.rest - level.rest)  # a new thread's addresses, a batch in shared memory
+        return max(level.data + now.most - level.most - reserved, now.data, level.data)
+
+    def _now_bytes(self) -> int:
+        if self._device is not None and self._device.type != "cpu":
+            return int(getattr(torch.get_device_module(self._device), "memory_reserved", lambda d: 0)(self._device))
+        return read_mapped().data
+
+    def _lower(self) -> None:
+        if sys.platform != "linux":
+            raise RuntimeError(f"only Linux holds a process {UNHELD}")
+        import resource
+
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        wanted = self._limit_bytes if hard == resource.RLIM_INFINITY else min(self._limit_bytes, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
+        self._is_low = True
+        os.register_at_fork(after_in_child=self.lift)
+
+
+def _hold_device(device: torch.device, limit_bytes: int) -> None:
+    """Has not been run on a GPU yet."""
+    module: Any = torch.get_device_module(device)
+    if not hasattr(module, "set_per_process_memory_fraction") or not hasattr(module, "mem_get_info"):
+        raise RuntimeError(f"torch cannot hold {device.type} {UNHELD}")
+    total = int(module.mem_get_info(device)[1])
+    module.set_per_process_memory_fraction(min(1.0, limit_bytes / total), device)
+
+
+def read_mapped() -> Mapped:
+    """Zeros where the system does not tell."""
+    sizes: dict[str, int] = {}
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+            for line in file:
+                if line.startswith(("VmPeak:", "VmSize:", "VmData:")):
+                    name, number, _ = line.split()
+                    sizes[name] = 1024 * int(number)
+    except OSError:
+        return Mapped()
+    return Mapped(sizes.get("VmPeak:", 0), sizes.get("VmSize:", 0), sizes.get("VmData:", 0))

@@ -1,0 +1,73 @@
+"""Experiment trackers upload nothing while a script is tried out: each is told to stay offline, in its own way."""
+
+from __future__ import annotations
+
+import functools
+import os
+from types import ModuleType
+from typing import Any
+
+from slipstream.seams.import_hooks import Arrivals
+
+_OFFLINE = {
+    "WANDB_MODE": "offline",
+    "COMET_MODE": "offline",
+    "NEPTUNE_MODE": "offline",
+    "CLEARML_OFFLINE_MODE": "1",
+    "TRAINS_OFFLINE_MODE": "1",
+    "SWANLAB_MODE": "offline",
+}
+_SILENT = {"disabled", "dryrun", "offline", "debug"}  # already quiet, as the user wanted it
+
+
+def silence(arrivals: Arrivals, directory: str) -> None:
+    """`directory` takes what trackers keep beside the script."""
+    for name, value in _OFFLINE.items():
+        if os.environ.get(name, "").lower() not in _SILENT:
+            os.environ[name] = value
+    os.environ["MLFLOW_TRACKING_URI"] = f"file:{directory}/mlruns"
+    os.environ.setdefault("COMET_OFFLINE_DIRECTORY", directory)
+    arrivals.when_imported("wandb", _silence_wandb)
+    arrivals.when_imported("mlflow", functools.partial(_silence_mlflow, directory))
+    arrivals.when_imported("transformers.training_args", _silence_hub)
+
+
+def _silence_wandb(module: ModuleType) -> None:
+    original = getattr(module, "init", None)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def init(*args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("mode") not in _SILENT:
+            kwargs["mode"] = "offline"
+        return original(*args, **kwargs)
+
+    module.__dict__["init"] = init
+
+
+def _silence_mlflow(directory: str, module: ModuleType) -> None:
+    original = getattr(module, "set_tracking_uri", None)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def set_tracking_uri(uri: Any) -> Any:
+        return original(uri if "://" not in str(uri) else f"file:{directory}/mlruns")
+
+    module.__dict__["set_tracking_uri"] = set_tracking_uri
+
+
+def _silence_hub(module: ModuleType) -> None:
+    """The Trainer pushes checkpoints to the hub where its arguments say so."""
+    arguments = getattr(module, "TrainingArguments", None)
+    original = getattr(arguments, "__post_init__", None)
+    if arguments is None or original is None:
+        return
+
+    @functools.wraps(original)
+    def __post_init__(self: Any) -> None:  # noqa: N807
+        self.push_to_hub = False
+        original(self)
+
+    arguments.__post_init__ = __post_init__

@@ -1,0 +1,369 @@
+"""A throw-away view of the file system for one rider: it reads what is there, and what it writes lands in layers of
+ours that nobody else sees. Where the system forbids it, says why; never half-covers in silence."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import re
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from slipstream.sandbox import mounts
+
+_PASS_THROUGH: Final = ("/proc", "/sys", "/dev", "/run")
+_CACHE_VARIABLES: Final = (
+    "XDG_CACHE_HOME", "HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TRANSFORMERS_CACHE", "TORCH_HOME",
+    "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH", "NLTK_DATA", "KERAS_HOME", "PIP_CACHE_DIR",
+    "SLIPSTREAM_CACHE",
+)  # fmt: skip
+_CACHE_FOLDERS: Final = (".cache", ".triton", ".nv", "nltk_data", ".keras", ".torch", ".fastai", ".kaggle")
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """A download of an earlier rider: a file or directory that the real file system does not have."""
+
+    path: str  # where the script expects it
+    tree: str  # where it lies
+
+
+class Layer(msgspec.Struct, frozen=True):
+    """What was written below `path` lies in `<directory>/u`."""
+
+    path: str
+    directory: str
+    lower: str
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """How a rider makes its view. Made outside, carried out by the rider itself as the first thing it does."""
+
+    room: str  # a directory of ours: layers and the mount point
+    own_user: bool
+    layers: list[Layer]
+    binds: list[str]
+    through: list[str]  # caches and our spool, passed through as they are
+    kept: list[Kept] = []
+    made: list[str] = []  # directories that we made in order to pass them through
+    bare: list[str] = []  # directories whose own entries, one level deep, are real
+    over: list[Kept] = []  # files that this rider finds other than they are: their new text lies in `tree`
+
+
+def probe() -> tuple[Path | None, bool, str]:
+    """Where layers can live and whether a user namespace is needed; without a place, the reason."""
+    if sys.platform != "linux":
+        return None, False, "only Linux has file system overlays"
+    reason = ""
+    # Namespaces of root change nothing but mounts; those of anyone else need a user namespace around them.
+    for own_user in (False, True) if os.geteuid() == 0 else (True,):
+        for parent in _places():
+            reason = _try_in_child(parent, own_user)
+            if not reason:
+                return parent, own_user, ""
+    return None, False, reason
+
+
+def temporary_directory() -> Path:
+    return Path(tempfile.gettempdir())
+
+
+def _places() -> list[Path]:
+    places = [temporary_directory(), Path("/var/tmp"), Path("/dev/shm")]
+    usable = [place for place in dict.fromkeys(places) if os.access(place, os.W_OK | os.X_OK)]
+    return sorted(usable, key=lambda place: shutil.disk_usage(place).free < 2 << 30)  # stable: roomy ones first
+
+
+def _try_in_child(parent: Path, own_user: bool) -> str:
+    """Does it once for real, in a process that is gone afterwards."""
+    room = Path(tempfile.mkdtemp(prefix="slipstream-probe-", dir=parent))
+    for name in ("u", "w", "root"):
+        (room / name).mkdir()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            mounts.enter_namespaces(own_user=own_user)
+            mounts.mount_overlay("/usr" if Path("/usr").is_dir() else "/", str(room), f"{room}/root", own_user=own_user)
+            Path(room, "root", "written").write_text("")
+        except BaseException as error:
+            os.write(writer, str(error).encode()[:500] or b"unknown")
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as pipe:
+        reason = pipe.read().decode(errors="replace")
+    os.waitpid(child, 0)
+    remove(room)
+    return reason
+
+
+def prepare(
+    room: Path, *, own_user: bool, through: list[str], kept: list[Kept], protected: Sequence[Path] = ()
+) -> Plan:
+    """Decides about every mount of the machine and makes the empty layers. A cache that is one of the `protected`
+    folders, contains one or lies in one is not passed through."""
+    covers, binds, bare = _split_for_user() if own_user else (*_whole_mounts(), [])
+    real = dict.fromkeys(os.path.realpath(folder) for folder in protected)
+    covers += [path for path in real if any(is_below(path, top) for top in _PASS_THROUGH)]  # in /dev/shm, for one
+    layers = [_new_layer(room, index, path, path) for index, path in enumerate(covers)]
+    for item in kept:
+        if Path(item.tree).is_dir():
+            layers.append(_new_layer(room, len(layers), item.path, item.tree))
+    (room / "root").mkdir()
+    made = [path for path in _caches_to_make(protected) if not _make(path)]
+    known = [path for path in dict.fromkeys([*through, *cache_directories(protected)]) if Path(path).is_dir()]
+    return Plan(str(room), own_user, layers, binds, known, kept, made, bare)
+
+
+def _whole_mounts() -> tuple[list[str], list[str]]:
+    """For root: one layer for each file system, the root directory's included; what cannot be written is bound."""
+    covers: list[str] = []
+    binds = [path for path in _PASS_THROUGH if Path(path).is_dir() and not Path(path).is_symlink()]
+    for mount in mounts.mounts():
+        if any(is_below(mount.path, path) for path in _PASS_THROUGH):
+            continue
+        (covers if _can_cover(mount) else binds).append(mount.path)
+    return covers, binds
+
+
+def _split_for_user() -> tuple[list[str], list[str], list[str]]:
+    """For everyone else: the root directory is bound with all that is mounted in it, and layers go on directories
+    with no mount inside, because in a user namespace the kernel refuses to look below a mount."""
+    known = mounts.mounts()
+    points = {mount.path for mount in known}
+    covers: list[str] = []
+    bare: list[str] = []
+
+    def split(path: str) -> None:
+        if any(is_below(path, top) for top in _PASS_THROUGH):
+            return
+        if not any(point != path and is_below(point, path) for point in points):
+            covers.append(path)
+            return
+        if os.access(path, os.W_OK):
+            bare.append(path)
+        for entry in os.scandir(path):
+            if entry.is_dir(follow_symlinks=False) and entry.path not in points:
+                split(entry.path)
+
+    for mount in known:
+        if _can_cover(mount):
+            split(mount.path)
+    return covers, ["/"], bare
+
+
+def _can_cover(mount: mounts.Mount) -> bool:
+    return not mount.is_special and not mount.is_read_only and Path(mount.path).is_dir()
+
+
+def _new_layer(room: Path, index: int, path: str, lower: str) -> Layer:
+    directory = room / str(index)
+    for name in ("u", "w"):
+        (directory / name).mkdir(parents=True)
+    shutil.copymode(lower, directory / "u")
+    return Layer(path, str(directory), lower)
+
+
+def cache_directories(protected: Sequence[Path] = ()) -> list[str]:
+    """Caches that riders share with every other program of the user."""
+    return sorted({os.path.realpath(path) for path in _caches(protected) if Path(path).is_dir()})
+
+
+def _caches(protected: Sequence[Path]) -> Iterator[str]:
+    """Existing or not. A variable may name any folder, so the working directory must not be affected by it. The usual
+    folders hold nothing but caches: where the home folder is the working directory, they still pass."""
+    for name in _CACHE_VARIABLES:
+        if os.environ.get(name) and not any(_overlap(os.environ[name], folder) for folder in protected):
+            yield os.environ[name]
+    home = os.path.realpath(Path.home())
+    for path in [*(os.path.join(home, name) for name in _CACHE_FOLDERS), _compiled_kernels()]:
+        is_link = os.path.realpath(path) != path
+        if not any(_contains(path, folder) or (is_link and _overlap(path, folder)) for folder in protected):
+            yield path
+
+
+def covered_caches(protected: Sequence[Path]) -> list[tuple[str, str]]:
+    """Variables that name a cache which is not passed through, with its path."""
+    passed = set(cache_directories(protected))
+    named = [(name, os.path.realpath(os.environ[name])) for name in _CACHE_VARIABLES if os.environ.get(name)]
+    return [(name, path) for name, path in named if Path(path).is_dir() and not any(is_below(path, p) for p in passed)]
+
+
+def _overlap(path: str, folder: Path) -> bool:
+    """Whether one of them is the other or contains it."""
+    return _contains(path, folder) or _contains(folder, path)
+
+
+def _contains(folder: str | Path, path: str | Path) -> bool:
+    """Whether `path` is `folder` or lies in it, by whatever link or mount either of them is reached."""
+    real = Path(os.path.realpath(path))
+    return any(_is_same_folder(os.path.realpath(folder), place) for place in (real, *real.parents))
+
+
+def _is_same_folder(one: str, other: Path) -> bool:
+    try:
+        return one == str(other) or os.path.samefile(one, other)
+    except OSError:  # one of them does not exist yet
+        return False
+
+
+def _compiled_kernels() -> str:
+    """Where torch's compiler keeps what it made, unless a variable says otherwise."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # nobody's name is known, in a container
+        user = f"uid_{os.getuid()}"
+    return os.path.join(tempfile.gettempdir(), "torchinductor_" + re.sub(r'[\\/:*?"<>|]', "_", user))
+
+
+@contextlib.contextmanager
+def shared_caches(protected: Sequence[Path] = ()) -> Iterator[None]:
+    """Around riders that follow each other: a cache that nobody on this machine has used yet is there for all of them.
+    In the first one's layer it would be gone with it, and every rider would compile again what one has compiled. What
+    stays empty is taken away in the end, and not by the rider that was first while others look into it."""
+    wanted = _caches_to_make(protected)
+    kernels = _compiled_kernels()
+    if kernels in _caches(protected) and not Path(kernels).exists():
+        wanted.append(kernels)
+    made = [path for path in wanted if not _make(path)]
+    try:
+        yield
+    finally:
+        _take_away(made)
+
+
+def _caches_to_make(protected: Sequence[Path]) -> list[str]:
+    """Those that a variable names, and the home folder's .cache, where they do not exist yet."""
+    named = {os.path.realpath(os.environ[name]) for name in _CACHE_VARIABLES if os.environ.get(name)}
+    wanted = {*named, os.path.join(os.path.realpath(Path.home()), ".cache")}
+    allowed = {os.path.realpath(path) for path in _caches(protected)}
+    return sorted(path for path in wanted & allowed if not os.path.lexists(path))
+
+
+def _make(path: str) -> bool:
+    """False if the directory is now there because of us."""
+    try:
+        Path(path).mkdir()
+    except OSError:
+        return True
+    return False
+
+
+def enter(plan: Plan) -> list[str]:
+    """Carries the plan out for this process, which must have a single thread. Returns what could not be covered."""
+    cwd = os.getcwd()
+    root = f"{plan.room}/root"
+    mounts.enter_namespaces(own_user=plan.own_user)
+    uncovered: list[str] = []
+    steps: list[tuple[str, Layer | None]] = [(layer.path, layer) for layer in plan.layers]
+    steps += [(path, None) for path in plan.binds]
+    for path, layer in sorted(steps, key=lambda step: (step[0] != "/", step[0].count("/"), step[0])):
+        target = root + path.rstrip("/")
+        if layer is None or not _cover(layer, target, plan.own_user):
+            if layer is not None and layer.lower == path:
+                uncovered.append(path)
+            _bind(path, target)
+    _place_files(plan, root)
+    _lay_over(plan, root, uncovered)
+    for path in plan.through:
+        _bind(path, root + path)
+    mounts.change_root(root)
+    os.chdir(cwd)
+    if plan.own_user and os.geteuid() != 0:
+        mounts.drop_capabilities()
+    return uncovered
+
+
+def _cover(layer: Layer, target: str, own_user: bool) -> bool:
+    try:
+        if layer.lower != layer.path:  # a kept download: its place does not exist yet
+            Path(target).mkdir(parents=True, exist_ok=True)
+        mounts.mount_overlay(layer.lower, layer.directory, target, own_user=own_user)
+    except OSError:
+        return False
+    return True
+
+
+def _bind(path: str, target: str) -> None:
+    try:
+        mounts.bind(path, target)
+    except OSError:
+        if path in ("/", "/proc", "/dev"):
+            raise  # no program runs without these
+
+
+def _place_files(plan: Plan, root: str) -> None:
+    for item in plan.kept:
+        if Path(item.tree).is_file():
+            target = Path(root + item.path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(item.tree, target)
+
+
+def _lay_over(plan: Plan, root: str, uncovered: list[str]) -> None:
+    for item in plan.over:
+        if not covers(plan, item.path, uncovered):
+            raise OSError(f"{item.path} would be changed for good")
+        shutil.copy2(item.tree, root + item.path)
+
+
+def covers(plan: Plan, path: str, uncovered: list[str] | None = None) -> bool:
+    """Whether what is written to this path, which has no links in it, lands in a layer of ours."""
+    tops = [layer.path for layer in plan.layers]
+    nearest = max((top for top in [*tops, *plan.binds, *plan.through] if is_below(path, top)), key=len, default="")
+    return nearest in tops and nearest not in (uncovered or []) and os.path.dirname(path) not in plan.bare
+
+
+def written(plan: Plan) -> Iterator[tuple[str, Path]]:
+    """Every file that the rider wrote or deleted: the path it used, and where the bytes lie now."""
+    seeds = {item.path for item in plan.kept}
+    for layer in plan.layers:
+        upper = Path(layer.directory, "u")
+        for folder, folders, names in os.walk(upper):
+            folders[:] = sorted(name for name in folders if name != "__pycache__")
+            for name in sorted(names):
+                place = Path(folder, name)
+                path = str(Path(layer.path) / place.relative_to(upper))
+                if path not in seeds:
+                    yield path, place
+
+
+def is_deletion(place: Path) -> bool:
+    """The overlay's mark for something that the rider removed."""
+    facts = place.lstat()
+    return stat.S_ISCHR(facts.st_mode) and facts.st_rdev == 0
+
+
+def clean_up(plan: Plan) -> None:
+    remove(Path(plan.room))
+    _take_away(plan.made)
+
+
+def _take_away(made: list[str]) -> None:
+    for path in made:
+        try:
+            Path(path).rmdir()
+        except OSError:
+            continue  # it was used: a cache like any other now
+
+
+def remove(room: Path) -> None:
+    """Completely, also what the overlay left without permissions."""
+    for folder, folders, _ in os.walk(room):
+        for name in folders:
+            place = Path(folder, name)
+            if not place.is_symlink():
+                place.chmod(0o700)
+    shutil.rmtree(room, ignore_errors=True)
+
+
+def is_below(path: str, top: str) -> bool:
+    return path == top or path.startswith(top.rstrip("/") + "/")

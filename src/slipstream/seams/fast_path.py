@@ -1,0 +1,190 @@
+"""The shortcut through the four passages of a plain step, one frame each. Whatever is not plain goes the long way.
+Not to be listed among the files that dynamo skips: inlined into a graph these functions vanish, as passages do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import get_ident
+from types import CodeType
+from typing import Any, Protocol
+
+import torch
+
+from slipstream.seams.batches import count_samples
+from slipstream.seams.listener import Listener
+from slipstream.seams.patching import Passage, Patches
+
+Hook = Callable[[Any, Any, Any], None]
+
+
+class Onlooker(Protocol):
+    on_call: Callable[[Any, tuple[Any, ...], dict[str, Any]], None] | None
+
+
+def shorten_next(passage: Passage, patches: Patches, listener: Listener) -> Callable[[Any], Any]:
+    """A batch of the iterator that was asked last."""
+    original, long_way, shortcut, emit = passage.original, passage.function, listener.shortcut, listener.emit
+    now_ns = patches.register("loader.next.clock", listener.now_ns)
+
+    def passing(iterator: Any) -> Any:
+        last, ident, num_bytes = shortcut.input
+        if (
+            get_ident() != shortcut.thread
+            or shortcut.phase != "other"
+            or last != id(iterator)
+            or num_bytes < 0
+            or shortcut.is_supplying
+        ):
+            return long_way(iterator)
+        try:
+            start_ns = now_ns()
+            is_due = start_ns >= shortcut.long_ns
+            if is_due:
+                listener.count()  # there may be no update for a while: the script evaluates
+            else:
+                shortcut.phase = "input"
+        except Exception as fault:
+            listener.bar_shortcut()
+            passage.step_aside(fault)
+            is_due = True
+        if is_due:
+            return long_way(iterator)
+        try:
+            result = original(iterator)
+        except BaseException:
+            shortcut.phase = "other"
+            raise
+        try:
+            emit(("input", ident, start_ns, now_ns(), count_samples(result), num_bytes))
+            shortcut.phase = "other"
+        except Exception as fault:
+            listener.bar_shortcut()
+            passage.step_aside(fault)
+        return result
+
+    return passing
+
+
+def shorten_call(
+    passage: Passage, patches: Patches, listener: Listener, onlooker: Onlooker, reference: Any, inner: Any, ident: int
+) -> Callable[..., Any]:
+    """A module that learns. `inner`: what the script compiled it to."""
+    long_way, shortcut, emit = passage.function, listener.shortcut, listener.emit
+    is_compiling, is_grad_enabled = patches.is_compiling, torch.is_grad_enabled
+    now_ns = patches.register("module.call.clock", listener.now_ns)
+
+    def passing(*args: Any, **kwargs: Any) -> Any:
+        if is_compiling():  # as in Passage: of us dynamo traces nothing
+            return long_way(*args, **kwargs)
+        module = reference()
+        if (
+            get_ident() != shortcut.thread
+            or shortcut.phase != "other"
+            or onlooker.on_call is not None
+            or not listener.counts_samples
+            or not module.training
+        ):
+            return long_way(*args, **kwargs)
+        call = module._call_impl if inner is None else inner
+        try:
+            start_ns = now_ns()
+            shortcut.phase = "forward"
+        except Exception as fault:
+            listener.bar_shortcut()
+            passage.step_aside(fault)
+            return call(*args, **kwargs)
+        try:
+            result = call(*args, **kwargs)
+        except BaseException:
+            shortcut.phase = "other"
+            raise
+        try:
+            emit(("forward", ident, start_ns, now_ns(), 0, 0, 0, is_grad_enabled(), True))
+            shortcut.phase = "other"
+        except Exception as fault:
+            listener.bar_shortcut()
+            passage.step_aside(fault)
+        return result
+
+    return passing
+
+
+def shorten_backward(passage: Passage, patches: Patches, listener: Listener, seam: str) -> Callable[..., Any]:
+    original, long_way, shortcut, emit = passage.original, passage.function, listener.shortcut, listener.emit
+    is_compiling = patches.is_compiling
+    now_ns = patches.register(f"{seam}.clock", listener.now_ns)
+
+    def passing(*args: Any, **kwargs: Any) -> Any:
+        if is_compiling():
+            return original(*args, **kwargs)
+        if get_ident() != shortcut.thread or shortcut.phase != "other":
+            return long_way(*args, **kwargs)
+        try:
+            start_ns = now_ns()
+            shortcut.phase = "backward"
+        except Exception as fault:
+            listener.bar_shortcut()
+            passage.step_aside(fault)
+            return original(*args, **kwargs)
+        try:
+            result = original(*args, **kwargs)
+        except BaseException:
+            shortcut.phase = "other"
+            raise
+        try:
+            emit(("backward", -1, start_ns, now_ns()))
+            shortcut.phase = "other"
+        except Exception as fault:
+            listener.bar_shortcut()
+            passage.step_aside(fault)
+        return result
+
+    return passing
+
+
+def shorten_step(patches: Patches, listener: Listener, long_before: Hook, long_after: Hook) -> tuple[Hook, Hook]:
+    """The optimizer that was stepped last steps again. Steps are counted here, short ones several at a time."""
+    shortcut, emit, is_compiling = listener.shortcut, listener.emit, patches.is_compiling
+    now_ns = patches.register("optimizer.step.clock", listener.now_ns)
+    stepping, ident, start_ns = 0, -1, 0
+
+    def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+        nonlocal stepping, ident, start_ns
+        if is_compiling():
+            return
+        if stepping == id(optimizer):  # its last step raised, and nobody told us
+            stepping, shortcut.phase = 0, "other"
+        last, its_ident = shortcut.optimizer
+        if get_ident() != shortcut.thread or shortcut.phase != "other" or last != id(optimizer):
+            return long_before(optimizer, args, kwargs)
+        try:
+            start_ns = now_ns()
+            stepping, ident, shortcut.phase = last, its_ident, "optimizer"
+        except Exception as fault:
+            listener.bar_shortcut()
+            patches.complain("optimizer.step", fault)
+
+    def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+        nonlocal stepping
+        if is_compiling():
+            return
+        if stepping != id(optimizer):
+            return long_after(optimizer, args, kwargs)
+        try:
+            stepping, shortcut.phase = 0, "other"
+            end_ns = now_ns()
+            emit(("optimizer", ident, start_ns, end_ns))
+            if end_ns >= shortcut.due_ns:
+                listener.count()
+                listener.pulse()
+        except Exception as fault:
+            listener.bar_shortcut()
+            patches.complain("optimizer.step", fault)
+
+    return before, after
+
+
+def codes() -> list[CodeType]:
+    """Of the functions that stand in the script's way: dynamo leaves them alone as frames."""
+    makers = (shorten_next, shorten_call, shorten_backward, shorten_step)
+    return [part for maker in makers for part in maker.__code__.co_consts if isinstance(part, CodeType)]

@@ -1,0 +1,214 @@
+"""The index of saved sessions, in SQLite: rows for what `history` lists. Sessions are the truth and the index a copy
+of a few of their fields: what is missing or out of date is read again, what is broken is thrown away, never a file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from slipstream.records import Entry, Glance
+from slipstream.store.safe_files import UnsafeFileError, check_directory, is_regular_file, read_file
+
+NAME: Final = "index.sqlite"
+SUFFIX: Final = ".msgpack"
+LIMIT_BYTES: Final = 1 << 30  # of a session: an hour of steps takes a few megabytes
+_PATIENCE_S: Final = 20.0  # for another process to finish its write
+_COLUMNS: Final = Entry.__struct_fields__
+T = TypeVar("T")
+
+# One script for each version of the schema, from the empty database on. A step that adds a column whose value is in
+# the session also empties the table: rows come back from the files.
+MIGRATIONS: Final = (
+    """
+    CREATE TABLE sessions (
+        name TEXT PRIMARY KEY, size_bytes INTEGER NOT NULL, modified_ns INTEGER NOT NULL, is_readable INTEGER NOT NULL,
+        created TEXT NOT NULL, command TEXT NOT NULL, script TEXT NOT NULL, "commit" TEXT NOT NULL,
+        is_changed INTEGER NOT NULL, num_steps INTEGER NOT NULL, step_ms REAL, samples_per_s REAL, bound TEXT NOT NULL,
+        recipe TEXT NOT NULL, ratio REAL, ratio_low REAL, ratio_high REAL
+    ) WITHOUT ROWID;
+    CREATE INDEX newest ON sessions (modified_ns DESC, name DESC);
+    """,
+    """
+    ALTER TABLE sessions ADD COLUMN peak_bytes INTEGER;
+    ALTER TABLE sessions ADD COLUMN largest_batch INTEGER;
+    DELETE FROM sessions;
+    """,
+)
+
+
+class NewerIndexError(Exception):
+    """A later slipstream made it: to be left as it is."""
+
+
+def entries(folder: Path, limit: int | None = None, script: str = "") -> list[Entry]:
+    """The sessions in `folder`/sessions, newest first; `script`: those whose command line holds this text."""
+
+    def read(connection: sqlite3.Connection) -> list[Entry]:
+        _catch_up(connection, folder / "sessions")
+        names = ", ".join(f'"{column}"' for column in _COLUMNS)
+        wanted = "WHERE instr(lower(script), ?) " if script else ""
+        rows = connection.execute(
+            f"SELECT {names} FROM sessions {wanted}ORDER BY modified_ns DESC, name DESC LIMIT ?",
+            (*([script.lower()] if script else []), -1 if limit is None else limit),
+        )
+        return [msgspec.convert(dict(zip(_COLUMNS, row, strict=True)), Entry, strict=False) for row in rows]
+
+    return _with_index(folder, read)
+
+
+def remember(path: Path) -> None:
+    """A session that was just saved. Fails silently: the next look at the history finds it among the files."""
+    lost = contextlib.suppress(sqlite3.Error, OSError, NewerIndexError)
+    with lost, _opened(path.parent.parent / NAME) as connection, connection:
+        _insert(connection, [_read_entry(path)])
+
+
+def migrate(connection: sqlite3.Connection, migrations: Iterable[str] = MIGRATIONS) -> None:
+    """Step by step, each whole or not at all, and by one process only."""
+    scripts = list(migrations)
+    if _version(connection) == len(scripts):
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        done = _version(connection)  # another process may have been quicker
+        if done > len(scripts):
+            raise NewerIndexError(f"schema {done}; this slipstream knows {len(scripts)}")
+        for number, script in enumerate(scripts[done:], start=done + 1):
+            for statement in script.split(";"):
+                if statement.strip():
+                    connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {number}")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _with_index(folder: Path, work: Callable[[sqlite3.Connection], T]) -> T:
+    """On the file; on a new file where it is broken; in memory where none can be used."""
+    path = folder / NAME
+    if folder.is_dir():
+        for _ in range(2):
+            try:
+                with _opened(path) as connection:
+                    return work(connection)
+            except (NewerIndexError, UnsafeFileError):
+                break
+            except sqlite3.DatabaseError as error:
+                if isinstance(error, sqlite3.OperationalError) and not str(error).startswith("no such"):
+                    break  # not broken, but read-only, full, or locked for too long
+                with contextlib.suppress(OSError):
+                    _throw_away(path)
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        migrate(connection)
+        return work(connection)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+    """Raises UnsafeFileError where SQLite would open a file elsewhere: it follows links."""
+    check_directory(path.parent)
+    for file in _index_files(path):
+        if os.path.lexists(file) and not is_regular_file(file):
+            raise UnsafeFileError("is not a regular file", file)
+    with contextlib.closing(sqlite3.connect(path, timeout=_PATIENCE_S)) as connection:
+        connection.execute("PRAGMA trusted_schema = OFF")  # the file may come from somebody else
+        connection.execute("PRAGMA synchronous = NORMAL")  # what a power cut loses is read from the files again
+        migrate(connection)
+        yield connection
+
+
+def _index_files(path: Path) -> list[Path]:
+    """The database and what SQLite keeps beside it."""
+    return [path.with_name(f"{path.name}{suffix}") for suffix in ("", "-journal", "-wal", "-shm")]
+
+
+def _throw_away(path: Path) -> None:
+    for file in _index_files(path):
+        file.unlink(missing_ok=True)
+
+
+def _catch_up(connection: sqlite3.Connection, folder: Path) -> None:
+    """Rows for files that are new or changed, none for files that are gone."""
+    known = {
+        name: (size, modified)
+        for name, size, modified in connection.execute("SELECT name, size_bytes, modified_ns FROM sessions")
+    }
+    # After the rows: a session that is saved in between is then read twice, never taken for one that is gone.
+    there = {name: (size, modified) for name, size, modified in _files(folder)}
+    gone = [(name,) for name in known.keys() - there.keys()]
+    fresh = [name for name, stamp in there.items() if known.get(name) != stamp]
+    if not gone and not fresh:
+        return
+    found = []
+    for name in fresh:
+        with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+            found.append(_read_entry(folder / f"{name}{SUFFIX}"))
+    with connection:
+        connection.executemany("DELETE FROM sessions WHERE name = ?", gone)
+        _insert(connection, found)
+
+
+def _files(folder: Path) -> Iterator[tuple[str, int, int]]:
+    try:
+        listing = os.scandir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    with listing:
+        for item in listing:
+            if item.name.endswith(SUFFIX) and item.is_file(follow_symlinks=False):
+                with contextlib.suppress(FileNotFoundError):
+                    facts = item.stat(follow_symlinks=False)
+                    yield item.name.removesuffix(SUFFIX), facts.st_size, facts.st_mtime_ns
+
+
+def _insert(connection: sqlite3.Connection, found: Iterable[Entry]) -> None:
+    names = ", ".join(f'"{column}"' for column in _COLUMNS)
+    places = ", ".join("?" for _ in _COLUMNS)
+    connection.executemany(
+        f"INSERT OR REPLACE INTO sessions ({names}) VALUES ({places})", (msgspec.structs.astuple(one) for one in found)
+    )
+
+
+def _read_entry(path: Path) -> Entry:
+    facts = path.stat()
+    entry = Entry(path.name.removesuffix(SUFFIX), facts.st_size, facts.st_mtime_ns)
+    try:
+        return _filled(entry, msgspec.msgpack.decode(read_file(path, LIMIT_BYTES), type=Glance))
+    except (msgspec.MsgspecError, PermissionError):  # an UnsafeFileError is one
+        return msgspec.structs.replace(entry, is_readable=False)
+
+
+def _filled(entry: Entry, glance: Glance) -> Entry:
+    summary, tuning, revision = glance.summary, glance.tuning, glance.revision
+    fitting, total = glance.fitting, tuning.total if tuning else None
+    kept = tuning or fitting
+    return msgspec.structs.replace(
+        entry,
+        created=glance.created,
+        command=glance.command,
+        script=shlex.join(glance.script),
+        commit=revision.commit if revision else "",
+        is_changed=revision.is_changed if revision else False,
+        num_steps=summary.num_steps if summary else 0,
+        step_ms=summary.step_ms if summary else None,
+        samples_per_s=summary.samples_per_s if summary else None,
+        bound=summary.bound if summary else "",
+        recipe=str(kept.recipe) if kept else "",
+        ratio=total.ratio if total else None,
+        ratio_low=total.low if total else None,
+        ratio_high=total.high if total else None,
+        peak_bytes=glance.footprints[0].peak_bytes if glance.footprints and not fitting else None,
+        largest_batch=fitting.largest if fitting else None,
+    )

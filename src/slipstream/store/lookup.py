@@ -1,0 +1,88 @@
+"""Sessions by what a user calls them: a file, a name or its beginning, latest, previous, or a git commit."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from slipstream.machine.git import resolve_commit
+from slipstream.records import Entry
+from slipstream.store.index import SUFFIX, entries
+from slipstream.store.sessions import FOLDER, StorageError
+
+WORDS = ("latest", "previous")
+_HASH = re.compile(r"[0-9a-f]{4,40}")
+
+
+def find_session(name: str, root: Path | None = None, *, is_timed: bool = False, script: Sequence[str] = ()) -> Path:
+    """Raises StorageError with a sentence where there is none, or more than one. `is_timed`: a word or a commit means
+    one that saw steps, where there is any; `script`: a word means one of this script, where there is any."""
+    if name not in WORDS and Path(name).is_file():
+        return Path(name)
+    root = root or Path.cwd()
+    if name.endswith(SUFFIX):  # a file, and it is not here: one of ours by its name, else whoever reads it says so
+        saved = root / FOLDER / "sessions" / name
+        return saved if saved.is_file() else Path(name)
+    known = [entry for entry in entries(root / FOLDER) if entry.is_readable]
+    if not known:
+        raise StorageError(f"No session is saved in {root / FOLDER}. Make one: slipstream check train.py")
+    timed = ([entry for entry in known if entry.step_ms is not None] if is_timed else []) or known
+    entry: Entry | None
+    if name in WORDS:
+        own = [entry for entry in timed if script and _script_of(entry) == _name_of(script)]
+        entry = _by_word(name, own or timed)
+    else:
+        entry = _by_name(name, known) or _by_commit(name, known, root, is_timed)
+    if entry is None:
+        raise StorageError(
+            f"{name!r} is no session: neither a file, nor the name of one that slipstream history lists, nor a commit"
+            " that one was measured at."
+        )
+    return root / FOLDER / "sessions" / f"{entry.name}{SUFFIX}"
+
+
+def _by_word(word: str, known: Sequence[Entry]) -> Entry:
+    if word == "latest":
+        return known[0]
+    others = [entry for entry in known[1:] if _script_of(entry) == _script_of(known[0])]
+    if not others:
+        raise StorageError(f"There is no session of {_script_of(known[0])} before the latest one, {known[0].name}.")
+    return others[0]
+
+
+def _script_of(entry: Entry) -> str:
+    """Without its arguments."""
+    return _name_of(shlex.split(entry.script))
+
+
+def _name_of(words: Sequence[str]) -> str:
+    return " ".join(words[:2] if words[:1] == ["-m"] else words[:1])
+
+
+def _by_name(name: str, known: Sequence[Entry]) -> Entry | None:
+    exact = [entry for entry in known if entry.name == name]
+    if exact:
+        return exact[0]
+    if len(name) < 4 or (_HASH.fullmatch(name) and not name.startswith("20")):
+        return None
+    alike = [entry for entry in known if entry.name.startswith(name)]
+    if len(alike) > 1:
+        listed = ", ".join(entry.name for entry in alike[:3])
+        raise StorageError(f"{len(alike)} sessions begin with {name!r}: {listed}{', ...' if len(alike) > 3 else ''}.")
+    return alike[0] if alike else None
+
+
+def _by_commit(name: str, known: Sequence[Entry], root: Path, is_timed: bool) -> Entry | None:
+    """The newest at that commit; one whose files were as committed is preferred."""
+    commit = resolve_commit(name, root)
+    if not commit and _HASH.fullmatch(name):  # the history may come from a machine that has no such repository
+        commits = {entry.commit for entry in known if entry.commit.startswith(name)}
+        commit = commits.pop() if len(commits) == 1 else ""
+    found = [entry for entry in known if commit and entry.commit == commit]
+    if commit and not found:
+        raise StorageError(
+            f"No session was measured at {commit[:9]}. Check that commit out and measure: slipstream check train.py"
+        )
+    return min(found, key=lambda entry: (is_timed and entry.step_ms is None, entry.is_changed), default=None)

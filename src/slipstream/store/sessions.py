@@ -1,0 +1,140 @@
+"""Sessions as files: `.slipstream/sessions/<time>-<script>.msgpack` beside the user's work, kept out of their git. The
+file comes first and whole; the index learns of it afterwards, and can be made again from the files."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from slipstream.launch.target import file_stem
+from slipstream.records import SCHEMA, Session, SpeedTest
+from slipstream.store.index import LIMIT_BYTES, SUFFIX, remember
+from slipstream.store.safe_files import is_regular_file, open_directory, publish_file, read_file, write_file
+
+FOLDER = ".slipstream"
+_SPEEDTEST = "machine.msgpack"
+
+
+class StorageError(Exception):
+    """A sentence for the user."""
+
+
+def save_session(session: Session, root: Path | None = None) -> Path:
+    """Whole or not at all: a reader never meets half a file."""
+    try:
+        return _save(session, root)
+    except OSError as error:
+        raise StorageError(f"The session could not be saved: {_words(error, root)}.") from None
+
+
+def _save(session: Session, root: Path | None) -> Path:
+    folder = open_directory(make_folder(root or Path.cwd()) / "sessions")
+    stem = re.sub(r"[^\w.-]+", "-", file_stem(session.script)) if session.script else "watch"
+    moment = re.sub(r"[^0-9T]", "", session.created.partition("+")[0].partition(".")[0])
+    path = folder / f"{moment}-{stem}{SUFFIX}"
+
+    def take_free_name(partial: Path) -> None:
+        nonlocal path
+        number = 2
+        while not _take_name(partial, path):
+            path = folder / f"{moment}-{stem}-{number}{SUFFIX}"
+            number += 1
+
+    publish_file(path, msgspec.msgpack.encode(session), take_free_name)
+    _sweep(folder)
+    remember(path)
+    return path
+
+
+def _sweep(folder: Path) -> None:
+    """What processes that were killed while they saved have left."""
+    for path in folder.glob("*.partial"):
+        owner = path.name.split(".")[-2]
+        if owner.isdigit() and not psutil.pid_exists(int(owner)):
+            path.unlink(missing_ok=True)
+
+
+def _take_name(partial: Path, path: Path) -> bool:
+    """False: a session is called so already. A link cannot replace one that another process saves meanwhile."""
+    try:
+        os.link(partial, path)
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without links
+        if os.path.lexists(path):
+            return False
+        partial.replace(path)
+    return True
+
+
+def load_session(path: Path) -> Session:
+    try:
+        data = read_file(path, LIMIT_BYTES, may_be_link=True)
+    except OSError as error:
+        raise StorageError(f"The session {str(path)!r} cannot be read: {error.strerror}.") from None
+    try:
+        return msgspec.msgpack.decode(data, type=Session)
+    except msgspec.MsgspecError as error:
+        raise StorageError(
+            f"{str(path)!r} is not a session that this version reads (it reads schema {SCHEMA}): {error}."
+        ) from None
+
+
+def latest(root: Path | None = None) -> Path | None:
+    """The session saved last."""
+    return next(iter(newest_first(root)), None)
+
+
+def newest_first(root: Path | None = None) -> list[Path]:
+    """Every session saved here. Links, pipes and directories with such a name are none."""
+    folder = (root or Path.cwd()) / FOLDER / "sessions"
+    saved = [path for path in folder.glob(f"*{SUFFIX}") if is_regular_file(path)]
+    return sorted(saved, key=lambda path: (path.stat().st_mtime_ns, path.name), reverse=True)
+
+
+def save_speedtest(test: SpeedTest, root: Path | None = None) -> Path:
+    """The last one of a directory takes the place of the one before it."""
+    root = root or Path.cwd()
+    try:
+        path = make_folder(root) / _SPEEDTEST
+        write_file(path, msgspec.msgpack.encode(test))
+    except OSError as error:
+        raise StorageError(f"The speed test could not be saved: {_words(error, root)}.") from None
+    return path
+
+
+def load_speedtest(root: Path | None = None) -> SpeedTest:
+    path = (root or Path.cwd()) / FOLDER / _SPEEDTEST
+    try:
+        return msgspec.msgpack.decode(read_file(path, LIMIT_BYTES), type=SpeedTest)
+    except FileNotFoundError:
+        raise StorageError(f"No speed test is saved in {path.parent}. Make one: slipstream machine") from None
+    except (OSError, msgspec.MsgspecError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise StorageError(
+            f"{str(path)!r} cannot be read: {reason}. A new one replaces it: slipstream machine"
+        ) from None
+
+
+def known_speedtest(root: Path | None = None) -> SpeedTest | None:
+    """None: there is none, or none that can be read."""
+    try:
+        return load_speedtest(root)
+    except StorageError:
+        return None
+
+
+def make_folder(root: Path) -> Path:
+    folder = open_directory(root / FOLDER)
+    ignore = folder / ".gitignore"
+    if not os.path.lexists(ignore):
+        write_file(ignore, b"*\n")
+    return folder
+
+
+def _words(error: OSError, root: Path | None) -> str:
+    return f"{error.filename or root or Path.cwd()}: {error.strerror}"

@@ -1,0 +1,155 @@
+"""A rider's processes, all of them: itself, its loader's workers, whatever it started. Stopped, continued, ended and
+weighed from outside, by their ids."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from slipstream.supervise.orphans import end_all
+
+_STILL_S = 0.5
+_PATIENCE_S = 5.0
+# They end by themselves when their clients are gone, and only they know which shared memory is still to be removed
+_JANITORS = ("resource_tracker", "torch_shm_manager")
+
+
+class Tree:
+    """Of one process, which leads a process group: a grandchild whose parent died is still known by that."""
+
+    def __init__(self, root: int) -> None:
+        self.root = root
+
+    def members(self) -> list[int]:
+        found = [self.root, *_descendants(self.root)]
+        for orphan in _children(os.getpid()):  # adopted by us (leftovers.no_leftovers)
+            if orphan != self.root and _group(orphan) == self.root:
+                found += [orphan, *_descendants(orphan)]
+        return list(dict.fromkeys(found))
+
+    def stop(self, spared: int = 0) -> None:
+        """Returns when all but `spared` stand still: none is running, and none was started on the way."""
+        deadline_s = time.monotonic() + _STILL_S
+        while True:
+            moving = [pid for pid in self.members() if pid != spared and _state(pid) not in "TtZX"]
+            if not moving or time.monotonic() > deadline_s:
+                return
+            for pid in moving:
+                _send(pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        for pid in self.members():
+            _send(pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """Ends everything, stopped or not, and takes it from the process table; for the root its starter waits."""
+        members = self.members()
+        processes = [process for pid in members[1:] if (process := _process(pid)) is not None]
+        janitors = [process for process in processes if _is_janitor(process)]
+        spared = {process.pid for process in janitors}
+        for pid in members:  # the root first, so that it does not see its workers die
+            if pid not in spared:
+                _send(pid, signal.SIGKILL)
+            _send(pid, signal.SIGCONT)
+        psutil.wait_procs([process for process in processes if process.pid not in spared], timeout=_PATIENCE_S)
+        end_all(janitors)
+
+    def cpu_s(self) -> float:
+        """That all of them have used; of those that ended, what their parents were told."""
+        total_s = 0.0
+        for pid in self.members():
+            with contextlib.suppress(psutil.Error):
+                total_s += sum(psutil.Process(pid).cpu_times()[:4])  # user, system, and the same of children
+        return total_s
+
+    def memory_bytes(self, holder: int) -> int:
+        """All that the root has, and of the others what is theirs alone: what they share counts once, and what other
+        riders have too, libraries above all, counts for each rider alike, however many there are. With the most that
+        the holder ever used, since it stands at a place where activations are gone."""
+        now_bytes = _resident_bytes(self.root) + sum(_private_bytes(pid) for pid in self.members()[1:])
+        status = _read_sizes(Path(f"/proc/{holder}/status"))
+        return now_bytes + max(0, status.get("VmHWM", 0) - status.get("VmRSS", 0))
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    for child in _children(pid):
+        yield child
+        yield from _descendants(child)
+
+
+def _children(pid: int) -> list[int]:
+    """Fast where the system keeps the list: a loader's workers run on until they are found."""
+    folder = Path(f"/proc/{pid}/task")
+    try:
+        texts = [(task / "children").read_text() for task in folder.iterdir()]
+    except OSError:
+        with contextlib.suppress(psutil.Error):
+            return [process.pid for process in psutil.Process(pid).children()]
+        return []
+    return [int(word) for text in texts for word in text.split()]
+
+
+def _group(pid: int) -> int:
+    try:
+        return os.getpgid(pid)
+    except OSError:
+        return -1
+
+
+def _state(pid: int) -> str:
+    """R, S, D: moving; T: stopped; Z: gone, but for its entry."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0].decode()
+    except OSError:
+        pass
+    try:
+        return {"stopped": "T", "zombie": "Z"}.get(psutil.Process(pid).status(), "S")
+    except psutil.Error:
+        return "X"
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+def _process(pid: int) -> psutil.Process | None:
+    try:
+        return psutil.Process(pid)
+    except psutil.Error:
+        return None
+
+
+def _is_janitor(process: psutil.Process) -> bool:
+    try:
+        return any(name in word for word in process.cmdline() for name in _JANITORS)
+    except psutil.Error:
+        return False
+
+
+def _private_bytes(pid: int) -> int:
+    sizes = _read_sizes(Path(f"/proc/{pid}/smaps_rollup"))
+    if "Private_Dirty" in sizes:
+        return sizes["Private_Dirty"] + sizes["Private_Clean"]
+    return _resident_bytes(pid)
+
+
+def _resident_bytes(pid: int) -> int:
+    with contextlib.suppress(psutil.Error):
+        return int(psutil.Process(pid).memory_info().rss)
+    return 0
+
+
+def _read_sizes(path: Path) -> dict[str, int]:
+    """Lines such as "Pss:  1234 kB"."""
+    try:
+        lines = [line.split() for line in path.read_text().splitlines()]
+    except OSError:
+        return {}
+    return {words[0].rstrip(":"): int(words[1]) << 10 for words in lines if len(words) == 3 and words[2] == "kB"}

@@ -1,0 +1,157 @@
+"""Whether the loss of a batch is put together from those of its pieces as a framework does it that accumulates: tried
+on a few samples, on a copy of the model, before anything is trained. Leaves no trace of having tried."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.data._utils.fetch import _MapDatasetFetcher
+
+from slipstream.seams.module_copy import copy_module
+from slipstream.techniques._accumulate.split_loader import base_of
+from slipstream.techniques._recompute.record_random import RefusedError
+from slipstream.techniques._recompute.rng_state import Dice
+from slipstream.techniques._recompute.split_batch import Cut, filled, frame_of, tensors_in
+
+_NUM_SAMPLES = 4
+_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}  # of the loss; in lower precision 3e-2
+_MAX_NODES = 5000
+_MEAN = 1  # as torch numbers reductions
+TOKENS = "its loss averages over tokens, and pieces of a batch may hold more of them or fewer; micro_batches is exact"
+
+Loss = Callable[[Any, Any], Any]  # of a copy of the model and a batch
+
+
+def refuse_mixing(model: torch.nn.Module, always: bool = False) -> None:
+    """`always`: everything is put to training before each step."""
+    for layer in model.modules():
+        if isinstance(layer, _BatchNorm) and (always or layer.training):
+            raise RefusedError(f"{type(layer).__name__} mixes the samples of a batch")
+
+
+def try_losses(model: torch.nn.Module, loader: Any, loss: Loss, *, is_sum: bool = False) -> None:
+    """RefusedError: why the loss of pieces is not the batch's. `is_sum`: pieces are added up, not averaged."""
+    device = next(model.parameters()).device.type
+    dice = Dice(device)
+    try:
+        with _quiet():
+            batch = fetch_few(loader)
+            twin = copy_module(model).eval()  # what dropout drops depends on the shape
+            _compare(batch, lambda part: loss(twin, part), is_sum)
+    except RefusedError:
+        raise
+    except Exception as fault:  # ours or the script's: its own comes again
+        raise RefusedError(f"the loss of a few samples could not be tried: {type(fault).__name__}: {fault}") from None
+    finally:
+        dice.put_back()
+
+
+def fetch_few(loader: Any) -> Any:
+    """A batch of samples from all over the data set, made as the loader makes it."""
+    base = base_of(loader)
+    length = len(base.dataset)
+    num = min(_NUM_SAMPLES, length)
+    if num < 2:
+        raise RefusedError("the data set has less than two samples")
+    indices = [length * index // num for index in range(num)]
+    fetcher: Any = _MapDatasetFetcher(base.dataset, True, base.collate_fn, False)
+    return fetcher.fetch(indices)
+
+
+def _compare(batch: Any, loss: Callable[[Any], Any], is_sum: bool) -> None:
+    tensors, frame = tensors_in(batch), frame_of(batch)
+    cut = Cut(tensors)
+    num = cut.length(tensors) if any(cut.is_cut) else 0
+    if num < 2:
+        raise RefusedError("a batch is not made of tensors with a sample in each row")
+    with torch.enable_grad():
+        whole = loss(batch)
+        if not is_sum:
+            refuse_uneven(whole, num)
+        for at in (num // 2, 1):
+            first, second = (
+                float(loss(filled(frame, cut.piece(tensors, start, stop)))) for start, stop in ((0, at), (at, num))
+            )
+            together = first + second if is_sum else (at * first + (num - at) * second) / num
+            tolerance = _TOLERANCE.get(whole.dtype, 3e-2) * max(abs(float(whole)), 1e-3)
+            if not abs(float(whole) - together) <= tolerance:
+                raise RefusedError(_why(float(whole), first, second, is_sum))
+
+
+def _why(whole: float, first: float, second: float, is_sum: bool) -> str:
+    numbers = f"{whole:.4g} for the batch, {first:.4g} and {second:.4g} for two pieces"
+    if is_sum:
+        return f"the model is told how many labels an update has, and does not divide by it: a loss of {numbers}"
+    if abs(whole - first - second) <= 1e-3 * abs(whole):
+        return f"its loss is a sum over the batch, which the framework would divide: {numbers}; micro_batches is exact"
+    return f"its loss is not the mean of its samples' losses: {numbers}; micro_batches may do it"
+
+
+def refuse_uneven(loss: torch.Tensor, num_samples: int) -> None:
+    """What the graph of a loss says of its mean: a cross entropy with class weights or with more than one target for a
+    sample divides by another number in each piece."""
+    for node in _nodes(loss):
+        if not node.name().startswith(("NllLoss", "NllLoss2D")) or node._saved_reduction != _MEAN:
+            continue
+        if node._saved_weight is not None:
+            raise RefusedError(
+                "its cross entropy has class weights, whose sum differs between pieces; micro_batches is exact"
+            )
+        if node._saved_target.numel() > num_samples:
+            raise RefusedError(TOKENS)
+
+
+def compares_samples(loss: torch.Tensor, num_samples: int) -> bool:
+    """Whether a cross entropy asks which sample of the batch belongs to which, as contrastive losses do."""
+    targets = [node._saved_target for node in _nodes(loss) if node.name().startswith("NllLoss")]
+    return num_samples > 1 and any(
+        one.numel() == num_samples and torch.equal(one.flatten().cpu(), torch.arange(num_samples)) for one in targets
+    )
+
+
+def is_known_mean(loss: torch.Tensor) -> bool:
+    """Whether the last thing that makes the loss, but for factors and sums of several, is a mean that torch knows."""
+    ends: list[Any] = []
+    todo: list[Any] = [loss.grad_fn]
+    while todo and len(ends) < 32:
+        node = todo.pop()
+        if node is None:
+            continue
+        if node.name().startswith(
+            ("AddBackward", "SubBackward", "MulBackward", "DivBackward", "NegBackward", "ToCopy")
+        ):
+            todo.extend(inner for inner, _ in node.next_functions)
+        else:
+            ends.append(node)
+    return bool(ends) and all(map(_is_mean, ends))
+
+
+def _is_mean(node: Any) -> bool:
+    if node.name().startswith("MeanBackward"):
+        return True
+    return getattr(node, "_saved_reduction", None) == _MEAN
+
+
+def _nodes(loss: torch.Tensor) -> Iterator[Any]:
+    seen: set[Any] = set()
+    todo: list[Any] = [loss.grad_fn]
+    while todo and len(seen) < _MAX_NODES:
+        node = todo.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            yield node
+            todo.extend(inner for inner, _ in node.next_functions)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """A module that logs from outside of a training warns about it; and what it prints is no part of the training."""
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,73 @@
+"""Every technique there is: the modules of this package that have a card.
+Imports no torch; a technique's `apply` does."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Protocol
+
+import slipstream.techniques as package
+from slipstream.records import Edit, Setting
+from slipstream.techniques._core.card import Answer, Card
+from slipstream.techniques._core.observation import Observation
+
+
+class Technique(Protocol):
+    """What a technique's module offers. Optional beside it: `environment(setting) -> dict[str, str]`, variables that
+    must be set before the process starts."""
+
+    __name__: str
+    __doc__: str
+    CARD: Card
+
+    def applies(self, observation: Observation) -> Answer: ...
+
+    def settings(self, observation: Observation) -> Sequence[Setting]: ...
+
+    def apply(self, rig: object, setting: Setting) -> None: ...
+
+    def edit(self, observation: Observation, setting: Setting) -> list[Edit]: ...
+
+
+class _Catalogue(Mapping[str, Technique]):
+    """A technique is imported when it is looked up: `run` needs those of its recipe and no others."""
+
+    def __init__(self) -> None:
+        found = pkgutil.iter_modules(package.__path__)
+        self._names = [info.name for info in found if not info.ispkg]
+
+    def __getitem__(self, ident: str) -> Technique:
+        if ident not in self._names:
+            raise KeyError(ident)
+        return importlib.import_module(f"{package.__name__}.{ident}")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, ident: object) -> bool:
+        return ident in self._names
+
+
+@lru_cache(maxsize=1)
+def catalogue() -> Mapping[str, Technique]:
+    """By id, which is the file's stem."""
+    return _Catalogue()
+
+
+def technique(ident: str) -> Technique:
+    known = catalogue()
+    if ident not in known:
+        raise ValueError(f"no technique is called {ident!r}; there are: {', '.join(known)}")
+    return known[ident]
+
+
+def environment_of(ident: str, setting: Setting) -> dict[str, str]:
+    """Variables that this technique needs before the process starts."""
+    make = getattr(technique(ident), "environment", None)
+    return dict(make(setting)) if make is not None else {}

@@ -1,0 +1,240 @@
+"""Where techniques take hold of a riding script: calls whose arguments they change, modules and optimizers as they
+first appear, calls that they wrap. A technique that fails is set aside and said once; the script goes on without it."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.data import DataLoader
+from torch.utils.weak import WeakIdKeyDictionary
+
+from slipstream.records import Edit
+from slipstream.seams import call_slot
+from slipstream.seams.outermost import OutermostFinder, is_being_built
+from slipstream.seams.patching import Patches, rewrite_arguments
+from slipstream.seams.user_code import current_site
+
+LoaderArguments = dict[str, Any]  # every argument of DataLoader(...), by name, defaults filled in
+Wrapper = Callable[..., Any]  # wrapper(call, *args, **kwargs): what to do around a module's call
+_SETTLING_STEPS = 3
+WITNESS = "witness"  # who looks in a race and changes nothing
+
+
+class Rig:
+    """What one technique holds. All of a ride's rigs share what they found and what they say."""
+
+    def __init__(
+        self, patches: Patches, complain: Callable[[str, BaseException], None], is_proof: bool = False
+    ) -> None:
+        self.patches = patches
+        self.is_proof = is_proof  # use the base's random numbers even where that is slower
+        self.technique = ""
+        self.changes: list[str] = []
+        self.declined: list[str] = []
+        self.edits: list[Edit] = []
+        self.last_words: list[Callable[[], str]] = []  # asked when the script has ended, for the line that sums up
+        self._complain = complain
+        self._shared = _Shared()
+
+    def named(self, technique: str) -> Rig:
+        """The same rig in the name of one technique, which may speak at any time: from a wrapper, steps later."""
+        view = copy.copy(self)
+        view.technique = technique
+        return view
+
+    @property
+    def is_racing(self) -> bool:
+        """Blocks of this ride are timed against others': what is paid once may be paid before the first of them."""
+        return self._shared.is_racing
+
+    @is_racing.setter
+    def is_racing(self, value: bool) -> None:
+        self._shared.is_racing = value
+
+    @property
+    def once_ns(self) -> int:
+        """Spent so far on what is paid once."""
+        return self._shared.once_ns
+
+    @contextmanager
+    def once(self) -> Iterator[None]:
+        """Around what a whole training pays once, wherever in the script it falls: it counts in no block, nor as what
+        an epoch takes to begin."""
+        start_ns = time.perf_counter_ns()
+        try:
+            yield
+        finally:
+            self._shared.once_ns += time.perf_counter_ns() - start_ns
+
+    # --- what a technique says -------------------------------------------------------------------------------------
+
+    def changed(self, what: str) -> None:
+        """Once for each thing that was really changed: "num_workers 0 -> 2 at train.py:31"."""
+        sentence = f"{self.technique}: {what}"
+        if sentence not in self.changes:
+            self.changes.append(sentence)
+
+    def decline(self, why: str) -> None:
+        sentence = f"{self.technique}: {why}"
+        if sentence not in self.declined:
+            self.declined.append(sentence)
+
+    def edit(self, **edit: Any) -> None:
+        """The change as data, at the line where the script is now unless `site` says otherwise."""
+        site = edit.pop("site", None) or current_site()
+        self.edits.append(Edit(technique=self.technique, site=site, **edit))
+
+    # --- where it takes hold -----------------------------------------------------------------------------------------
+
+    def on_loader(self, change: Callable[[LoaderArguments], None]) -> None:
+        """`change` edits the arguments of every DataLoader(...) in place, before it is built."""
+        if not self._shared.loader_changes:
+            rewrite_arguments(self.patches, DataLoader, "__init__", "technique.loader", self._rewrite_loader)
+        self._shared.loader_changes.append((self.technique, change))
+
+    def on_model(self, change: Callable[[torch.nn.Module], None]) -> None:
+        """`change` meets every module with parameters that the script itself calls, once, before its first call."""
+        if self._shared.finder is None:
+            self._shared.finder = OutermostFinder(self._find)
+            self._shared.finder.install(self.patches)
+            self._follow_updates()
+        self._shared.model_changes.append((self.technique, change))
+
+    def on_optimizer(self, change: Callable[[torch.optim.Optimizer], None]) -> None:
+        """`change` meets every optimizer once, before its first step."""
+        if not self._shared.optimizer_changes:
+            hook = self.patches.guard("technique.optimizer", self._before_step)
+            self.patches.on_close(register_optimizer_step_pre_hook(hook).remove)
+        self._shared.optimizer_changes.append((self.technique, change))
+
+    def wrap_call(self, module: torch.nn.Module, wrapper: Wrapper) -> None:
+        """Stands around this instance's call. The wrapper put on later is the outer one."""
+        inner = call_slot.content(module)
+        reference = weakref.ref(module)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if inner is not None:
+                return wrapper(inner, *args, **kwargs)
+            target: Any = reference()
+            return wrapper(target._call_impl, *args, **kwargs)
+
+        place = call_slot.Slot(call, inner)
+        call_slot.fill(module, place)
+
+        def put_back() -> None:
+            target = reference()
+            if target is not None:
+                call_slot.clear(target, place)
+
+        self.patches.on_close(put_back)
+
+    def is_compiled(self, module: torch.nn.Module) -> bool:
+        """By the script: what stands in the slot for us or for a seam does not count."""
+        return call_slot.is_compiled(module)
+
+    # --- inside ----------------------------------------------------------------------------------------------------
+
+    def _may_change(self, technique: str) -> bool:
+        """Not one of many ranks: recipes are measured with one process, and ranks that differ would wait for ever."""
+        count = _num_ranks()
+        if count > 1 and technique != WITNESS:
+            self.named(technique).decline(f"this is one of {count} ranks, and recipes are measured with one process")
+            return False
+        return True
+
+    def _try(self, technique: str, change: Callable[[Any], None], thing: Any) -> None:
+        before = dict(thing) if isinstance(thing, dict) else None
+        try:
+            change(thing)
+        except Exception as fault:
+            if before is not None:
+                thing.clear()
+                thing.update(before)
+            self.named(technique).decline(f"{type(fault).__name__}: {fault}")
+            self._complain(f"technique {technique}", fault)
+
+    def _rewrite_loader(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        bound = _LOADER_SIGNATURE.bind(*args, **kwargs)
+        given = set(bound.arguments)
+        bound.apply_defaults()
+        arguments = {name: value for name, value in bound.arguments.items() if name != "self"}
+        before = dict(arguments)
+        for technique, alter in self._shared.loader_changes:
+            if self._may_change(technique):
+                self._try(technique, alter, arguments)
+        return (args[0],), {n: v for n, v in arguments.items() if n in given or v is not before[n]}
+
+    def _find(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        met = self._shared.met
+        if module in met or next(module.parameters(), None) is None:
+            return
+        if torch.utils.data.get_worker_info() is not None:
+            return  # a transform
+        if is_backward() or is_being_built(sys._getframe(1)):
+            return  # a part of a model that is computed again, or tried
+        met[module] = None
+        for technique, change in self._shared.model_changes:
+            if self._may_change(technique):
+                self._try(technique, change, module)
+
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if optimizer not in self._shared.met:
+            self._shared.met[optimizer] = None
+            for technique, change in self._shared.optimizer_changes:
+                if self._may_change(technique):
+                    self._try(technique, change, optimizer)
+
+    def _follow_updates(self) -> None:
+        """The search ends a few updates after it began; a new optimizer begins it anew."""
+        seen: weakref.WeakSet[Any] = weakref.WeakSet()
+        num_updates = 0
+
+        def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+            nonlocal num_updates
+            finder = self._shared.finder
+            assert finder is not None
+            if optimizer not in seen:
+                seen.add(optimizer)
+                num_updates = 0
+                finder.search()
+            num_updates += 1
+            if num_updates == _SETTLING_STEPS:
+                finder.settle()
+
+        hook = self.patches.guard("technique.search", after_step)
+        self.patches.on_close(register_optimizer_step_post_hook(hook).remove)
+
+
+class _Shared:
+    def __init__(self) -> None:
+        self.loader_changes: list[tuple[str, Callable[[LoaderArguments], None]]] = []
+        self.model_changes: list[tuple[str, Callable[[torch.nn.Module], None]]] = []
+        self.optimizer_changes: list[tuple[str, Callable[[torch.optim.Optimizer], None]]] = []
+        self.met: MutableMapping[Any, None] = WeakIdKeyDictionary()  # models and optimizers; a hash may change
+        self.finder: OutermostFinder | None = None
+        self.is_racing = False
+        self.once_ns = 0
+
+
+def _num_ranks() -> int:
+    """Of the process group that the script has made, however it was started."""
+    group = torch.distributed
+    return group.get_world_size() if group.is_available() and group.is_initialized() else 1
+
+
+def is_backward() -> bool:
+    """Whether a backward pass is running in this thread."""
+    current = getattr(torch._C, "_current_graph_task_id", None)
+    return current is not None and current() != -1
+
+
+_LOADER_SIGNATURE = inspect.signature(DataLoader.__init__)

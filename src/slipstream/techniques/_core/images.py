@@ -1,0 +1,121 @@
+"""Pictures that Pillow decodes or resizes: whether a check saw any, decoding that is postponed until it is known what
+for, what C of ours does in place of Pillow's, and what is said when workers, too, do it otherwise."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from slipstream.techniques._core.card import YES, Answer, no
+from slipstream.techniques._core.observation import Observation
+
+if TYPE_CHECKING:
+    from slipstream.data.images.lazy_decode import Postponement
+    from slipstream.records import Site
+    from slipstream.seams.patching import Patches
+    from slipstream.techniques._core.context import LoaderArguments, Rig
+
+Notice = Callable[[], None]
+_UNSEEN = "Pillow was not seen resizing pictures"
+_LEAST_RESIZING = 0.05  # of the work on a batch
+_RESIZES = re.compile(r"\.resize\(|\.thumbnail\(|\b(Resize|RandomResizedCrop)\(|\bImageOps\.(fit|pad|contain|cover)\(")
+
+
+class Installable(Protocol):
+    def install(self, patches: Patches) -> None: ...
+
+
+def why_no_pictures(observation: Observation) -> str:
+    """ "" where Pillow was seen decoding."""
+    if observation.loader is None:
+        return "the script has no DataLoader"
+    if not any(stack.stage == "decode" and "PIL/" in stack.leaf for stack in observation.session.stacks):
+        return "Pillow was not seen decoding pictures"
+    return ""
+
+
+def postpone(rig: Rig, what: str, otherwise: str, make: Callable[[Notice, Notice], Postponement]) -> None:
+    """Pictures are decoded when their pixels are needed, by what `make` gives; it is called with how to tell that it
+    was done, which is said as `what`, and that it was not, said as `otherwise`. It may import Pillow."""
+    try:
+        from slipstream.data.images.lazy_decode import why_not_here
+        from slipstream.data.workers.worker_flags import Tidings
+
+        if reason := why_not_here():
+            rig.decline(reason)
+            return
+        tidings = Tidings(lambda: rig.changed(what), lambda: rig.decline(otherwise))
+        postponement = make(lambda: tidings.raise_flag(0), lambda: tidings.raise_flag(1))
+    except ImportError as missing:
+        rig.decline(f"Pillow cannot be imported: {missing}")
+        return
+    tidings.install(rig.patches)
+    postponement.install(rig.patches)
+    say_for_spawned(rig, what)
+
+
+def in_c(rig: Rig, what: str, otherwise: str, make: Callable[[Notice, Notice], Installable]) -> None:
+    """What `make` gives does it in C of ours, and is told of as `postpone` tells. It may import Pillow and compile."""
+    from slipstream.data.images.c_build import CompileError
+    from slipstream.data.workers.worker_flags import Tidings
+
+    tidings = Tidings(lambda: rig.changed(what), lambda: rig.decline(otherwise))
+    try:
+        part = make(lambda: tidings.raise_flag(0), lambda: tidings.raise_flag(1))
+    except ImportError as missing:
+        rig.decline(f"Pillow cannot be imported: {missing}")
+        return
+    except (CompileError, LookupError) as reason:
+        rig.decline(str(reason))
+        return
+    tidings.install(rig.patches)
+    part.install(rig.patches)
+    say_for_spawned(rig, what)
+
+
+def or_no_compiler(reason: str) -> Answer:
+    """Yes where nothing else speaks against it and there is a compiler."""
+    from slipstream.data.images.c_build import find_compiler
+
+    if reason:
+        return no(reason)
+    return YES if find_compiler() else no("there is no C compiler (cc, gcc or clang) on this machine")
+
+
+def why_no_resizing(observation: Observation) -> str:
+    """ "" where it is worth the name among what a batch takes; or, of a check too short to tell, where the source of
+    the samples says it."""
+    from slipstream.diagnose.hotspots import FEWEST_SAMPLES, total
+    from slipstream.diagnose.input_path import input_path
+
+    if observation.loader is None:
+        return "the script has no DataLoader"
+    path = input_path(observation.session, observation.summary) if observation.summary is not None else None
+    if path is None or total(path.stacks) < FEWEST_SAMPLES:
+        return "" if _calls_resize(observation.loader.getitem_site) else _UNSEEN
+    share = path.share([stack for stack in path.stacks if stack.leaf.endswith("PIL/Image.py:resize")])
+    if share >= _LEAST_RESIZING:
+        return ""
+    return f"resizing by Pillow is {share:.0%} of the work on a batch" if share else _UNSEEN
+
+
+def _calls_resize(site: Site | None) -> bool:
+    try:
+        text = Path(site.file).read_text(encoding="utf-8", errors="replace") if site is not None else ""
+    except OSError:
+        return False
+    return "PIL" in text and _RESIZES.search(text) is not None
+
+
+def say_for_spawned(rig: Rig, what: str) -> None:
+    """Forked workers tell when they have done it; spawned ones are not heard, and it is said when they are made."""
+
+    def look(arguments: LoaderArguments) -> None:
+        from slipstream.data.workers.worker_blockers import start_method  # here: it imports torch
+
+        if arguments["num_workers"] and start_method(arguments) != "fork":
+            rig.changed(what)
+
+    rig.on_loader(look)

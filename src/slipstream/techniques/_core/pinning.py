@@ -1,0 +1,48 @@
+"""Batches that are copied to a device: on which devices that can overlap, and loaders told to pin their memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slipstream.techniques._core.observation import Observation
+from slipstream.techniques._core.source_edits import where
+
+if TYPE_CHECKING:
+    from slipstream.techniques._core.context import LoaderArguments, Rig
+
+DEVICES = ("cuda", "xpu")
+
+
+def why_no_copies(observation: Observation) -> str:
+    """ "" where the training loader's batches travel to a device."""
+    if observation.device not in DEVICES:
+        return f"the model is on {observation.device}: copies overlap with the step on CUDA, ROCm or XPU devices only"
+    if observation.loader is None:
+        return "the script has no DataLoader"
+    if any(facts.device != "cpu" for facts in observation.loader.tensor_facts):  # even one cannot be pinned
+        return "the loader's batches are on the device already"
+    return ""
+
+
+def lacks_device(rig: Rig) -> bool:
+    """And says so."""
+    from slipstream.observe.torch_facts import read_torch_facts
+
+    if read_torch_facts().accelerator in DEVICES:
+        return False
+    rig.decline("there is no CUDA, ROCm or XPU device here")
+    return True
+
+
+def pin(rig: Rig, arguments: LoaderArguments) -> None:
+    from slipstream.data.workers.worker_blockers import held_on_device
+    from slipstream.seams.user_code import current_site
+
+    if arguments["pin_memory"]:
+        return
+    device = held_on_device(arguments["dataset"])
+    if device:
+        rig.decline(f"the loader built {where(current_site())} keeps its memory: its dataset lies on {device} already")
+    else:
+        arguments["pin_memory"] = True
+        rig.changed(f"pin_memory False -> True {where(current_site())}")

@@ -1,0 +1,45 @@
+"""What a technique keeps from the first epoch on is made before a race, so that what is timed is what all epochs after
+the first look like. Only until the first update: later it would be timed itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from slipstream.techniques._core.context import Rig
+
+Fill = Callable[[Any, float], None]  # of a loader, in so many seconds at the most
+
+
+def fill_before_races(rig: Rig, fill: Fill) -> None:
+    """Every dataset once, as its first epoch begins."""
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+    from torch.utils.data import DataLoader
+
+    from slipstream.data.images import prefill
+
+    filled: set[int] = set()
+    is_over = False
+
+    def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        loader = args[0]
+        left_s = prefill.DEADLINE_S - rig.once_ns / 1e9  # for all techniques together
+        if not rig.is_racing or is_over or id(loader.dataset) in filled or left_s <= 0:
+            return
+        filled.add(id(loader.dataset))
+        reason = prefill.cannot_fill(loader)
+        if reason:
+            rig.decline(f"nothing was made before the race: {reason}")
+            return
+        with rig.once():
+            fill(loader, left_s)
+
+    def after_update(*_: Any) -> None:
+        nonlocal is_over
+        is_over = True
+
+    seam = f"{rig.technique}.fill"
+    rig.patches.around(DataLoader, "__iter__", seam, before, lambda *_: None)
+    hook = rig.patches.guard(f"{rig.technique}.update", after_update)
+    rig.patches.on_close(register_optimizer_step_post_hook(hook).remove)

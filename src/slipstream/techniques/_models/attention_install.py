@@ -1,0 +1,125 @@
+"""Finds the modules that write attention by hand, proves on the script's own batch that the fused kernel gives the same
+result and the same gradients, and only then lets them use it. What cannot be proved stays as it was written."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.modules import module as hooks
+
+from slipstream.techniques._models.attention_pattern import Attend, Deferred, settle
+from slipstream.techniques._recompute.pytree import convert
+from slipstream.techniques._recompute.rng_state import Trial
+
+if TYPE_CHECKING:
+    from slipstream.techniques._core.context import Rig
+
+_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}  # of the norm; in lower precision 2e-2
+
+
+class Search:
+    """Around an outermost module: its first call in training is looked through, the others pass."""
+
+    def __init__(self, rig: Rig, module: torch.nn.Module) -> None:
+        self._rig = rig
+        self._module = weakref.ref(module)
+        self._is_done = False
+        self._stack: list[torch.nn.Module] = []
+        self._owners: dict[int, torch.nn.Module] = {}
+
+    def call(self, call: Any, *args: Any, **kwargs: Any) -> Any:
+        module: Any = self._module()
+        if self._is_done or not (module.training and torch.is_grad_enabled()):
+            return call(*args, **kwargs)
+        self._is_done = True
+        with Trial(module) as trial:
+            try:
+                result = self._look(call, args, kwargs)
+            except Exception as fault:  # ours or the script's: its own comes again
+                trial.rewind()
+                self._rig.decline(f"could not be looked for: {type(fault).__name__}: {fault}")
+                return call(*args, **kwargs)
+        for owner in self._owners.values():
+            self._rig.wrap_call(owner, Fused(self._rig, owner).call)
+        if not self._owners:
+            self._rig.decline(f"no attention written by hand was found in {type(module).__name__}")
+        self._owners.clear()
+        return result
+
+    def _look(self, call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        handles = [
+            hooks.register_module_forward_pre_hook(lambda module, args: self._stack.append(module)),
+            hooks.register_module_forward_hook(lambda module, args, result: _drop_last(self._stack), always_call=True),
+        ]
+        try:
+            with Attend(self._examine, self._rig.decline, lambda: list(self._stack)):
+                return convert(call(*args, **kwargs), settle)
+        finally:
+            for handle in handles:
+                handle.remove()
+            self._stack.clear()
+
+    def _examine(self, weights: Deferred, values: torch.Tensor, manual: Callable[[], torch.Tensor]) -> torch.Tensor:
+        result = manual()
+        error = _disagreement(weights, values, result)
+        allowed = _TOLERANCE.get(result.dtype, 2e-2)
+        shared = [one for one, other in zip(weights.place, self._stack, strict=False) if one is other]
+        if error is None or not error <= allowed:
+            size = "not a number" if error is None else f"{error:.1e} of the norm, {allowed:.0e} allowed"
+            self._rig.decline(f"the fused kernel differs from the script's attention: {size}")
+        elif shared:
+            self._owners[id(shared[-1])] = shared[-1]
+        return result
+
+
+def _disagreement(weights: Deferred, values: torch.Tensor, result: torch.Tensor) -> float | None:
+    """The largest difference of results and gradients, relative to their norms."""
+    plan = weights.plan
+    sources = [plan.query, plan.keys, values]
+    with torch.enable_grad():
+        copies = [source.detach().requires_grad_() for source in sources]
+        fused = plan.but(query=copies[0], keys=copies[1]).fuse(copies[2])
+        wanted = [index for index, source in enumerate(sources) if source.requires_grad]
+        start = result.detach()
+        pairs = [(result.detach(), fused.detach())]
+        if wanted and result.requires_grad:
+            one = torch.autograd.grad(result, [sources[i] for i in wanted], start, retain_graph=True)
+            other = torch.autograd.grad(fused, [copies[i] for i in wanted], start.to(fused.dtype))
+            pairs += zip(one, other, strict=True)
+    errors = [float((a - b).norm() / a.norm().clamp_min(1e-30)) for a, b in pairs]
+    return None if any(error != error for error in errors) else max(errors)
+
+
+class Fused:
+    """Around a module in which attention was found and proved."""
+
+    def __init__(self, rig: Rig, module: torch.nn.Module) -> None:
+        self._rig = rig
+        self._name = type(module).__name__
+        self._is_on = True
+        self._is_said = False
+
+    def call(self, call: Any, *args: Any, **kwargs: Any) -> Any:
+        if not self._is_on or torch.compiler.is_compiling():
+            return call(*args, **kwargs)
+        try:
+            with Attend(self._fuse, self._rig.decline):
+                return convert(call(*args, **kwargs), settle)
+        except Exception as fault:  # ours or the script's: its own comes again
+            self._is_on = False
+            self._rig.decline(f"{self._name} went back to its own attention: {type(fault).__name__}: {fault}")
+            return call(*args, **kwargs)
+
+    def _fuse(self, weights: Deferred, values: torch.Tensor, manual: Callable[[], torch.Tensor]) -> torch.Tensor:
+        if not self._is_said:
+            self._is_said = True
+            self._rig.changed(f"attention of {self._name}")
+        return weights.plan.fuse(values)
+
+
+def _drop_last(stack: list[torch.nn.Module]) -> None:
+    if stack:
+        stack.pop()

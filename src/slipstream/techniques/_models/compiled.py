@@ -1,0 +1,101 @@
+"""One model's call, compiled while it trains; and what the compiler is told so that it never harms the script: a model
+that it cannot compile runs uncompiled, whatever the reason."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from slipstream.techniques._recompute.pytree import convert
+from slipstream.techniques._recompute.rng_state import Trial
+
+if TYPE_CHECKING:
+    from slipstream.techniques._core.context import Rig
+
+_numbers = itertools.count()
+
+
+class Compiled:
+    """One model's call, compiled. The module is an argument of the compiled function, so that nothing keeps it alive;
+    `_call_impl` in place of the module, so that hooks count, bare containers too, and our own slot is not looked at."""
+
+    def __init__(self, rig: Rig, module: torch.nn.Module, mode: str) -> None:
+        self._rig = rig
+        self._module = weakref.ref(module)
+        self._mode = mode
+        self._is_on = True
+        self._is_captured = False
+        self._function: Any = torch.compile(_fresh(_run), mode=mode)
+
+    def call(self, call: Any, *args: Any, **kwargs: Any) -> Any:
+        module: Any = self._module()
+        if not (self._is_on and module.training and torch.is_grad_enabled()):
+            return call(*args, **kwargs)
+        if self._is_captured:
+            result = self._function(module, *args, **kwargs)
+        else:
+            result = self._first_call(module, call, args, kwargs)
+        if self._mode == "reduce-overhead":  # CUDA graphs write the next step's outputs into the same memory
+            result = convert(result, lambda tensor: tensor.clone())
+        return result
+
+    def _first_call(self, module: Any, call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        from torch._dynamo.exc import TorchDynamoException  # heavy: not before something is compiled
+
+        before = _num_graphs()
+        with Trial(module) as trial:
+            try:
+                result = self._function(module, *args, **kwargs)
+            except TorchDynamoException as fault:
+                trial.rewind()
+                self._step_aside(f"{type(fault).__name__}: {str(fault).splitlines()[0]}")
+                return call(*args, **kwargs)
+        num_graphs = _num_graphs() - before
+        if num_graphs:
+            self._is_captured = True
+            self._rig.changed(f"{type(module).__name__} compiled into {num_graphs} graph{'s' * (num_graphs > 1)}")
+        else:
+            self._step_aside(f"nothing of {type(module).__name__} was captured")
+        return result
+
+    def _step_aside(self, reason: str) -> None:
+        self._is_on = False
+        self._rig.decline(reason)
+
+
+def _run(module: Any, *args: Any, **kwargs: Any) -> Any:
+    return module._call_impl(*args, **kwargs)
+
+
+def _fresh(function: Any) -> Any:
+    """The same function with a code object of its own: the compiler counts recompilations by code object, and two
+    models must not use up each other's."""
+    name = f"run_{next(_numbers)}"
+    return type(function)(function.__code__.replace(co_name=name), function.__globals__, name)
+
+
+def _num_graphs() -> int:
+    from torch._dynamo.utils import counters
+
+    return int(counters["stats"].get("unique_graphs", 0))
+
+
+def configure(rig: Rig) -> None:
+    """What fails to compile runs uncompiled, and fails in the forward pass: the backward is compiled along with it, and
+    not when the script calls it, where nothing could be repaired."""
+    import torch._dynamo.config as dynamo
+    import torch._functorch.config as autograd
+    import torch._inductor.config as inductor
+
+    wanted = [(dynamo, "suppress_errors", True), (autograd, "force_non_lazy_backward_lowering", True)]
+    if rig.is_proof:
+        wanted.append((inductor, "fallback_random", True))
+    for config, name, value in wanted:
+        before = getattr(config, name, None)
+        if before is not None and before != value:
+            setattr(config, name, value)
+            rig.patches.on_close(functools.partial(setattr, config, name, before))

@@ -1,0 +1,96 @@
+"""One model with the channels innermost: its convolution weights, the images it is given, and what it returns turned
+back. A model that cannot live with it is turned back for good, and its call is made again."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from slipstream.techniques._recompute.pytree import convert
+from slipstream.techniques._recompute.rng_state import Trial
+
+if TYPE_CHECKING:
+    from slipstream.techniques._core.context import Rig
+
+
+class Layout:
+    """The first call with images of a size is a trial: a model that insists on contiguous activations
+    (`x.view(...)` after a convolution) gets its old layout back, and its call again. So does one that takes to it
+    later, in another branch."""
+
+    def __init__(
+        self, rig: Rig, module: torch.nn.Module, weights: list[torch.nn.Parameter], optimizers: Iterable[Any]
+    ) -> None:
+        self._rig = rig
+        self._optimizers = optimizers
+        self._module = weakref.ref(module)
+        self._weights = weights
+        self._tried: set[Any] = set()
+        self._turn(is_on=True)
+        rig.patches.on_close(lambda: self._turn(is_on=False))
+
+    def call(self, call: Any, *args: Any, **kwargs: Any) -> Any:
+        if not self._is_on:
+            return call(*args, **kwargs)
+        shapes: list[Any] = []
+
+        def turn(tensor: torch.Tensor) -> torch.Tensor:
+            if tensor.dim() != 4 or not tensor.is_floating_point():
+                return tensor
+            shapes.append(tensor.shape[1:])
+            turned = tensor.contiguous(memory_format=torch.channels_last)
+            if turned is not tensor and turned.requires_grad:  # a gradient penalty views the gradient of its images
+                turned.register_hook(torch.Tensor.contiguous)  # type: ignore[no-untyped-call]
+            return turned
+
+        given, named = convert(args, turn), convert(kwargs, turn)
+        module: Any = self._module()
+        signature = (module.training, *shapes)
+        is_new = signature not in self._tried
+        with Trial(module) if is_new else contextlib.nullcontext() as trial:
+            try:
+                result = call(*given, **named)
+            except RuntimeError as fault:
+                if "view" not in str(fault):
+                    raise
+                if trial is not None:  # later calls keep no copies: batch norm may count one batch twice
+                    trial.rewind()
+                self._turn(is_on=False)
+                self._rig.decline(f"the model needs contiguous activations: {str(fault).splitlines()[0]}")
+                return call(*args, **kwargs)
+        if is_new:
+            self._tried.add(signature)
+            self._rig.changed(f"{len(self._weights)} convolution weights and the images given to them")
+        return convert(result, lambda tensor: tensor.contiguous() if tensor.dim() == 4 else tensor)
+
+    def _turn(self, is_on: bool) -> None:
+        self._is_on = is_on
+        wanted = torch.channels_last if is_on else torch.contiguous_format
+        for weight in self._weights:
+            weight.data = weight.data.contiguous(memory_format=wanted)
+            if weight.grad is not None:
+                weight.grad.data = weight.grad.data.contiguous(memory_format=wanted)
+        for optimizer in self._optimizers:  # fused ones walk weights and moments with one index
+            for weight in self._weights:
+                _turn_state(optimizer.state.get(weight, {}), weight.shape, wanted)
+
+
+def _turn_state(state: dict[str, Any], shape: torch.Size, wanted: torch.memory_format) -> None:
+    for name, value in state.items():
+        if isinstance(value, torch.Tensor) and value.shape == shape:
+            state[name] = value.contiguous(memory_format=wanted)
+
+
+def convolution_weights(module: torch.nn.Module) -> list[torch.nn.Parameter]:
+    """Weights of two-dimensional convolutions only: other tensors of four dimensions are the script's to view."""
+    kinds = (torch.nn.Conv2d, torch.nn.ConvTranspose2d)
+    found = [layer.weight for layer in module.modules() if isinstance(layer, kinds)]
+    return [weight for weight in found if isinstance(weight, torch.nn.Parameter) and weight.dim() == 4]
+
+
+def is_turned(weight: torch.Tensor) -> bool:
+    return weight.is_contiguous(memory_format=torch.channels_last)

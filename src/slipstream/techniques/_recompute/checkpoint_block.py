@@ -1,0 +1,119 @@
+"""One block whose activations are not kept: the backward pass computes it again from its inputs, with the random
+numbers and the buffers of the first time, and leaves buffers as they were: batch norm would count a batch twice."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import weakref
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from slipstream.techniques._recompute.in_pieces_autograd import is_in_pieces
+from slipstream.techniques._recompute.record_random import Recording, RefusedError
+from slipstream.techniques._recompute.rng_state import Dice, Trial
+from slipstream.techniques._recompute.split_batch import PLAIN, has_rows, others_in, tensors_in
+
+if TYPE_CHECKING:
+    from slipstream.techniques._core.context import Rig
+
+Values = list[tuple[torch.Tensor, torch.Tensor]]
+
+
+class Checkpointed:
+    def __init__(self, rig: Rig, block: torch.nn.Module, said: str) -> None:
+        self._rig = rig
+        self._block = weakref.ref(block)
+        self._said = said
+        self._name = type(block).__name__
+        self._device = next(block.parameters()).device.type
+        self._changing: list[torch.Tensor] | None = None  # buffers that a call changes; None: not called yet
+        self._is_on = True
+
+    def call(self, call: Any, *args: Any, **kwargs: Any) -> Any:
+        block: Any = self._block()
+        if not (self._is_on and block.training and torch.is_grad_enabled()) or is_in_pieces():
+            return call(*args, **kwargs)
+        if torch.compiler.is_compiling() or not self._may_repeat(block, args, kwargs):
+            return call(*args, **kwargs)
+        return self._first(block, call, args, kwargs) if self._changing is None else self._keep(call, args, kwargs)
+
+    def _may_repeat(self, block: torch.nn.Module, args: Any, kwargs: Any) -> bool:
+        """What it is given, and its buffers, are as they were when it is computed again. A cache of keys and values
+        would not be, and sparse or nested tensors cannot be guarded or put back."""
+        strange = next((other for other in others_in((args, kwargs)) if not isinstance(other, PLAIN)), None)
+        if strange is not None:
+            self._step_aside(f"{self._name} is given a {type(strange).__name__}, which it may change")
+        elif not all(map(has_rows, tensors_in((args, kwargs)))):
+            self._step_aside(f"{self._name} is given a sparse or nested tensor, which it may change")
+        elif self._changing is None and not all(map(has_rows, block.buffers())):
+            self._step_aside(f"{self._name} has a sparse or nested buffer, which could not be put back")
+        return self._is_on
+
+    def _first(self, block: torch.nn.Module, call: Any, args: Any, kwargs: Any) -> Any:
+        """Looks whether it writes into what it is given, before it does, and which buffers it changes."""
+        before = [(buffer, buffer.detach().clone()) for buffer in block.buffers()]
+        self._changing = [buffer for buffer, _ in before]
+        with Trial(block) as trial:
+            dice = Dice(self._device)
+            try:
+                with Recording(tensors_in((args, kwargs)), is_lenient=True):
+                    result = self._keep(call, args, kwargs)
+            except RefusedError:
+                trial.rewind()
+                dice.put_back()
+                self._step_aside(f"{self._name} changes its inputs while it computes")
+                return call(*args, **kwargs)
+        self._changing = [buffer for buffer, value in before if not _is_equal(buffer, value)]
+        self._rig.changed(self._said)
+        return result
+
+    def _keep(self, call: Any, args: Any, kwargs: Any) -> Any:
+        then: Values = _values(self._changing or [])
+        dice = Dice(self._device)
+        versions = [tensor._version for tensor in tensors_in((args, kwargs))]
+
+        @contextlib.contextmanager
+        def again() -> Iterator[None]:
+            if [tensor._version for tensor in tensors_in((args, kwargs))] != versions:
+                raise RuntimeError(f"checkpointing: what {self._name} was given has changed since: leave it out here")
+            now, after = _values([buffer for buffer, _ in then]), Dice(self._device)
+            _put(then)
+            dice.put_back()
+            try:
+                yield
+            finally:
+                _put(now)
+                after.put_back()
+
+        return checkpoint(
+            functools.partial(call, **kwargs),
+            *args,
+            use_reentrant=False,
+            preserve_rng_state=False,  # `again` does it, for Python's and numpy's generators too
+            context_fn=lambda: (contextlib.nullcontext(), again()),
+        )
+
+    def _step_aside(self, reason: str) -> None:
+        self._is_on = False
+        self._rig.decline(reason)
+
+
+def _is_equal(buffer: torch.Tensor, value: torch.Tensor) -> bool:
+    """False for types that torch cannot compare: such a buffer is put back every time."""
+    try:
+        return torch.equal(buffer, value)
+    except (NotImplementedError, RuntimeError):
+        return False
+
+
+def _values(buffers: list[torch.Tensor]) -> Values:
+    return [(buffer, buffer.detach().clone()) for buffer in buffers]
+
+
+def _put(values: Values) -> None:
+    for buffer, value in values:
+        buffer.data.copy_(value)  # not seen by autograd, which batch norm's own update is not either

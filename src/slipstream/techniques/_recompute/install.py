@@ -1,0 +1,158 @@
+"""Around an outermost module: its calls in training computed in pieces, always in so many (micro-batches) or only where
+memory runs out. A module that cannot be cut is called as the script calls it, and it is said why."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from slipstream.techniques._recompute.in_pieces_autograd import Again, is_inside, is_shortage, make_room, tied
+from slipstream.techniques._recompute.record_random import RefusedError
+from slipstream.techniques._recompute.sample_independence import Form, examine, kind_of, why_not
+from slipstream.techniques._recompute.split_batch import has_rows, tensors_in
+
+if TYPE_CHECKING:
+    from slipstream.techniques._core.context import Rig
+
+
+class InPieces:
+    """What both have in common: which calls are theirs, and what is known about them."""
+
+    def __init__(self, rig: Rig, module: torch.nn.Module) -> None:
+        self.rig = rig
+        self.name = type(module).__name__
+        self._module = weakref.ref(module)
+        self.device = next(module.parameters()).device.type
+        self._forms: dict[Any, Form | None] = {}
+        self._norms: list[torch.nn.Module] = []  # that mix samples while they train
+        self._is_on = True
+
+    def call(self, call: Any, *args: Any, **kwargs: Any) -> Any:
+        module: Any = self._module()
+        if not (self._is_on and module.training and torch.is_grad_enabled()) or is_inside():
+            return call(*args, **kwargs)
+        if torch.compiler.is_compiling():
+            return call(*args, **kwargs)
+        tensors = tensors_in((args, kwargs))
+        form = self._form(module, call, args, kwargs, tensors)
+        weights = [weight for weight in module.parameters() if weight.requires_grad]
+        if form is None or form.cut.length(tensors) < 2 or not (weights or any(one.requires_grad for one in tensors)):
+            return call(*args, **kwargs)
+        again = Again(call, form.cut, args, kwargs, self.device, form.is_random)
+        again.on_twice = self._on_twice
+        try:
+            result = self.compute(again, tensors, form)
+        except RefusedError as refusal:
+            again.rewind()
+            self.step_aside(str(refusal))
+            return call(*args, **kwargs)
+        return tied(again, result, form.learning, tensors, weights)
+
+    def compute(self, again: Again, tensors: list[torch.Tensor], form: Form) -> Any:
+        raise NotImplementedError
+
+    def step_aside(self, reason: str) -> None:
+        self._is_on = False
+        self.rig.decline(f"{self.name}: {reason}")
+
+    def _on_twice(self) -> None:
+        self.step_aside("the script asks for gradients of gradients, which pieces do not have")
+
+    def _form(self, module: Any, call: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> Form | None:
+        kind = kind_of(tensors)
+        if kind in self._forms:
+            form = self._forms[kind]
+            if form is not None and any(norm.training for norm in self._norms):
+                self._forms[kind] = form = None
+                self.rig.decline(f"{self.name}: {why_not(module)}")
+            return form
+        try:
+            if _is_too_soon(module, tensors):
+                return None
+            norms = torch.nn.modules.batchnorm._BatchNorm
+            self._norms = [layer for layer in module.modules() if isinstance(layer, norms)]
+            self._forms[kind] = examine(module, call, args, kwargs, self.device)
+        except RefusedError as refusal:
+            self._forms[kind] = None
+            self.rig.decline(f"{self.name}: {refusal}")
+        except Exception as fault:  # of ours, before anything was computed
+            self._forms[kind] = None
+            self.rig.decline(f"{self.name}: {type(fault).__name__}: {fault}")
+        return self._forms[kind]
+
+
+def _is_too_soon(module: torch.nn.Module, tensors: list[torch.Tensor]) -> bool:
+    """Whether this call says nothing about later ones: a batch of one, or the call that makes lazy weights."""
+    first = next((one for one in tensors if one.dim()), None)
+    is_single = first is not None and has_rows(first) and len(first) < 2
+    return is_single or any(map(torch.nn.parameter.is_lazy, module.parameters()))
+
+
+class MicroBatches(InPieces):
+    def __init__(self, rig: Rig, module: torch.nn.Module, num_pieces: int) -> None:
+        super().__init__(rig, module)
+        self._num_pieces = num_pieces
+
+    def compute(self, again: Again, tensors: list[torch.Tensor], form: Form) -> Any:
+        result = again.compute(tensors, self._num_pieces)
+        form.is_random = again.is_random
+        self.rig.changed(f"{self.name} in {self._num_pieces} pieces of its batch")
+        return result
+
+
+class Survivor(InPieces):
+    """Calls as the script's until memory runs out; then halved until they fit. Larger batches start where it did."""
+
+    def __init__(self, rig: Rig, module: torch.nn.Module) -> None:
+        super().__init__(rig, module)
+        self.num_survived = 0
+        self.most_pieces = 1
+        self._fits: dict[int, int] = {}  # pieces, by the bytes of the inputs that needed them
+
+    def compute(self, again: Again, tensors: list[torch.Tensor], form: Form) -> Any:
+        size = sum(tensor.nbytes for tensor in tensors)
+        num_pieces = max((num for least, num in self._fits.items() if size >= least), default=1)
+        shortage = Shortage(self, size)
+        again.on_shortage, again.on_end = shortage.meet, shortage.end
+        self.rig.changed(f"{self.name} is ready to be computed in pieces")
+        while True:
+            try:
+                result = again.keep(tensors) if num_pieces == 1 else again.compute(tensors, num_pieces)
+            except Exception as fault:
+                if not is_shortage(fault) or num_pieces >= form.cut.length(tensors):
+                    raise
+            else:
+                shortage.end(is_survived=True)
+                return result
+            again.rewind()
+            num_pieces *= 2
+            make_room(self.device)
+            shortage.meet(num_pieces)
+
+    def note(self, size: int, num_pieces: int) -> None:
+        self._fits[size] = max(num_pieces, self._fits.get(size, 1))
+        self.most_pieces = max(self.most_pieces, num_pieces)
+
+
+class Shortage:
+    """Of one call, in its forward or its backward pass: survived once both have come to their end. The forward pass may
+    fit in pieces that the backward pass does not."""
+
+    def __init__(self, survivor: Survivor, size: int) -> None:
+        self._survivor = survivor
+        self._size = size
+        self._num_pieces = 0  # that it took; 0: there was none
+        self._is_counted = False
+
+    def meet(self, num_pieces: int) -> None:
+        self._num_pieces = num_pieces
+
+    def end(self, is_survived: bool) -> None:
+        if not self._num_pieces:
+            return
+        self._survivor.num_survived += is_survived - self._is_counted
+        self._is_counted = is_survived
+        if is_survived:
+            self._survivor.note(self._size, self._num_pieces)

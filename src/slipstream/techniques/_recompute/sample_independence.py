@@ -1,0 +1,150 @@
+"""Whether a module gives every sample the same whatever else is in the batch: tried on the first samples of the
+script's own batch, whole and in halves, before anything relies on it. Leaves no trace of having tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from slipstream.techniques._recompute.record_random import Recording, RefusedError, Replaying
+from slipstream.techniques._recompute.rng_state import Dice, Trial
+from slipstream.techniques._recompute.split_batch import (
+    PLAIN,
+    Cut,
+    bounds,
+    filled,
+    frame_of,
+    joined,
+    others_in,
+    tensors_in,
+)
+
+_NUM_SAMPLES = 4
+_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}  # of the norm; in lower precision 2e-2
+_HOOKS = ("_forward_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+class Form:
+    """What was learnt about calls of one kind."""
+
+    def __init__(self, cut: Cut, learning: list[bool], is_random: bool) -> None:
+        self.cut = cut
+        self.learning = learning  # which results have gradients
+        self.is_random = is_random
+
+
+def kind_of(tensors: Sequence[torch.Tensor]) -> Any:
+    """Calls that are alike but for their sizes."""
+    return tuple((one.dim(), one.dtype, one.requires_grad, one.layout, one.is_nested) for one in tensors)
+
+
+def examine(module: torch.nn.Module, call: Any, args: Any, kwargs: Any, device: str) -> Form:
+    """RefusedError: why it cannot be computed in pieces."""
+    why = why_not(module)
+    if why:
+        raise RefusedError(why)
+    tensors = tensors_in((args, kwargs))
+    cut = Cut(tensors)
+    length = min(_NUM_SAMPLES, cut.length(tensors)) if any(cut.is_cut) else 0
+    if length < 2:
+        raise RefusedError("it is not given a batch of samples")
+    few = [one.detach().requires_grad_(one.requires_grad) for one in cut.piece(tensors, 0, length)]
+    frame, dice, before = frame_of((args, kwargs)), Dice(device), _attributes(module)
+    with Trial(module) as trial:
+        try:
+            form = _compare(module, call, frame, cut, few, length)
+            if _attributes(module) != before:
+                raise RefusedError("it keeps tensors of a call beside its results")
+            return form
+        except RefusedError:
+            raise
+        except Exception as fault:  # ours or the script's: its own comes again
+            raise RefusedError(f"a few samples could not be computed: {type(fault).__name__}: {fault}") from None
+        finally:
+            trial.rewind()
+            dice.put_back()
+
+
+def why_not(module: torch.nn.Module) -> str:
+    """What can be seen without a call; "" if nothing speaks against it."""
+    for layer in module.modules():
+        if isinstance(layer, _BatchNorm) and layer.training:
+            return f"{type(layer).__name__} mixes the samples of a batch"
+        if any(getattr(layer, hooks, None) for hooks in _HOOKS):
+            return f"{type(layer).__name__} has hooks, which would be called for every piece"
+    return ""
+
+
+def _compare(module: torch.nn.Module, call: Any, frame: Any, cut: Cut, few: list[torch.Tensor], length: int) -> Form:
+    dice = Dice(next(module.parameters()).device.type)
+    args, kwargs = filled(frame, few)
+    with torch.enable_grad(), Recording([*few, *module.parameters(), *module.buffers()]) as recording:
+        whole = call(*args, **kwargs)
+    results = tensors_in(whole)
+    _look_at(whole, results, length)
+    is_random = not dice.is_as_now()
+    known = {id(one) for one in (*few, *module.parameters())}
+    if any(id(leaf) not in known for leaf in _learners(results)):
+        raise RefusedError("it reads tensors that learn and are not its own weights")
+    spans, halves = bounds(length, 2), []
+    for start, stop in spans:
+        dice.put_back()
+        args, kwargs = filled(frame, [one.detach() for one in cut.piece(few, start, stop)])
+        with torch.no_grad(), Replaying(recording.draws, start, stop, length) as replaying:
+            halves.append(call(*args, **kwargs))
+        if not replaying.is_used_up():
+            raise RefusedError("a piece of the batch draws fewer random numbers than the whole")
+    together = joined(halves, spans)
+    for one, other in zip(results, tensors_in(together), strict=True):
+        if not _is_close(one.detach(), other):
+            raise RefusedError("what it gives a sample depends on the others in the batch")
+    if any(list(others_in(half)) != list(others_in(whole)) for half in halves):
+        raise RefusedError("it returns numbers of its own that depend on the batch")
+    return Form(cut, [one.requires_grad for one in results], is_random)
+
+
+def _look_at(whole: Any, results: list[torch.Tensor], length: int) -> None:
+    if any(one.dim() == 0 for one in results):
+        raise RefusedError("it returns a number for the whole batch, such as its own loss")
+    if not results or any(len(one) != length for one in results):
+        raise RefusedError("its results do not have one row for each sample")
+    for other in others_in(whole):
+        if not isinstance(other, PLAIN):
+            raise RefusedError(f"it returns a {type(other).__name__}, which cannot be cut")
+
+
+def _is_close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if not one.is_floating_point():
+        return torch.equal(one, other)
+    size, apart = one.double().norm(), (one.double() - other.double()).norm()
+    return bool(apart <= _TOLERANCE.get(one.dtype, 2e-2) * size.clamp_min(1e-30))
+
+
+def _learners(results: list[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """The leaves of their graph."""
+    left = [one.grad_fn for one in results if one.grad_fn is not None]
+    seen = set(left)
+    while left:
+        node = left.pop()
+        variable = getattr(node, "variable", None)
+        if variable is not None:
+            yield variable
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                left.append(following)
+
+
+def _attributes(module: torch.nn.Module) -> set[tuple[int, str, int]]:
+    """Tensors that its parts hold as plain attributes: a loss for the script to pick up later, a state."""
+    return {
+        (id(layer), name, id(value))
+        for layer in module.modules()
+        for name, value in vars(layer).items()
+        if isinstance(value, torch.Tensor)
+    }

@@ -1,1 +1,0 @@
-"""What techniques are made of where one file would not hold it. Nothing here is a technique."""

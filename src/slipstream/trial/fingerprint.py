@@ -1,0 +1,202 @@
+"""What a rider's training did, apart from time: its losses, the gradients of its first steps, its buffers, and a digest
+of all its weights. Reads nothing from the device but where the script stands still."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from slipstream.records import Sketch, Snapshot
+from slipstream.seams.patching import Patches
+from slipstream.trial.tensor_sketch import EXACT, fingerprint, sketch
+
+_NUM_SNAPSHOTS = 3
+
+
+class Witness:
+    def __init__(self, num_ticks: Callable[[], int], by_hand: bool = False) -> None:
+        """`num_ticks` says which step the script is in. `by_hand`: it updates its weights without an optimizer, so that
+        gradients are looked at after each backward pass."""
+        self._num_ticks = num_ticks
+        self._by_hand = by_hand
+        self._losses: list[tuple[int, torch.Tensor]] = []
+        self._gradients: list[list[Sketch]] = []
+        self._buffers: list[list[Sketch]] = []
+        self._num_told = 0  # snapshots
+        self._depth = 0
+        self._modules: list[weakref.ref[torch.nn.Module]] = []
+        self._names: list[str] = []  # of the modules
+        self._optimizers: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()
+        self._num_looked = 0
+        self._known: list[torch.device] = []
+        self.aside_ns = 0  # time that was ours, not the script's
+
+    def install(self, patches: Patches) -> None:
+        """After the techniques: the outermost passage sees the script's own loss, before anyone scales it; the last
+        hook sees the gradients that the update will use."""
+        patches.around(torch.autograd, "backward", "witness.backward", self._before, self._after, self._abandon)
+        hook = patches.guard("witness.update", self._before_step)
+        self._handle = register_optimizer_step_pre_hook(hook)
+        patches.on_close(self._handle.remove)
+
+    def meet(self, module: torch.nn.Module) -> None:
+        kind = type(getattr(module, "_orig_mod", module)).__name__
+        number = sum(name.rstrip("0123456789") == kind for name in self._names)
+        self._names.append(f"{kind}{number + 1}" if number else kind)
+        self._modules.append(weakref.ref(module))
+
+    # --- losses ---------------------------------------------------------------------------------------------------
+
+    def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._depth += 1
+        if self._depth == 1:  # deeper ones are checkpointed parts of this one
+            tensors = args[0] if args else kwargs.get("tensors")
+            for tensor in (tensors,) if isinstance(tensors, torch.Tensor) else tensors or ():
+                value = tensor.detach()
+                # A copy, because the memory may be used again, and without reading it, because that would wait
+                self._losses.append((self._num_ticks(), value.clone() if value.numel() <= EXACT else value.sum()))
+
+    def _after(self, token: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        self._depth -= 1
+        if self._by_hand and not self._depth and len(self._gradients) < _NUM_SNAPSHOTS:
+            self._snap(dict(self._named_parameters()), len(self._gradients))
+
+    def _abandon(self, token: Any) -> None:
+        self._depth -= 1
+
+    def take_losses(self) -> list[tuple[int, float]]:
+        losses, self._losses = self._losses, []
+        return [(step, _value(tensor)) for step, tensor in losses]
+
+    # --- the first steps --------------------------------------------------------------------------------------------
+
+    def _before_step(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        position, num_steps = self._optimizers.get(optimizer, (len(self._optimizers), 0))
+        self._optimizers[optimizer] = position, num_steps + 1
+        if num_steps >= _NUM_SNAPSHOTS:
+            return None
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if not callable(closure):
+            self._snap(self._named(optimizer, position), num_steps)
+            return None
+        # The backward passes are still to come, inside the closure; a line search calls it more than once
+        is_done = False
+
+        def watched(*inner: Any, **named: Any) -> Any:
+            nonlocal is_done
+            result = closure(*inner, **named)
+            if not is_done:
+                is_done = True
+                self._snap(self._named(optimizer, position), num_steps)
+            return result
+
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": watched}
+        return (args[0], watched, *args[2:]), kwargs
+
+    def _snap(self, parameters: dict[str, torch.Tensor], step: int) -> None:
+        start_ns = time.perf_counter_ns()
+        if len(self._gradients) == step:
+            self._gradients.append([])
+            self._buffers.append([sketch(name, buffer) for name, buffer in self._named_buffers()])
+        self._gradients[step] += [sketch(name, p.grad) for name, p in parameters.items() if p.grad is not None]
+        self.aside_ns += time.perf_counter_ns() - start_ns
+
+    def _named(self, optimizer: Any, position: int) -> dict[str, torch.Tensor]:
+        """What it updates: by the names that its modules give, else by place."""
+        names = {id(parameter): name for name, parameter in self._named_parameters()}
+        return {
+            names.get(id(parameter), f"optimizer{position}.group{group_index}.{index}"): parameter
+            for group_index, group in enumerate(optimizer.param_groups)
+            for index, parameter in enumerate(group["params"])
+        }
+
+    def end_snapshots(self) -> None:
+        """From now on time is taken. Not to be called from a hook before a step: torch is walking through them."""
+        self._handle.remove()
+
+    def take_snapshots(self) -> list[Snapshot]:
+        """Those not taken yet; to be asked once the warm-up is over, when they are whole."""
+        told, self._num_told = self._num_told, len(self._gradients)
+        return [Snapshot(step, self._gradients[step], self._buffers[step]) for step in range(told, self._num_told)]
+
+    # --- the whole ----------------------------------------------------------------------------------------------------
+
+    def digest(self) -> str:
+        """Of every weight and buffer of the modules met and of what the optimizers update, each once."""
+        tensors = [tensor for _, tensor in (*self._named_parameters(), *self._named_buffers(of_floats=False))]
+        tensors += self._updated()
+        sums: list[torch.Tensor] = []
+        whole = hashlib.blake2b(digest_size=16)
+        seen: set[int] = set()
+        for tensor in tensors:
+            if id(tensor) in seen:
+                continue
+            seen.add(id(tensor))
+            whole.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+            try:
+                sums += fingerprint(tensor)
+            except Exception:  # a kind of tensor without bits of its own
+                whole.update(b"unread")
+        whole.update(repr([int(part) for part in sums]).encode())
+        return whole.hexdigest()
+
+    def synchronise(self) -> None:
+        """Waits for the devices that the training uses."""
+        for device in self._devices():
+            torch.accelerator.synchronize(device)
+
+    def device_memory(self) -> tuple[int, int]:
+        """The most that was reserved on a device so far, and what is free there now."""
+        peak_bytes = free_bytes = 0
+        for device in self._devices():
+            module = torch.get_device_module(device)
+            if hasattr(module, "max_memory_reserved"):
+                peak_bytes = max(peak_bytes, int(module.max_memory_reserved(device)))
+            if hasattr(module, "mem_get_info"):
+                free_bytes = int(module.mem_get_info(device)[0])
+        return peak_bytes, free_bytes
+
+    def _devices(self) -> list[torch.device]:
+        """Where a step's work is queued; none for the CPU, which does it at once."""
+        if len(self._optimizers) + len(self._modules) != self._num_looked:
+            self._num_looked = len(self._optimizers) + len(self._modules)
+            devices = {tensor.device for _, tensor in self._named_parameters()} | {p.device for p in self._updated()}
+            self._known = sorted((d for d in devices if d.type not in ("cpu", "meta")), key=str)
+        return self._known
+
+    def _updated(self) -> Iterator[torch.Tensor]:
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                yield from group["params"]
+
+    def _named_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for kind, module in self._alive():
+            for name, parameter in module.named_parameters():
+                yield f"{kind}.{_plain(name)}", parameter
+
+    def _named_buffers(self, of_floats: bool = True) -> Iterator[tuple[str, torch.Tensor]]:
+        for kind, module in self._alive():
+            for name, buffer in module.named_buffers():
+                if buffer.is_floating_point() or not of_floats:
+                    yield f"{kind}.{_plain(name)}", buffer
+
+    def _alive(self) -> Iterator[tuple[str, torch.nn.Module]]:
+        for name, reference in zip(self._names, self._modules, strict=True):
+            module = reference()
+            if module is not None:
+                yield name, module
+
+
+def _plain(name: str) -> str:
+    return name.replace("_orig_mod.", "")
+
+
+def _value(tensor: torch.Tensor) -> float:
+    return float(tensor.item()) if tensor.numel() == 1 else sum(tensor.flatten().cpu().double().tolist())

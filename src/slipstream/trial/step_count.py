@@ -1,0 +1,108 @@
+"""What `run` keeps count of: steps and samples, and nothing else. One look at each batch, one at each update; the other
+seams are not there at all."""
+
+from __future__ import annotations
+
+import functools
+import time
+from array import array
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, Final
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from slipstream.seams.batches import count_samples
+from slipstream.seams.patching import Passage, Patches
+
+_MOST_TIMES: Final = 50_000
+_PAUSE: Final = 10  # times the usual: validation, saving, workers that start; not a step
+
+
+class Tally:
+    def __init__(self) -> None:
+        self.samples = 0
+        self._update_ns = array("q")  # when the first updates were done
+        self._num_updates = 0
+        self._spans: dict[int, list[int]] = {}  # by optimizer: its first update of all, its last, how many
+        self._num_backwards = 0
+        self._num_batches = 0
+        self._iterator = 0
+        self._pending = 0  # samples of the loader that was asked last, not yet learnt from
+
+    def install(self, patches: Patches, early: Patches) -> None:
+        """`early` holds what is only needed by scripts that never step an optimizer; it goes with the first update."""
+        front = functools.partial(self._shorten_next, patches=patches)
+        patches.around(_BaseDataLoaderIter, "__next__", "tally.batch", None, self._after_batch, front=front)
+        hook = patches.guard("tally.update", self._after_update)
+        patches.on_close(register_optimizer_step_post_hook(hook).remove)
+        early.around(torch.autograd, "backward", "tally.backward", None, self._after_backward)
+        self._early: Patches | None = early
+
+    @property
+    def num_steps(self) -> int:
+        """Updates of the optimizer that steps most rarely, of those in use at the same time (a learning-rate finder's
+        comes before the training's); without one, backward passes; without those, batches."""
+        steps = fewest = end = 0
+        for first, last, count in sorted(self._spans.values()):
+            steps, fewest = (steps + fewest, count) if first > end else (steps, min(fewest, count))
+            end = max(end, last)
+        return steps + fewest or self._num_backwards or self._num_batches
+
+    def step_s(self) -> float | None:
+        """An average step, from update to update; pauses between some of them are left out. None: too few."""
+        gaps = sorted(late - early for early, late in pairwise(self._update_ns))
+        if len(gaps) < 2:
+            return None
+        usual = [gap for gap in gaps if gap <= _PAUSE * gaps[len(gaps) // 2]]
+        return sum(usual) / len(usual) * self._num_updates / self.num_steps / 1e9
+
+    def count_samples(self) -> int:
+        return self.samples if self._num_updates else self.samples + self._pending
+
+    def _after_batch(self, token: None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        iterator = id(args[0])
+        if iterator != self._iterator:  # another loader, validation perhaps: learnt from only if an update follows
+            self._iterator = iterator
+            if self._num_updates or self._num_backwards:
+                self._pending = 0
+        self._pending += count_samples(result)
+        self._num_batches += 1
+
+    def _shorten_next(self, passage: Passage, patches: Patches) -> Callable[[Any], Any]:
+        """Another batch of the iterator that was asked last, in one frame: between two batches the training has filled
+        the caches with its own, and every frame of ours is fetched anew."""
+        original, long_way = passage.original, passage.function
+        count = patches.register("tally.batch.samples", count_samples)
+
+        def passing(iterator: Any) -> Any:
+            if id(iterator) != self._iterator:
+                return long_way(iterator)
+            result = original(iterator)
+            try:
+                self._pending += count(result)
+                self._num_batches += 1
+            except Exception as fault:
+                self._iterator = -1  # nobody's: from now on all go the long way, which is barred
+                passage.step_aside(fault)
+            return result
+
+        return passing
+
+    def _after_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._num_updates += 1
+        span = self._spans.setdefault(id(optimizer), [self._num_updates, 0, 0])
+        span[1] = self._num_updates
+        span[2] += 1
+        if len(self._update_ns) < _MOST_TIMES:
+            self._update_ns.append(time.perf_counter_ns())
+        self.samples += self._pending
+        self._pending = 0
+        if self._early is not None:
+            self._early.close()
+            self._early = None
+
+    def _after_backward(self, token: None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        self._num_backwards += 1

@@ -1,1 +1,0 @@
-"""Which recipes race, when a race is decided, and what is remembered. Imports nothing here: `run` reads a recipe."""

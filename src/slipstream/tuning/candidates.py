@@ -1,0 +1,160 @@
+"""Who is to race: every technique that applies, most promising first. What is not raced says why."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
+
+from slipstream.records import NUMERICS, Choice, NumericsClass, Recipe, Session, Setting, TorchFacts, Verdict
+from slipstream.techniques._core.card import Answer, Card
+from slipstream.techniques._core.catalogue import Technique
+from slipstream.techniques._core.observation import Observation
+from slipstream.tuning.options import TuneOrder
+
+FEW_BEFORE = 3  # candidates that race before lower precision which the hardware has no units for
+HOPELESS = 0.6  # times the speed: nothing that is kept besides makes up for that
+CONTROL = "nothing"  # the A/A twin rides in every tuning and is no candidate
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    technique: str
+    card: Card
+    settings: tuple[Setting, ...]  # best guess first
+    gain: float = 1.0  # as the findings predict it
+    is_keepable: bool = True  # False: timed to say what it would give; kept only where --only names it
+    is_doubtful: bool = False  # the hardware has no units for it: most likely out after a step or two
+
+    @property
+    def first(self) -> Choice:
+        return Choice(self.technique, self.settings[0])
+
+
+def propose(
+    session: Session, order: TuneOrder, known: Mapping[str, Technique]
+) -> tuple[list[Candidate], list[Verdict]]:
+    """Candidates, most promising first, and a verdict for each technique that cannot be one."""
+    offered = {ident: technique for ident, technique in known.items() if ident != CONTROL}
+    _refuse_unknown("--only", order.only, offered)
+    _refuse_unknown("--without", order.without, offered)
+    observation = Observation(session)
+    candidates: list[Candidate] = []
+    refused: list[Verdict] = []
+    for ident, technique in offered.items():
+        if order.only and ident not in order.only:
+            continue
+        answer = _consider(ident, technique, observation, order)
+        if isinstance(answer, Verdict):
+            refused.append(answer)
+        else:
+            candidates.append(answer)
+    # The best cure of every cause before the second best of any: cures of one cause compete for the same milliseconds.
+    # A stable sort: what is proved by a rider of its own (compile) costs most and comes last among equals.
+    rank = observation.rank_of
+    candidates.sort(key=lambda one: (rank(one.technique, one.card.causes), -one.gain, one.card.needs_proof))
+    return _soon(candidates, observation.torch), refused
+
+
+def _soon(candidates: list[Candidate], facts: TorchFacts | None) -> list[Candidate]:
+    """Lower precision gains most where the hardware has it, and elsewhere is out after a step or two, which may be long
+    ones: the best guess of all goes first, then that; without units for it, a few more do."""
+    has_units = facts is None or facts.has_fast_bf16 or facts.has_fast_fp16
+    num_before = 1 if has_units else FEW_BEFORE
+    if not has_units:
+        candidates = [
+            msgspec.structs.replace(one, is_doubtful=one.card.numerics == "approximate") for one in candidates
+        ]
+    lower = [one for one in candidates[num_before:] if one.card.numerics == "approximate"]
+    return [*candidates[:num_before], *lower, *(one for one in candidates[num_before:] if one not in lower)]
+
+
+def latecomers(
+    observation: Observation, order: TuneOrder, known: Mapping[str, Technique], recipe: Recipe, out: Collection[str]
+) -> list[Candidate]:
+    """Techniques that had nothing to do or to gain in the script as it is and may have beside this recipe: those that
+    offer `applies_with(observation, recipe)`, and `settings_with` where the recipe changes which are worth trying."""
+    found = []
+    for ident, technique in known.items():
+        is_asked = ident not in out and recipe.setting_of(ident) is None and (not order.only or ident in order.only)
+        if is_asked and hasattr(technique, "applies_with"):
+            answer = _consider(ident, technique, observation, order, recipe)
+            if isinstance(answer, Candidate) and answer.is_keepable:
+                found.append(answer)
+    return found
+
+
+def ruled_out(verdicts: Sequence[Verdict], raced: Collection[str]) -> set[str]:
+    """Of those that raced alone: all but the ones that merely gained too little there."""
+    out = set()
+    for ident in raced:
+        seen = [verdict for verdict in verdicts if verdict.technique == ident]
+        if any(verdict.kind != "single" or not _only_gained_too_little(verdict) for verdict in seen):
+            out.add(ident)
+    return out
+
+
+def _only_gained_too_little(verdict: Verdict) -> bool:
+    """Not failed, unsound or plainly slower; nor faster and refused for another reason."""
+    is_unsound = verdict.numerics is not None and verdict.numerics.is_sound is False
+    if is_unsound or verdict.decision not in ("rejected", "unsure"):
+        return False
+    if verdict.speed is None:
+        return verdict.decision == "unsure"
+    return verdict.speed.ratio > HOPELESS and verdict.speed.low <= 1.0
+
+
+def _refuse_unknown(option: str, named: Sequence[str], offered: Mapping[str, Technique]) -> None:
+    for ident in named:
+        if ident not in offered:
+            raise ValueError(f"{option} {ident}: no technique is called that; there are: {', '.join(offered)}")
+
+
+def _consider(
+    ident: str, technique: Technique, observation: Observation, order: TuneOrder, beside: Recipe | None = None
+) -> Candidate | Verdict:
+    card = technique.CARD
+    if ident in order.without:
+        return _refused(ident, "left out by --without")
+    if card.purpose == "fit":
+        return _refused(ident, "a step of it is other work, and no race: tune --fit compares samples per second")
+    if card.purpose == "memory" and ident not in order.only:
+        return _refused(ident, f"saves memory and costs time: --only {ident} tries it")
+    if is_looser(card.numerics, order.allow):
+        reason = f"its numerics are {card.numerics!r}, looser than --allow {order.allow}"
+        return _refused(ident, f"{reason}; --allow {card.numerics} would try it")
+    try:
+        asked = technique.applies(observation) if beside is None else _applies_with(technique, observation, beside)
+        settings = _settings(technique, observation, beside) if asked.is_yes else ()
+        gain = observation.gain_of(card.causes)
+    except Exception as fault:  # a technique that stumbles over this script must not cost the others
+        return Verdict(ident, True, "failed", f"could not tell whether it applies: {type(fault).__name__}: {fault}")
+    if not asked.is_yes:
+        return _refused(ident, asked.reason)
+    if not settings:
+        return _refused(ident, "no setting is worth trying here")
+    return Candidate(ident, card, settings, gain, not card.is_opt_in or ident in order.only)
+
+
+def _applies_with(technique: Technique, observation: Observation, recipe: Recipe) -> Answer:
+    answer = technique.applies_with(observation, recipe)  # type: ignore[attr-defined]
+    assert isinstance(answer, Answer)
+    return answer
+
+
+def _settings(technique: Technique, observation: Observation, beside: Recipe | None) -> tuple[Setting, ...]:
+    if beside is not None and hasattr(technique, "settings_with"):
+        return tuple(technique.settings_with(observation, beside))
+    return tuple(technique.settings(observation))
+
+
+def _refused(ident: str, reason: str) -> Verdict:
+    return Verdict(ident, True, "not_applicable", reason)
+
+
+def is_looser(numerics: NumericsClass, allowed: NumericsClass) -> bool:
+    return NUMERICS.index(numerics) > NUMERICS.index(allowed)
+
+
+def loosest(classes: Sequence[NumericsClass]) -> NumericsClass:
+    """Of a recipe: that of its loosest technique."""
+    return max(classes, key=NUMERICS.index, default="identical")

@@ -1,0 +1,137 @@
+"""What a tuning has decided, appended as it happens: interrupted, it goes on from there. A journal of another script,
+order or machine, or older than a day, is not read."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import msgspec
+
+from slipstream.recipe.script_digest import files_digest, script_digest
+from slipstream.records import Recipe, Session, Verdict
+from slipstream.store.safe_files import append_file, open_directory, read_file, write_file
+from slipstream.tuning.options import TuneOrder
+
+MAX_AGE = timedelta(days=1)
+_LIMIT_BYTES = 64 << 20  # a verdict takes a few kilobytes
+
+
+class Header(msgspec.Struct, frozen=True, tag="tuning"):
+    """All of it must be the same for a journal to be believed, save the time."""
+
+    facts: dict[str, str]
+    created: str
+
+
+class Decided(msgspec.Struct, frozen=True, tag="verdict"):
+    verdict: Verdict
+
+
+class Finished(msgspec.Struct, frozen=True, tag="recipe"):
+    """The recipe is found; only the race of the whole is left."""
+
+    recipe: Recipe
+    revised: list[Verdict] = []  # all verdicts, as they stand then
+
+
+class Journal:
+    """Without a path it remembers nothing."""
+
+    def __init__(self, path: str, facts: dict[str, str]) -> None:
+        self._path = Path(path) if path else None
+        self.verdicts: list[Verdict] = []
+        self.finished: Finished | None = None
+        self.fault = ""  # why nothing is remembered although it should be
+        self._open(facts)
+
+    @property
+    def is_kept(self) -> bool:
+        return self._path is not None
+
+    def remember(self, verdict: Verdict) -> None:
+        self._append(Decided(verdict))
+
+    def finish(self, recipe: Recipe, verdicts: list[Verdict]) -> None:
+        self._append(Finished(recipe, list(verdicts)))
+
+    def delete(self) -> None:
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+    def _open(self, facts: dict[str, str]) -> None:
+        if self._path is None:
+            return
+        try:
+            for folder in (self._path.parent.parent, self._path.parent):  # .slipstream and its journals
+                open_directory(folder)
+        except OSError as error:
+            self._give_up(error)
+            return
+        entries = _read(self._path)
+        if entries and isinstance(entries[0], Header) and _is_current(entries[0], facts):
+            for entry in entries[1:]:
+                if isinstance(entry, Finished):
+                    self.finished, self.verdicts = entry, list(entry.revised)
+                elif isinstance(entry, Decided):
+                    self.verdicts.append(entry.verdict)
+            return
+        try:
+            write_file(self._path, b"")
+        except OSError as error:
+            self._give_up(error)
+        self._append(Header(facts, datetime.now(timezone.utc).isoformat()))
+
+    def _append(self, entry: Header | Decided | Finished) -> None:
+        if self._path is None:
+            return
+        try:
+            append_file(self._path, msgspec.json.encode(entry) + b"\n")
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        """A disk that is full must not end a tuning; it only cannot be resumed, and says so."""
+        self._path = None
+        why = f"{error.filename}: {error.strerror}"
+        self.fault = f"No journal could be kept ({why}): interrupted, this tuning cannot be resumed."
+
+
+def _read(path: Path) -> list[Header | Decided | Finished]:
+    """Up to the first line that is not whole: the last one, if the machine stopped in the middle of it."""
+    entries: list[Header | Decided | Finished] = []
+    try:
+        lines = read_file(path, _LIMIT_BYTES).splitlines()
+    except OSError:
+        return entries
+    for line in lines:
+        try:
+            entries.append(msgspec.json.decode(line, type=Header | Decided | Finished))
+        except msgspec.MsgspecError:
+            break
+    return entries
+
+
+def _is_current(header: Header, facts: dict[str, str]) -> bool:
+    try:
+        age = datetime.now(timezone.utc) - datetime.fromisoformat(header.created)
+    except (ValueError, TypeError):
+        return False
+    return header.facts == facts and timedelta(0) <= age < MAX_AGE
+
+
+def facts_of(session: Session, order: TuneOrder) -> dict[str, str]:
+    """What must not have changed since."""
+    environment = session.environment
+    facts = {
+        "script": " ".join(session.script),
+        "digest": script_digest(session.script, session.cwd),
+        "files": files_digest(session),
+        "cwd": session.cwd,
+        "machine": f"{environment.cpu}, {environment.num_usable:g} cores, {[gpu.name for gpu in environment.gpus]}",
+        "python": environment.python,
+        "slipstream": environment.slipstream,
+        "torch": environment.torch.version if environment.torch else "",
+        "order": f"{sorted(order.only)} {sorted(order.without)} {order.allow} {order.margin} {order.alpha}",
+    }
+    return facts | {f"library {name}": version for name, version in sorted(environment.libraries.items())}

@@ -1,0 +1,98 @@
+"""What a tuning comes to, from what its meeting knows: numbers for the table, the report and the recipe file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from slipstream.diagnose.training_time import training_length
+from slipstream.recipe.source_edits import edits_of
+from slipstream.records import Choice, Edit, Recipe, RiderRecord, Session, Speed, Summary, Tuning, Verdict
+from slipstream.tuning.comparison import Contest
+from slipstream.tuning.state import Meeting
+from slipstream.tuning.verdicts import batch_size, paired, samples_per_s
+
+
+def conclude(meeting: Meeting, total: Contest | None, is_complete: bool, was_interrupted: bool) -> Tuning:
+    summary, base = meeting.session.summary, meeting.paddock.record(meeting.base)
+    is_timed = any(lap.num_steps for lap in meeting.base.laps)
+    step_ms = meeting.base_step_s() * 1e3 if is_timed or summary is None else summary.step_ms
+    speed = _total_speed(meeting) if total is not None and meeting.recipe.choices else None
+    before, after = _seconds(meeting.session, speed, _one_off_s(meeting.verdicts))
+    noise = meeting.noise.speed()
+    rate = samples_per_s(meeting, base, step_ms / 1e3) or 0.0
+    rows = [paired(verdict, step_ms, rate) for verdict in meeting.verdicts]
+    return Tuning(
+        base_step_ms=step_ms,
+        base_samples_per_s=rate,
+        verdicts=[*rows, *_of_noise(noise, meeting.noise.note())],
+        total=speed,
+        recipe=meeting.recipe,
+        noise=noise,
+        noise_note=meeting.noise.note(),
+        base_batch_size=batch_size(meeting),
+        base_peak_bytes=base.device_peak_bytes or base.peak_bytes or None,
+        ceiling_ms=_ceiling_ms(summary, step_ms),
+        seconds_before=before,
+        seconds_after=after,
+        seconds_spent=meeting.budget.spent_s(),
+        is_complete=is_complete,
+        was_interrupted=was_interrupted,
+        riders=[_without_sketches(record) for record in meeting.paddock.past],
+        edits=_edits(meeting, total),
+        notes=list(meeting.notes),
+    )
+
+
+def _total_speed(meeting: Meeting) -> Speed | None:
+    """Of the last race, or of the race by which the recipe was kept where that could not be timed."""
+    return next((verdict.speed for verdict in meeting.verdicts if verdict.kind == "total"), None)
+
+
+def _ceiling_ms(summary: Summary | None, step_ms: float) -> float | None:
+    """As far below the base's step as the check found it below its own: the machine may have changed its pace since."""
+    best_ms = summary.ceilings.best_ms() if summary is not None else None
+    if summary is None or not best_ms or not summary.step_ms:
+        return best_ms
+    return best_ms / summary.step_ms * step_ms
+
+
+def _of_noise(speed: Speed | None, note: str) -> list[Verdict]:
+    if speed is None:
+        return []
+    reason = note or "the control: no more than chance"
+    recipe = Recipe((Choice("nothing"),))
+    return [
+        Verdict("nothing", True, "unsure" if note else "rejected", reason, speed=speed, recipe=recipe, kind="noise")
+    ]
+
+
+def _one_off_s(verdicts: Sequence[Verdict]) -> float:
+    return next((verdict.one_off_s for verdict in verdicts if verdict.kind == "total"), 0.0)
+
+
+def _seconds(session: Session, total: Speed | None, one_off_s: float) -> tuple[float | None, float | None]:
+    """The whole training now and with the recipe. Only steps get faster; evaluation and start-up stay what they are.
+    The whole counts mean steps, the summary's is the median: where few steps put that above, no more is saved than
+    the ratio allows."""
+    num_steps, _ = training_length(session)
+    summary = session.summary
+    if summary is None or summary.seconds_left is None or num_steps is None:
+        return None, None
+    if total is None:
+        return summary.seconds_left, None
+    steps_s = min(num_steps * summary.step_ms / 1e3, summary.seconds_left)
+    saved_s = steps_s * (1.0 - 1.0 / total.ratio)
+    return summary.seconds_left, max(0.0, summary.seconds_left - saved_s) + one_off_s
+
+
+def _without_sketches(record: RiderRecord) -> RiderRecord:
+    witness = msgspec.structs.replace(record.witness, snapshots=[])
+    return msgspec.structs.replace(record, witness=witness)
+
+
+def _edits(meeting: Meeting, total: Contest | None) -> list[Edit]:
+    """As the rider that carried the whole recipe made them; else as the techniques say."""
+    seen = meeting.paddock.record(total.seat).edits if total is not None else []
+    return edits_of(meeting.session, meeting.recipe, seen, meeting.techniques)

@@ -1,0 +1,295 @@
+"""Each technique by itself, against the base or on top of what is kept already; then the settings of those that won:
+climbed from neighbour to neighbour, not gridded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from slipstream.records import Choice, Recipe, Setting, Speed, Verdict
+from slipstream.report.text.numbers import times
+from slipstream.tuning.budget import share_kept_back
+from slipstream.tuning.candidates import Candidate
+from slipstream.tuning.comparison import LEADING, LEADING_ROUNDS, Contest
+from slipstream.tuning.control import MIN_ROUNDS
+from slipstream.tuning.state import Meeting
+from slipstream.tuning.trials import RaceError
+from slipstream.tuning.verdicts import rule
+
+TWIN_ROUNDS = 24
+FEW_TWIN_ROUNDS = 12  # where it would keep the only place from the candidates
+FEWEST_TWIN_ROUNDS = MIN_ROUNDS  # where every one of them costs two starts
+GROUND_SHARE = 0.3  # of the budget, at most
+GROUND_ROUNDS = LEADING_ROUNDS
+CLIMBING_ROUNDS = 8  # for a setting that does not look better: the technique is there either way
+MOST_CLIMBING_ROUNDS = 16  # what is not decided then differs by little, and others may gain more
+OVER = 0.0  # a moment that has passed
+
+
+class Winner(msgspec.Struct, frozen=True):
+    candidate: Candidate
+    verdict: Verdict  # kept
+    added: Speed | None = None  # to the ground, where that is not the script as it is
+
+    @property
+    def choice(self) -> Choice:
+        return self.verdict.choice
+
+    @property
+    def is_climbed(self) -> bool:
+        return len(self.candidate.settings) > 1 and _is_numeric(self.candidate.settings)
+
+    @property
+    def own_ratio(self) -> float:
+        """What it adds to the ground that it was raced on."""
+        return self.added.ratio if self.added is not None else self.speed.ratio
+
+    @property
+    def speed(self) -> Speed:
+        assert self.verdict.speed is not None
+        return self.verdict.speed
+
+
+def num_comparisons(candidates: Sequence[Candidate]) -> int:
+    """Every one gets its share of alpha: those that an earlier, interrupted tuning made, and the second setting of a
+    technique, whether it comes to that or not."""
+    return max(1, sum(min(2, len(one.settings)) for one in candidates))
+
+
+def race_alone(
+    meeting: Meeting, candidates: Sequence[Candidate], alpha: float, begun: Sequence[Contest] = (), num_twins: int = 1
+) -> list[Winner]:
+    """Each on top of the ground, which may be the script as it is. Winners in the order of their gain. A large one ends
+    the heat, or one that leads clearly: what the others are worth shows on top of it. `begun` go on where they
+    stood."""
+    recalled = _recall(meeting, candidates)
+    winners = [Winner(one, verdict) for one, verdict in recalled if verdict.decision == "kept"]
+    _note_best(meeting, winners)
+    known = {one.technique for one, _ in recalled}
+    by_name = {one.technique: one for one in candidates}
+    footing = meeting.footing
+    leaders: list[Contest] = []  # the one that is built on, before it is decided
+
+    def contest_of(choice: Choice) -> Contest:
+        contest = meeting.race_of(choice, alpha)
+        contest.is_doubtful = by_name[choice.technique].is_doubtful
+        return contest
+
+    def settle(contest: Contest) -> Contest | None:
+        if contest.is_control:
+            meeting.paddock.leave(contest.seat)
+            return None
+        choice = contest.seat.recipe.choices[-1]
+        candidate = by_name[choice.technique]
+        if contest in leaders and contest.outcome == "undecided":
+            contest.build_on()
+        _settle(meeting, contest, candidate, winners)
+        _note_best(meeting, winners)
+        following = _second(candidate, choice, contest)
+        return contest_of(following) if following is not None else None
+
+    def deadline_s() -> float:
+        best = max((winner.own_ratio for winner in winners), default=1.0)
+        better = [one for one in contests if one.outcome is None and one.promise() > best]
+        leader = max(better, key=Contest.promise, default=None)
+        if leader is not None and leader.is_leading() and by_name[leader.technique].is_keepable:
+            leaders[:] = [leader]
+        if leaders or (best >= LEADING and not better):
+            return OVER
+        num_climbing = sum(winner.is_climbed for winner in winners)
+        kept_back = share_kept_back(len(winners), num_climbing, meeting.num_provisional)
+        if leader is not None and not winners and leader.is_hopeful() and by_name[leader.technique].is_keepable:
+            moment_s = min(meeting.hope_s, meeting.budget.moment_s(kept_back))
+            if meeting.budget.now_s() >= moment_s:
+                leaders[:] = [leader]  # there is time to prove the best of them, not to decide on all
+                return OVER
+            return moment_s
+        return meeting.budget.moment_s(kept_back)
+
+    known |= {contest.technique for contest in begun}
+    contests = [contest_of(one.first) for one in candidates if one.technique not in known]
+    contests += [contest_of(Choice(one.technique, one.settings[1])) for one in candidates if _is_owed(recalled, one)]
+    contests += [one for one in begun if not one.is_control]
+    if contests:
+        meeting.heat.warm(footing)
+        twins = [one for one in begun if one.is_control]
+        twins = twins or [meeting.twin_contest(footing, _num_twin_rounds(meeting)) for _ in range(num_twins)]
+        meeting.heat.race([contests[0], *twins, *contests[1:]], deadline_s, settle)
+    return sorted(winners, key=lambda winner: -winner.speed.ratio)
+
+
+def race_ground(meeting: Meeting, candidates: Sequence[Candidate], alpha: float) -> tuple[list[Winner], list[Contest]]:
+    """For a few rounds. What has not lost then is built on; the rest goes on among all the others."""
+    winners: list[Winner] = []
+    begun: list[Contest] = []
+    recalled = _recall(meeting, candidates)
+    if recalled:
+        return [Winner(one, verdict) for one, verdict in recalled if verdict.decision == "kept"], []
+    by_name = {one.technique: one for one in candidates}
+    contests = [
+        meeting.contest(meeting.seat(Recipe((one.first,))), meeting.base, alpha, base=meeting.base)
+        for one in candidates
+    ]
+
+    def settle(contest: Contest) -> None:
+        if contest.is_control:
+            return
+        is_enough = contest.comparison.num_rounds >= GROUND_ROUNDS
+        if contest.outcome == "undecided" and is_enough and contest.promise() >= 1.0:
+            contest.build_on()
+        if contest.outcome == "undecided":
+            contest.reopen()
+            begun.append(contest)
+        else:
+            _settle(meeting, contest, by_name[contest.technique], winners)
+
+    def deadline_s() -> float:
+        is_open = any(one.comparison.num_rounds < GROUND_ROUNDS for one in contests)
+        return meeting.budget.moment_s(1.0 - GROUND_SHARE) if is_open else OVER
+
+    if contests:
+        meeting.heat.warm(meeting.base)
+        if meeting.heat.num_affordable(1, meeting.budget.moment_s(1.0 - GROUND_SHARE)) <= len(contests):
+            return [], contests  # there is no time for it and for the control
+        twin = meeting.twin_contest(meeting.base, _num_twin_rounds(meeting))
+        meeting.heat.race([*contests[:1], twin, *contests[1:]], deadline_s, settle)
+        if twin.outcome == "undecided" and not winners:
+            twin.reopen()
+            begun.append(twin)  # beside the same base: it need not start again
+        else:
+            meeting.paddock.leave(twin.seat)
+    return sorted(winners, key=lambda winner: -winner.speed.ratio), begun
+
+
+def _settle(meeting: Meeting, contest: Contest, candidate: Candidate, winners: list[Winner]) -> None:
+    choice = contest.seat.recipe.choices[-1]
+    verdict = rule(meeting, contest, choice, candidate.is_keepable, meeting.speed_of(meeting.ground))
+    if contest.is_built_on and verdict.decision == "kept":
+        reason = f"ahead in {contest.comparison.num_rounds} rounds: to be proved inside the recipe"
+        verdict = msgspec.structs.replace(verdict, is_provisional=True, reason=reason)
+        if contest.was_leading:
+            meeting.leads.add(choice)
+    meeting.decide(verdict)
+    if verdict.decision == "kept":
+        winners.append(Winner(candidate, verdict, contest.speed()))
+        return
+    meeting.paddock.leave(contest.seat)
+
+
+def _note_best(meeting: Meeting, winners: Sequence[Winner]) -> None:
+    """Should the tuning be broken off here, this is what it knows."""
+    if winners:
+        meeting.recipe = meeting.on_ground(max(winners, key=lambda winner: winner.speed.ratio).choice)
+
+
+def _second(candidate: Candidate, choice: Choice, contest: Contest) -> Choice | None:
+    """The best guess may miss: where it lost its race, one more setting gets a chance."""
+    has_lost = contest.outcome in ("not_faster", "slower")
+    if not has_lost or choice != candidate.first or len(candidate.settings) < 2:
+        return None
+    return Choice(candidate.technique, candidate.settings[1])
+
+
+def _is_owed(recalled: Sequence[tuple[Candidate, Verdict]], candidate: Candidate) -> bool:
+    """Its second setting, by a tuning that was interrupted after the first one had lost."""
+    seen = [verdict for one, verdict in recalled if one.technique == candidate.technique]
+    if len(seen) != 1 or seen[0].choice != candidate.first or len(candidate.settings) < 2:
+        return False
+    return seen[0].decision == "rejected" and seen[0].speed is not None and seen[0].speed.low <= 1.0
+
+
+def _num_twin_rounds(meeting: Meeting) -> int:
+    if meeting.paddock.is_relaunching():
+        return FEWEST_TWIN_ROUNDS
+    return FEW_TWIN_ROUNDS if meeting.paddock.num_challengers() < 2 else TWIN_ROUNDS
+
+
+def _recall(meeting: Meeting, candidates: Sequence[Candidate]) -> list[tuple[Candidate, Verdict]]:
+    """What an interrupted tuning had decided on this ground. Undecided ones race again."""
+    by_name = {candidate.technique: candidate for candidate in candidates}
+    recalled = []
+    for verdict in meeting.journal.verdicts:
+        is_here = verdict.kind == "single" and verdict.recipe == meeting.on_ground(verdict.choice)
+        if is_here and verdict.technique in by_name and verdict.decision != "unsure":
+            meeting.decide(verdict, is_remembered=False)
+            recalled.append((by_name[verdict.technique], verdict))
+    return recalled
+
+
+def climb(meeting: Meeting, winners: Sequence[Winner]) -> list[Winner]:
+    """The best setting of each, where they are numbers: what others gain may hang on it. Names come last of all."""
+    kept_back = share_kept_back(len(winners), 0, meeting.num_provisional)
+    return [
+        _climb_one(meeting, one, meeting.on_ground(one.choice), kept_back) if one.is_climbed else one for one in winners
+    ]
+
+
+def climb_names(meeting: Meeting, winners: Sequence[Winner]) -> None:
+    """Of the whole recipe, when no technique is left to be tried: a mode of a compiler takes long to start."""
+    for winner in winners:
+        if not winner.is_climbed and winner.choice in meeting.recipe.choices:
+            _climb_one(meeting, winner, meeting.recipe, share_kept_back(1, 0, meeting.num_provisional))
+
+
+def _climb_one(meeting: Meeting, winner: Winner, recipe: Recipe, kept_back: float) -> Winner:
+    best, settings = winner, winner.candidate.settings
+    tried = {verdict.setting for verdict in meeting.verdicts if verdict.technique == winner.choice.technique}
+    while True:
+        setting = neighbour(settings, best.choice.setting, tried)
+        if setting is None or meeting.budget.now_s() >= meeting.budget.moment_s(kept_back):
+            return best
+        tried.add(setting)
+        verdict = _challenge(meeting, recipe, best.speed, Choice(winner.choice.technique, setting), kept_back)
+        if verdict.decision == "kept":
+            meeting.revise(best.choice, "rejected", f"{verdict.choice} is faster still, {_against_base(verdict)}")
+            if meeting.recipe == recipe:
+                meeting.recipe = verdict.recipe
+            best, recipe = Winner(winner.candidate, verdict), verdict.recipe
+
+
+def _challenge(meeting: Meeting, recipe: Recipe, through: Speed, choice: Choice, kept_back: float) -> Verdict:
+    """Another setting of one of the recipe's techniques."""
+    seat, anchor = meeting.seat(recipe.plus(choice)), meeting.seat(recipe)
+    contest = meeting.contest(seat, anchor, base=meeting.base)
+    last_s = meeting.budget.moment_s(kept_back)
+
+    def deadline_s() -> float:
+        most = MOST_CLIMBING_ROUNDS if contest.is_promising() else CLIMBING_ROUNDS
+        return last_s if contest.comparison.num_rounds < most else OVER
+
+    if meeting.budget.now_s() + meeting.heat.need_s(anew=choice.technique) >= last_s:
+        contest.end("undecided")  # before anyone is started for it
+    else:
+        try:
+            meeting.heat.race([contest], deadline_s, lambda contest: None, meeting.companions())
+        except RaceError as error:
+            contest.abandon(str(error))
+    verdict = meeting.decide(rule(meeting, contest, choice, through=through))
+    if verdict.decision != "kept":
+        meeting.paddock.leave(seat)
+    return verdict
+
+
+def _against_base(verdict: Verdict) -> str:
+    return times(verdict.speed) if verdict.speed is not None else "by its own race"
+
+
+def neighbour(settings: Sequence[Setting], best: Setting, tried: set[Setting]) -> Setting | None:
+    """Of numbers the next larger, else the next smaller; names have no neighbours: those after it in the list, one by
+    one. Only what was not tried."""
+    ordered = sorted(settings, key=_number) if _is_numeric(settings) else list(settings)
+    if best not in ordered:
+        return None
+    at = ordered.index(best)
+    beside = [*ordered[at + 1 : at + 2], *ordered[at - 1 : at]] if _is_numeric(settings) else ordered[at + 1 :]
+    return next((setting for setting in beside if setting not in tried), None)
+
+
+def _is_numeric(settings: Sequence[Setting]) -> bool:
+    return all(isinstance(setting, int) and not isinstance(setting, bool) for setting in settings)
+
+
+def _number(setting: Setting) -> int:
+    assert isinstance(setting, int)
+    return setting

@@ -1,0 +1,234 @@
+"""What the phases of one tuning share: the track's people, the time, and the verdicts so far. Decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from slipstream.diagnose.selection import epoch_steps
+from slipstream.diagnose.training_time import training_length
+from slipstream.recipe.conflicts import Conflict, conflict_with
+from slipstream.records import Choice, Decision, Numerics, Recipe, RiderRecord, Session, Speed, Verdict
+from slipstream.techniques._core.catalogue import Technique
+from slipstream.tuning.block_length import Tempo, evened, typical_step_s
+from slipstream.tuning.budget import Budget
+from slipstream.tuning.candidates import loosest
+from slipstream.tuning.comparison import Contest
+from slipstream.tuning.control import Noise
+from slipstream.tuning.journal import Journal
+from slipstream.tuning.numerics import Claim, Jury
+from slipstream.tuning.options import TuneOrder
+from slipstream.tuning.pace_model import Standings
+from slipstream.tuning.payback import one_off_s
+from slipstream.tuning.progress import Teller
+from slipstream.tuning.scheduler import Heat
+from slipstream.tuning.trials import Paddock, Seat
+from slipstream.wire.backend import Track
+
+UNKNOWN_STEP_S = 0.1  # until the base has been timed
+
+
+class Meeting:
+    def __init__(
+        self,
+        session: Session,
+        track: Track,
+        order: TuneOrder,
+        tell: Teller,
+        techniques: Mapping[str, Technique],
+        journal: Journal,
+    ) -> None:
+        self.session = session
+        self.order = order
+        self.tell = tell
+        self.techniques = techniques
+        self.journal = journal
+        self.budget = Budget(track, order.budget_s)
+        self.paddock = Paddock(track, tell)
+        self.base = self.paddock.seat("base", Recipe())
+        self.jury = Jury(self.paddock, self.budget, self.base)
+        self.noise = Noise(order.margin)
+        tempo = _tempo(session)
+        self.paddock.even = lambda lap: evened(lap, tempo)
+        self.standings = Standings()
+        self.heat = Heat(self.paddock, self.budget, tell, order.seed, tempo, self.standings)
+        self.conflicts: list[Conflict] = []
+        self.verdicts: list[Verdict] = []
+        self.notes: list[str] = []
+        self.recipe = Recipe()  # the best that is known so far
+        self.ground = Recipe()  # what techniques are raced on top of
+        self.leads: set[Choice] = set()  # built on because they led clearly; others were the best hope there was
+        self.hope_s = 0.0  # the moment from which the best hope is raced as the whole recipe
+        self._contests: dict[tuple[Recipe, Recipe], Contest] = {}  # of techniques, on their ground
+        self._twin: Seat | None = None
+        self._fresh: dict[Recipe, Seat] = {}
+
+    # --- what is said -----------------------------------------------------------------------------------------------
+
+    def decide(self, verdict: Verdict, is_remembered: bool = True) -> Verdict:
+        if verdict.kind == "single":  # raced again, it has a better one
+            self.verdicts = [one for one in self.verdicts if not _is_outdated(one, verdict)]
+        self.verdicts.append(verdict)
+        self.tell.decided(verdict)
+        if is_remembered:
+            self.journal.remember(verdict)
+        return verdict
+
+    def revise(self, choice: Choice, decision: Decision, reason: str) -> None:
+        """A winner's verdict, when a later phase knows better."""
+        for at, verdict in enumerate(self.verdicts):
+            if verdict.kind == "single" and verdict.choice == choice:
+                settled = msgspec.structs.replace(verdict, decision=decision, reason=reason, is_provisional=False)
+                self.verdicts[at] = settled
+
+    def revise_last(self, technique: str, decision: Decision, reason: str) -> None:
+        last = next((one for one in reversed(self.verdicts) if one.technique == technique), None)
+        if last is not None and last.kind == "single":
+            self.revise(last.choice, decision, reason)
+
+    def provisional(self) -> list[Choice]:
+        """What the recipe is built on without proof so far."""
+        built = {verdict.choice for verdict in self.verdicts if verdict.is_provisional and verdict.decision == "kept"}
+        return [choice for choice in self.recipe.choices if choice in built]
+
+    @property
+    def num_provisional(self) -> int:
+        return len(self.provisional())
+
+    def give_up(self, choice: Choice, reason: str) -> None:
+        """What could not be proved is not kept."""
+        self.revise(choice, "unsure", reason)
+        self.recipe = self.recipe.without(choice.technique)
+
+    def note(self, sentence: str) -> None:
+        if sentence not in self.notes:
+            self.notes.append(sentence)
+            self.tell.note(sentence)
+
+    # --- who rides ----------------------------------------------------------------------------------------------------
+
+    def seat(self, recipe: Recipe) -> Seat:
+        return self.paddock.seat("candidate", recipe) if recipe.choices else self.base
+
+    def fresh_seat(self, recipe: Recipe) -> Seat:
+        """Another process than the one that won: whatever luck that had, it kept. The same one from then on."""
+        if recipe not in self._fresh:
+            self.paddock.leave(self.seat(recipe))
+            self._fresh[recipe] = Seat("candidate", recipe)
+        return self._fresh[recipe]
+
+    def adopt(self, seat: Seat) -> None:
+        """As the fresh one of its recipe: it was started to be left behind, not chosen."""
+        self._fresh.setdefault(seat.recipe, seat)
+
+    @property
+    def footing(self) -> Seat:
+        """Whom techniques race against: the script as it is, or with the ground that was won."""
+        return self.seat(self.ground)
+
+    def on_ground(self, choice: Choice) -> Recipe:
+        """The ground with this choice, in place of whatever claims the same."""
+        rivals = [one for one in self.ground.choices if self._conflict(one, choice) is not None]
+        kept = [one for one in self.ground.choices if one not in rivals]
+        return Recipe(tuple(kept)).plus(choice)
+
+    def give_way(self, ground: Recipe) -> None:
+        """What stood on that ground and had to leave it for one that gains more."""
+        for choice in ground.choices:
+            conflicts = [self._conflict(choice, other) for other in self.recipe.choices]
+            conflict = next((one for one in conflicts if one is not None), None)
+            if conflict is not None and choice not in self.recipe.choices:
+                self.revise(choice, "rejected", f"{conflict}; the other one gains more")
+
+    def _conflict(self, choice: Choice, other: Choice) -> Conflict | None:
+        return conflict_with(choice.technique, Recipe((other,)), self.conflicts)
+
+    def twin_contest(self, anchor: Seat, max_rounds: int = 0) -> Contest:
+        """A fresh one each time: whatever a process is lucky or unlucky in, it keeps for life."""
+        seat = Seat("twin", anchor.recipe.plus(Choice("nothing")))
+        self.jury.twin = self.jury.twin or seat
+        self._twin = self._twin or seat
+        twin = self.contest(seat, anchor, goal="control", max_rounds=max_rounds)
+        self.noise.watch(twin)
+        return twin
+
+    def race_of(self, choice: Choice, alpha: float) -> Contest:
+        """A technique on top of the ground. If it was raced there and not decided, it goes on where it stood."""
+        recipe = self.on_ground(choice)
+        known = self._contests.get((recipe, self.ground))
+        if known is None or known.outcome not in (None, "undecided"):
+            known = self.contest(self.seat(recipe), self.footing, alpha, base=self.base)
+            self._contests[recipe, self.ground] = known
+        known.reopen()
+        return known
+
+    def contest(self, seat: Seat, anchor: Seat, alpha: float | None = None, **how: object) -> Contest:
+        settings = {"alpha": self.order.alpha if alpha is None else alpha, "margin": self.order.margin, **how}
+        settings["standings"] = self.standings
+        return Contest(seat, anchor, floor=lambda: self.noise.margin(anchor), **settings)  # type: ignore[arg-type]
+
+    # --- what is known of a recipe ------------------------------------------------------------------------------------
+
+    def claim(self, recipe: Recipe) -> Claim:
+        cards = [self.techniques[choice.technique].CARD for choice in recipe.choices]
+        classes = [card.numerics for card in cards]
+        return Claim(loosest(classes), "redrawn" in classes, any(card.needs_proof for card in cards))
+
+    def companions(self) -> list[Seat]:
+        """The base rides along where memory allows, so that every row of the table is against it."""
+        return [self.base] if self.paddock.num_challengers(num_fixed=2) > 0 else []
+
+    def glance(self, seat: Seat, record: RiderRecord) -> Numerics | None:
+        if not record.witness.losses and not record.witness.snapshots:
+            return None
+        return self.jury.glance(self.claim(seat.recipe), record)
+
+    def speed_of(self, recipe: Recipe) -> Speed | None:
+        """Against the base, from the last verdict on it."""
+        return next((v.speed for v in reversed(self.verdicts) if v.recipe == recipe and v.speed is not None), None)
+
+    def is_open(self, technique: str) -> bool:
+        """Nothing is decided about it yet."""
+        return all(verdict.technique != technique for verdict in self.verdicts)
+
+    def had_nothing_to_do(self, technique: str) -> bool:
+        """As far as it was asked: no rider has carried it yet."""
+        mine = [one for one in self.verdicts if one.technique == technique]
+        return all(one.decision == "not_applicable" and not one.recipe.choices for one in mine)
+
+    def base_step_s(self) -> float:
+        known = typical_step_s(self.base.laps)
+        return known if known is not None else UNKNOWN_STEP_S
+
+    def one_off_s(self, record: RiderRecord, step_s: float | None) -> float:
+        """Beyond the twin's start-up, which like a candidate's finds the files in memory; the base came first. Of what
+        gains from the second epoch on, also all that the first does not gain."""
+        twins = self._twin.past if self._twin is not None else []
+        first = twins[0] if twins else self.paddock.record(self.base)
+        return one_off_s(record.startup_s, first.startup_s) + self._not_gained_s(record.entrant.recipe, step_s)
+
+    def _not_gained_s(self, recipe: Recipe, step_s: float | None) -> float:
+        in_epoch = epoch_steps(self.session)
+        is_later = any(self.techniques[choice.technique].CARD.is_later for choice in recipe.choices)
+        if not is_later or not in_epoch or step_s is None:
+            return 0.0
+        return max(0.0, in_epoch * (self.base_step_s() - step_s))
+
+
+def _is_outdated(known: Verdict, verdict: Verdict) -> bool:
+    if known.kind != "single" or known.technique != verdict.technique:
+        return False
+    return known.decision == "not_applicable" or (known.decision != "kept" and known.setting == verdict.setting)
+
+
+def _tempo(session: Session) -> Tempo:
+    num_steps, _ = training_length(session)
+    in_epoch = epoch_steps(session) or 0.0
+    num_workers = max((loader.num_workers for loader in session.loaders), default=0)
+    return Tempo(
+        session.summary.step_ms / 1e3 if session.summary else UNKNOWN_STEP_S,
+        round(in_epoch) if abs(in_epoch - round(in_epoch)) < 0.01 else 0,
+        int(num_steps or 0),
+        max(num_workers, round(session.environment.num_usable)),  # so many workers may be tried
+    )

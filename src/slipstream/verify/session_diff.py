@@ -1,0 +1,194 @@
+"""Two sessions of different times: what changed, and whether the step's difference is more than the noise inside them.
+Knows nothing of how the machine itself changed in between: riders that take turns do, and that is tune."""
+
+from __future__ import annotations
+
+import random
+import shlex
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from math import ceil
+from pathlib import PurePath
+from statistics import fmean, median
+
+from slipstream.diagnose.notes import BUSY
+from slipstream.diagnose.selection import num_workers
+from slipstream.diagnose.summary import settled_steps
+from slipstream.records import PHASES, Comparison, Difference, Environment, Outcome, PhaseChange, Session, Step
+
+NUM_DRAWS = 600
+MOST_UNITS = 240  # of a session: beyond, neighbours are averaged. Medians of more tell nothing new
+FEWEST_UNITS = 8
+NEGLIGIBLE = 0.02  # steps within 2% of each other are the same whatever the interval: no two starts agree better
+
+Unit = dict[str, float]  # "step" and phases to ms, of neighbouring steps
+
+
+def compare(before: Session, after: Session, names: tuple[str, str] = ("before", "after")) -> Comparison:
+    differences = list(changes(before, after))
+    is_same = _is_same_machine(before.environment, after.environment)
+    if before.summary is None or after.summary is None:
+        missing = " and ".join(name for name, one in zip(names, (before, after), strict=True) if one.summary is None)
+        note = f"No step was seen in {missing}, so there is nothing to compare but the circumstances."
+        return Comparison(*names, "unknown", differences, is_same_machine=is_same, notes=[note])
+    draws = _draws(units_of(before), units_of(after))
+    ratio = before.summary.step_ms / after.summary.step_ms
+    low, high = _interval([old["step"] / new["step"] for old, new in draws], ratio)
+    return Comparison(
+        *names,
+        _outcome(ratio, low, high),
+        differences,
+        before.summary.step_ms,
+        after.summary.step_ms,
+        ratio,
+        low,
+        high,
+        list(_phases(before, after, draws)),
+        is_same,
+        list(_notes(before, after, names)),
+    )
+
+
+def _outcome(ratio: float, low: float, high: float) -> Outcome:
+    if abs(ratio - 1) < NEGLIGIBLE or low <= 1 <= high:
+        return "same"
+    return "faster" if ratio > 1 else "slower"
+
+
+# --- what changed ----------------------------------------------------------------------------------------------------
+
+
+def changes(before: Session, after: Session) -> Iterator[Difference]:
+    """In the order in which one would suspect them."""
+    for name, old, new in [
+        ("script", _script(before), _script(after)),
+        ("arguments", _arguments(before), _arguments(after)),
+        ("commit", str(before.revision or ""), str(after.revision or "")),
+        ("command", before.command, after.command),
+        ("recipe kept", _recipe(before), _recipe(after)),
+        *_subjects(before, after),
+        *_surroundings(before.environment, after.environment),
+    ]:
+        if old != new:
+            yield Difference(name, old or "none", new or "none")
+
+
+def _script(session: Session) -> str:
+    words = session.script
+    return shlex.join(words[:2] if words[:1] == ["-m"] else words[:1])
+
+
+def _arguments(session: Session) -> str:
+    words = session.script
+    return shlex.join(words[2:] if words[:1] == ["-m"] else words[1:])
+
+
+def _recipe(session: Session) -> str:
+    return str(session.tuning.recipe) if session.tuning and session.tuning.recipe.choices else ""
+
+
+def _subjects(before: Session, after: Session) -> Iterator[tuple[str, str, str]]:
+    for one, other in zip(before.loaders[:3], after.loaders[:3], strict=False):
+        place = PurePath(one.site.file).name + f":{one.site.line} " if one.site else ""
+        for field in ("num_workers", "batch_size", "prefetch_factor", "persistent_workers", "pin_memory"):
+            yield f"{place}{field}", str(getattr(one, field)), str(getattr(other, field))
+    for first, second in zip(before.models[:1], after.models[:1], strict=False):
+        yield "parameters", f"{first.num_parameters:,}", f"{second.num_parameters:,}"
+        yield "model on", first.device, second.device
+    if before.footprints and after.footprints:
+        old, new = before.footprints[0], after.footprints[0]
+        yield "peak memory of a step", f"{old.peak_bytes / 1e6:,.1f} MB", f"{new.peak_bytes / 1e6:,.1f} MB"
+        yield "batch observed", str(old.batch_size), str(new.batch_size)
+
+
+def _surroundings(before: Environment, after: Environment) -> Iterator[tuple[str, str, str]]:
+    for field, name in {"cpu": "CPU", "num_usable": "usable cores", "system": "system", "python": "Python"}.items():
+        yield name, str(getattr(before, field)), str(getattr(after, field))
+    yield "GPUs", ", ".join(gpu.name for gpu in before.gpus), ", ".join(gpu.name for gpu in after.gpus)
+    old, new = before.torch, after.torch
+    for field in ("version", "device", "num_threads", "matmul_precision", "cudnn_benchmark", "deterministic"):
+        name = "torch" if field == "version" else f"torch {field}"
+        yield name, str(getattr(old, field, "")), str(getattr(new, field, ""))
+    for library in sorted(before.libraries.keys() | after.libraries.keys()):
+        yield library, before.libraries.get(library, ""), after.libraries.get(library, "")
+    for variable in sorted(before.variables.keys() | after.variables.keys()):
+        yield variable, before.variables.get(variable, ""), after.variables.get(variable, "")
+    yield "slipstream", before.slipstream, after.slipstream
+
+
+def _is_same_machine(before: Environment, after: Environment) -> bool:
+    def machine(one: Environment) -> tuple[str, float, int, list[str]]:
+        return one.cpu, one.num_usable, one.memory_bytes >> 30, [gpu.name for gpu in one.gpus]
+
+    return machine(before) == machine(after)
+
+
+def _notes(before: Session, after: Session, names: tuple[str, str]) -> Iterator[str]:
+    if _script(before) != _script(after):
+        yield "These are two different scripts."
+    per_step = [round(one.summary.samples_per_step) if one.summary else 0 for one in (before, after)]
+    if per_step[0] != per_step[1]:
+        yield f"A step had {per_step[0]:,} samples before and {per_step[1]:,} after: its time alone says little."
+    for name, session in zip(names, (before, after), strict=True):
+        if (num_units := sum(map(len, units_of(session)))) < FEWEST_UNITS:
+            yield f"{name} has only {num_units} steps to judge by: too few for an interval that means anything."
+        load, cores = session.environment.load, session.environment.num_usable
+        if any(note.startswith(f"{BUSY}:") for note in session.notes):
+            yield f"{BUSY} during {name}: its threads did not get the cores that they asked for."
+        elif load > max(1.0, cores):
+            yield f"{BUSY} when {name} began: a load of {load:.1f} on {cores:g} cores."
+
+
+# --- how sure ---------------------------------------------------------------------------------------------------------
+
+
+def units_of(session: Session) -> list[list[Unit]]:
+    """Watched steps, block by block, averaged over as many as there are workers: every k-th step waits for all."""
+    steps = [step for step in settled_steps(session) if not step.is_first_of_epoch] or settled_steps(session)
+    size = max(1, num_workers(session), ceil(len(steps) / MOST_UNITS))
+    blocks = [list(members) for _, members in groupby(steps, key=lambda step: step.block)]
+    cut = [[block[at : at + size] for at in range(0, len(block) - size + 1, size)] for block in blocks]
+    whole = [[_unit(group) for group in groups] for groups in cut if groups]
+    return whole or ([[_unit(steps)]] if steps else [])
+
+
+def _unit(steps: Sequence[Step]) -> Unit:
+    phases: Unit = {phase: fmean(step.phases.get(phase, 0.0) for step in steps) for phase in PHASES}
+    return {"step": fmean(step.step_ms for step in steps), **phases}
+
+
+def _draws(before: list[list[Unit]], after: list[list[Unit]]) -> list[tuple[Unit, Unit]]:
+    """Medians of both sessions, as they might as well have come out. The same draws for the same sessions."""
+    generator = random.Random(0)
+    return [(_redrawn(before, generator), _redrawn(after, generator)) for _ in range(NUM_DRAWS)]
+
+
+def _redrawn(blocks: list[list[Unit]], generator: random.Random) -> Unit:
+    """Blocks with replacement, and in each of them stretches of neighbours: steps next to each other are alike, and
+    blocks that are minutes apart show how the machine drifts."""
+    drawn: list[Unit] = []
+    for _ in blocks:
+        block = generator.choice(blocks)
+        length = max(1, round(len(block) ** 0.5))
+        taken: list[Unit] = []
+        while len(taken) < len(block):
+            at = generator.randrange(len(block))
+            taken += [block[(at + offset) % len(block)] for offset in range(length)]
+        drawn += taken[: len(block)]
+    return {name: median(unit[name] for unit in drawn) for name in ("step", *PHASES)}
+
+
+def _interval(values: Sequence[float], middle: float) -> tuple[float, float]:
+    """95%, and never without the estimate itself."""
+    ordered = sorted(values)
+    at = int(len(ordered) * 0.025)
+    return min(ordered[at], middle), max(ordered[-1 - at], middle)
+
+
+def _phases(before: Session, after: Session, draws: list[tuple[Unit, Unit]]) -> Iterator[PhaseChange]:
+    assert before.summary is not None and after.summary is not None
+    for phase in PHASES:
+        old, new = before.summary.phases.get(phase, 0.0), after.summary.phases.get(phase, 0.0)
+        if max(old, new) > 0:
+            low, high = _interval([there[phase] - here[phase] for here, there in draws], new - old)
+            yield PhaseChange(phase, old, new, low, high)

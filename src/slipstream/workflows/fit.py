@@ -1,0 +1,121 @@
+"""A fit from end to end, for the command: one ride that observes the memory of a step, the rides under the limit, one
+session; and what is kept as a tuning, for the recipe's file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from slipstream.records import Fitting, Session, Speed, Tuning, Verdict
+from slipstream.workflows.tune import NothingToTuneError, environment_of
+
+if TYPE_CHECKING:
+    from slipstream.fit.options import FitOrder
+    from slipstream.supervise.check import Line
+    from slipstream.tuning.progress import Teller
+
+_SCHEDULE: Final = "slipstream.memory.schedule:MemorySchedule"
+_OBSERVE_S: Final = 60.0
+_WARM_UP: Final = 3
+_SHARE: Final = 0.9  # of what is free: a machine that swaps, or whose kernel ends a process, is no place to try
+_UNITS: Final = {
+    **{unit: 1024**power for power, unit in enumerate(("KiB", "MiB", "GiB", "TiB"), 1)},
+    **{unit: 1024**power for power, unit in enumerate(("K", "M", "G", "T"), 1)},
+    **{unit: 1000**power for power, unit in enumerate(("KB", "MB", "GB", "TB"), 1)},
+}
+
+
+def bytes_of(size: str) -> int:
+    """6GiB, 512MiB, 1.5GB; a bare letter is binary, as limits of the system have it."""
+    typed = size.strip().replace(" ", "")
+    number = typed.rstrip("BbIiKkMmGgTt")
+    unit = {name.lower(): factor for name, factor in _UNITS.items()}.get(typed[len(number) :].lower())
+    try:
+        value = float(number) * unit if unit is not None else 0.0
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{size!r} is not a size. Write it like 6GiB, 512MiB or 1.5GB.")
+    return int(value)
+
+
+def fit_script(
+    script: list[str],
+    order: FitOrder,
+    tell: Teller,
+    *,
+    use_overlay: bool = True,
+    line: Line | None = None,
+    on_seen: Callable[[Session], None] = lambda session: None,
+) -> Session:
+    """A limit of 0 is what the device has. NothingToTuneError: no training was seen. FitError: it cannot be had."""
+    from slipstream.fit.search import fit
+    from slipstream.sandbox.oom_messages import tells_shortage
+    from slipstream.supervise.check import Order, shorten, supervise
+    from slipstream.supervise.exit_status import exit_code
+    from slipstream.supervise.race import Relay, tick_of
+
+    asked = Order(script, seconds=_OBSERVE_S, use_overlay=use_overlay, command="tune", schedule=_SCHEDULE)
+    session = supervise(asked, line)
+    has_seen = bool(session.footprints) or tells_shortage(session.ending.message)  # ended by our looking, or too large
+    if exit_code(session) and not has_seen:
+        raise NothingToTuneError(session)
+    on_seen(session)
+    relay = Relay(
+        session.script,
+        tick=tick_of(session) if session.steps else "optimizer",
+        environment_of=environment_of,
+        use_overlay=use_overlay,
+        seed=order.seed,
+        warm_up=_WARM_UP,
+    )
+    with relay as track:
+        fitting = fit(session, track, with_limit(order, session), tell)
+    from pathlib import Path
+
+    return msgspec.structs.replace(
+        session,
+        fitting=fitting,
+        notes=[*session.notes, *(note for note in relay.notes if note not in session.notes)],
+        written=list(dict.fromkeys([*session.written, *shorten(relay.written, Path(session.cwd))])),
+    )
+
+
+def with_limit(order: FitOrder, session: Session) -> FitOrder:
+    """The one that was typed, or what the device has."""
+    if order.limit_bytes:
+        return order
+    from slipstream.machine.free_memory import free_bytes
+
+    footprint = session.footprints[0] if session.footprints else None
+    if footprint is not None and not footprint.device.startswith("cpu") and footprint.capacity_bytes:
+        return msgspec.structs.replace(
+            order, limit_bytes=footprint.capacity_bytes, limit_source=f"what {footprint.device} has"
+        )
+    free = int(_SHARE * free_bytes())
+    return msgspec.structs.replace(order, limit_bytes=free, limit_source="nine tenths of what is free here")
+
+
+def as_tuning(fitting: Fitting) -> Tuning:
+    """What was kept, as the recipe's file is written from."""
+    base = next((trial for trial in fitting.trials if not trial.is_held), None)
+    kept = [
+        trial
+        for trial in fitting.trials
+        if trial.outcome == "ran"
+        and trial.is_held
+        and (trial.recipe == fitting.recipe or (not trial.recipe.choices and trial.batch_size == fitting.fastest))
+    ]
+    total: Speed | None = next((trial.rate for trial in reversed(kept) if trial.rate is not None), None)
+    return Tuning(
+        base_step_ms=(base.step_ms if base is not None else None) or 0.0,
+        base_samples_per_s=(base.samples_per_s if base is not None else None) or 0.0,
+        verdicts=[
+            Verdict(choice.technique, choice.setting, "kept", "fits", speed=total, recipe=fitting.recipe)
+            for choice in fitting.recipe.choices
+        ],
+        total=total,
+        recipe=fitting.recipe,
+    )

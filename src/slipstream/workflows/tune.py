@@ -1,0 +1,227 @@
+"""Tuning from end to end, for the command and for programs: a short check, the races, one session. And
+`slipstream.tune(function)`, which makes a script of a function first, because every rider is a process of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from slipstream.records import NUMERICS, NumericsClass, Recipe, Session, Tuning
+
+if TYPE_CHECKING:
+    from slipstream.supervise.check import Line
+    from slipstream.tuning.options import TuneOrder
+    from slipstream.tuning.progress import Teller
+
+CHECK_S: Final = 20.0
+INSIDE: Final = "SLIPSTREAM_TUNING"  # set for riders of a function: a module that tunes when imported would never end
+_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class NothingToTuneError(Exception):
+    """The check did not see what a race needs; `session` says what it saw."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__("the check saw no training")
+        self.session = session
+
+
+def tune_script(
+    script: list[str],
+    order: TuneOrder,
+    tell: Teller,
+    *,
+    check_s: float = CHECK_S,
+    use_overlay: bool = True,
+    line: Line | None = None,
+    on_check: Callable[[Session], None] = lambda session: None,
+) -> Session:
+    """The session of the check, with the tuning in it. Raises NothingToTuneError where the check failed."""
+    from slipstream.diagnose import diagnose
+    from slipstream.supervise.check import Order, supervise
+    from slipstream.supervise.exit_status import exit_code
+
+    session = diagnose(supervise(Order(script, seconds=check_s, use_overlay=use_overlay), line))
+    session = msgspec.structs.replace(session, command="tune")
+    if exit_code(session) or session.summary is None:
+        raise NothingToTuneError(session)
+    on_check(session)
+    tuning, notes, written = _race(session, order, tell, use_overlay)
+    return with_tuning(session, tuning, notes, written)
+
+
+def with_tuning(session: Session, tuning: Tuning, notes: list[str], written: list[str]) -> Session:
+    """`written`: by riders that could not be covered."""
+    from slipstream.supervise.check import shorten
+
+    paths = list(dict.fromkeys([*session.written, *shorten(written, Path(session.cwd))]))
+    return msgspec.structs.replace(session, tuning=tuning, notes=[*session.notes, *notes], written=paths)
+
+
+def _race(session: Session, order: TuneOrder, tell: Teller, use_overlay: bool) -> tuple[Tuning, list[str], list[str]]:
+    """With what the riders noted, and the files that they wrote for good."""
+    from slipstream.diagnose.selection import is_on_cpu
+    from slipstream.supervise.race import Relay, tick_of
+    from slipstream.tuning.search import tune
+
+    relay = Relay(
+        session.script,
+        tick=tick_of(session),
+        environment_of=environment_of,
+        use_overlay=use_overlay,
+        seed=order.seed,
+        may_fork=is_on_cpu(session),
+    )
+    with relay as track:
+        tuning = tune(session, track, order, tell)
+    return tuning, relay.notes, relay.written
+
+
+def environment_of(recipe: Recipe) -> dict[str, str]:
+    """Variables that a rider needs before its process starts."""
+    from slipstream.techniques._core import catalogue
+
+    variables: dict[str, str] = {}
+    for choice in recipe.choices:
+        variables |= catalogue.environment_of(choice.technique, choice.setting)
+    return variables
+
+
+def seconds_of(duration: str) -> float:
+    """90s, 5m, 1.5h or a bare number of seconds."""
+    number, unit = (duration[:-1], duration[-1]) if duration[-1:] in _UNITS else (duration, "s")
+    try:
+        seconds = float(number) * _UNITS[unit]
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise ValueError(f"{duration!r} is not a duration. Write it like 90s, 5m or 1h.")
+    return seconds
+
+
+def check_names(names: Sequence[str]) -> None:
+    """ValueError for a technique that does not exist, with those that do."""
+    from slipstream.techniques._core.catalogue import catalogue
+    from slipstream.tuning.candidates import CONTROL
+
+    known = [name for name in catalogue() if name != CONTROL]
+    for name in names:
+        if name not in known:
+            raise ValueError(f"no technique is called {name!r}; there are: {', '.join(known)}")
+
+
+def journal_of(script: Sequence[str], root: Path | None = None) -> Path:
+    """Where an interrupted tuning of this script, with these arguments, is remembered."""
+    import hashlib
+
+    from slipstream.launch.target import file_stem
+
+    name = "".join(char if char.isalnum() else "-" for char in file_stem(script))
+    digest = hashlib.sha256("\0".join(script).encode()).hexdigest()[:12]
+    return (root or Path.cwd()) / ".slipstream" / "journals" / f"{name}-{digest}.jsonl"
+
+
+# --- from a notebook or a program -------------------------------------------------------------------------------------
+
+
+class Tuned:
+    """What `slipstream.tune(train)` returns: `.session`, `.tuning`, `.recipe`; shows itself in a notebook."""
+
+    def __init__(self, session: Session, script: Path, recipe_path: Path | None) -> None:
+        self.session = session
+        self.script = script  # what the riders ran
+        self.recipe_path = recipe_path  # None: nothing was kept
+
+    @property
+    def tuning(self) -> Tuning:
+        assert self.session.tuning is not None
+        return self.session.tuning
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.tuning.recipe
+
+    def __str__(self) -> str:
+        import io
+
+        from rich.console import Console
+
+        from slipstream.report.terminal.session import render_session
+
+        text = io.StringIO()
+        render_session(self.session, Console(file=text, width=100, no_color=True))
+        return text.getvalue()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        from slipstream.report.notebook import tuning_to_html
+
+        return tuning_to_html(self.session)
+
+
+def tune_function(
+    function: Callable[..., Any],
+    *,
+    budget: str | float = "5m",
+    only: Sequence[str] = (),
+    without: Sequence[str] = (),
+    allow: NumericsClass = "approximate",
+    seconds: float = CHECK_S,
+    recipe: str | Path = "slipstream.toml",
+    quiet: bool = False,
+) -> Tuned:
+    """See `slipstream.tune`."""
+    from slipstream.recipe.file import write_recipe
+    from slipstream.store.sessions import make_folder, save_session
+    from slipstream.tuning.options import TuneOrder
+    from slipstream.workflows.function_script import write_script
+
+    if os.environ.get(INSIDE):
+        raise ValueError(
+            "slipstream.tune was called by a rider of slipstream.tune: importing the module starts it again. Put the"
+            ' call under `if __name__ == "__main__":`.'
+        )
+    if allow not in NUMERICS:
+        raise ValueError(f"allow={allow!r}: it is one of {', '.join(NUMERICS)}")
+    check_names([*only, *without])
+    budget_s = seconds_of(str(budget))
+    script = write_script(function, make_folder(Path.cwd()) / "functions")
+    typed = [os.path.relpath(script)]
+    order = TuneOrder(budget_s, tuple(only), tuple(without), allow, str(journal_of(typed)))
+    session = _tune_told(typed, order, seconds, quiet)
+    save_session(session)
+    tuned = Tuned(session, script, None)
+    if tuned.recipe.choices and tuned.tuning.is_complete:
+        tuned.recipe_path = Path(recipe)
+        tuned.recipe_path.parent.mkdir(parents=True, exist_ok=True)
+        write_recipe(tuned.recipe_path, tuned.tuning, session)
+    return tuned
+
+
+def _tune_told(script: list[str], order: TuneOrder, check_s: float, quiet: bool) -> Session:
+    """With progress in the cell's output, and the check's failure as an exception."""
+    from slipstream.report.terminal.live_tune import TuneLive
+    from slipstream.report.text.check import verdict
+    from slipstream.supervise.check import RefusalError
+    from slipstream.supervise.exit_status import remark
+    from slipstream.tuning.trials import RaceError
+
+    os.environ[INSIDE] = "1"
+    try:
+        with TuneLive(sys.stdout, quiet=quiet) as live:
+            live.start()
+            live.note(f"checking for about {check_s:.0f} s")
+            return tune_script(script, order, live, check_s=check_s, on_check=lambda seen: live.note(verdict(seen)))
+    except NothingToTuneError as error:
+        raise ValueError(remark(error.session) or verdict(error.session)) from None
+    except (RefusalError, RaceError) as error:
+        raise ValueError(str(error)) from None
+    finally:
+        del os.environ[INSIDE]

@@ -1,0 +1,90 @@
+"""Watching from inside a program or a notebook cell: the same session as `check`, without ceilings, since nothing of a
+training that is meant to last may be replaced."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Literal
+
+from slipstream.records import Ending, Session
+
+
+class Watching:
+    """`with slipstream.watch() as ride: train()`; afterwards `ride.session`, `print(ride)`, or the cell's output."""
+
+    def __init__(self) -> None:
+        self._session: Session | None = None
+        self._start = 0.0
+
+    @property
+    def session(self) -> Session:
+        if self._session is None:
+            raise ValueError("this ride is not over yet: its session is there after the with block")
+        return self._session
+
+    def __enter__(self) -> Watching:
+        from slipstream.trial.lifecycle import RideSettings, board
+
+        self._start = time.monotonic()
+        self._created = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+        self._spool = tempfile.TemporaryDirectory(prefix="slipstream-")
+        self._ride = board(RideSettings(mode="watch", spool=self._spool.name))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+    ) -> Literal[False]:
+        from slipstream.diagnose import diagnose
+        from slipstream.machine.environment import read_environment
+        from slipstream.observe.assemble import assemble
+        from slipstream.wire.spool import SpoolReader
+
+        ending = self._ending(raised)
+        self._ride.leave(ending)
+        with self._spool:
+            messages = list(SpoolReader(Path(self._spool.name)).read())
+        cwd = os.getcwd()
+        session = assemble(
+            messages,
+            command="watch",
+            script=[],
+            cwd=cwd,
+            created=self._created,
+            environment=read_environment(cwd),
+            ending=ending,
+        )
+        self._session = diagnose(session)
+        return False
+
+    def _ending(self, raised: BaseException | None) -> Ending:
+        seconds = time.monotonic() - self._start
+        if raised is None:
+            return Ending("finished", 0, seconds)
+        reason: Literal["interrupted", "raised"] = "interrupted" if isinstance(raised, KeyboardInterrupt) else "raised"
+        return Ending(reason, 1, seconds, f"{type(raised).__name__}: {raised}")
+
+    def __str__(self) -> str:
+        import io
+
+        from rich.console import Console
+
+        from slipstream.report.terminal.session import render_session
+
+        text = io.StringIO()
+        render_session(self.session, Console(file=text, width=100, no_color=True))
+        return text.getvalue()
+
+    def __repr__(self) -> str:
+        return "<slipstream ride, still watching>" if self._session is None else str(self)
+
+    def _repr_html_(self) -> str | None:
+        if self._session is None:
+            return None
+        from slipstream.report.notebook import to_html
+
+        return to_html(self._session)

@@ -1,0 +1,394 @@
+"""Kept samples are those that the dataset would give; where they would not be, none is kept."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, get_worker_info
+
+from slipstream.data.samples import cache_reader, sample_cache, shared_arena
+from slipstream.data.samples.serialise import pack
+from slipstream.machine import free_memory
+from slipstream.machine.cgroups import Limits
+
+NUM = 144
+
+
+class Made(Dataset[Any]):
+    """Something that costs work, the same every time. Counts on disk, so that workers count too."""
+
+    def __init__(self, tally: Path | None = None) -> None:
+        self.scale = 3.0
+        self.labels = torch.arange(NUM)
+        self.tally = str(tally or "")
+
+    def __len__(self) -> int:
+        return NUM
+
+    def __getitem__(self, index: int) -> Any:
+        if self.tally:
+            with open(self.tally, "ab") as file:
+                file.write(b".")
+        image = np.full((3, 4), index, dtype=np.float32) * self.scale
+        return {"image": torch.from_numpy(image.copy()), "label": self.labels[index], "name": f"{index}.jpg"}
+
+
+def calls(tally: Path) -> int:
+    return tally.stat().st_size if tally.exists() else 0
+
+
+def epochs(dataset: Any, number: int = 3, between: Any = None, **how: Any) -> list[Any]:
+    """All batches, and the random numbers that come after them."""
+    torch.manual_seed(5)
+    np.random.seed(5)
+    random.seed(5)
+    loader = DataLoader(dataset, batch_size=8, **how)
+    batches = []
+    for epoch in range(number):
+        batches += list(loader)
+        if between is not None:
+            between(dataset, epoch)
+    return [*batches, torch.rand(2), np.random.rand(), random.random()]
+
+
+def are_same(ours: list[Any], bare: list[Any]) -> bool:
+    return len(ours) == len(bare) and all(pack(a).is_same(pack(b)) for a, b in zip(ours, bare, strict=True))
+
+
+@pytest.mark.parametrize("how", [{}, {"shuffle": True}, {"num_workers": 2, "shuffle": True}], ids=str)
+def test_batches_are_the_same_and_the_dataset_is_hardly_asked(riding: Any, how: Any, tmp_path: Path) -> None:
+    bare = epochs(Made(), **how)
+    tally = tmp_path / "calls"
+    with riding(sample_cache=True) as rig:
+        ours = epochs(Made(tally), **how)
+    assert are_same(ours, bare)
+    assert rig.declined == [] and len(rig.changes) == 1 and "test_kept_samples.py:" in rig.changes[0]
+    assert NUM <= calls(tally) < 2.5 * NUM, "of three epochs"
+
+
+def test_workers_that_stay_share_what_they_keep(riding: Any, tmp_path: Path) -> None:
+    how = {"num_workers": 2, "shuffle": True, "persistent_workers": True}
+    bare = epochs(Made(), **how)
+    tally = tmp_path / "calls"
+    with riding(sample_cache=True):
+        ours = epochs(Made(tally), **how)
+    assert are_same(ours, bare)
+    assert calls(tally) < 2 * NUM
+
+
+def test_workers_of_ours_too(riding: Any, tmp_path: Path) -> None:
+    bare = epochs(Made(), 3, shuffle=True)
+    with riding(sample_cache=True, workers=2) as rig:
+        ours = epochs(Made(), 3, shuffle=True)
+    assert are_same(ours, bare) and len(rig.changes) == 2
+
+
+def test_a_script_may_change_what_it_is_given(riding: Any) -> None:
+    def spoil(samples: list[Any]) -> Any:
+        for sample in samples:
+            sample["image"].add_(1)
+            sample.pop("name")
+        return torch.stack([sample["image"] for sample in samples])
+
+    bare = epochs(Made(), collate_fn=spoil)
+    with riding(sample_cache=True) as rig:
+        ours = epochs(Made(), collate_fn=spoil)
+    assert are_same(ours, bare) and rig.changes
+
+
+def test_a_subset_and_a_second_loader_over_the_same_dataset(riding: Any, tmp_path: Path) -> None:
+    tally = tmp_path / "calls"
+    half = Subset(Made(tally), range(0, NUM, 2))
+    with riding(sample_cache=True) as rig:
+        first = epochs(half, 1)
+        before = calls(tally)
+        again = epochs(half, 1)
+    assert are_same(first[:-3], again[:-3]) and rig.changes
+    assert calls(tally) - before <= 12
+
+
+# --- datasets that must not be kept ----------------------------------------------------------------------------------
+
+
+class Torchs(Made):
+    def __getitem__(self, index: int) -> Any:
+        return torch.rand(2) + index
+
+
+class Rarely(Made):
+    def __getitem__(self, index: int) -> Any:
+        return torch.ones(2) * (index if index != 40 else np.random.rand())
+
+
+class OwnGenerator(Made):
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = [np.random.default_rng(0)]
+
+    def __getitem__(self, index: int) -> Any:
+        self.parts[0].random()  # drawn, and not even used
+        return torch.ones(2) * index
+
+
+class Counts(Made):
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __getitem__(self, index: int) -> Any:
+        self.count += 1
+        return torch.ones(2) * index
+
+
+class CountsInClass(Made):
+    count = 0
+
+    def __getitem__(self, index: int) -> Any:
+        type(self).count += 1
+        return torch.ones(2) * index
+
+
+NUMBER_OF_CALLS = 0
+
+
+class CountsGlobally(Made):
+    def __getitem__(self, index: int) -> Any:
+        global NUMBER_OF_CALLS
+        NUMBER_OF_CALLS += 1
+        return torch.ones(2) * index
+
+
+class Clock(Made):
+    def __getitem__(self, index: int) -> Any:
+        return torch.tensor([index, time.perf_counter_ns() % 2**40])
+
+
+class OwnMemory(Made):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = np.zeros((NUM, 2))
+
+    def __getitem__(self, index: int) -> Any:
+        row = self.table[index]
+        return torch.from_numpy(row.reshape(2, 1)[:, 0])
+
+
+class Objects(Made):
+    def __getitem__(self, index: int) -> Any:
+        return {index}
+
+
+REFUSED: list[tuple[Any, str]] = [
+    (Torchs, "random numbers"),
+    (Rarely, "random numbers"),
+    (OwnGenerator, "random numbers"),
+    (Counts, "changes count"),
+    (CountsInClass, "changes CountsInClass.count"),
+    (CountsGlobally, "sets a variable of its module"),
+    (Clock, "otherwise"),
+    (OwnMemory, "parts of its own memory"),
+    (Objects, "holds a set"),
+    (lambda: TensorDataset(torch.zeros(NUM, 2)), "in memory already"),
+]
+
+
+IN_WORKERS = [(Rarely, "random numbers"), (Counts, "changes count")]
+CASES = [(make, why, 0) for make, why in REFUSED] + [(make, why, 1) for make, why in IN_WORKERS]
+
+
+@pytest.mark.parametrize(("make", "why", "num_workers"), CASES, ids=lambda one: getattr(one, "__name__", ""))
+def test_what_must_not_be_kept_is_read_as_ever(riding: Any, make: Any, why: str, num_workers: int) -> None:
+    collate: Any = (lambda samples: [sorted(one) for one in samples]) if make is Objects else None
+    how = {"num_workers": num_workers, "collate_fn": collate, "shuffle": True, "number": 2}
+    CountsInClass.count = 0
+    bare_dataset = make()
+    bare = epochs(bare_dataset, **how)
+    counted, CountsInClass.count = CountsInClass.count, 0
+    with riding(sample_cache=True) as rig:
+        dataset = make()
+        ours = epochs(dataset, **how)
+    assert are_same(ours, bare) or make is Clock
+    assert vars(dataset).get("count") == vars(bare_dataset).get("count") and CountsInClass.count == counted
+    assert len(rig.declined) == 1 and why in rig.declined[0], rig.declined
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Any:
+        yield from range(NUM)
+
+
+def test_streams_and_ready_batches_are_refused() -> None:
+    assert "in memory already" in sample_cache.obstacle(DataLoader(list(range(NUM))))  # type: ignore[arg-type]
+    assert "iterable" in sample_cache.obstacle(DataLoader(Stream()))
+    assert "batches" in sample_cache.obstacle(DataLoader(Made(), batch_size=None))
+    spawned = DataLoader(Made(), num_workers=1, multiprocessing_context="spawn")
+    assert "spawned" in sample_cache.obstacle(spawned)
+    assert sample_cache.obstacle(DataLoader(Made(), num_workers=1, multiprocessing_context="fork")) == ""
+
+
+# --- datasets that change --------------------------------------------------------------------------------------------
+
+
+def set_scale(dataset: Any, epoch: int) -> None:
+    dataset.scale = 3.0 + epoch
+
+
+def set_label(dataset: Any, epoch: int) -> None:
+    dataset.labels[7] = 1000 + epoch
+
+
+@pytest.mark.parametrize(("between", "num_workers"), [(set_scale, 0), (set_label, 0), (set_label, 1)])
+def test_a_script_that_changes_its_dataset_between_epochs(riding: Any, between: Any, num_workers: int) -> None:
+    bare = epochs(Made(), between=between, num_workers=num_workers)
+    with riding(sample_cache=True) as rig:
+        ours = epochs(Made(), between=between, num_workers=num_workers)
+    assert are_same(ours, bare)
+    assert "the script changed" in rig.declined[0]
+
+
+def test_a_script_that_changes_its_dataset_within_an_epoch(riding: Any) -> None:
+    def read() -> list[Any]:
+        dataset = Made()
+        out = []
+        for epoch in range(3):
+            for step, batch in enumerate(DataLoader(dataset, batch_size=4)):
+                out.append(batch)
+                dataset.scale = 5.0 if (epoch, step) >= (1, 5) else 3.0
+        return out
+
+    bare = read()
+    with riding(sample_cache=True) as rig:
+        assert are_same(read(), bare)
+    assert "scale of the dataset changed while it was read" in rig.declined[0]
+
+
+class Files(Made):
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = str(folder)
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.from_numpy(np.load(os.path.join(self.folder, f"{index}.npy")))
+
+
+def test_files_that_are_written_anew_are_found_when_an_epoch_begins(riding: Any, tmp_path: Path) -> None:
+    def write(value: float) -> None:
+        for index in range(NUM):
+            np.save(tmp_path / f"{index}.npy", np.full(3, index + value))
+
+    def read() -> list[Any]:
+        write(0.0)
+        return epochs(Files(tmp_path), between=lambda dataset, epoch: write(0.5 * epoch), shuffle=True)
+
+    bare = read()
+    with riding(sample_cache=True) as rig:
+        ours = read()
+    assert are_same(ours, bare) and "came out otherwise than before" in rig.declined[0]
+
+
+class ByWorker(Made):
+    def __getitem__(self, index: int) -> Any:
+        info: Any = get_worker_info()
+        return torch.tensor([index, info.id])
+
+
+class BySeed(Made):
+    """Draws from a generator made for the occasion, from a seed that is another in every epoch."""
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.tensor(np.random.default_rng(torch.initial_seed() % 2**32 + index).random())
+
+
+@pytest.mark.parametrize("kind", [ByWorker, BySeed])
+def test_samples_that_depend_on_who_makes_them_and_when(riding: Any, kind: Any) -> None:
+    bare = epochs(kind(), num_workers=2, shuffle=True)
+    with riding(sample_cache=True) as rig:
+        ours = epochs(kind(), num_workers=2, shuffle=True)
+    assert are_same(ours, bare) and "came out otherwise than before" in rig.declined[0]
+
+
+class Raises(Made):
+    def __getitem__(self, index: int) -> Any:
+        if index == 20:
+            raise KeyError("no such sample")
+        return super().__getitem__(index)
+
+
+def test_what_the_dataset_raises_is_the_scripts(riding: Any, message_of: Callable[..., str]) -> None:
+    with riding(sample_cache=True) as rig:
+        message = message_of(lambda: list(DataLoader(Raises(), batch_size=4)), KeyError)
+    assert "no such sample" in message and rig.declined == []
+
+
+def num_shelves() -> int:
+    """Descriptors of memory for samples that this process holds."""
+    names = (os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink())
+    return sum("slipstream-samples" in name for name in names)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_memory_is_given_back_when_samples_must_not_be_kept(riding: Any, num_workers: int) -> None:
+    with riding(sample_cache=True) as rig:
+        dataset = Rarely()
+        epochs(dataset, 2, num_workers=num_workers)
+        assert len(rig.declined) == 1 and num_shelves() == 0
+
+
+def test_memory_is_given_back_with_the_dataset(riding: Any) -> None:
+    with riding(sample_cache=True):
+        for _ in range(3):  # as folds of a cross-validation
+            dataset = Made()
+            epochs(dataset, 1)
+            assert num_shelves()
+            del dataset
+            gc.collect()
+            assert num_shelves() == 0
+
+
+def test_no_half_of_a_dataset_is_kept(riding: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_reader, "free_bytes", lambda: 4000)
+    bare = epochs(Made())
+    with riding(sample_cache=True) as rig:
+        assert are_same(epochs(Made()), bare)
+    assert "all of its samples would need" in rig.declined[0] and rig.changes == []
+
+
+def test_memory_that_is_nearly_full_is_said(riding: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_arena, "free_bytes", lambda: 10**6)
+    monkeypatch.setattr(shared_arena, "total_bytes", lambda: 10**9)
+    with riding(sample_cache=True) as rig:
+        epochs(Made(), 1)
+    assert rig.declined == ["sample_cache: samples are not kept: memory is nearly full"] and rig.changes == []
+
+
+def test_the_memory_of_a_container_counts_and_not_the_machines(riding: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_arena, "free_bytes", lambda: 2 * 10**9)
+    monkeypatch.setattr(free_memory, "read_limits", lambda root: Limits(memory_bytes=4 * 10**9))
+    monkeypatch.setattr(free_memory, "_used_bytes", lambda root: 10**9)  # of the machine that the test runs on, else
+    machine = type("Machine", (), {"total": 10**12, "available": 9 * 10**11})
+    monkeypatch.setattr(free_memory.psutil, "virtual_memory", lambda: machine)
+    with riding(sample_cache=True) as rig:
+        epochs(Made(), 1)
+    assert rig.declined == [] and len(rig.changes) == 1
+
+
+def test_a_fault_of_ours_is_not_the_scripts(riding: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def break_down(*args: Any) -> Any:
+        raise MemoryError("planted")
+
+    bare = epochs(Made())
+    for name in ("sample", "parcel", "put"):
+        monkeypatch.setattr(cache_reader.Shelf, name, break_down)
+        with riding(sample_cache=True) as rig:
+            assert are_same(epochs(Made()), bare)
+        assert "planted" in rig.declined[0]
+        monkeypatch.undo()

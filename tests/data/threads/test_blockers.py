@@ -1,0 +1,115 @@
+"""What stands against threads, before a loader is built."""
+
+from __future__ import annotations
+
+import functools
+import random
+import sqlite3
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+
+from slipstream.data.threads.blockers import thread_obstacle
+
+connection = sqlite3.connect(":memory:")
+
+
+def asked(dataset: Any, num_workers: int = 0, worker_init_fn: Any = None) -> str:
+    return thread_obstacle({"dataset": dataset, "num_workers": num_workers, "worker_init_fn": worker_init_fn})
+
+
+class Plain(Dataset[int]):
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Global(Plain):
+    def __getitem__(self, index: int) -> int:
+        return int(connection.execute("select ?", [index]).fetchone()[0])
+
+
+class Asking(Plain):
+    def __getitem__(self, index: int) -> int:
+        return index if get_worker_info() is None else 0
+
+
+dice = random.Random(3)
+
+
+def jitter(value: int) -> float:
+    return value + dice.random()
+
+
+class Transformed(Plain):
+    def __init__(self, transform: Any) -> None:
+        self.transform = transform
+
+
+def closed_over(generator: np.random.Generator) -> Any:
+    return lambda value: value + generator.random()
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Any:
+        yield 1
+
+
+def test_nothing_stands_against_a_plain_dataset() -> None:
+    assert asked(Plain()) == asked(Plain(), 2) == asked([1, 2]) == ""
+
+
+def test_what_does() -> None:
+    assert "one by one" in asked(Stream())
+    assert "through connection, an open Connection" in asked(Global())
+    assert "worker_init_fn prepares a process" in asked(Plain(), 2, print)
+    assert "worker_init_fn prepares a process" in asked(Plain(), 2, lambda number: torch.set_num_threads(2))
+    assert asked(Plain(), 2, lambda number: np.random.seed(torch.initial_seed() % 2**32)) == ""
+
+
+def test_the_trainers_own_seeding_is_known() -> None:
+    def seed_worker(number: int, rank: int) -> None:
+        jitter(number + rank)
+
+    assert asked(Plain(), 2, functools.partial(seed_worker, rank=0)) != ""
+    seed_worker.__module__ = "transformers.trainer_utils"
+    assert asked(Plain(), 2, functools.partial(seed_worker, rank=0)) == ""
+    assert "which worker it runs in" in asked(Asking(), 2)
+
+
+def test_generators_outside_of_the_dataset_are_found_and_its_own_are_not() -> None:
+    assert "draws from dice" in asked(Transformed(jitter))
+    assert "draws from generator" in asked(Transformed(closed_over(np.random.default_rng(3))))
+    assert asked(Transformed(np.random.default_rng(3))) == ""
+
+
+def test_what_a_script_without_workers_never_uses_is_no_obstacle() -> None:
+    assert asked(Plain(), 0, print) == asked(Asking()) == ""
+
+
+def test_a_tensor_on_a_device() -> None:
+    dataset: Any = Plain()
+    dataset.weight = torch.ones(1, device="meta")
+    assert asked(dataset) == ""  # meta holds nothing
+
+
+def test_a_library_that_is_not_for_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    from types import ModuleType
+
+    monkeypatch.setitem(globals(), "reader", ModuleType("netCDF4"))
+    assert "netCDF4 must not be called by several threads" in asked(Reading())
+
+
+class Reading(Plain):
+    def __getitem__(self, index: int) -> int:
+        return int(reader.open(index))  # type: ignore[name-defined]  # noqa: F821
+
+
+def test_refused_loader_is_left_alone_and_the_next_is_not(riding: Any) -> None:
+    with riding(thread_workers=2) as rig:
+        assert [int(batch) for batch in DataLoader(Stream(), 1)] == [1]
+        assert [int(batch) for batch in DataLoader([3, 4], 1)] == [3, 4]
+    assert "one by one" in rig.declined[0] and "test_thread_obstacles.py:" in rig.declined[0]
+    assert len(rig.changes) == 1

@@ -1,0 +1,131 @@
+"""Streams of random numbers for threads: the numbers of a worker process, and the script's generators left alone."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from slipstream.data.threads.rng_streams import Stream, Watch, own_generators, redirect_draws
+from slipstream.seams.patching import Patches
+
+
+def draws() -> list[float]:
+    """Something of everything that takes its numbers from a hidden generator."""
+    made = [
+        torch.rand(2),
+        torch.randint(0, 9, (2,)),
+        torch.randperm(5),
+        torch.empty(2).uniform_(1, 2),
+        torch.zeros(2).normal_(),
+        torch.bernoulli(torch.full((4,), 0.5)),
+        torch.multinomial(torch.ones(5), 2),
+        torch.normal(torch.zeros(2), 1.0),
+        torch.rand_like(torch.ones(2)),
+        torch.nn.init.trunc_normal_(torch.empty(2)),
+        torch.distributions.Beta(2.0, 3.0).sample(),
+    ]
+    floats = [float(value) for tensor in made for value in tensor.flatten()]
+    plain = [random.random(), random.gauss(0, 1), float(random.randint(0, 99)), random.choice([1.0, 2.0])]
+    return [*floats, *plain, *np.random.rand(2), float(np.random.randint(99)), float(np.random.permutation(9)[0])]
+
+
+@pytest.fixture
+def redirected() -> Iterator[None]:
+    patches = Patches(lambda seam, fault: pytest.fail(f"{seam}: {fault!r}"), lambda: False)
+    redirect_draws(patches)
+    yield
+    patches.close()
+    assert not patches.leftovers
+
+
+@pytest.mark.usefixtures("redirected")
+def test_a_stream_gives_the_numbers_of_a_worker_and_moves_nobody_elses() -> None:
+    from torch.utils.data._utils.worker import _generate_state
+
+    base, number = 1234, 3
+    stream, watch = Stream(), Watch()
+    stream.seed(base, number)
+    with stream.drawn_from():
+        ours = draws()
+    assert watch.moved() == ""
+    random.seed(base + number)
+    torch.manual_seed(base + number)
+    np.random.seed(_generate_state(base, number))
+    assert ours == draws()
+
+
+@pytest.mark.usefixtures("redirected")
+def test_a_seed_set_in_a_thread_is_the_threads_own() -> None:
+    """Image and mask get the same transform by the same seed: the usual way to do that."""
+    stream, watch = Stream(), Watch()
+    stream.seed(0, 0)
+    with stream.drawn_from():
+        rows = []
+        for _ in range(2):
+            random.seed(7)
+            np.random.seed(7)
+            torch.manual_seed(7)
+            torch.cuda.manual_seed_all(8)
+            state = torch.get_rng_state()
+            rows.append(draws())
+            torch.set_rng_state(state)
+            assert torch.initial_seed() == 7 and float(torch.rand(())) == rows[-1][0]
+    assert rows[0] == rows[1] and watch.moved() == ""
+
+
+def test_who_imported_a_function_by_name_is_found() -> None:
+    module: Any = ModuleType("by_name")
+    module.rand, module.flip, module.seed = np.random.rand, random.random, torch.manual_seed
+    bare = module.flip
+    sys.modules["by_name"] = module
+    patches = Patches(lambda seam, fault: None, lambda: False)
+    try:
+        redirect_draws(patches)
+        stream, watch = Stream(), Watch()
+        with stream.drawn_from():
+            module.seed(3)
+            module.rand()
+            module.flip()
+        assert watch.moved() == "" and module.flip is random.random is not bare
+        assert pickle.loads(pickle.dumps(random.random)) is random.random
+    finally:
+        patches.close()
+        del sys.modules["by_name"]
+    assert module.flip is random.random is bare
+
+
+@pytest.mark.parametrize(
+    ("draw", "library"),
+    [
+        (lambda: torch.nn.functional.dropout(torch.ones(3)), "torch"),
+        (lambda: random._inst.random(), "random"),  # type: ignore[attr-defined]
+        (lambda: np.random.mtrand._rand.rand(), "numpy.random"),  # type: ignore[attr-defined]
+    ],
+)
+@pytest.mark.usefixtures("redirected")
+def test_a_draw_past_the_stream_is_seen_and_taken_back(draw: Callable[[], Any], library: str) -> None:
+    stream, watch = Stream(), Watch()
+    with stream.drawn_from():
+        draw()
+    assert watch.moved() == library
+    watch.restore()
+    assert watch.moved() == ""
+
+
+def test_who_watches_draws_in_a_thread_watches_the_threads_own() -> None:
+    stream = Stream()
+    with stream.drawn_from():
+        watch = Watch()
+        torch.rand(1)
+        assert watch.moved() == "torch"
+        watch.restore()
+        assert watch.moved() == "" and own_generators()["random"] is stream.random
+    assert own_generators()["torch"] is torch.default_generator

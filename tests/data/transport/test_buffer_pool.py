@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from slipstream.data.transport.batch_pickler import pack
+from slipstream.data.transport.buffer_pool import (
+    DROPPED,
+    FREE,
+    OUT,
+    RETIRED,
+    SMALL,
+    SPARE,
+    VACANT,
+    Buffer,
+    Pool,
+    most_buffers,
+)
+
+LARGE = SMALL + 64
+new_shared: Any = torch.UntypedStorage._new_shared  # type: ignore[no-untyped-call]
+
+
+def made_pool(depth: int = 2, most: int = 64) -> Pool:
+    return Pool(depth, most, new_shared)
+
+
+def send(pool: Pool, num_bytes: int) -> Buffer | None:
+    """As a batch of one tensor."""
+    buffer = pool.take(num_bytes)
+    pool.close_batch([buffer] if buffer is not None else [])
+    return buffer
+
+
+def test_buffer_is_taken_again_when_both_sides_have_let_go() -> None:
+    pool = made_pool()
+    first = send(pool, LARGE)
+    assert first is not None and pool.states[first.number] == OUT
+    assert send(pool, LARGE) is not first
+    pool.states[first.number] = FREE  # says the main process
+    held = torch.empty(0).set_(first.storage)
+    assert send(pool, LARGE) is not first
+    del held
+    storage = first.storage
+    assert send(pool, LARGE) is not first
+    del storage
+    assert pool.take(LARGE) is first
+
+
+def test_script_that_keeps_its_batches_gets_fresh_memory() -> None:
+    pool = made_pool(depth=2)
+    assert sum(send(pool, LARGE) is not None for _ in range(12)) == 2 + SPARE
+
+
+def test_sizes_that_come_no_more_make_room() -> None:
+    pool = made_pool(depth=2, most=3)
+    first = send(pool, LARGE)
+    assert first is not None
+    number = first.number
+    pool.states[number] = FREE
+    del first
+    assert all(send(pool, LARGE + 8 * more) is not None for more in (1, 2, 3))
+    assert pool.states[number] == DROPPED  # until the main process has unmapped it
+    assert send(pool, LARGE + 80) is None  # three there may be, and three are out
+    pool.states[number] = VACANT
+
+
+def test_retired_buffer_never_comes_back() -> None:
+    pool = made_pool()
+    first = send(pool, LARGE)
+    assert first is not None
+    pool.states[first.number] = RETIRED
+    second = pool.take(LARGE)
+    assert second is not None and second is not first and pool.owner(first.storage) is None
+    assert second.number == first.number and pool.states[second.number] == VACANT
+
+
+def test_small_sizes_get_a_buffer_when_they_come_again() -> None:
+    pool = made_pool()
+    assert send(pool, 64) is None
+    assert send(pool, 64) is not None and send(pool, 72) is None
+
+
+def test_fault_of_ours_ends_lending_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = made_pool()
+    assert pool.lend(LARGE) is not None
+    monkeypatch.setattr(pool, "_may_grow", lambda num_bytes: 1 / 0)
+    assert pool.lend(LARGE + 8) is None and not pool.is_in_service
+
+
+def test_few_open_files_are_shared_among_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    resource = pytest.importorskip("resource")
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (1024, 4096))
+    assert most_buffers(1) == 128 and most_buffers(8) == 16
+
+
+class Wrapper(torch.Tensor):
+    """Shows the storage of a large tensor and holds none."""
+
+    @staticmethod
+    def __new__(cls: Any, inner: torch.Tensor) -> Any:
+        make: Any = torch.Tensor._make_wrapper_subclass
+        return make(cls, inner.shape, dtype=inner.dtype)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise NotImplementedError
+
+
+def test_tensors_that_wrap_others_and_objects_without_tensors_go_torchs_way() -> None:
+    pool = made_pool()
+    assert pack(pool, (0, [Wrapper(torch.ones(40_000))])) is None
+    assert pack(pool, (0, {"a": [1, 2], "b": None})) is None
+    assert pack(pool, (0, [torch.ones(3).to_sparse()])) is None
+    assert pack(pool, (0, list(range(50_000)))) is None
+    assert pack(pool, (0, [torch.ones(40_000)])) is not None

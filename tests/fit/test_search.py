@@ -1,0 +1,298 @@
+"""What fits, on a track whose memory and speed are made up: no process is started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from slipstream.diagnose import diagnose
+from slipstream.fit.attempts import judge
+from slipstream.fit.options import FitError, FitOrder
+from slipstream.fit.search import fastest_of, fit, ladder
+from slipstream.records import Entrant, Fitting, Footprint, Lap, RiderRecord, Session, Trial, Witness
+from slipstream.records.race import Speed
+from slipstream.techniques._core.card import no
+from slipstream.testing.made_sessions import made_session
+from slipstream.testing.made_techniques import RecordingListener, made_technique
+
+OUT = "RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory"
+OWN, START, EACH = 16, 1000, 10  # samples; bytes
+
+
+class MemoryTrack:
+    """Holds START + EACH bytes a sample; `saving` divides the latter while a technique is on, at a price."""
+
+    def __init__(self, saving: dict[str, float] | None = None, prices: dict[str, float] | None = None) -> None:
+        self.saving, self.prices = saving or {}, prices or {}
+        self.best_batch = 64  # beyond it a sample costs more again
+        self.slowness = 1.0
+        self.raises = ""  # with any other batch than the script's own
+        self.raises_held_only = False
+        self.wrong_losses: set[str] = set()
+        self.declined: dict[str, str] = {}
+        self.num_entered = 0
+        self._entrants: dict[int, Entrant] = {}
+        self._limits: dict[int, int] = {}
+        self._laps: dict[int, list[Lap]] = {}
+        self._now_s = 0.0
+
+    def bound(self, rider: int, limit_bytes: int) -> None:
+        self._limits[rider] = limit_bytes
+
+    def _batch(self, rider: int) -> int:
+        return int(self._entrants[rider].recipe.setting_of("resize") or OWN)
+
+    def _named(self, rider: int) -> list[str]:
+        return [str(choice) for choice in self._entrants[rider].recipe.choices]
+
+    def _held(self, rider: int) -> int:
+        share = 1.0
+        for name in self._named(rider):
+            share *= self.saving.get(name, 1.0)
+        return int(START + EACH * self._batch(rider) * share)
+
+    def enter(self, entrant: Entrant) -> str:
+        self.num_entered += 1
+        self._now_s += 3.0
+        self._entrants[entrant.ident], self._laps[entrant.ident] = entrant, []
+        assert entrant.role == "fit"
+        is_other = self._batch(entrant.ident) != OWN
+        if self.raises_held_only:
+            is_other = self._batch(entrant.ident) > OWN and entrant.ident in self._limits
+        if self.raises and is_other:
+            return self.raises
+        return OUT if self._held(entrant.ident) > self._limits.get(entrant.ident, 1 << 60) else ""
+
+    def lap(self, rider: int, round: int, num_steps: int, lead_in: int) -> Lap:
+        batch = self._batch(rider)
+        each_s = (0.02 + abs(batch - self.best_batch) / 1000) / 10
+        for name in self._named(rider):
+            each_s *= self.prices.get(name, 1.0)
+        seconds = self.slowness * num_steps * batch * each_s
+        self._now_s += seconds
+        lap = Lap(rider, round, 0, num_steps, seconds, 0, num_samples=num_steps * batch)
+        self._laps[rider].append(lap)
+        return lap
+
+    def record(self, rider: int) -> RiderRecord:
+        losses = [(step, 2.0 + (0.5 if self.wrong_losses & set(self._named(rider)) else 0.0)) for step in range(3)]
+        names = [choice.technique for choice in self._entrants[rider].recipe.choices]
+        changes = [f"{name}: done" for name in names if name not in self.declined]
+        return RiderRecord(
+            self._entrants[rider],
+            laps=self._laps[rider],
+            witness=Witness(losses=losses),
+            start_bytes=START,
+            held_bytes=self._held(rider),
+            changes=changes,
+            declined=[f"{name}: {self.declined[name]}" for name in names if name in self.declined],
+        )
+
+    def leave(self, rider: int) -> RiderRecord:
+        return self.record(rider)
+
+    def expect(self, entrant: Entrant) -> None:
+        pass
+
+    def capacity(self) -> int:
+        return 4
+
+    def now_s(self) -> float:
+        return self._now_s
+
+
+@pytest.fixture
+def seen() -> Session:
+    """Own batch and half of it, observed; the first loader trains."""
+    session = diagnose(made_session())
+
+    def footprint(size: int) -> Footprint:
+        peak = 400 + EACH * size
+        phases = {"forward": {"activations": peak}}
+        return Footprint("cpu", size, size, peak, 0.0, "forward", "mm", None, 1.0, {"parameters": 300}, phases)
+
+    loaders = [msgspec.structs.replace(one, batch_size=OWN, num_samples=5000) for one in session.loaders]
+    return msgspec.structs.replace(session, loaders=loaders, footprints=[footprint(OWN), footprint(OWN // 2)])
+
+
+@pytest.fixture
+def known() -> dict[str, Any]:
+    return {
+        "resize": made_technique("different", (32,), claims=("loader.batch_size",), purpose="fit"),
+        "again": made_technique(settings=("all", "half"), claims=("recomputation",), purpose="memory"),
+        "pieces": made_technique("reordered", (2, 4, 8), claims=("recomputation",), purpose="memory"),
+        "smaller_state": made_technique("different", (True,), purpose="memory"),
+        "unasked": made_technique(settings=(True,), purpose="memory", is_opt_in=True),
+        "quick": made_technique(),
+    }
+
+
+@pytest.fixture
+def go(seen: Session, known: dict[str, Any]) -> Callable[..., Fitting]:
+    def run(track: MemoryTrack, limit_bytes: int, session: Session = seen, **order: Any) -> Fitting:
+        return fit(session, track, FitOrder(limit_bytes, **order), RecordingListener(), known)
+
+    return run
+
+
+def test_the_largest_and_the_fastest_differ(go: Callable[..., Fitting]) -> None:
+    track = MemoryTrack()
+    fitting = go(track, START + 205 * EACH)
+    assert fitting.own_fits and fitting.largest == 204 and fitting.too_large in (206, 207)
+    assert fitting.fastest == 64 and not fitting.recipe.choices  # never kept unasked
+    sizes = [trial.batch_size for trial in fitting.trials if trial.is_held and trial.outcome == "ran"]
+    assert sizes.count(204) >= 2  # what is named has run, and again
+    timed = {trial.batch_size: trial.rate for trial in fitting.trials if trial.rate is not None}
+    assert timed[64] is not None and timed[64].ratio > 1.5 and timed[64].low > 1.0
+    assert track.num_entered < 16
+
+
+def test_allowed_to_be_different_the_fastest_is_kept(go: Callable[..., Fitting]) -> None:
+    fitting = go(MemoryTrack(), START + 205 * EACH, allow="different")
+    assert str(fitting.recipe) == "resize=64"
+
+
+def test_a_batch_that_fits_needs_nothing(go: Callable[..., Fitting]) -> None:
+    fitting = go(MemoryTrack(), START + 50 * EACH, finds_batch=False)
+    assert fitting.own_fits and fitting.largest is None and not fitting.recipe.choices
+    assert len(fitting.trials) == 2
+
+
+def test_of_what_makes_the_batch_fit_the_cheapest_is_kept(go: Callable[..., Fitting]) -> None:
+    saving = {"again=all": 0.2, "again=half": 0.6, "pieces=2": 0.7, "pieces=4": 0.4, "pieces=8": 0.3}
+    prices = {"again=all": 1.4, "again=half": 1.2, "pieces=2": 1.3, "pieces=4": 1.35, "pieces=8": 1.5}
+    track = MemoryTrack(saving, prices)
+    fitting = go(track, START + EACH * 8, finds_batch=False)
+    outcomes = {str(trial.recipe): trial.outcome for trial in fitting.trials if trial.is_held}
+    assert outcomes["as it is"] == outcomes["again=half"] == outcomes["pieces=2"] == "ran_out"
+    assert outcomes["again=all"] == outcomes["pieces=4"] == "ran" and "pieces=8" not in outcomes
+    assert str(fitting.recipe) == "pieces=4"
+    rate = next(trial.rate for trial in fitting.trials if str(trial.recipe) == "pieces=4")
+    assert rate is not None and rate.ratio == pytest.approx(1 / 1.35, rel=1e-3)
+    assert any("smaller_state" in note and "--allow different" in note for note in fitting.notes)
+    assert not any("unasked" in str(trial.recipe) for trial in fitting.trials)
+
+
+@pytest.mark.parametrize(
+    ("room", "rides", "kept"),
+    [
+        (4, ["all"], ""),
+        (5, ["all", "half", "most"], "all"),
+        (9, ["all", "half", "most"], "most"),
+        (10, ["all", "half", "quarter"], "half"),
+        (14, ["all", "half", "quarter"], "quarter"),
+    ],
+)
+def test_of_more_and_more_the_least_that_is_enough(
+    go: Callable[..., Fitting], known: dict[str, Any], room: int, rides: list[str], kept: str
+) -> None:
+    """The strongest first, for where it is not enough nothing weaker need be run."""
+    saving = {"again=all": 0.3, "again=most": 0.5, "again=half": 0.6, "again=quarter": 0.8}
+    prices = {"again=all": 1.4, "again=most": 1.3, "again=half": 1.2, "again=quarter": 1.1}
+    known["again"].LADDER = ("quarter", "half", "most", "all")
+    fitting = go(MemoryTrack(saving, prices), START + EACH * room, finds_batch=False, only=("again",))
+    assert [str(one.recipe).partition("=")[2] for one in fitting.trials if one.is_held and one.recipe.choices] == rides
+    assert str(fitting.recipe) == (f"again={kept}" if kept else "as it is")
+
+
+def test_a_long_step_leaves_time_for_all(go: Callable[..., Fitting]) -> None:
+    track = MemoryTrack({"again=all": 0.2, "again=half": 0.3, "pieces=2": 0.3}, {"again=all": 1.5, "again=half": 1.2})
+    track.slowness = 80.0  # 9 s: six rounds of one would be half of the budget
+    fitting = go(track, START + EACH * 8, finds_batch=False)
+    ran = {str(one.recipe): one.rate for one in fitting.trials if one.is_held and one.outcome == "ran"}
+    assert set(ran) == {"again=all", "again=half", "pieces=2"} and all(ran.values())
+    assert str(fitting.recipe) == "pieces=2"
+
+
+def test_two_together_where_neither_is_enough(go: Callable[..., Fitting]) -> None:
+    saving = {"again=all": 0.5, "again=half": 0.8, "smaller_state": 0.5}
+    fitting = go(MemoryTrack(saving), START + EACH * 5, finds_batch=False, allow="different", without=("pieces",))
+    assert {choice.technique for choice in fitting.recipe.choices} == {"again", "smaller_state"}
+
+
+def test_what_declines_is_not_tried_again_nor_with_others(go: Callable[..., Fitting]) -> None:
+    """It ran out because nothing was changed: the reason is told, and no ride is spent on it any more."""
+    track = MemoryTrack({"again=all": 0.9, "smaller_state": 0.9})
+    track.declined = {"pieces": "batch norm"}
+    fitting = go(track, START + EACH * 2, finds_batch=False, allow="different")
+    rides = [str(one.recipe) for one in fitting.trials if "pieces" in str(one.recipe)]
+    assert rides == ["pieces=2"] and "pieces had no effect: batch norm" in fitting.notes
+
+
+def test_where_nothing_is_enough_each_is_weighed_without_the_limit(go: Callable[..., Fitting]) -> None:
+    fitting = go(MemoryTrack({"again=all": 0.5, "pieces=8": 0.4}), START + EACH * 5, finds_batch=False)
+    assert not fitting.recipe.choices and not any(one.is_held and one.outcome == "ran" for one in fitting.trials)
+    weighed = {str(one.recipe): one.peak_bytes for one in fitting.trials if not one.is_held and one.recipe.choices}
+    assert weighed == {"again=all": START + EACH * 8, "pieces=8": START + EACH * OWN * 4 // 10}
+
+
+def test_other_losses_are_not_kept(go: Callable[..., Fitting]) -> None:
+    track = MemoryTrack({"again=all": 0.2, "pieces=8": 0.2})
+    track.wrong_losses = {"again=all"}
+    fitting = go(track, START + EACH * 5, finds_batch=False)
+    assert str(fitting.recipe) == "pieces=8"
+    assert any(trial.outcome == "failed" and "losses" in trial.reason for trial in fitting.trials)
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        (200, "parameters alone take 300 B"),
+        (START - 100, "before its first step the process holds"),
+        (START + EACH - 1, "not even a batch of one runs"),
+    ],
+)
+def test_too_little_says_what_would_do(go: Callable[..., Fitting], limit: int, words: str) -> None:
+    with pytest.raises(FitError, match=words) as raised:
+        go(MemoryTrack(), limit)
+    assert "batch of one" in str(raised.value)
+
+
+def test_a_script_without_a_loader_is_told_what_to_do(go: Callable[..., Fitting], known: dict[str, Any]) -> None:
+    known["resize"].applies = lambda observation: no("the script makes its batches without a DataLoader")
+    with pytest.raises(FitError, match=r"without a DataLoader.*slipstream memory"):
+        go(MemoryTrack(), 10_000)
+    assert go(MemoryTrack(), 10_000, finds_batch=False).own_fits
+
+
+def test_a_script_that_takes_no_other_batch_says_so(go: Callable[..., Fitting]) -> None:
+    track = MemoryTrack()
+    track.raises = "RuntimeError: shape '[16, -1]' is invalid for input of size 40"
+    with pytest.raises(FitError, match=r"does not train with batches of .*shape"):
+        go(track, START + 205 * EACH)
+
+
+def test_what_fails_only_under_the_limit_ran_out_whatever_it_says(go: Callable[..., Fitting]) -> None:
+    track = MemoryTrack()
+    track.raises, track.raises_held_only = "RuntimeError: a library's own words", True
+    assert go(track, START + 205 * EACH).largest in (OWN - 1, OWN)
+
+
+def test_the_budget_ends_the_search(go: Callable[..., Fitting]) -> None:
+    fitting = go(MemoryTrack(), START + 205 * EACH, budget_s=10.0)
+    assert fitting.largest is not None and any("no time" in note for note in fitting.notes)
+
+
+def test_sizes_worth_racing() -> None:
+    assert ladder(32, 410) == [410, 256, 128, 64, 16]
+    assert ladder(32, 20) == [20, 10] and ladder(1, 1) == []
+
+
+def test_equally_fast_the_script_keeps_its_batch_or_takes_a_round_one() -> None:
+    def trial(size: int, ratio: float) -> Trial:
+        return Trial(size, rate=Speed(ratio, ratio, ratio))
+
+    assert fastest_of([trial(100, 1.005), trial(128, 1.004)], 32) == 32
+    assert fastest_of([trial(100, 1.5), trial(128, 1.495), trial(64, 1.2)], 32) == 128
+    assert fastest_of([], 0) is None
+
+
+def test_how_a_ride_ended() -> None:
+    assert judge("", True) == ("ran", "")
+    assert judge(OUT, False)[0] == "ran_out" and judge("ended by SIGSEGV", True)[0] == "ran_out"
+    assert judge("the script ended after 3 steps", True)[0] == "ran"
+    assert judge("the script ended after 1 steps", True)[0] == "ended"
+    assert judge("ValueError: no", True) == ("failed", "ValueError: no")

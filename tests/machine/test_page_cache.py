@@ -1,0 +1,46 @@
+"""DAMON's settings as a tree of small files, as Linux shows them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slipstream.machine.page_cache import read_idle_file_s
+
+
+def lay(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(f"{text}\n")
+
+
+def scheme(state: str = "on", action: str = "pageout") -> dict[str, str]:
+    context = "sys/kernel/mm/damon/admin/kdamonds/0/contexts/0"
+    return {
+        "sys/kernel/mm/damon/admin/kdamonds/0/state": state,
+        f"{context}/monitoring_attrs/intervals/aggr_us": "5000000",
+        f"{context}/schemes/0/action": action,
+        f"{context}/schemes/0/access_pattern/age/min": "12",
+    }
+
+
+def test_pages_that_are_written_out_after_a_minute(tmp_path: Path) -> None:
+    lay(tmp_path, scheme())
+    assert read_idle_file_s(tmp_path) == 60.0
+
+
+def without(name: str) -> dict[str, str]:
+    return {path: text for path, text in scheme().items() if not path.endswith(name)}
+
+
+@pytest.mark.parametrize("files", [{}, scheme(state="off"), scheme(action="stat"), without("aggr_us"), without("min")])
+def test_who_only_watches_or_cannot_be_read_drops_nothing(tmp_path: Path, files: dict[str, str]) -> None:
+    lay(tmp_path, files)
+    assert read_idle_file_s(tmp_path) is None
+
+
+def test_the_ready_made_reclaimer(tmp_path: Path) -> None:
+    parameters = "sys/module/damon_reclaim/parameters"
+    lay(tmp_path, {f"{parameters}/enabled": "Y", f"{parameters}/min_age": "120000000"})
+    assert read_idle_file_s(tmp_path) == 120.0

@@ -1,0 +1,56 @@
+"""A few steps under torch's own profiler, and its trace on the ride's clock."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from slipstream.observe.anatomy.profile_excerpt import Excerpt
+from slipstream.report.exports.torch_profile import profile_slices, read_profile
+from slipstream.seams.host_clock import HostClock
+
+
+def test_operators_lie_where_they_ran(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    model, variables = nn.Linear(16, 16), dict(os.environ)
+    excerpt = Excerpt(str(tmp_path / "profile.json"), HostClock())
+    assert excerpt.start()
+    start_ns = time.perf_counter_ns()
+    for _ in range(3):
+        model(torch.ones(4, 16)).sum().backward()
+    end_ns = time.perf_counter_ns()
+    profile = excerpt.stop(3)
+    assert profile is not None and profile.num_steps == 3
+    found = [one for one in profile_slices(profile, read_profile(profile)) if one["name"] == "aten::addmm"]
+    assert len(found) == 3, "one of every step, and all on the ride's clock"
+    for one in found:
+        assert start_ns - 1e7 < one["ts"] < one["ts"] + one["dur"] < end_ns + 1e7
+    assert capfd.readouterr() == ("", ""), "nor a word of the profiler's"
+    assert dict(os.environ) == variables
+
+
+def test_an_excerpt_without_a_step_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    excerpt = Excerpt(str(path), HostClock())
+    assert excerpt.start()
+    assert excerpt.stop(0) is None and "a longer --seconds" in excerpt.reason and not path.exists()
+
+
+def test_the_scripts_own_profiler_has_the_floor(tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    with torch.profiler.profile():
+        waiting = Excerpt(str(path), HostClock())
+        assert not waiting.start() and "uses torch's profiler itself" in waiting.reason
+    excerpt = Excerpt(str(path), HostClock())
+    assert excerpt.start()
+    with torch.profiler.profile() as theirs:
+        torch.ones(4) + 1
+    assert excerpt.stop(1) is None and "within the step" in excerpt.reason and not path.exists()
+    assert any(event.key == "aten::add" for event in theirs.key_averages())
+    with torch.profiler.profile() as again:
+        torch.ones(4) + 1
+    assert any(event.key == "aten::add" for event in again.key_averages()), "nothing of ours is left"

@@ -1,0 +1,167 @@
+"""Races on copies: what is raced is real, and the script's own objects are left as they were."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from slipstream.observe import rehearsal
+from slipstream.observe import rehearsal as rehearsing
+from slipstream.observe.rehearsal import ModelRehearsal, fused_optimizer, race, rehearse
+
+
+def convnet() -> torch.nn.Module:
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Flatten(), torch.nn.Linear(4 * 36, 2)
+    )
+
+
+class Course:
+    """Runs that take as long as they are told, on a clock of their own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s, self.num_runs = 100.0, 0
+        clock = SimpleNamespace(monotonic=lambda: self.now_s, perf_counter=lambda: self.now_s)
+        monkeypatch.setattr(rehearsal, "time", clock)
+
+    def run(self, seconds: float, disturbed: Sequence[int] = ()) -> Callable[[], None]:
+        def run() -> None:
+            self.num_runs += 1
+            self.now_s += 4 * seconds if self.num_runs in disturbed else seconds
+
+        return run
+
+
+@pytest.fixture(autouse=True)
+def ticking_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A millisecond passes whenever somebody looks: how long a real run takes must not end a race."""
+    ticks = itertools.count()
+
+    def now_s() -> float:
+        return next(ticks) / 1e3
+
+    for module in (rehearsal, rehearsing):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=now_s, perf_counter=now_s))
+
+
+def test_a_race_orders_two_runs_by_their_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    course = Course(monkeypatch)
+    found = race("remedy", "", course.run(0.2), course.run(0.01), 5.0)
+    assert found is not None and found.low <= found.ratio <= found.high and found.ratio == pytest.approx(20)
+
+
+def test_a_race_that_does_not_fit_its_time_is_no_race(monkeypatch: pytest.MonkeyPatch) -> None:
+    course = Course(monkeypatch)
+    assert race("remedy", "", course.run(0.1), course.run(0.1), 0.0) is None
+
+
+def test_a_pair_that_the_machine_disturbed_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    course = Course(monkeypatch)
+    found = race("remedy", "", course.run(0.15), course.run(0.1, disturbed=[6]), 1.5)
+    assert found is not None and found.low == pytest.approx(1.5)
+    assert course.now_s - 100 < 2 * 1.5 + 0.5
+
+
+def test_a_race_that_is_clear_takes_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    course = Course(monkeypatch)
+    found = race("remedy", "", course.run(0.15), course.run(0.1), 1.5)
+    assert found is not None and found.num_pairs == 5
+
+
+@pytest.mark.parametrize("remedy", ["channels_last", "flush_denormals", "bf16"])
+def test_the_model_is_left_alone(remedy: str) -> None:
+    model = convnet()
+    before = copy.deepcopy(model.state_dict())
+    x = torch.randn(2, 3, 8, 8)
+    found = getattr(ModelRehearsal(model, (x,), {}), remedy)(2.0)
+    assert found is not None and found.remedy == remedy
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert x.is_contiguous() and model[0].weight.is_contiguous()  # type: ignore[index,union-attr]
+
+
+class Loudness(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = torch.nn.Linear(8, 2)
+
+    def forward(self, power: torch.Tensor) -> torch.Tensor:
+        magnitude = (0.5 * power).sqrt()
+        return self.head(magnitude / magnitude.mean())  # type: ignore[no-any-return]
+
+
+@pytest.mark.skipif(not torch.set_flush_denormal(False), reason="this processor cannot flush denormals")
+@pytest.mark.parametrize(("power", "breaks_values"), [(1e-39, True), (1.0, False)])
+def test_flushing_what_the_model_divides_by_is_told(power: float, breaks_values: bool) -> None:
+    found = ModelRehearsal(Loudness(), (torch.rand(4, 8) * power,), {}).flush_denormals(2.0)
+    assert found is not None and found.breaks_values is breaks_values
+
+
+def test_what_a_model_holds_in_five_dimensions_does_not_end_its_rehearsal() -> None:
+    model = convnet()
+    model.register_buffer("grid", torch.zeros(1, 3, 2, 2, 2))
+    found = ModelRehearsal(model, (torch.randn(2, 3, 8, 8),), {}).channels_last(2.0)
+    assert found is not None and found.remedy == "channels_last"
+
+
+def test_threads_are_set_back() -> None:
+    before = torch.get_num_threads()
+    found = ModelRehearsal(convnet(), (torch.randn(2, 3, 8, 8),), {}).threads(1, 2.0)
+    assert found is not None and found.setting == "1"
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD])
+def test_the_optimizer_is_left_alone(kind: type[torch.optim.Optimizer]) -> None:
+    model = convnet()
+    optimizer = kind(model.parameters(), lr=0.1)  # type: ignore[call-arg]
+    before = copy.deepcopy(model.state_dict())
+    assert fused_optimizer(optimizer, 2.0) is not None
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not optimizer.state
+
+
+def test_a_model_that_cannot_be_copied_is_a_sentence() -> None:
+    class Stubborn(torch.nn.Conv2d):
+        def __deepcopy__(self, memo: object) -> None:
+            raise TypeError("one of a kind")
+
+    found, reasons = rehearse((Stubborn(3, 4, 3), (torch.randn(1, 3, 8, 8),), {}), [], 0.0, 2.0)
+    assert found == []
+    assert reasons == ["the model could not be copied to try remedies on it: TypeError: one of a kind"]
+
+
+def test_images_that_another_model_made_are_raced_without_its_graph() -> None:
+    """A critic is given what the generator has made, and the generator's graph is gone by the time of the race."""
+    generator, critic = torch.nn.Conv2d(3, 3, 1), convnet()
+    images = generator(torch.randn(2, 3, 8, 8))
+    torch.autograd.backward(critic(images).sum())
+    found, reasons = rehearse((critic, (images,), {}), [], 0.0, 2.0)
+    assert not reasons and [one.remedy for one in found][:1] == ["channels_last"]
+
+
+class Remembers(torch.nn.Module):
+    """As autoencoders do: the loss of the last call is kept, with its graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = torch.nn.Conv2d(3, 4, 3)
+        self.losses: dict[str, torch.Tensor] = {}
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.body(images)
+        self.losses["mean"] = output.mean()
+        return output
+
+
+def test_a_model_that_keeps_a_loss_with_its_graph_is_copied() -> None:
+    model, images = Remembers(), torch.randn(2, 3, 8, 8)
+    kept = model(images) is not None and model.losses["mean"]
+    found, reasons = rehearse((model, (images,), {}), [], 0.0, 2.0)
+    assert not reasons and found
+    assert model.losses["mean"] is kept and kept.grad_fn is not None

@@ -1,0 +1,195 @@
+"""The plan of a check on a clock that stands still: which blocks, in which order, and that it ends."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from slipstream.observe.recorder import Recorder
+from slipstream.observe.schedule import Schedule
+from slipstream.records import BlockEnded, Loader, Told
+from slipstream.seams.patching import Substitute
+from slipstream.seams.stop import StopRide
+from slipstream.testing.batches import Batches
+from slipstream.testing.fake_clock import FakeClock
+from slipstream.wire.spool import MemorySink
+
+
+def make_loader(num_workers: int) -> Loader:
+    return Loader(0, None, "DataLoader", "D", num_workers, 8, 2, False, False, False, 100, 800, "fork")
+
+
+class Trip:
+    """A script that trains with one loader, epoch after epoch."""
+
+    def __init__(self, step_ms: float, epoch: int, num_workers: int = 0, seconds: float = 10.0, steps: int = 0) -> None:
+        self.clock, self.sink = FakeClock(), MemorySink()
+        self.recorder = Recorder(self.sink, self.clock)
+        self.recorder.meet(make_loader(num_workers))
+        self.schedule = Schedule(self.recorder, seconds, steps)
+        self.recorder.on_step = self.schedule.on_step
+        self.recorder.on_pulse = self.schedule.on_pulse
+        self.step_ms, self.epoch = step_ms, epoch
+        self.num_steps = 0
+
+    def ride(self, with_loader: bool = True) -> list[str]:
+        with pytest.raises(StopRide):
+            while True:
+                batches = Batches(self.epoch)
+                received = 0
+                while self._ask(batches) if with_loader else received < self.epoch:
+                    received += 1
+                    self._learn()
+                assert received == self.epoch  # no iteration added, none lost
+        return [m.block.kind for m in self.sink.messages if isinstance(m, BlockEnded)]
+
+    def _ask(self, batches: Batches) -> bool:
+        self.recorder.pulse()
+        try:
+            substitute = self.schedule.supply(batches, 0)
+            if not isinstance(substitute, Substitute):
+                token = self.recorder.enter("input")
+                next(batches)
+                self.recorder.leave(token, "input", 0, samples=2)
+        except StopIteration:
+            return False
+        return True
+
+    def _learn(self) -> None:
+        self.recorder.pulse()
+        self.num_steps += 1
+        for kind, share in (("forward", 0.3), ("backward", 0.6), ("optimizer", 0.1)):
+            token = self.recorder.enter(kind)
+            self.clock.advance(self.step_ms * share)
+            facts = {"training": True, "grad": True} if kind == "forward" else {}
+            self.recorder.leave(token, kind, 0, **facts)  # type: ignore[arg-type]
+
+
+def test_watches_drains_and_keeps_twice() -> None:
+    blocks = Trip(step_ms=20, epoch=1000).ride()
+    assert blocks == ["start", "warmup", "watch", "drain", "kept", "warmup", "watch", "drain", "kept"]
+
+
+@pytest.mark.parametrize("epoch", [1, 3, 7, 50])
+def test_short_epochs_keep_their_length(epoch: int) -> None:
+    blocks = Trip(step_ms=20, epoch=epoch, num_workers=2).ride()
+    assert "watch" in blocks and "kept" in blocks
+
+
+def test_without_a_loader_there_is_nothing_to_drain() -> None:
+    assert Trip(step_ms=20, epoch=1000).ride(with_loader=False) == ["start", "warmup", "watch", "warmup", "watch"]
+
+
+def test_slow_steps_end_in_time() -> None:
+    trip = Trip(step_ms=4000, epoch=1000, seconds=10)
+    trip.ride()
+    assert trip.clock.time_ns / 1e9 < 40
+
+
+def test_asked_steps_are_watched() -> None:
+    trip = Trip(step_ms=5, epoch=1000, steps=40)
+    trip.ride()
+    assert trip.num_steps >= 40
+
+
+def test_progress_grows_to_the_end() -> None:
+    trip = Trip(step_ms=20, epoch=1000)
+    assert trip.schedule.progress().share == 0.0
+    trip.ride()
+    assert 0.5 < trip.schedule.progress().share <= 1.0
+
+
+def test_a_validation_without_end_is_stopped_too() -> None:
+    trip = Trip(step_ms=20, epoch=1000, seconds=10)
+    batches = Batches(1000)
+    for _ in range(3):
+        trip._ask(batches)
+        trip._learn()
+    with pytest.raises(StopRide):
+        for _ in range(1000):  # batches and forward passes, and never a step
+            trip.recorder.pulse()
+            trip.clock.advance(100)
+    assert trip.schedule.is_done
+    assert trip.clock.time_ns / 1e9 < 17
+
+
+def test_torchs_own_profile_comes_before_the_step_that_is_taken_apart() -> None:
+    trip, told = Trip(20, 100), []
+    schedule = trip.schedule
+
+    def note(what: str) -> bool:
+        told.append((what, trip.num_steps))
+        return True
+
+    schedule.excerpt_start = lambda: note("excerpt")
+    schedule.excerpt_stop = lambda: note("excerpt ends")
+    schedule.probe_start = lambda: note("probe")
+    schedule.probe_stop = lambda: note("probe ends")
+    kinds = trip.ride()
+    assert [what for what, _ in told] == ["excerpt", "excerpt ends", "probe", "probe ends"]
+    steps = [step for _, step in told]
+    assert [after - before for before, after in itertools.pairwise(steps)] == [3, 1, 1], "a whole step between the two"
+    assert kinds[-2:] == ["dissect", "dissect"], "neither is the script as it is"
+
+
+def test_without_a_profile_nothing_changes() -> None:
+    one, other = Trip(20, 100), Trip(20, 100)
+    one.schedule.probe_start = other.schedule.probe_start = lambda: True
+    other.schedule.excerpt_start = lambda: False
+    assert one.ride() == other.ride() and one.num_steps == other.num_steps
+
+
+def test_steps_of_seconds_leave_time_to_take_one_apart() -> None:
+    trip, told = Trip(step_ms=5000, epoch=1000, seconds=60), []
+    trip.schedule.probe_start = lambda: told.append("probe") or True
+    trip.schedule.probe_stop = lambda: told.append("probe ends")
+    blocks = trip.ride()
+    assert told == ["probe", "probe ends"] and blocks[-1] == "dissect"
+    assert "kept" in blocks and trip.clock.time_ns / 1e9 < 100
+
+
+def test_a_step_that_was_broken_off_is_followed_by_another_but_not_at_once() -> None:
+    trip, told = Trip(20, 100), []
+    answers = iter([False, True])
+
+    def stop() -> bool:
+        told.append(("ends", trip.num_steps))
+        return next(answers)
+
+    trip.schedule.probe_start = lambda: told.append(("probe", trip.num_steps)) or True
+    trip.schedule.probe_stop = stop
+    trip.ride()
+    assert [what for what, _ in told] == ["probe", "ends", "probe", "ends"]
+    assert told[2][1] - told[1][1] == 1, "one profiler right after another crashes"
+
+
+def call_without_learning(trip: Trip, num: int) -> None:
+    for _ in range(num):
+        trip.recorder.pulse()
+        token = trip.recorder.enter("forward")
+        trip.clock.advance(trip.step_ms)
+        trip.recorder.leave(token, "forward", 0)
+
+
+def test_calls_before_the_first_update_are_no_steps_where_an_optimizer_waits() -> None:
+    trip = Trip(step_ms=10, epoch=1000)
+    trip.schedule.will_train = lambda: True
+    call_without_learning(trip, 400)  # a learner plays for four seconds
+    blocks = trip.ride(with_loader=False)
+    assert blocks[:3] == ["start", "warmup", "warmup"]
+    ended = [m.block for m in trip.sink.messages if isinstance(m, BlockEnded)]
+    assert all(block.start_ns > 4e9 for block in ended[2:])
+    assert not any(isinstance(m, Told) for m in trip.sink.messages)
+
+
+def test_a_script_that_never_learns_is_watched_all_the_same() -> None:
+    for has_optimizer in (False, True):
+        trip = Trip(step_ms=10, epoch=1000)
+        trip.schedule.will_train = lambda has_any=has_optimizer: has_any  # type: ignore[misc]
+        with pytest.raises(StopRide):
+            call_without_learning(trip, 3000)
+        kinds = [m.block.kind for m in trip.sink.messages if isinstance(m, BlockEnded)]
+        assert "watch" in kinds
+        notes = [m.note for m in trip.sink.messages if isinstance(m, Told)]
+        assert any("--seconds" in note for note in notes) == has_optimizer

@@ -1,0 +1,91 @@
+"""What a stack is counted as, from frames of real calls."""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+from typing import Any, cast
+
+import torch
+
+from slipstream.observe.recorder import Recorder
+from slipstream.observe.stack_sampler import Sampler
+from slipstream.wire.spool import MemorySink
+
+
+def frames_inside(module: torch.nn.Module) -> list[FrameType]:
+    """torch's own frame around the module's forward, with this file below it."""
+    seen: list[FrameType] = []
+    module.register_forward_hook(lambda *_: seen.append(cast(FrameType, sys._getframe(1))))
+    module(torch.ones(2))
+    return seen
+
+
+def test_a_module_that_is_called_while_a_batch_is_built_is_a_transform() -> None:
+    sampler = Sampler(cast(Any, None), lambda: 0)
+    (frame,) = frames_inside(torch.nn.Identity())
+    stages = {phase: sampler._classify(frame, phase, True)[1] for phase in ("input", "forward")}
+    assert stages == {"input": "transform", "forward": "compute"}
+
+
+def test_a_worker_starts_until_it_is_asked_for_a_batch() -> None:
+    recorder = Recorder(MemorySink())
+    recorder.role = "worker"
+    sampler = Sampler(recorder, lambda: 0)
+    for _ in range(2):
+        sampler._count(sys._getframe(), 1)
+        recorder.begin_fetch()
+    assert [key[0] for key in sampler._counts] == ["start", "input"]
+
+
+def test_between_the_models_answer_and_backward_it_is_the_loss() -> None:
+    recorder = Recorder(MemorySink())
+    sampler = Sampler(recorder, lambda: 0)
+
+    def stage() -> str:
+        return sampler._classify(sys._getframe(), "other", True)[1]
+
+    stages = [stage()]
+    for kind, grad in (("forward", True), ("backward", False), ("forward", False)):
+        recorder.leave(recorder.enter(kind), cast(Any, kind), 1, grad=grad)
+        stages.append(stage())
+    assert stages == ["other", "loss", "other", "other"]
+
+
+def test_gradients_that_are_cleared_between_them_are_not_the_loss() -> None:
+    recorder = Recorder(MemorySink())
+    sampler = Sampler(recorder, lambda: 0)
+    recorder.leave(recorder.enter("forward"), "forward", 1, grad=True)
+    stages: list[str] = []
+
+    class Optimizer:
+        def zero_grad(self) -> None:
+            stages.append(sampler._classify(cast(FrameType, sys._getframe(1)), "other", True)[1])
+
+    optimizer = Optimizer()
+    optimizer.zero_grad()
+    assert stages == ["other"]
+
+
+def test_the_loss_of_a_validation_is_evaluation_too() -> None:
+    recorder = Recorder(MemorySink())
+
+    def phase_after(kind: str, ident: int, training: bool = True) -> str:
+        recorder.leave(recorder.enter(kind), cast(Any, kind), ident, grad=training, training=training)
+        return recorder.sampled_phase()
+
+    learning = [phase_after("forward", 1), phase_after("forward", 2), phase_after("backward", -1)]
+    assert learning == ["other"] * 3
+    assert [phase_after("forward", 1, training=False), phase_after("forward", 2)] == ["evaluation"] * 2
+    assert phase_after("forward", 1) == "other"
+
+
+def test_the_scripts_own_lines_in_a_closure_are_not_the_optimizers() -> None:
+    recorder = Recorder(MemorySink())
+    stepping = recorder.enter("optimizer")
+    phases = [recorder.sampled_phase()]
+    for kind in ("forward", "backward"):
+        recorder.leave(recorder.enter(kind), cast(Any, kind), 1, grad=True, training=True)
+        phases.append(recorder.sampled_phase())
+    recorder.leave(stepping, "optimizer", 0)
+    assert phases == ["optimizer", "other", "optimizer"]

@@ -1,0 +1,107 @@
+"""Which step is taken apart: one of the training, and nothing else."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import pytest
+import torch
+
+from slipstream.observe.recorder import Recorder
+from slipstream.observe.survey import Survey
+from slipstream.records import Anatomy, Told
+from slipstream.seams.module import ModuleSeam
+from slipstream.seams.training import OptimizerSeam
+from slipstream.wire.spool import MemorySink
+
+
+class Scene:
+    """A model whose calls the survey hears of, as through the module's seam."""
+
+    def __init__(self) -> None:
+        self.sink = MemorySink()
+        recorder = Recorder(self.sink)
+        self.modules = ModuleSeam(recorder)
+        self.survey = Survey(recorder, self.modules, OptimizerSeam(recorder))
+        self.net = torch.nn.Linear(4, 2)
+        self.modules.models.append(weakref.ref(self.net))
+
+    def call(self, is_training: bool) -> Any:
+        x = torch.ones(3, 4)
+        self.net.train(is_training)
+        if self.modules.on_call is not None:
+            self.modules.on_call(self.net, (x,), {})
+        return self.net(x)
+
+    def train(self) -> None:
+        self.call(True).sum().backward()
+
+    def anatomies(self) -> list[Anatomy]:
+        told = [message for message in self.sink.messages if isinstance(message, Told)]
+        return [one.anatomy for one in told if one.anatomy is not None]
+
+
+def test_a_step_with_a_validation_in_it_is_followed_by_another() -> None:
+    scene = Scene()
+    assert scene.survey.start_dissection()
+    for _ in range(8):
+        scene.call(False)
+    scene.train()
+    assert scene.survey.end_dissection() is False
+    assert scene.anatomies() == []
+    assert scene.survey.start_dissection()
+    scene.train()
+    assert scene.survey.end_dissection() is True
+    (anatomy,) = scene.anatomies()
+    assert sum(one.count for one in anatomy.operators if one.name == "aten::addmm") == 1
+
+
+def test_validation_after_every_step_is_better_than_nothing() -> None:
+    scene = Scene()
+    for is_last in (False, True):
+        assert scene.survey.start_dissection()
+        scene.call(False)
+        scene.train()
+        assert scene.survey.end_dissection() is is_last
+    assert len(scene.anatomies()) == 1
+
+
+def test_a_model_that_learns_in_evaluation_mode_is_not_validated() -> None:
+    scene = Scene()
+    assert scene.survey.start_dissection()
+    scene.call(False).sum().backward()
+    assert scene.survey.end_dissection() is True
+    assert len(scene.anatomies()) == 1
+
+
+class Tagger(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(50, 4, padding_idx=0)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.embedding(tokens).sum()
+
+
+def test_padding_rests_on_several_batches_where_several_were_seen() -> None:
+    """The observed batch is a long one: most of the others are shorter, and one of them comes twice."""
+    scene = Scene()
+    scene.survey.rehearsal_s = 0.01
+    tagger = Tagger()
+    scene.modules.models.append(weakref.ref(tagger))
+    lengths = [[8, 4], [8, 8], [8, 8], [8, 2]]
+    for step, rows in enumerate(lengths):
+        tokens = torch.zeros(2, 8, dtype=torch.int64)
+        for row, length in enumerate(rows):
+            tokens[row, :length] = 7 + row
+        scene.survey._tokens.at_step((step + 1) * 10**9)
+        if step == 3:
+            assert scene.survey.start_dissection()
+        if scene.modules.on_call is not None:
+            scene.modules.on_call(tagger, (tokens,), {})
+        tagger(tokens).backward()
+    scene.survey.end_dissection()
+    (anatomy,) = scene.anatomies()
+    assert (anatomy.padding_batches, anatomy.padding_share) == (3, pytest.approx((0.25 + 0.0 + 0.375) / 3))
+    assert scene.modules.on_call is None

@@ -1,0 +1,102 @@
+"""How long a framework's trainer says that it trains. What the script's own variables say is in test_growth.py."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from slipstream.observe.training_length import find_length
+from slipstream.records import Length
+
+
+def length_of(trainer: Any) -> Length | None:
+    """As found from a frame of an installed package whose `self` is the trainer."""
+    names: dict[str, Any] = {"sys": sys, "find": find_length}
+    exec(compile("def train(self):\n    return find(sys._getframe())", torch.__file__, "exec"), names)
+    found: Length | None = names["train"](trainer)
+    return found
+
+
+@pytest.mark.parametrize(("max_steps", "expected"), [(2000, (2000, None)), (-1, (None, 3))])
+def test_steps_overrule_the_epochs_of_hugging_faces_trainer(max_steps: int, expected: tuple[Any, Any]) -> None:
+    kind = type("Trainer", (), {"__module__": "transformers.trainer"})
+    trainer = kind()
+    trainer.args = SimpleNamespace(max_steps=max_steps, num_train_epochs=3.0)
+    length = length_of(trainer)
+    assert length is not None
+    assert (length.num_steps, length.num_epochs) == expected
+
+
+def test_lightnings_trainer_knows_too() -> None:
+    trainer = type("Trainer", (), {"__module__": "lightning.pytorch.trainer.trainer"})()
+    trainer.max_steps, trainer.max_epochs = 3000, None
+    assert length_of(trainer) == Length(num_epochs=None, num_steps=3000, source="Trainer(max_steps=…)")
+
+
+def test_the_trainer_decides_whatever_the_script_names() -> None:
+    trainer = type("Trainer", (), {"__module__": "transformers.trainer"})()
+    trainer.args = SimpleNamespace(max_steps=2000, num_train_epochs=3.0)
+    num_epochs = 7
+    length = length_of(trainer)
+    assert length is not None and (length.num_steps, length.num_epochs) == (2000, None), num_epochs
+
+
+def rounds(num: int) -> list[Length | None]:
+    """As found in the middle of a training that is gone through so many times."""
+    return [training() for _ in range(num)] if num == 1 else folds(num)
+
+
+def folds(num: int) -> list[Length | None]:
+    found = []
+    for fold in range(num):  # outer
+        found.append(training(fold))
+    return found
+
+
+def training(fold: int = 0) -> Length | None:
+    epochs = 14
+    for _epoch in range(epochs):
+        for _batch in (fold,):
+            return find_length(sys._getframe())
+    return None
+
+
+def test_a_loop_around_the_epochs_is_told_with_them() -> None:
+    (alone,) = rounds(1)
+    assert alone == Length(num_epochs=14, source="epochs")
+    for length in rounds(2):
+        assert length is not None and length.num_epochs == 14
+        assert length.around is not None and length.around.text == "for fold in range(num):  # outer"
+
+
+@pytest.mark.parametrize(("parts", "is_apart"), [("phase", False), ("fold", True)])
+def test_folds_inside_an_epoch_are_apart_and_its_phases_are_not(parts: str, is_apart: bool) -> None:
+    """train and val, one after the other, make up one epoch; two folds train two models."""
+    text = f"""
+epochs = 14
+for epoch in range(epochs):
+    for {parts} in (1, 2):
+        try:
+            found = find(sys._getframe())
+        finally:
+            pass
+"""
+    name = f"/somewhere/{parts}.py"
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    names: dict[str, Any] = {"sys": sys, "find": find_length}
+    exec(compile(text, name, "exec"), names)
+    assert names["found"].num_epochs == 14
+    assert (names["found"].around is not None) is is_apart
+
+
+def test_a_trainer_that_is_asked_for_each_fold() -> None:
+    trainer = type("Trainer", (), {"__module__": "lightning.pytorch.trainer.trainer"})()
+    trainer.max_steps, trainer.max_epochs = -1, 3
+    for _fold in range(2):
+        length = length_of(trainer)
+        assert length is not None and (length.num_epochs, length.around is not None) == (3, True)

@@ -1,0 +1,141 @@
+"""Progress of the races: a pure line for terminals, plain lines for everything else, never long silences."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from slipstream.report.terminal.live_tune import State, TuneLive, tune_line, verdict_line
+from slipstream.testing.made_verdicts import made_verdict
+
+RACING = State(["as it is", "nothing", "workers=2"], "", 4, {"kept": 1, "rejected": 2}, "compile failed", 192.0)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Screen(io.StringIO):
+    encoding = "utf-8"  # type: ignore[assignment]
+
+    def isatty(self) -> bool:
+        return True
+
+
+class Log(Screen):
+    def isatty(self) -> bool:
+        return False
+
+
+def test_what_races_what_is_decided_and_the_time() -> None:
+    assert tune_line(RACING, 50.0, 150) == (
+        "⠋ round 4: as it is, nothing, workers=2 · 50 s so far · at most 3.2 min left"
+        " · 1 kept, 2 rejected · last: compile failed"
+    )
+
+
+def test_a_rider_that_starts_is_named() -> None:
+    state = State(["as it is"], "compile=default", 0)
+    assert "starting compile=default" in tune_line(state, 1.0, 100)
+    assert "getting ready" in tune_line(State(), 1.0, 100)
+
+
+@pytest.mark.parametrize("width", [0, 1, 10, 30, 40, 60, 80, 120])
+@pytest.mark.parametrize("unicode", [True, False])
+def test_it_never_reaches_the_edge(width: int, unicode: bool) -> None:
+    line = tune_line(State([f"technique_{i}=long" for i in range(20)], "", 7, {"kept": 3}, "x", 9.0), 7200.0, width)
+    assert len(line) < max(width, 1)
+    plain = tune_line(RACING, 50.0, width, unicode=unicode)
+    assert unicode or plain.isascii()
+
+
+def test_time_left_stays_when_the_names_are_long() -> None:
+    line = tune_line(State([f"technique_{i}=long" for i in range(20)], "", 7, {}, "", 65.0), 5.0, 80)
+    assert "… · 5 s so far · at most 1.1 min left" in line
+
+
+def test_every_verdict_is_a_line() -> None:
+    line = verdict_line(made_verdict("workers", "kept", 1.51, 2, reason="faster beyond doubt"))
+    assert line == " kept      workers=2            1.51x 1.46–1.56 reordered    faster beyond doubt"
+    hostile = verdict_line(made_verdict("compile", "failed", reason="two\nlines, \x1b[31mred"))
+    assert hostile.isprintable() and hostile.endswith("two lines, ?[31mred")
+    assert verdict_line(made_verdict("workers", "kept", 1.51, 2), unicode=False).isascii()
+
+
+def test_names_of_combinations() -> None:
+    names = [
+        verdict_line(made_verdict("workers", "kept", 1.5, 2, kind=kind))[11:32].strip()
+        for kind in ("cumulative", "left_out", "total", "noise")
+    ]
+    assert names == ["+ workers=2", "without workers", "all together", "nothing (A/A)"]
+
+
+def test_a_log_gets_plain_lines_and_dots() -> None:
+    log, clock = Log(), Clock()
+    with TuneLive(log, clock=clock, thread=False) as live:
+        live.racing(["as it is", "workers=2"])
+        live.racing(["as it is", "workers=2"])
+        live.entering("workers=2")
+        live.entering("workers=2")
+        for _ in range(20):
+            clock.now_s += 0.5
+            live.draw()
+        live.decided(made_verdict("workers", "kept", 1.5, 2))
+        live.decided(made_verdict("tf32", "not_applicable", reason="no CUDA device"))
+        live.note("Memory holds one rider at a time.")
+    assert log.getvalue().splitlines() == [
+        " racing    as it is, workers=2",
+        " starting  workers=2",
+        ".....",
+        " kept      workers=2            1.50x 1.46–1.54 reordered",
+        " Memory holds one rider at a time.",
+    ]
+    assert live.summary == "1 kept, 1 not applicable"
+
+
+def test_a_terminal_is_redrawn_and_left_clean() -> None:
+    screen, clock = Screen(), Clock()
+    live = TuneLive(screen, clock=clock, thread=False)
+    live.racing(["as it is", "workers=2"])
+    live.left(60.0)
+    clock.now_s += 10.0
+    live.draw()
+    live.decided(made_verdict("workers", "kept", 1.5, 2))
+    drawn = screen.getvalue()
+    assert drawn.startswith("\r\x1b[2K") and "at most 50 s left" in drawn
+    assert drawn.endswith("reordered\n") and "\r\x1b[2K kept" in drawn
+
+
+def test_its_thread_moves_it_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slipstream.report.terminal.live_tune._REDRAW_S", 0.001)
+    screen = Screen()
+    with TuneLive(screen) as live:
+        live.start()
+        while screen.getvalue().count("getting ready") < 3:
+            pass
+    drawn = screen.getvalue()
+    assert drawn.endswith("\r\x1b[2K")
+    assert live._thread is not None and not live._thread.is_alive()
+
+
+def test_quiet_says_nothing() -> None:
+    log = Log()
+    with TuneLive(log, quiet=True) as live:
+        live.start()
+        live.racing(["as it is"])
+        live.decided(made_verdict("workers", "kept", 1.5, 2))
+        live.note("x")
+    assert log.getvalue() == ""
+
+
+def test_a_reader_that_is_gone_does_not_stop_the_races() -> None:
+    log = Log()
+    live = TuneLive(log, thread=False)
+    log.close()
+    live.note("x")
+    live.draw()

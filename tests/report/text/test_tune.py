@@ -1,0 +1,292 @@
+"""The table that people share: the base first, the ceiling last, in every form the same rows."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+
+import msgspec
+import pytest
+from rich.cells import cell_len
+
+from slipstream.diagnose import diagnose
+from slipstream.records import Choice, Entrant, Length, Recipe, RiderRecord, Session, Speed
+from slipstream.records.race import FARTHEST
+from slipstream.report.html.tables import whys
+from slipstream.report.html.verdict_chart import entries_of
+from slipstream.report.json_export.export import export
+from slipstream.report.markdown import to_markdown
+from slipstream.report.notebook import tuning_to_html
+from slipstream.report.terminal.session import render_brief, render_session
+from slipstream.report.text.numbers import as_ratio, between_ratios
+from slipstream.report.text.tune import CEILING, table_rows, worths
+from slipstream.testing.made_sessions import made_session
+from slipstream.testing.made_verdicts import made_tuning, made_verdict, tuned
+
+Paint = Callable[..., str]
+Sessions = dict[str, Session]
+
+
+@pytest.fixture
+def session(sessions: Sessions) -> Session:
+    return tuned(sessions["slow"])
+
+
+def nothing_kept(session: Session) -> Session:
+    verdicts = [v for v in made_tuning().verdicts if v.kind == "single" and v.decision != "kept"]
+    return tuned(session, verdicts=verdicts, recipe=Recipe(), total=None, seconds_after=None)
+
+
+def test_rows_go_from_the_base_to_the_ceiling(session: Session) -> None:
+    assert session.tuning is not None
+    rows = table_rows(session.tuning)
+    assert [row.name for row in rows] == [
+        "as it is",
+        "nothing (A/A)",
+        "workers=1",
+        "workers=2",
+        "channels_last",
+        "mixed_precision=bf16",
+        "cpu_threads=1",
+        "compile=default",
+        "flush_denormals",
+        "+ workers=2",
+        "+ channels_last",
+        "all that was kept",
+        CEILING,
+    ]
+    kept = rows[3]
+    assert kept.cells == ("workers=2", "32", "600 MB", "121", "264", "1.51x 1.46–1.56", "redrawn", "kept")
+    assert rows[-1].cells == (CEILING, "", "", "102", "314", "1.79x", "", "")
+    assert rows[8].numerics == "unsound"
+
+
+def test_the_whole_recipe_has_a_row_even_where_it_was_not_raced_again() -> None:
+    verdicts = [verdict for verdict in made_tuning().verdicts if verdict.kind != "total"]
+    [*_, total, ceiling] = table_rows(made_tuning(verdicts=verdicts))
+    assert (total.name, total.step, total.relative) == ("all that was kept", "114", "1.61x 1.56–1.66")
+    assert ceiling.name == CEILING
+
+
+def test_the_terminal(session: Session, paint: Paint) -> None:
+    text = paint(render_session, session)
+    for piece in (
+        "slipstream tune  train.py --epochs 90",
+        "7 tried in 4.8 min",
+        "90 epochs: 14 h → 9 h. 1.61x as fast (95%: 1.56x to 1.66x) with workers=2 + channels_last.",
+        "technique             batch  memory  step ms  samples/s  relative to base  numerics   verdict",
+        "mixed_precision=bf16: 12 times slower: this CPU has no bf16 units",
+        "costs    channels_last: 4 s once, paid back after 310 steps",
+        "tf32, cudnn_benchmark: no CUDA device",
+        "thrown away after the tune",
+    ):
+        assert piece in text
+    assert "workers=1: " not in text.partition("not kept")[2], "a setting that lost to another of a kept technique"
+    assert "The step waits" not in text, "that is the report of the check"
+
+
+@pytest.mark.parametrize("name", ["slow", "device", "hostile", "empty"])
+@pytest.mark.parametrize("width", [80, 100, 120])
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_it_keeps_to_the_width(sessions: Sessions, paint: Paint, name: str, width: int, encoding: str) -> None:
+    long = made_verdict("compile", "rejected", 0.9, "max-autotune-no-cudagraphs", reason="[b]slow \x1b[31m" + "x" * 300)
+    session = tuned(sessions[name], verdicts=[*made_tuning().verdicts, long])
+    for render in (render_session, render_brief):
+        text = paint(render, session, width=width, encoding=encoding)
+        assert "\x1b" not in text
+        for line in text.splitlines():
+            assert cell_len(line) <= width, line
+
+
+def test_narrow_terminals_lose_batch_size_and_memory_first(session: Session, paint: Paint) -> None:
+    [header] = [line for line in paint(render_brief, session, width=80).splitlines() if "verdict" in line]
+    assert header.split() == ["technique", "step", "ms", "samples/s", "relative", "to", "base", "numerics", "verdict"]
+
+
+def test_quiet_is_the_sentence_and_the_table(session: Session, paint: Paint) -> None:
+    lines = paint(render_brief, session).splitlines()
+    assert lines[0].startswith(" 90 epochs: 14 h → 9 h.")
+    assert lines[1].split()[0] == "technique" and lines[-1].startswith(f" {CEILING}")
+    assert len(lines) == 15
+
+
+def test_nothing_kept_is_said(sessions: Sessions, paint: Paint) -> None:
+    text = paint(render_session, nothing_kept(sessions["slow"]))
+    assert "Nothing that was tried made the script faster beyond doubt; it stays as it is." in text
+    assert "→" not in text.splitlines()[1]
+
+
+def test_nothing_tried_is_not_called_tried(sessions: Sessions, paint: Paint) -> None:
+    late = made_verdict("workers", "unsure", setting=2, reason="not tried: the time was used up")
+    text = paint(render_session, tuned(sessions["slow"], verdicts=[late], recipe=Recipe(), total=None))
+    assert "0 tried" in text and "Nothing could be tried" in text and "workers=2: not tried" in text
+
+
+@pytest.mark.parametrize(
+    ("length", "words"),
+    [
+        (Length(1, None, "--epochs"), "1 epoch: 14 h → 9 h."),
+        (Length(None, 20_000, "max_iters"), "20,000 steps: 14 h → 9 h."),
+        (None, "The whole training: 14 h → 9 h."),
+    ],
+)
+def test_the_length_of_the_training(session: Session, paint: Paint, length: Length | None, words: str) -> None:
+    assert words in paint(render_brief, msgspec.structs.replace(session, length=length))
+
+
+def test_without_a_length_there_is_no_promise_of_hours(sessions: Sessions, paint: Paint) -> None:
+    session = tuned(sessions["slow"], seconds_before=None, seconds_after=None)
+    assert paint(render_brief, session).startswith(" 1.61x as fast (95%: 1.56x to 1.66x) with workers=2")
+
+
+def test_a_noisy_machine_and_an_interruption_are_said_on_top(sessions: Sessions, paint: Paint) -> None:
+    noise = "Two equal riders differed by 12%: too noisy to tell small gains."
+    text = paint(render_brief, tuned(sessions["slow"], noise_note=noise, is_complete=False))
+    assert noise in text and "the same command again goes on from here" in text
+
+
+def test_markdown_is_one_table(session: Session) -> None:
+    lines = to_markdown(session).splitlines()
+    assert (
+        lines[0] == "**90 epochs: 14 h → 9 h. 1.61x as fast (95%: 1.56x to 1.66x) with workers=2 + channels\\_last.**"
+    )
+    rows = [line for line in lines if line.startswith("|")]
+    assert len(rows) == 15
+    assert {row.count("|") for row in rows} == {9}
+    assert "- `cpu_threads=1`: not decided when the budget was used up" in lines
+    assert "torch 2.13.0 on cpu" in lines[-1] and "95% interval" in lines[-1]
+
+
+def test_markdown_of_a_hostile_script_is_still_one_table(sessions: Sessions) -> None:
+    nasty = made_verdict("compile", "failed", reason="| a | b | <img src=x> `x` **\n\n# heading")
+    text = to_markdown(tuned(sessions["hostile"], verdicts=[nasty]))
+    assert "<img" not in text and "\n# heading" not in text
+    assert not re.search(r"(?<!\\)\| a \|", text)
+
+
+def test_only_a_tuning_has_a_table(sessions: Sessions) -> None:
+    with pytest.raises(ValueError, match="this session is a check"):
+        to_markdown(sessions["slow"])
+
+
+def test_json_has_the_promised_names(session: Session) -> None:
+    document = json.loads(export(session))
+    assert document["command"] == "tune"
+    assert document["verdict"].startswith("90 epochs: 14 h → 9 h.")
+    assert document["total"] == {"ratio": 1.61, "low": 1.56, "high": 1.66}
+    by_name = {(v["technique"], v["setting"]): v for v in document["verdicts"]}
+    assert len(by_name) == len(document["verdicts"]) == 10, "one for each technique and setting"
+    kept = by_name["workers", 2]
+    assert {name: kept[name] for name in ("decision", "ratio", "numerics", "reason")} == {
+        "decision": "kept",
+        "ratio": 1.51,
+        "numerics": "redrawn",
+        "reason": "faster beyond doubt",
+    }
+    assert kept["low"] < kept["ratio"] < kept["high"]
+    absent = by_name["tf32", True]
+    assert [absent[name] for name in ("decision", "ratio", "low", "high", "numerics")] == [
+        "not_applicable",
+        *[None] * 4,
+    ]
+    assert by_name["flush_denormals", True]["is_sound"] is False
+    assert [v["kind"] for v in document["combinations"]] == ["cumulative", "cumulative", "left_out", "total"]
+    assert document["tuning"]["recipe"] == {"workers": 2, "channels_last": True}
+    assert document["findings"], "as for check"
+
+
+def test_json_without_a_tuning_or_a_winner(sessions: Sessions) -> None:
+    check = json.loads(export(sessions["slow"]))
+    assert (check["verdicts"], check["total"], check["tuning"]) == ([], None, None)
+    nothing = json.loads(export(nothing_kept(sessions["slow"])))
+    assert nothing["total"] == {"ratio": None, "low": None, "high": None}
+
+
+class Cells(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.tags: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.tags.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.tags.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.tags[-1:] in (["td"], ["th"]):
+            self.rows[-1].append(data)
+
+
+@pytest.mark.parametrize("name", ["slow", "hostile", "empty"])
+def test_a_notebook_shows_the_same_table(sessions: Sessions, name: str) -> None:
+    cells = Cells()
+    html = tuning_to_html(tuned(sessions[name]))
+    cells.feed(html)
+    assert cells.tags == []
+    assert len(cells.rows) == 14
+    assert cells.rows[4] == ["workers=2", "32", "600 MB", "121", "264", "1.51x 1.46–1.56", "redrawn", "kept"]
+    assert "<b>&amp;</b>" not in html
+
+
+def test_ratios_as_people_read_them() -> None:
+    assert [as_ratio(ratio) for ratio in (0.004, 0.08, 1.0, 1.514, 12.34, 250.0)] == [
+        *("0.004x", "0.08x", "1.00x", "1.51x", "12.3x", "250x"),
+    ]
+    assert between_ratios(0.97, 1.03) == "0.97–1.03"
+    assert between_ratios(0.01, 100.0) == "?", "nothing is known after so few rounds"
+    assert between_ratios(1.2, 100.0) == "1.20–?"
+
+
+def on_a_lead() -> Session:
+    """workers=2 was kept before it was decided: its row has a ratio and no bounds."""
+    lead = Speed(1.58, 1 / FARTHEST, FARTHEST, 3)
+    verdicts = [
+        msgspec.structs.replace(verdict, speed=lead, reason="what it adds was not decided; the whole recipe: 1.6x")
+        if verdict.kind == "single" and verdict.choice == Choice("workers", 2)
+        else verdict
+        for verdict in made_tuning().verdicts
+    ]
+    without = Recipe((Choice("channels_last"),))
+    worth = made_verdict("workers", "kept", 1.21, 2, kind="left_out", recipe=without, speed=Speed(1.21, 1.1, 1.34, 20))
+    return tuned(diagnose(made_session()), verdicts=[*verdicts, worth])
+
+
+def test_what_was_kept_on_a_lead_is_proved_beside_its_row_in_every_form(paint: Paint) -> None:
+    session = on_a_lead()
+    assert session.tuning is not None
+    [row] = [row for row in table_rows(session.tuning) if row.name == "workers=2"]
+    assert row.relative == "~1.58x", "there is no interval to show here"
+    proof = "worth 1.21x (1.10 to 1.34) inside the recipe"
+    assert f"proof    workers=2: {proof}" in paint(render_session, session)
+    assert f"- `workers=2`: {proof}" in to_markdown(session)
+    assert f'<code>workers=2</code> <span class="dim">{proof}</span>' in tuning_to_html(session)
+    [terms, *_] = whys(session.tuning)
+    assert terms.entries[0] == ("workers=2", proof)
+    entries = {entry.name: entry.proof for entry in entries_of(session.tuning)}
+    assert entries["workers=2"] == proof and entries["workers=1"] == ""
+    assert "worth 1.07x (1.04 to 1.10) inside the recipe" in terms.entries[1][1]
+
+
+def test_what_was_never_left_out_has_the_proof_of_the_whole() -> None:
+    session = on_a_lead()
+    assert session.tuning is not None
+    verdicts = [verdict for verdict in session.tuning.verdicts if verdict.kind != "left_out"]
+    found = dict(worths(msgspec.structs.replace(session.tuning, verdicts=verdicts)))
+    assert found == {"workers=2": "what it adds was not decided; the whole recipe: 1.6x"}
+
+
+def test_every_row_that_rode_has_its_memory() -> None:
+    tuning = made_tuning()
+    twin = RiderRecord(Entrant(1, "twin", Recipe((Choice("nothing"),))), peak_bytes=410_000_000)
+    whole = RiderRecord(Entrant(2, "candidate", tuning.recipe), peak_bytes=1, device_peak_bytes=700_000_000)
+    verdicts = [verdict for verdict in tuning.verdicts if verdict.kind != "total"]
+    rows = table_rows(msgspec.structs.replace(tuning, verdicts=verdicts, riders=[twin, whole]))
+    memory = {row.name: row.memory for row in rows}
+    assert memory["nothing (A/A)"] == "410 MB" and memory["all that was kept"] == "700 MB"
+    assert [name for name, text in memory.items() if not text] == ["compile=default", CEILING], "those never rode"

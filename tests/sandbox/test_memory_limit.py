@@ -1,0 +1,70 @@
+"""The system's own limit on this very process, for a moment, and what the system says was held."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from slipstream.sandbox.memory_limit import Limit, read_mapped
+from slipstream.sandbox.oom_messages import tells_shortage
+
+MIB = 1 << 20
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
+
+
+def take(num_bytes: int) -> torch.Tensor:
+    return torch.empty(num_bytes, dtype=torch.uint8)
+
+
+@pytest.fixture
+def limit() -> Iterator[Limit]:
+    made = Limit(read_mapped().data + 300 * MIB)
+    yield made
+    made.lift()
+
+
+def test_what_goes_beyond_the_limit_raises_and_the_rest_does_not(limit: Limit) -> None:
+    limit.begin(torch.nn.Linear(2, 2))
+    assert limit.start_bytes == pytest.approx(read_mapped().data, abs=16 * MIB)
+    assert take(100 * MIB).numel() == 100 * MIB
+    with pytest.raises(RuntimeError) as raised:
+        take(400 * MIB)
+    assert tells_shortage(str(raised.value))
+    limit.lift()
+    assert take(400 * MIB).numel() == 400 * MIB
+
+
+def test_a_child_is_not_held_to_it(limit: Limit) -> None:
+    limit.begin(torch.nn.Linear(2, 2))
+    child = os.fork()
+    if not child:
+        import mmap
+
+        try:
+            mmap.mmap(-1, 400 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except OSError:
+            os._exit(1)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_the_most_that_was_held_is_seen_though_it_is_gone_again() -> None:
+    limit = Limit()
+    limit.begin(torch.nn.Linear(2, 2))
+    before = take(700 * MIB)  # an older mark, higher than what comes: it must not hide it
+    del before
+    limit.level()
+    level = read_mapped().data
+    passing = take(200 * MIB)
+    del passing
+    assert limit.weigh() - level == pytest.approx(200 * MIB, abs=8 * MIB)
+
+
+def test_words_of_a_shortage() -> None:
+    assert tells_shortage("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB")
+    assert not tells_shortage("ended by SIGSEGV") and tells_shortage("ended by SIGSEGV", is_held=True)
+    assert not tells_shortage("RuntimeError: shape '[32, -1]' is invalid for input of size 40", is_held=True)

@@ -1,0 +1,282 @@
+"""A child process writes everywhere under a real overlay; the real file system does not change."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from slipstream.launch.target import protected_folders
+from slipstream.sandbox import overlay
+
+PARENT, OWN_USER, REASON = overlay.probe()
+pytestmark = pytest.mark.skipif(PARENT is None, reason=REASON or "no overlay")
+
+
+@pytest.fixture
+def room() -> Iterator[Path]:
+    assert PARENT is not None
+    path = Path(tempfile.mkdtemp(prefix="slipstream-test-", dir=PARENT))
+    yield path
+    overlay.remove(path)
+    assert not path.exists()
+
+
+def in_child(plan: overlay.Plan, act: Callable[[], None]) -> None:
+    """Runs `act` in a process that has entered the view."""
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            assert overlay.enter(plan) == []
+            act()
+            code = 0
+        except BaseException as error:
+            os.write(2, f"{type(error).__name__}: {error}\n".encode())
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("own_user", [False, True] if not OWN_USER else [True])
+def test_nothing_real_changes(tmp_path: Path, room: Path, own_user: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = tmp_path / "a,b:c\\d e"
+    work.mkdir()
+    (work / "old.txt").write_text("old")
+    (work / "gone.txt").write_text("gone")
+    through = tmp_path / "through"
+    through.mkdir()
+    home = Path.home()
+    monkeypatch.chdir(work)
+    plan = overlay.prepare(room, own_user=own_user, through=[str(through)], kept=[])
+    uid = os.getuid()
+
+    def act() -> None:
+        assert os.getcwd() == str(work) and os.getuid() == uid
+        Path("old.txt").write_text("new")
+        Path("gone.txt").unlink()
+        Path("deep/er").mkdir(parents=True)
+        Path("deep/er/checkpoint.pt").write_text("weights")
+        assert Path("deep/er/checkpoint.pt").read_text() == "weights" and Path("old.txt").read_text() == "new"
+        (home / "slipstream-test").write_text("")
+        (through / "kept").write_text("kept")
+        assert Path("/proc/self/status").exists() and Path("/dev/null").exists()
+
+    in_child(plan, act)
+    assert {path.name: path.read_text() for path in work.iterdir()} == {"old.txt": "old", "gone.txt": "gone"}
+    assert not (home / "slipstream-test").exists()
+    assert (through / "kept").read_text() == "kept"
+    seen = {path: overlay.is_deletion(place) for path, place in overlay.written(plan)}
+    assert seen == {
+        str(work / "old.txt"): False,
+        str(work / "gone.txt"): True,
+        str(work / "deep/er/checkpoint.pt"): False,
+        str(home / "slipstream-test"): False,
+    }
+    overlay.clean_up(plan)
+
+
+def test_caches_pass_through(tmp_path: Path, room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+    (tmp_path / "torch").mkdir()
+    plan = overlay.prepare(room, own_user=OWN_USER, through=[], kept=[])
+
+    def act() -> None:
+        (tmp_path / "torch" / "weights").write_text("w")
+
+    in_child(plan, act)
+    overlay.clean_up(plan)
+    assert (tmp_path / "torch" / "weights").read_text() == "w"
+    assert not (tmp_path / "hub").exists()  # made so that it could pass through, and not used
+
+
+def names(cache: Path, home: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes `cache` a cache directory: by a variable, or by a link in the home folder."""
+    if how == "link":
+        (home / ".cache").symlink_to(cache)
+    else:
+        monkeypatch.setenv(how, str(cache))
+
+
+@pytest.mark.parametrize("how", [*overlay._CACHE_VARIABLES, "link"])
+@pytest.mark.parametrize("place", ["", "work", "work/inside", "scripts", "scripts/inside"])
+def test_no_cache_opens_the_working_directory(
+    tmp_path: Path, room: Path, how: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever a cache is said to be: what lies around, at or below the working directory or the script stays."""
+    home, project = tmp_path / "home", tmp_path / "project"
+    for folder in (home, project / "work" / "inside", project / "scripts" / "inside"):
+        folder.mkdir(parents=True)
+    work, script = project / "work", project / "scripts" / "train.py"
+    for file in (work / "old.txt", work / "inside" / "old.txt", script, project / "scripts" / "inside" / "old.txt"):
+        file.write_text("old")
+    for name in overlay._CACHE_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(home))
+    names(project / place, home, how, monkeypatch)
+    monkeypatch.chdir(work)
+    before = {path: path.read_text() for path in project.rglob("*") if path.is_file()}
+    protected = protected_folders(work, ["../scripts/train.py"])
+    plan = overlay.prepare(room, own_user=OWN_USER, through=[], kept=[], protected=protected)
+
+    def act() -> None:
+        for path in before:
+            path.write_text("new")
+        (work / "inside" / "old.txt").unlink()
+        (work / "new.txt").write_text("new")
+
+    in_child(plan, act)
+    overlay.clean_up(plan)
+    assert {path: path.read_text() for path in project.rglob("*") if path.is_file()} == before
+
+
+def test_usual_caches_pass_where_the_home_folder_is_the_working_directory(
+    tmp_path: Path, room: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".cache").mkdir()
+    (tmp_path / "other").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "other"))
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / ".cache"))
+    passed = overlay.cache_directories([tmp_path])
+    assert str(tmp_path / ".cache") in passed and str(tmp_path / "other") not in passed
+    assert overlay.covered_caches([tmp_path]) == [("HF_HOME", str(tmp_path / "other"))]
+
+
+def test_a_cache_is_not_made_in_the_working_directory(
+    tmp_path: Path, room: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    with overlay.shared_caches([tmp_path]):
+        plan = overlay.prepare(room, own_user=OWN_USER, through=[], kept=[], protected=[tmp_path])
+        assert list(tmp_path.iterdir()) == []
+    overlay.clean_up(plan)
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no /dev/shm")
+def test_a_working_directory_in_shared_memory_is_covered(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """/dev passes through as a whole, but not the working directory in it."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        work = Path(name)
+        (work / "old.txt").write_text("old")
+        monkeypatch.chdir(work)
+        plan = overlay.prepare(room, own_user=OWN_USER, through=[], kept=[], protected=[work, work])
+
+        def act() -> None:
+            Path("old.txt").write_text("new")
+            (work / "new.txt").write_text("new")
+
+        in_child(plan, act)
+        monkeypatch.undo()
+        assert {path.name: path.read_text() for path in work.iterdir()} == {"old.txt": "old"}
+        assert sorted(path for path, _ in overlay.written(plan)) == [f"{work}/new.txt", f"{work}/old.txt"]
+        overlay.clean_up(plan)
+
+
+def test_what_one_rider_compiled_the_next_one_finds(
+    tmp_path: Path, room: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOGNAME", "some:one")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    kernels = tmp_path / "torchinductor_some_one"  # as torch names it
+
+    def compile_it() -> None:
+        (kernels / "kernel.so").write_text("compiled")
+
+    def find_it() -> None:
+        assert (kernels / "kernel.so").read_text() == "compiled"
+
+    with overlay.shared_caches():
+        for number, act in enumerate((compile_it, find_it)):
+            (room / str(number)).mkdir()
+            plan = overlay.prepare(room / str(number), own_user=OWN_USER, through=[], kept=[])
+            in_child(plan, act)
+            overlay.clean_up(plan)
+    assert (kernels / "kernel.so").exists()  # a cache like any other
+
+
+def test_a_cache_that_nobody_used_is_taken_away(tmp_path: Path, room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGNAME", "someone")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    made = {tmp_path / "torchinductor_someone", tmp_path / "hub"}
+    with overlay.shared_caches():
+        plan = overlay.prepare(room, own_user=OWN_USER, through=[], kept=[])
+        overlay.clean_up(plan)  # of the first rider: others still look into them
+        assert made <= set(tmp_path.iterdir())
+    assert not made & set(tmp_path.iterdir())
+
+
+def test_kept_downloads_appear(tmp_path: Path, room: Path) -> None:
+    kept = tmp_path / "kept"
+    (kept / "one").mkdir(parents=True)
+    (kept / "one" / "data.bin").write_text("data")
+    (kept / "two").write_text("file")
+    items = [
+        overlay.Kept(str(tmp_path / "new" / "set"), str(kept / "one")),
+        overlay.Kept(str(tmp_path / "loose.zip"), str(kept / "two")),
+    ]
+    plan = overlay.prepare(room, own_user=OWN_USER, through=[], kept=items)
+
+    def act() -> None:
+        assert (tmp_path / "new/set/data.bin").read_text() == "data"
+        assert (tmp_path / "loose.zip").read_text() == "file"
+        (tmp_path / "new/set/data.bin").write_text("changed")
+
+    in_child(plan, act)
+    assert (kept / "one" / "data.bin").read_text() == "data"
+    assert not (tmp_path / "new").exists() and not (tmp_path / "loose.zip").exists()
+    assert [path for path, _ in overlay.written(plan)] == [str(tmp_path / "new/set/data.bin")]
+
+
+def test_a_directory_that_was_there_can_be_renamed(tmp_path: Path, room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from slipstream.sandbox import overlay_rename
+
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "last.pt").write_text("weights")
+    monkeypatch.chdir(tmp_path)
+    plan = overlay.prepare(room, own_user=True, through=[], kept=[])
+
+    def act() -> None:
+        overlay_rename.allow_moving_directories()
+        Path("checkpoints").rename("checkpoints.old")
+        assert Path("checkpoints.old/last.pt").read_text() == "weights" and not Path("checkpoints").exists()
+
+    in_child(plan, act)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoints"]
+
+
+@pytest.mark.parametrize("own_user", [False, True] if not OWN_USER else [True])
+def test_a_rider_may_find_another_text(tmp_path: Path, room: Path, own_user: bool) -> None:
+    real, other, through = tmp_path / "train.py", tmp_path / "other.py", tmp_path / "through"
+    real.write_text("old")
+    other.write_text("new")
+    through.mkdir()
+    plan = overlay.prepare(room, own_user=own_user, through=[str(through)], kept=[])
+    plan = msgspec.structs.replace(plan, over=[overlay.Kept(str(real), str(other))])
+
+    def act() -> None:
+        assert real.read_text() == "new"
+
+    in_child(plan, act)
+    assert real.read_text() == "old"
+    assert overlay.covers(plan, str(real))
+    assert not overlay.covers(plan, str(through / "x.py")) and not overlay.covers(plan, "/proc/x")
+    assert not overlay.covers(plan, str(real), [layer.path for layer in plan.layers])
+
+
+def test_what_is_not_covered_is_never_laid_over(tmp_path: Path) -> None:
+    real, other = tmp_path / "train.py", tmp_path / "other.py"
+    real.write_text("old")
+    other.write_text("new")
+    plan = overlay.Plan(str(tmp_path), True, [], ["/"], [], over=[overlay.Kept(str(real), str(other))])
+    with pytest.raises(OSError, match="for good"):
+        overlay._lay_over(plan, "", [])
+    assert real.read_text() == "old"

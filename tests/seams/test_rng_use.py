@@ -1,0 +1,72 @@
+"""Whether building a batch draws random numbers, on real loaders."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from slipstream.records import Ending, Met
+from slipstream.seams.rng_use import Drawing
+from slipstream.trial.lifecycle import Ride, RideSettings
+
+
+class Jitter:
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(0)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.rng.normal()
+
+
+class Numbers(Dataset[torch.Tensor]):
+    def __init__(self, draw: Callable[[torch.Tensor], Any]) -> None:
+        self.transforms = [draw]
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor(float(self.transforms[0](torch.tensor(float(index)))))
+
+
+@pytest.mark.parametrize(
+    ("draw", "draws"),
+    [
+        (lambda x: x.square(), False),
+        (lambda x: x + random.random(), True),
+        (lambda x: x + np.random.rand(), True),
+        (lambda x: x + torch.rand(()), True),
+        (Jitter(), True),
+    ],
+    ids=["nothing", "random", "numpy", "torch", "a generator of its own"],
+)
+def test_a_loader_tells_whether_its_batches_draw(draw: Callable[[torch.Tensor], Any], draws: bool) -> None:
+    """The order is drawn too, at the first batch of every epoch: that is the sampler's, and says nothing of samples."""
+    ride = Ride(RideSettings(mode="watch"))
+    ride.board()
+    try:
+        loader = DataLoader(Numbers(draw), batch_size=16, shuffle=True)
+        for _ in range(3):
+            random.random(), np.random.rand(), torch.rand(())
+            list(loader)
+    finally:
+        ride.leave(Ending("finished", 0, 0.0))
+    met = [one.loader for _, one in ride.messages if isinstance(one, Met) and one.loader is not None]
+    assert met[0].draws is None and met[-1].draws is draws
+
+
+def test_looking_leaves_the_numbers_alone_and_ends() -> None:
+    drawing = Drawing(Numbers(Jitter()))
+    before = torch.get_rng_state()
+    for _ in range(3):
+        assert not drawing.is_over
+        drawing.begin()
+        assert drawing.end() is False
+    assert drawing.is_over and not drawing.has_drawn
+    assert torch.equal(torch.get_rng_state(), before)

@@ -1,0 +1,185 @@
+"""The index of sessions: a copy of the files that heals itself, whatever happens to either."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from slipstream.diagnose import diagnose
+from slipstream.records import Choice, Recipe, Revision, Session, Speed, Tuning
+from slipstream.store import index
+from slipstream.store.index import MIGRATIONS, NAME, NewerIndexError, entries, migrate
+from slipstream.store.sessions import load_session, newest_first, save_session
+from slipstream.testing.made_sessions import made_session
+
+replace = msgspec.structs.replace
+
+
+def session_of(script: str = "train.py", **facts: object) -> Session:
+    return replace(diagnose(made_session(num_steps=12)), script=[script], **facts)
+
+
+def age(path: Path, seconds: int) -> None:
+    os.utime(path, (1_800_000_000 + seconds, 1_800_000_000 + seconds))
+
+
+def test_rows_are_what_the_sessions_say(tmp_path: Path) -> None:
+    tuning = Tuning(32.0, 1000.0, total=Speed(1.5, 1.4, 1.6), recipe=Recipe((Choice("workers", 2),)))
+    first = save_session(session_of(revision=Revision("a" * 40, True)), tmp_path)
+    second = save_session(session_of("other.py", command="tune", tuning=tuning), tmp_path)
+    age(first, 0), age(second, 1)
+    newest, oldest = entries(tmp_path / ".slipstream")
+    assert (newest.name, oldest.name) == (second.stem, first.stem)
+    assert (newest.command, newest.script, newest.recipe, newest.ratio, newest.ratio_low) == (
+        *("tune", "other.py", "workers=2", 1.5, 1.4),
+    )
+    session = load_session(first)
+    assert session.summary is not None
+    assert (oldest.commit, oldest.is_changed, oldest.step_ms) == ("a" * 40, True, session.summary.step_ms)
+    assert (oldest.samples_per_s, oldest.bound) == (session.summary.samples_per_s, session.summary.bound)
+    assert [entry.script for entry in entries(tmp_path / ".slipstream", script="OTHER")] == ["other.py"]
+    assert [entry.name for entry in entries(tmp_path / ".slipstream", limit=1)] == [second.stem]
+
+
+@pytest.mark.parametrize("harm", ["missing", "garbage", "cut", "no table"])
+def test_a_broken_index_is_made_again(tmp_path: Path, harm: str) -> None:
+    paths = [save_session(session_of(), tmp_path) for _ in range(3)]
+    file = tmp_path / ".slipstream" / NAME
+    if harm == "missing":
+        file.unlink()
+    elif harm == "garbage":
+        file.write_bytes(b"not a database at all" * 500)
+    elif harm == "cut":
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    else:
+        with sqlite3.connect(file) as connection:
+            connection.execute("DROP TABLE sessions")
+    assert {entry.name for entry in entries(tmp_path / ".slipstream")} == {path.stem for path in paths}
+    with sqlite3.connect(file) as connection:
+        assert connection.execute("SELECT count(*) FROM sessions").fetchone() == (3,)
+
+
+def test_files_that_come_change_and_go(tmp_path: Path) -> None:
+    kept, changed, gone = (save_session(session_of(name), tmp_path) for name in ("a.py", "b.py", "c.py"))
+    changed.write_bytes(msgspec.msgpack.encode(session_of("new.py")))
+    age(changed, 5)
+    gone.unlink()
+    (kept.parent / "copied.msgpack").write_bytes(kept.read_bytes())
+    (kept.parent / "broken.msgpack").write_bytes(kept.read_bytes()[:100])
+    found = {entry.name: entry for entry in entries(tmp_path / ".slipstream")}
+    assert {name: entry.script for name, entry in found.items() if entry.is_readable} == {
+        kept.stem: "a.py",
+        changed.stem: "new.py",
+        "copied": "a.py",
+    }
+    assert not found["broken"].is_readable
+
+
+def test_where_nothing_can_be_written_the_files_are_read(tmp_path: Path) -> None:
+    save_session(session_of(), tmp_path)
+    file = tmp_path / ".slipstream" / NAME
+    file.unlink()
+    file.mkdir()  # no file can be opened there
+    assert len(entries(tmp_path / ".slipstream")) == 1
+    assert save_session(session_of(), tmp_path).is_file(), "the index must not cost a session"
+    assert entries(tmp_path / "nowhere") == []
+
+
+def test_an_older_schema_is_migrated_and_a_newer_one_left_alone(tmp_path: Path) -> None:
+    path = save_session(session_of(), tmp_path)
+    file = tmp_path / ".slipstream" / NAME
+    later = (*MIGRATIONS, "ALTER TABLE sessions ADD COLUMN mood TEXT; DELETE FROM sessions")
+    connection = sqlite3.connect(file)
+    migrate(connection, later)
+    assert connection.execute("PRAGMA user_version").fetchone() == (len(later),)
+    assert "mood" in {row[1] for row in connection.execute("PRAGMA table_info(sessions)")}
+    migrate(connection, later)  # nothing left to do
+    with pytest.raises(NewerIndexError):
+        migrate(connection)
+    connection.close()
+    before = file.read_bytes()
+    assert [entry.name for entry in entries(tmp_path / ".slipstream")] == [path.stem]
+    save_session(session_of("second.py"), tmp_path)
+    assert file.read_bytes() == before
+
+
+def test_a_migration_that_fails_changes_nothing(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "index.sqlite") as connection:
+        with pytest.raises(sqlite3.OperationalError):
+            migrate(connection, (MIGRATIONS[0], "ALTER TABLE sessions ADD COLUMN mood TEXT; nonsense"))
+        assert connection.execute("PRAGMA user_version").fetchone() == (0,)
+        assert connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from slipstream.store.sessions import load_session, save_session
+session = load_session(Path(sys.argv[1]))
+print("ready", flush=True)
+for _ in range(int(sys.argv[3])):
+    save_session(session, Path(sys.argv[2]))
+"""
+
+
+def writer(source: Path, root: Path, times: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", WRITER, str(source), str(root), str(times)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def test_two_processes_at_once_lose_nothing(tmp_path: Path) -> None:
+    source = tmp_path / "source.msgpack"
+    source.write_bytes(msgspec.msgpack.encode(session_of()))
+    both = [writer(source, tmp_path, 25) for _ in range(2)]
+    while any(one.poll() is None for one in both):
+        entries(tmp_path / ".slipstream")
+        time.sleep(0.02)
+    assert [one.wait(60) for one in both] == [0, 0]
+    saved = {path.stem for path in newest_first(tmp_path)}
+    assert len(saved) == 50, "equal names must not replace each other"
+    with sqlite3.connect(tmp_path / ".slipstream" / NAME) as connection:
+        assert {row[0] for row in connection.execute("SELECT name FROM sessions")} == saved
+
+
+def test_a_session_saved_during_a_look_is_not_taken_for_one_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_session(session_of(), tmp_path)
+    listed = index._files
+
+    def list_then_save(folder: Path) -> Iterator[tuple[str, int, int]]:
+        yield from list(listed(folder))
+        save_session(session_of("meanwhile.py"), tmp_path)
+
+    monkeypatch.setattr(index, "_files", list_then_save)
+    entries(tmp_path / ".slipstream")
+    with sqlite3.connect(tmp_path / ".slipstream" / NAME) as connection:
+        assert connection.execute("SELECT count(*) FROM sessions").fetchone() == (2,)
+
+
+def test_a_kill_during_a_write_loses_at_most_that_session(tmp_path: Path) -> None:
+    source = tmp_path / "source.msgpack"
+    source.write_bytes(msgspec.msgpack.encode(session_of()))
+    for delay_s in (0.005, 0.02, 0.05):
+        one = writer(source, tmp_path, 100_000)
+        assert one.stdout is not None and one.stdout.readline() == "ready\n"
+        time.sleep(delay_s)
+        one.send_signal(signal.SIGKILL)
+        one.wait()
+        paths = newest_first(tmp_path)
+        assert all(load_session(path) for path in paths), "a file that is there is whole"
+        assert {entry.name for entry in entries(tmp_path / ".slipstream") if entry.is_readable} == {
+            path.stem for path in paths
+        }
+    (source.parent / ".slipstream/sessions/20260101T000000-train.999999999.partial").write_bytes(b"half")
+    save_session(session_of(), tmp_path)
+    assert not list(tmp_path.rglob("*.partial")), "what the killed ones left is swept up"

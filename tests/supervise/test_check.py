@@ -1,0 +1,238 @@
+"""Whole rides of tiny scripts through supervise, and the command in its own process where signals are sent to it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+
+from slipstream.sandbox import overlay
+from slipstream.supervise.check import Order, RefusalError, supervise
+from slipstream.supervise.exit_status import exit_code, remark
+
+TRAIN = """
+import sys, time, torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+print("terminal", sys.stdout.isatty(), sys.stderr.isatty(), flush=True)
+for step in range({steps}):
+    optimizer.zero_grad()
+    model(torch.randn(8, 4)).sum().backward()
+    optimizer.step()
+    time.sleep(0.005)
+    {body}
+"""
+
+
+def write(path: Path, body: str = "", steps: int = 100_000) -> None:
+    path.write_text(TRAIN.format(steps=steps, body=textwrap.indent(textwrap.dedent(body), "    ").strip()))
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing() -> object:
+    before = set(rooms()), {process.pid for process in psutil.Process().children(recursive=True)}
+    yield
+    mine = {path for path in rooms() if path.name.startswith(f"slipstream-check-{os.getpid()}-")}
+    assert not mine - before[0]
+    assert {process.pid for process in psutil.Process().children(recursive=True)} <= before[1]
+    return None
+
+
+def rooms() -> list[Path]:
+    return [path for place in (tempfile.gettempdir(), "/dev/shm") for path in Path(place).glob("slipstream-check-*")]
+
+
+def test_a_checkpoint_is_read_back_and_gone_afterwards(here: Path) -> None:
+    write(
+        here / "train.py",
+        """
+        torch.save(model.state_dict(), "model.pt")
+        model.load_state_dict(torch.load("model.pt"))
+        """,
+    )
+    session = supervise(Order(["train.py"], num_steps=12, seconds=2.0))
+    assert (session.ending.reason, session.ending.exit_code) == ("stopped", 0)
+    assert session.steps and not (here / "model.pt").exists()
+    assert session.written == ["model.pt"]
+
+
+def test_without_overlay_known_writers_are_redirected_and_others_listed(here: Path) -> None:
+    write(
+        here / "train.py",
+        """
+        torch.save(model.state_dict(), "model.pt")
+        model.load_state_dict(torch.load("model.pt", weights_only=True))
+        open("log.txt", "a").close()
+        """,
+        steps=8,
+    )
+    session = supervise(Order(["train.py"], seconds=5.0, use_overlay=False))
+    assert session.ending.exit_code == 0
+    assert not (here / "model.pt").exists() and (here / "log.txt").exists()
+    assert session.written == ["log.txt"]
+    assert any("--no-overlay" in note for note in session.notes)
+
+
+def test_the_scripts_own_failure_is_kept(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write(here / "train.py", "if step == 3: raise ValueError('mine')")
+    session = supervise(Order(["train.py"]))
+    assert (session.ending.reason, session.ending.exit_code, exit_code(session)) == ("raised", 1, 1)
+    assert session.ending.message == "ValueError: mine"
+    assert session.steps
+    bare = subprocess.run([sys.executable, "train.py"], capture_output=True, text=True)
+    assert capfd.readouterr().err == bare.stderr
+
+
+def test_a_rider_that_is_killed_has_told_what_it_saw(here: Path) -> None:
+    write(here / "train.py", "if step == 200: import os; os.kill(os.getpid(), 9)")
+    session = supervise(Order(["train.py"], seconds=30.0))
+    assert (session.ending.reason, session.ending.exit_code) == ("killed", 137)
+    assert "SIGKILL" in session.ending.message
+    assert session.steps
+
+
+def test_nothing_to_look_at(here: Path) -> None:
+    (here / "train.py").write_text("print('hello')")
+    session = supervise(Order(["train.py"]))
+    assert exit_code(session) == 2
+    assert "train.py ran to its end" in remark(session) and "no module was called" in remark(session)
+
+
+def test_a_machine_without_cuda(here: Path) -> None:
+    (here / "train.py").write_text("import torch\ntorch.nn.Linear(1, 1).to('cuda')\n")
+    session = supervise(Order(["train.py"]))
+    if session.ending.exit_code == 0:
+        pytest.skip("there is a GPU here")
+    assert exit_code(session) == 2 and "CUDA" in remark(session)
+
+
+def test_a_module_that_does_not_exist(here: Path) -> None:
+    with pytest.raises(RefusalError, match="nowhere"):
+        supervise(Order(["-m", "nowhere.train"]))
+
+
+@pytest.mark.skipif(overlay.probe()[0] is None, reason="no overlay")
+def test_a_cache_variable_does_not_open_the_folder(
+    here: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("HF_HOME", str(here))
+    monkeypatch.setenv("TORCH_HOME", str(cache))
+    (here / "old.txt").write_text("old")
+    (here / "train.py").write_text(
+        "import os; open('old.txt', 'w').close(); os.remove('train.py'); "
+        "open(os.path.join(os.environ['TORCH_HOME'], 'weights'), 'w').close()"
+    )
+    session = supervise(Order(["train.py"]))
+    assert session.ending.exit_code == 0
+    assert (here / "old.txt").read_text() == "old" and (here / "train.py").exists()
+    assert sorted(session.written) == ["old.txt", "train.py"]
+    assert str(cache) in session.passed_through and str(here) not in session.passed_through
+    assert any("HF_HOME" in note and "thrown away" in note for note in session.notes)
+
+
+@pytest.mark.skipif(overlay.probe()[0] is None, reason="no overlay")
+def test_an_overlay_that_fails_after_all(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare = overlay.prepare
+
+    def prepare_badly(*args: Any, **kwargs: Any) -> overlay.Plan:
+        return msgspec.structs.replace(prepare(*args, **kwargs), room="/nonexistent")
+
+    monkeypatch.setattr(overlay, "prepare", prepare_badly)
+    (here / "train.py").write_text("open('real.txt', 'w').close()")
+    session = supervise(Order(["train.py"]))
+    assert session.ending.exit_code == 0 and session.written == ["real.txt"]
+    assert any("No throw-away file system" in note for note in session.notes)
+
+
+def test_processes_left_behind_are_ended(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (here / "train.py").write_text(
+        "import subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)\n"
+        "print('left', child.pid, flush=True)\n"
+    )
+    supervise(Order(["train.py"]))
+    [said] = [line for line in capfd.readouterr().out.splitlines() if line.startswith("left ")]
+    assert not psutil.pid_exists(int(said.removeprefix("left ")))
+
+
+def test_rooms_of_dead_processes_are_swept(tmp_path: Path) -> None:
+    from slipstream.sandbox.workspace import sweep
+
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    (tmp_path / f"slipstream-check-{dead.pid}-x" / "layers").mkdir(parents=True)
+    (tmp_path / f"slipstream-check-{os.getpid()}-x").mkdir()
+    sweep(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [f"slipstream-check-{os.getpid()}-x"]
+
+
+def start_check(here: Path) -> tuple[subprocess.Popen[str], int]:
+    """A check in its own session, once the script says that it is well under way; and the rider's process."""
+    check = subprocess.Popen(
+        [sys.executable, "-m", "slipstream", "check", "--seconds", "60", "train.py"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert check.stdout is not None
+    while check.stdout.readline().strip() != "many":
+        assert check.poll() is None
+    return check, psutil.Process(check.pid).children()[0].pid
+
+
+def test_an_interrupt_is_the_scripts_and_the_session_is_saved(here: Path) -> None:
+    write(here / "train.py", "if step == 100: print('many', flush=True)")
+    check, rider = start_check(here)
+    check.send_signal(signal.SIGINT)
+    out, err = check.communicate(timeout=60)
+    assert check.returncode == 130
+    assert err.count("KeyboardInterrupt") == 1 and "src/slipstream" not in err
+    assert "interrupted" in out
+    assert list((here / ".slipstream" / "sessions").iterdir())
+    assert not psutil.pid_exists(rider)
+
+
+def test_a_second_interrupt_kills(here: Path) -> None:
+    (here / "train.py").write_text(
+        "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "print('many', flush=True)\ntime.sleep(600)\n"
+    )
+    check, rider = start_check(here)
+    for _ in range(2):
+        check.send_signal(signal.SIGINT)
+        time.sleep(0.5)  # two that are pending together are one
+    out, _ = check.communicate(timeout=60)
+    assert check.returncode == 137 and "killed" in out
+    assert not psutil.pid_exists(rider)
+
+
+def test_a_killed_check_takes_its_rider_along(here: Path) -> None:
+    (here / "train.py").write_text("import time\nprint('many', flush=True)\ntime.sleep(600)\n")
+    check, rider = start_check(here)
+    check.kill()
+    check.communicate(timeout=60)
+    deadline = time.monotonic() + 20
+    while psutil.pid_exists(rider) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not psutil.pid_exists(rider)
+    for path in rooms():
+        if path.name.startswith(f"slipstream-check-{check.pid}-"):
+            overlay.remove(path)

@@ -1,0 +1,198 @@
+"""Riders that are forked from a process with torch in it: the same training, and nobody is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from slipstream.records import Choice, Entrant, Recipe, RiderRecord
+from slipstream.supervise.fork_server import Forked
+from slipstream.supervise.race import COLD, Relay
+from slipstream.trial.forked import Fairness
+
+TRAIN = """
+import os, sys
+was_there = "torch" in sys.modules
+os.environ.update(dict([sys.argv[1].split("=")] if len(sys.argv) > 1 else []))
+import torch
+print("its own words")
+data = torch.utils.data.TensorDataset(torch.randn(4_000, 8), torch.randn(4_000, 1))
+model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Dropout(0.2), torch.nn.Linear(32, 1))
+optimizer = torch.optim.SGD(model.parameters(), 0.05)
+for x, y in torch.utils.data.DataLoader(data, batch_size=4, shuffle=True, num_workers=1):
+    optimizer.zero_grad()
+    (0.0 * model(x).sum() + float(was_there)).backward()
+    (model(x) - y).square().mean().backward()
+    optimizer.step()
+"""
+
+BARE = Recipe()
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(TRAIN)
+    before = set(psutil.Process().children(recursive=True))
+    yield tmp_path
+    assert not set(psutil.Process().children(recursive=True)) - before
+
+
+def was_there(record: RiderRecord) -> bool:
+    """Torch, before the script's first line: as the script itself found."""
+    return record.witness.losses[0][1] == 1.0
+
+
+def training(record: RiderRecord) -> tuple[list[tuple[int, float]], list[tuple[int, str]]]:
+    return record.witness.losses[1::2], record.witness.digests
+
+
+def ride(relay: Relay, ident: int, recipe: Recipe = BARE) -> RiderRecord:
+    assert relay.enter(Entrant(ident, "candidate" if recipe.choices else "base", recipe)) == ""
+    lap = relay.lap(ident, 0, 6, 1)
+    assert (lap.num_steps, lap.failure) == (6, "")
+    return relay.record(ident)
+
+
+def variables(recipe: Recipe) -> dict[str, str]:
+    return {"A_VARIABLE": "1"} if recipe.choices else {}
+
+
+def test_a_forked_rider_trains_as_one_that_starts_cold(here: Path) -> None:
+    other = Recipe((Choice("nothing"),))
+    with Relay(["train.py"]) as relay:
+        cold = ride(relay, 0)
+    with Relay(["train.py"], may_fork=True, environment_of=variables) as relay:
+        forked, again = ride(relay, 0), ride(relay, 1)
+        with_variable = ride(relay, 2, other)
+        assert len(relay._stable._known) == 2, "one process for each environment"
+        ready = relay._stable._known[frozenset({("PYTHONHASHSEED", "0")})]
+        assert ready is not None
+        ready._process.kill()
+        assert not was_there(ride(relay, 3)), "where that process is gone riders start by themselves"
+    assert not was_there(cold) and was_there(forked) and was_there(again) and was_there(with_variable)
+    assert len(training(cold)[0]) > 10
+    assert training(cold) == training(forked) == training(again) == training(with_variable)
+
+
+@pytest.mark.parametrize(
+    ("variable", "is_forked"),
+    [("OMP_NUM_THREADS=2", False), ("PYTORCH_NVML_BASED_CUDA_CHECK=1", True)],
+    ids=["means_it", "lightning_does"],
+)
+def test_a_script_that_sets_what_torch_reads_when_it_is_imported_starts_cold(
+    here: Path, variable: str, is_forked: bool
+) -> None:
+    with Relay(["train.py", variable], may_fork=True) as relay:
+        record = ride(relay, 0)
+        assert was_there(record) is is_forked and record.num_launches == 1
+        assert was_there(ride(relay, 1)) is is_forked, "and so do all that follow"
+        why = "the script sets OMP_NUM_THREADS, which torch reads while it is imported"
+        assert relay.notes == ([] if is_forked else [COLD.format(why)])
+
+
+def test_a_script_beside_a_module_that_is_imported_already_starts_cold(here: Path) -> None:
+    (here / "msgspec.py").write_text("")
+    with Relay(["train.py"], may_fork=True) as relay:
+        assert not was_there(ride(relay, 0))
+
+
+def test_what_could_be_told_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("")
+    (tmp_path / "models").mkdir()
+    (tmp_path / "json").mkdir()  # of data
+    fairness = Fairness()
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/set/by/opencv")
+    assert (fairness.obstacle_at_first([str(script)]), fairness.obstacle_by_now()) == ("", "")
+    assert "is a folder" in fairness.obstacle_at_first([str(tmp_path)]), "which is its own first place"
+    (tmp_path / "psutil.py").write_text("")
+    (tmp_path / "pytest").mkdir()
+    (tmp_path / "pytest" / "__init__.py").write_text("")
+    assert fairness.shadows(tmp_path) == ["psutil", "pytest"]
+    assert fairness.obstacle_at_first([str(script)]).endswith(f"the name of psutil in {tmp_path}")
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        assert fairness.obstacle_by_now().endswith(f"the name of psutil in {tmp_path}")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "sched_getaffinity", lambda pid: {0, 99})
+        assert "cores" in fairness.obstacle_by_now()
+    assert fairness.obstacle_by_now() == ""
+
+
+def test_a_script_that_fails_only_beside_torch_starts_cold(here: Path) -> None:
+    (here / "train.py").write_text("import sys\nassert 'torch' not in sys.modules, 'torch came first'\n" + TRAIN)
+    with Relay(["train.py"], may_fork=True) as relay:
+        assert not was_there(ride(relay, 0)) and len(relay.notes) == 1
+        assert "did not come to a step (AssertionError: torch came first)" in relay.notes[0]
+
+
+def test_after_a_renewal_riders_come_from_another_process(here: Path) -> None:
+    with Relay(["train.py"], may_fork=True) as relay:
+        assert was_there(ride(relay, 0))
+        (first,) = relay._stable._known.values()
+        relay.renew()
+        assert was_there(ride(relay, 1))
+        (second,) = relay._stable._known.values()
+        assert first is not None and second is not None and first._process.pid != second._process.pid
+        assert relay.lap(0, 1, 2, 1).num_steps == 2, "who rode before rides on"
+
+
+def test_where_torch_cannot_be_imported_beforehand_riders_start_cold(here: Path, tmp_path: Path) -> None:
+    entry = tmp_path / "entry.py"
+    entry.write_text(
+        "import sys\nfrom slipstream.trial.main import main\nfrom slipstream.techniques._core.apply_recipe import fit\n"
+        "if sys.argv[1] == '--ready': sys.exit(1)\nmain(sys.argv[1], fit)\n"
+    )
+    with Relay(["train.py"], may_fork=True, entry=str(entry)) as relay:
+        assert not was_there(ride(relay, 0)) and list(relay._stable._known.values()) == [None]
+
+
+DRIVE = """
+import sys
+from slipstream.records import Entrant
+from slipstream.supervise.race import Relay
+with Relay(["train.py"], may_fork=True) as relay:
+    assert relay.enter(Entrant(0, "base")) == ""
+    assert relay.lap(0, 0, 2, 1).num_steps == 2
+    print("standing", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_none_of_them_outlives_the_relay(here: Path, number: signal.Signals) -> None:
+    (here / "drive.py").write_text(DRIVE)
+    pipe = subprocess.PIPE
+    driver = subprocess.Popen([sys.executable, "drive.py"], stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    assert driver.stdout is not None and driver.stdout.readline() == "standing\n"
+    below = psutil.Process(driver.pid).children(recursive=True)
+    assert len(below) == 3, "the one that waits, the rider, its worker"
+    assert sorted(process.status() for process in below) == ["sleeping", "stopped", "stopped"]
+    driver.send_signal(number)
+    driver.communicate(timeout=20)
+    _, alive = psutil.wait_procs(below, timeout=5)
+    assert not alive
+
+
+def test_a_child_that_we_did_not_start() -> None:
+    pid = os.posix_spawn("/bin/sleep", ["sleep", "100"], os.environ)
+    child = Forked(pid)
+    assert child.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):
+        child.wait(0.01)
+    os.kill(pid, signal.SIGKILL)
+    assert child.wait(5.0) == -signal.SIGKILL and child.poll() == -signal.SIGKILL
+    assert Forked(pid).wait(1.0) == 0, "somebody has waited for it already"

@@ -1,0 +1,113 @@
+"""Every technique of the catalogue keeps the contract; and the contract notices one that does not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from slipstream.records import Edit
+from slipstream.techniques._core.card import YES, Card
+from slipstream.techniques._core.catalogue import catalogue
+from slipstream.testing import technique_contract as room
+from slipstream.testing.technique_contract import battery
+
+# Compiling three trainings takes a minute: test_compile.py has one, `make promises` all.
+SLOW = set() if os.environ.get("SLIPSTREAM_EVERY") else {"compile"}
+# What has something to do where two workers read pictures from files, for two epochs.
+ON_PICTURES = {
+    *("fast_decode", "fast_resize", "scaled_decode", "read_ahead", "sample_cache"),
+    *("buffer_reuse", "persistent_workers", "prefetch", "thread_workers"),
+}
+# Each takes a process of its own: `make promises` has them all.
+DYING = ["buffer_reuse", "persistent_workers", "prefetch", "sample_cache"] if SLOW else sorted(catalogue())
+
+
+@pytest.mark.parametrize("ident", sorted(set(catalogue()) - SLOW))
+def test_keeps_the_contract(ident: str) -> None:
+    results = battery(ident)
+    assert len(results) >= 7
+    assert all(result.is_ok for result in results), [result for result in results if not result.is_ok]
+    if ident in ON_PICTURES:
+        (acted,) = [result.detail for result in results if result.name == "pictures: numerics"]
+        assert acted.startswith(f"{ident}: "), acted
+
+
+@pytest.mark.parametrize("ident", DYING)
+def test_the_death_of_a_worker_is_heard_of(ident: str) -> None:
+    lines = (
+        "from slipstream.testing.technique_contract import death\n"
+        f"for one in death({ident!r}): print(one.is_ok, one.detail)"
+    )
+    done = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "False" not in done.stdout
+    assert ident not in ON_PICTURES or "the loader's own error arrived" in done.stdout or ident == "thread_workers"
+
+
+def planted(apply: Any, numerics: Any = "identical") -> ModuleType:
+    module: Any = ModuleType("slipstream.techniques.planted", "Helps nobody. Hurts.")
+    module.CARD = Card(title="Planted", seam="module", causes=(), numerics=numerics)
+    module.applies = lambda observation: YES
+    module.settings = lambda observation: [True]
+    module.edit = lambda observation, setting: [Edit("planted", "by_hand", None)]
+    module.apply = apply
+    return module  # type: ignore[no-any-return]
+
+
+def scale_gradients(rig: Any, setting: Any) -> None:
+    def scale(optimizer: Any, args: Any, kwargs: Any) -> None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad.mul_(0.9)
+
+    handle = torch.optim.optimizer.register_optimizer_step_pre_hook(scale)
+    rig.patches.on_close(handle.remove)
+
+
+def leave_something(rig: Any, setting: Any) -> None:
+    torch.set_num_threads(2)
+
+
+def swallow(rig: Any, setting: Any) -> None:
+    def call(inner: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return inner(*args, **kwargs)
+        except BaseException:
+            raise RuntimeError("something of ours") from None
+
+    rig.on_model(lambda module: rig.wrap_call(module, call))
+
+
+def rename(rig: Any, setting: Any) -> None:
+    def change(optimizer: Any) -> None:
+        rig.patches.on_close(optimizer.register_state_dict_post_hook(lambda _, state: {**state, "ours": 1}).remove)
+
+    rig.on_optimizer(change)
+
+
+@pytest.mark.parametrize(
+    ("apply", "numerics", "broken"),
+    [
+        (scale_gradients, "identical", "gan: numerics"),
+        (scale_gradients, "reordered", "convnet: numerics"),
+        (leave_something, "identical", "gan: numerics"),
+        (swallow, "identical", "gan: an exception passes"),
+        (rename, "identical", "gan: the checkpoint loads bare"),
+    ],
+)
+def test_a_technique_that_breaks_it_is_noticed(
+    apply: Any, numerics: str, broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = planted(apply, numerics)
+    monkeypatch.setattr(room, "technique", lambda ident: module)
+    monkeypatch.setattr(room, "environment_of", lambda ident, setting: {})
+    monkeypatch.setattr("slipstream.techniques._core.apply_recipe.technique", lambda ident: module)
+    results = battery("planted", trainings=[broken.partition(":")[0]])
+    torch.set_num_threads(1)
+    assert broken in [result.name for result in results if not result.is_ok], results

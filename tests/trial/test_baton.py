@@ -1,0 +1,256 @@
+"""The rider's side of the baton, with a relay played by a thread: what it counts, when it stands, who holds it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from slipstream.records import Ending, Recipe
+from slipstream.seams import data_threads
+from slipstream.seams.patching import Patches
+from slipstream.seams.stop import StopRide
+from slipstream.techniques._core.apply_recipe import fit
+from slipstream.trial.baton import Baton, num_compiled
+from slipstream.wire.protocol import (
+    Finished,
+    Go,
+    Joined,
+    Report,
+    Standing,
+    Stop,
+    Tell,
+    Ticked,
+    Welcome,
+    Wire,
+    Word,
+    listen,
+)
+
+WARM_UP = 3
+
+
+class Other:
+    """The relay: says what it is told to say whenever the rider stands, and remembers what it heard."""
+
+    def __init__(self, path: Path, answers: list[Word]) -> None:
+        self.heard: list[Word] = []
+        self._answers = answers
+        self._listener = listen(path)
+        self._thread = threading.Thread(target=self._play, daemon=True)
+        self._thread.start()
+
+    def _play(self) -> None:
+        wire = Wire(self._listener.accept()[0])
+        while (word := wire.receive(20.0)) is not None:
+            self.heard.append(word)
+            if isinstance(word, Joined | Ticked):
+                wire.send(Welcome())
+            elif isinstance(word, Standing | Report) and self._answers:
+                wire.send(self._answers.pop(0))
+
+    def close(self) -> list[Word]:
+        self._listener.close()
+        self._thread.join(20.0)
+        return self.heard
+
+
+@pytest.fixture
+def patches() -> Iterator[Patches]:
+    def fail(seam: str, fault: BaseException) -> None:
+        raise AssertionError(seam) from fault
+
+    patches = Patches(fail, lambda: False)
+    yield patches
+    patches.close()
+
+
+def train(num_steps: int, on_step: Callable[[int], None] = lambda step: None) -> None:
+    model, critic = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+    first, second = (torch.optim.SGD(m.parameters(), 0.1) for m in (model, critic))
+    for step in range(num_steps):
+        model(torch.ones(1, 2)).sum().backward()
+        first.step()
+        second.step()  # belongs to the same step
+        on_step(step)
+
+
+def test_blocks_of_the_asked_length_then_the_end(tmp_path: Path, patches: Patches) -> None:
+    relay = Other(tmp_path / "baton", [Tell(), Go(4, 2), Go(1, 0), Stop()])
+    baton = Baton(str(tmp_path / "baton"), WARM_UP)
+    baton.count_updates(patches)
+    baton.report = lambda: Report([(baton.num_ticks, 0.0)])
+    steps: list[int] = []
+    with pytest.raises(StopRide):
+        train(100, steps.append)
+    with pytest.raises(StopRide):
+        train(1)  # a script that caught the first
+    baton.finish(Ending("stopped", 0, 0.0))
+    patches.close()
+    baton._wire.close()  # type: ignore[union-attr]
+    heard = relay.close()
+    assert isinstance(heard[0], Joined) and heard[0].process == os.getpid() and heard[0].at_s > 0.0
+    assert [type(word) for word in heard[1:5]] == [Ticked, Ticked, Ticked, Standing]
+    assert heard[5] == Report([(3, 0.0)])  # asked for after the warm-up alone
+    blocks = [(w.first_step, w.num_steps) for w in heard if isinstance(w, Standing)]
+    # three steps of warm-up, two of lead-in, four timed, then one more at once
+    assert blocks == [(3, 0), (5, 4), (9, 1)]
+    assert len(steps) == 9 and baton.num_ticks == 11  # the tenth was stopped inside its update
+    assert all(w.seconds > 0 for w in heard if isinstance(w, Standing) and w.num_steps)
+
+
+def test_where_the_first_optimizers_training_is_over_the_next_ones_steps_count(
+    tmp_path: Path, patches: Patches
+) -> None:
+    """A model that is trained before another one, and kept."""
+    baton = Baton(str(tmp_path / "nobody"), WARM_UP)
+    baton.count_updates(patches)
+    first, second = (torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), 0.1) for _ in range(2))
+    counts = []
+    for optimizer, num_steps in ((first, 5), (second, 199), (first, 1), (second, 200), (second, 10), (first, 3)):
+        for _ in range(num_steps):
+            optimizer.step()
+        counts.append(baton.num_ticks)
+    assert counts == [5, 5, 6, 7, 17, 17], "as long as the first goes on, the second belongs to its step"
+
+
+def test_data_threads_stand_while_the_script_stands_and_not_longer(tmp_path: Path, patches: Patches) -> None:
+    relay = Other(tmp_path / "baton", [Tell(), Go(50, 1)])
+    baton = Baton(str(tmp_path / "baton"), WARM_UP)
+    baton.count_updates(patches)
+    baton.report = lambda: Report([(0, float(data_threads.is_held()))])
+    held: list[bool] = []
+    train(6, lambda step: held.append(data_threads.is_held()))
+    patches.close()
+    baton._wire.close()  # type: ignore[union-attr]
+    assert Report([(0, 1.0)]) in relay.close() and held == [False] * 6
+
+
+def test_a_script_that_ends_by_itself_says_so(tmp_path: Path, patches: Patches) -> None:
+    relay = Other(tmp_path / "baton", [Go(50, 1)])
+    baton = Baton(str(tmp_path / "baton"), WARM_UP)
+    baton.count_updates(patches)
+    train(6)
+    ending = Ending("raised", 1, 0.0, "ValueError: mine")
+    baton.finish(ending)
+    patches.close()
+    baton._wire.close()  # type: ignore[union-attr]
+    assert relay.close()[-1] == Finished(ending, Report())
+
+
+def test_what_raised_before_its_first_tick_is_reported_where_that_is_asked_for(tmp_path: Path) -> None:
+    """A rider of a fit that runs out of memory in its first step: a technique of its may have declined before."""
+    raised, report = Ending("raised", 1, 0.1, "RuntimeError: out of memory"), Report(declined=["pieces: batch norm"])
+    relay = Other(tmp_path / "baton", [])
+    baton = Baton(str(tmp_path / "baton"), WARM_UP)
+    baton.report = lambda: report
+    baton.finish(raised)
+    assert not baton.is_held
+    baton.finish(raised, is_always_told=True)
+    baton._wire.close()  # type: ignore[union-attr]
+    relay._thread.join(20.0)
+    assert relay.close() == [Finished(raised, report)]
+
+
+def test_who_comes_second_rides_on_unheld(tmp_path: Path, patches: Patches) -> None:
+    baton = Baton(str(tmp_path / "nobody"), WARM_UP)
+    baton.count_updates(patches)
+    train(5)
+    assert baton.num_ticks == 5 and not baton.is_held
+
+
+def test_a_fault_of_ours_at_a_tick_does_not_reach_the_script(
+    tmp_path: Path, patches: Patches, capsys: pytest.CaptureFixture[str]
+) -> None:
+    baton = Baton(str(tmp_path / "nobody"), WARM_UP)
+    baton.count_updates(patches)
+
+    def fail() -> None:
+        raise RuntimeError("ours")
+
+    baton._next = fail
+    train(2)
+    assert "could not time it: RuntimeError: ours" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("tick", ["backward", "forward", "input"])
+def test_other_ticks(tmp_path: Path, patches: Patches, tick: str) -> None:
+    baton = Baton(str(tmp_path / "nobody"), WARM_UP)
+    rig = fit(Recipe(), patches, lambda seam, fault: None)
+    if tick == "backward":
+        baton.count_backwards(patches)
+    elif tick == "forward":
+        baton.count_calls(rig)
+    else:
+        baton.count_batches(patches)
+    data = torch.utils.data.TensorDataset(torch.ones(8, 2))
+    model, probe = torch.nn.Sequential(torch.nn.Linear(2, 1)), torch.nn.Linear(2, 1)
+    for (batch,) in torch.utils.data.DataLoader(data, batch_size=2):
+        loss = model(batch).sum()
+        probe(batch)  # another module: part of the same step
+        loss.backward()
+    assert baton.num_ticks == 4
+
+
+def test_a_forked_child_lets_go_of_its_parents_baton(tmp_path: Path, patches: Patches) -> None:
+    relay = Other(tmp_path / "baton", [])
+    baton = Baton(str(tmp_path / "baton"), WARM_UP)
+    baton.count_updates(patches)
+    train(1)
+    assert baton.is_held
+    wire = baton._wire
+    baton.forget()
+    train(WARM_UP + 1)  # would stand still for ever
+    assert not baton.is_held
+    assert wire is not None
+    wire.close()
+    assert [type(word) for word in relay.close()] == [Joined, Ticked]
+
+
+def test_compiling_is_noticed() -> None:
+    before = num_compiled()
+    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1))
+    once = num_compiled()
+    assert once != before
+    torch.ones(1) + 1
+    assert num_compiled() == once
+
+
+def test_workers_stand_still_before_anyone_knows_and_go_on_with_the_script(tmp_path: Path, patches: Patches) -> None:
+    worker = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(100,), daemon=True)
+    worker.start()
+    seen: list[str] = []
+
+    def state() -> str:
+        return psutil.Process(worker.pid).status()
+
+    def report() -> Report:
+        deadline_s = time.monotonic() + 5.0
+        while state() != "stopped" and time.monotonic() < deadline_s:  # a signal takes its way
+            time.sleep(0.001)
+        seen.append(state())
+        return Report()
+
+    relay = Other(tmp_path / "baton", [Tell(), Go(2, 1), Tell(), Stop()])
+    baton = Baton(str(tmp_path / "baton"), WARM_UP)
+    baton.count_updates(patches)
+    baton.report = report
+    try:
+        with pytest.raises(StopRide):
+            train(100, lambda step: seen.append(state()) if step == WARM_UP else None)
+        assert seen[0] == seen[2] == "stopped" and seen[1] != "stopped"
+        assert state() != "stopped", "it may end with the script"
+    finally:
+        worker.kill()
+        worker.join()
+        baton.finish(Ending("stopped", 0, 0.0))
+        patches.close()
+        baton._wire.close()  # type: ignore[union-attr]
+        relay.close()

@@ -1,0 +1,98 @@
+"""Processes that a script starts are boarded, each by every way of starting one; and no fault of ours stops them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+
+from slipstream.records import Boarded, Ended, Ending
+from slipstream.seams.patching import Patches
+from slipstream.supervise.check import Order, supervise
+from slipstream.trial.child_processes import Boarding, follow, unfollow
+from slipstream.trial.lifecycle import RideSettings, board
+from slipstream.wire.spool import SpoolReader
+
+TRAIN = """
+import multiprocessing, sys, torch
+def work(rank):
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    for step in range(30):
+        model(torch.randn(8, 4)).sum().backward()
+        optimizer.step()
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[1])
+    process = context.Process(target=work, args=(0,))
+    process.start()
+    process.join()
+    sys.exit(process.exitcode)
+"""
+
+
+def nothing() -> None:
+    pass
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_children_say_that_they_board(tmp_path: Path, method: str) -> None:
+    ride = board(RideSettings(mode="check", spool=str(tmp_path), script=["train.py"]))
+    follow(ride)
+    try:
+        child = multiprocessing.get_context(method).Process(target=nothing)
+        child.start()
+        child.join()
+    finally:
+        unfollow(ride)
+        ride.leave(Ending("finished", 0, 0.0))
+    assert child.exitcode == 0
+    roles = {process: m.role for process, m in SpoolReader(tmp_path).read() if isinstance(m, Boarded)}
+    assert roles == {os.getpid(): "rider", child.pid: "child"}
+
+
+def test_a_forked_child_leaves_its_parents_changes_in_place(tmp_path: Path) -> None:
+    """Their undoing may touch what both share; the child's record is written all the same."""
+    shared = multiprocessing.Value("i", 0)
+    ride = board(RideSettings(mode="check", spool=str(tmp_path), script=["train.py"]))
+    own = ride.patches or Patches(ride.complain, lambda: False)
+    ride.patches = own
+    own.on_close(lambda: setattr(shared, "value", shared.value + 1))
+    follow(ride)
+    try:
+        child = multiprocessing.get_context("fork").Process(target=nothing)
+        child.start()
+        child.join()
+        assert (child.exitcode, shared.value) == (0, 0)
+    finally:
+        unfollow(ride)
+        ride.leave(Ending("finished", 0, 0.0))
+    assert shared.value == 1
+    assert {process for process, m in SpoolReader(tmp_path).read() if isinstance(m, Ended)} == {os.getpid(), child.pid}
+
+
+def test_following_leaves_nothing_behind(tmp_path: Path) -> None:
+    from multiprocessing import spawn
+
+    before = spawn.get_preparation_data
+    ride = board(RideSettings(mode="check", spool=str(tmp_path)))
+    follow(ride)
+    assert spawn.get_preparation_data is not before
+    unfollow(ride)
+    ride.leave(Ending("finished", 0, 0.0))
+    assert spawn.get_preparation_data is before
+
+
+def test_a_child_that_cannot_board_goes_on() -> None:
+    for module, argument in (("no.such.module", b""), ("slipstream.trial.child_processes", b"not settings")):
+        assert pickle.loads(pickle.dumps({"a": Boarding(module, "board_spawned", argument), "b": 1}))["b"] == 1
+
+
+def test_training_in_a_spawned_child_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(TRAIN)
+    session = supervise(Order(["train.py", "spawn"]))
+    assert session.ending.exit_code == 0
+    assert len(session.steps) >= 20

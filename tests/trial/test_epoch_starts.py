@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from slipstream.seams.patching import Patches
+from slipstream.trial.epoch_starts import EpochStarts
+
+
+class SlowToOpen(Dataset[torch.Tensor]):
+    """The first sample of every epoch takes long, as when workers start."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(0.05 if index == 0 else 0.001)
+        return torch.tensor(index)
+
+
+@pytest.fixture
+def starts() -> Iterator[EpochStarts]:
+    patches = Patches(lambda seam, fault: pytest.fail(f"{seam}: {fault}"), lambda: False)
+    starts = EpochStarts()
+    starts.install(patches)
+    yield starts
+    patches.close()
+
+
+def test_what_the_first_batch_of_an_epoch_waits_beyond_a_usual_one_is_its_start(starts: EpochStarts) -> None:
+    loader = DataLoader(SlowToOpen(), batch_size=1)
+    for _ in range(3):
+        for _ in loader:
+            starts.confirm()
+    assert 0.045 < starts.estimate_s() < 0.5
+    assert starts.total_ns / 1e9 == pytest.approx(2 * starts.estimate_s()), "the first pays for more than a start"
+
+
+def test_before_a_second_epoch_the_first_must_do(starts: EpochStarts) -> None:
+    for _ in DataLoader(SlowToOpen(), batch_size=1):
+        starts.confirm()
+    assert starts.total_ns == 0 and starts.estimate_s() > 0.045
+
+
+def test_loaders_that_nothing_is_learnt_from_have_no_starts(starts: EpochStarts) -> None:
+    training, validation = iter(DataLoader(SlowToOpen())), DataLoader(SlowToOpen())
+    next(training)
+    starts.confirm()
+    for _ in validation:
+        pass
+    next(training)
+    starts.confirm()
+    assert starts.total_ns == 0
+
+
+def test_what_is_paid_once_is_no_part_of_a_start(starts: EpochStarts) -> None:
+    spent_ns = 0
+
+    class Filled(DataLoader[torch.Tensor]):
+        def _get_iterator(self) -> Any:
+            nonlocal spent_ns
+            time.sleep(0.3)
+            spent_ns += 300_000_000
+            return super()._get_iterator()
+
+    starts.once_ns = lambda: spent_ns
+    next(iter(Filled(SlowToOpen(), batch_size=1)))
+    starts.confirm()
+    assert 0.045 < starts.estimate_s() < 0.25

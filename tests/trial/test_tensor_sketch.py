@@ -1,0 +1,67 @@
+"""Sketches tell norms of differences; fingerprints tell single bits."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from slipstream.trial.tensor_sketch import EXACT, fingerprint, sketch
+
+
+def distance(left: list[float], right: list[float]) -> float:
+    return math.dist(left, right)
+
+
+def test_a_small_tensor_is_kept_as_it_is() -> None:
+    told = sketch("bias", torch.tensor([3.0, float("nan"), -4.0, float("inf")]))
+    assert (told.numel, told.norm, told.values, told.num_bad) == (4, 5.0, [3.0, 0.0, -4.0, 0.0], 2)
+
+
+@pytest.mark.parametrize("numel", [EXACT + 1, 30_000, 1_500_000])
+def test_the_difference_of_sketches_is_as_long_as_the_difference(numel: int) -> None:
+    generator = torch.Generator().manual_seed(numel)
+    base = torch.randn(numel, generator=generator)
+    other = base + 1e-3 * torch.randn(numel, generator=generator)
+    left, right = sketch("weight", base), sketch("weight", other)
+    truth = float((base.double() - other.double()).norm())
+    assert left.norm == pytest.approx(float(base.double().norm()))
+    assert distance(left.values, right.values) == pytest.approx(truth, rel=0.25)
+    assert len(left.values) < 256
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_one_bad_row_or_column_does_not_hide_in_one_bucket(axis: int) -> None:
+    base = torch.zeros(512, 512)
+    other = base.clone()
+    other.select(axis, 7).fill_(1.0)
+    told = distance(sketch("weight", base).values, sketch("weight", other).values)
+    assert told == pytest.approx(math.sqrt(512), rel=0.3)
+
+
+def test_memory_format_does_not_matter_and_the_scripts_random_numbers_stay() -> None:
+    weight = torch.randn(8, 4, 5, 5)
+    torch.manual_seed(1)
+    expected = torch.rand(1)
+    torch.manual_seed(1)
+    plain, other = (sketch("w", weight.to(memory_format=f)) for f in (torch.contiguous_format, torch.channels_last))
+    assert plain == other
+    assert [int(s) for s in fingerprint(weight)] == [
+        int(s) for s in fingerprint(weight.to(memory_format=torch.channels_last))
+    ]
+    assert torch.equal(torch.rand(1), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.bool, torch.cfloat])
+def test_a_fingerprint_knows_every_bit(dtype: torch.dtype) -> None:
+    tensor = torch.zeros(1000).to(dtype)
+    before = [int(part) for part in fingerprint(tensor)]
+    if dtype.is_floating_point:
+        tensor[617] = -0.0  # equal to what was there, in other bits
+    else:
+        tensor[617] = 1
+    assert [int(part) for part in fingerprint(tensor)] != before
+    swapped = tensor.clone()
+    swapped[[616, 617]] = tensor[[617, 616]]
+    assert [int(part) for part in fingerprint(swapped)] != [int(part) for part in fingerprint(tensor)]

@@ -1,0 +1,54 @@
+"""Made techniques, a made session and a teller that remembers: tunings on a simulated track take milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from slipstream.diagnose import diagnose
+from slipstream.records import Choice, Session, Tuning, Verdict
+from slipstream.testing.made_sessions import made_session
+from slipstream.testing.made_techniques import RecordingListener, made_technique
+from slipstream.tuning.options import TuneOrder
+from slipstream.tuning.search import tune
+from slipstream.wire.backend import Track
+
+Make = Callable[..., Any]
+
+
+@pytest.fixture
+def technique() -> Make:
+    return made_technique
+
+
+@pytest.fixture
+def listener() -> RecordingListener:
+    return RecordingListener()
+
+
+@pytest.fixture(scope="session")
+def session() -> Session:
+    return diagnose(made_session())
+
+
+@pytest.fixture
+def run(session: Session, listener: RecordingListener) -> Callable[..., Tuning]:
+    """A tuning of these techniques on that track."""
+
+    def go(track: Track, techniques: Mapping[str, Any], seen: Session | None = None, **order: Any) -> Tuning:
+        known = {"nothing": made_technique(), **techniques}
+        return tune(seen or session, track, TuneOrder(**order), listener, known)
+
+    return go
+
+
+@pytest.fixture
+def verdict_of() -> Callable[..., Verdict]:
+    def find(tuning: Tuning, technique: str, setting: Any = True, kind: str = "single") -> Verdict:
+        found = [one for one in tuning.verdicts if one.kind == kind and one.choice == Choice(technique, setting)]
+        assert len(found) == 1, f"{len(found)} {kind} verdicts on {technique}={setting}"
+        return found[0]
+
+    return find

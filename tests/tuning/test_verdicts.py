@@ -1,0 +1,25 @@
+"""What is said of a contest that was not won."""
+
+from __future__ import annotations
+
+import pytest
+
+from slipstream.records import Choice, Lap, Recipe
+from slipstream.tuning.comparison import Contest
+from slipstream.tuning.trials import Seat
+from slipstream.tuning.verdicts import _lost
+
+
+@pytest.mark.parametrize(
+    ("ratio", "decision", "reason"),
+    [
+        (0.3, "rejected", "far behind when it made room for others: about 0.30x, too few rounds for an interval"),
+        (0.8, "unsure", "not decided in 1 rounds: about 0.80x, too few rounds for an interval; --budget gives it more"),
+    ],
+)
+def test_what_is_not_raced_again_is_not_told_to_need_more_time(ratio: float, decision: str, reason: str) -> None:
+    base, seat = Seat("base", Recipe()), Seat("candidate", Recipe((Choice("a"),)))
+    contest = Contest(seat, base, alpha=0.01, margin=0.01, floor=lambda: 0.0)
+    contest.add({id(base): Lap(0, 1, 0, 10, 1.0, 0), id(seat): Lap(1, 1, 0, 10, 1.0 / ratio, 0)})
+    contest.end("undecided")
+    assert _lost(contest) == (decision, reason)

@@ -1,0 +1,97 @@
+"""Two sessions compared: beyond noise or not, in which phase, and what changed."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+
+from slipstream.diagnose import diagnose
+from slipstream.records import Choice, Recipe, Session, Step, Tuning
+from slipstream.testing.made_sessions import made_environment, made_footprint, made_loader, made_session
+from slipstream.verify.session_diff import changes, compare
+
+replace = msgspec.structs.replace
+
+
+def noisy(seed: int, spread: float = 0.1, num_steps: int = 80, **ms: float) -> Session:
+    """Every step longer or shorter by chance, and the machine drifting from stretch to stretch."""
+    draws = random.Random(seed)
+    session = made_session(num_steps=num_steps, **ms)  # type: ignore[arg-type]
+
+    def shaken(step: Step, drift: float) -> Step:
+        factor = drift * draws.lognormvariate(0.0, spread)
+        phases = {phase: value * factor for phase, value in step.phases.items()}
+        return replace(step, phases=phases, step_ms=sum(phases.values()))
+
+    drifts = [draws.lognormvariate(0.0, spread / 3) for _ in range(len(session.steps) // 10 + 1)]
+    steps = [shaken(step, drifts[at // 10]) for at, step in enumerate(session.steps)]
+    return diagnose(replace(session, steps=steps))
+
+
+def test_equal_trainings_are_seldom_called_different() -> None:
+    found = [compare(noisy(seed), noisy(1000 + seed)) for seed in range(20)]
+    assert sum(one.outcome != "same" for one in found) <= 2
+    assert sum(one.low <= 1 <= one.high for one in found if one.low and one.high) >= 18
+
+
+def test_a_slower_phase_is_named() -> None:
+    found = compare(noisy(1), noisy(2, forward_ms=20.0))
+    assert found.outcome == "slower" and found.ratio == pytest.approx(32 / 42, rel=0.05)
+    assert found.low is not None and found.high is not None and found.ratio is not None
+    assert found.low < found.ratio < found.high < 1
+    beyond = [one.phase for one in found.phases if one.is_beyond_noise]
+    assert "forward" in beyond
+    most = max(found.phases, key=lambda one: one.after_ms - one.before_ms)
+    assert most.phase == "forward" and most.low_ms > 5
+    assert compare(noisy(2, forward_ms=20.0), noisy(1)).outcome == "faster"
+    assert compare(noisy(1), noisy(2, forward_ms=20.0)) == found, "the same draws for the same sessions"
+
+
+def test_one_percent_is_no_difference_even_without_noise() -> None:
+    before, after = diagnose(made_session()), diagnose(made_session(forward_ms=10.3))
+    assert compare(before, after).outcome == "same"
+    assert compare(before, diagnose(made_session(forward_ms=12.0))).outcome == "slower"
+
+
+def test_what_changed_is_listed() -> None:
+    before = diagnose(made_session())
+    torch = before.environment.torch
+    assert torch is not None
+    environment = replace(
+        before.environment, variables={"OMP_NUM_THREADS": "1"}, torch=replace(torch, version="2.14.0")
+    )
+    after = replace(
+        before,
+        script=["train.py", "--lr", "0.1"],
+        environment=environment,
+        loaders=[made_loader(num_workers=2)],
+        tuning=Tuning(1.0, 1.0, recipe=Recipe((Choice("workers", 2),))),
+    )
+    told = {one.what: (one.before, one.after) for one in changes(before, after)}
+    assert told["arguments"] == ("none", "--lr 0.1")
+    assert told["torch"] == ("2.13.0", "2.14.0")
+    assert told["OMP_NUM_THREADS"] == ("none", "1")
+    assert told["recipe kept"] == ("none", "workers=2")
+    assert told["train.py:31 num_workers"] == ("0", "2")
+    assert not list(changes(before, before))
+    light, heavy = (replace(before, footprints=[made_footprint(32, size)]) for size in (60_000_000, 64_000_000))
+    assert [(one.what, one.before, one.after) for one in changes(light, heavy)] == [
+        ("peak memory of a step", "76.0 MB", "80.0 MB")
+    ]
+
+
+def test_what_makes_a_comparison_doubtful_is_said() -> None:
+    before = diagnose(made_session())
+    elsewhere = diagnose(made_session(environment=replace(made_environment(), cpu="another", load=9.0)))
+    found = compare(before, elsewhere, ("old", "new"))
+    assert not found.is_same_machine and any("busy when new began" in note for note in found.notes)
+    starved = replace(before, notes=["The machine was busy: a thread had 40% of a core."])
+    assert any("busy during after" in note for note in compare(before, starved).notes)
+    short = diagnose(made_session(num_steps=3))
+    assert any("too few" in note for note in compare(before, short).notes)
+    larger = replace(before, steps=[replace(step, samples=64) for step in before.steps])
+    assert any("64 after" in note for note in compare(before, diagnose(larger)).notes)
+    empty = compare(before, replace(before, summary=None))
+    assert empty.outcome == "unknown" and empty.ratio is None and "No step" in empty.notes[0]
