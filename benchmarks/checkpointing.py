@@ -19,7 +19,7 @@ from intervals import paired_interval
 from page import machine, write_page
 from slipstream.records import Choice, Recipe, Setting
 from slipstream.seams.patching import Patches
-from slipstream.techniques._core.apply_recipe import fit
+from slipstream.techniques._core.apply_recipe import apply_recipe
 
 LENGTH, BATCH, NUM_BLOCKS = 64, 8, 12
 SIZES = ((320, 0.0), (128, 0.1))  # width and dropout: much to compute, and little beside what is drawn
@@ -42,10 +42,10 @@ def fail(name: str, fault: BaseException) -> None:
 def riding(choice: tuple[str, Setting] | None) -> Iterator[None]:
     patches = Patches(fail, lambda: False)
     try:
-        rig = fit(Recipe((Choice(*choice),) if choice else ()), patches, fail)
+        context = apply_recipe(Recipe((Choice(*choice),) if choice else ()), patches, fail)
         yield
-        if choice and (not rig.changes or rig.declined):
-            sys.exit(f"{choice} had no effect: {rig.declined}")
+        if choice and (not context.changes or context.declined):
+            sys.exit(f"{choice} had no effect: {context.declined}")
     finally:
         patches.close()
 

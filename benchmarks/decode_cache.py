@@ -23,7 +23,7 @@ from PIL import Image, ImageFile
 from intervals import paired_interval
 from page import machine, write_page
 from slipstream.data.images import decode_cache
-from slipstream.data.images.cache_budget import Allowance
+from slipstream.data.images.cache_budget import CacheBudget
 from slipstream.data.images.pillow_cache import PillowDecoding
 from slipstream.data.images.pixel_store import PixelStore
 from slipstream.seams.patching import Patches
@@ -43,8 +43,8 @@ def fail(seam: str, fault: BaseException) -> None:
 def kept_in(folder: Path) -> Iterator[None]:
     """A fresh process in each: what was checked before is forgotten."""
     patches = Patches(fail, lambda: False)
-    allowance = Allowance(folder, 1 << 34, lambda why: sys.exit(why))
-    PillowDecoding(decode_cache.Keeping(PixelStore(folder), allowance, lambda why: sys.exit(why))).install(
+    allowance = CacheBudget(folder, 1 << 34, lambda why: sys.exit(why))
+    PillowDecoding(decode_cache.DecodeCache(PixelStore(folder), allowance, lambda why: sys.exit(why))).install(
         patches, ImageFile
     )
     try:

@@ -22,8 +22,8 @@ from PIL import Image, features
 
 from intervals import paired_interval
 from page import machine, write_page
-from slipstream.data.images.lazy_decode import Postponement
-from slipstream.data.images.partial_decode import TopRows
+from slipstream.data.images.lazy_decode import LazyDecode
+from slipstream.data.images.partial_decode import PartialDecode
 from slipstream.data.images.scaled_decode import ScaledDecode
 from slipstream.seams.patching import Patches
 from slipstream.testing.photographs import make_photographs
@@ -94,7 +94,7 @@ def other_decoders() -> dict[str, Way]:
 
 
 @contextmanager
-def put_in_place(part: Postponement | None) -> Iterator[None]:
+def put_in_place(part: LazyDecode | None) -> Iterator[None]:
     def fail(seam: str, fault: BaseException) -> None:
         raise RuntimeError(seam) from fault
 
@@ -107,7 +107,7 @@ def put_in_place(part: Postponement | None) -> Iterator[None]:
         patches.close()
 
 
-def time_us(way: Way, paths: list[Path], part: Postponement | None = None) -> list[float]:
+def time_us(way: Way, paths: list[Path], part: LazyDecode | None = None) -> list[float]:
     """Of each picture."""
     took = []
     with put_in_place(part):
@@ -181,9 +181,9 @@ def main() -> None:
 
 
 def report(head: str, photos: list[Path], large: list[Path], num_rounds: int) -> None:
-    part = TopRows(_nothing, lambda: sys.exit("a picture came out otherwise"))
+    part = PartialDecode(_nothing, lambda: sys.exit("a picture came out otherwise"))
     crops, words = resizing(photos)
-    ways: dict[str, tuple[Way, list[Path], Postponement | None]] = {
+    ways: dict[str, tuple[Way, list[Path], LazyDecode | None]] = {
         "Image.open alone, the header": (opened, photos, None),
         "decode, Pillow": (decoded, photos, None),
         "decode, Pillow with fast_decode": (lambda path, seed: decoded(path, seed).load(), photos, part),

@@ -15,15 +15,15 @@ from page import machine, write_page
 from slipstream.diagnose import diagnose
 from slipstream.records import Choice, Recipe
 from slipstream.testing.made_sessions import made_session
-from slipstream.testing.noise_model import Noise, Weather
-from slipstream.testing.simulated_backend import SimulatedTrack
+from slipstream.testing.noise_model import Noise, NoiseModel
+from slipstream.testing.simulated_backend import SimulatedBackend
 from slipstream.testing.simulated_tunings import BESIDE, made_technique
-from slipstream.tuning.options import TuneOrder
-from slipstream.tuning.progress import Silence
+from slipstream.tuning.options import TuneOptions
+from slipstream.tuning.progress import SilentListener
 from slipstream.tuning.search import tune
 
 STEP_S, BUDGET_S, STARTUP_S, COMPILING_S = 0.15, 200.0, 6.0, 20.0
-WEATHER = Weather(spread=0.1, correlation=0.3, drift=0.003, outlier_share=0.03, outlier_size=0.8)
+NOISE_MODEL = NoiseModel(spread=0.1, correlation=0.3, drift=0.003, outlier_share=0.03, outlier_size=0.8)
 GAINING = ("layout", "workers", "cache", "decode", "optimizer", "compiler")
 NAMES = (*GAINING, "lower", "one_thread", "useless_a", "useless_b", "useless_c", "useless_d")
 
@@ -45,15 +45,15 @@ def startup_s(recipe: Recipe) -> float:
 
 def share_of_best(seed: int) -> float:
     draws = random.Random(seed)
-    noise = Noise(random.Random(draws.random()), None, WEATHER)
-    track = SimulatedTrack(
-        factor, step_s=STEP_S, noise=noise, seed=seed, startup_s=startup_s, beside=BESIDE, num_riders=6
+    noise = Noise(random.Random(draws.random()), None, NOISE_MODEL)
+    backend = SimulatedBackend(
+        factor, step_s=STEP_S, noise=noise, seed=seed, startup_s=startup_s, beside=BESIDE, num_trials=6
     )
     order = draws.sample(NAMES, len(NAMES))
     known: Any = {name: made_technique() for name in ("nothing", *order)}
     compute_ms = STEP_S * 1e3 - 2.0
     session = diagnose(made_session(forward_ms=compute_ms / 3, backward_ms=compute_ms * 2 / 3))
-    tuning = tune(session, track, TuneOrder(seed=seed, budget_s=BUDGET_S), Silence(), known)
+    tuning = tune(session, backend, TuneOptions(seed=seed, budget_s=BUDGET_S), SilentListener(), known)
     return best_factor() / factor(tuning.recipe)
 
 
@@ -77,7 +77,7 @@ def main() -> None:
 {machine()}
 {options.tunings} tunings (seeds from {options.first_seed}) of a simulated step of {STEP_S * 1e3:.0f} ms, half data and
 half compute, in {BUDGET_S:.0f} s, with {len(NAMES)} techniques in random order, of which {len(GAINING)} gain something,
-alone or beside others; blocks differ by {WEATHER.spread:.0%}, starts take {STARTUP_S:.0f} s.
+alone or beside others; blocks differ by {NOISE_MODEL.spread:.0%}, starts take {STARTUP_S:.0f} s.
 `benchmarks/depth.py` makes this page.
 
 | of the best recipe's speed | |

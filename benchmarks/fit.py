@@ -14,12 +14,12 @@ from pathlib import Path
 import msgspec
 import torch
 
-from slipstream.fit.attempts import Ride, Trials
-from slipstream.fit.options import FitOrder
+from slipstream.fit.attempts import FitAttempts, FitRun
+from slipstream.fit.options import FitOptions
 from slipstream.report.text.fit import say_trial
 from slipstream.report.text.numbers import in_binary
-from slipstream.supervise.race import Relay
-from slipstream.tuning.progress import Silence
+from slipstream.supervise.race import ProcessBackend
+from slipstream.tuning.progress import SilentListener
 from slipstream.workflows.fit import fit_script
 
 RESULTS = Path(__file__).with_name("results") / "fit.md"
@@ -59,19 +59,19 @@ def main() -> None:
 
 
 def _search(kind: str, case: Case) -> None:
-    order = FitOrder(case.limit_bytes, races=False, budget_s=1800)
+    order = FitOptions(case.limit_bytes, races=False, budget_s=1800)
     fitting = fit_script([str(SCRIPT), kind], order, _Teller()).fitting
     assert fitting is not None and fitting.largest is not None
     case.own_batch, case.largest, case.too_large = fitting.own_batch, fitting.largest, fitting.too_large or 0
-    case.num_rides = len(fitting.trials)
+    case.num_rides = len(fitting.attempts)
 
 
 def _repeat(kind: str, case: Case) -> None:
-    with Relay([str(SCRIPT), kind], warm_up=3) as track:
-        trials = Trials(track, _Teller(), case.limit_bytes, track.now_s() + 3600)
+    with ProcessBackend([str(SCRIPT), kind], warm_up=3) as backend:
+        trials = FitAttempts(backend, _Teller(), case.limit_bytes, backend.now_s() + 3600)
         trials.say = lambda trial: f"{kind}: {say_trial(trial, case.limit_bytes)}"
-        found = trials.run(Ride(case.largest, sets_batch="batch_size"))
-        larger = trials.run(Ride(_larger(case.largest), sets_batch="batch_size"))
+        found = trials.run(FitRun(case.largest, sets_batch="batch_size"))
+        larger = trials.run(FitRun(_larger(case.largest), sets_batch="batch_size"))
     if found.outcome == "ran":
         case.peaks.append(found.peak_bytes or 0)
     else:
@@ -83,7 +83,7 @@ def _larger(size: int) -> int:
     return max(size + 1, math.ceil(1.05 * size))
 
 
-class _Teller(Silence):
+class _Teller(SilentListener):
     def note(self, sentence: str) -> None:
         print(sentence, file=sys.stderr, flush=True)
 

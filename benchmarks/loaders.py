@@ -40,12 +40,12 @@ PHOTOGRAPHS = Path(__file__).parents[2] / "shared" / "data" / "photos"
 BATCH, CORES = 32, 2
 WARM, LEAD_IN, TIMED = 4, 3, 8  # batches: before all rounds, before a lap, in a lap
 HANDOVER_TIMED = 40
-LAP = 18  # batches, more than a lap has
+TIMING = 18  # batches, more than a lap has
 STARTING = 3  # at once
 SLOW_STARTERS = ("ffcv", "ours")  # they compile, or run an epoch first
 
 
-def entrants(recipe: str) -> list[Entrant]:
+def specs(recipe: str) -> list[Entrant]:
     environment = variables(parse_recipe(recipe))
     plain = [Entrant(f"DataLoader, {n} worker{'s' * (n > 1)}", "dataloader", {"num_workers": n}) for n in range(1, 5)]
     return [
@@ -90,27 +90,29 @@ def lay_out(source: Path | None, folder: Path, num_images: int) -> str:
     return f"{len(paths)} {kind} of {kilobytes:.0f} KB, in copies: {num_images:,} files"
 
 
-def race(stable: list[Contestant], num_rounds: int, lead_in: int, timed: int, memory: WarmMemory | None = None) -> None:
+def race(
+    fork_servers: list[Contestant], num_rounds: int, lead_in: int, timed: int, memory: WarmMemory | None = None
+) -> None:
     """Rounds of one lap each, in an order that is drawn anew. Who rides the first epoch leaves before it ends."""
     rng = random.Random(0)
-    last = BATCH * (count_batches(num_rounds) - LAP)
-    for number in range(1, num_rounds + 1) if stable else ():
-        riding = [one for one in stable if not one.failure]
-        riding = [one for one in riding if one.entrant.label != FIRST or one.facts.get("num_images", 0) <= last]
+    last = BATCH * (count_batches(num_rounds) - TIMING)
+    for number in range(1, num_rounds + 1) if fork_servers else ():
+        riding = [one for one in fork_servers if not one.failure]
+        riding = [one for one in riding if one.spec.label != FIRST or one.facts.get("num_images", 0) <= last]
         for contestant in rng.sample(riding, len(riding)):
-            if memory is not None and contestant.entrant.label == FIRST:
+            if memory is not None and contestant.spec.label == FIRST:
                 memory.give()
             contestant.ask(lead_in, timed)
         os.sync()  # what a cache has written goes to the disk now and not in somebody else's lap
-        lap = ", ".join(f"{c.entrant.label} {c.rates[-1]:,.0f}" for c in riding if not c.failure)
-        say(f"round {number}/{num_rounds}: {lap}")
+        timing = ", ".join(f"{c.spec.label} {c.rates[-1]:,.0f}" for c in riding if not c.failure)
+        say(f"round {number}/{num_rounds}: {timing}")
 
 
-def start(entrant: Entrant, python: str, photographs: Path, folder: Path, num_batches: int) -> Contestant:
+def start(spec: Entrant, python: str, photographs: Path, folder: Path, num_batches: int) -> Contestant:
     """Starts it and lets it warm up: data are converted, workers come, and for later epochs the first one is run."""
-    contestant = Contestant(entrant, python, photographs, folder)
-    contestant.ask(WARM + (num_batches if entrant.label == LATER else 0), 0)
-    say(f"{entrant.label} is " + (f"left out: {contestant.failure}" if contestant.failure else "ready"))
+    contestant = Contestant(spec, python, photographs, folder)
+    contestant.ask(WARM + (num_batches if spec.label == LATER else 0), 0)
+    say(f"{spec.label} is " + (f"left out: {contestant.failure}" if contestant.failure else "ready"))
     return contestant
 
 
@@ -128,17 +130,17 @@ def meet(
             }
             for future in asked.values():
                 stack.callback(lambda future=future: future.result().close())
-        stable = [asked[number].result() for number in range(len(wanted))]
+        fork_servers = [asked[number].result() for number in range(len(wanted))]
         memory = None
         if holds_memory and any(one.label == FIRST for one in wanted):
-            memory = WarmMemory(folder, num_rounds, decoded_bytes(photographs, BATCH * LAP))
+            memory = WarmMemory(folder, num_rounds, decoded_bytes(photographs, BATCH * TIMING))
             stack.callback(memory.close)
         os.sync()
         warm = WarmFiles()  # as they are where nobody waits for a turn
         say(f"{warm.hold(photographs) + warm.hold(folder):,} files are held in memory")
         is_handover = bool(wanted) and wanted[0].peer == "ready"
-        race(stable, num_rounds, LEAD_IN, HANDOVER_TIMED if is_handover else TIMED, memory)
-    return stable, "" if memory is None else memory.remark
+        race(fork_servers, num_rounds, LEAD_IN, HANDOVER_TIMED if is_handover else TIMED, memory)
+    return fork_servers, "" if memory is None else memory.remark
 
 
 def count_batches(num_rounds: int) -> int:
@@ -159,7 +161,7 @@ def main() -> None:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])  # and so all contestants
     try:
-        tables = [entrants(options.recipe), handovers(options.handover_recipe)]
+        tables = [specs(options.recipe), handovers(options.handover_recipe)]
     except ValueError as fault:
         sys.exit(f"{parser.prog}: {fault}")
     tables = [[e for e in table if any(word.lower() in e.label.lower() for word in options.only)] for table in tables]
@@ -174,9 +176,9 @@ def main() -> None:
             meet(table, options.peers_python, photographs, folder / str(number), options.rounds, not options.new_memory)
             for number, table in enumerate(tables)
         ]
-    standings = Standings(*(stable for stable, _ in met))
-    write_page("loaders", render(standings, head, material, options, "".join(remark for _, remark in met)))
-    missed = [goal.what for goal in standings.goals() if goal.is_met is False]
+    pace_model = Standings(*(fork_servers for fork_servers, _ in met))
+    write_page("loaders", render(pace_model, head, material, options, "".join(remark for _, remark in met)))
+    missed = [goal.what for goal in pace_model.goals() if goal.is_met is False]
     if missed:
         sys.exit("Not met: " + "; ".join(missed) + ".")
 

@@ -53,6 +53,6 @@ class Loop:
             if after is not None:
                 after()
             stamps.append(self.clock())
-        laps = [late - early for early, late in pairwise(stamps[num_warm - 1 :])]
-        most = OUTLIER * median(laps)
-        return mean(lap for lap in laps if lap < most)
+        timings = [late - early for early, late in pairwise(stamps[num_warm - 1 :])]
+        most = OUTLIER * median(timings)
+        return mean(timing for timing in timings if timing < most)

@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from page import RESULTS, machine, processor, write_page
-from slipstream.records import Choice, Entrant, Recipe, Setting, Speed, Tick
-from slipstream.supervise.race import Relay
+from slipstream.records import Choice, Recipe, Setting, Speed, Tick, TrialSpec
+from slipstream.supervise.race import ProcessBackend
 from slipstream.techniques._core.catalogue import environment_of
 from slipstream.testing.photographs import make_photographs
-from slipstream.verify.confidence_sequence import Comparison
+from slipstream.verify.confidence_sequence import ConfidenceSequence
 
 WORKLOADS = Path(__file__).parent / "workloads"
 BLOCK_S = 0.4
@@ -101,28 +101,30 @@ GRID = [
 ]
 
 
-def race(workload: Workload, photographs: Path, recipes: list[Recipe], num_rounds: int) -> list[Comparison] | str:
+def race(
+    workload: Workload, photographs: Path, recipes: list[Recipe], num_rounds: int
+) -> list[ConfidenceSequence] | str:
     """Each recipe against the first. A string: one of them could not ride, and why."""
 
     def variables(recipe: Recipe) -> dict[str, str]:
         return {k: v for c in recipe.choices for k, v in environment_of(c.technique, c.setting).items()}
 
     rng = random.Random(0)
-    with Relay(workload.script(photographs), tick=workload.tick, environment_of=variables) as relay:
+    with ProcessBackend(workload.script(photographs), tick=workload.tick, environment_of=variables) as process_backend:
         for ident, recipe in enumerate(recipes):
-            failure = relay.enter(Entrant(ident, "candidate" if recipe.choices else "base", recipe))
+            failure = process_backend.enter(TrialSpec(ident, "candidate" if recipe.choices else "base", recipe))
             if failure:
                 return failure
-        first = relay.lap(0, 0, 4, 1)
+        first = process_backend.run_block(0, 0, 4, 1)
         num_steps = max(4, math.ceil(BLOCK_S / max(first.step_s, 1e-4)))
-        comparisons = [Comparison() for _ in recipes[1:]]
+        comparisons = [ConfidenceSequence() for _ in recipes[1:]]
         for number in range(1, num_rounds + 1):
             order = rng.sample(range(len(recipes)), len(recipes))
-            laps = {ident: relay.lap(ident, number, num_steps, 1) for ident in order}
-            for failed in (lap.failure for lap in laps.values() if lap.failure):
+            timings = {ident: process_backend.run_block(ident, number, num_steps, 1) for ident in order}
+            for failed in (timing.failure for timing in timings.values() if timing.failure):
                 return failed
             for comparison, ident in zip(comparisons, range(1, len(recipes)), strict=True):
-                comparison.add_laps(laps[0], laps[ident])
+                comparison.add_timings(timings[0], timings[ident])
         return comparisons
 
 

@@ -11,14 +11,21 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from page import RESULTS, machine, write_page
-from slipstream.testing.noise_model import CALM, Recording, Weather
-from slipstream.testing.simulated_tunings import COLD_START_S, NUM_CANDIDATES, START_S, STEP_S, Outcome, simulate
+from slipstream.testing.noise_model import CALM, NoiseModel, NoiseRecording
+from slipstream.testing.simulated_tunings import (
+    COLD_START_S,
+    NUM_CANDIDATES,
+    START_S,
+    STEP_S,
+    SimulatedOutcome,
+    simulate,
+)
 
 GAIN, LARGE_GAIN = 1.05, 1.2
 MOST_FOOLED, LEAST_FOUND, LEAST_COVERED = 0.05, 0.90, 0.93
-DRIFT = Weather(spread=0.0, correlation=0.0, drift=0.01, outlier_share=0.0)
-OUTLIERS = Weather(spread=0.0, correlation=0.0, drift=0.0, outlier_share=0.05, outlier_size=1.0)
-CORRELATED = Weather(spread=0.02, correlation=0.9, drift=0.0, outlier_share=0.0)
+DRIFT = NoiseModel(spread=0.0, correlation=0.0, drift=0.01, outlier_share=0.0)
+OUTLIERS = NoiseModel(spread=0.0, correlation=0.0, drift=0.0, outlier_share=0.05, outlier_size=1.0)
+CORRELATED = NoiseModel(spread=0.02, correlation=0.9, drift=0.0, outlier_share=0.0)
 FIRST_SEED = 70_000  # none that the search was built with
 COLD = f"as recorded, where riders cannot be forked (starts of {COLD_START_S:g} s, the others {START_S:g} s)"
 FEWER = 4  # times, tunings with the large gain: it is hardly ever missed
@@ -30,24 +37,24 @@ class Place:
     """Where tunings are simulated."""
 
     name: str
-    recording: Recording | None
-    weather: Weather
+    recording: NoiseRecording | None
+    noise_model: NoiseModel
     lottery: float = 0.0
     first_seed: int = FIRST_SEED
     start_s: float = START_S
 
-    def tunings(self, number: int, gain: float) -> list[Outcome]:
+    def tunings(self, number: int, gain: float) -> list[SimulatedOutcome]:
         """On all cores: their clock is simulated."""
         seeds = range(self.first_seed, self.first_seed + number)
         with ProcessPoolExecutor() as pool:
             return list(pool.map(partial(self.tuning, gain), seeds, chunksize=4))
 
-    def tuning(self, gain: float, seed: int) -> Outcome:
-        return simulate(seed, gain, self.recording, self.weather, self.lottery, start_s=self.start_s)
+    def tuning(self, gain: float, seed: int) -> SimulatedOutcome:
+        return simulate(seed, gain, self.recording, self.noise_model, self.lottery, start_s=self.start_s)
 
 
 def places() -> list[Place]:
-    recorded, steady = Recording.read(NOISE_FILE), Recording.read(NOISE_FILE, "steady_laps")
+    recorded, steady = NoiseRecording.read(NOISE_FILE), NoiseRecording.read(NOISE_FILE, "steady_laps")
     return [
         Place("as recorded", recorded, CALM),
         Place(COLD, recorded, CALM, start_s=COLD_START_S),
@@ -55,10 +62,10 @@ def places() -> list[Place]:
         Place("steady, with drift (1% a block)", steady, DRIFT),
         Place("steady, with outliers (5% of blocks take twice as long)", steady, OUTLIERS),
         Place("steady, with autocorrelated noise (2%, 0.9 from block to block)", steady, CORRELATED),
-        Place("steady, with all of it, milder", steady, Weather(spread=0.01)),
+        Place("steady, with all of it, milder", steady, NoiseModel(spread=0.01)),
         Place("steady, processes that differ for life by 1%", steady, CALM, lottery=0.01),
         Place("as recorded, processes that differ for life by 10%", recorded, CALM, lottery=0.1),
-        Place("made: 3% noise, correlation, drift, outliers", None, Weather()),
+        Place("made: 3% noise, correlation, drift, outliers", None, NoiseModel()),
     ]
 
 
@@ -66,7 +73,7 @@ def share(outcomes: list[bool]) -> float:
     return sum(outcomes) / len(outcomes)
 
 
-def coverage(tunings: list[Outcome]) -> float:
+def coverage(tunings: list[SimulatedOutcome]) -> float:
     return share([speed.low <= truth <= speed.high for one in tunings for truth, speed in one.intervals])
 
 

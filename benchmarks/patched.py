@@ -26,24 +26,24 @@ from typing import Any
 from page import RESULTS, machine, write_page
 from slipstream.diagnose.selection import epoch_steps
 from slipstream.recipe.source_edits import edits_in
-from slipstream.records import Choice, Lap, Recipe, Session, Setting
+from slipstream.records import BlockTiming, Choice, Recipe, Session, Setting
 from slipstream.rewrite.diff import unified
 from slipstream.rewrite.finding_edits import cures
 from slipstream.rewrite.make_patch import Patch, make_patch
-from slipstream.rewrite.source_tree import Tree
+from slipstream.rewrite.source_tree import SourceTree
 from slipstream.store.sessions import load_session, newest_first
-from slipstream.supervise.race import Relay, tick_of
+from slipstream.supervise.race import ProcessBackend, tick_of
 from slipstream.techniques._core.catalogue import catalogue, environment_of
 from slipstream.techniques.allocator import environment as steady_ground
 from slipstream.testing.zoo import HERE
-from slipstream.tuning.block_length import Tempo, block
+from slipstream.tuning.block_length import BlockPlan, block
 from slipstream.tuning.journal import Journal
-from slipstream.tuning.options import TuneOrder
-from slipstream.tuning.progress import Silence
-from slipstream.tuning.state import Meeting
-from slipstream.tuning.trials import Seat
-from slipstream.verify.confidence_sequence import Comparison
-from slipstream.workflows.prove_patch import PATCH, Patched, PatchedTrack, numerics_of
+from slipstream.tuning.options import TuneOptions
+from slipstream.tuning.progress import SilentListener
+from slipstream.tuning.state import TuningState
+from slipstream.tuning.trials import RecipeTrials
+from slipstream.verify.confidence_sequence import ConfidenceSequence
+from slipstream.workflows.prove_patch import PATCH, Patched, PatchedBackend, numerics_of
 
 KEPT = 0.9  # of the recipe's gain
 LEAST = 1.03  # a recipe that gains less here has nothing to keep
@@ -86,7 +86,7 @@ def examine(folder: Path, name: str, case: Case, length: tuple[int, int]) -> dic
     session = load_session(next(iter(newest_first(folder))))
     recipe = Recipe(tuple(Choice(name, setting) for name, setting in case.recipe.items()))
     edits = [*edits_in(session, recipe), *cures(session)]
-    patch = make_patch(edits, Tree(session, script, script))
+    patch = make_patch(edits, SourceTree(session, script, script))
     lines = unified(patch.files, folder).decode().splitlines()
     changed = [line for line in lines if line[:1] in ("+", "-") and not line.startswith(("+++", "---"))]
     facts = {
@@ -107,7 +107,7 @@ def _is_same_twice(patch: Patch, edits: Any, session: Session, script: Path) -> 
     with tempfile.TemporaryDirectory() as other:
         copy = Path(other) / script.name
         copy.write_bytes(patch.files[0].after if patch.files else script.read_bytes())
-        return not make_patch(edits, Tree(session, copy, script)).files
+        return not make_patch(edits, SourceTree(session, copy, script)).files
 
 
 def race(folder: Path, session: Session, recipe: Recipe, patch: Patch, length: tuple[int, int]) -> dict[str, Any]:
@@ -117,46 +117,46 @@ def race(folder: Path, session: Session, recipe: Recipe, patch: Patch, length: t
     files = {str(file.path.absolute()): file.after for file in patch.files}
     known = {**{name: catalogue()[name] for name in catalogue()}, PATCH: Patched(numerics_of(patch.written))}
     os.chdir(folder)  # riders start where the check did
-    with Relay(session.script, tick=tick_of(session), environment_of=variables) as relay:
-        track = PatchedTrack(relay, files)
-        meeting = Meeting(session, track, TuneOrder(120.0), Silence(), known, Journal("", {}))
-        patched = Seat("candidate", Recipe((Choice(PATCH),)))
-        seats = [meeting.base, *([Seat("candidate", recipe)] if recipe.choices else []), patched]
+    with ProcessBackend(session.script, tick=tick_of(session), environment_of=variables) as process_backend:
+        backend = PatchedBackend(process_backend, files)
+        state = TuningState(session, backend, TuneOptions(120.0), SilentListener(), known, Journal("", {}))
+        patched = RecipeTrials("candidate", Recipe((Choice(PATCH),)))
+        seats = [state.base, *([RecipeTrials("candidate", recipe)] if recipe.choices else []), patched]
         try:
-            rounds = ride(meeting, session, seats, *length)
+            rounds = ride(state, session, seats, *length)
             if isinstance(rounds, str):
                 return {"failure": rounds}
-            claim = meeting.claim(patched.recipe)
-            numerics = meeting.jury.hear(claim, meeting.paddock.record(patched), patched.num_steps)
+            claim = state.claim(patched.recipe)
+            numerics = state.numerics_check.hear(claim, state.pool.record(patched), patched.num_steps)
         finally:
-            meeting.paddock.clear()
-    peaks = [meeting.paddock.record(seat).peak_bytes / 1e6 for seat in seats]
+            state.pool.clear()
+    peaks = [state.pool.record(seat).peak_bytes / 1e6 for seat in seats]
     return {"rounds": rounds, "numerics": numerics.reason, "is_sound": numerics.is_sound, "peaks_mb": peaks}
 
 
 def ride(
-    meeting: Meeting, session: Session, seats: list[Seat], num_starts: int, num_rounds: int
+    state: TuningState, session: Session, seats: list[RecipeTrials], num_starts: int, num_rounds: int
 ) -> list[list[float]] | str:
     """Seconds a step, of every seat in every round. A string: one of them could not ride, and why."""
     assert session.summary is not None
     steps = epoch_steps(session) or 0.0
     num_steps, lead_in = block(
-        Tempo(session.summary.step_ms / 1e3, round(steps) if abs(steps - round(steps)) < 0.01 else 0)
+        BlockPlan(session.summary.step_ms / 1e3, round(steps) if abs(steps - round(steps)) < 0.01 else 0)
     )
     rng, rounds = random.Random(0), list[list[float]]()
     for start in range(num_starts):
         for number in range(num_rounds):
             order = rng.sample(seats, len(seats))
-            laps: dict[int, Lap] = {}
+            timings: dict[int, BlockTiming] = {}
             for seat in order:
-                laps[id(seat)] = meeting.paddock.lap(seat, start * num_rounds + number + 1, num_steps, lead_in)
+                timings[id(seat)] = state.pool.run_block(seat, start * num_rounds + number + 1, num_steps, lead_in)
             for seat in seats:
-                if laps[id(seat)].failure:
-                    return f"{seat.name}: {laps[id(seat)].failure}"
-            if not any(lap.is_disturbed or lap.step_s <= 0 for lap in laps.values()):
-                rounds.append([laps[id(seat)].step_s for seat in seats])
+                if timings[id(seat)].failure:
+                    return f"{seat.name}: {timings[id(seat)].failure}"
+            if not any(timing.is_disturbed or timing.step_s <= 0 for timing in timings.values()):
+                rounds.append([timings[id(seat)].step_s for seat in seats])
         if start + 1 < num_starts:
-            meeting.paddock.clear()
+            state.pool.clear()
     return rounds
 
 
@@ -176,15 +176,15 @@ def kept(rounds: list[list[float]]) -> tuple[float, float, float]:
 
 
 def interval(rounds: list[list[float]], seat: int) -> str:
-    comparison = Comparison()
+    comparison = ConfidenceSequence()
     for row in rounds:
-        comparison.add_laps(_lap(row[0]), _lap(row[seat]))
+        comparison.add_timings(_timing(row[0]), _timing(row[seat]))
     speed = comparison.speed()
     return f"{speed.ratio:.2f}x ({speed.low:.2f} to {speed.high:.2f})"
 
 
-def _lap(step_s: float) -> Lap:
-    return Lap(0, 0, 0, 1, step_s, 0)
+def _timing(step_s: float) -> BlockTiming:
+    return BlockTiming(0, 0, 0, 1, step_s, 0)
 
 
 def row_of(name: str, result: dict[str, Any]) -> tuple[str, bool]:

@@ -19,9 +19,9 @@ from page import RESULTS, machine
 from slipstream.techniques.allocator import environment
 
 STEP_MS = 50.0
-LAP_STEPS = 12
+TIMING_STEPS = 12
 LEAD_IN = 1
-NUM_RIDERS = 4
+NUM_TRIALS = 4
 
 
 class Rider:
@@ -32,9 +32,9 @@ class Rider:
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **variables}
         )
-        self.lap(20)  # warm
+        self.run_block(20)  # warm
 
-    def lap(self, num_steps: int) -> list[float]:
+    def run_block(self, num_steps: int) -> list[float]:
         orders, answers = cast("IO[str]", self.process.stdin), cast("IO[str]", self.process.stdout)
         orders.write(f"{num_steps}\n")
         orders.flush()
@@ -68,33 +68,33 @@ def ride(num_channels: int) -> None:
 
 def record(seconds: float, num_channels: int, variables: dict[str, str]) -> list[tuple[int, list[float]]]:
     """Laps in the order of time: who rode, and the milliseconds of each step after the lead-in."""
-    laps = []
+    timings = []
     rng = random.Random(0)
     with ExitStack() as stack:
-        riders = [stack.enter_context(_closing(num_channels, variables)) for _ in range(NUM_RIDERS)]
+        trials = [stack.enter_context(_closing(num_channels, variables)) for _ in range(NUM_TRIALS)]
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            for ident in rng.sample(range(NUM_RIDERS), NUM_RIDERS):
-                laps.append((ident, riders[ident].lap(LEAD_IN + LAP_STEPS)[LEAD_IN:]))
-    return laps
+            for ident in rng.sample(range(NUM_TRIALS), NUM_TRIALS):
+                timings.append((ident, trials[ident].run_block(LEAD_IN + TIMING_STEPS)[LEAD_IN:]))
+    return timings
 
 
 class _closing:  # noqa: N801
     def __init__(self, num_channels: int, variables: dict[str, str]) -> None:
-        self.rider = Rider(num_channels, variables)
+        self.trial = Rider(num_channels, variables)
 
     def __enter__(self) -> Rider:
-        return self.rider
+        return self.trial
 
     def __exit__(self, *fault: object) -> None:
-        self.rider.close()
+        self.trial.close()
 
 
 def fitting_width(variables: dict[str, str]) -> int:
     """The number of channels with which a step takes about 50 ms here."""
     for num_channels in (8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128):
-        with _closing(num_channels, variables) as rider:
-            if sorted(rider.lap(9))[4] >= STEP_MS:
+        with _closing(num_channels, variables) as trial:
+            if sorted(trial.run_block(9))[4] >= STEP_MS:
                 return num_channels
     return 128
 
@@ -109,12 +109,12 @@ def main() -> None:
         return
     named = machine()
     grounds = {"laps": dict[str, str](), "steady_laps": environment("huge_pages")}
-    laps = {name: record(options.seconds, fitting_width(ground), ground) for name, ground in grounds.items()}
+    timings = {name: record(options.seconds, fitting_width(ground), ground) for name, ground in grounds.items()}
     RESULTS.mkdir(exist_ok=True)
-    for name, found in laps.items():
-        usual = [median(ms for who, times in found for ms in times if who == rider) for rider in range(NUM_RIDERS)]
+    for name, found in timings.items():
+        usual = [median(ms for who, times in found for ms in times if who == trial) for trial in range(NUM_TRIALS)]
         print(f"{name}: usual step of each start, ms:", ", ".join(f"{ms:.1f}" for ms in usual))
-    (RESULTS / "noise.json").write_text(json.dumps({"machine": named, **laps}, indent=None) + "\n")
+    (RESULTS / "noise.json").write_text(json.dumps({"machine": named, **timings}, indent=None) + "\n")
 
 
 if __name__ == "__main__":

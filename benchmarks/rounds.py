@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 
 from page import write_page
-from slipstream.verify.confidence_sequence import Comparison
+from slipstream.verify.confidence_sequence import ConfidenceSequence
 
 ALPHA = 0.05 / 12
 NOISE = 0.03
@@ -38,7 +38,7 @@ NOISES: dict[str, Callable[[random.Random], float]] = {
 
 
 def rounds_needed(gain: float, noise: Callable[[random.Random], float], seed: int) -> int:
-    rng, comparison = random.Random(seed), Comparison()
+    rng, comparison = random.Random(seed), ConfidenceSequence()
     for number in range(1, MOST_ROUNDS + 1):
         comparison.add(NOISE * (gain + noise(rng)))
         if comparison.is_faster(0.0, ALPHA):

@@ -45,13 +45,13 @@ class Goal:
 class Standings:
     def __init__(self, photographs: list[Contestant], ready: list[Contestant]) -> None:
         self.photographs, self.ready = photographs, ready
-        self.riding = {c.entrant.label: c for c in (*photographs, *ready) if c.rates and not c.failure}
-        self.left_out = [c for c in (*photographs, *ready) if c.entrant.label not in self.riding]
-        self.best_plain = self._best(c for c in photographs if c.entrant.peer == "dataloader")
-        self.best_peer = self._best(c for c in photographs if c.entrant.peer != "ours" and c.entrant.has_same_pixels)
+        self.riding = {c.spec.label: c for c in (*photographs, *ready) if c.rates and not c.failure}
+        self.left_out = [c for c in (*photographs, *ready) if c.spec.label not in self.riding]
+        self.best_plain = self._best(c for c in photographs if c.spec.peer == "dataloader")
+        self.best_peer = self._best(c for c in photographs if c.spec.peer != "ours" and c.spec.has_same_pixels)
 
     def _best(self, among: Iterable[Contestant]) -> str:
-        labels = [c.entrant.label for c in among if c.entrant.label in self.riding]
+        labels = [c.spec.label for c in among if c.spec.label in self.riding]
         return max(labels, key=self.rate, default="")
 
     def rate(self, label: str) -> float:
@@ -85,47 +85,47 @@ class Standings:
         ]
 
 
-def render(standings: Standings, head: str, material: str, options: argparse.Namespace, remark: str = "") -> str:
+def render(pace_model: Standings, head: str, material: str, options: argparse.Namespace, remark: str = "") -> str:
     parts = [
         f"# Photographs out of loaders\n\n{head}",
         f"{material}. Read, decode, random-resized-crop 224, flip, to float, normalise, batches of 32; after each a "
         f"step of 5 ms of sleep. slipstream's recipe: `{options.recipe}`; "
         f"for ready tensors: `{options.handover_recipe}`.",
-        _table(standings, standings.photographs, standings.best_plain),
+        _table(pace_model, pace_model.photographs, pace_model.best_plain),
         "Ready tensors: the samples are floats that lie in memory, no step; of every batch each page is touched once.",
-        _table(standings, standings.ready, PLAIN_HANDOVER),
-        "\n".join(map(str, standings.goals())),
-        _far(standings),
-        _left_out(standings),
-        _said(standings),
+        _table(pace_model, pace_model.ready, PLAIN_HANDOVER),
+        "\n".join(map(str, pace_model.goals())),
+        _far(pace_model),
+        _left_out(pace_model),
+        _said(pace_model),
         f"Medians of {options.rounds} rounds, ratios of neighbours in time with a 95% interval (bootstrap). A round is "
         "a lap of every contestant, of 8 batches and at least 0.6 s, in an order drawn anew; who has no turn stands "
         f"still with all its processes. {_chosen(options)}"
         "Converting data, starting workers and compiling are not timed. Same pixels: the very functions of the plain "
         "script decode and crop; others decode or resize otherwise, and mean and std say by how much. All files of all "
         "contestants are held in memory, as they would be where nobody waits for a turn (warm_files.py). "
-        f"{remark}{_first_laps(standings)}",
+        f"{remark}{_first_timings(pace_model)}",
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _first_laps(standings: Standings) -> str:
-    if FIRST not in standings.riding:
+def _first_timings(pace_model: Standings) -> str:
+    if FIRST not in pace_model.riding:
         return ""
-    return f"Of the first epoch there are {len(standings.riding[FIRST].rates)} laps: then it was over."
+    return f"Of the first epoch there are {len(pace_model.riding[FIRST].rates)} laps: then it was over."
 
 
-def _table(standings: Standings, contestants: list[Contestant], base: str) -> str:
-    rows = [c for c in contestants if c.entrant.label in standings.riding]
+def _table(pace_model: Standings, contestants: list[Contestant], base: str) -> str:
+    rows = [c for c in contestants if c.spec.label in pace_model.riding]
     if not rows:
         return ""
     lines = [f"| | images per second | against {base} | pixels | mean, std |", "|---|---:|---:|---|---:|"]
     for contestant in rows:
-        label, facts = contestant.entrant.label, contestant.facts
-        ratio = standings.ratio(label, base)
-        pixels = "same" if contestant.entrant.has_same_pixels else "other"
+        label, facts = contestant.spec.label, contestant.facts
+        ratio = pace_model.ratio(label, base)
+        pixels = "same" if contestant.spec.has_same_pixels else "other"
         lines.append(
-            f"| {label}{facts.get('version', '')} | {standings.rate(label):,.0f} | {_times(ratio) if ratio else ''} "
+            f"| {label}{facts.get('version', '')} | {pace_model.rate(label):,.0f} | {_times(ratio) if ratio else ''} "
             f"| {pixels}, {facts['shape']} | {facts['mean']:.2f}, {facts['std']:.2f} |"
         )
     return "\n".join(lines)
@@ -135,15 +135,15 @@ def _times(ratio: Interval) -> str:
     return f"{ratio.middle:.2f}x ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
-def _far(standings: Standings) -> str:
+def _far(pace_model: Standings) -> str:
     """From what the memory allows."""
-    shares = [(label, standings.ratio(label, COPYING)) for label in (OURS_HANDOVER, PLAIN_HANDOVER)]
+    shares = [(label, pace_model.ratio(label, COPYING)) for label in (OURS_HANDOVER, PLAIN_HANDOVER)]
     said = [f"{label} reach {ratio.middle:.0%}" for label, ratio in shares if ratio is not None]
     if not said:
         return ""
-    if LATER in standings.riding:
-        said.append(f"photographs in later epochs {standings.rate(LATER) / standings.rate(COPYING):.1%}")
-    rate = standings.rate(COPYING)
+    if LATER in pace_model.riding:
+        said.append(f"photographs in later epochs {pace_model.rate(LATER) / pace_model.rate(COPYING):.1%}")
+    rate = pace_model.rate(COPYING)
     return (
         f"Of what copying the floats in memory allows ({rate:,.0f} images/s), {', '.join(said)}. An image of later "
         f"epochs moves about {BYTES_MOVED:.0f} times the bytes of that copy: its floats are read or written nine times "
@@ -158,16 +158,16 @@ def _chosen(options: argparse.Namespace) -> str:
     return f"Only contestants named like {', '.join(wanted)} took part. " if wanted else ""
 
 
-def _left_out(standings: Standings) -> str:
-    lines = [f"- {c.entrant.label}: {c.failure}" for c in standings.left_out]
+def _left_out(pace_model: Standings) -> str:
+    lines = [f"- {c.spec.label}: {c.failure}" for c in pace_model.left_out]
     return "Left out:\n\n" + "\n".join(lines) if lines else ""
 
 
-def _said(standings: Standings) -> str:
+def _said(pace_model: Standings) -> str:
     """By the techniques: what they changed, and what they would not."""
     lines = []
     for label in (FIRST, LATER, OURS_HANDOVER):
-        facts = standings.riding[label].facts if label in standings.riding else {}
+        facts = pace_model.riding[label].facts if label in pace_model.riding else {}
         said = [*facts.get("changes", []), *(f"declined: {why}" for why in facts.get("declined", []))]
         lines += [f"- {label.partition(',')[0]}: {_OWN_FOLDER.sub('its folder', what)}" for what in said]
     return "What the techniques said:\n\n" + "\n".join(dict.fromkeys(lines)) if lines else ""

@@ -12,29 +12,29 @@ from statistics import median
 
 from near_best import GRID
 from page import machine, write_page
-from slipstream.records import Entrant
-from slipstream.supervise.race import Relay
+from slipstream.records import TrialSpec
+from slipstream.supervise.race import ProcessBackend
 from slipstream.testing.photographs import make_photographs
 from slipstream.testing.simulated_tunings import BESIDE, COLD_START_S, START_S
 
-NUM_RIDERS = 4
+NUM_TRIALS = 4
 
 
 def start_s(script: list[str], is_side_by_side: bool, may_fork: bool = False) -> float:
     """Seconds for each rider after the base."""
-    with Relay(script, may_fork=may_fork) as relay:
-        entrants = [Entrant(ident, "candidate" if ident else "base") for ident in range(NUM_RIDERS + 1)]
-        _enter(relay, entrants[0])
+    with ProcessBackend(script, may_fork=may_fork) as process_backend:
+        specs = [TrialSpec(ident, "candidate" if ident else "base") for ident in range(NUM_TRIALS + 1)]
+        _enter(process_backend, specs[0])
         began_s = time.monotonic()
-        for entrant, following in zip(entrants[1:], [*entrants[2:], None], strict=True):
+        for spec, following in zip(specs[1:], [*specs[2:], None], strict=True):
             if is_side_by_side and following is not None:
-                relay.expect(following)
-            _enter(relay, entrant)
-        return (time.monotonic() - began_s) / NUM_RIDERS
+                process_backend.expect(following)
+            _enter(process_backend, spec)
+        return (time.monotonic() - began_s) / NUM_TRIALS
 
 
-def _enter(relay: Relay, entrant: Entrant) -> None:
-    failure = relay.enter(entrant)
+def _enter(process_backend: ProcessBackend, spec: TrialSpec) -> None:
+    failure = process_backend.enter(spec)
     if failure:
         raise RuntimeError(failure)
 
@@ -42,10 +42,10 @@ def _enter(relay: Relay, entrant: Entrant) -> None:
 def foreseen(beside: float) -> float:
     """What the simulated track makes of it, in times of a start."""
     total = done = 0.0
-    for _ in range(NUM_RIDERS):
+    for _ in range(NUM_TRIALS):
         took = 1.0 - done
         total, done = total + took, beside * took
-    return total / NUM_RIDERS
+    return total / NUM_TRIALS
 
 
 def main() -> None:
@@ -73,7 +73,7 @@ def main() -> None:
 
 {head}
 
-{NUM_RIDERS} riders after the base, each as the script is, from launch to the end of the warm-up; medians of {repeats}
+{NUM_TRIALS} riders after the base, each as the script is, from launch to the end of the warm-up; medians of {repeats}
 runs, the three ways by turns. *Forked*: from a process that has imported torch before the base came, side by side; what
 is left is the script's own beginning and the warm-up's five steps. The shares are of one by one, run by run.
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from slipstream.supervise.process_tree import Tree
+from slipstream.supervise.process_tree import ProcessTree
 
 HERE = Path(__file__).parent
 LEAD_IN_S, TIMED_S = 0.2, 0.6  # at the least: a slow loader takes as long for its few batches
@@ -31,24 +31,24 @@ class Entrant:
 
 
 class Contestant:
-    def __init__(self, entrant: Entrant, python: str, photographs: Path, folder: Path) -> None:
-        self.entrant = entrant
+    def __init__(self, spec: Entrant, python: str, photographs: Path, folder: Path) -> None:
+        self.spec = spec
         self.failure = ""
         self.rates: list[float] = []
         self.facts: dict[str, Any] = {}
         folder.mkdir(parents=True)
         self._log = (folder / "log.txt").open("w+")
-        spec = {"peer": entrant.peer, "setting": entrant.setting, "photographs": str(photographs)}
+        description = {"peer": spec.peer, "setting": spec.setting, "photographs": str(photographs)}
         self._process = subprocess.Popen(
-            [python, "-m", "peers.serve", json.dumps({**spec, "folder": str(folder)})],
+            [python, "-m", "peers.serve", json.dumps({**description, "folder": str(folder)})],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
-            env=_environment(entrant, folder),
+            env=_environment(spec, folder),
             start_new_session=True,
         )
-        self._tree = Tree(self._process.pid)
+        self._tree = ProcessTree(self._process.pid)
 
     def ask(self, lead_in: int, timed: int) -> None:
         """Its turn: nobody else runs meanwhile. A lap of no timed batches only warms up."""
@@ -91,12 +91,12 @@ class Contestant:
                 stream.close()
 
 
-def _environment(entrant: Entrant, folder: Path) -> dict[str, str]:
+def _environment(spec: Entrant, folder: Path) -> dict[str, str]:
     """Slipstream's sources and ours can be imported; caches are its own, and empty."""
     paths = [str(HERE.parent / "src"), str(HERE), os.environ.get("PYTHONPATH", "")]
     own = {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     own |= {"SLIPSTREAM_CACHE": str(folder / "cache"), "XDG_CACHE_HOME": str(folder / "other-cache")}
-    return {**os.environ, **own, **entrant.environment}
+    return {**os.environ, **own, **spec.environment}
 
 
 def say(text: str) -> None:

@@ -24,10 +24,10 @@ def decoded_bytes(photographs: Path, num_images: int) -> int:
 
 
 class WarmMemory:
-    def __init__(self, folder: Path, num_laps: int, lap_bytes: int) -> None:
+    def __init__(self, folder: Path, num_timings: int, timing_bytes: int) -> None:
         """As much room on the disk is taken."""
-        self._lap_pieces = -(-lap_bytes // PIECE)
-        self._num_pieces = num_laps * self._lap_pieces
+        self._timing_pieces = -(-timing_bytes // PIECE)
+        self._num_pieces = num_timings * self._timing_pieces
         self._file = os.open(folder / "held", os.O_RDWR | os.O_CREAT, 0o600)
         num_tried = min(NUM_TRIED, self._num_pieces)
         self._write(self._num_pieces - num_tried)
@@ -45,7 +45,7 @@ class WarmMemory:
 
     def give(self) -> None:
         """What one lap needs."""
-        self._num_pieces = max(0, self._num_pieces - self._lap_pieces)
+        self._num_pieces = max(0, self._num_pieces - self._timing_pieces)
         os.ftruncate(self._file, self._num_pieces * PIECE)
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ def ride(kind: str, num_samples: int) -> None:
 
     from recipes import parse_recipe
     from slipstream.seams.patching import Patches
-    from slipstream.techniques._core.apply_recipe import fit
+    from slipstream.techniques._core.apply_recipe import apply_recipe
 
     class Names(Dataset[Any]):
         def __init__(self) -> None:
@@ -47,8 +47,8 @@ def ride(kind: str, num_samples: int) -> None:
 
     more: dict[str, Any] = {}
     if kind == "ours":
-        rig = fit(parse_recipe(OURS), Patches(complain, torch.compiler.is_dynamo_compiling), complain)
-        faults += rig.declined
+        context = apply_recipe(parse_recipe(OURS), Patches(complain, torch.compiler.is_dynamo_compiling), complain)
+        faults += context.declined
     else:
         more = {"num_workers": WORKERS, "persistent_workers": True}
     torch.set_num_threads(1)

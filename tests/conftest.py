@@ -22,7 +22,7 @@ import pytest
 import slipstream
 import slipstream.machine.environment
 from slipstream.machine import free_memory
-from slipstream.machine.cgroups import Limits, read_limits
+from slipstream.machine.cgroups import CgroupLimits, read_limits
 from slipstream.recipe import staleness
 
 # Variables of the user's shell that change what the tests observe. ATEN_CPU_CAPABILITY, ONEDNN_MAX_CPU_ISA and
@@ -106,9 +106,9 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "read_limits", _read_limits)
 
 
-def _read_limits(root: Path = Path("/")) -> Limits:
+def _read_limits(root: Path = Path("/")) -> CgroupLimits:
     """Those in made files; the host has none."""
-    return Limits() if root == Path("/") else read_limits(root)
+    return CgroupLimits() if root == Path("/") else read_limits(root)
 
 
 @pytest.fixture(autouse=True)

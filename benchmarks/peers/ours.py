@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 from peers.work import BATCH, Job, Photographs
 from recipes import parse_recipe
 from slipstream.seams.patching import Patches
-from slipstream.techniques._core.apply_recipe import fit
+from slipstream.techniques._core.apply_recipe import apply_recipe
 
 
 def batches(job: Job) -> Iterator[Any]:
@@ -32,6 +32,8 @@ def put_in_place(job: Job) -> None:
     def complain(name: str, fault: BaseException) -> None:
         complaints.append(f"{name}: {fault!r}")
 
-    rig = fit(parse_recipe(job.setting["recipe"]), Patches(complain, torch.compiler.is_dynamo_compiling), complain)
+    context = apply_recipe(
+        parse_recipe(job.setting["recipe"]), Patches(complain, torch.compiler.is_dynamo_compiling), complain
+    )
     # These lists fill up during the ride, and go out with every answer
-    job.setting.update(changes=rig.changes, declined=rig.declined, complaints=complaints)
+    job.setting.update(changes=context.changes, declined=context.declined, complaints=complaints)

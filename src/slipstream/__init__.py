@@ -11,22 +11,22 @@ if TYPE_CHECKING:
 
     from slipstream.data.dataloader import DataLoader as DataLoader
     from slipstream.workflows.tune import Tuned
-    from slipstream.workflows.watch import Watching
+    from slipstream.workflows.watch import Watch
 
 __version__ = VERSION
 __all__ = ["__version__", "tune", "watch"]
 
 
-def watch() -> Watching:
+def watch() -> Watch:
     """Watches the training inside a `with` block, in a program or a notebook:
 
     with slipstream.watch() as ride:
         train()
     print(ride)
     """
-    from slipstream.workflows.watch import Watching
+    from slipstream.workflows.watch import Watch
 
-    return Watching()
+    return Watch()
 
 
 def tune(function: Callable[..., Any], **options: Any) -> Tuned:

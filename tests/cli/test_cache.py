@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from slipstream.cli.group import slipstream
-from slipstream.data.images.cache_folder import Facts, survey
+from slipstream.data.images.cache_folder import ImageFacts, survey
 from slipstream.data.images.pixel_store import PixelStore, key_of
 
 
@@ -19,7 +19,7 @@ def filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SLIPSTREAM_CACHE", str(tmp_path))
     for number in range(3):
         PixelStore(tmp_path / "images").write(
-            Facts(key_of(number), "L", (40, 30), -1, "/data/photos"), memoryview(bytes(1200))
+            ImageFacts(key_of(number), "L", (40, 30), -1, "/data/photos"), memoryview(bytes(1200))
         )
     (tmp_path / "notes.txt").write_text("the user's own")
     return tmp_path

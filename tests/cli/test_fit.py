@@ -13,7 +13,7 @@ from slipstream.cli.fit import _give
 from slipstream.cli.group import slipstream
 from slipstream.cli.tune import Request
 from slipstream.recipe.file import read_recipe
-from slipstream.records import Choice, Fitting, Recipe, Speed, Trial
+from slipstream.records import Choice, FitAttempt, Fitting, Recipe, Speed
 from slipstream.store.sessions import latest, load_session
 from slipstream.testing.made_sessions import made_session
 from slipstream.workflows.fit import as_tuning, bytes_of
@@ -36,9 +36,9 @@ def test_what_is_kept_is_written_and_runs_again(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "train.py").write_text("")
     recipe = Recipe((Choice("checkpointing", "half"),))
     trials = [
-        Trial(32, is_held=False, step_ms=100.0, samples_per_s=320.0, rate=Speed(1.0, 1.0, 1.0)),
-        Trial(32, outcome="ran_out"),
-        Trial(32, recipe, peak_bytes=1 << 30, step_ms=118.0, rate=Speed(1 / 1.18, 0.82, 0.87, 12)),
+        FitAttempt(32, is_held=False, step_ms=100.0, samples_per_s=320.0, rate=Speed(1.0, 1.0, 1.0)),
+        FitAttempt(32, outcome="ran_out"),
+        FitAttempt(32, recipe, peak_bytes=1 << 30, step_ms=118.0, rate=Speed(1 / 1.18, 0.82, 0.87, 12)),
     ]
     fitting = Fitting(1 << 30, "--memory-limit", "cpu", 32, False, trials=trials, recipe=recipe)
     session = msgspec.structs.replace(made_session(), cwd=str(tmp_path), command="tune", fitting=fitting)
@@ -53,7 +53,7 @@ def test_what_is_kept_is_written_and_runs_again(tmp_path: Path, monkeypatch: pyt
 
 
 def test_another_batch_is_a_line_of_the_recipe_only_where_it_was_allowed() -> None:
-    trials = [Trial(32, is_held=False, step_ms=9.0), Trial(96, rate=Speed(1.2, 1.1, 1.3, 12))]
+    trials = [FitAttempt(32, is_held=False, step_ms=9.0), FitAttempt(96, rate=Speed(1.2, 1.1, 1.3, 12))]
     fitting = Fitting(1 << 30, "--memory-limit", "cpu", 32, True, trials=trials, largest=96, fastest=96)
     assert not as_tuning(fitting).verdicts
     kept = as_tuning(msgspec.structs.replace(fitting, recipe=Recipe((Choice("batch_size", 96),))))

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from slipstream.cli.group import Refused, slipstream
-from slipstream.cli.options import EXIT_SLOWER, Gate, judge, read_gate
+from slipstream.cli.options import EXIT_SLOWER, SpeedGate, judge, read_gate
 from slipstream.diagnose import diagnose
 from slipstream.records import Choice, Fitting, Recipe, Session, Speed, Tuning
 from slipstream.store.sessions import load_session, save_session
@@ -89,20 +89,20 @@ def test_compare_by_default_and_by_name(saved: list[Path]) -> None:
 def test_the_gate(capsys: pytest.CaptureFixture[str], forward_ms: float, cpu: str, code: int, words: str) -> None:
     environment = replace(made_environment(), cpu=cpu)
     session = diagnose(made_session(forward_ms=forward_ms, environment=environment))
-    assert judge(Gate(diagnose(made_session()), "base", 0.95), session) == code
+    assert judge(SpeedGate(diagnose(made_session()), "base", 0.95), session) == code
     said = capsys.readouterr().out
     assert words in said and said.count("\n") == 1
 
 
 def test_the_gate_says_that_the_machine_was_busy(capsys: pytest.CaptureFixture[str]) -> None:
     session = replace(diagnose(made_session(forward_ms=14.0)), notes=["The machine was busy: others computed."])
-    assert judge(Gate(diagnose(made_session()), "base", 0.95), session) == EXIT_SLOWER
+    assert judge(SpeedGate(diagnose(made_session()), "base", 0.95), session) == EXIT_SLOWER
     assert capsys.readouterr().out.endswith("baseline 32 ms; the machine was busy during this session\n")
 
 
 def test_a_gate_without_a_step_fails_and_a_bad_baseline_is_refused_at_once(saved: list[Path]) -> None:
     empty: Session = replace(load_session(saved[0]), summary=None)
-    assert judge(Gate(load_session(saved[0]), "base", 0.95), empty) == EXIT_SLOWER
+    assert judge(SpeedGate(load_session(saved[0]), "base", 0.95), empty) == EXIT_SLOWER
     path = save_session(empty)
     with pytest.raises(Refused, match="has seen no step"):
         read_gate(str(path), 0.9)

@@ -36,7 +36,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_measures_saves_and_shows(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(run.Course, "run", lambda self: TEST)  # the stages have tests of their own
+    monkeypatch.setattr(run.SpeedtestRun, "run", lambda self: TEST)  # the stages have tests of their own
     assert _test(True, Path.cwd(), False, False) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "disk, cold 550 MB/s 400 to 8,000" in shown and "90% each" in shown and "1.7 s up to 8 s" in shown

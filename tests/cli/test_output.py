@@ -14,8 +14,8 @@ import pytest
 from click.testing import CliRunner
 
 from slipstream.cli import check, report
-from slipstream.cli.options import Gate
-from slipstream.cli.output import Forms, aside, give
+from slipstream.cli.options import SpeedGate
+from slipstream.cli.output import OutputFormats, aside, give
 from slipstream.diagnose import diagnose
 from slipstream.records import Session
 from slipstream.store.sessions import save_session
@@ -34,7 +34,10 @@ def test_only_the_document_is_on_standard_output(
     session: Session, capfd: pytest.CaptureFixture[str], name: str, begins: str
 ) -> None:
     value = "-" if name == "html" else Path("-")
-    assert give(session, Forms(**{name: value}), "one sentence", lambda: click.echo("Wrote slipstream.toml")) is False
+    assert (
+        give(session, OutputFormats(**{name: value}), "one sentence", lambda: click.echo("Wrote slipstream.toml"))
+        is False
+    )
     out, err = capfd.readouterr()
     assert out.startswith(begins)
     for told in ("relative to base", "Wrote slipstream.toml", "Saved as", "slipstream: one sentence"):
@@ -45,7 +48,7 @@ def test_only_the_document_is_on_standard_output(
 
 
 def test_a_file_beside_it_is_told_of_on_standard_error(session: Session, capfd: pytest.CaptureFixture[str]) -> None:
-    forms = Forms(json_path=Path("-"), html="page.html", no_open=True)
+    forms = OutputFormats(json_path=Path("-"), html="page.html", no_open=True)
     assert give(session, forms) is True
     out, err = capfd.readouterr()
     assert json.loads(out) and "Wrote page.html" in err and Path("page.html").is_file()
@@ -66,7 +69,7 @@ def test_what_a_child_prints_steps_aside_too(capfd: pytest.CaptureFixture[str]) 
 
 def test_the_gate_speaks_aside(session: Session, capfd: pytest.CaptureFixture[str]) -> None:
     seen = msgspec.structs.replace(session, command="check", tuning=None)
-    result = check.Result(json_path=Path("-"), gate=Gate(seen, "before", 0.95))
+    result = check.CheckRequest(json_path=Path("-"), gate=SpeedGate(seen, "before", 0.95))
     assert check._give(seen, result) == 0
     out, err = capfd.readouterr()
     assert json.loads(out) and "before" in err

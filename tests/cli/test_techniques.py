@@ -11,7 +11,7 @@ from slipstream.cli.group import slipstream
 from slipstream.cli.selftest import _test
 from slipstream.techniques._core.catalogue import catalogue
 from slipstream.testing.made_sessions import made_environment
-from slipstream.testing.selftest import Outcome, Part, run_part, write_report
+from slipstream.testing.selftest import SelftestOutcome, SelftestPart, run_part, write_report
 
 
 def test_the_list_and_a_card() -> None:
@@ -46,7 +46,10 @@ def test_a_part_that_crashes_or_hangs_is_an_outcome() -> None:
 
 
 def test_the_report_begins_with_what_failed() -> None:
-    parts = [Part("a", [Outcome("x", True)]), Part("b", [Outcome("y", False, "1 | 2\n3")])]
+    parts = [
+        SelftestPart("a", [SelftestOutcome("x", True)]),
+        SelftestPart("b", [SelftestOutcome("y", False, "1 | 2\n3")]),
+    ]
     lines = write_report(made_environment(), "cpu", parts).splitlines()
     assert lines[2:5] == ["1 of 2 checks hold on `cpu`.", "", "- **b**, y: 1 \\| 2 3"]
 

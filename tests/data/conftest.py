@@ -13,8 +13,8 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from slipstream.records import Choice, Recipe, Setting
 from slipstream.seams.patching import Patches
-from slipstream.techniques._core.apply_recipe import fit
-from slipstream.techniques._core.context import Rig
+from slipstream.techniques._core.apply_recipe import apply_recipe
+from slipstream.techniques._core.context import ApplyContext
 
 
 class Numbers(Dataset[Any]):
@@ -36,11 +36,13 @@ class Numbers(Dataset[Any]):
 
 
 @contextmanager
-def _riding(faults: list[str], **choices: Setting) -> Iterator[Rig]:
+def _riding(faults: list[str], **choices: Setting) -> Iterator[ApplyContext]:
     places = {name: vars(_MultiProcessingDataLoaderIter)[name] for name in ("_reset", "_next_data")}
     patches = Patches(lambda seam, fault: faults.append(f"{seam}: {fault!r}"), torch.compiler.is_compiling)
     try:
-        yield fit(Recipe(tuple(Choice(name, setting) for name, setting in choices.items())), patches, patches.complain)
+        yield apply_recipe(
+            Recipe(tuple(Choice(name, setting) for name, setting in choices.items())), patches, patches.complain
+        )
     finally:
         patches.close()
     assert not patches.leftovers

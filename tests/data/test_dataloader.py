@@ -136,8 +136,13 @@ def test_arguments_for_workers_wait_for_them(two_workers: None) -> None:
     given = {"prefetch_factor": 3, "persistent_workers": False, "timeout": 60, "multiprocessing_context": "fork"}
     loader = slipstream.DataLoader(Made(), 7, pin_memory=False, **given)
     epochs(loader, 2)
-    crew = loader._crew
-    assert (crew.prefetch_factor, crew.persistent_workers, crew.timeout, crew.num_workers) == (3, False, 60, 2)
+    batch_threads = loader._batch_threads
+    assert (
+        batch_threads.prefetch_factor,
+        batch_threads.persistent_workers,
+        batch_threads.timeout,
+        batch_threads.num_workers,
+    ) == (3, False, 60, 2)
 
 
 class Stream(IterableDataset[Any]):

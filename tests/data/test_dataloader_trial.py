@@ -4,7 +4,7 @@ from math import nan
 
 import pytest
 
-from slipstream.data.dataloader import LOOKED_AT, SETTLING, Trial, num_wanted
+from slipstream.data.dataloader import LOOKED_AT, SETTLING, LoaderTrial, num_wanted
 
 
 @pytest.mark.parametrize(
@@ -15,9 +15,9 @@ def test_as_many_as_hide_the_load_within_the_cores(load_ms: float, step_ms: floa
     assert num_wanted(load_ms / 1e3, step_ms / 1e3, cores)[0] == count
 
 
-def fed(load_s: float, step_s: float, cores: int = 4) -> Trial:
+def fed(load_s: float, step_s: float, cores: int = 4) -> LoaderTrial:
     """Told of one plain batch after the other until it decides."""
-    trial = Trial("", cores)
+    trial = LoaderTrial("", cores)
     assert not trial.note(5.0, nan, False), "the first has none before it"
     loads = [5.0] * SETTLING + [load_s] * LOOKED_AT
     changed = [trial.note(one, step_s, False) for one in loads]
@@ -46,5 +46,5 @@ def test_workers_that_do_not_help_are_sent_away() -> None:
 
 
 def test_where_there_is_nothing_to_choose_it_says_why() -> None:
-    trial = Trial("num_workers is given", 8)
+    trial = LoaderTrial("num_workers is given", 8)
     assert (trial.choice.how, trial.choice.reason, trial.is_open) == ("plain", "num_workers is given", False)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.fit.attempts import Ride, Trials
-from slipstream.supervise.race import Relay
-from slipstream.tuning.progress import Silence
+from slipstream.fit.attempts import FitAttempts, FitRun
+from slipstream.supervise.race import ProcessBackend
+from slipstream.tuning.progress import SilentListener
 
 MIB = 1 << 20
 # A sample keeps 4 MiB for its backward pass
@@ -30,12 +30,12 @@ for x in torch.utils.data.DataLoader(torch.zeros(2000, 1), batch_size=64, shuffl
 def test_what_does_not_fit_runs_out_and_a_smaller_batch_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(TRAIN)
-    with Relay(["train.py"], warm_up=3) as track:
-        trials = Trials(track, Silence(), 500 * MIB, track.now_s() + 300)
-        whole = trials.run(Ride(64))
-        small = trials.run(Ride(4, sets_batch="batch_size"))
+    with ProcessBackend(["train.py"], warm_up=3) as backend:
+        attempts = FitAttempts(backend, SilentListener(), 500 * MIB, backend.now_s() + 300)
+        whole = attempts.run(FitRun(64))
+        small = attempts.run(FitRun(4, sets_batch="batch_size"))
     assert whole.outcome == "ran_out" and whole.peak_bytes is None, whole.reason
     assert small.outcome == "ran", small.reason
     assert small.changes[0].startswith("batch_size: batch_size 64 -> 4 at train.py:")
     assert small.peak_bytes is not None and small.start_bytes + 8 * MIB < small.peak_bytes <= 500 * MIB
-    assert small.samples_per_s is not None and trials.made == [whole, small]
+    assert small.samples_per_s is not None and attempts.made == [whole, small]

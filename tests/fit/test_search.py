@@ -10,9 +10,9 @@ import pytest
 
 from slipstream.diagnose import diagnose
 from slipstream.fit.attempts import judge
-from slipstream.fit.options import FitError, FitOrder
+from slipstream.fit.options import FitError, FitOptions
 from slipstream.fit.search import fastest_of, fit, ladder
-from slipstream.records import Entrant, Fitting, Footprint, Lap, RiderRecord, Session, Trial, Witness
+from slipstream.records import BlockTiming, Fingerprint, FitAttempt, Fitting, Footprint, Session, TrialRecord, TrialSpec
 from slipstream.records.race import Speed
 from slipstream.techniques._core.card import no
 from slipstream.testing.made_sessions import made_session
@@ -34,67 +34,67 @@ class MemoryTrack:
         self.wrong_losses: set[str] = set()
         self.declined: dict[str, str] = {}
         self.num_entered = 0
-        self._entrants: dict[int, Entrant] = {}
+        self._specs: dict[int, TrialSpec] = {}
         self._limits: dict[int, int] = {}
-        self._laps: dict[int, list[Lap]] = {}
+        self._timings: dict[int, list[BlockTiming]] = {}
         self._now_s = 0.0
 
-    def bound(self, rider: int, limit_bytes: int) -> None:
-        self._limits[rider] = limit_bytes
+    def bound(self, trial: int, limit_bytes: int) -> None:
+        self._limits[trial] = limit_bytes
 
-    def _batch(self, rider: int) -> int:
-        return int(self._entrants[rider].recipe.setting_of("resize") or OWN)
+    def _batch(self, trial: int) -> int:
+        return int(self._specs[trial].recipe.setting_of("resize") or OWN)
 
-    def _named(self, rider: int) -> list[str]:
-        return [str(choice) for choice in self._entrants[rider].recipe.choices]
+    def _named(self, trial: int) -> list[str]:
+        return [str(choice) for choice in self._specs[trial].recipe.choices]
 
-    def _held(self, rider: int) -> int:
+    def _held(self, trial: int) -> int:
         share = 1.0
-        for name in self._named(rider):
+        for name in self._named(trial):
             share *= self.saving.get(name, 1.0)
-        return int(START + EACH * self._batch(rider) * share)
+        return int(START + EACH * self._batch(trial) * share)
 
-    def enter(self, entrant: Entrant) -> str:
+    def enter(self, spec: TrialSpec) -> str:
         self.num_entered += 1
         self._now_s += 3.0
-        self._entrants[entrant.ident], self._laps[entrant.ident] = entrant, []
-        assert entrant.role == "fit"
-        is_other = self._batch(entrant.ident) != OWN
+        self._specs[spec.ident], self._timings[spec.ident] = spec, []
+        assert spec.role == "fit"
+        is_other = self._batch(spec.ident) != OWN
         if self.raises_held_only:
-            is_other = self._batch(entrant.ident) > OWN and entrant.ident in self._limits
+            is_other = self._batch(spec.ident) > OWN and spec.ident in self._limits
         if self.raises and is_other:
             return self.raises
-        return OUT if self._held(entrant.ident) > self._limits.get(entrant.ident, 1 << 60) else ""
+        return OUT if self._held(spec.ident) > self._limits.get(spec.ident, 1 << 60) else ""
 
-    def lap(self, rider: int, round: int, num_steps: int, lead_in: int) -> Lap:
-        batch = self._batch(rider)
+    def run_block(self, trial: int, round: int, num_steps: int, lead_in: int) -> BlockTiming:
+        batch = self._batch(trial)
         each_s = (0.02 + abs(batch - self.best_batch) / 1000) / 10
-        for name in self._named(rider):
+        for name in self._named(trial):
             each_s *= self.prices.get(name, 1.0)
         seconds = self.slowness * num_steps * batch * each_s
         self._now_s += seconds
-        lap = Lap(rider, round, 0, num_steps, seconds, 0, num_samples=num_steps * batch)
-        self._laps[rider].append(lap)
-        return lap
+        timing = BlockTiming(trial, round, 0, num_steps, seconds, 0, num_samples=num_steps * batch)
+        self._timings[trial].append(timing)
+        return timing
 
-    def record(self, rider: int) -> RiderRecord:
-        losses = [(step, 2.0 + (0.5 if self.wrong_losses & set(self._named(rider)) else 0.0)) for step in range(3)]
-        names = [choice.technique for choice in self._entrants[rider].recipe.choices]
+    def record(self, trial: int) -> TrialRecord:
+        losses = [(step, 2.0 + (0.5 if self.wrong_losses & set(self._named(trial)) else 0.0)) for step in range(3)]
+        names = [choice.technique for choice in self._specs[trial].recipe.choices]
         changes = [f"{name}: done" for name in names if name not in self.declined]
-        return RiderRecord(
-            self._entrants[rider],
-            laps=self._laps[rider],
-            witness=Witness(losses=losses),
+        return TrialRecord(
+            self._specs[trial],
+            timings=self._timings[trial],
+            fingerprint=Fingerprint(losses=losses),
             start_bytes=START,
-            held_bytes=self._held(rider),
+            held_bytes=self._held(trial),
             changes=changes,
             declined=[f"{name}: {self.declined[name]}" for name in names if name in self.declined],
         )
 
-    def leave(self, rider: int) -> RiderRecord:
-        return self.record(rider)
+    def leave(self, trial: int) -> TrialRecord:
+        return self.record(trial)
 
-    def expect(self, entrant: Entrant) -> None:
+    def expect(self, spec: TrialSpec) -> None:
         pass
 
     def capacity(self) -> int:
@@ -132,22 +132,22 @@ def known() -> dict[str, Any]:
 
 @pytest.fixture
 def go(seen: Session, known: dict[str, Any]) -> Callable[..., Fitting]:
-    def run(track: MemoryTrack, limit_bytes: int, session: Session = seen, **order: Any) -> Fitting:
-        return fit(session, track, FitOrder(limit_bytes, **order), RecordingListener(), known)
+    def run(backend: MemoryTrack, limit_bytes: int, session: Session = seen, **order: Any) -> Fitting:
+        return fit(session, backend, FitOptions(limit_bytes, **order), RecordingListener(), known)
 
     return run
 
 
 def test_the_largest_and_the_fastest_differ(go: Callable[..., Fitting]) -> None:
-    track = MemoryTrack()
-    fitting = go(track, START + 205 * EACH)
+    backend = MemoryTrack()
+    fitting = go(backend, START + 205 * EACH)
     assert fitting.own_fits and fitting.largest == 204 and fitting.too_large in (206, 207)
     assert fitting.fastest == 64 and not fitting.recipe.choices  # never kept unasked
-    sizes = [trial.batch_size for trial in fitting.trials if trial.is_held and trial.outcome == "ran"]
+    sizes = [attempt.batch_size for attempt in fitting.attempts if attempt.is_held and attempt.outcome == "ran"]
     assert sizes.count(204) >= 2  # what is named has run, and again
-    timed = {trial.batch_size: trial.rate for trial in fitting.trials if trial.rate is not None}
+    timed = {attempt.batch_size: attempt.rate for attempt in fitting.attempts if attempt.rate is not None}
     assert timed[64] is not None and timed[64].ratio > 1.5 and timed[64].low > 1.0
-    assert track.num_entered < 16
+    assert backend.num_entered < 16
 
 
 def test_allowed_to_be_different_the_fastest_is_kept(go: Callable[..., Fitting]) -> None:
@@ -158,22 +158,22 @@ def test_allowed_to_be_different_the_fastest_is_kept(go: Callable[..., Fitting])
 def test_a_batch_that_fits_needs_nothing(go: Callable[..., Fitting]) -> None:
     fitting = go(MemoryTrack(), START + 50 * EACH, finds_batch=False)
     assert fitting.own_fits and fitting.largest is None and not fitting.recipe.choices
-    assert len(fitting.trials) == 2
+    assert len(fitting.attempts) == 2
 
 
 def test_of_what_makes_the_batch_fit_the_cheapest_is_kept(go: Callable[..., Fitting]) -> None:
     saving = {"again=all": 0.2, "again=half": 0.6, "pieces=2": 0.7, "pieces=4": 0.4, "pieces=8": 0.3}
     prices = {"again=all": 1.4, "again=half": 1.2, "pieces=2": 1.3, "pieces=4": 1.35, "pieces=8": 1.5}
-    track = MemoryTrack(saving, prices)
-    fitting = go(track, START + EACH * 8, finds_batch=False)
-    outcomes = {str(trial.recipe): trial.outcome for trial in fitting.trials if trial.is_held}
+    backend = MemoryTrack(saving, prices)
+    fitting = go(backend, START + EACH * 8, finds_batch=False)
+    outcomes = {str(attempt.recipe): attempt.outcome for attempt in fitting.attempts if attempt.is_held}
     assert outcomes["as it is"] == outcomes["again=half"] == outcomes["pieces=2"] == "ran_out"
     assert outcomes["again=all"] == outcomes["pieces=4"] == "ran" and "pieces=8" not in outcomes
     assert str(fitting.recipe) == "pieces=4"
-    rate = next(trial.rate for trial in fitting.trials if str(trial.recipe) == "pieces=4")
+    rate = next(attempt.rate for attempt in fitting.attempts if str(attempt.recipe) == "pieces=4")
     assert rate is not None and rate.ratio == pytest.approx(1 / 1.35, rel=1e-3)
     assert any("smaller_state" in note and "--allow different" in note for note in fitting.notes)
-    assert not any("unasked" in str(trial.recipe) for trial in fitting.trials)
+    assert not any("unasked" in str(attempt.recipe) for attempt in fitting.attempts)
 
 
 @pytest.mark.parametrize(
@@ -194,15 +194,17 @@ def test_of_more_and_more_the_least_that_is_enough(
     prices = {"again=all": 1.4, "again=most": 1.3, "again=half": 1.2, "again=quarter": 1.1}
     known["again"].LADDER = ("quarter", "half", "most", "all")
     fitting = go(MemoryTrack(saving, prices), START + EACH * room, finds_batch=False, only=("again",))
-    assert [str(one.recipe).partition("=")[2] for one in fitting.trials if one.is_held and one.recipe.choices] == rides
+    assert [
+        str(one.recipe).partition("=")[2] for one in fitting.attempts if one.is_held and one.recipe.choices
+    ] == rides
     assert str(fitting.recipe) == (f"again={kept}" if kept else "as it is")
 
 
 def test_a_long_step_leaves_time_for_all(go: Callable[..., Fitting]) -> None:
-    track = MemoryTrack({"again=all": 0.2, "again=half": 0.3, "pieces=2": 0.3}, {"again=all": 1.5, "again=half": 1.2})
-    track.slowness = 80.0  # 9 s: six rounds of one would be half of the budget
-    fitting = go(track, START + EACH * 8, finds_batch=False)
-    ran = {str(one.recipe): one.rate for one in fitting.trials if one.is_held and one.outcome == "ran"}
+    backend = MemoryTrack({"again=all": 0.2, "again=half": 0.3, "pieces=2": 0.3}, {"again=all": 1.5, "again=half": 1.2})
+    backend.slowness = 80.0  # 9 s: six rounds of one would be half of the budget
+    fitting = go(backend, START + EACH * 8, finds_batch=False)
+    ran = {str(one.recipe): one.rate for one in fitting.attempts if one.is_held and one.outcome == "ran"}
     assert set(ran) == {"again=all", "again=half", "pieces=2"} and all(ran.values())
     assert str(fitting.recipe) == "pieces=2"
 
@@ -215,26 +217,26 @@ def test_two_together_where_neither_is_enough(go: Callable[..., Fitting]) -> Non
 
 def test_what_declines_is_not_tried_again_nor_with_others(go: Callable[..., Fitting]) -> None:
     """It ran out because nothing was changed: the reason is told, and no ride is spent on it any more."""
-    track = MemoryTrack({"again=all": 0.9, "smaller_state": 0.9})
-    track.declined = {"pieces": "batch norm"}
-    fitting = go(track, START + EACH * 2, finds_batch=False, allow="different")
-    rides = [str(one.recipe) for one in fitting.trials if "pieces" in str(one.recipe)]
+    backend = MemoryTrack({"again=all": 0.9, "smaller_state": 0.9})
+    backend.declined = {"pieces": "batch norm"}
+    fitting = go(backend, START + EACH * 2, finds_batch=False, allow="different")
+    rides = [str(one.recipe) for one in fitting.attempts if "pieces" in str(one.recipe)]
     assert rides == ["pieces=2"] and "pieces had no effect: batch norm" in fitting.notes
 
 
 def test_where_nothing_is_enough_each_is_weighed_without_the_limit(go: Callable[..., Fitting]) -> None:
     fitting = go(MemoryTrack({"again=all": 0.5, "pieces=8": 0.4}), START + EACH * 5, finds_batch=False)
-    assert not fitting.recipe.choices and not any(one.is_held and one.outcome == "ran" for one in fitting.trials)
-    weighed = {str(one.recipe): one.peak_bytes for one in fitting.trials if not one.is_held and one.recipe.choices}
+    assert not fitting.recipe.choices and not any(one.is_held and one.outcome == "ran" for one in fitting.attempts)
+    weighed = {str(one.recipe): one.peak_bytes for one in fitting.attempts if not one.is_held and one.recipe.choices}
     assert weighed == {"again=all": START + EACH * 8, "pieces=8": START + EACH * OWN * 4 // 10}
 
 
 def test_other_losses_are_not_kept(go: Callable[..., Fitting]) -> None:
-    track = MemoryTrack({"again=all": 0.2, "pieces=8": 0.2})
-    track.wrong_losses = {"again=all"}
-    fitting = go(track, START + EACH * 5, finds_batch=False)
+    backend = MemoryTrack({"again=all": 0.2, "pieces=8": 0.2})
+    backend.wrong_losses = {"again=all"}
+    fitting = go(backend, START + EACH * 5, finds_batch=False)
     assert str(fitting.recipe) == "pieces=8"
-    assert any(trial.outcome == "failed" and "losses" in trial.reason for trial in fitting.trials)
+    assert any(attempt.outcome == "failed" and "losses" in attempt.reason for attempt in fitting.attempts)
 
 
 @pytest.mark.parametrize(
@@ -259,16 +261,16 @@ def test_a_script_without_a_loader_is_told_what_to_do(go: Callable[..., Fitting]
 
 
 def test_a_script_that_takes_no_other_batch_says_so(go: Callable[..., Fitting]) -> None:
-    track = MemoryTrack()
-    track.raises = "RuntimeError: shape '[16, -1]' is invalid for input of size 40"
+    backend = MemoryTrack()
+    backend.raises = "RuntimeError: shape '[16, -1]' is invalid for input of size 40"
     with pytest.raises(FitError, match=r"does not train with batches of .*shape"):
-        go(track, START + 205 * EACH)
+        go(backend, START + 205 * EACH)
 
 
 def test_what_fails_only_under_the_limit_ran_out_whatever_it_says(go: Callable[..., Fitting]) -> None:
-    track = MemoryTrack()
-    track.raises, track.raises_held_only = "RuntimeError: a library's own words", True
-    assert go(track, START + 205 * EACH).largest in (OWN - 1, OWN)
+    backend = MemoryTrack()
+    backend.raises, backend.raises_held_only = "RuntimeError: a library's own words", True
+    assert go(backend, START + 205 * EACH).largest in (OWN - 1, OWN)
 
 
 def test_the_budget_ends_the_search(go: Callable[..., Fitting]) -> None:
@@ -282,11 +284,11 @@ def test_sizes_worth_racing() -> None:
 
 
 def test_equally_fast_the_script_keeps_its_batch_or_takes_a_round_one() -> None:
-    def trial(size: int, ratio: float) -> Trial:
-        return Trial(size, rate=Speed(ratio, ratio, ratio))
+    def attempt(size: int, ratio: float) -> FitAttempt:
+        return FitAttempt(size, rate=Speed(ratio, ratio, ratio))
 
-    assert fastest_of([trial(100, 1.005), trial(128, 1.004)], 32) == 32
-    assert fastest_of([trial(100, 1.5), trial(128, 1.495), trial(64, 1.2)], 32) == 128
+    assert fastest_of([attempt(100, 1.005), attempt(128, 1.004)], 32) == 32
+    assert fastest_of([attempt(100, 1.5), attempt(128, 1.495), attempt(64, 1.2)], 32) == 128
     assert fastest_of([], 0) is None
 
 

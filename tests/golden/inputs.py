@@ -16,19 +16,20 @@ from typing import Any
 import msgspec
 
 from slipstream.diagnose import diagnose
-from slipstream.fit.options import FitOrder
+from slipstream.fit.options import FitOptions
 from slipstream.fit.search import fit
 from slipstream.recipe.file import read_recipe, write_recipe
 from slipstream.records import (
+    BlockTiming,
     Choice,
-    Entrant,
     Evaluation,
     Event,
+    Fingerprint,
+    FitAttempt,
     Fitting,
     Footprint,
     Gpu,
     GpuReading,
-    Lap,
     Leak,
     Length,
     Memory,
@@ -36,21 +37,20 @@ from slipstream.records import (
     Reading,
     Recipe,
     Rehearsal,
-    RiderRecord,
     Session,
     Site,
     SpeedTest,
     StackCount,
     TensorFacts,
-    Trial,
+    TrialRecord,
+    TrialSpec,
     Tuning,
     Verdict,
-    Witness,
 )
 from slipstream.records.race import Speed
 from slipstream.store.sessions import save_speedtest
 from slipstream.techniques._core.card import no
-from slipstream.testing.made_fingerprints import made_witness, made_witness_of
+from slipstream.testing.made_fingerprints import made_fingerprint, made_fingerprint_of
 from slipstream.testing.made_sessions import (
     FILE,
     FIRST_NS,
@@ -65,11 +65,11 @@ from slipstream.testing.made_sessions import (
 )
 from slipstream.testing.made_techniques import made_technique
 from slipstream.testing.made_verdicts import tuned
-from slipstream.testing.noise_model import Noise, Weather
-from slipstream.testing.simulated_backend import SimulatedTrack, choice_factors
+from slipstream.testing.noise_model import Noise, NoiseModel
+from slipstream.testing.simulated_backend import SimulatedBackend, choice_factors
 from slipstream.testing.simulated_tunings import simulate
-from slipstream.tuning.options import TuneOrder
-from slipstream.tuning.progress import Silence
+from slipstream.tuning.options import TuneOptions
+from slipstream.tuning.progress import SilentListener
 from slipstream.tuning.search import tune
 
 SAVED = Path(__file__).parent / "saved"
@@ -172,20 +172,20 @@ def _fitted(fitting: Fitting) -> Session:
     return replace(made_session(), command="tune", fitting=fitting)
 
 
-_BASE = Trial(32, is_held=False, peak_bytes=2 * GIB, step_ms=100.0, samples_per_s=320.0, rate=Speed(1.0, 1.0, 1.0))
+_BASE = FitAttempt(32, is_held=False, peak_bytes=2 * GIB, step_ms=100.0, samples_per_s=320.0, rate=Speed(1.0, 1.0, 1.0))
 _BATCHES = Fitting(
     6 * GIB,
     "--memory-limit",
     "cpu",
     32,
     True,
-    trials=[
+    attempts=[
         _BASE,
-        Trial(32, peak_bytes=2 * GIB),
-        Trial(104, outcome="ran_out"),
-        Trial(103, peak_bytes=6 * GIB),
-        Trial(96, peak_bytes=5 * GIB, samples_per_s=400.0, step_ms=240.0, rate=Speed(1.25, 1.2, 1.3, 12)),
-        Trial(64, peak_bytes=4 * GIB, samples_per_s=420.0, step_ms=152.0, rate=Speed(1.31, 1.28, 1.35, 12)),
+        FitAttempt(32, peak_bytes=2 * GIB),
+        FitAttempt(104, outcome="ran_out"),
+        FitAttempt(103, peak_bytes=6 * GIB),
+        FitAttempt(96, peak_bytes=5 * GIB, samples_per_s=400.0, step_ms=240.0, rate=Speed(1.25, 1.2, 1.3, 12)),
+        FitAttempt(64, peak_bytes=4 * GIB, samples_per_s=420.0, step_ms=152.0, rate=Speed(1.31, 1.28, 1.35, 12)),
     ],
     largest=96,
     too_large=104,
@@ -197,11 +197,11 @@ _REMEDIES = Fitting(
     "cpu",
     32,
     False,
-    trials=[
+    attempts=[
         _BASE,
-        Trial(32, outcome="ran_out"),
-        Trial(32, Recipe((Choice("micro_batches", 4),)), peak_bytes=GIB, rate=Speed(1 / 1.31, 0.7, 0.8, 12)),
-        Trial(32, Recipe((Choice("checkpointing", "half"),)), peak_bytes=GIB, rate=Speed(1 / 1.18, 0.8, 0.9, 12)),
+        FitAttempt(32, outcome="ran_out"),
+        FitAttempt(32, Recipe((Choice("micro_batches", 4),)), peak_bytes=GIB, rate=Speed(1 / 1.31, 0.7, 0.8, 12)),
+        FitAttempt(32, Recipe((Choice("checkpointing", "half"),)), peak_bytes=GIB, rate=Speed(1 / 1.18, 0.8, 0.9, 12)),
     ],
     recipe=Recipe((Choice("checkpointing", "half"),)),
 )
@@ -344,29 +344,29 @@ def simulated_tunings() -> dict[str, Any]:
     noisy = [
         (
             f"noisy-{seed}",
-            _tune(SimulatedTrack(two_gain, noise=_noise(seed), seed=seed, lottery=0.01), plain, seed=seed),
+            _tune(SimulatedBackend(two_gain, noise=_noise(seed), seed=seed, lottery=0.01), plain, seed=seed),
         )
         for seed in range(4)
     ]
     return {
-        "calm": _tune(SimulatedTrack(two_gain), plain),
+        "calm": _tune(SimulatedBackend(two_gain), plain),
         **dict(noisy),
-        "small-gain": _tune(SimulatedTrack(choice_factors(a=0.97), noise=_noise(5)), {"a": made_technique()}),
-        "rivals": _tune(SimulatedTrack(choice_factors(a=0.8, b=0.7), noise=_noise(6)), rivals),
-        "settings": _tune(SimulatedTrack(_setting_factor, noise=_noise(7), beside=0.75, num_riders=4), mixed),
-        "strict-numerics": _tune(SimulatedTrack(_setting_factor, noise=_noise(8)), mixed, allow="identical"),
-        "wrong-losses": _tune(SimulatedTrack(two_gain, witness=_wrong_losses_with_a), plain),
-        "failing": _tune(SimulatedTrack(two_gain, fault=_fault_with_b), plain),
-        "one-rider-in-memory": _tune(SimulatedTrack(two_gain, num_riders=1, noise=_noise(9)), plain),
-        "short-budget": _tune(SimulatedTrack(two_gain, noise=_noise(10)), plain, budget_s=40.0),
-        "script-ends": _tune(SimulatedTrack(two_gain, num_steps=400, noise=_noise(11)), plain),
+        "small-gain": _tune(SimulatedBackend(choice_factors(a=0.97), noise=_noise(5)), {"a": made_technique()}),
+        "rivals": _tune(SimulatedBackend(choice_factors(a=0.8, b=0.7), noise=_noise(6)), rivals),
+        "settings": _tune(SimulatedBackend(_setting_factor, noise=_noise(7), beside=0.75, num_trials=4), mixed),
+        "strict-numerics": _tune(SimulatedBackend(_setting_factor, noise=_noise(8)), mixed, allow="identical"),
+        "wrong-losses": _tune(SimulatedBackend(two_gain, fingerprint=_wrong_losses_with_a), plain),
+        "failing": _tune(SimulatedBackend(two_gain, fault=_fault_with_b), plain),
+        "one-rider-in-memory": _tune(SimulatedBackend(two_gain, num_trials=1, noise=_noise(9)), plain),
+        "short-budget": _tune(SimulatedBackend(two_gain, noise=_noise(10)), plain, budget_s=40.0),
+        "script-ends": _tune(SimulatedBackend(two_gain, num_steps=400, noise=_noise(11)), plain),
     }
 
 
-def _tune(track: SimulatedTrack, techniques: dict[str, Any], **order: Any) -> dict[str, Any]:
+def _tune(backend: SimulatedBackend, techniques: dict[str, Any], **order: Any) -> dict[str, Any]:
     known = {"nothing": made_technique(), **techniques}
-    tuning = tune(diagnose(made_session()), track, TuneOrder(**order), Silence(), known)
-    return _told(tuning) | {"num_laps": track.num_laps, "seconds_on_track": track.now_s()}
+    tuning = tune(diagnose(made_session()), backend, TuneOptions(**order), SilentListener(), known)
+    return _told(tuning) | {"num_laps": backend.num_timings, "seconds_on_track": backend.now_s()}
 
 
 def _told(tuning: Tuning) -> dict[str, Any]:
@@ -402,7 +402,7 @@ def _interval(speed: Speed | None) -> dict[str, Any] | None:
 
 
 def _noise(seed: int) -> Noise:
-    return Noise(random.Random(seed), weather=Weather())
+    return Noise(random.Random(seed), noise_model=NoiseModel())
 
 
 def _setting_factor(recipe: Recipe) -> float:
@@ -413,14 +413,14 @@ def _setting_factor(recipe: Recipe) -> float:
     return product
 
 
-def _wrong_losses_with_a(entrant: Entrant, num_steps: int) -> Witness:
-    if entrant.recipe.setting_of("a") is not None:
-        return made_witness(num_steps, loss_shift=0.5)
-    return made_witness_of(entrant, num_steps)
+def _wrong_losses_with_a(spec: TrialSpec, num_steps: int) -> Fingerprint:
+    if spec.recipe.setting_of("a") is not None:
+        return made_fingerprint(num_steps, loss_shift=0.5)
+    return made_fingerprint_of(spec, num_steps)
 
 
-def _fault_with_b(entrant: Entrant, num_steps: int) -> str:
-    return "RuntimeError: made" if num_steps > 30 and entrant.recipe.setting_of("b") is not None else ""
+def _fault_with_b(spec: TrialSpec, num_steps: int) -> str:
+    return "RuntimeError: made" if num_steps > 30 and spec.recipe.setting_of("b") is not None else ""
 
 
 def simulated_outcomes() -> dict[str, Any]:
@@ -441,43 +441,43 @@ class MemoryTrack:
 
     def __init__(self, savings: dict[str, float], prices: dict[str, float]) -> None:
         self._savings, self._prices = savings, prices
-        self._entrants: dict[int, Entrant] = {}
+        self._specs: dict[int, TrialSpec] = {}
         self._limits: dict[int, int] = {}
-        self._laps: dict[int, list[Lap]] = {}
+        self._timings: dict[int, list[BlockTiming]] = {}
         self._now_s = 0.0
 
-    def bound(self, rider: int, limit_bytes: int) -> None:
-        self._limits[rider] = limit_bytes
+    def bound(self, trial: int, limit_bytes: int) -> None:
+        self._limits[trial] = limit_bytes
 
-    def enter(self, entrant: Entrant) -> str:
+    def enter(self, spec: TrialSpec) -> str:
         self._now_s += 3.0
-        self._entrants[entrant.ident], self._laps[entrant.ident] = entrant, []
-        return _OUT if self._held(entrant.ident) > self._limits.get(entrant.ident, 1 << 60) else ""
+        self._specs[spec.ident], self._timings[spec.ident] = spec, []
+        return _OUT if self._held(spec.ident) > self._limits.get(spec.ident, 1 << 60) else ""
 
-    def lap(self, rider: int, round: int, num_steps: int, lead_in: int) -> Lap:
-        batch = self._batch(rider)
+    def run_block(self, trial: int, round: int, num_steps: int, lead_in: int) -> BlockTiming:
+        batch = self._batch(trial)
         seconds = num_steps * batch * (0.02 + abs(batch - 64) / 1000) / 10
-        for name in self._named(rider):
+        for name in self._named(trial):
             seconds *= self._prices.get(name, 1.0)
         self._now_s += seconds
-        lap = Lap(rider, round, 0, num_steps, seconds, 0, num_samples=num_steps * batch)
-        self._laps[rider].append(lap)
-        return lap
+        timing = BlockTiming(trial, round, 0, num_steps, seconds, 0, num_samples=num_steps * batch)
+        self._timings[trial].append(timing)
+        return timing
 
-    def record(self, rider: int) -> RiderRecord:
-        return RiderRecord(
-            self._entrants[rider],
-            laps=self._laps[rider],
-            witness=Witness(losses=[(step, 2.0) for step in range(3)]),
+    def record(self, trial: int) -> TrialRecord:
+        return TrialRecord(
+            self._specs[trial],
+            timings=self._timings[trial],
+            fingerprint=Fingerprint(losses=[(step, 2.0) for step in range(3)]),
             start_bytes=_START,
-            held_bytes=self._held(rider),
-            changes=[f"{choice.technique}: done" for choice in self._entrants[rider].recipe.choices],
+            held_bytes=self._held(trial),
+            changes=[f"{choice.technique}: done" for choice in self._specs[trial].recipe.choices],
         )
 
-    def leave(self, rider: int) -> RiderRecord:
-        return self.record(rider)
+    def leave(self, trial: int) -> TrialRecord:
+        return self.record(trial)
 
-    def expect(self, entrant: Entrant) -> None:
+    def expect(self, spec: TrialSpec) -> None:
         """Nothing starts beside another rider here."""
 
     def capacity(self) -> int:
@@ -486,17 +486,17 @@ class MemoryTrack:
     def now_s(self) -> float:
         return self._now_s
 
-    def _batch(self, rider: int) -> int:
-        return int(self._entrants[rider].recipe.setting_of("resize") or _OWN)
+    def _batch(self, trial: int) -> int:
+        return int(self._specs[trial].recipe.setting_of("resize") or _OWN)
 
-    def _named(self, rider: int) -> list[str]:
-        return [str(choice) for choice in self._entrants[rider].recipe.choices]
+    def _named(self, trial: int) -> list[str]:
+        return [str(choice) for choice in self._specs[trial].recipe.choices]
 
-    def _held(self, rider: int) -> int:
+    def _held(self, trial: int) -> int:
         share = 1.0
-        for name in self._named(rider):
+        for name in self._named(trial):
             share *= self._savings.get(name, 1.0)
-        return int(_START + _EACH * self._batch(rider) * share)
+        return int(_START + _EACH * self._batch(trial) * share)
 
 
 def simulated_fits() -> dict[str, Any]:
@@ -504,15 +504,15 @@ def simulated_fits() -> dict[str, Any]:
     prices = {"again=all": 1.4, "again=half": 1.2, "pieces=2": 1.3, "pieces=4": 1.35, "pieces=8": 1.5}
     roomy, tight = _START + 205 * _EACH, _START + 8 * _EACH
     return {
-        "batches": _fit(savings, prices, FitOrder(roomy)),
-        "batches-kept": _fit(savings, prices, FitOrder(roomy, allow="different")),
-        "own-fits": _fit(savings, prices, FitOrder(roomy, finds_batch=False)),
-        "remedies": _fit(savings, prices, FitOrder(tight, finds_batch=False)),
-        "short-budget": _fit(savings, prices, FitOrder(roomy, budget_s=10.0)),
+        "batches": _fit(savings, prices, FitOptions(roomy)),
+        "batches-kept": _fit(savings, prices, FitOptions(roomy, allow="different")),
+        "own-fits": _fit(savings, prices, FitOptions(roomy, finds_batch=False)),
+        "remedies": _fit(savings, prices, FitOptions(tight, finds_batch=False)),
+        "short-budget": _fit(savings, prices, FitOptions(roomy, budget_s=10.0)),
     }
 
 
-def _fit(savings: dict[str, float], prices: dict[str, float], order: FitOrder) -> dict[str, Any]:
+def _fit(savings: dict[str, float], prices: dict[str, float], order: FitOptions) -> dict[str, Any]:
     known = {
         "resize": made_technique("different", (32,), claims=("loader.batch_size",), purpose="fit"),
         "again": made_technique(settings=("all", "half"), claims=("recomputation",), purpose="memory"),
@@ -520,7 +520,7 @@ def _fit(savings: dict[str, float], prices: dict[str, float], order: FitOrder) -
     }
     session = diagnose(made_session(loader=made_loader(batch_size=_OWN, num_samples=5000)))
     session = replace(session, footprints=[_footprint(_OWN), _footprint(_OWN // 2)])
-    fitting = fit(session, MemoryTrack(savings, prices), order, Silence(), known)
+    fitting = fit(session, MemoryTrack(savings, prices), order, SilentListener(), known)
     told: dict[str, Any] = msgspec.to_builtins(fitting)
     return told
 

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from slipstream.machine.cgroups import Limits, parse_memberships, parse_mounts, read_limits
+from slipstream.machine.cgroups import CgroupLimits, parse_memberships, parse_mounts, read_limits
 
 V2 = "35 25 0:30 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
 V1_CPU = "33 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
@@ -46,7 +46,7 @@ def test_version_2_takes_the_strictest_of_all_ancestors(tmp_path: Path) -> None:
             "sys/fs/cgroup/pod/box/memory.max": "1073741824\n",
         },
     )
-    assert read_limits(root) == Limits(cores=1.5, memory_bytes=1 << 30)
+    assert read_limits(root) == CgroupLimits(cores=1.5, memory_bytes=1 << 30)
 
 
 def test_version_1_and_its_way_to_say_unlimited(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_version_1_and_its_way_to_say_unlimited(tmp_path: Path) -> None:
             "sys/fs/cgroup/memory/docker/x/memory.limit_in_bytes": "9223372036854771712",
         },
     )
-    assert read_limits(root) == Limits(cores=4.0, memory_bytes=None)
+    assert read_limits(root) == CgroupLimits(cores=4.0, memory_bytes=None)
 
 
 def test_a_container_that_sees_the_path_of_the_host(tmp_path: Path) -> None:
@@ -75,4 +75,4 @@ def test_a_container_that_sees_the_path_of_the_host(tmp_path: Path) -> None:
 
 
 def test_no_control_groups(tmp_path: Path) -> None:
-    assert read_limits(tmp_path) == Limits()
+    assert read_limits(tmp_path) == CgroupLimits()

@@ -7,7 +7,7 @@ import msgspec
 import psutil
 import pytest
 
-from slipstream.machine.cgroups import Limits
+from slipstream.machine.cgroups import CgroupLimits
 from slipstream.machine.environment import count_usable, read_cpu_name, read_environment
 from slipstream.records import Environment
 
@@ -45,9 +45,9 @@ def test_a_process_that_is_bound_to_one_core_has_one() -> None:
 
 
 def test_the_strictest_limit_wins() -> None:
-    assert count_usable(16, 8, Limits(cores=2.5)) == 2.5
-    assert count_usable(16, 2, Limits(cores=4.0)) == 2.0
-    assert count_usable(16, None, Limits()) == 16.0
+    assert count_usable(16, 8, CgroupLimits(cores=2.5)) == 2.5
+    assert count_usable(16, 2, CgroupLimits(cores=4.0)) == 2.0
+    assert count_usable(16, None, CgroupLimits()) == 16.0
 
 
 def test_a_machine_without_any_files(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from slipstream.machine import free_memory
 GB = 1 << 30
 
 
-def test_room_for_more_riders() -> None:
+def test_room_for_more_trials() -> None:
     assert free_memory.num_fitting(10 * GB, 2 * GB) == 3
     assert free_memory.num_fitting(2 * GB, 2 * GB) == 0
     assert free_memory.num_fitting(GB, 0) > 1000  # uses none

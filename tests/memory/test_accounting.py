@@ -5,25 +5,25 @@ from __future__ import annotations
 import math
 
 from slipstream.memory.accounting import Scene, account
-from slipstream.memory.allocations import Block, Name, Trace
+from slipstream.memory.allocations import Allocation, AllocationTrace, Name
 from slipstream.records import Site
 
 SITES = [Site("/train.py", 3, "hidden = up(x)"), Site("/train.py", 4, "loss = f(hidden)")]
 BACKWARD = [150, 160]
 
 
-def make_scene(blocks: list[Block], first: list[Name], has_true_count: bool = False) -> Scene:
+def make_scene(blocks: list[Allocation], first: list[Name], has_true_count: bool = False) -> Scene:
     """The lead-in lasts until 100, the step until 200, its backward pass begins at 150."""
-    trace = Trace(blocks, {0: 100, 1: 190}, BACKWARD)
+    trace = AllocationTrace(blocks, {0: 100, 1: 190}, BACKWARD)
     return Scene(trace, [first, []], 0, 200, SITES, [("", "Net"), ("up", "Linear")], has_true_count=has_true_count)
 
 
 def test_kinds_by_life_and_name() -> None:
     blocks = [
-        Block(1, 10, 110, 170, "forward", "aten::mm", 1, 0),  # alive when backward begins
-        Block(2, 20, 120, 130, "forward", "aten::add", 1, 0),  # not
-        Block(3, 40, 155, 158, "backward", "MmBackward0", 1, 0),
-        Block(4, 80, 105, math.inf, "input", "aten::stack"),
+        Allocation(1, 10, 110, 170, "forward", "aten::mm", 1, 0),  # alive when backward begins
+        Allocation(2, 20, 120, 130, "forward", "aten::add", 1, 0),  # not
+        Allocation(3, 40, 155, 158, "backward", "MmBackward0", 1, 0),
+        Allocation(4, 80, 105, math.inf, "input", "aten::stack"),
     ]
     scene = make_scene(blocks, [Name(900, 1000, "parameters", 1), Name(901, 500, "other")])
     scene.snaps[1] = [Name(4, 80, "inputs")]
@@ -41,8 +41,8 @@ def test_kinds_by_life_and_name() -> None:
 
 def test_an_address_that_is_used_again_keeps_its_names_apart() -> None:
     blocks = [
-        Block(7, 10, 10, 90, "forward", "aten::mm", 1, 0),
-        Block(7, 10, 95, math.inf, "backward", "MmBackward0", 1, 0),
+        Allocation(7, 10, 10, 90, "forward", "aten::mm", 1, 0),
+        Allocation(7, 10, 95, math.inf, "backward", "MmBackward0", 1, 0),
     ]
     footprint = account(make_scene(blocks, [Name(7, 10, "gradients", 1)]), "cpu")
     assert footprint.kinds["gradients"] == 10 == footprint.peak_bytes
@@ -50,9 +50,9 @@ def test_an_address_that_is_used_again_keeps_its_names_apart() -> None:
 
 def test_an_output_that_died_is_not_what_took_its_address() -> None:
     blocks = [
-        Block(7, 10, 110, 120, "forward", "aten::mm", 1, 0),
-        Block(7, 10, 130, 170, "forward", "aten::sin", 0, 0),
-        Block(8, 10, 125, 170, "forward", "aten::mm", 0, 0),
+        Allocation(7, 10, 110, 120, "forward", "aten::mm", 1, 0),
+        Allocation(7, 10, 130, 170, "forward", "aten::sin", 0, 0),
+        Allocation(8, 10, 125, 170, "forward", "aten::mm", 0, 0),
     ]
     scene = make_scene(blocks, [Name(900, 1000, "parameters", 1)])
     scene.trace.snaps |= {2: 115, 3: 127}
@@ -61,15 +61,15 @@ def test_an_output_that_died_is_not_what_took_its_address() -> None:
 
 
 def test_what_the_step_before_left() -> None:
-    blocks = [Block(1, 64, 50, math.inf, "forward", "aten::mm", 1, 1), Block(2, 8, 110, 120, "forward")]
+    blocks = [Allocation(1, 64, 50, math.inf, "forward", "aten::mm", 1, 1), Allocation(2, 8, 110, 120, "forward")]
     growth = account(make_scene(blocks, [Name(1, 64, "other")]), "cpu").growth
     assert growth is not None and (growth.num_bytes, growth.site) == (64, SITES[1])
-    freed = [Block(1, 64, 50, 140, "forward", "aten::mm", 1, 1), Block(2, 8, 110, 120, "forward")]
+    freed = [Allocation(1, 64, 50, 140, "forward", "aten::mm", 1, 1), Allocation(2, 8, 110, 120, "forward")]
     assert account(make_scene(freed, []), "cpu").growth is None
 
 
 def test_what_only_a_caching_allocator_knows() -> None:
-    blocks = [Block(1, 10, 110, 120, "forward", total_bytes=1300, reserved_bytes=4096)]
+    blocks = [Allocation(1, 10, 110, 120, "forward", total_bytes=1300, reserved_bytes=4096)]
     footprint = account(make_scene(blocks, [Name(9, 1000, "parameters", 1)], has_true_count=True), "cuda:0")
     assert footprint.unexplained_bytes == 290
     assert footprint.peak_bytes == 1300 and footprint.kinds["other"] == 290
@@ -78,5 +78,5 @@ def test_what_only_a_caching_allocator_knows() -> None:
 
 def test_the_cpu_reserves_nothing() -> None:
     """Some of torch's own allocations report a number there, and no allocator holds it."""
-    blocks = [Block(1, 10, 110, 120, "forward", total_bytes=1300, reserved_bytes=4096)]
+    blocks = [Allocation(1, 10, 110, 120, "forward", total_bytes=1300, reserved_bytes=4096)]
     assert account(make_scene(blocks, [Name(9, 1000, "parameters", 1)]), "cpu").reserved_bytes == 0

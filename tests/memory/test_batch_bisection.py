@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from slipstream.memory.batch_bisection import Edge, num_twos, step_at, suit
+from slipstream.memory.batch_bisection import BatchBisection, num_twos, step_at, suit
 
 
-def search(held: Callable[[int], int], limit: int, edge: Edge) -> int:
+def search(held: Callable[[int], int], limit: int, edge: BatchBisection) -> int:
     """How many rides it took."""
     num_rides = 0
     while (size := edge.next_size()) is not None:
@@ -33,7 +33,7 @@ def test_finds_the_edge_of_a_line_within_one_percent(own: int, seed: int) -> Non
     draw = random.Random(seed)
     fixed, each = draw.randint(100, 10_000), draw.randint(5, 200)
     limit = fixed + each * draw.randint(2, 3000)
-    edge = Edge(limit, own)
+    edge = BatchBisection(limit, own)
     num_rides = search(lambda size: fixed + each * size, limit, edge)
     true = truth(lambda size: fixed + each * size, limit)
     assert edge.largest <= true < edge.too_large
@@ -43,7 +43,7 @@ def test_finds_the_edge_of_a_line_within_one_percent(own: int, seed: int) -> Non
 
 
 def test_a_right_forecast_needs_few_rides() -> None:
-    edge = Edge(10_000, 32, foretold=lambda size: 1000 + 10.0 * size)
+    edge = BatchBisection(10_000, 32, foretold=lambda size: 1000 + 10.0 * size)
     assert search(lambda size: 1000 + 10 * size, 10_000, edge) <= 4
     assert edge.largest >= 890 and edge.too_large <= 910 and edge.answer() == 896
 
@@ -52,13 +52,13 @@ def test_a_forecast_that_is_far_too_hopeful_is_mended_by_halving() -> None:
     def held(size: int) -> int:  # a library takes another path beyond 100 samples
         return 1000 + 10 * size + (4000 if size > 100 else 0)
 
-    edge = Edge(5000, 32, foretold=lambda size: 1000 + 10.0 * size)
+    edge = BatchBisection(5000, 32, foretold=lambda size: 1000 + 10.0 * size)
     search(held, 5000, edge)
     assert edge.largest == 100 and edge.too_large in (101, 102)
 
 
 def test_the_suitable_size_below_the_edge_is_tried_before_it_is_named() -> None:
-    edge = Edge(1, 8)
+    edge = BatchBisection(1, 8)
     edge.ran(1000, 0)
     edge.ran_out(1010)
     assert edge.next_size() == 992 and edge.answer() == 1000
@@ -67,7 +67,7 @@ def test_the_suitable_size_below_the_edge_is_tried_before_it_is_named() -> None:
 
 
 def test_what_two_starts_differ_by_is_kept_free() -> None:
-    edge = Edge(10_000, 100)
+    edge = BatchBisection(10_000, 100)
     edge.ran(100, 2000)
     edge.ran(100, 2300)
     edge.ran(870, 10_000 - 1)
@@ -77,19 +77,19 @@ def test_what_two_starts_differ_by_is_kept_free() -> None:
 
 
 def test_not_even_one() -> None:
-    edge = Edge(10, 32, foretold=lambda size: 100.0 + size)
+    edge = BatchBisection(10, 32, foretold=lambda size: 100.0 + size)
     search(lambda size: 100 + size, 10, edge)
     assert edge.largest == 0 and edge.too_large == 1
 
 
 def test_data_may_end_before_memory_does() -> None:
-    edge = Edge(1 << 40, 32, most=777)
+    edge = BatchBisection(1 << 40, 32, most=777)
     search(lambda size: 10 * size, 1 << 40, edge)
     assert edge.largest == 777 and not edge.is_bounded and edge.answer() == 777
 
 
 def test_what_fails_the_second_time_has_not_run() -> None:
-    edge = Edge(1000, 10)
+    edge = BatchBisection(1000, 10)
     edge.ran(90, 990)
     edge.ran(80, 880)
     edge.ran_out(90)

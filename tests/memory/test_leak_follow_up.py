@@ -13,11 +13,11 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from slipstream.diagnose.memory_growth import find_growth, has_stopped
-from slipstream.memory.leak_follow_up import NUM_LOOKS, Following
+from slipstream.memory.leak_follow_up import NUM_LOOKS, LeakFollowUp
 from slipstream.records import Ending, Footprint, Leak, Memory, Seen, Told
-from slipstream.seams.stop import StopRide
+from slipstream.seams.stop import StopTrial
 from slipstream.testing.made_sessions import made_session
-from slipstream.trial.lifecycle import RideSettings, board
+from slipstream.trial.lifecycle import TrialSettings, board
 
 SCHEDULE = "slipstream.memory.schedule:MemorySchedule"
 DATA = TensorDataset(torch.randn(40, 8), torch.randint(0, 4, (40,)))
@@ -62,8 +62,8 @@ def train(keep: str, fixed_size: int = -1) -> None:
 
 
 def ride(keep: str) -> tuple[list[Footprint], list[Leak], list[Memory]]:
-    boarded = board(RideSettings(mode="check", schedule=SCHEDULE, seconds=60))
-    with pytest.raises(StopRide):
+    boarded = board(TrialSettings(mode="check", schedule=SCHEDULE, seconds=60))
+    with pytest.raises(StopTrial):
         train(keep)
     boarded.leave(Ending("stopped", 0, 0.0))
     assert not boarded.complaints
@@ -88,7 +88,7 @@ def test_losses_with_their_graphs_go_on() -> None:
 
 def test_a_script_that_takes_no_smaller_batch_has_its_leak_told() -> None:
     """It raises when batches are cut, and its variables are gone by the time that the ride is over."""
-    boarded = board(RideSettings(mode="check", schedule=SCHEDULE, seconds=60))
+    boarded = board(TrialSettings(mode="check", schedule=SCHEDULE, seconds=60))
     with pytest.raises(RuntimeError, match="shape"):
         train("loss", fixed_size=4)
     boarded.leave(Ending("stopped", 0, 0.0))
@@ -120,7 +120,7 @@ def test_a_healthy_training_is_not_followed() -> None:
 
 
 def test_looks_span_an_epoch_where_it_is_short() -> None:
-    assert Following(200).every * (NUM_LOOKS - 1) >= 250
-    assert Following(10).every * (NUM_LOOKS - 1) >= 48
-    assert Following(None).every == Following(10).every
-    assert Following(10**6).every * (NUM_LOOKS - 1) == 400
+    assert LeakFollowUp(200).every * (NUM_LOOKS - 1) >= 250
+    assert LeakFollowUp(10).every * (NUM_LOOKS - 1) >= 48
+    assert LeakFollowUp(None).every == LeakFollowUp(10).every
+    assert LeakFollowUp(10**6).every * (NUM_LOOKS - 1) == 400

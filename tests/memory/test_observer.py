@@ -14,7 +14,7 @@ from torch.utils import checkpoint
 
 from slipstream.memory.observer import Observer
 from slipstream.memory.remedies import list_remedies
-from slipstream.memory.trace_marks import Lines
+from slipstream.memory.trace_marks import LineMarks
 from slipstream.records import Footprint
 from slipstream.testing.memory_trainings import Case, count_peak, list_cases, observe
 
@@ -144,7 +144,7 @@ def test_lines_leave_from_below_another_mode() -> None:
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             return func(*args, **(kwargs or {}))
 
-    lines, theirs = Lines(), Theirs()
+    lines, theirs = LineMarks(), Theirs()
     lines.enter()
     with theirs:
         lines.leave()

@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from slipstream.memory.schedule import MemorySchedule
 from slipstream.observe.anatomy.quiet_profiler import QuietProfile
 from slipstream.records import Ending, Footprint, Told
-from slipstream.seams.stop import StopRide
-from slipstream.trial.lifecycle import Ride, RideSettings, board
+from slipstream.seams.stop import StopTrial
+from slipstream.trial.lifecycle import ScriptRun, TrialSettings, board
 
 SCHEDULE = "slipstream.memory.schedule:MemorySchedule"
 DATA = TensorDataset(torch.randn(60, 16), torch.randint(0, 4, (60,)))
@@ -33,14 +33,14 @@ def train(data: Dataset[Any] = DATA, batch_size: int = 16, fixed: int = 0, num_w
 
 def ride(
     *args: Any, seconds: float = 60, **kwargs: Any
-) -> tuple[list[Footprint], list[str], Ride, BaseException | None]:
-    boarded = board(RideSettings(mode="check", schedule=SCHEDULE, seconds=60))
+) -> tuple[list[Footprint], list[str], ScriptRun, BaseException | None]:
+    boarded = board(TrialSettings(mode="check", schedule=SCHEDULE, seconds=60))
     raised: BaseException | None = None
     try:
         train(*args, **kwargs)
     except BaseException as error:
         raised = error
-    reason: Any = "finished" if raised is None else "stopped" if isinstance(raised, StopRide) else "raised"
+    reason: Any = "finished" if raised is None else "stopped" if isinstance(raised, StopTrial) else "raised"
     boarded.leave(boarded.excuse(Ending(reason, 0, 0.0)))
     told = [message for _, message in boarded.messages if isinstance(message, Told)]
     return [t.footprint for t in told if t.footprint is not None], [t.note for t in told if t.note], boarded, raised
@@ -48,7 +48,7 @@ def ride(
 
 def test_own_batch_half_and_quarter() -> None:
     footprints, notes, boarded, raised = ride()
-    assert isinstance(raised, StopRide)
+    assert isinstance(raised, StopTrial)
     assert [footprint.batch_size for footprint in footprints] == [16, 8, 4]  # never the short batch of 12 at the end
     peaks = [footprint.peak_bytes for footprint in footprints]
     assert peaks == sorted(peaks, reverse=True) and peaks[0] > peaks[-1]
@@ -72,11 +72,11 @@ def test_a_ride_that_was_over_before_batches_were_cut_says_so(monkeypatch: pytes
 
 def test_the_rows_that_a_loss_is_given_are_no_batch() -> None:
     """A language model without a loader: five sequences of seven tokens are 35 rows to the loss."""
-    boarded = board(RideSettings(mode="check", schedule=SCHEDULE, seconds=60))
+    boarded = board(TrialSettings(mode="check", schedule=SCHEDULE, seconds=60))
     model, criterion = nn.Sequential(nn.Embedding(11, 8), nn.Linear(8, 11)), nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     tokens = torch.randint(0, 11, (5, 7))
-    with pytest.raises(StopRide):
+    with pytest.raises(StopTrial):
         for _ in range(40):
             optimizer.zero_grad()
             criterion(model(tokens).reshape(-1, 11), tokens.reshape(-1)).backward()
@@ -87,7 +87,7 @@ def test_the_rows_that_a_loss_is_given_are_no_batch() -> None:
 
 
 def test_its_own_exceptions_stay_its_own() -> None:
-    boarded = board(RideSettings(mode="check", schedule=SCHEDULE))
+    boarded = board(TrialSettings(mode="check", schedule=SCHEDULE))
     ending = Ending("raised", 1, 0.0, "ValueError: ours")
     assert boarded.excuse(ending) == ending
     boarded.leave(ending)

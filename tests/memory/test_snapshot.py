@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from slipstream.memory.snapshot import Snapshot
+from slipstream.memory.snapshot import AllocatorSnapshot
 
 
 class Asked:
@@ -20,7 +20,7 @@ class Asked:
 
 def test_one_recording_of_the_observed_steps() -> None:
     asked = Asked()
-    snapshot = Snapshot("step.pickle", asked)
+    snapshot = AllocatorSnapshot("step.pickle", asked)
     for _ in range(2):  # an attempt that came to nothing, and one that did
         snapshot.start("cuda:0")
     snapshot.keep()
@@ -32,7 +32,7 @@ def test_one_recording_of_the_observed_steps() -> None:
 
 def test_a_ride_that_is_broken_off_stops_recording() -> None:
     asked = Asked()
-    snapshot = Snapshot("step.pickle", asked)
+    snapshot = AllocatorSnapshot("step.pickle", asked)
     snapshot.start("cuda:0")
     snapshot.end()
     assert asked.calls == ["all", None]
@@ -41,7 +41,7 @@ def test_a_ride_that_is_broken_off_stops_recording() -> None:
 def test_nothing_is_asked_on_a_cpu_or_unasked() -> None:
     asked = Asked()
     for path, device in (("step.pickle", "cpu"), ("", "cuda:0")):
-        snapshot = Snapshot(path, asked)
+        snapshot = AllocatorSnapshot(path, asked)
         snapshot.start(device)
         snapshot.keep()
     assert not asked.calls

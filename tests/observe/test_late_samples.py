@@ -12,7 +12,7 @@ from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from slipstream.observe.late_samples import line_of_arithmetic, returned_from
 from slipstream.observe.recorder import Recorder
-from slipstream.observe.stack_sampler import Sampler
+from slipstream.observe.stack_sampler import StackSampler
 from slipstream.wire.spool import MemorySink
 
 
@@ -89,7 +89,7 @@ def test_a_dataset_that_only_picks_is_left_to_torch() -> None:
 def test_it_counts_as_a_transform() -> None:
     kept = Computed()
     frame = _frame_of_torch(kept, kept)
-    sampler = Sampler(Recorder(MemorySink()), lambda: 0)
+    sampler = StackSampler(Recorder(MemorySink()), lambda: 0)
     _, stage, file, _, function, expression, _, in_call, _ = sampler._returned_key(frame, returned_from(frame) or ...)  # type: ignore[arg-type]
     assert (stage, file, function, expression, in_call) == (
         "transform",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from slipstream.observe.leaks import Holdings, MemoryGauge, count_tensors, find_filling_line, find_leaks
+from slipstream.observe.leaks import LiveTensors, MemoryGauge, count_tensors, find_filling_line, find_leaks
 from slipstream.observe.training_length import find_length
 
 
@@ -46,7 +46,7 @@ def test_what_every_step_makes_anew_is_no_leak() -> None:
         total = total + penalty
         kept.append(penalty)
         if step == 20:
-            looks.append(Holdings(sys._getframe(), step))
+            looks.append(LiveTensors(sys._getframe(), step))
     assert {leak.name for leak in find_leaks(sys._getframe(), 40)} >= {"outputs", "penalty"}
     assert {leak.name for leak in find_leaks(sys._getframe(), 40, looks[0])} == {"total", "kept"}
 
@@ -98,7 +98,7 @@ def test_plain_tensors_leak_where_they_grow_until_the_end() -> None:
         cache[step % 30] = torch.ones(4)
         history.append(data[step].clone())
         if step in (9, 39):
-            looks.append(Holdings(sys._getframe(), step))
+            looks.append(LiveTensors(sys._getframe(), step))
     early, late = ([leak.name for leak in find_leaks(sys._getframe(), 60, one)] for one in looks)
     assert sorted(early) == ["cache", "history"] and late == ["history"]
     (leak,) = find_leaks(sys._getframe(), 60, looks[1])

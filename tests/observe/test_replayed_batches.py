@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from slipstream.observe.replayed_batches import KeptBatches
+from slipstream.observe.replayed_batches import ReplayedBatches
 from slipstream.seams.batches import copy_batch, count_samples
 from slipstream.testing.batches import Batches
 from slipstream.testing.fake_clock import FakeClock
@@ -15,7 +15,7 @@ from slipstream.testing.fake_clock import FakeClock
 
 @pytest.mark.parametrize(("num", "wanted"), [(10, 4), (3, 4), (4, 4), (1, 4)])
 def test_the_script_gets_exactly_as_many_as_there_are(num: int, wanted: int) -> None:
-    kept, batches = KeptBatches(FakeClock()), Batches(num)
+    kept, batches = ReplayedBatches(FakeClock()), Batches(num)
     received = 0
     times = kept.drain(batches, wanted, lambda: False)
     assert len(times) == min(num, wanted)
@@ -31,7 +31,7 @@ def test_the_script_gets_exactly_as_many_as_there_are(num: int, wanted: int) -> 
 
 def test_an_iterator_that_is_rewound_owes_nothing() -> None:
     """Persistent workers keep one iterator for all epochs."""
-    kept, batches = KeptBatches(FakeClock()), Batches(2)
+    kept, batches = ReplayedBatches(FakeClock()), Batches(2)
     kept.drain(batches, 5, lambda: False)
     assert kept.owes(batches)
     kept.forget(batches)
@@ -40,10 +40,10 @@ def test_an_iterator_that_is_rewound_owes_nothing() -> None:
 
 def test_copies_are_fresh_and_keep_their_structure() -> None:
     batch = {"x": [torch.ones(2), (torch.zeros(1), "name")]}
-    twin = copy_batch(batch)
-    twin["x"][0].add_(1)
+    control = copy_batch(batch)
+    control["x"][0].add_(1)
     assert batch["x"][0].tolist() == [1, 1]
-    assert twin["x"][1][1] == "name"
+    assert control["x"][1][1] == "name"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from slipstream.observe.recorder import Recorder
 from slipstream.observe.schedule import Schedule
 from slipstream.records import BlockEnded, Loader, Told
 from slipstream.seams.patching import Substitute
-from slipstream.seams.stop import StopRide
+from slipstream.seams.stop import StopTrial
 from slipstream.testing.batches import Batches
 from slipstream.testing.fake_clock import FakeClock
 from slipstream.wire.spool import MemorySink
@@ -34,7 +34,7 @@ class Trip:
         self.num_steps = 0
 
     def ride(self, with_loader: bool = True) -> list[str]:
-        with pytest.raises(StopRide):
+        with pytest.raises(StopTrial):
             while True:
                 batches = Batches(self.epoch)
                 received = 0
@@ -106,7 +106,7 @@ def test_a_validation_without_end_is_stopped_too() -> None:
     for _ in range(3):
         trip._ask(batches)
         trip._learn()
-    with pytest.raises(StopRide):
+    with pytest.raises(StopTrial):
         for _ in range(1000):  # batches and forward passes, and never a step
             trip.recorder.pulse()
             trip.clock.advance(100)
@@ -187,7 +187,7 @@ def test_a_script_that_never_learns_is_watched_all_the_same() -> None:
     for has_optimizer in (False, True):
         trip = Trip(step_ms=10, epoch=1000)
         trip.schedule.will_train = lambda has_any=has_optimizer: has_any  # type: ignore[misc]
-        with pytest.raises(StopRide):
+        with pytest.raises(StopTrial):
             call_without_learning(trip, 3000)
         kinds = [m.block.kind for m in trip.sink.messages if isinstance(m, BlockEnded)]
         assert "watch" in kinds

@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 
 from slipstream.observe.recorder import Recorder
-from slipstream.observe.stack_sampler import Sampler
+from slipstream.observe.stack_sampler import StackSampler
 from slipstream.wire.spool import MemorySink
 
 
@@ -22,7 +22,7 @@ def frames_inside(module: torch.nn.Module) -> list[FrameType]:
 
 
 def test_a_module_that_is_called_while_a_batch_is_built_is_a_transform() -> None:
-    sampler = Sampler(cast(Any, None), lambda: 0)
+    sampler = StackSampler(cast(Any, None), lambda: 0)
     (frame,) = frames_inside(torch.nn.Identity())
     stages = {phase: sampler._classify(frame, phase, True)[1] for phase in ("input", "forward")}
     assert stages == {"input": "transform", "forward": "compute"}
@@ -31,7 +31,7 @@ def test_a_module_that_is_called_while_a_batch_is_built_is_a_transform() -> None
 def test_a_worker_starts_until_it_is_asked_for_a_batch() -> None:
     recorder = Recorder(MemorySink())
     recorder.role = "worker"
-    sampler = Sampler(recorder, lambda: 0)
+    sampler = StackSampler(recorder, lambda: 0)
     for _ in range(2):
         sampler._count(sys._getframe(), 1)
         recorder.begin_fetch()
@@ -40,7 +40,7 @@ def test_a_worker_starts_until_it_is_asked_for_a_batch() -> None:
 
 def test_between_the_models_answer_and_backward_it_is_the_loss() -> None:
     recorder = Recorder(MemorySink())
-    sampler = Sampler(recorder, lambda: 0)
+    sampler = StackSampler(recorder, lambda: 0)
 
     def stage() -> str:
         return sampler._classify(sys._getframe(), "other", True)[1]
@@ -54,7 +54,7 @@ def test_between_the_models_answer_and_backward_it_is_the_loss() -> None:
 
 def test_gradients_that_are_cleared_between_them_are_not_the_loss() -> None:
     recorder = Recorder(MemorySink())
-    sampler = Sampler(recorder, lambda: 0)
+    sampler = StackSampler(recorder, lambda: 0)
     recorder.leave(recorder.enter("forward"), "forward", 1, grad=True)
     stages: list[str] = []
 

@@ -15,9 +15,9 @@ from slipstream.diagnose.causes import worker_memory
 from slipstream.observe.assemble import assemble
 from slipstream.observe.worker_memory import private_bytes
 from slipstream.records import Ending, Finding, Session
-from slipstream.seams.large_containers import find_hoard
+from slipstream.seams.large_containers import find_container
 from slipstream.testing.made_sessions import made_environment
-from slipstream.trial.lifecycle import RideSettings, board
+from slipstream.trial.lifecycle import TrialSettings, board
 from slipstream.wire.spool import SpoolReader
 
 NUM = 200_000
@@ -40,7 +40,7 @@ def strings() -> list[str]:
 
 def watched(dataset: Any, folder: Path) -> Session:
     gc.collect()
-    ride = board(RideSettings(mode="watch", spool=str(folder), script=["train.py"]))
+    ride = board(TrialSettings(mode="watch", spool=str(folder), script=["train.py"]))
     try:
         loader = DataLoader(dataset, batch_size=250, num_workers=1, shuffle=True)
         for step, _ in enumerate(loader):
@@ -83,13 +83,18 @@ def test_an_array_of_strings_is_not(tmp_path: Path) -> None:
     assert memory.last_bytes - memory.first_bytes < 4_000_000 and found(session) == []
 
 
-def test_hoards_are_found_where_they_hang() -> None:
+def test_containers_are_found_where_they_hang() -> None:
     many = list(range(1000, 61_000))
-    hoard = find_hoard(Subset(Names({number: str(number) for number in many}), [1, 2]))
-    assert hoard is not None
-    assert (hoard.name, hoard.kind, hoard.element, hoard.num_objects) == ("dataset.names", "dict", "str", 60_000)
-    objects = find_hoard(Names(np.array([str(number) for number in many], dtype=object)))
+    container = find_container(Subset(Names({number: str(number) for number in many}), [1, 2]))
+    assert container is not None
+    assert (container.name, container.kind, container.element, container.num_objects) == (
+        "dataset.names",
+        "dict",
+        "str",
+        60_000,
+    )
+    objects = find_container(Names(np.array([str(number) for number in many], dtype=object)))
     assert objects is not None and objects.num_objects == 60_000
     for harmless in ([None] * 60_000, many[:1000], np.array(many), torch.tensor(many), "a" * 100_000):
-        assert find_hoard(Names(harmless)) is None
-    assert find_hoard(list(range(60_000))) is None, "has no attributes"
+        assert find_container(Names(harmless)) is None
+    assert find_container(list(range(60_000))) is None, "has no attributes"

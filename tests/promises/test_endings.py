@@ -144,7 +144,7 @@ def test_killed_worker(tmp_path: Path, rides: list[Ride]) -> None:
     assert document["step_ms"] is not None
 
 
-def test_killed_rider(tmp_path: Path, rides: list[Ride]) -> None:
+def test_killed_trial(tmp_path: Path, rides: list[Ride]) -> None:
     ride = Ride(tmp_path, HERE / "healthy_mlp.py")
     rides.append(ride)
     ride.wait_for("step 40 ")

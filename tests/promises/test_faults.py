@@ -16,7 +16,7 @@ from command import start
 from slipstream.observe import recorder
 from slipstream.records import Ending
 from slipstream.testing.faults import broken, listing
-from slipstream.trial.lifecycle import RideSettings, board
+from slipstream.trial.lifecycle import TrialSettings, board
 
 SCRIPT = Path(__file__).with_name("everything.py")
 RARELY, ALWAYS = 10**18, 0  # how long after a batch another one goes the long way through the seams, in ns
@@ -45,7 +45,7 @@ def ride(mode: Any, long_way_ns: int, train: Callable[[], Weights]) -> Weights:
     """As often as the clock says, a batch goes the long way: here the test says it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recorder, "_CPU_TIMED_NS", long_way_ns)
-        riding = board(RideSettings(mode=mode))
+        riding = board(TrialSettings(mode=mode))
         try:
             return train()
         finally:

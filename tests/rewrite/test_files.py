@@ -14,9 +14,9 @@ from slipstream.records import Session
 from slipstream.rewrite.apply import uncommitted, write
 from slipstream.rewrite.diff import root_of, unified
 from slipstream.rewrite.errors import ByHandError, PatchError
-from slipstream.rewrite.make_patch import Changed
-from slipstream.rewrite.source import Source
-from slipstream.rewrite.source_tree import Tree
+from slipstream.rewrite.make_patch import ChangedFile
+from slipstream.rewrite.source import SourceText
+from slipstream.rewrite.source_tree import SourceTree
 from slipstream.testing.made_sessions import made_session
 from slipstream.testing.projects import Project, argument
 
@@ -63,7 +63,7 @@ def test_every_other_byte_stays(project: Project, name: str) -> None:
 )
 def test_what_cannot_be_read_is_refused(tmp_path: Path, raw: bytes) -> None:
     with pytest.raises(PatchError, match=r"train.py cannot be read by Python 3"):
-        Source(tmp_path / "train.py", raw)
+        SourceText(tmp_path / "train.py", raw)
 
 
 NEWER = {
@@ -77,25 +77,25 @@ NEWER = {
 def test_newer_syntax_is_read_or_refused(tmp_path: Path, version: tuple[int, int]) -> None:
     raw = NEWER[version].encode()
     if sys.version_info >= version:
-        Source(tmp_path / "train.py", raw)  # libcst may refuse it too, in the same words
+        SourceText(tmp_path / "train.py", raw)  # libcst may refuse it too, in the same words
     else:
         with pytest.raises(PatchError, match="If its syntax is newer"):
-            Source(tmp_path / "train.py", raw)
+            SourceText(tmp_path / "train.py", raw)
 
 
 def test_a_patch_that_would_break_the_file_is_not_made(tmp_path: Path) -> None:
     from slipstream.rewrite.source import Splice
 
     with pytest.raises(PatchError, match="would not be Python any more"):
-        Source(tmp_path / "train.py", b"x = (1)\n").spliced([Splice(4, 5, "")])
+        SourceText(tmp_path / "train.py", b"x = (1)\n").spliced([Splice(4, 5, "")])
 
 
 # --- whose file it is -------------------------------------------------------------------------------------------------
 
 
-def tree(cwd: Path, script: str = "train.py", session: Session | None = None) -> Tree:
+def tree(cwd: Path, script: str = "train.py", session: Session | None = None) -> SourceTree:
     session = session or msgspec.structs.replace(made_session(), cwd=str(cwd))
-    return Tree(session, cwd / script, cwd / script)
+    return SourceTree(session, cwd / script, cwd / script)
 
 
 def test_a_module_is_patched_where_the_call_is(project: Project) -> None:
@@ -129,7 +129,7 @@ def test_only_the_users_own_tree(tmp_path: Path) -> None:
 def test_a_session_from_another_machine(tmp_path: Path) -> None:
     """Its paths are read from the script on."""
     session = made_session()
-    here = Tree(session, tmp_path / "train.py", Path(session.cwd) / "train.py")
+    here = SourceTree(session, tmp_path / "train.py", Path(session.cwd) / "train.py")
     assert here.file("/home/ada/project/train.py") == tmp_path / "train.py"
     assert here.file("/home/ada/project/data/photos.py") == tmp_path / "data/photos.py"
     with pytest.raises(ByHandError, match="outside"):
@@ -146,7 +146,7 @@ def test_a_session_cannot_widen_the_project(tmp_path: Path) -> None:
     session = msgspec.structs.replace(made_session(), cwd="/")
     for name in (other, script.parent / "data.py"):
         with pytest.raises(ByHandError, match="outside"):
-            Tree(session, script, script).file(str(name))
+            SourceTree(session, script, script).file(str(name))
 
 
 # --- diffs ------------------------------------------------------------------------------------------------------------
@@ -156,7 +156,10 @@ def test_a_session_cannot_widen_the_project(tmp_path: Path) -> None:
 def test_the_diff_applies(project: Project, name: str) -> None:
     path = project.write(ENCODED[name], "a folder/train.py")
     other = project.write("x = 1", "a folder/sub/other.py")
-    files = [Changed(path, ENCODED[name], b"# new\n" + ENCODED[name] + b"# end"), Changed(other, b"x = 1", b"x = 2\n")]
+    files = [
+        ChangedFile(path, ENCODED[name], b"# new\n" + ENCODED[name] + b"# end"),
+        ChangedFile(other, b"x = 1", b"x = 2\n"),
+    ]
     root = root_of(files, path, Path("/elsewhere"))
     assert root == path.parent
     done = subprocess.run(["git", "apply", "-"], input=unified(files, root), cwd=root, capture_output=True)
@@ -165,13 +168,16 @@ def test_the_diff_applies(project: Project, name: str) -> None:
 
 
 def test_the_root_of_a_diff(tmp_path: Path) -> None:
-    files = [Changed(tmp_path / "scripts/train.py", b"", b"1"), Changed(tmp_path / "package/data.py", b"", b"1")]
+    files = [
+        ChangedFile(tmp_path / "scripts/train.py", b"", b"1"),
+        ChangedFile(tmp_path / "package/data.py", b"", b"1"),
+    ]
     assert root_of(files, tmp_path / "scripts/train.py", tmp_path / "docs") == tmp_path
     assert b"+++ b/package/data.py" in unified(files, tmp_path)
 
 
 def test_a_diff_is_applied_where_the_command_was_typed(tmp_path: Path) -> None:
-    files = [Changed(tmp_path / "src/train.py", b"", b"1")]
+    files = [ChangedFile(tmp_path / "src/train.py", b"", b"1")]
     root = root_of(files, tmp_path / "src/train.py", tmp_path)
     assert root == tmp_path and b"+++ b/src/train.py" in unified(files, root)
 
@@ -184,7 +190,7 @@ def test_written_whole_with_mode_and_through_links(tmp_path: Path) -> None:
     real.write_bytes(b"old")
     real.chmod(0o750)
     (tmp_path / "train.py").symlink_to(real)
-    write([Changed(tmp_path / "train.py", b"old", b"new")])
+    write([ChangedFile(tmp_path / "train.py", b"old", b"new")])
     assert real.read_bytes() == b"new" and real.stat().st_mode & 0o777 == 0o750
     assert (tmp_path / "train.py").is_symlink()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["real.py", "train.py"]
@@ -193,11 +199,11 @@ def test_written_whole_with_mode_and_through_links(tmp_path: Path) -> None:
 def test_all_files_or_none(tmp_path: Path) -> None:
     for name in ("a.py", "b.py"):
         (tmp_path / name).write_bytes(b"old")
-    files = [Changed(tmp_path / "a.py", b"old", b"new"), Changed(tmp_path / "b.py", b"another", b"new")]
+    files = [ChangedFile(tmp_path / "a.py", b"old", b"new"), ChangedFile(tmp_path / "b.py", b"another", b"new")]
     with pytest.raises(PatchError, match=r"b.py was changed while"):
         write(files)
     with pytest.raises(PatchError, match="Nothing was written"):
-        write([files[0], Changed(tmp_path / "missing/c.py", b"", b"new")])
+        write([files[0], ChangedFile(tmp_path / "missing/c.py", b"", b"new")])
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a.py": b"old", "b.py": b"old"}
 
 
@@ -205,7 +211,7 @@ def test_what_git_does_not_know(tmp_path: Path) -> None:
     def git(*words: str) -> None:
         subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], cwd=tmp_path, check=True)
 
-    file = Changed(tmp_path / "train.py", b"", b"")
+    file = ChangedFile(tmp_path / "train.py", b"", b"")
     file.path.write_text("x = 1\n")
     assert uncommitted([file]) == []
     git("init", "-q")

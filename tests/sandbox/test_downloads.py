@@ -11,7 +11,7 @@ import pytest
 
 from slipstream.sandbox import overlay
 from slipstream.sandbox.downloads import forget_downloads, kept_downloads
-from slipstream.supervise.check import Order, supervise
+from slipstream.supervise.check import CheckOptions, supervise
 
 SCRIPT = """
 import os, pathlib, sys, urllib.request
@@ -54,7 +54,7 @@ def test_a_download_is_fetched_once(
     address, requests = server
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(SCRIPT)
-    order = Order(["train.py", address], count_loopback=True, least_kept_bytes=100_000)
+    order = CheckOptions(["train.py", address], count_loopback=True, least_kept_bytes=100_000)
     first = supervise(order)
     assert first.ending.exit_code == 0 and len(requests) == 1
     assert {item.path for item in kept_downloads(tmp_path)} == {str(tmp_path / "data"), str(tmp_path / "loose.bin")}
@@ -74,5 +74,5 @@ def test_a_download_is_fetched_once(
 def test_without_a_connection_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("open('big', 'wb').write(b'x' * 2_000_000)")
-    supervise(Order(["train.py"]))
+    supervise(CheckOptions(["train.py"]))
     assert kept_downloads(tmp_path) == []

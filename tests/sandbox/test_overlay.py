@@ -27,7 +27,7 @@ def room() -> Iterator[Path]:
     assert not path.exists()
 
 
-def in_child(plan: overlay.Plan, act: Callable[[], None]) -> None:
+def in_child(plan: overlay.OverlayPlan, act: Callable[[], None]) -> None:
     """Runs `act` in a process that has entered the view."""
     sys.stdout.flush()
     child = os.fork()
@@ -180,7 +180,7 @@ def test_a_working_directory_in_shared_memory_is_covered(room: Path, monkeypatch
         overlay.clean_up(plan)
 
 
-def test_what_one_rider_compiled_the_next_one_finds(
+def test_what_one_trial_compiled_the_next_one_finds(
     tmp_path: Path, room: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOGNAME", "some:one")
@@ -220,8 +220,8 @@ def test_kept_downloads_appear(tmp_path: Path, room: Path) -> None:
     (kept / "one" / "data.bin").write_text("data")
     (kept / "two").write_text("file")
     items = [
-        overlay.Kept(str(tmp_path / "new" / "set"), str(kept / "one")),
-        overlay.Kept(str(tmp_path / "loose.zip"), str(kept / "two")),
+        overlay.KeptDownload(str(tmp_path / "new" / "set"), str(kept / "one")),
+        overlay.KeptDownload(str(tmp_path / "loose.zip"), str(kept / "two")),
     ]
     plan = overlay.prepare(room, own_user=OWN_USER, through=[], kept=items)
 
@@ -254,13 +254,13 @@ def test_a_directory_that_was_there_can_be_renamed(tmp_path: Path, room: Path, m
 
 
 @pytest.mark.parametrize("own_user", [False, True] if not OWN_USER else [True])
-def test_a_rider_may_find_another_text(tmp_path: Path, room: Path, own_user: bool) -> None:
+def test_a_trial_may_find_another_text(tmp_path: Path, room: Path, own_user: bool) -> None:
     real, other, through = tmp_path / "train.py", tmp_path / "other.py", tmp_path / "through"
     real.write_text("old")
     other.write_text("new")
     through.mkdir()
     plan = overlay.prepare(room, own_user=own_user, through=[str(through)], kept=[])
-    plan = msgspec.structs.replace(plan, over=[overlay.Kept(str(real), str(other))])
+    plan = msgspec.structs.replace(plan, over=[overlay.KeptDownload(str(real), str(other))])
 
     def act() -> None:
         assert real.read_text() == "new"
@@ -276,7 +276,7 @@ def test_what_is_not_covered_is_never_laid_over(tmp_path: Path) -> None:
     real, other = tmp_path / "train.py", tmp_path / "other.py"
     real.write_text("old")
     other.write_text("new")
-    plan = overlay.Plan(str(tmp_path), True, [], ["/"], [], over=[overlay.Kept(str(real), str(other))])
+    plan = overlay.OverlayPlan(str(tmp_path), True, [], ["/"], [], over=[overlay.KeptDownload(str(real), str(other))])
     with pytest.raises(OSError, match="for good"):
         overlay._lay_over(plan, "", [])
     assert real.read_text() == "old"

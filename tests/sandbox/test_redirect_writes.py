@@ -10,7 +10,7 @@ import pytest
 
 from slipstream.sandbox import offline_trackers
 from slipstream.sandbox.redirect_writes import Redirect
-from slipstream.seams.import_hooks import Arrivals
+from slipstream.seams.import_hooks import ImportHooks
 
 
 def fake_torch() -> Any:
@@ -47,7 +47,7 @@ def test_trackers_stay_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("NEPTUNE_MODE", "debug")
     (tmp_path / "wandb.py").write_text("def init(project=None, mode=None):\n    return mode\n")
     monkeypatch.syspath_prepend(tmp_path)
-    arrivals = Arrivals()
+    arrivals = ImportHooks()
     try:
         offline_trackers.silence(arrivals, str(tmp_path))
         import wandb  # type: ignore[import-not-found]

@@ -13,14 +13,14 @@ from torch.utils.data import DataLoader, TensorDataset
 from slipstream.observe.recorder import Recorder
 from slipstream.records import Ending, Event, Seen
 from slipstream.testing.faults import broken
-from slipstream.trial.lifecycle import Ride, RideSettings
+from slipstream.trial.lifecycle import ScriptRun, TrialSettings
 
 NUM = 40
 
 
 @contextmanager
-def riding(with_shortcut: bool = True) -> Iterator[Ride]:
-    ride = Ride(RideSettings(mode="watch"))
+def riding(with_shortcut: bool = True) -> Iterator[ScriptRun]:
+    ride = ScriptRun(TrialSettings(mode="watch"))
     if not with_shortcut:
         ride.recorder.bar_shortcut()
     ride.board()
@@ -30,7 +30,7 @@ def riding(with_shortcut: bool = True) -> Iterator[Ride]:
         ride.leave(Ending("finished", 0, 0.0))
 
 
-def events_of(ride: Ride) -> list[Event]:
+def events_of(ride: ScriptRun) -> list[Event]:
     events = [event for _, message in ride.messages if isinstance(message, Seen) for event in message.events]
     return [event for event in events if event.kind != "aside"]
 
@@ -70,7 +70,7 @@ def train(net: Net, optimizer: torch.optim.Optimizer, loader: DataLoader[Any], n
         net.train()
 
 
-def told(ride: Ride) -> list[tuple[Any, ...]]:
+def told(ride: ScriptRun) -> list[tuple[Any, ...]]:
     return [(e.kind, e.ident, e.samples, e.num_bytes, e.grad, e.training) for e in events_of(ride)]
 
 

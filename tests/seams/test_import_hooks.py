@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.seams.import_hooks import Arrivals
+from slipstream.seams.import_hooks import ImportHooks
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def module_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_called_when_the_module_has_run_and_gone_afterwards(module_dir: Path) -> None:
-    arrivals, met = Arrivals(), []
+    arrivals, met = ImportHooks(), []
     arrivals.when_imported("arriving", lambda module: met.append(module.value))
     assert met == [] and arrivals in sys.meta_path
     module = importlib.import_module("arriving")
@@ -45,7 +45,7 @@ def test_a_package_that_takes_all_from_another_of_its_name_arrives_itself(
         "read = native.read\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    arrivals, met = Arrivals(), []
+    arrivals, met = ImportHooks(), []
     arrivals.when_imported("relinked", met.append)
     module = importlib.import_module("relinked")
     monkeypatch.delitem(sys.modules, "relinked")
@@ -53,7 +53,7 @@ def test_a_package_that_takes_all_from_another_of_its_name_arrives_itself(
 
 
 def test_called_at_once_for_a_module_that_is_there() -> None:
-    arrivals, met = Arrivals(), []
+    arrivals, met = ImportHooks(), []
     arrivals.when_imported("json", met.append)
     import json
 
@@ -61,7 +61,7 @@ def test_called_at_once_for_a_module_that_is_there() -> None:
 
 
 def test_closing_forgets(module_dir: Path) -> None:
-    arrivals, met = Arrivals(), []
+    arrivals, met = ImportHooks(), []
     arrivals.when_imported("arriving", met.append)
     arrivals.close()
     importlib.import_module("arriving")
@@ -72,7 +72,7 @@ def test_a_module_whose_import_has_begun_arrives_with_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As accelerate.accelerator, which imports torch, which brings us."""
-    arrivals, met = Arrivals(), []
+    arrivals, met = ImportHooks(), []
     (tmp_path / "halfway.py").write_text("import sys\nsys.ask()\nvalue = 3\n")
     (tmp_path / "later.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path))

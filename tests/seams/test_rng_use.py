@@ -12,8 +12,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from slipstream.records import Ending, Met
-from slipstream.seams.rng_use import Drawing
-from slipstream.trial.lifecycle import Ride, RideSettings
+from slipstream.seams.rng_use import RngUse
+from slipstream.trial.lifecycle import ScriptRun, TrialSettings
 
 
 class Jitter:
@@ -48,7 +48,7 @@ class Numbers(Dataset[torch.Tensor]):
 )
 def test_a_loader_tells_whether_its_batches_draw(draw: Callable[[torch.Tensor], Any], draws: bool) -> None:
     """The order is drawn too, at the first batch of every epoch: that is the sampler's, and says nothing of samples."""
-    ride = Ride(RideSettings(mode="watch"))
+    ride = ScriptRun(TrialSettings(mode="watch"))
     ride.board()
     try:
         loader = DataLoader(Numbers(draw), batch_size=16, shuffle=True)
@@ -62,7 +62,7 @@ def test_a_loader_tells_whether_its_batches_draw(draw: Callable[[torch.Tensor], 
 
 
 def test_looking_leaves_the_numbers_alone_and_ends() -> None:
-    drawing = Drawing(Numbers(Jitter()))
+    drawing = RngUse(Numbers(Jitter()))
     before = torch.get_rng_state()
     for _ in range(3):
         assert not drawing.is_over

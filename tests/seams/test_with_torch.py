@@ -18,13 +18,13 @@ from slipstream.observe.recorder import Recorder
 from slipstream.records import Ending, Event, Met, Seen
 from slipstream.seams.patching import Patches
 from slipstream.seams.transfer import SyncSeam, TransferSeam
-from slipstream.trial.lifecycle import Ride, RideSettings
+from slipstream.trial.lifecycle import ScriptRun, TrialSettings
 from slipstream.wire.spool import MemorySink
 
 
 @contextmanager
-def riding() -> Iterator[Ride]:
-    ride = Ride(RideSettings(mode="watch"))
+def riding() -> Iterator[ScriptRun]:
+    ride = ScriptRun(TrialSettings(mode="watch"))
     ride.board()
     try:
         yield ride
@@ -32,11 +32,11 @@ def riding() -> Iterator[Ride]:
         ride.leave(Ending("finished", 0, 0.0))
 
 
-def events_of(ride: Ride) -> list[Event]:
+def events_of(ride: ScriptRun) -> list[Event]:
     return [event for _, message in ride.messages if isinstance(message, Seen) for event in message.events]
 
 
-def kinds(ride: Ride) -> Counter[str]:
+def kinds(ride: ScriptRun) -> Counter[str]:
     return Counter(event.kind for event in events_of(ride) if event.kind != "aside")
 
 
@@ -64,8 +64,8 @@ def test_only_the_outermost_module_is_seen_and_then_hooked_alone() -> None:
         train(net, net.parameters(), 6)
         assert torch.nn.Module.__call__ is ride._company.modules._original
         assert "_compiled_call_impl" in vars(net) and "_compiled_call_impl" not in vars(net.first)
-        twin = pickle.loads(pickle.dumps(net))  # tensors pickle through torch.save
-        assert vars(twin).get("_compiled_call_impl") is None
+        control = pickle.loads(pickle.dumps(net))  # tensors pickle through torch.save
+        assert vars(control).get("_compiled_call_impl") is None
         assert vars(copy.deepcopy(net)).get("_compiled_call_impl") is None
     assert vars(net).get("_compiled_call_impl") is None
     assert kinds(ride) == {"forward": 6, "backward": 6, "optimizer": 6, "saving": 4}

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from slipstream.sandbox import overlay
-from slipstream.supervise.check import Order, RefusalError, supervise
+from slipstream.supervise.check import CheckOptions, RefusalError, supervise
 from slipstream.supervise.exit_status import exit_code, remark
 
 TRAIN = """
@@ -66,7 +66,7 @@ def test_a_checkpoint_is_read_back_and_gone_afterwards(here: Path) -> None:
         model.load_state_dict(torch.load("model.pt"))
         """,
     )
-    session = supervise(Order(["train.py"], num_steps=12, seconds=2.0))
+    session = supervise(CheckOptions(["train.py"], num_steps=12, seconds=2.0))
     assert (session.ending.reason, session.ending.exit_code) == ("stopped", 0)
     assert session.steps and not (here / "model.pt").exists()
     assert session.written == ["model.pt"]
@@ -82,7 +82,7 @@ def test_without_overlay_known_writers_are_redirected_and_others_listed(here: Pa
         """,
         steps=8,
     )
-    session = supervise(Order(["train.py"], seconds=5.0, use_overlay=False))
+    session = supervise(CheckOptions(["train.py"], seconds=5.0, use_overlay=False))
     assert session.ending.exit_code == 0
     assert not (here / "model.pt").exists() and (here / "log.txt").exists()
     assert session.written == ["log.txt"]
@@ -91,7 +91,7 @@ def test_without_overlay_known_writers_are_redirected_and_others_listed(here: Pa
 
 def test_the_scripts_own_failure_is_kept(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write(here / "train.py", "if step == 3: raise ValueError('mine')")
-    session = supervise(Order(["train.py"]))
+    session = supervise(CheckOptions(["train.py"]))
     assert (session.ending.reason, session.ending.exit_code, exit_code(session)) == ("raised", 1, 1)
     assert session.ending.message == "ValueError: mine"
     assert session.steps
@@ -99,9 +99,9 @@ def test_the_scripts_own_failure_is_kept(here: Path, capfd: pytest.CaptureFixtur
     assert capfd.readouterr().err == bare.stderr
 
 
-def test_a_rider_that_is_killed_has_told_what_it_saw(here: Path) -> None:
+def test_a_trial_that_is_killed_has_told_what_it_saw(here: Path) -> None:
     write(here / "train.py", "if step == 200: import os; os.kill(os.getpid(), 9)")
-    session = supervise(Order(["train.py"], seconds=30.0))
+    session = supervise(CheckOptions(["train.py"], seconds=30.0))
     assert (session.ending.reason, session.ending.exit_code) == ("killed", 137)
     assert "SIGKILL" in session.ending.message
     assert session.steps
@@ -109,14 +109,14 @@ def test_a_rider_that_is_killed_has_told_what_it_saw(here: Path) -> None:
 
 def test_nothing_to_look_at(here: Path) -> None:
     (here / "train.py").write_text("print('hello')")
-    session = supervise(Order(["train.py"]))
+    session = supervise(CheckOptions(["train.py"]))
     assert exit_code(session) == 2
     assert "train.py ran to its end" in remark(session) and "no module was called" in remark(session)
 
 
 def test_a_machine_without_cuda(here: Path) -> None:
     (here / "train.py").write_text("import torch\ntorch.nn.Linear(1, 1).to('cuda')\n")
-    session = supervise(Order(["train.py"]))
+    session = supervise(CheckOptions(["train.py"]))
     if session.ending.exit_code == 0:
         pytest.skip("there is a GPU here")
     assert exit_code(session) == 2 and "CUDA" in remark(session)
@@ -124,7 +124,7 @@ def test_a_machine_without_cuda(here: Path) -> None:
 
 def test_a_module_that_does_not_exist(here: Path) -> None:
     with pytest.raises(RefusalError, match="nowhere"):
-        supervise(Order(["-m", "nowhere.train"]))
+        supervise(CheckOptions(["-m", "nowhere.train"]))
 
 
 @pytest.mark.skipif(overlay.probe()[0] is None, reason="no overlay")
@@ -139,7 +139,7 @@ def test_a_cache_variable_does_not_open_the_folder(
         "import os; open('old.txt', 'w').close(); os.remove('train.py'); "
         "open(os.path.join(os.environ['TORCH_HOME'], 'weights'), 'w').close()"
     )
-    session = supervise(Order(["train.py"]))
+    session = supervise(CheckOptions(["train.py"]))
     assert session.ending.exit_code == 0
     assert (here / "old.txt").read_text() == "old" and (here / "train.py").exists()
     assert sorted(session.written) == ["old.txt", "train.py"]
@@ -151,12 +151,12 @@ def test_a_cache_variable_does_not_open_the_folder(
 def test_an_overlay_that_fails_after_all(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepare = overlay.prepare
 
-    def prepare_badly(*args: Any, **kwargs: Any) -> overlay.Plan:
+    def prepare_badly(*args: Any, **kwargs: Any) -> overlay.OverlayPlan:
         return msgspec.structs.replace(prepare(*args, **kwargs), room="/nonexistent")
 
     monkeypatch.setattr(overlay, "prepare", prepare_badly)
     (here / "train.py").write_text("open('real.txt', 'w').close()")
-    session = supervise(Order(["train.py"]))
+    session = supervise(CheckOptions(["train.py"]))
     assert session.ending.exit_code == 0 and session.written == ["real.txt"]
     assert any("No throw-away file system" in note for note in session.notes)
 
@@ -167,7 +167,7 @@ def test_processes_left_behind_are_ended(here: Path, capfd: pytest.CaptureFixtur
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)\n"
         "print('left', child.pid, flush=True)\n"
     )
-    supervise(Order(["train.py"]))
+    supervise(CheckOptions(["train.py"]))
     [said] = [line for line in capfd.readouterr().out.splitlines() if line.startswith("left ")]
     assert not psutil.pid_exists(int(said.removeprefix("left ")))
 
@@ -200,14 +200,14 @@ def start_check(here: Path) -> tuple[subprocess.Popen[str], int]:
 
 def test_an_interrupt_is_the_scripts_and_the_session_is_saved(here: Path) -> None:
     write(here / "train.py", "if step == 100: print('many', flush=True)")
-    check, rider = start_check(here)
+    check, trial = start_check(here)
     check.send_signal(signal.SIGINT)
     out, err = check.communicate(timeout=60)
     assert check.returncode == 130
     assert err.count("KeyboardInterrupt") == 1 and "src/slipstream" not in err
     assert "interrupted" in out
     assert list((here / ".slipstream" / "sessions").iterdir())
-    assert not psutil.pid_exists(rider)
+    assert not psutil.pid_exists(trial)
 
 
 def test_a_second_interrupt_kills(here: Path) -> None:
@@ -215,24 +215,24 @@ def test_a_second_interrupt_kills(here: Path) -> None:
         "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
         "print('many', flush=True)\ntime.sleep(600)\n"
     )
-    check, rider = start_check(here)
+    check, trial = start_check(here)
     for _ in range(2):
         check.send_signal(signal.SIGINT)
         time.sleep(0.5)  # two that are pending together are one
     out, _ = check.communicate(timeout=60)
     assert check.returncode == 137 and "killed" in out
-    assert not psutil.pid_exists(rider)
+    assert not psutil.pid_exists(trial)
 
 
-def test_a_killed_check_takes_its_rider_along(here: Path) -> None:
+def test_a_killed_check_takes_its_trial_along(here: Path) -> None:
     (here / "train.py").write_text("import time\nprint('many', flush=True)\ntime.sleep(600)\n")
-    check, rider = start_check(here)
+    check, trial = start_check(here)
     check.kill()
     check.communicate(timeout=60)
     deadline = time.monotonic() + 20
-    while psutil.pid_exists(rider) and time.monotonic() < deadline:
+    while psutil.pid_exists(trial) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not psutil.pid_exists(rider)
+    assert not psutil.pid_exists(trial)
     for path in rooms():
         if path.name.startswith(f"slipstream-check-{check.pid}-"):
             overlay.remove(path)

@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from slipstream.records import Choice, Entrant, Recipe, RiderRecord
-from slipstream.supervise.fork_server import Forked
-from slipstream.supervise.race import COLD, Relay
-from slipstream.trial.forked import Fairness
+from slipstream.records import Choice, Recipe, TrialRecord, TrialSpec
+from slipstream.supervise.fork_server import ForkedProcess
+from slipstream.supervise.race import COLD, ProcessBackend
+from slipstream.trial.forked import ForkSafety
 
 TRAIN = """
 import os, sys
@@ -50,38 +50,38 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     assert not set(psutil.Process().children(recursive=True)) - before
 
 
-def was_there(record: RiderRecord) -> bool:
+def was_there(record: TrialRecord) -> bool:
     """Torch, before the script's first line: as the script itself found."""
-    return record.witness.losses[0][1] == 1.0
+    return record.fingerprint.losses[0][1] == 1.0
 
 
-def training(record: RiderRecord) -> tuple[list[tuple[int, float]], list[tuple[int, str]]]:
-    return record.witness.losses[1::2], record.witness.digests
+def training(record: TrialRecord) -> tuple[list[tuple[int, float]], list[tuple[int, str]]]:
+    return record.fingerprint.losses[1::2], record.fingerprint.digests
 
 
-def ride(relay: Relay, ident: int, recipe: Recipe = BARE) -> RiderRecord:
-    assert relay.enter(Entrant(ident, "candidate" if recipe.choices else "base", recipe)) == ""
-    lap = relay.lap(ident, 0, 6, 1)
-    assert (lap.num_steps, lap.failure) == (6, "")
-    return relay.record(ident)
+def ride(process_backend: ProcessBackend, ident: int, recipe: Recipe = BARE) -> TrialRecord:
+    assert process_backend.enter(TrialSpec(ident, "candidate" if recipe.choices else "base", recipe)) == ""
+    timing = process_backend.run_block(ident, 0, 6, 1)
+    assert (timing.num_steps, timing.failure) == (6, "")
+    return process_backend.record(ident)
 
 
 def variables(recipe: Recipe) -> dict[str, str]:
     return {"A_VARIABLE": "1"} if recipe.choices else {}
 
 
-def test_a_forked_rider_trains_as_one_that_starts_cold(here: Path) -> None:
+def test_a_forked_trial_trains_as_one_that_starts_cold(here: Path) -> None:
     other = Recipe((Choice("nothing"),))
-    with Relay(["train.py"]) as relay:
-        cold = ride(relay, 0)
-    with Relay(["train.py"], may_fork=True, environment_of=variables) as relay:
-        forked, again = ride(relay, 0), ride(relay, 1)
-        with_variable = ride(relay, 2, other)
-        assert len(relay._stable._known) == 2, "one process for each environment"
-        ready = relay._stable._known[frozenset({("PYTHONHASHSEED", "0")})]
+    with ProcessBackend(["train.py"]) as process_backend:
+        cold = ride(process_backend, 0)
+    with ProcessBackend(["train.py"], may_fork=True, environment_of=variables) as process_backend:
+        forked, again = ride(process_backend, 0), ride(process_backend, 1)
+        with_variable = ride(process_backend, 2, other)
+        assert len(process_backend._fork_servers._known) == 2, "one process for each environment"
+        ready = process_backend._fork_servers._known[frozenset({("PYTHONHASHSEED", "0")})]
         assert ready is not None
         ready._process.kill()
-        assert not was_there(ride(relay, 3)), "where that process is gone riders start by themselves"
+        assert not was_there(ride(process_backend, 3)), "where that process is gone riders start by themselves"
     assert not was_there(cold) and was_there(forked) and was_there(again) and was_there(with_variable)
     assert len(training(cold)[0]) > 10
     assert training(cold) == training(forked) == training(again) == training(with_variable)
@@ -95,18 +95,18 @@ def test_a_forked_rider_trains_as_one_that_starts_cold(here: Path) -> None:
 def test_a_script_that_sets_what_torch_reads_when_it_is_imported_starts_cold(
     here: Path, variable: str, is_forked: bool
 ) -> None:
-    with Relay(["train.py", variable], may_fork=True) as relay:
-        record = ride(relay, 0)
+    with ProcessBackend(["train.py", variable], may_fork=True) as process_backend:
+        record = ride(process_backend, 0)
         assert was_there(record) is is_forked and record.num_launches == 1
-        assert was_there(ride(relay, 1)) is is_forked, "and so do all that follow"
+        assert was_there(ride(process_backend, 1)) is is_forked, "and so do all that follow"
         why = "the script sets OMP_NUM_THREADS, which torch reads while it is imported"
-        assert relay.notes == ([] if is_forked else [COLD.format(why)])
+        assert process_backend.notes == ([] if is_forked else [COLD.format(why)])
 
 
 def test_a_script_beside_a_module_that_is_imported_already_starts_cold(here: Path) -> None:
     (here / "msgspec.py").write_text("")
-    with Relay(["train.py"], may_fork=True) as relay:
-        assert not was_there(ride(relay, 0))
+    with ProcessBackend(["train.py"], may_fork=True) as process_backend:
+        assert not was_there(ride(process_backend, 0))
 
 
 def test_what_could_be_told_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +114,7 @@ def test_what_could_be_told_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     script.write_text("")
     (tmp_path / "models").mkdir()
     (tmp_path / "json").mkdir()  # of data
-    fairness = Fairness()
+    fairness = ForkSafety()
     monkeypatch.setenv("LD_LIBRARY_PATH", "/set/by/opencv")
     assert (fairness.obstacle_at_first([str(script)]), fairness.obstacle_by_now()) == ("", "")
     assert "is a folder" in fairness.obstacle_at_first([str(tmp_path)]), "which is its own first place"
@@ -134,46 +134,47 @@ def test_what_could_be_told_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_script_that_fails_only_beside_torch_starts_cold(here: Path) -> None:
     (here / "train.py").write_text("import sys\nassert 'torch' not in sys.modules, 'torch came first'\n" + TRAIN)
-    with Relay(["train.py"], may_fork=True) as relay:
-        assert not was_there(ride(relay, 0)) and len(relay.notes) == 1
-        assert "did not come to a step (AssertionError: torch came first)" in relay.notes[0]
+    with ProcessBackend(["train.py"], may_fork=True) as process_backend:
+        assert not was_there(ride(process_backend, 0)) and len(process_backend.notes) == 1
+        assert "did not come to a step (AssertionError: torch came first)" in process_backend.notes[0]
 
 
-def test_after_a_renewal_riders_come_from_another_process(here: Path) -> None:
-    with Relay(["train.py"], may_fork=True) as relay:
-        assert was_there(ride(relay, 0))
-        (first,) = relay._stable._known.values()
-        relay.renew()
-        assert was_there(ride(relay, 1))
-        (second,) = relay._stable._known.values()
+def test_after_a_renewal_trials_come_from_another_process(here: Path) -> None:
+    with ProcessBackend(["train.py"], may_fork=True) as process_backend:
+        assert was_there(ride(process_backend, 0))
+        (first,) = process_backend._fork_servers._known.values()
+        process_backend.renew()
+        assert was_there(ride(process_backend, 1))
+        (second,) = process_backend._fork_servers._known.values()
         assert first is not None and second is not None and first._process.pid != second._process.pid
-        assert relay.lap(0, 1, 2, 1).num_steps == 2, "who rode before rides on"
+        assert process_backend.run_block(0, 1, 2, 1).num_steps == 2, "who rode before rides on"
 
 
-def test_where_torch_cannot_be_imported_beforehand_riders_start_cold(here: Path, tmp_path: Path) -> None:
+def test_where_torch_cannot_be_imported_beforehand_trials_start_cold(here: Path, tmp_path: Path) -> None:
     entry = tmp_path / "entry.py"
     entry.write_text(
-        "import sys\nfrom slipstream.trial.main import main\nfrom slipstream.techniques._core.apply_recipe import fit\n"
-        "if sys.argv[1] == '--ready': sys.exit(1)\nmain(sys.argv[1], fit)\n"
+        "import sys\nfrom slipstream.trial.main import main\n"
+        "from slipstream.techniques._core.apply_recipe import apply_recipe\n"
+        "if sys.argv[1] == '--ready': sys.exit(1)\nmain(sys.argv[1], apply_recipe)\n"
     )
-    with Relay(["train.py"], may_fork=True, entry=str(entry)) as relay:
-        assert not was_there(ride(relay, 0)) and list(relay._stable._known.values()) == [None]
+    with ProcessBackend(["train.py"], may_fork=True, entry=str(entry)) as process_backend:
+        assert not was_there(ride(process_backend, 0)) and list(process_backend._fork_servers._known.values()) == [None]
 
 
 DRIVE = """
 import sys
-from slipstream.records import Entrant
-from slipstream.supervise.race import Relay
-with Relay(["train.py"], may_fork=True) as relay:
-    assert relay.enter(Entrant(0, "base")) == ""
-    assert relay.lap(0, 0, 2, 1).num_steps == 2
+from slipstream.records import TrialSpec
+from slipstream.supervise.race import ProcessBackend
+with ProcessBackend(["train.py"], may_fork=True) as process_backend:
+    assert process_backend.enter(TrialSpec(0, "base")) == ""
+    assert process_backend.run_block(0, 0, 2, 1).num_steps == 2
     print("standing", flush=True)
     sys.stdin.readline()
 """
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_none_of_them_outlives_the_relay(here: Path, number: signal.Signals) -> None:
+def test_none_of_them_outlives_the_process_backend(here: Path, number: signal.Signals) -> None:
     (here / "drive.py").write_text(DRIVE)
     pipe = subprocess.PIPE
     driver = subprocess.Popen([sys.executable, "drive.py"], stdin=pipe, stdout=pipe, stderr=pipe, text=True)
@@ -189,10 +190,10 @@ def test_none_of_them_outlives_the_relay(here: Path, number: signal.Signals) -> 
 
 def test_a_child_that_we_did_not_start() -> None:
     pid = os.posix_spawn("/bin/sleep", ["sleep", "100"], os.environ)
-    child = Forked(pid)
+    child = ForkedProcess(pid)
     assert child.poll() is None
     with pytest.raises(subprocess.TimeoutExpired):
         child.wait(0.01)
     os.kill(pid, signal.SIGKILL)
     assert child.wait(5.0) == -signal.SIGKILL and child.poll() == -signal.SIGKILL
-    assert Forked(pid).wait(1.0) == 0, "somebody has waited for it already"
+    assert ForkedProcess(pid).wait(1.0) == 0, "somebody has waited for it already"

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from slipstream.supervise.orphans import no_leftovers
-from slipstream.supervise.process_tree import Tree
+from slipstream.supervise.process_tree import ProcessTree
 
 # A leader with a child, and a grandchild whose own parent is gone
 FAMILY = """
@@ -37,7 +37,7 @@ def test_a_family_stands_still_goes_on_and_ends() -> None:
         assert process.stdout is not None
         orphan = int(process.stdout.readline())
         assert process.stdout.readline() == "ready\n"
-        tree = Tree(process.pid)
+        tree = ProcessTree(process.pid)
         members = tree.members()
         assert members[0] == process.pid and orphan in members and len(members) == 3
         tree.stop(spared=orphan)
@@ -74,19 +74,19 @@ time.sleep(100)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="sizes are read from /proc")
-def test_what_a_rider_shares_with_others_counts_for_each_of_them_and_with_its_workers_once() -> None:
+def test_what_a_trial_shares_with_others_counts_for_each_of_them_and_with_its_workers_once() -> None:
     with no_leftovers():
         alone, beside = weights(1), weights(3)
     assert all(80 << 20 < weight < 120 << 20 for weight in beside), "what it was forked with, and the worker's own"
     assert beside == pytest.approx(3 * alone, rel=0.02), "however many there are"
 
 
-def weights(num_riders: int) -> list[int]:
+def weights(num_trials: int) -> list[int]:
     """Of so many riders, as the relay weighs each of them."""
-    command = [sys.executable, "-c", FORKING, str(num_riders)]
+    command = [sys.executable, "-c", FORKING, str(num_trials)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
-        trees = [Tree(int(parent.stdout.readline())) for _ in range(num_riders)]
+        trees = [ProcessTree(int(parent.stdout.readline())) for _ in range(num_trials)]
         found = [tree.memory_bytes(tree.root) for tree in trees]
         for tree in trees:
             tree.kill()

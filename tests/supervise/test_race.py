@@ -16,10 +16,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from slipstream.records import Choice, Entrant, Recipe
-from slipstream.supervise.race import Relay
+from slipstream.records import Choice, Recipe, TrialSpec
+from slipstream.supervise.race import ProcessBackend
 from slipstream.supervise.slow_start import STEPS_BESIDE, SlowStart
-from slipstream.supervise.trial_process import Lane, Ledger
+from slipstream.supervise.trial_process import TrialLog, TrialProcess
 from slipstream.wire.backend import SLOWER
 
 TRAIN = """
@@ -40,9 +40,9 @@ ENTRY = """
 import sys, time
 from slipstream.records import Recipe
 from slipstream.trial.main import main
-from slipstream.techniques import outfit
+from slipstream.techniques._core.apply_recipe import apply_recipe
 
-def fit(recipe, patches, complain, is_proof):
+def apply(recipe, patches, complain, is_proof):
     from torch.optim.optimizer import register_optimizer_step_pre_hook
     num_steps, begun_s = 0, 0.0
     def hook(*_):
@@ -56,9 +56,9 @@ def fit(recipe, patches, complain, is_proof):
             begun_s = time.process_time()
             if choice.technique == "hangs" and num_steps > 12: time.sleep(1000)
     register_optimizer_step_pre_hook(hook)
-    return outfit.fit(Recipe(), patches, complain, is_proof)
+    return apply_recipe(Recipe(), patches, complain, is_proof)
 
-main(sys.argv[1], fit)
+main(sys.argv[1], apply)
 """
 STEPS, LEAD_IN = 5, 2
 
@@ -88,138 +88,138 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     assert not (tmp_path / "written.txt").exists()
 
 
-def states(relay: Relay, rider: int) -> list[str]:
-    return [psutil.Process(pid).status() for pid in relay._lanes[rider]._tree.members()]
+def states(process_backend: ProcessBackend, trial: int) -> list[str]:
+    return [psutil.Process(pid).status() for pid in process_backend._processes[trial]._tree.members()]
 
 
 @pytest.mark.timeout(400)  # eight riders import torch, two at a time
-def test_a_heat(here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    entrants = [
-        Entrant(0, "base"),
-        Entrant(1, "twin", recipe("nothing")),
-        Entrant(2, "rounding"),
-        Entrant(3, "candidate", recipe("slow")),
-        Entrant(4, "candidate", recipe("raises")),
-        Entrant(5, "candidate", recipe("hangs")),
-        Entrant(6, "seed"),
+def test_a_scheduler(here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    specs = [
+        TrialSpec(0, "base"),
+        TrialSpec(1, "twin", recipe("nothing")),
+        TrialSpec(2, "rounding"),
+        TrialSpec(3, "candidate", recipe("slow")),
+        TrialSpec(4, "candidate", recipe("raises")),
+        TrialSpec(5, "candidate", recipe("hangs")),
+        TrialSpec(6, "seed"),
     ]
-    with Relay(["train.py", "0"], entry=str(here / "entry.py"), limit_s=5.0) as relay:
-        others_stand = _look_at_others(relay)
-        reasons = [_enter(relay, entrant, following) for entrant, following in itertools.pairwise(entrants)]
+    with ProcessBackend(["train.py", "0"], entry=str(here / "entry.py"), limit_s=5.0) as process_backend:
+        others_stand = _look_at_others(process_backend)
+        reasons = [_enter(process_backend, spec, following) for spec, following in itertools.pairwise(specs)]
         assert others_stand and all(others_stand), "steps of the warm-up are not slowed by who starts beside them"
         assert reasons[:3] == ["", "", ""] and reasons[4:] == ["", ""]
         assert reasons[3].startswith(SLOWER) and "ms a step instead of" in reasons[3]
-        assert relay.leave(3).laps[0].num_steps == 4  # two raised the suspicion, two confirmed it
-        assert relay.capacity() > 1
-        assert list(relay._ahead) == [6], "it was expected, and has not entered yet"
-        _is_held_for_a_while(relay, monkeypatch)
+        assert process_backend.leave(3).timings[0].num_steps == 4  # two raised the suspicion, two confirmed it
+        assert process_backend.capacity() > 1
+        assert list(process_backend._ahead) == [6], "it was expected, and has not entered yet"
+        _is_held_for_a_while(process_backend, monkeypatch)
         for round_ in range(2):
-            for rider in (1, 0, 2):
-                lap = relay.lap(rider, round_, STEPS, LEAD_IN)
-                assert not relay._ahead, "nobody starts beside a block that is timed"
-                assert (lap.rider, lap.round, lap.num_steps, lap.failure, lap.is_last) == (
-                    rider,
+            for trial in (1, 0, 2):
+                timing = process_backend.run_block(trial, round_, STEPS, LEAD_IN)
+                assert not process_backend._ahead, "nobody starts beside a block that is timed"
+                assert (timing.trial, timing.round, timing.num_steps, timing.failure, timing.is_last) == (
+                    trial,
                     round_,
                     STEPS,
                     "",
                     False,
                 )
-                num_between = 0 if rider else 14  # the base ran beside the slow one, and then up to the end of a block
-                assert lap.first_step == 5 + LEAD_IN + num_between + round_ * (STEPS + LEAD_IN)
-                assert lap.num_samples == 4 * STEPS and lap.seconds > 0
-                assert {state for other in (0, 1, 2) for state in states(relay, other)} == {"stopped"}
-        lap = relay.lap(4, 0, 20, 1)
-        assert lap.failure == relay.record(4).failure == "ValueError: of its own" and lap.is_last
-        assert (lap.first_step, lap.num_steps) == (12, 0), "how far it came"
-        assert relay.lap(4, 1, 20, 1).failure
-        lap = relay.lap(5, 0, 20, 1)
-        assert re.fullmatch(r"had not reached a step after \d+ s, and was ended", lap.failure)
-        assert "stopped" in states(relay, 0)  # costs only itself
+                num_between = 0 if trial else 14  # the base ran beside the slow one, and then up to the end of a block
+                assert timing.first_step == 5 + LEAD_IN + num_between + round_ * (STEPS + LEAD_IN)
+                assert timing.num_samples == 4 * STEPS and timing.seconds > 0
+                assert {state for other in (0, 1, 2) for state in states(process_backend, other)} == {"stopped"}
+        timing = process_backend.run_block(4, 0, 20, 1)
+        assert timing.failure == process_backend.record(4).failure == "ValueError: of its own" and timing.is_last
+        assert (timing.first_step, timing.num_steps) == (12, 0), "how far it came"
+        assert process_backend.run_block(4, 1, 20, 1).failure
+        timing = process_backend.run_block(5, 0, 20, 1)
+        assert re.fullmatch(r"had not reached a step after \d+ s, and was ended", timing.failure)
+        assert "stopped" in states(process_backend, 0)  # costs only itself
 
-        base, twin, rounding = (relay.leave(rider).witness for rider in (0, 1, 2))
+        base, control, rounding = (process_backend.leave(trial).fingerprint for trial in (0, 1, 2))
         num_steps = 5 + 2 * (STEPS + LEAD_IN)
-        assert len(twin.losses) == num_steps and len(twin.snapshots) == 3 and len(twin.digests) == 3
-        assert (twin.losses, twin.snapshots) == (base.losses[:num_steps], base.snapshots)
-        assert twin.digests[0] == base.digests[0]
+        assert len(control.losses) == num_steps and len(control.snapshots) == 3 and len(control.digests) == 3
+        assert (control.losses, control.snapshots) == (base.losses[:num_steps], base.snapshots)
+        assert control.digests[0] == base.digests[0]
         assert rounding.digests[0] != base.digests[0]
         assert rounding.losses[0][1] == pytest.approx(base.losses[0][1], rel=1e-4)
-        _rides_by_relaunching(relay, entrants[6], base.losses)
+        _rides_by_relaunching(process_backend, specs[6], base.losses)
     assert "noise" not in "".join(capfd.readouterr())
 
 
-def _look_at_others(relay: Relay) -> list[bool]:
+def _look_at_others(process_backend: ProcessBackend) -> list[bool]:
     """At every step of a warm-up: whether those that start beside it stand still."""
-    seen, judge = list[bool](), relay._judge_pace
+    seen, judge = list[bool](), process_backend._judge_pace
 
-    def look(lane: Lane, ledger: Ledger, slow_start: SlowStart) -> None:
-        for other in relay._ahead.values():
+    def look(process: TrialProcess, log: TrialLog, slow_start: SlowStart) -> None:
+        for other in process_backend._ahead.values():
             seen.append({psutil.Process(pid).status() for pid in other._tree.members()} <= {"stopped", "zombie"})
-        judge(lane, ledger, slow_start)
+        judge(process, log, slow_start)
 
-    relay._judge_pace = look  # type: ignore[method-assign]
+    process_backend._judge_pace = look  # type: ignore[method-assign]
     return seen
 
 
-def _is_held_for_a_while(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
+def _is_held_for_a_while(process_backend: ProcessBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """Should the one that warms up wait for what the other one has locked, neither stands still for ever."""
-    rider, other = relay._lanes[0], relay._ahead[6]
+    trial, other = process_backend._processes[0], process_backend._ahead[6]
     start_s = other.start_s
-    with relay._alone(rider):
+    with process_backend._alone(trial):
         other.hold()
-        rider.on_wait()
+        trial.on_wait()
         assert other.is_held and other.start_s == start_s
         monkeypatch.setattr("slipstream.supervise.race._MOST_HELD_S", 0.0)
-        rider.on_wait()
+        trial.on_wait()
         assert not other.is_held and other.start_s > start_s, "what it stood still for is no part of its start"
     assert "stopped" not in {psutil.Process(pid).status() for pid in other._tree.members()}
 
 
-def _enter(relay: Relay, entrant: Entrant, following: Entrant) -> str:
+def _enter(process_backend: ProcessBackend, spec: TrialSpec, following: TrialSpec) -> str:
     """While the next one is launched already, from the second on."""
-    relay.expect(following)
-    reason = relay.enter(entrant)
-    assert list(relay._ahead) == ([] if entrant.role == "base" else [following.ident])
-    assert not any(lane.is_held for lane in relay._ahead.values())
+    process_backend.expect(following)
+    reason = process_backend.enter(spec)
+    assert list(process_backend._ahead) == ([] if spec.role == "base" else [following.ident])
+    assert not any(process.is_held for process in process_backend._ahead.values())
     return reason
 
 
-def _rides_by_relaunching(relay: Relay, seed: Entrant, losses: list[tuple[int, float]]) -> None:
+def _rides_by_relaunching(process_backend: ProcessBackend, seed: TrialSpec, losses: list[tuple[int, float]]) -> None:
     """No two fit: the base is launched anew for its lap, and sees what it saw before."""
-    relay.capacity = lambda: 1  # type: ignore[method-assign]
-    assert relay.enter(seed) == ""
-    lap = relay.lap(0, 2, STEPS, LEAD_IN)
-    assert (lap.first_step, lap.num_steps, lap.failure) == (5 + LEAD_IN, STEPS, "")
-    record = relay.record(0)
-    assert record.num_launches == 2 and record.witness.losses == losses
-    other = relay.record(6)
-    assert not other.failure and len(other.witness.losses) == 5
-    assert all(a != b for a, b in zip(other.witness.losses, losses, strict=False))
+    process_backend.capacity = lambda: 1  # type: ignore[method-assign]
+    assert process_backend.enter(seed) == ""
+    timing = process_backend.run_block(0, 2, STEPS, LEAD_IN)
+    assert (timing.first_step, timing.num_steps, timing.failure) == (5 + LEAD_IN, STEPS, "")
+    record = process_backend.record(0)
+    assert record.num_launches == 2 and record.fingerprint.losses == losses
+    other = process_backend.record(6)
+    assert not other.failure and len(other.fingerprint.losses) == 5
+    assert all(a != b for a, b in zip(other.fingerprint.losses, losses, strict=False))
 
 
 DRIVE = """
 import sys
-from slipstream.records import Entrant
-from slipstream.supervise.race import Relay
-with Relay(["train.py", "2"], use_overlay=False) as relay:
-    assert relay.enter(Entrant(0, "base")) == ""
-    assert relay.lap(0, 0, 2, 1).num_steps == 2
+from slipstream.records import TrialSpec
+from slipstream.supervise.race import ProcessBackend
+with ProcessBackend(["train.py", "2"], use_overlay=False) as process_backend:
+    assert process_backend.enter(TrialSpec(0, "base")) == ""
+    assert process_backend.run_block(0, 0, 2, 1).num_steps == 2
     print("standing", flush=True)
     sys.stdin.readline()
     print("riding", flush=True)
-    relay.lap(0, 1, 10**9, 1)
+    process_backend.run_block(0, 1, 10**9, 1)
 """
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_no_process_outlives_the_relay(here: Path, number: signal.Signals) -> None:
+def test_no_process_outlives_the_process_backend(here: Path, number: signal.Signals) -> None:
     (here / "drive.py").write_text(DRIVE)
     command = [sys.executable, "drive.py"]
     driver = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, stderr=subprocess.PIPE)
     assert driver.stdin is not None and driver.stdout is not None
     assert driver.stdout.readline() == "standing\n"
-    riders = psutil.Process(driver.pid).children(recursive=True)
-    assert len(riders) == 3  # the loader's workers too
-    assert {process.status() for process in riders} == {"stopped"}
+    trials = psutil.Process(driver.pid).children(recursive=True)
+    assert len(trials) == 3  # the loader's workers too
+    assert {process.status() for process in trials} == {"stopped"}
     if number == signal.SIGINT:  # while it rides; the other one while it stands, when it hears nothing
         driver.stdin.write("\n")
         driver.stdin.flush()
@@ -231,7 +231,7 @@ def test_no_process_outlives_the_relay(here: Path, number: signal.Signals) -> No
     else:
         driver.kill()
         driver.communicate(timeout=20)
-    _, alive = psutil.wait_procs(riders, timeout=5)
+    _, alive = psutil.wait_procs(trials, timeout=5)
     assert not alive
     (here / "written.txt").unlink()  # no overlay: real
 
@@ -253,27 +253,31 @@ def test_a_slow_start_is_compared_with_the_base_in_the_same_seconds(here: Path) 
     """While the file is there, every step of every rider takes 15 times as long: as beside another program."""
     (here / "train.py").write_text(BURSTY)
     burst = here / "burst"
-    with Relay(["train.py", str(burst)], entry=str(here / "entry.py"), use_overlay=False) as relay:
-        assert relay.enter(Entrant(0, "base")) == ""
-        assert relay.enter(Entrant(1, "candidate", recipe("slow"))).startswith(SLOWER)
-        assert relay.leave(1).laps[0].num_steps == 4
-        between = relay.record(0).laps
-        assert [lap.round for lap in between] == [-1] * 3 and {lap.num_steps for lap in between} == {STEPS_BESIDE}
+    with ProcessBackend(["train.py", str(burst)], entry=str(here / "entry.py"), use_overlay=False) as process_backend:
+        assert process_backend.enter(TrialSpec(0, "base")) == ""
+        assert process_backend.enter(TrialSpec(1, "candidate", recipe("slow"))).startswith(SLOWER)
+        assert process_backend.leave(1).timings[0].num_steps == 4
+        between = process_backend.record(0).timings
+        assert [timing.round for timing in between] == [-1] * 3 and {timing.num_steps for timing in between} == {
+            STEPS_BESIDE
+        }
 
         burst.touch()
-        assert relay.enter(Entrant(2, "candidate", recipe("nothing"))) == ""
+        assert process_backend.enter(TrialSpec(2, "candidate", recipe("nothing"))) == ""
         burst.unlink()
-        assert len(relay.record(0).laps) > 3, "the base ran while the candidate was held"
-        for rider in (0, 2):
-            lap = relay.lap(rider, 1, STEPS, LEAD_IN)
-            assert (lap.first_step + lap.num_steps - 5) % (STEPS + LEAD_IN) == 0, "blocks end at the same steps again"
-        assert relay.leave(2).num_launches == 1
+        assert len(process_backend.record(0).timings) > 3, "the base ran while the candidate was held"
+        for trial in (0, 2):
+            timing = process_backend.run_block(trial, 1, STEPS, LEAD_IN)
+            assert (timing.first_step + timing.num_steps - 5) % (STEPS + LEAD_IN) == 0, (
+                "blocks end at the same steps again"
+            )
+        assert process_backend.leave(2).num_launches == 1
 
-        relay.capacity = lambda: 1  # type: ignore[method-assign]
-        relay.leave(0)
-        assert relay.enter(Entrant(3, "candidate", recipe("slow"))).startswith(SLOWER)
-        assert relay.leave(3).num_launches == 2 and relay.record(0).num_launches == 2
+        process_backend.capacity = lambda: 1  # type: ignore[method-assign]
+        process_backend.leave(0)
+        assert process_backend.enter(TrialSpec(3, "candidate", recipe("slow"))).startswith(SLOWER)
+        assert process_backend.leave(3).num_launches == 2 and process_backend.record(0).num_launches == 2
         burst.touch()
-        assert relay.enter(Entrant(4, "candidate", recipe("nothing"))) == ""
+        assert process_backend.enter(TrialSpec(4, "candidate", recipe("nothing"))) == ""
         burst.unlink()
-        assert relay.leave(4).num_launches == 2
+        assert process_backend.leave(4).num_launches == 2

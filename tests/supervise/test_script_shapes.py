@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.records import Choice, Entrant, Recipe, Tick
-from slipstream.supervise.race import Relay
+from slipstream.records import Choice, Recipe, Tick, TrialSpec
+from slipstream.supervise.race import ProcessBackend
 from slipstream.testing.zoo import ZOO, Case
 
 SHAPES: dict[str, Tick] = {
@@ -38,14 +38,14 @@ def test_a_race_of(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    riders = [Entrant(0, "base"), Entrant(1, "twin", Recipe((Choice("nothing"),)))]
-    with Relay([str(case.file)], tick=SHAPES[case.name], may_fork=True) as relay:
-        assert [relay.enter(rider) for rider in riders] == ["", ""]
+    trials = [TrialSpec(0, "base"), TrialSpec(1, "twin", Recipe((Choice("nothing"),)))]
+    with ProcessBackend([str(case.file)], tick=SHAPES[case.name], may_fork=True) as process_backend:
+        assert [process_backend.enter(trial) for trial in trials] == ["", ""]
         for number in range(2):
-            for rider in riders:
-                lap = relay.lap(rider.ident, number, 2, 1)
-                assert (lap.failure, lap.num_steps) == ("", 2) and lap.seconds > 0.0
-        base, twin = (relay.record(rider.ident).witness for rider in riders)
-        assert relay.notes == [], "both were forked"
-    assert base.digests and base.digests == twin.digests and base.losses == twin.losses
+            for trial in trials:
+                timing = process_backend.run_block(trial.ident, number, 2, 1)
+                assert (timing.failure, timing.num_steps) == ("", 2) and timing.seconds > 0.0
+        base, control = (process_backend.record(trial.ident).fingerprint for trial in trials)
+        assert process_backend.notes == [], "both were forked"
+    assert base.digests and base.digests == control.digests and base.losses == control.losses
     assert base.losses or case.name == "odd_inference"

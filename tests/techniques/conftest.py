@@ -12,8 +12,8 @@ import torch
 
 from slipstream.records import Choice, Recipe, Setting
 from slipstream.seams.patching import Patches
-from slipstream.techniques._core.apply_recipe import fit
-from slipstream.techniques._core.context import Rig
+from slipstream.techniques._core.apply_recipe import apply_recipe
+from slipstream.techniques._core.context import ApplyContext
 
 
 @pytest.fixture(autouse=True)
@@ -30,12 +30,12 @@ def riding() -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def _riding(*choices: str | tuple[str, Setting], is_proof: bool = False) -> Iterator[Rig]:
+def _riding(*choices: str | tuple[str, Setting], is_proof: bool = False) -> Iterator[ApplyContext]:
     faults: list[BaseException] = []
     recipe = Recipe(tuple(Choice(one) if isinstance(one, str) else Choice(*one) for one in choices))
     patches = Patches(lambda name, fault: faults.append(fault), torch.compiler.is_compiling)
     try:
-        yield fit(recipe, patches, lambda name, fault: faults.append(fault), is_proof)
+        yield apply_recipe(recipe, patches, lambda name, fault: faults.append(fault), is_proof)
     finally:
         patches.close()
     assert not faults and not patches.leftovers

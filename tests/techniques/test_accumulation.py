@@ -154,13 +154,16 @@ def fit(
 )
 def test_lightning_has_the_weights_of_the_whole_batch(case: dict[str, Any], num_pieces: int, riding: Any) -> None:
     bare, left = fit(**case)
-    with riding(("accumulation", num_pieces)) as rig:
+    with riding(("accumulation", num_pieces)) as context:
         changed, left_then = fit(**case)
     assert_same(bare, changed)
     assert left == left_then, "as many updates, and the random numbers of the script"
     before = case.get("accumulate_grad_batches", 1)
     after = f"accumulate_grad_batches {before} -> {before * num_pieces}"
-    assert rig.changes == [f"accumulation: batches of 8 in pieces of {8 // num_pieces}, {after}"] and not rig.declined
+    assert (
+        context.changes == [f"accumulation: batches of 8 in pieces of {8 // num_pieces}, {after}"]
+        and not context.declined
+    )
 
 
 @pytest.mark.parametrize(
@@ -173,17 +176,17 @@ def test_lightning_has_the_weights_of_the_whole_batch(case: dict[str, Any], num_
 )
 def test_lightning_says_what_it_cannot_keep(case: dict[str, Any], reason: str, riding: Any) -> None:
     bare, _ = fit(**case)
-    with riding(("accumulation", 2)) as rig:
+    with riding(("accumulation", 2)) as context:
         changed, _ = fit(**case)
     assert all(torch.equal(value, changed[name]) for name, value in bare.items())
-    (said,) = rig.declined
-    assert any(one in said for one in reason.split("|")) and not rig.changes
+    (said,) = context.declined
+    assert any(one in said for one in reason.split("|")) and not context.changes
 
 
 def test_a_batch_that_makes_no_equal_pieces(riding: Any) -> None:
-    with riding(("accumulation", 16)) as rig:
+    with riding(("accumulation", 16)) as context:
         fit()
-    assert rig.declined == ["accumulation: a batch of 8 does not make 16 equal pieces"]
+    assert context.declined == ["accumulation: a batch of 8 does not make 16 equal pieces"]
 
 
 # --- the Hugging Face Trainer -----------------------------------------------------------------------------------------
@@ -280,13 +283,13 @@ def test_the_trainer_has_the_weights_of_the_whole_batch(
     make: Any, case: dict[str, Any], tmp_path: Path, riding: Any
 ) -> None:
     bare, told = train(tmp_path, make, **case)
-    with riding(("accumulation", 4)) as rig:
+    with riding(("accumulation", 4)) as context:
         changed, told_then = train(tmp_path, make, **case)
     assert_same(bare, changed)
     assert told == pytest.approx(told_then, rel=1e-5), "as many updates, and the loss that is reported"
     before = case.get("gradient_accumulation_steps", 1)
     after = f"gradient_accumulation_steps {before} -> {4 * before}"
-    assert rig.changes == [f"accumulation: batches of 8 in pieces of 2, {after}"] and not rig.declined
+    assert context.changes == [f"accumulation: batches of 8 in pieces of 2, {after}"] and not context.declined
 
 
 @pytest.mark.parametrize(
@@ -298,11 +301,11 @@ def test_the_trainer_has_the_weights_of_the_whole_batch(
 )
 def test_the_trainer_says_what_it_cannot_keep(make: Any, reason: str, tmp_path: Path, riding: Any) -> None:
     bare, _ = train(tmp_path, make)
-    with riding(("accumulation", 2)) as rig:
+    with riding(("accumulation", 2)) as context:
         changed, _ = train(tmp_path, make)
     assert all(torch.equal(value, changed[name]) for name, value in bare.items())
-    (said,) = rig.declined
-    assert any(one in said for one in reason.split("|")) and not rig.changes
+    (said,) = context.declined
+    assert any(one in said for one in reason.split("|")) and not context.changes
 
 
 # --- Accelerate -------------------------------------------------------------------------------------------------------
@@ -367,11 +370,11 @@ def loop(
 )
 def test_accelerate_has_the_weights_of_the_whole_batch(case: dict[str, Any], riding: Any) -> None:
     bare = loop(**case)
-    with riding(("accumulation", 4)) as rig:
+    with riding(("accumulation", 4)) as context:
         changed = loop(**case)
     assert_same(bare, changed)
-    assert "accumulation: batches of 8 in 4 pieces, gradient_accumulation_steps 1 -> 4" in rig.changes
-    assert not rig.declined
+    assert "accumulation: batches of 8 in 4 pieces, gradient_accumulation_steps 1 -> 4" in context.changes
+    assert not context.declined
 
 
 @pytest.mark.parametrize(
@@ -387,17 +390,17 @@ def test_accelerate_has_the_weights_of_the_whole_batch(case: dict[str, Any], rid
 def test_accelerate_says_what_it_cannot_keep(case: dict[str, Any], reason: str, riding: Any) -> None:
     """Found at the first piece at the latest: no bit differs afterwards, dropout included."""
     bare = loop(**case)
-    with riding(("accumulation", 2)) as rig:
+    with riding(("accumulation", 2)) as context:
         changed = loop(**case)
     assert all(torch.equal(value, changed[name]) for name, value in bare.items())
-    (said,) = rig.declined
+    (said,) = context.declined
     assert any(one in said for one in reason.split("|")), said
 
 
 def test_a_loop_without_accumulate(riding: Any) -> None:
     from accelerate import Accelerator
 
-    with riding(("accumulation", 2)) as rig:
+    with riding(("accumulation", 2)) as context:
         accelerator = Accelerator(cpu=True)
         net = make_net()
         model, optimizer, loader = accelerator.prepare(
@@ -408,17 +411,17 @@ def test_a_loop_without_accumulate(riding: Any) -> None:
             sizes.append(len(x))
             accelerator.backward(cross_entropy(model, x, y))
             optimizer.step()
-    assert sizes == [4, 4] and "micro_batches is the answer there" in rig.declined[0]
+    assert sizes == [4, 4] and "micro_batches is the answer there" in context.declined[0]
 
 
 def test_a_loop_without_a_framework(riding: Any) -> None:
-    with riding(("accumulation", 2)) as rig:
+    with riding(("accumulation", 2)) as context:
         net = make_net()
         optimizer = torch.optim.SGD(net.parameters(), 0.1)
         for x, y in DataLoader(make_data(8), batch_size=4):
             cross_entropy(net, x, y).backward()
             optimizer.step()
-    assert len(rig.declined) == 1 and "micro_batches is the answer there" in rig.declined[0]
+    assert len(context.declined) == 1 and "micro_batches is the answer there" in context.declined[0]
 
 
 # --- what was observed ------------------------------------------------------------------------------------------------

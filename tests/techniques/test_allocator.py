@@ -53,14 +53,14 @@ def test_what_the_user_put_into_the_environment_stays(monkeypatch: pytest.Monkey
 
 
 def test_a_process_that_runs_already_says_that_it_is_too_late(riding: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    with riding(("allocator", "keep")) as rig:
+    with riding(("allocator", "keep")) as context:
         pass
-    assert "before the process starts" in rig.declined[0]
+    assert "before the process starts" in context.declined[0]
     for name, value in allocator.environment("keep").items():
         monkeypatch.setenv(name, value)
-    with riding(("allocator", "keep")) as rig:
+    with riding(("allocator", "keep")) as context:
         pass
-    assert rig.changes and not rig.declined
+    assert context.changes and not context.declined
 
 
 def test_accelerators_have_allocators_of_their_own() -> None:
@@ -73,9 +73,9 @@ def test_segments_that_grow(riding: Any, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
     wanted = "max_split_size_mb:64,expandable_segments:True"
     assert set(expandable_segments.environment(True).values()) == {wanted}
-    with riding("expandable_segments") as rig:
+    with riding("expandable_segments") as context:
         pass
-    assert rig.declined == ["expandable_segments: there is no CUDA device here"]
+    assert context.declined == ["expandable_segments: there is no CUDA device here"]
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", wanted)  # as the rider finds it
     assert set(expandable_segments.environment(True).values()) == {wanted}
     assert expandable_segments.applies(seen_on("cuda:0")).reason == "the environment sets it already"

@@ -13,7 +13,7 @@ from slipstream.records import Choice, Recipe
 from slipstream.techniques import batch_size
 from slipstream.techniques._core.observation import Observation
 from slipstream.testing.made_sessions import made_session
-from slipstream.testing.technique_contract import Ride
+from slipstream.testing.technique_contract import RecipeRun
 
 DATA = TensorDataset(torch.arange(40.0))
 
@@ -32,7 +32,7 @@ def sizes() -> Callable[..., list[int]]:
     """Of the first batch of each loader, when they are built one after the other with batches of 6 asked for."""
 
     def build(*makers: Callable[[], DataLoader[Any]]) -> list[int]:
-        ride = Ride(Recipe((Choice("batch_size", 6),)))
+        ride = RecipeRun(Recipe((Choice("batch_size", 6),)))
         found: list[int] = []
 
         def training() -> Any:
@@ -41,8 +41,8 @@ def sizes() -> Callable[..., list[int]]:
                 found.append(len(batch[0] if isinstance(batch, list) else batch))
 
         ride.run(training)
-        assert not ride.complaints and ride.rig is not None
-        build.said = [*ride.rig.changes, *ride.rig.declined]  # type: ignore[attr-defined]
+        assert not ride.complaints and ride.context is not None
+        build.said = [*ride.context.changes, *ride.context.declined]  # type: ignore[attr-defined]
         return found
 
     return build

@@ -63,10 +63,10 @@ def test_a_model_that_needs_contiguous_activations_trains_on_to_the_bit(riding: 
     model = Views()
     bare = copy.deepcopy(model)
     losses = train(bare)
-    with riding("channels_last") as rig:
+    with riding("channels_last") as context:
         assert train(model) == losses
         assert model.body[0].weight.is_contiguous()  # type: ignore[union-attr,operator]
-    assert "needs contiguous activations" in rig.declined[0] and not rig.changes
+    assert "needs contiguous activations" in context.declined[0] and not context.changes
     assert all(torch.equal(value, bare.state_dict()[name]) for name, value in model.state_dict().items())
 
 
@@ -74,13 +74,13 @@ def test_the_script_sees_contiguous_outputs_and_its_other_parameters_untouched(r
     model = Pictures()
     bare = copy.deepcopy(model)
     losses = train(bare)
-    with riding("channels_last") as rig:
+    with riding("channels_last") as context:
         for one, other in zip(losses, train(model), strict=True):
             assert abs(one - other) < 1e-5
         assert model.layout and not model.body[0].weight.is_contiguous()  # type: ignore[union-attr,operator]
         file = io.BytesIO()
         torch.save(model.state_dict(), file)
-    assert rig.changes == ["channels_last: 2 convolution weights and the images given to them"]
+    assert context.changes == ["channels_last: 2 convolution weights and the images given to them"]
     assert model.body[0].weight.is_contiguous()  # type: ignore[union-attr,operator]
     loaded = Pictures()
     loaded.load_state_dict(torch.load(io.BytesIO(file.getvalue()), weights_only=True))
@@ -101,9 +101,9 @@ def test_the_script_sees_contiguous_gradients_of_its_images(riding: Any) -> None
     model = Pictures()
     bare = copy.deepcopy(model)
     expected = penalise(bare)
-    with riding("channels_last") as rig:
+    with riding("channels_last") as context:
         assert abs(penalise(model) - expected) < 1e-4 * expected
-    assert rig.changes and not rig.declined
+    assert context.changes and not context.declined
     for one, other in zip(model.parameters(), bare.parameters(), strict=True):
         assert one.grad is not None and torch.allclose(one.grad, other.grad, rtol=1e-3, atol=1e-5)  # type: ignore[arg-type]
 
@@ -183,10 +183,10 @@ def test_a_branch_taken_late_that_needs_contiguous_activations_gets_its_way(ridi
 
     model, x = Branching(), torch.randn(4, 2, 6, 6)
     model.body[2] = nn.Identity()
-    with riding("channels_last") as rig:
+    with riding("channels_last") as context:
         model(x)
         model.is_late = True
         late = model(x)
         assert model.body[0].weight.is_contiguous()  # type: ignore[union-attr,operator]
-    assert rig.changes and "needs contiguous activations" in rig.declined[0]
+    assert context.changes and "needs contiguous activations" in context.declined[0]
     assert torch.allclose(late, model(x), atol=1e-6)

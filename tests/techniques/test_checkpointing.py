@@ -73,10 +73,10 @@ def test_every_bit_is_as_without_it(setting: str, num_chosen: int, extra: list[A
     model = stack(5, *extra)
     names = list(model.state_dict())
     bare = train(copy.deepcopy(model))
-    with riding(("checkpointing", setting)) as rig:
+    with riding(("checkpointing", setting)) as context:
         changed = train(model)
         assert list(model.state_dict()) == names
-    assert rig.changes == [f"checkpointing: {num_chosen} of 5 blocks of Stack"] and not rig.declined
+    assert context.changes == [f"checkpointing: {num_chosen} of 5 blocks of Stack"] and not context.declined
     assert len(bare) == len(changed) and all(map(torch.equal, bare, changed))
 
 
@@ -108,9 +108,9 @@ def test_a_kernel_that_draws_inside_itself_draws_the_same_again(riding: Any) -> 
     torch.manual_seed(7)
     model = Stack(*(Tossed() for _ in range(4)))
     bare = train(copy.deepcopy(model))
-    with riding(("checkpointing", "all")) as rig:
+    with riding(("checkpointing", "all")) as context:
         changed = train(model)
-    assert rig.changes == ["checkpointing: 4 of 4 blocks of Stack"] and not rig.declined
+    assert context.changes == ["checkpointing: 4 of 4 blocks of Stack"] and not context.declined
     assert all(map(torch.equal, bare, changed))
 
 
@@ -183,9 +183,9 @@ class CachedStack(Stack):
 )
 def test_what_cannot_be_computed_again_is_left_alone_to_the_bit(model: nn.Module, reason: str, riding: Any) -> None:
     bare = train(copy.deepcopy(model))
-    with riding(("checkpointing", "all")) as rig:
+    with riding(("checkpointing", "all")) as context:
         changed = train(model)
-    assert rig.declined == [f"checkpointing: {reason}"] and not rig.changes
+    assert context.declined == [f"checkpointing: {reason}"] and not context.changes
     assert all(map(torch.equal, bare, changed))
 
 
@@ -203,7 +203,7 @@ def test_evaluation_is_left_alone(riding: Any) -> None:
     model = stack().eval()
     x = torch.randn(4, 6)
     bare = model(x)
-    with riding(("checkpointing", "all")) as rig, torch.no_grad():
+    with riding(("checkpointing", "all")) as context, torch.no_grad():
         random.seed(0)
         model(x)
-    assert bare is not None and not rig.changes and not rig.declined
+    assert bare is not None and not context.changes and not context.declined

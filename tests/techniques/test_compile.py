@@ -49,15 +49,15 @@ def test_a_bare_container_is_captured_and_with_eagers_random_numbers_learns_the_
     bare, model, x = net(), net(), torch.randn(3, 8)
     losses = train(bare)
     names = list(bare.state_dict())
-    with riding(("compile", "default"), is_proof=True) as rig:
+    with riding(("compile", "default"), is_proof=True) as context:
         for one, other in zip(losses, train(model), strict=True):
             assert abs(one - other) < 1e-5 * abs(one)
-        assert rig.changes == ["compile: Sequential compiled into 1 graph"] and not rig.declined
+        assert context.changes == ["compile: Sequential compiled into 1 graph"] and not context.declined
         assert list(model.state_dict()) == names
-        twin = copy.deepcopy(model).eval()
+        control = copy.deepcopy(model).eval()
         graphs = _num_graphs()
         with torch.no_grad():
-            assert torch.equal(model.eval()(x), twin(x))  # evaluation is not compiled
+            assert torch.equal(model.eval()(x), control(x))  # evaluation is not compiled
         assert _num_graphs() == graphs
     assert not torch._inductor.config.fallback_random and not torch._dynamo.config.suppress_errors
 
@@ -77,9 +77,9 @@ def test_a_model_that_cannot_be_captured_runs_as_it_is(riding: Any) -> None:
             return self.net(x)
 
     losses = train(net())
-    with riding(("compile", "default")) as rig:
+    with riding(("compile", "default")) as context:
         assert train(Hidden()) == losses
-    assert rig.declined == ["compile: nothing of Hidden was captured"] and not rig.changes
+    assert context.declined == ["compile: nothing of Hidden was captured"] and not context.changes
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
@@ -97,17 +97,17 @@ def test_a_compiler_that_fails_costs_nothing_but_time(
 
     losses = train(net())
     monkeypatch.setattr(inductor, f"compile_fx_{direction}", fail)
-    with torch._inductor.config.patch(force_disable_caches=True), riding(("compile", "default")) as rig:
+    with torch._inductor.config.patch(force_disable_caches=True), riding(("compile", "default")) as context:
         assert train(net()) == losses
-    assert calls and not rig.changes and len(rig.declined) == 1
+    assert calls and not context.changes and len(context.declined) == 1
 
 
 def test_a_script_that_compiles_itself_is_left_alone(riding: Any) -> None:
     model: Any = net()
     model._compiled_call_impl = model._call_impl  # as Module.compile() does, without the compiling
-    with riding(("compile", "default")) as rig:
+    with riding(("compile", "default")) as context:
         train(model, 1)
-    assert rig.declined == ["compile: the script compiles it itself"]
+    assert context.declined == ["compile: the script compiles it itself"]
 
 
 def test_it_applies_where_there_is_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:

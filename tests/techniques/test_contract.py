@@ -60,35 +60,35 @@ def planted(apply: Any, numerics: Any = "identical") -> ModuleType:
     return module  # type: ignore[no-any-return]
 
 
-def scale_gradients(rig: Any, setting: Any) -> None:
+def scale_gradients(context: Any, setting: Any) -> None:
     def scale(optimizer: Any, args: Any, kwargs: Any) -> None:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 parameter.grad.mul_(0.9)
 
     handle = torch.optim.optimizer.register_optimizer_step_pre_hook(scale)
-    rig.patches.on_close(handle.remove)
+    context.patches.on_close(handle.remove)
 
 
-def leave_something(rig: Any, setting: Any) -> None:
+def leave_something(context: Any, setting: Any) -> None:
     torch.set_num_threads(2)
 
 
-def swallow(rig: Any, setting: Any) -> None:
+def swallow(context: Any, setting: Any) -> None:
     def call(inner: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return inner(*args, **kwargs)
         except BaseException:
             raise RuntimeError("something of ours") from None
 
-    rig.on_model(lambda module: rig.wrap_call(module, call))
+    context.on_model(lambda module: context.wrap_call(module, call))
 
 
-def rename(rig: Any, setting: Any) -> None:
+def rename(context: Any, setting: Any) -> None:
     def change(optimizer: Any) -> None:
-        rig.patches.on_close(optimizer.register_state_dict_post_hook(lambda _, state: {**state, "ours": 1}).remove)
+        context.patches.on_close(optimizer.register_state_dict_post_hook(lambda _, state: {**state, "ours": 1}).remove)
 
-    rig.on_optimizer(change)
+    context.on_optimizer(change)
 
 
 @pytest.mark.parametrize(

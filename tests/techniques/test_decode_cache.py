@@ -97,7 +97,7 @@ def epochs(dataset: Any, num_workers: int, num_epochs: int = 2) -> list[Any]:
 def test_batches_are_the_same(num_workers: int, photographs: Path, riding: Callable[..., Any]) -> None:
     dataset = Photographs(photographs)
     bare = epochs(dataset, num_workers)
-    with riding("decode_cache") as rig:
+    with riding("decode_cache") as context:
         assert epochs(dataset, num_workers) == bare
         assert survey().num_images == 12
         assert epochs(dataset, num_workers) == bare
@@ -105,7 +105,7 @@ def test_batches_are_the_same(num_workers: int, photographs: Path, riding: Calla
         for entry in list(Path(survey().folder).rglob("*.pixels"))[::2]:
             entry.unlink()
         assert epochs(dataset, num_workers) == bare
-    assert any("what is decoded is kept in" in sentence for sentence in rig.changes) and not rig.declined
+    assert any("what is decoded is kept in" in sentence for sentence in context.changes) and not context.declined
 
 
 def test_the_battery_with_a_training_on_photographs(photographs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +114,7 @@ def test_the_battery_with_a_training_on_photographs(photographs: Path, monkeypat
         random.seed(trainings.SEED)
         np.random.seed(trainings.SEED)
         loader = DataLoader(Photographs(photographs, 8), batch_size=4, shuffle=True)
-        out = trainings.Outcome()
+        out = trainings.TrainingOutcome()
         net = (model or nn.Sequential(nn.Flatten(), nn.Linear(192, 12))).to(device)
         optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
         out.models, out.optimizers, out.loader = {"net": net}, {"sgd": optimizer}, loader
@@ -137,11 +137,11 @@ def test_the_battery_with_a_training_on_photographs(photographs: Path, monkeypat
 
 
 def test_said_once_something_was_kept_and_not_before(photographs: Path, riding: Callable[..., Any]) -> None:
-    with riding("decode_cache") as rig:
+    with riding("decode_cache") as context:
         list(DataLoader(Numbers(), num_workers=1))
-        assert rig.changes == [], "Pillow is imported, and nothing was decoded"
+        assert context.changes == [], "Pillow is imported, and nothing was decoded"
         list(DataLoader(Photographs(photographs), num_workers=1))
-        assert len(rig.changes) == 1 and "is kept in" in rig.changes[0]
+        assert len(context.changes) == 1 and "is kept in" in context.changes[0]
 
 
 class Numbers(Dataset[Any]):
@@ -160,9 +160,9 @@ def test_a_reason_is_heard_in_whatever_process_it_was_found(
         raise OSError(errno.ENOSPC, "")
 
     monkeypatch.setattr(pixel_store, "_write_whole", write)
-    with riding("decode_cache") as rig:
+    with riding("decode_cache") as context:
         list(DataLoader(Photographs(photographs), num_workers=num_workers))
-    assert len(rig.declined) == 1 and "the disk is full" in rig.declined[0] and rig.changes == []
+    assert len(context.declined) == 1 and "the disk is full" in context.declined[0] and context.changes == []
 
 
 def test_datasets_that_are_gone_take_no_room(
@@ -171,26 +171,26 @@ def test_datasets_that_are_gone_take_no_room(
     """Twenty folds that come and go, with memory for two data sets."""
     size = sum(width * height * 4 for width, height in (Image.open(path).size for path in photographs.glob("*")))
     monkeypatch.setattr(free_memory, "free_bytes", lambda: 4 * size)
-    with riding("decode_cache") as rig:
+    with riding("decode_cache") as context:
         for _ in range(20):
             DataLoader(Photographs(photographs))
             whole = Photographs(photographs)
             folds = [Subset(whole, range(6)), Subset(whole, range(12))]
             loaders = [DataLoader(fold) for fold in folds]
         list(loaders[1])
-    assert survey().num_images == 12 and not rig.declined
+    assert survey().num_images == 12 and not context.declined
 
 
 def test_before_a_race_the_coming_epoch_is_decoded(photographs: Path, riding: Callable[..., Any]) -> None:
     dataset = Photographs(photographs)
     bare = epochs(dataset, 0)
-    with riding("decode_cache") as rig:
-        rig.is_racing = True
+    with riding("decode_cache") as context:
+        context.is_racing = True
         assert epochs(dataset, 0) == bare, "the script's random numbers are not touched"
-    (said,) = [sentence for sentence in rig.changes if "before the race" in sentence]
+    (said,) = [sentence for sentence in context.changes if "before the race" in sentence]
     assert "100% of the coming epoch" in said and "12 images kept" in said
-    assert not rig.declined
-    assert rig.once_ns > 0, "no epoch after the first takes so long to begin"
+    assert not context.declined
+    assert context.once_ns > 0, "no epoch after the first takes so long to begin"
 
 
 def test_without_images_filling_ends_soon(riding: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,19 +206,19 @@ def test_without_images_filling_ends_soon(riding: Callable[..., Any], monkeypatc
             self.asked += 1
             return index
 
-    with riding("decode_cache") as rig:
-        rig.is_racing = True
+    with riding("decode_cache") as context:
+        context.is_racing = True
         next(iter(DataLoader(Counted(), batch_size=2)))
     assert 16 <= int(Counted.asked) <= 2 + 16 * 2, "two processes, which may count at the same time"
 
 
 def test_no_filling_after_the_first_update(photographs: Path, riding: Callable[..., Any]) -> None:
-    with riding("decode_cache") as rig:
-        rig.is_racing = True
+    with riding("decode_cache") as context:
+        context.is_racing = True
         parameter = nn.Parameter(torch.zeros(()))
         torch.optim.SGD([parameter], lr=0.1).step()
         next(iter(DataLoader(Photographs(photographs), batch_size=2)))
-    assert survey().num_images == 2 and not any("before the race" in sentence for sentence in rig.changes)
+    assert survey().num_images == 2 and not any("before the race" in sentence for sentence in context.changes)
 
 
 class Stream(IterableDataset[Any]):
@@ -229,12 +229,12 @@ class Stream(IterableDataset[Any]):
 def test_what_cannot_be_filled_says_so(tmp_path: Path, photographs: Path, riding: Callable[..., Any]) -> None:
     dataset: Any = Photographs(photographs)
     dataset.handle = open(sorted(photographs.glob("*"))[0], "rb")  # noqa: SIM115
-    with riding("decode_cache") as rig:
-        rig.is_racing = True
+    with riding("decode_cache") as context:
+        context.is_racing = True
         list(DataLoader(Stream()))
         next(iter(DataLoader(dataset, batch_size=2)))
     dataset.handle.close()
-    first, second = rig.declined
+    first, second = context.declined
     assert "iterable" in first and "BufferedReader" in second
 
 
@@ -245,9 +245,9 @@ def test_a_folder_that_cannot_be_written_is_declined(
     monkeypatch.setenv("SLIPSTREAM_CACHE", str(tmp_path / "file"))
     dataset = Photographs(photographs)
     bare = epochs(dataset, 0)
-    with riding("decode_cache") as rig:
+    with riding("decode_cache") as context:
         assert epochs(dataset, 0) == bare
-    assert "cannot be written" in rig.declined[0] and not rig.changes
+    assert "cannot be written" in context.declined[0] and not context.changes
 
 
 # --- when it applies --------------------------------------------------------------------------------------------------

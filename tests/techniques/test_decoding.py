@@ -46,17 +46,17 @@ def test_the_two_do_not_combine() -> None:
 
 @pytest.mark.parametrize("name", ["fast_decode", "scaled_decode"])
 def test_said_once_something_was_done_and_not_before(riding: Any, name: str) -> None:
-    with riding((name, True if name == "fast_decode" else 1)) as rig:
+    with riding((name, True if name == "fast_decode" else 1)) as context:
         DataLoader([1, 2])
-        assert rig.changes == [] == rig.declined
+        assert context.changes == [] == context.declined
         Image.open(io.BytesIO(jpeg())).convert("RGB").crop((0, 0, 60, 60)).resize((20, 20))
-        assert len(rig.changes) == 1 and rig.changes[0].startswith(f"{name}: JPEGs")
+        assert len(context.changes) == 1 and context.changes[0].startswith(f"{name}: JPEGs")
 
 
 def test_of_spawned_workers_it_is_said_when_they_are_made(riding: Any) -> None:
-    with riding("fast_decode") as rig:
+    with riding("fast_decode") as context:
         DataLoader([1, 2], num_workers=1, multiprocessing_context="spawn")
-        assert len(rig.changes) == 1
+        assert len(context.changes) == 1
 
 
 def test_the_start_method_is_asked_for_and_not_settled(riding: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,8 +89,8 @@ def test_bytes_are_for_images_workers_and_accelerators() -> None:
 def test_bytes_decline_where_there_is_no_device(riding: Any) -> None:
     if torch.cuda.is_available() or torch.xpu.is_available():
         pytest.skip("there is one")
-    with riding("byte_transfer") as rig:
-        assert rig.declined == ["byte_transfer: there is no CUDA, ROCm or XPU device here"]
+    with riding("byte_transfer") as context:
+        assert context.declined == ["byte_transfer: there is no CUDA, ROCm or XPU device here"]
 
 
 def resizing(count: int, leaf: str = "PIL/Image.py:resize", **session: Any) -> Observation:
@@ -123,25 +123,25 @@ def test_resizing_needs_a_compiler(riding: Any, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
     assert "no C compiler" in fast_resize.applies(resizing(40)).reason
-    with riding("fast_resize") as rig:
-        assert rig.declined == ["fast_resize: there is no C compiler (cc, gcc or clang) on this machine"]
+    with riding("fast_resize") as context:
+        assert context.declined == ["fast_resize: there is no C compiler (cc, gcc or clang) on this machine"]
         Image.new("RGB", (100, 100)).resize((50, 50))
-        assert rig.changes == []
+        assert context.changes == []
     assert "no C compiler" in fast_arrays.applies(resizing(40)).reason
-    with riding("fast_arrays") as rig:
-        assert rig.declined == ["fast_arrays: there is no C compiler (cc, gcc or clang) on this machine"]
+    with riding("fast_arrays") as context:
+        assert context.declined == ["fast_arrays: there is no C compiler (cc, gcc or clang) on this machine"]
     assert fast_arrays.applies(resizing(40, has_loader=False)).reason == "the script has no DataLoader"
 
 
 def test_resizing_is_said_once_it_was_done(riding: Any) -> None:
     if not find_compiler():
         pytest.skip("there is no C compiler")
-    with riding("fast_resize", "fast_decode") as rig:
+    with riding("fast_resize", "fast_decode") as context:
         Image.new("RGB", (9, 9)).resize((8, 8))
-        assert rig.changes == []
+        assert context.changes == []
         Image.open(io.BytesIO(jpeg())).convert("RGB").crop((0, 0, 60, 60)).resize((50, 50))
-        assert [change for change in rig.changes if change.startswith("fast_resize: Image.resize is done by C")]
-        assert not [reason for reason in rig.declined if reason.startswith("fast_resize")]
+        assert [change for change in context.changes if change.startswith("fast_resize: Image.resize is done by C")]
+        assert not [reason for reason in context.declined if reason.startswith("fast_resize")]
 
 
 class Resized:

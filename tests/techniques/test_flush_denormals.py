@@ -20,10 +20,10 @@ def test_every_thread_flushes_even_those_that_ran_before(riding: Any) -> None:
     torch.set_flush_denormal(True)
     assert 0.0 < share_that_flushes() < 1.0  # what a script that calls torch's function alone would get
     torch.set_flush_denormal(False)
-    with riding("flush_denormals") as rig:
+    with riding("flush_denormals") as context:
         nn.Linear(2, 2)(torch.ones(1, 2))
         assert share_that_flushes() == 1.0
-    assert rig.changes == ["flush_denormals: denormals are zero in 2 threads"]
+    assert context.changes == ["flush_denormals: denormals are zero in 2 threads"]
     assert share_that_flushes() == 0.0
 
 
@@ -39,9 +39,9 @@ def test_the_pool_runs_a_function_once_in_each_thread() -> None:
 def test_a_script_that_flushes_already_is_left_alone(riding: Any) -> None:
     torch.set_flush_denormal(True)
     try:
-        with riding("flush_denormals") as rig:
+        with riding("flush_denormals") as context:
             nn.Linear(2, 2)(torch.ones(1, 2))
-        assert rig.declined == ["flush_denormals: they are flushed already"]
+        assert context.declined == ["flush_denormals: they are flushed already"]
         assert (torch.tensor(torch.finfo(torch.float32).tiny) / 2).item() == 0.0
     finally:
         torch.set_flush_denormal(False)

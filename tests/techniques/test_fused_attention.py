@@ -137,23 +137,25 @@ def train(model: nn.Module, num_steps: int = 3) -> list[torch.Tensor]:
 def both(kind: type[nn.Module], riding: Any) -> tuple[float, Any]:
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), kind())
     bare = train(copy.deepcopy(model))
-    with riding("fused_attention") as rig:
+    with riding("fused_attention") as context:
         changed = train(model)
     distances = [float((one - other).norm() / one.norm()) for one, other in zip(bare, changed, strict=True)]
-    return max(distances), rig
+    return max(distances), context
 
 
 @pytest.mark.parametrize("kind", [NanoGPT, Padded, Flat, Plain, Looking])
 def test_the_usual_ways_are_replaced_and_learn_the_same(kind: type[nn.Module], riding: Any) -> None:
-    distance, rig = both(kind, riding)
-    assert rig.changes == [f"fused_attention: attention of {kind.__name__}"] and not rig.declined
+    distance, context = both(kind, riding)
+    assert context.changes == [f"fused_attention: attention of {kind.__name__}"] and not context.declined
     assert distance < 1e-5
 
 
 @pytest.mark.parametrize("kind", [Odd, Learnt, Overwriting, Clamping])
 def test_what_no_kernel_does_is_computed_as_it_was_written(kind: type[nn.Module], riding: Any) -> None:
-    distance, rig = both(kind, riding)
-    assert not rig.changes and rig.declined == ["fused_attention: no attention written by hand was found in Sequential"]
+    distance, context = both(kind, riding)
+    assert not context.changes and context.declined == [
+        "fused_attention: no attention written by hand was found in Sequential"
+    ]
     assert distance == 0.0
 
 
@@ -161,9 +163,9 @@ def test_dropout_on_the_weights_is_left_alone_to_the_bit(riding: Any) -> None:
     model = NanoGPT()
     model.dropout.p = 0.5
     bare = train(copy.deepcopy(model))
-    with riding("fused_attention") as rig:
+    with riding("fused_attention") as context:
         assert all(map(torch.equal, bare, train(model)))
-    assert "dropout" in rig.declined[0] and not rig.changes
+    assert "dropout" in context.declined[0] and not context.changes
 
 
 def test_the_fused_kernel_is_really_called_and_nothing_else_is_proved_wrong(
@@ -177,8 +179,8 @@ def test_the_fused_kernel_is_really_called_and_nothing_else_is_proved_wrong(
         return right(*args, **kwargs) * 1.01
 
     monkeypatch.setattr(functional, "scaled_dot_product_attention", wrong)
-    distance, rig = both(NanoGPT, riding)
-    assert distance == 0.0 and "differs from the script's attention" in rig.declined[0] and calls == [True]
+    distance, context = both(NanoGPT, riding)
+    assert distance == 0.0 and "differs from the script's attention" in context.declined[0] and calls == [True]
 
 
 def test_what_is_fused_is_not_computed_by_hand_as_well(riding: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,9 +58,9 @@ def test_it_steps_the_same_and_resumes_both_ways(kind: str, has_closure: bool, r
     theirs, ours = (make(one.parameters(), lr=0.05, **KINDS[kind]) for one in (bare, model))
     steps(bare, theirs, has_closure=has_closure)
     steps(bare, theirs, 2)
-    with riding("fused_optimizer") as rig:
+    with riding("fused_optimizer") as context:
         steps(model, ours, has_closure=has_closure)
-        assert rig.changes == [f"fused_optimizer: {kind} fused"] and ours.param_groups[0]["fused"] is True
+        assert context.changes == [f"fused_optimizer: {kind} fused"] and ours.param_groups[0]["fused"] is True
         file = io.BytesIO()
         torch.save(ours.state_dict(), file)
         state = torch.load(io.BytesIO(file.getvalue()), weights_only=True)
@@ -85,18 +85,18 @@ def test_resumed_moments_of_another_layout_are_not_walked_with_the_wrong_index(r
         ours = torch.optim.AdamW(model.parameters(), lr=0.05)
         model.load_state_dict(saved[0])
         ours.load_state_dict(copy.deepcopy(saved[1]))
-        with riding(*choices) as rig:
+        with riding(*choices) as context:
             steps(model, ours, has_closure=len(choices) == 2)  # the layout is turned inside the first step
-        assert len(rig.changes) == len(choices) and distance(bare, model) < 1e-4
+        assert len(context.changes) == len(choices) and distance(bare, model) < 1e-4
 
 
 @pytest.mark.parametrize("given", [{"foreach": True}, {"fused": False}])
 def test_what_the_script_chose_stays(given: dict[str, bool], riding: Any) -> None:
-    with riding("fused_optimizer") as rig:
+    with riding("fused_optimizer") as context:
         model = net()
         optimizer = torch.optim.Adam(model.parameters(), **given)
         steps(model, optimizer, 1)
-    assert rig.declined == ["fused_optimizer: the script chose an implementation itself"] and not rig.changes
+    assert context.declined == ["fused_optimizer: the script chose an implementation itself"] and not context.changes
     assert {name: optimizer.param_groups[0][name] for name in given} == given
 
 
@@ -107,9 +107,9 @@ def test_not_foreach_may_be_fused(riding: Any) -> None:
         return model
 
     bare = train()
-    with riding("fused_optimizer") as rig:
+    with riding("fused_optimizer") as context:
         changed = train()
-    assert rig.changes == ["fused_optimizer: Adam fused"] and distance(bare, changed) < 1e-4
+    assert context.changes == ["fused_optimizer: Adam fused"] and distance(bare, changed) < 1e-4
 
 
 def test_the_edit_does_not_ask_for_both() -> None:
@@ -124,9 +124,9 @@ def test_what_torch_refuses_to_fuse_is_declined_in_its_words(riding: Any) -> Non
     weight = leaf.clone()
     weight.grad = torch.ones(2)
     optimizer = torch.optim.Adam([weight], differentiable=True)
-    with riding("fused_optimizer") as rig:
+    with riding("fused_optimizer") as context:
         optimizer.step()
-    assert rig.declined == ["fused_optimizer: `fused` does not support `differentiable`"]
+    assert context.declined == ["fused_optimizer: `fused` does not support `differentiable`"]
 
 
 @pytest.mark.parametrize("has_closure", [False, True])
@@ -140,14 +140,14 @@ def test_sparse_gradients_are_left_to_the_optimizer_that_can(has_closure: bool, 
         loss.backward()
         return 0.0
 
-    with riding("fused_optimizer") as rig:
+    with riding("fused_optimizer") as context:
         for _ in range(3):
             if has_closure:
                 optimizer.step(closure)
             else:
                 closure()
                 optimizer.step()
-    assert rig.declined == ["fused_optimizer: its gradients are sparse"]
+    assert context.declined == ["fused_optimizer: its gradients are sparse"]
 
 
 def test_an_optimizer_of_ones_own_is_not_touched(riding: Any) -> None:
@@ -156,10 +156,10 @@ def test_an_optimizer_of_ones_own_is_not_touched(riding: Any) -> None:
             for parameter in self.param_groups[0]["params"]:
                 parameter.data.sub_(parameter.grad)
 
-    with riding("fused_optimizer") as rig:
+    with riding("fused_optimizer") as context:
         model = net()
         steps(model, Own(model.parameters(), lr=0.1), 1)
-    assert rig.declined == ["fused_optimizer: Own has no fused implementation"]
+    assert context.declined == ["fused_optimizer: Own has no fused implementation"]
 
 
 def test_it_applies_unless_the_script_chose() -> None:

@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, IterableDataset
 from slipstream.records import Choice, Environment, Event, Recipe, Session, Setting, Site, TensorFacts
 from slipstream.seams.patching import Patches
 from slipstream.techniques import batched_fetch, device_prefetch, persistent_workers, pinned_memory, prefetch, workers
-from slipstream.techniques._core.apply_recipe import fit
-from slipstream.techniques._core.context import Rig
+from slipstream.techniques._core.apply_recipe import apply_recipe
+from slipstream.techniques._core.context import ApplyContext
 from slipstream.techniques._core.observation import Observation
 from slipstream.testing.made_sessions import LOADER_SITE, made_environment, made_loader, made_session
 
@@ -45,7 +45,7 @@ def on_device(session: Session | None = None, **changes: Any) -> Observation:
 
 
 @contextmanager
-def riding(**choices: Setting) -> Iterator[Rig]:
+def riding(**choices: Setting) -> Iterator[ApplyContext]:
     faults: list[str] = []
 
     def complain(seam: str, fault: BaseException) -> None:
@@ -53,7 +53,7 @@ def riding(**choices: Setting) -> Iterator[Rig]:
 
     patches = Patches(complain, torch.compiler.is_compiling)
     try:
-        yield fit(Recipe(tuple(Choice(name, setting) for name, setting in choices.items())), patches, complain)
+        yield apply_recipe(Recipe(tuple(Choice(name, setting) for name, setting in choices.items())), patches, complain)
     finally:
         patches.close()
     assert not faults
@@ -91,7 +91,7 @@ def test_workers_say_why_not(tmp_path: Path) -> None:
     assert "an epoch has 1 batches only" in workers.applies(seen(num_batches=1)).reason
 
 
-def test_iterable_dataset_is_read_before_a_rider_is_spent(tmp_path: Path) -> None:
+def test_iterable_dataset_is_read_before_a_trial_is_spent(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("class Stream:\n    def __iter__(self): ...\n")
     site = Site(str(script), 2, "", "__iter__")
@@ -109,20 +109,20 @@ class Stream(IterableDataset[int]):
 
 
 def test_stream_that_does_not_share_keeps_its_one_process() -> None:
-    with riding(workers=2) as rig:
+    with riding(workers=2) as context:
         loader = DataLoader(Stream(), 4)
         assert loader.num_workers == 0
         assert [int(n) for batch in loader for n in batch] == list(range(40))
-    assert rig.changes == []
-    assert "each would repeat it" in rig.declined[0] and "test_input.py:" in rig.declined[0]
+    assert context.changes == []
+    assert "each would repeat it" in context.declined[0] and "test_input.py:" in context.declined[0]
 
 
 def test_tiny_loader_is_left_alone_and_every_other_is_not() -> None:
-    with riding(workers=2) as rig:
+    with riding(workers=2) as context:
         assert DataLoader(list(range(12)), 4).num_workers == 0
         assert DataLoader(list(range(40)), 4).num_workers == 2
         assert DataLoader(list(range(40)), 4, num_workers=4).num_workers == 2
-    assert [change.split(" at ")[0] for change in rig.changes] == [
+    assert [change.split(" at ")[0] for change in context.changes] == [
         "workers: num_workers 0 -> 2",
         "workers: num_workers 4 -> 2",
     ]
@@ -145,12 +145,12 @@ def test_no_workers_at_all_is_a_setting() -> None:
 def test_rebuilt_loader_is_changed_once() -> None:
     """Frameworks build a second loader from the arguments of the first."""
     accelerate = pytest.importorskip("accelerate")
-    with riding(workers=2, prefetch=4) as rig:
+    with riding(workers=2, prefetch=4) as context:
         torch.manual_seed(0)
         loader = accelerate.Accelerator(cpu=True).prepare(DataLoader(list(range(40)), 4, shuffle=True))
         assert (loader.num_workers, loader.prefetch_factor, loader.persistent_workers) == (2, 4, True)
         ridden = [[batch.tolist() for batch in loader] for _ in range(2)]
-    assert len(rig.changes) == 2
+    assert len(context.changes) == 2
     torch.manual_seed(0)
     loader = accelerate.Accelerator(cpu=True).prepare(DataLoader(list(range(40)), 4, shuffle=True))
     assert ridden == [[batch.tolist() for batch in loader] for _ in range(2)]
@@ -178,10 +178,10 @@ def test_prefetch_stays_within_shared_memory() -> None:
 
 @pytest.mark.parametrize("order", [("workers", "prefetch"), ("prefetch", "workers")])
 def test_prefetch_sees_workers_whatever_the_order(order: tuple[str, str]) -> None:
-    with riding(**{name: {"workers": 2, "prefetch": 8}[name] for name in order}) as rig:
+    with riding(**{name: {"workers": 2, "prefetch": 8}[name] for name in order}) as context:
         assert DataLoader(list(range(80)), 4).prefetch_factor == 8
         assert DataLoader(list(range(4)), 4).prefetch_factor is None
-    assert len(rig.changes) == 2
+    assert len(context.changes) == 2
 
 
 def test_prefetch_never_takes_away() -> None:
@@ -204,10 +204,10 @@ def test_copies_need_a_device(module: Any) -> None:
     mps = Observation(made_session(environment=made_environment(device="mps"), transfer_ms=5.0))
     assert "the model is on mps" in module.applies(mps).reason
     assert module.applies(on_device()).is_yes
-    with riding(**{module.__name__.rpartition(".")[2]: True}) as rig:
+    with riding(**{module.__name__.rpartition(".")[2]: True}) as context:
         assert not DataLoader(list(range(40)), 4).pin_memory
     if not torch.accelerator.is_available():
-        assert "no CUDA" in rig.declined[0] and rig.changes == []
+        assert "no CUDA" in context.declined[0] and context.changes == []
 
 
 def test_data_on_the_device_is_not_pinned() -> None:
@@ -216,12 +216,12 @@ def test_data_on_the_device_is_not_pinned() -> None:
 
     with FakeTensorMode():
         there = torch.utils.data.TensorDataset(torch.empty(8, 2, device="cuda"))
-    rig = Rig(Patches(lambda seam, fault: None, lambda: False), lambda seam, fault: None)
+    context = ApplyContext(Patches(lambda seam, fault: None, lambda: False), lambda seam, fault: None)
     for dataset, is_pinned in ((there, False), (list(range(8)), True)):
         arguments = {"dataset": dataset, "pin_memory": False}
-        pinned_memory.pin(rig, arguments)
+        pinned_memory.pin(context, arguments)
         assert arguments["pin_memory"] is is_pinned
-    assert "lies on cuda:0 already" in rig.declined[0] and len(rig.changes) == 1
+    assert "lies on cuda:0 already" in context.declined[0] and len(context.changes) == 1
     facts = [TensorFacts("[0]", [4], "float32", "cpu", 16), TensorFacts("[1]", [4], "float32", "cuda:0", 16)]
     made = made_session(
         environment=made_environment(device="cuda:0"), transfer_ms=5.0, loader=made_loader(tensor_facts=facts)

@@ -54,20 +54,20 @@ def train(model: nn.Module, optimizer: Any, num_steps: int = 6) -> None:
 def test_on_the_cpu_nothing_is_changed(riding: Any) -> None:
     bare, plain = make()
     train(bare, plain)
-    with riding("low_memory_optimizer") as rig:
+    with riding("low_memory_optimizer") as context:
         model, optimizer = make()
         train(model, optimizer)
-    assert all(map(torch.equal, bare.parameters(), model.parameters())) and not rig.changes
-    assert ("the weights are on cpu" if HAS_TORCHAO else "pip install torchao") in rig.declined[0]
+    assert all(map(torch.equal, bare.parameters(), model.parameters())) and not context.changes
+    assert ("the weights are on cpu" if HAS_TORCHAO else "pip install torchao") in context.declined[0]
 
 
 @pytest.mark.skipif(not HAS_TORCHAO, reason="torchao is not installed")
 def test_torchaos_update_behind_the_scripts_own_optimizer(riding: Any) -> None:
     classes = find_classes()
     assert classes is not None
-    with riding() as rig, torch.compiler.set_stance("force_eager"):  # compiling every shape takes minutes here
-        rig.technique = "low_memory_optimizer"
-        EightBit(rig, classes, lambda optimizer: "").install()
+    with riding() as context, torch.compiler.set_stance("force_eager"):  # compiling every shape takes minutes here
+        context.technique = "low_memory_optimizer"
+        EightBit(context, classes, lambda optimizer: "").install()
         model, optimizer = make()
         steps: list[int] = []
         optimizer.register_step_post_hook(lambda *_: steps.append(1))
@@ -78,14 +78,14 @@ def test_torchaos_update_behind_the_scripts_own_optimizer(riding: Any) -> None:
         assert type(large) is not torch.Tensor and large.codes.dtype == torch.uint8
         saved = optimizer.state_dict()
         assert all(type(one) is torch.Tensor for state in saved["state"].values() for one in state.values())
-        twin, again = make()
-        twin.load_state_dict(model.state_dict())
+        control, again = make()
+        control.load_state_dict(model.state_dict())
         again.load_state_dict(saved)
         train(model, optimizer, 2)
-        train(twin, again, 2)
-        for one, other in zip(model.parameters(), twin.parameters(), strict=True):
+        train(control, again, 2)
+        for one, other in zip(model.parameters(), control.parameters(), strict=True):
             assert torch.allclose(one, other, atol=2e-3)
-    assert rig.changes == ["low_memory_optimizer: the state of AdamW in eight bits"] and not rig.declined
+    assert context.changes == ["low_memory_optimizer: the state of AdamW in eight bits"] and not context.declined
     bare, plain = make()
     plain.load_state_dict(saved)  # loads without us
     train(bare, plain, 1)

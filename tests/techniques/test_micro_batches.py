@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from slipstream.techniques._recompute import in_pieces_autograd
-from slipstream.testing.trainings import Transformer
+from slipstream.testing.trainings import SmallTransformer
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 WEIGHTS = torch.tensor([0.1, 2.0, 5.0, 0.7], dtype=torch.float64)
@@ -64,9 +64,11 @@ def apart(bare: list[torch.Tensor], changed: list[torch.Tensor]) -> float:
 def test_the_gradient_is_that_of_the_full_batch(loss: str, num_pieces: int, riding: Any) -> None:
     model = net()
     bare = train(copy.deepcopy(model), LOSSES[loss])
-    with riding(("micro_batches", num_pieces)) as rig:
+    with riding(("micro_batches", num_pieces)) as context:
         changed = train(model, LOSSES[loss])
-    assert rig.changes == [f"micro_batches: Sequential in {num_pieces} pieces of its batch"] and not rig.declined
+    assert (
+        context.changes == [f"micro_batches: Sequential in {num_pieces} pieces of its batch"] and not context.declined
+    )
     assert apart(bare, changed) < 1e-10
 
 
@@ -87,9 +89,9 @@ class Heads(nn.Module):
 def test_dropout_drops_what_it_would_have_dropped(extra: list[nn.Module], riding: Any) -> None:
     model = net(*extra)
     bare = train(copy.deepcopy(model), LOSSES["mean"])
-    with riding(("micro_batches", 4)) as rig:
+    with riding(("micro_batches", 4)) as context:
         changed = train(model, LOSSES["mean"])
-    assert rig.changes and not rig.declined
+    assert context.changes and not context.declined
     assert apart(bare, changed) < 1e-10, "gradients, weights, and the random numbers that the script draws next"
 
 
@@ -134,9 +136,9 @@ def pairs(model: nn.Module) -> list[torch.Tensor]:
 def test_inputs_that_learn_frames_of_results_and_a_graph_used_twice(riding: Any) -> None:
     model = Pair().double()
     bare = pairs(copy.deepcopy(model))
-    with riding(("micro_batches", 4)) as rig:
+    with riding(("micro_batches", 4)) as context:
         changed = pairs(model)
-    assert rig.changes and not rig.declined and apart(bare, changed) < 1e-10
+    assert context.changes and not context.declined and apart(bare, changed) < 1e-10
 
 
 def test_hooks_on_weights_are_called_once_with_the_whole_gradient(riding: Any) -> None:
@@ -169,9 +171,9 @@ def penalty(model: nn.Module) -> list[torch.Tensor]:
 def test_gradients_of_gradients_are_right_and_end_it(riding: Any) -> None:
     model = net(nn.Dropout(0.5))
     bare = penalty(copy.deepcopy(model))
-    with riding(("micro_batches", 2)) as rig:
+    with riding(("micro_batches", 2)) as context:
         assert apart(bare, penalty(model)) < 1e-10
-    assert "gradients of gradients" in rig.declined[0]
+    assert "gradients of gradients" in context.declined[0]
 
 
 def test_autocast_is_entered_again(riding: Any) -> None:
@@ -188,9 +190,9 @@ def test_autocast_is_entered_again(riding: Any) -> None:
         return model[0].weight.grad.clone()
 
     bare = gradient()
-    with riding(("micro_batches", 2)) as rig:
+    with riding(("micro_batches", 2)) as context:
         changed = gradient()
-    assert rig.changes and float((bare - changed).norm() / bare.norm()) < 0.03
+    assert context.changes and float((bare - changed).norm() / bare.norm()) < 0.03
 
 
 def test_only_a_piece_is_computed_with_a_graph(riding: Any) -> None:
@@ -272,22 +274,22 @@ def test_what_must_not_be_cut_is_left_alone_to_the_bit(model: nn.Module, reason:
         return [*model.state_dict().values(), *(one.grad for one in model.parameters() if one.grad is not None)]
 
     bare = step(copy.deepcopy(model))
-    with riding("micro_batches") as rig:
+    with riding("micro_batches") as context:
         changed = step(model)
-    assert not rig.changes and reason in rig.declined[0], rig.declined
+    assert not context.changes and reason in context.declined[0], context.declined
     assert all(map(torch.equal, bare, changed))
 
 
 def test_evaluation_and_batches_of_one_pass(riding: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    with riding(("micro_batches", 2)) as rig:
+    with riding(("micro_batches", 2)) as context:
         model = net()
         model(torch.randn(1, 6, dtype=torch.float64)).sum().backward()
         with torch.no_grad():
             model(torch.randn(8, 6, dtype=torch.float64))
         model.eval()(torch.randn(8, 6, dtype=torch.float64)).sum().backward()
-        assert not rig.changes and not rig.declined
+        assert not context.changes and not context.declined
         model.train()(torch.randn(8, 6, dtype=torch.float64)).sum().backward()
-    assert rig.changes and not in_pieces_autograd.is_inside()
+    assert context.changes and not in_pieces_autograd.is_inside()
 
 
 def test_weights_that_are_made_by_the_first_call(riding: Any) -> None:
@@ -302,9 +304,9 @@ def test_weights_that_are_made_by_the_first_call(riding: Any) -> None:
         return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
 
     bare = steps(lazy())
-    with riding(("micro_batches", 2)) as rig:
+    with riding(("micro_batches", 2)) as context:
         assert apart(bare, steps(lazy())) < 1e-10
-    assert rig.changes and not rig.declined
+    assert context.changes and not context.declined
 
 
 def test_a_transformer_on_tokens_learns_the_same(riding: Any) -> None:
@@ -319,7 +321,7 @@ def test_a_transformer_on_tokens_learns_the_same(riding: Any) -> None:
             optimizer.step()
         return [parameter.detach() for parameter in model.parameters()]
 
-    model = Transformer().double()
+    model = SmallTransformer().double()
     bare = steps(copy.deepcopy(model))
-    with riding(("micro_batches", 2)) as rig:
-        assert apart(bare, steps(model)) < 1e-8 and rig.changes
+    with riding(("micro_batches", 2)) as context:
+        assert apart(bare, steps(model)) < 1e-8 and context.changes

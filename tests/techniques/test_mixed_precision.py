@@ -54,10 +54,12 @@ class Talkative(nn.Module):
 
 
 def test_every_tensor_that_leaves_is_fp32_and_every_class_is_kept(riding: Any) -> None:
-    with riding(("mixed_precision", "bf16")) as rig:
+    with riding(("mixed_precision", "bf16")) as context:
         model = Talkative()
         result = model(torch.randn(2, 4))
-    assert model.inside is torch.bfloat16 and rig.changes == ["mixed_precision: Talkative under autocast in bfloat16"]
+    assert model.inside is torch.bfloat16 and context.changes == [
+        "mixed_precision: Talkative under autocast in bfloat16"
+    ]
     tensors = [result["pair"].one, result["pair"].other[0], result["data"].logits, *result["data"].hidden]
     assert all(t.dtype is torch.float32 for t in (*tensors, result["output"]["logits"], result["output"].logits))
     assert type(result["data"]) is Output and result["data"].name == "kept"
@@ -88,10 +90,10 @@ def test_a_script_that_uses_autocast_itself_is_left_alone(is_inside: bool, ridin
                 return self.layer(x)
 
     model, x = Own(), torch.randn(2, 4)
-    with riding(("mixed_precision", "bf16")) as rig, torch.autocast("cpu", torch.bfloat16, enabled=not is_inside):
+    with riding(("mixed_precision", "bf16")) as context, torch.autocast("cpu", torch.bfloat16, enabled=not is_inside):
         model(x)
         assert model(x).dtype is (torch.bfloat16 if is_inside else torch.float32)
-    assert rig.declined == ["mixed_precision: the script uses autocast itself"]
+    assert context.declined == ["mixed_precision: the script uses autocast itself"]
 
 
 class Checkpointed(nn.Module):
@@ -114,13 +116,13 @@ class Checkpointed(nn.Module):
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_our_own_autocast_is_not_taken_for_the_scripts(riding: Any, reentrant: bool, is_layer_wrapped: bool) -> None:
     """Checkpoints enter it again in the backward pass; and a model that is called alone may be part of another."""
-    with riding(("mixed_precision", "bf16")) as rig:
+    with riding(("mixed_precision", "bf16")) as context:
         model, x = Checkpointed(reentrant), torch.randn(2, 4, requires_grad=True)
         if is_layer_wrapped:
             model.layer(x)
         for _ in range(2):
             backward(model(x).sum())
-    assert not rig.declined and len(rig.changes) == 1 + is_layer_wrapped
+    assert not context.declined and len(context.changes) == 1 + is_layer_wrapped
     assert model.seen == [torch.bfloat16] * 4
 
 
@@ -178,9 +180,9 @@ def test_a_scale_that_overflows_is_found_out_before_any_update_is_lost(riding: A
     x, model = torch.randn(16, 8), net()
     bare = copy.deepcopy(model)
     backward(bare(x).square().sum() * 3000)
-    with riding(("mixed_precision", "fp16")) as rig:
+    with riding(("mixed_precision", "fp16")) as context:
         backward(model(x).square().sum() * 3000)  # times 65536: no fp16 holds it
-    assert not rig.declined
+    assert not context.declined
     for one, other in zip(model.parameters(), bare.parameters(), strict=True):
         assert float((one.grad - other.grad).norm() / other.grad.norm()) < 5e-3  # type: ignore[union-attr,operator]
 
@@ -246,21 +248,21 @@ def test_gradients_of_inputs_penalties_and_kept_activations_are_unscaled_too(rid
         return [slope.detach(), x.grad, out.grad, model[0].weight.grad]  # type: ignore[list-item]
 
     wanted = collect()
-    with riding(("mixed_precision", "fp16")) as rig:
+    with riding(("mixed_precision", "fp16")) as context:
         got = collect()
-    assert not rig.declined
+    assert not context.declined
     for one, other in zip(wanted, got, strict=True):
         assert float((one - other).norm() / one.norm()) < 1e-2
 
 
 def test_fp16_is_declined_where_the_script_would_see_scaled_gradients(riding: Any) -> None:
     stray = torch.ones(4, requires_grad=True)
-    with riding(("mixed_precision", "fp16")) as rig:
+    with riding(("mixed_precision", "fp16")) as context:
         backward((net()(torch.randn(2, 8)) * stray).sum())
-    assert "neither parameters nor inputs" in rig.declined[0] and float(stray.grad.abs().max()) < 1000  # type: ignore[union-attr]
-    with riding(("mixed_precision", "fp16")) as rig:
+    assert "neither parameters nor inputs" in context.declined[0] and float(stray.grad.abs().max()) < 1000  # type: ignore[union-attr]
+    with riding(("mixed_precision", "fp16")) as context:
         model = net()
         seen: list[torch.Tensor] = []
         model[0].weight.register_hook(seen.append)  # type: ignore[union-attr,operator]
         backward(functional.mse_loss(model(torch.randn(2, 8)), torch.zeros(2, 4)))
-    assert "hooks" in rig.declined[0] and torch.equal(seen[0], model[0].weight.grad)  # type: ignore[arg-type]
+    assert "hooks" in context.declined[0] and torch.equal(seen[0], model[0].weight.grad)  # type: ignore[arg-type]

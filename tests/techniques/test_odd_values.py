@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from slipstream.records import Choice, Recipe
 from slipstream.techniques._core.catalogue import catalogue, technique
-from slipstream.testing.technique_contract import Ride
+from slipstream.testing.technique_contract import RecipeRun
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # most of these types are experimental in torch
 
@@ -156,7 +156,7 @@ def check(ident: str, run: Callable[[], Any], key: Any = None) -> bool:
     if fault:
         return False
     module = technique(ident)
-    ride = Ride(Recipe((Choice(ident, getattr(module, "VALUES", (True,))[0]),)))
+    ride = RecipeRun(Recipe((Choice(ident, getattr(module, "VALUES", (True,))[0]),)))
     fault, found = answer(lambda: ride.run(run))
     assert not fault, fault
     assert not ride.leftovers

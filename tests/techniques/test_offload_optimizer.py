@@ -125,9 +125,11 @@ def test_checkpoints_are_a_bare_ones() -> None:
 
 
 def test_on_the_cpu_it_says_why_not(riding: Any) -> None:
-    with riding("offload_optimizer") as rig:
+    with riding("offload_optimizer") as context:
         train(*make(torch.optim.AdamW), 1)
-    assert rig.declined == ["offload_optimizer: the weights are on the CPU, and their state is with the host already"]
+    assert context.declined == [
+        "offload_optimizer: the weights are on the CPU, and their state is with the host already"
+    ]
 
 
 def seen_on(device: str) -> Observation:

@@ -64,24 +64,24 @@ ASKED = torch.zeros((), dtype=torch.int64).share_memory_()
 def test_before_a_race_the_samples_of_the_coming_epoch_are_kept(riding: Any) -> None:
     torch.manual_seed(1)
     bare = [batch.tolist() for batch in DataLoader(Features(), batch_size=8, shuffle=True)]
-    with riding("sample_cache") as rig:
-        rig.is_racing = True
+    with riding("sample_cache") as context:
+        context.is_racing = True
         torch.manual_seed(1)
         loader = DataLoader(Features(), batch_size=8, shuffle=True)
         batches = iter(loader)
         ASKED.zero_()
         assert [batch.tolist() for batch in batches] == bare
     assert int(ASKED) < 24, "a few are asked for again, the rest comes from what is kept"
-    (said,) = [sentence for sentence in rig.changes if "before the race" in sentence]
-    assert "100% of the coming epoch" in said and not rig.declined and rig.once_ns > 0
+    (said,) = [sentence for sentence in context.changes if "before the race" in sentence]
+    assert "100% of the coming epoch" in said and not context.declined and context.once_ns > 0
 
 
 def test_where_random_numbers_are_drawn_nothing_is_kept_before_a_race(riding: Any) -> None:
     torch.manual_seed(1)
     bare = [batch.tolist() for batch in DataLoader(Features(is_random=True), batch_size=8, shuffle=True)]
-    with riding("sample_cache") as rig:
-        rig.is_racing = True
+    with riding("sample_cache") as context:
+        context.is_racing = True
         torch.manual_seed(1)
         loader = DataLoader(Features(is_random=True), batch_size=8, shuffle=True)
         assert [batch.tolist() for batch in loader] == bare
-    assert not rig.changes and "random numbers are drawn" in rig.declined[0]
+    assert not context.changes and "random numbers are drawn" in context.declined[0]

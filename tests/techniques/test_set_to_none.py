@@ -38,21 +38,21 @@ def train(by_model: bool = False, set_to_none: bool = False) -> tuple[list[torch
 def test_every_bit_is_the_same_and_the_memory_is_free(riding: Any) -> None:
     for by_model in (False, True):
         bare, held = train(by_model)
-        with riding("set_to_none") as rig:
+        with riding("set_to_none") as context:
             changed, held_then = train(by_model)
         assert all(map(torch.equal, bare, changed))
         assert held == [False, True, True, True, True, True] and not any(held_then)
-        assert rig.changes == ["set_to_none: zero_grad(set_to_none=False) drops gradients"] and not rig.declined
+        assert context.changes == ["set_to_none: zero_grad(set_to_none=False) drops gradients"] and not context.declined
     dropped, _ = train(set_to_none=True)
     assert not all(map(torch.equal, bare, dropped)), "without zeros, momentum and decay would stand still"
 
 
 def test_a_script_that_does_it_itself(riding: Any) -> None:
     bare, _ = train(set_to_none=True)
-    with riding("set_to_none") as rig:
+    with riding("set_to_none") as context:
         changed, _ = train(set_to_none=True)
-    assert all(map(torch.equal, bare, changed)) and not rig.changes
-    assert rig.declined == ["set_to_none: the script drops its gradients already"]
+    assert all(map(torch.equal, bare, changed)) and not context.changes
+    assert context.declined == ["set_to_none: the script drops its gradients already"]
 
 
 def test_a_gradient_that_is_part_of_another_tensor_stays(riding: Any) -> None:

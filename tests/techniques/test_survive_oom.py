@@ -66,11 +66,11 @@ def test_a_batch_that_does_not_fit_is_computed_in_pieces(where: dict[str, int], 
     model = net(Narrow(**where))
     with pytest.raises(RuntimeError, match="memory"):
         train(copy.deepcopy(model))
-    with riding("survive_oom") as rig:
+    with riding("survive_oom") as context:
         changed = train(model)
     assert all(torch.allclose(one, other, atol=1e-12) for one, other in zip(bare, changed, strict=True))
     most = 8 if where.get("backward") == 3 or where.get("forward") == 0 else 4
-    (words,) = [speak() for speak in rig.last_words]
+    (words,) = [speak() for speak in context.last_words]
     assert words.startswith("survived ") and words.endswith(f"of memory, with the batch in up to {most} pieces")
 
 
@@ -79,12 +79,12 @@ def test_what_was_not_survived_is_not_counted(forward: int, riding: Any) -> None
     """In the backward pass not even one sample fits, whether or not the forward pass was survived."""
     narrow = Narrow()
     model = net(narrow)
-    with riding("survive_oom") as rig:
+    with riding("survive_oom") as context:
         train(model, sizes=(4, 4))
         narrow.most, narrow.most_backward = forward, 0
         with pytest.raises(RuntimeError, match="memory"):
             train(model, sizes=(16,))
-    assert [speak() for speak in rig.last_words] == [""]
+    assert [speak() for speak in context.last_words] == [""]
 
 
 class Tongue(nn.Module):
@@ -117,9 +117,9 @@ def test_what_was_learnt_about_sizes_is_used(riding: Any) -> None:
 
 def test_without_a_shortage_every_bit_is_the_same(riding: Any) -> None:
     bare = train(net(Narrow()))
-    with riding("survive_oom") as rig:
+    with riding("survive_oom") as context:
         changed = train(net(Narrow()))
-    assert all(map(torch.equal, bare, changed)) and [speak() for speak in rig.last_words] == [""]
+    assert all(map(torch.equal, bare, changed)) and [speak() for speak in context.last_words] == [""]
 
 
 @pytest.mark.parametrize(
@@ -132,9 +132,9 @@ def test_without_a_shortage_every_bit_is_the_same(riding: Any) -> None:
 def test_what_cannot_be_survived_passes_as_it_is(
     extra: list[nn.Module], narrow: Narrow, reason: str, riding: Any
 ) -> None:
-    with riding("survive_oom") as rig, pytest.raises(torch.OutOfMemoryError, match=r"64\.00 GiB"):
+    with riding("survive_oom") as context, pytest.raises(torch.OutOfMemoryError, match=r"64\.00 GiB"):
         train(net(narrow, *extra))
-    assert reason in rig.declined[0]
+    assert reason in context.declined[0]
 
 
 class Failing(nn.Module):

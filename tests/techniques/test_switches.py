@@ -34,12 +34,12 @@ def threads_of_worker(worker: int) -> None:
 
 
 def test_the_scripts_own_number_gives_way_but_loader_workers_keep_theirs(riding: Any) -> None:
-    with riding(("cpu_threads", 2)) as rig:
+    with riding(("cpu_threads", 2)) as context:
         torch.set_num_threads(7)
         assert torch.get_num_threads() == 2
         data = TensorDataset(torch.arange(4))
         assert len(list(DataLoader(data, num_workers=1, worker_init_fn=threads_of_worker))) == 4
-    assert rig.changes[1] == "cpu_threads: the script's own set_num_threads(7,) -> 2"
+    assert context.changes[1] == "cpu_threads: the script's own set_num_threads(7,) -> 2"
     assert torch.get_num_threads() == 1
 
 
@@ -47,23 +47,23 @@ def test_a_spawned_loader_worker_keeps_the_one_thread_that_torch_gives_it(riding
     """It rides in a process of its own, and is told so by torch's worker loop."""
     from torch.utils.data._utils import worker
 
-    with riding(("cpu_threads", 2)) as rig:
+    with riding(("cpu_threads", 2)) as context:
         exec("torch.set_num_threads(1)", {"__name__": worker.__name__, "torch": torch})
         assert torch.get_num_threads() == 1
-    assert rig.changes == ["cpu_threads: threads 1 -> 2"]
+    assert context.changes == ["cpu_threads: threads 1 -> 2"]
 
 
 def test_determinism_is_switched_off_at_the_first_call_and_put_back(riding: Any) -> None:
-    with riding("determinism_off") as rig:
+    with riding("determinism_off") as context:
         torch.use_deterministic_algorithms(True, warn_only=True)  # as scripts do: after the import
         try:
             nn.Linear(1, 1)(torch.ones(1))
             assert not torch.are_deterministic_algorithms_enabled()
-            rig.patches.close()
+            context.patches.close()
             assert torch.is_deterministic_algorithms_warn_only_enabled()
         finally:
             torch.use_deterministic_algorithms(False)
-    assert rig.changes == ["determinism_off: deterministic algorithms on -> off"]
+    assert context.changes == ["determinism_off: deterministic algorithms on -> off"]
     assert determinism_off.CARD.is_opt_in
     assert determinism_off.applies(seen(deterministic=True)).is_yes
     assert determinism_off.applies(seen()).reason == "the script does not ask for determinism"

@@ -94,11 +94,13 @@ def test_what_only_processes_do_is_not_combined_with_threads() -> None:
 
 
 def test_what_has_no_processes_to_work_with_does_not_say_that_it_works(riding: Any) -> None:
-    with riding("buffer_reuse", ("read_ahead", 8), ("thread_workers", 2)) as rig:
+    with riding("buffer_reuse", ("read_ahead", 8), ("thread_workers", 2)) as context:
         loader = DataLoader(Squares(), 2, num_workers=1)
         assert len(list(loader)) == 4
-    assert [sentence.split(":")[0] for sentence in rig.changes] == ["thread_workers"]
-    assert [sentence.split(":")[0] for sentence in rig.declined] == ["read_ahead"] and "threads" in rig.declined[0]
+    assert [sentence.split(":")[0] for sentence in context.changes] == ["thread_workers"]
+    assert [sentence.split(":")[0] for sentence in context.declined] == [
+        "read_ahead"
+    ] and "threads" in context.declined[0]
 
 
 class Squares(Dataset[Any]):

@@ -16,8 +16,8 @@ import torch
 from slipstream.records import Ending, Recipe
 from slipstream.seams import data_threads
 from slipstream.seams.patching import Patches
-from slipstream.seams.stop import StopRide
-from slipstream.techniques._core.apply_recipe import fit
+from slipstream.seams.stop import StopTrial
+from slipstream.techniques._core.apply_recipe import apply_recipe
 from slipstream.trial.baton import Baton, num_compiled
 from slipstream.wire.protocol import (
     Finished,
@@ -83,19 +83,19 @@ def train(num_steps: int, on_step: Callable[[int], None] = lambda step: None) ->
 
 
 def test_blocks_of_the_asked_length_then_the_end(tmp_path: Path, patches: Patches) -> None:
-    relay = Other(tmp_path / "baton", [Tell(), Go(4, 2), Go(1, 0), Stop()])
+    process_backend = Other(tmp_path / "baton", [Tell(), Go(4, 2), Go(1, 0), Stop()])
     baton = Baton(str(tmp_path / "baton"), WARM_UP)
     baton.count_updates(patches)
     baton.report = lambda: Report([(baton.num_ticks, 0.0)])
     steps: list[int] = []
-    with pytest.raises(StopRide):
+    with pytest.raises(StopTrial):
         train(100, steps.append)
-    with pytest.raises(StopRide):
+    with pytest.raises(StopTrial):
         train(1)  # a script that caught the first
     baton.finish(Ending("stopped", 0, 0.0))
     patches.close()
     baton._wire.close()  # type: ignore[union-attr]
-    heard = relay.close()
+    heard = process_backend.close()
     assert isinstance(heard[0], Joined) and heard[0].process == os.getpid() and heard[0].at_s > 0.0
     assert [type(word) for word in heard[1:5]] == [Ticked, Ticked, Ticked, Standing]
     assert heard[5] == Report([(3, 0.0)])  # asked for after the warm-up alone
@@ -122,7 +122,7 @@ def test_where_the_first_optimizers_training_is_over_the_next_ones_steps_count(
 
 
 def test_data_threads_stand_while_the_script_stands_and_not_longer(tmp_path: Path, patches: Patches) -> None:
-    relay = Other(tmp_path / "baton", [Tell(), Go(50, 1)])
+    process_backend = Other(tmp_path / "baton", [Tell(), Go(50, 1)])
     baton = Baton(str(tmp_path / "baton"), WARM_UP)
     baton.count_updates(patches)
     baton.report = lambda: Report([(0, float(data_threads.is_held()))])
@@ -130,11 +130,11 @@ def test_data_threads_stand_while_the_script_stands_and_not_longer(tmp_path: Pat
     train(6, lambda step: held.append(data_threads.is_held()))
     patches.close()
     baton._wire.close()  # type: ignore[union-attr]
-    assert Report([(0, 1.0)]) in relay.close() and held == [False] * 6
+    assert Report([(0, 1.0)]) in process_backend.close() and held == [False] * 6
 
 
 def test_a_script_that_ends_by_itself_says_so(tmp_path: Path, patches: Patches) -> None:
-    relay = Other(tmp_path / "baton", [Go(50, 1)])
+    process_backend = Other(tmp_path / "baton", [Go(50, 1)])
     baton = Baton(str(tmp_path / "baton"), WARM_UP)
     baton.count_updates(patches)
     train(6)
@@ -142,21 +142,21 @@ def test_a_script_that_ends_by_itself_says_so(tmp_path: Path, patches: Patches) 
     baton.finish(ending)
     patches.close()
     baton._wire.close()  # type: ignore[union-attr]
-    assert relay.close()[-1] == Finished(ending, Report())
+    assert process_backend.close()[-1] == Finished(ending, Report())
 
 
 def test_what_raised_before_its_first_tick_is_reported_where_that_is_asked_for(tmp_path: Path) -> None:
     """A rider of a fit that runs out of memory in its first step: a technique of its may have declined before."""
     raised, report = Ending("raised", 1, 0.1, "RuntimeError: out of memory"), Report(declined=["pieces: batch norm"])
-    relay = Other(tmp_path / "baton", [])
+    process_backend = Other(tmp_path / "baton", [])
     baton = Baton(str(tmp_path / "baton"), WARM_UP)
     baton.report = lambda: report
     baton.finish(raised)
     assert not baton.is_held
     baton.finish(raised, is_always_told=True)
     baton._wire.close()  # type: ignore[union-attr]
-    relay._thread.join(20.0)
-    assert relay.close() == [Finished(raised, report)]
+    process_backend._thread.join(20.0)
+    assert process_backend.close() == [Finished(raised, report)]
 
 
 def test_who_comes_second_rides_on_unheld(tmp_path: Path, patches: Patches) -> None:
@@ -183,11 +183,11 @@ def test_a_fault_of_ours_at_a_tick_does_not_reach_the_script(
 @pytest.mark.parametrize("tick", ["backward", "forward", "input"])
 def test_other_ticks(tmp_path: Path, patches: Patches, tick: str) -> None:
     baton = Baton(str(tmp_path / "nobody"), WARM_UP)
-    rig = fit(Recipe(), patches, lambda seam, fault: None)
+    context = apply_recipe(Recipe(), patches, lambda seam, fault: None)
     if tick == "backward":
         baton.count_backwards(patches)
     elif tick == "forward":
-        baton.count_calls(rig)
+        baton.count_calls(context)
     else:
         baton.count_batches(patches)
     data = torch.utils.data.TensorDataset(torch.ones(8, 2))
@@ -200,7 +200,7 @@ def test_other_ticks(tmp_path: Path, patches: Patches, tick: str) -> None:
 
 
 def test_a_forked_child_lets_go_of_its_parents_baton(tmp_path: Path, patches: Patches) -> None:
-    relay = Other(tmp_path / "baton", [])
+    process_backend = Other(tmp_path / "baton", [])
     baton = Baton(str(tmp_path / "baton"), WARM_UP)
     baton.count_updates(patches)
     train(1)
@@ -211,7 +211,7 @@ def test_a_forked_child_lets_go_of_its_parents_baton(tmp_path: Path, patches: Pa
     assert not baton.is_held
     assert wire is not None
     wire.close()
-    assert [type(word) for word in relay.close()] == [Joined, Ticked]
+    assert [type(word) for word in process_backend.close()] == [Joined, Ticked]
 
 
 def test_compiling_is_noticed() -> None:
@@ -238,12 +238,12 @@ def test_workers_stand_still_before_anyone_knows_and_go_on_with_the_script(tmp_p
         seen.append(state())
         return Report()
 
-    relay = Other(tmp_path / "baton", [Tell(), Go(2, 1), Tell(), Stop()])
+    process_backend = Other(tmp_path / "baton", [Tell(), Go(2, 1), Tell(), Stop()])
     baton = Baton(str(tmp_path / "baton"), WARM_UP)
     baton.count_updates(patches)
     baton.report = report
     try:
-        with pytest.raises(StopRide):
+        with pytest.raises(StopTrial):
             train(100, lambda step: seen.append(state()) if step == WARM_UP else None)
         assert seen[0] == seen[2] == "stopped" and seen[1] != "stopped"
         assert state() != "stopped", "it may end with the script"
@@ -253,4 +253,4 @@ def test_workers_stand_still_before_anyone_knows_and_go_on_with_the_script(tmp_p
         baton.finish(Ending("stopped", 0, 0.0))
         patches.close()
         baton._wire.close()  # type: ignore[union-attr]
-        relay.close()
+        process_backend.close()

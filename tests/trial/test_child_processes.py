@@ -11,9 +11,9 @@ import pytest
 
 from slipstream.records import Boarded, Ended, Ending
 from slipstream.seams.patching import Patches
-from slipstream.supervise.check import Order, supervise
-from slipstream.trial.child_processes import Boarding, follow, unfollow
-from slipstream.trial.lifecycle import RideSettings, board
+from slipstream.supervise.check import CheckOptions, supervise
+from slipstream.trial.child_processes import ChildSettings, follow, unfollow
+from slipstream.trial.lifecycle import TrialSettings, board
 from slipstream.wire.spool import SpoolReader
 
 TRAIN = """
@@ -39,7 +39,7 @@ def nothing() -> None:
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_children_say_that_they_board(tmp_path: Path, method: str) -> None:
-    ride = board(RideSettings(mode="check", spool=str(tmp_path), script=["train.py"]))
+    ride = board(TrialSettings(mode="check", spool=str(tmp_path), script=["train.py"]))
     follow(ride)
     try:
         child = multiprocessing.get_context(method).Process(target=nothing)
@@ -56,7 +56,7 @@ def test_children_say_that_they_board(tmp_path: Path, method: str) -> None:
 def test_a_forked_child_leaves_its_parents_changes_in_place(tmp_path: Path) -> None:
     """Their undoing may touch what both share; the child's record is written all the same."""
     shared = multiprocessing.Value("i", 0)
-    ride = board(RideSettings(mode="check", spool=str(tmp_path), script=["train.py"]))
+    ride = board(TrialSettings(mode="check", spool=str(tmp_path), script=["train.py"]))
     own = ride.patches or Patches(ride.complain, lambda: False)
     ride.patches = own
     own.on_close(lambda: setattr(shared, "value", shared.value + 1))
@@ -77,7 +77,7 @@ def test_following_leaves_nothing_behind(tmp_path: Path) -> None:
     from multiprocessing import spawn
 
     before = spawn.get_preparation_data
-    ride = board(RideSettings(mode="check", spool=str(tmp_path)))
+    ride = board(TrialSettings(mode="check", spool=str(tmp_path)))
     follow(ride)
     assert spawn.get_preparation_data is not before
     unfollow(ride)
@@ -87,12 +87,12 @@ def test_following_leaves_nothing_behind(tmp_path: Path) -> None:
 
 def test_a_child_that_cannot_board_goes_on() -> None:
     for module, argument in (("no.such.module", b""), ("slipstream.trial.child_processes", b"not settings")):
-        assert pickle.loads(pickle.dumps({"a": Boarding(module, "board_spawned", argument), "b": 1}))["b"] == 1
+        assert pickle.loads(pickle.dumps({"a": ChildSettings(module, "board_spawned", argument), "b": 1}))["b"] == 1
 
 
 def test_training_in_a_spawned_child_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(TRAIN)
-    session = supervise(Order(["train.py", "spawn"]))
+    session = supervise(CheckOptions(["train.py", "spawn"]))
     assert session.ending.exit_code == 0
     assert len(session.steps) >= 20

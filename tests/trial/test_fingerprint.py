@@ -10,15 +10,15 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from slipstream.seams.patching import Patches
-from slipstream.trial.fingerprint import Witness
+from slipstream.trial.fingerprint import FingerprintRecorder
 
 
 class Seen:
     def __init__(self, by_hand: bool = False) -> None:
         self.num_ticks = 0
         self.patches = Patches(self.fail, lambda: False)
-        self.witness = Witness(lambda: self.num_ticks, by_hand)
-        self.witness.install(self.patches)
+        self.fingerprint = FingerprintRecorder(lambda: self.num_ticks, by_hand)
+        self.fingerprint.install(self.patches)
 
     def fail(self, seam: str, fault: BaseException) -> None:
         raise AssertionError(seam) from fault
@@ -46,8 +46,8 @@ def test_losses_are_those_that_backward_was_called_on(seen: Seen) -> None:
         losses.append((step, loss.item()))
     (weight * 2).backward(torch.ones(3))
     torch.autograd.backward([weight.sum(), weight.prod()])
-    assert seen.witness.take_losses() == [*losses, (1, 6.0), (1, 3.0), (1, 1.0)]
-    assert seen.witness.take_losses() == []
+    assert seen.fingerprint.take_losses() == [*losses, (1, 6.0), (1, 3.0), (1, 1.0)]
+    assert seen.fingerprint.take_losses() == []
 
 
 def test_a_loss_changed_in_place_afterwards_is_told_as_it_was(seen: Seen) -> None:
@@ -55,13 +55,13 @@ def test_a_loss_changed_in_place_afterwards_is_told_as_it_was(seen: Seen) -> Non
     loss.backward()
     with torch.no_grad():
         loss += 5
-    assert seen.witness.take_losses() == [(0, 1.0)]
+    assert seen.fingerprint.take_losses() == [(0, 1.0)]
 
 
 def test_backward_inside_backward_is_not_a_loss(seen: Seen) -> None:
     layer = torch.nn.Linear(2, 2)
     checkpoint(layer, torch.ones(1, 2, requires_grad=True), use_reentrant=True).sum().backward()
-    assert len(seen.witness.take_losses()) == 1
+    assert len(seen.fingerprint.take_losses()) == 1
 
 
 def plain(optimizer: Any, loss: Callable[[], torch.Tensor]) -> None:
@@ -83,7 +83,7 @@ def by_closure(optimizer: Any, loss: Callable[[], torch.Tensor]) -> None:
 @pytest.mark.parametrize("step", [plain, by_closure])
 def test_gradients_of_the_first_three_steps(seen: Seen, step: Callable[..., None]) -> None:
     model = make()
-    seen.witness.meet(model)
+    seen.fingerprint.meet(model)
     extra = torch.nn.Parameter(torch.ones(1))
     optimizer = torch.optim.SGD([*model.parameters(), extra], 0.1)
     data = torch.randn(16, 8)
@@ -92,27 +92,27 @@ def test_gradients_of_the_first_three_steps(seen: Seen, step: Callable[..., None
         step(optimizer, lambda: (model(data) * extra).square().mean())
         assert isinstance(model[0], torch.nn.Linear) and model[0].weight.grad is not None
         expected.append(float(model[0].weight.grad.double().norm()))
-    told = seen.witness.take_snapshots()
+    told = seen.fingerprint.take_snapshots()
     assert [snapshot.step for snapshot in told] == [0, 1, 2]
     for snapshot, norm in zip(told, expected, strict=False):
         gradients = {sketch.name: sketch for sketch in snapshot.gradients}
         assert gradients["Sequential.0.weight"].norm == pytest.approx(norm)
         assert "optimizer0.group0.6" in gradients and len(gradients) == 7
         assert {sketch.name for sketch in snapshot.buffers} == {"Sequential.1.running_mean", "Sequential.1.running_var"}
-    assert seen.witness.aside_ns > 0
+    assert seen.fingerprint.aside_ns > 0
 
 
 def test_each_optimizer_has_its_own_first_steps(seen: Seen) -> None:
     first, second = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
-    seen.witness.meet(first)
-    seen.witness.meet(second)
+    seen.fingerprint.meet(first)
+    seen.fingerprint.meet(second)
     optimizers = [torch.optim.SGD(model.parameters(), 0.1) for model in (first, second)]
     for _ in range(2):
         plain(optimizers[0], lambda: first(torch.ones(1, 2)).sum())
     plain(optimizers[1], lambda: second(torch.ones(1, 2)).sum())
-    seen.witness.end_snapshots()
+    seen.fingerprint.end_snapshots()
     plain(optimizers[1], lambda: second(torch.ones(1, 2)).sum())
-    names = [[sketch.name for sketch in snapshot.gradients] for snapshot in seen.witness.take_snapshots()]
+    names = [[sketch.name for sketch in snapshot.gradients] for snapshot in seen.fingerprint.take_snapshots()]
     assert names == [
         ["Linear.weight", "Linear.bias", "Linear2.weight", "Linear2.bias"],
         ["Linear.weight", "Linear.bias"],
@@ -122,7 +122,7 @@ def test_each_optimizer_has_its_own_first_steps(seen: Seen) -> None:
 def test_a_script_that_updates_by_hand() -> None:
     seen = Seen(by_hand=True)
     layer = torch.nn.Linear(2, 1)
-    seen.witness.meet(layer)
+    seen.fingerprint.meet(layer)
     for _ in range(4):
         layer(torch.ones(1, 2)).sum().backward()
         with torch.no_grad():
@@ -130,7 +130,7 @@ def test_a_script_that_updates_by_hand() -> None:
                 parameter -= 0.1 * parameter.grad
                 parameter.grad = None
     seen.patches.close()
-    told = seen.witness.take_snapshots()
+    told = seen.fingerprint.take_snapshots()
     assert [[sketch.name for sketch in snapshot.gradients] for snapshot in told] == 3 * [
         ["Linear.weight", "Linear.bias"]
     ]
@@ -138,9 +138,9 @@ def test_a_script_that_updates_by_hand() -> None:
 
 def test_a_digest_tells_one_changed_bit_of_a_weight_or_a_buffer(seen: Seen) -> None:
     model = make()
-    seen.witness.meet(model)
-    before = seen.witness.digest()
-    assert seen.witness.digest() == before
+    seen.fingerprint.meet(model)
+    before = seen.fingerprint.digest()
+    assert seen.fingerprint.digest() == before
     buffer = dict(model.named_buffers())["1.running_mean"]
     buffer[3] = torch.nextafter(buffer[3], torch.tensor(1.0))
-    assert seen.witness.digest() != before
+    assert seen.fingerprint.digest() != before

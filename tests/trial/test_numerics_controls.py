@@ -24,8 +24,8 @@ def test_every_weight_moves_by_one_ulp_up_or_down(dtype: torch.dtype) -> None:
     assert not layer.bias.any()
 
 
-def test_a_shared_weight_moves_once_and_every_twin_alike() -> None:
-    def twin() -> torch.Tensor:
+def test_a_shared_weight_moves_once_and_every_control_alike() -> None:
+    def control() -> torch.Tensor:
         torch.manual_seed(0)
         first = torch.nn.Linear(8, 8)
         second = torch.nn.Linear(8, 8)
@@ -37,10 +37,10 @@ def test_a_shared_weight_moves_once_and_every_twin_alike() -> None:
         assert torch.equal(first.weight, once)
         return once
 
-    assert torch.equal(twin(), twin())
+    assert torch.equal(control(), control())
 
 
-def test_the_coarse_twin_has_bfloat16_weights_in_the_scripts_own_precision() -> None:
+def test_the_coarse_control_has_bfloat16_weights_in_the_scripts_own_precision() -> None:
     layer, half = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16, dtype=torch.float16)
     before, half_before = layer.weight.detach().clone(), half.weight.detach().clone()
     coarsen = Coarsen()

@@ -9,9 +9,9 @@ import pytest
 
 from slipstream.records import Ending
 from slipstream.seams.patching import Patches
-from slipstream.trial.lifecycle import Ride, RideSettings
+from slipstream.trial.lifecycle import ScriptRun, TrialSettings
 from slipstream.trial.run_mode import last_words
-from slipstream.trial.step_count import Tally
+from slipstream.trial.step_count import StepCount
 
 
 @pytest.fixture
@@ -21,8 +21,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
     return clock
 
 
-def updates(clock: Any, gaps_ms: list[float], num_optimizers: int = 1) -> Tally:
-    tally = Tally()
+def updates(clock: Any, gaps_ms: list[float], num_optimizers: int = 1) -> StepCount:
+    tally = StepCount()
     tally._early = None
     optimizers = [object() for _ in range(num_optimizers)]
     for index, gap_ms in enumerate(gaps_ms):
@@ -32,15 +32,15 @@ def updates(clock: Any, gaps_ms: list[float], num_optimizers: int = 1) -> Tally:
 
 
 def words(
-    tally: Tally | None,
+    tally: StepCount | None,
     base_step_ms: float | None,
     declined: tuple[str, ...] = (),
     changes: tuple[str, ...] = (),
     told: tuple[Any, ...] = (),
 ) -> list[str]:
-    ride = Ride(RideSettings(mode="run"))
+    ride = ScriptRun(TrialSettings(mode="run"))
     ride.tally = tally
-    ride.rig = SimpleNamespace(declined=list(declined), changes=list(changes), last_words=list(told))  # type: ignore[assignment]
+    ride.context = SimpleNamespace(declined=list(declined), changes=list(changes), last_words=list(told))  # type: ignore[assignment]
     return list(last_words(ride, base_step_ms))
 
 
@@ -88,7 +88,7 @@ def test_what_was_applied_but_not_everywhere_is_a_note(clock: Any) -> None:
 
 
 def test_a_fault_while_leaving_is_said_and_stays_ours(capsys: pytest.CaptureFixture[str]) -> None:
-    ride = Ride(RideSettings(mode="run"))
+    ride = ScriptRun(TrialSettings(mode="run"))
     ride.patches = Patches(ride.complain, lambda: False)
     undone: list[str] = []
     ride.patches.on_close(lambda: undone.append("the rest"))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from slipstream.seams.import_hooks import Arrivals
+from slipstream.seams.import_hooks import ImportHooks
 from slipstream.seams.patching import Patches
 from slipstream.trial.seeding import SHIFT, Seeding
 
@@ -41,7 +41,7 @@ def ride(script: Any, seed: int = 0, shift: int = 0) -> list[Any]:
         raise AssertionError(seam) from fault
 
     patches = Patches(fail, lambda: False)
-    arrivals = Arrivals()
+    arrivals = ImportHooks()
     Seeding(seed, shift, patches).install(arrivals)
     try:
         drawn: list[Any] = script()
@@ -60,7 +60,7 @@ def test_what_the_script_leaves_open_is_the_same_for_all(script: Any) -> None:
     assert all(a != b for a, b in zip(ride(script, seed=1), first, strict=True))
 
 
-def test_the_scripts_own_seeds_are_its_own_but_for_the_seed_twin() -> None:
+def test_the_scripts_own_seeds_are_its_own_but_for_the_seed_control() -> None:
     bare = seeded()
     assert ride(seeded, seed=1) == bare
     shifted = ride(seeded, shift=SHIFT)

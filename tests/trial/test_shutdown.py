@@ -10,12 +10,12 @@ from slipstream.wire.spool import SpoolReader
 SCRIPT = """
 import sys, time
 from slipstream.trial.shutdown import limit_stopping
-from slipstream.trial.lifecycle import RideSettings, board
-from slipstream.seams.stop import StopRide
-ride = board(RideSettings(mode="check", spool=sys.argv[1]))
+from slipstream.trial.lifecycle import TrialSettings, board
+from slipstream.seams.stop import StopTrial
+ride = board(TrialSettings(mode="check", spool=sys.argv[1]))
 limit_stopping(ride, 0.2)
 try:
-    raise StopRide
+    raise StopTrial
 except BaseException:
     print("caught")
 time.sleep(600)

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from slipstream.trial.step_count import Tally
+from slipstream.trial.step_count import StepCount
 
 
-def counting() -> Tally:
-    tally = Tally()
+def counting() -> StepCount:
+    tally = StepCount()
     tally._early = None
     return tally
 

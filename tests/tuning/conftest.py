@@ -11,9 +11,9 @@ from slipstream.diagnose import diagnose
 from slipstream.records import Choice, Session, Tuning, Verdict
 from slipstream.testing.made_sessions import made_session
 from slipstream.testing.made_techniques import RecordingListener, made_technique
-from slipstream.tuning.options import TuneOrder
+from slipstream.tuning.options import TuneOptions
 from slipstream.tuning.search import tune
-from slipstream.wire.backend import Track
+from slipstream.wire.backend import RaceBackend
 
 Make = Callable[..., Any]
 
@@ -37,9 +37,9 @@ def session() -> Session:
 def run(session: Session, listener: RecordingListener) -> Callable[..., Tuning]:
     """A tuning of these techniques on that track."""
 
-    def go(track: Track, techniques: Mapping[str, Any], seen: Session | None = None, **order: Any) -> Tuning:
+    def go(backend: RaceBackend, techniques: Mapping[str, Any], seen: Session | None = None, **order: Any) -> Tuning:
         known = {"nothing": made_technique(), **techniques}
-        return tune(seen or session, track, TuneOrder(**order), listener, known)
+        return tune(seen or session, backend, TuneOptions(**order), listener, known)
 
     return go
 

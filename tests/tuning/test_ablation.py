@@ -6,9 +6,9 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from slipstream.records import Choice, Entrant, Recipe
-from slipstream.testing.noise_model import Noise, Weather
-from slipstream.testing.simulated_backend import Factor, SimulatedTrack, choice_factors
+from slipstream.records import Choice, Recipe, TrialSpec
+from slipstream.testing.noise_model import Noise, NoiseModel
+from slipstream.testing.simulated_backend import Factor, SimulatedBackend, choice_factors
 from slipstream.tuning.ablation import going
 
 
@@ -16,19 +16,19 @@ def _names(recipe: Recipe) -> set[str]:
     return {choice.technique for choice in recipe.choices}
 
 
-class Lucky(SimulatedTrack):
+class Lucky(SimulatedBackend):
     """Whose first riders with this technique are faster for life, by luck."""
 
     def __init__(
         self, name: str, num_lucky: int, others: Factor = lambda recipe: 1.0, luck: float = 0.8, **how: Any
     ) -> None:
-        self.entries: list[Entrant] = []
+        self.entries: list[TrialSpec] = []
         super().__init__(self._factor_of, **how)
         self._lucky, self._num_lucky, self._others, self._luck = name, num_lucky, others, luck
 
-    def enter(self, entrant: Entrant) -> str:
-        self.entries.append(entrant)
-        return super().enter(entrant)
+    def enter(self, spec: TrialSpec) -> str:
+        self.entries.append(spec)
+        return super().enter(spec)
 
     def _factor_of(self, recipe: Recipe) -> float:
         with_it = [one for one in self.entries if self._lucky in _names(one.recipe)]
@@ -37,7 +37,7 @@ class Lucky(SimulatedTrack):
 
 
 def test_a_clear_lead_is_built_on_after_a_few_rounds(run: Any, technique: Any, listener: Any, verdict_of: Any) -> None:
-    tuning = run(SimulatedTrack(choice_factors(a=0.7, b=0.8)), {"a": technique(), "b": technique()})
+    tuning = run(SimulatedBackend(choice_factors(a=0.7, b=0.8)), {"a": technique(), "b": technique()})
     first = next(one for one in listener.verdicts if one.technique == "a")
     assert first.is_provisional and first.speed.num_rounds < 8, "fewer rounds than would prove it"
     assert "a + b" in listener.entered and listener.entered.index("a + b") < len(listener.entered) - 1
@@ -46,7 +46,7 @@ def test_a_clear_lead_is_built_on_after_a_few_rounds(run: Any, technique: Any, l
     assert "worth" in verdict_of(tuning, "a").reason
 
 
-def test_a_lead_by_luck_does_not_outlive_a_fresh_rider(run: Any, technique: Any) -> None:
+def test_a_lead_by_luck_does_not_outlive_a_fresh_trial(run: Any, technique: Any) -> None:
     tuning = run(Lucky("a", num_lucky=1), {"a": technique()})
     assert not tuning.recipe.choices and tuning.total is None
 
@@ -60,7 +60,7 @@ def test_a_start_that_is_dear_is_not_made_twice_in_the_last_race(run: Any, techn
     def startup_s(recipe: Recipe) -> float:
         return 30.0 if recipe.choices else 4.0
 
-    tuning = run(SimulatedTrack(choice_factors(a=0.7), startup_s=startup_s), {"a": technique()})
+    tuning = run(SimulatedBackend(choice_factors(a=0.7), startup_s=startup_s), {"a": technique()})
     assert _names(tuning.recipe) == {"a"} and listener.entered.count("a") == 1
 
 
@@ -86,7 +86,7 @@ def test_what_is_worth_nothing_inside_the_recipe_goes(run: Any, technique: Any, 
         return 0.6 if "b" in names else 0.75 if names == {"a"} else 1.0
 
     known = {"a": technique(), "b": technique()}
-    tuning = run(SimulatedTrack(factor), known)
+    tuning = run(SimulatedBackend(factor), known)
     assert _names(tuning.recipe) == {"b"} and verdict_of(tuning, "a").decision == "rejected"
 
 
@@ -94,7 +94,7 @@ def test_ground_that_has_not_lost_is_built_on_and_goes_again_where_it_is_worth_n
     run: Any, technique: Any, listener: Any, verdict_of: Any
 ) -> None:
     known = {"g": technique(is_ground=True), "a": technique()}
-    tuning = run(SimulatedTrack(choice_factors(a=0.7)), known)
+    tuning = run(SimulatedBackend(choice_factors(a=0.7)), known)
     assert "g + a" in listener.entered, "the rest was raced on top of it"
     assert _names(tuning.recipe) == {"a"} and verdict_of(tuning, "g").decision == "rejected"
 
@@ -106,9 +106,9 @@ def test_others_have_their_time_though_the_luck_won_its_own_race(run: Any, techn
     def startup_s(recipe: Recipe) -> float:
         return 80.0 if "b" in _names(recipe) else 4.0
 
-    noise = Noise(Random(3), weather=Weather(spread=0.04, correlation=0.0, drift=0.0, outlier_share=0.0))
-    track = Lucky("a", num_lucky=1, luck=0.93, noise=noise, startup_s=startup_s)
-    tuning = run(track, {"a": technique(), "b": technique()})
+    noise = Noise(Random(3), noise_model=NoiseModel(spread=0.04, correlation=0.0, drift=0.0, outlier_share=0.0))
+    backend = Lucky("a", num_lucky=1, luck=0.93, noise=noise, startup_s=startup_s)
+    tuning = run(backend, {"a": technique(), "b": technique()})
     first = next(one for one in listener.verdicts if one.technique == "a")
     assert first.decision == "kept" and not first.is_provisional
     assert not tuning.recipe.choices
@@ -119,7 +119,7 @@ def test_ground_stays_where_only_the_others_bring_out_its_worth(run: Any, techni
     def factor(recipe: Recipe) -> float:
         return {("g", "a"): 0.5, ("a",): 0.8}.get(tuple(_ordered(recipe)), 1.0)
 
-    tuning = run(SimulatedTrack(factor), {"g": technique(is_ground=True), "a": technique()})
+    tuning = run(SimulatedBackend(factor), {"g": technique(is_ground=True), "a": technique()})
     assert _names(tuning.recipe) == {"g", "a"}
 
 
@@ -127,7 +127,7 @@ def test_one_that_was_started_to_leave_something_out_rides_in_the_last_race_too(
     run: Any, technique: Any, listener: Any
 ) -> None:
     known = {"g": technique(is_ground=True), "a": technique()}
-    tuning = run(SimulatedTrack(choice_factors(a=0.7)), known)
+    tuning = run(SimulatedBackend(choice_factors(a=0.7)), known)
     assert _names(tuning.recipe) == {"a"}
     assert listener.entered.count("a") == 2, "left behind by g, it rides until the last race starts everyone anew"
 
@@ -142,18 +142,18 @@ def test_what_must_be_proved_is_left_out_first_and_then_the_greatest_hope(
         )
 
     known = {"g": technique(is_ground=True), "a": technique(), "b": technique()}
-    tuning = run(SimulatedTrack(factor), known)
+    tuning = run(SimulatedBackend(factor), known)
     assert [choice.technique for choice in tuning.recipe.choices] == ["g", "a", "b"]
     left_out = [one.technique for one in listener.verdicts if one.kind == "left_out"]
     assert left_out[:3] == ["g", "b", "a"], "g never led; a and b did, b by more, on top of a"
 
 
 def test_broken_off_what_was_only_built_on_is_not_kept(run: Any, technique: Any, verdict_of: Any) -> None:
-    class Interrupted(SimulatedTrack):
-        def enter(self, entrant: Entrant) -> str:
-            if {"a", "b"} <= _names(entrant.recipe):
+    class Interrupted(SimulatedBackend):
+        def enter(self, spec: TrialSpec) -> str:
+            if {"a", "b"} <= _names(spec.recipe):
                 raise KeyboardInterrupt
-            return super().enter(entrant)
+            return super().enter(spec)
 
     tuning = run(Interrupted(choice_factors(a=0.7)), {"a": technique(), "b": technique()})
     assert tuning.was_interrupted and not tuning.recipe.choices

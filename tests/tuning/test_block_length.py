@@ -2,46 +2,50 @@ from __future__ import annotations
 
 import pytest
 
-from slipstream.records import Lap
-from slipstream.tuning.block_length import Tempo, block, evened, typical_step_s
+from slipstream.records import BlockTiming
+from slipstream.tuning.block_length import BlockPlan, block, evened, typical_step_s
 from slipstream.tuning.budget import TOTAL_SHARE, share_kept_back
 
 
 @pytest.mark.parametrize("step_ms", [0.5, 1, 5, 20, 50, 90])
 def test_a_block_is_a_tenth_of_a_second_or_so(step_ms: float) -> None:
-    assert 0.08 <= block(Tempo(step_ms / 1e3, at_once=2))[0] * step_ms / 1e3 <= 0.2
+    assert 0.08 <= block(BlockPlan(step_ms / 1e3, at_once=2))[0] * step_ms / 1e3 <= 0.2
 
 
 def test_a_block_holds_a_burst_of_batches() -> None:
-    assert [block(Tempo(0.08, at_once=number))[0] for number in (0, 2, 3, 16)] == [2, 2, 3, 4]
+    assert [block(BlockPlan(0.08, at_once=number))[0] for number in (0, 2, 3, 16)] == [2, 2, 3, 4]
 
 
 @pytest.mark.parametrize(
     ("step_s", "num_steps"), [(0.06, 4), (0.12, 4), (0.17, 3), (0.25, 2), (1.9, 2), (2.1, 1), (30.0, 1)]
 )
 def test_longer_steps_make_blocks_of_fewer(step_s: float, num_steps: int) -> None:
-    assert block(Tempo(step_s)) == (num_steps, 1)
+    assert block(BlockPlan(step_s)) == (num_steps, 1)
 
 
 def test_every_block_has_a_lead_in() -> None:
-    assert [block(Tempo(step_s)) for step_s in (3.0, 0.1, 0.01, 0.001)] == [(1, 1), (4, 1), (10, 1), (100, 6)]
+    assert [block(BlockPlan(step_s)) for step_s in (3.0, 0.1, 0.01, 0.001)] == [(1, 1), (4, 1), (10, 1), (100, 6)]
 
 
 @pytest.mark.parametrize(("step_s", "epoch_steps"), [(0.2, 10), (0.02, 30), (0.001, 7), (0.5, 1), (0.004, 600)])
 def test_short_epochs_are_timed_whole(step_s: float, epoch_steps: int) -> None:
-    num_steps, lead_in = block(Tempo(step_s, epoch_steps))
+    num_steps, lead_in = block(BlockPlan(step_s, epoch_steps))
     assert (num_steps + lead_in) % epoch_steps == 0
-    assert num_steps >= block(Tempo(step_s))[0]
+    assert num_steps >= block(BlockPlan(step_s))[0]
 
 
 def test_long_epochs_are_not() -> None:
-    assert block(Tempo(0.2, epoch_steps=13)) == block(Tempo(0.2))
+    assert block(BlockPlan(0.2, epoch_steps=13)) == block(BlockPlan(0.2))
 
 
 def test_the_typical_step_leaves_out_what_does_not_count() -> None:
-    laps = [Lap(0, 0, 0, 10, 1.0, 0), Lap(0, 1, 0, 10, 9.0, 0, is_disturbed=True), Lap(0, 2, 0, 0, 0.0, 0)]
-    assert typical_step_s(laps) == 0.1
-    assert typical_step_s(laps[1:]) is None
+    timings = [
+        BlockTiming(0, 0, 0, 10, 1.0, 0),
+        BlockTiming(0, 1, 0, 10, 9.0, 0, is_disturbed=True),
+        BlockTiming(0, 2, 0, 0, 0.0, 0),
+    ]
+    assert typical_step_s(timings) == 0.1
+    assert typical_step_s(timings[1:]) is None
 
 
 def test_time_is_kept_back_only_for_what_there_is_to_do() -> None:
@@ -53,20 +57,23 @@ def test_time_is_kept_back_only_for_what_there_is_to_do() -> None:
 
 @pytest.mark.parametrize(("step_s", "training_steps", "epoch_steps"), [(0.001, 60, 0), (0.02, 30, 15), (1.0, 6, 0)])
 def test_a_block_is_at_most_a_third_of_the_training(step_s: float, training_steps: int, epoch_steps: int) -> None:
-    num_steps, lead_in = block(Tempo(step_s, epoch_steps, training_steps))
+    num_steps, lead_in = block(BlockPlan(step_s, epoch_steps, training_steps))
     assert num_steps >= 1 and lead_in == 1 and num_steps + lead_in <= training_steps // 3
-    assert block(Tempo(step_s, epoch_steps, 10**6)) == block(Tempo(step_s, epoch_steps))
+    assert block(BlockPlan(step_s, epoch_steps, 10**6)) == block(BlockPlan(step_s, epoch_steps))
 
 
-def _lap(seconds: float, starts_s: float = 0.0) -> Lap:
-    return Lap(0, 1, 0, 4, seconds, 0, starts_s=starts_s, epoch_start_s=0.5)
+def _timing(seconds: float, starts_s: float = 0.0) -> BlockTiming:
+    return BlockTiming(0, 1, 0, 4, seconds, 0, starts_s=starts_s, epoch_start_s=0.5)
 
 
 def test_what_an_epochs_beginning_takes_is_spread_over_its_steps() -> None:
-    with_start, without = evened(_lap(0.9, starts_s=0.5), Tempo(0.1, 100)), evened(_lap(0.4), Tempo(0.1, 100))
+    with_start, without = (
+        evened(_timing(0.9, starts_s=0.5), BlockPlan(0.1, 100)),
+        evened(_timing(0.4), BlockPlan(0.1, 100)),
+    )
     assert with_start.step_s == pytest.approx(without.step_s) == pytest.approx(0.1 + 0.5 / 100)
 
 
 @pytest.mark.parametrize("epoch_steps", [0, 10])
 def test_it_is_not_where_epochs_are_timed_whole_or_their_length_is_not_known(epoch_steps: int) -> None:
-    assert evened(_lap(0.9, starts_s=0.5), Tempo(0.1, epoch_steps)).seconds == 0.9
+    assert evened(_timing(0.9, starts_s=0.5), BlockPlan(0.1, epoch_steps)).seconds == 0.9

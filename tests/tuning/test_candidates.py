@@ -9,10 +9,10 @@ from slipstream.records import Choice, Finding, Numerics, Recipe, Session, Speed
 from slipstream.techniques._core.card import YES, no
 from slipstream.techniques._core.observation import Observation
 from slipstream.tuning.candidates import latecomers, loosest, propose, ruled_out
-from slipstream.tuning.options import TuneOrder
+from slipstream.tuning.options import TuneOptions
 
 
-def _names(session: Session, order: TuneOrder, known: dict[str, Any]) -> list[str]:
+def _names(session: Session, order: TuneOptions, known: dict[str, Any]) -> list[str]:
     return [candidate.technique for candidate in propose(session, order, known)[0]]
 
 
@@ -23,7 +23,7 @@ def test_the_best_cure_of_every_cause_comes_before_the_second_best_of_any(sessio
     ]
     seen = msgspec.structs.replace(session, findings=findings)
     known = {name: technique(causes=("slow",)) for name in "abd"} | {"c": technique(causes=("late",)), "e": technique()}
-    assert _names(seen, TuneOrder(), known) == ["b", "c", "a", "d", "e"]
+    assert _names(seen, TuneOptions(), known) == ["b", "c", "a", "d", "e"]
 
 
 def test_candidates_come_in_the_order_of_the_predicted_gain(session: Session, technique: Any) -> None:
@@ -38,19 +38,19 @@ def test_candidates_come_in_the_order_of_the_predicted_gain(session: Session, te
         "most": technique(causes=("other", "slower")),
         "coarse": technique(numerics="approximate"),
     }
-    assert _names(seen, TuneOrder(), known) == ["most", "some", "plain", "coarse", "proved"], "no units for it here"
-    assert [one.technique for one in propose(seen, TuneOrder(), known)[0] if one.is_doubtful] == ["coarse"]
+    assert _names(seen, TuneOptions(), known) == ["most", "some", "plain", "coarse", "proved"], "no units for it here"
+    assert [one.technique for one in propose(seen, TuneOptions(), known)[0] if one.is_doubtful] == ["coarse"]
     facts = seen.environment.torch
     assert facts is not None
     faster = msgspec.structs.replace(facts, has_fast_bf16=True)
     seen = msgspec.structs.replace(seen, environment=msgspec.structs.replace(seen.environment, torch=faster))
-    assert _names(seen, TuneOrder(), known) == ["most", "coarse", "some", "plain", "proved"], "a gain, or out at once"
-    assert not any(one.is_doubtful for one in propose(seen, TuneOrder(), known)[0])
+    assert _names(seen, TuneOptions(), known) == ["most", "coarse", "some", "plain", "proved"], "a gain, or out at once"
+    assert not any(one.is_doubtful for one in propose(seen, TuneOptions(), known)[0])
 
 
 def test_what_does_not_apply_says_why(session: Session, technique: Any) -> None:
     known = {"a": technique(answer=no("the script does it already")), "b": technique(settings=())}
-    candidates, refused = propose(session, TuneOrder(), known)
+    candidates, refused = propose(session, TuneOptions(), known)
     assert candidates == []
     assert [(one.decision, one.reason) for one in refused] == [
         ("not_applicable", "the script does it already"),
@@ -60,10 +60,10 @@ def test_what_does_not_apply_says_why(session: Session, technique: Any) -> None:
 
 def test_without_leaves_out_and_only_takes_no_other(session: Session, technique: Any) -> None:
     known = {"a": technique(), "b": technique(), "c": technique()}
-    candidates, refused = propose(session, TuneOrder(without=("b",)), known)
+    candidates, refused = propose(session, TuneOptions(without=("b",)), known)
     assert [one.technique for one in candidates] == ["a", "c"]
     assert [(one.technique, one.reason) for one in refused] == [("b", "left out by --without")]
-    candidates, refused = propose(session, TuneOrder(only=("c",)), known)
+    candidates, refused = propose(session, TuneOptions(only=("c",)), known)
     assert [one.technique for one in candidates] == ["c"] and refused == []
 
 
@@ -71,30 +71,30 @@ def test_looser_numerics_than_allowed_are_not_tried_and_the_reason_names_allow(
     session: Session, technique: Any
 ) -> None:
     known = {"half": technique("approximate"), "batch": technique("different")}
-    candidates, (refused,) = propose(session, TuneOrder(), known)
+    candidates, (refused,) = propose(session, TuneOptions(), known)
     assert [one.technique for one in candidates] == ["half"]
     assert refused.technique == "batch" and "--allow different" in refused.reason
-    assert _names(session, TuneOrder(allow="reordered"), known) == []
+    assert _names(session, TuneOptions(allow="reordered"), known) == []
 
 
 @pytest.mark.parametrize("option", ["only", "without"])
 def test_an_unknown_name_is_refused_with_those_there_are(session: Session, technique: Any, option: str) -> None:
     known = {"nothing": technique(), "workers": technique(), "compile": technique()}
     with pytest.raises(ValueError, match=f"--{option} wokers: .* there are: workers, compile$"):
-        propose(session, TuneOrder(**{option: ("wokers",)}), known)
+        propose(session, TuneOptions(**{option: ("wokers",)}), known)
 
 
 def test_opt_in_is_tried_but_kept_only_where_it_is_named(session: Session, technique: Any) -> None:
     known = {"off": technique(is_opt_in=True), "on": technique()}
-    keepable = {one.technique: one.is_keepable for one in propose(session, TuneOrder(), known)[0]}
+    keepable = {one.technique: one.is_keepable for one in propose(session, TuneOptions(), known)[0]}
     assert keepable == {"off": False, "on": True}
-    assert propose(session, TuneOrder(only=("off",)), known)[0][0].is_keepable
+    assert propose(session, TuneOptions(only=("off",)), known)[0][0].is_keepable
 
 
 def test_a_technique_that_stumbles_costs_no_other(session: Session, technique: Any) -> None:
     broken = technique()
     broken.applies = lambda observation: 1 / 0
-    candidates, (refused,) = propose(session, TuneOrder(), {"broken": broken, "fine": technique()})
+    candidates, (refused,) = propose(session, TuneOptions(), {"broken": broken, "fine": technique()})
     assert [one.technique for one in candidates] == ["fine"]
     assert refused.decision == "failed" and "ZeroDivisionError" in refused.reason
 
@@ -104,11 +104,11 @@ def test_latecomers_apply_only_beside_a_recipe(session: Session, technique: Any)
     late.applies_with = lambda observation, recipe: YES if recipe.setting_of("workers") else no("still none")
     known = {"late": late, "workers": technique()}
     raced = {"workers"}
-    assert latecomers(Observation(session), TuneOrder(), known, Recipe(), raced) == []
+    assert latecomers(Observation(session), TuneOptions(), known, Recipe(), raced) == []
     recipe = Recipe((Choice("workers", 2),))
-    assert [one.technique for one in latecomers(Observation(session), TuneOrder(), known, recipe, raced)] == ["late"]
-    assert latecomers(Observation(session), TuneOrder(without=("late",)), known, recipe, raced) == []
-    assert latecomers(Observation(session), TuneOrder(only=("workers",)), known, recipe, raced) == []
+    assert [one.technique for one in latecomers(Observation(session), TuneOptions(), known, recipe, raced)] == ["late"]
+    assert latecomers(Observation(session), TuneOptions(without=("late",)), known, recipe, raced) == []
+    assert latecomers(Observation(session), TuneOptions(only=("workers",)), known, recipe, raced) == []
 
 
 def test_a_recipe_is_as_loose_as_its_loosest_technique() -> None:
@@ -142,5 +142,5 @@ def test_a_latecomers_settings_may_depend_on_the_recipe(session: Session, techni
     late = technique(settings=(4,))
     late.applies_with = lambda observation, recipe: YES
     late.settings_with = lambda observation, recipe: [recipe.setting_of("workers")]
-    (found,) = latecomers(Observation(session), TuneOrder(), {"late": late}, Recipe((Choice("workers", 2),)), set())
+    (found,) = latecomers(Observation(session), TuneOptions(), {"late": late}, Recipe((Choice("workers", 2),)), set())
     assert found.settings == (2,)

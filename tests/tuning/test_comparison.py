@@ -5,108 +5,114 @@ from typing import Any
 
 import pytest
 
-from slipstream.records import Choice, Entrant, Lap, Recipe, RiderRecord
-from slipstream.tuning.comparison import CLEAR, DIM_ROUNDS, FEW, MIN_ROUNDS, Contest
-from slipstream.tuning.trials import Seat
+from slipstream.records import BlockTiming, Choice, Recipe, TrialRecord, TrialSpec
+from slipstream.tuning.comparison import CLEAR, DIM_ROUNDS, FEW, MIN_ROUNDS, Comparison
+from slipstream.tuning.trials import RecipeTrials
 
-BASE = Seat("base", Recipe())
-SEAT = Seat("candidate", Recipe((Choice("a"),)))
+BASE = RecipeTrials("base", Recipe())
+SEAT = RecipeTrials("candidate", Recipe((Choice("a"),)))
 
 CASES = ((1.06, 0.05), (1.2, 0.05), (1.0, 0.05))  # what it gains, in what noise
 
 
-def _contest(**how: Any) -> Contest:
+def _comparison(**how: Any) -> Comparison:
     settings: dict[str, Any] = {"alpha": 0.01, "margin": 0.01, "floor": lambda: 0.0}
-    return Contest(SEAT, BASE, **{**settings, **how})
+    return Comparison(SEAT, BASE, **{**settings, **how})
 
 
-def _ride(contest: Contest, ratio: float, num_rounds: int = 60, spread: float = 0.01, **lap: Any) -> Contest:
+def _ride(
+    comparison: Comparison, ratio: float, num_rounds: int = 60, spread: float = 0.01, **timing: Any
+) -> Comparison:
     draws = random.Random(1)
     for round in range(num_rounds):
-        if contest.is_over():
+        if comparison.is_over():
             break
-        laps = {
-            id(BASE): Lap(0, round, 0, 10, draws.gauss(1.0, spread), 0),
-            id(SEAT): Lap(1, round, 0, 10, draws.gauss(1.0, spread) / ratio, 0, **lap),
+        timings = {
+            id(BASE): BlockTiming(0, round, 0, 10, draws.gauss(1.0, spread), 0),
+            id(SEAT): BlockTiming(1, round, 0, 10, draws.gauss(1.0, spread) / ratio, 0, **timing),
         }
-        contest.add(laps)
-    return contest
+        comparison.add(timings)
+    return comparison
 
 
 @pytest.mark.parametrize(
     ("ratio", "outcome"), [(1.3, "faster"), (1.05, "faster"), (0.9, "not_faster"), (1.0, "not_faster"), (0.2, "slower")]
 )
 def test_a_comparison_ends_as_soon_as_it_is_decided(ratio: float, outcome: str) -> None:
-    contest = _ride(_contest(), ratio)
-    assert contest.outcome == outcome
-    assert contest.comparison.num_rounds < 60
+    comparison = _ride(_comparison(), ratio)
+    assert comparison.outcome == outcome
+    assert comparison.sequence.num_rounds < 60
 
 
 def test_a_whole_recipe_lacks_proof_until_it_is_faster_beyond_doubt() -> None:
-    assert _ride(_contest(goal="measure"), 1.2, num_rounds=3, spread=0.05).lacks_proof()
-    assert not _ride(_contest(goal="measure"), 1.2, num_rounds=30, spread=0.05).lacks_proof()
-    assert not _ride(_contest(goal="measure"), 0.9, num_rounds=3).lacks_proof(), "more rounds would not help"
-    assert not _ride(_contest(), 1.2, num_rounds=3).lacks_proof()
+    assert _ride(_comparison(goal="measure"), 1.2, num_rounds=3, spread=0.05).lacks_proof()
+    assert not _ride(_comparison(goal="measure"), 1.2, num_rounds=30, spread=0.05).lacks_proof()
+    assert not _ride(_comparison(goal="measure"), 0.9, num_rounds=3).lacks_proof(), "more rounds would not help"
+    assert not _ride(_comparison(), 1.2, num_rounds=3).lacks_proof()
 
 
 def test_a_whole_recipe_is_dim_if_it_is_hardly_worth_having_even_with_luck() -> None:
-    assert _ride(_contest(goal="measure"), 1.0, num_rounds=DIM_ROUNDS, spread=0.03).is_dim()
-    assert not _ride(_contest(goal="measure"), 1.0, num_rounds=DIM_ROUNDS - 1, spread=0.03).is_dim(), "too few rounds"
-    assert not _ride(_contest(goal="measure"), 1.0, num_rounds=DIM_ROUNDS, spread=0.2).is_dim(), "it may be worth much"
-    assert not _ride(_contest(goal="measure"), 1.1, num_rounds=DIM_ROUNDS, spread=0.03).is_dim()
-    assert not _ride(_contest(), 1.0, num_rounds=DIM_ROUNDS, spread=0.03).is_dim(), "it is no whole recipe"
+    assert _ride(_comparison(goal="measure"), 1.0, num_rounds=DIM_ROUNDS, spread=0.03).is_dim()
+    assert not _ride(_comparison(goal="measure"), 1.0, num_rounds=DIM_ROUNDS - 1, spread=0.03).is_dim(), (
+        "too few rounds"
+    )
+    assert not _ride(_comparison(goal="measure"), 1.0, num_rounds=DIM_ROUNDS, spread=0.2).is_dim(), (
+        "it may be worth much"
+    )
+    assert not _ride(_comparison(goal="measure"), 1.1, num_rounds=DIM_ROUNDS, spread=0.03).is_dim()
+    assert not _ride(_comparison(), 1.0, num_rounds=DIM_ROUNDS, spread=0.03).is_dim(), "it is no whole recipe"
 
 
 def test_started_again_it_is_asked_what_the_last_start_shows() -> None:
-    contest = _ride(_contest(goal="measure"), 1.3, num_rounds=40)
-    assert contest.outcome == "measured"
-    contest.start_again()
-    assert contest.outcome is None and contest.promise_of_last_start() > 1.2, "nothing else is known yet"
-    _ride(contest, 0.98, num_rounds=8)
-    assert contest.promise() > 1.2 > 1.0 > contest.promise_of_last_start()
+    comparison = _ride(_comparison(goal="measure"), 1.3, num_rounds=40)
+    assert comparison.outcome == "measured"
+    comparison.start_again()
+    assert comparison.outcome is None and comparison.promise_of_last_start() > 1.2, "nothing else is known yet"
+    _ride(comparison, 0.98, num_rounds=8)
+    assert comparison.promise() > 1.2 > 1.0 > comparison.promise_of_last_start()
 
 
 def test_plainly_slower_takes_two_rounds_and_says_by_how_much() -> None:
-    contest = _ride(_contest(), 0.1)
-    assert contest.comparison.num_rounds == 2
-    assert contest.failure.endswith("times the step of as it is, and far behind 2 times in a row")
-    assert contest.failure[:2] in ("9.", "10")
+    comparison = _ride(_comparison(), 0.1)
+    assert comparison.sequence.num_rounds == 2
+    assert comparison.failure.endswith("times the step of as it is, and far behind 2 times in a row")
+    assert comparison.failure[:2] in ("9.", "10")
 
 
 def test_a_gain_within_the_machines_noise_is_not_believed() -> None:
-    assert _ride(_contest(floor=lambda: 0.08), 1.05).outcome != "faster"
+    assert _ride(_comparison(floor=lambda: 0.08), 1.05).outcome != "faster"
 
 
 def test_noise_never_rejects_what_might_be_a_gain() -> None:
     """The floor raises the bar for keeping alone."""
-    assert _ride(_contest(floor=lambda: 0.5), 1.2).outcome is None
+    assert _ride(_comparison(floor=lambda: 0.5), 1.2).outcome is None
 
 
 def test_disturbed_rounds_count_for_nothing() -> None:
-    contest = _ride(_contest(), 1.5, num_rounds=30, is_disturbed=True)
-    assert contest.outcome is None and contest.speed() is None
+    comparison = _ride(_comparison(), 1.5, num_rounds=30, is_disturbed=True)
+    assert comparison.outcome is None and comparison.speed() is None
 
 
-def test_a_mirrored_contest_asks_what_the_anchor_is_worth() -> None:
-    contest = _ride(_contest(is_mirrored=True), 0.8)
-    assert contest.outcome == "faster"
-    assert contest.promise() == pytest.approx(1.25, rel=0.02)
+def test_a_mirrored_comparison_asks_what_the_anchor_is_worth() -> None:
+    comparison = _ride(_comparison(is_mirrored=True), 0.8)
+    assert comparison.outcome == "faster"
+    assert comparison.promise() == pytest.approx(1.25, rel=0.02)
 
 
 def test_a_control_rides_its_rounds_whatever_it_seems_to_win() -> None:
-    contest = _ride(_contest(goal="control", max_rounds=MIN_ROUNDS + 4), 1.5)
-    assert contest.outcome == "measured" and contest.comparison.num_rounds == MIN_ROUNDS + 4
+    comparison = _ride(_comparison(goal="control", max_rounds=MIN_ROUNDS + 4), 1.5)
+    assert comparison.outcome == "measured" and comparison.sequence.num_rounds == MIN_ROUNDS + 4
 
 
 def test_measuring_ends_with_a_tight_interval() -> None:
-    speed = _ride(_contest(goal="measure"), 1.5, num_rounds=200).speed()
+    speed = _ride(_comparison(goal="measure"), 1.5, num_rounds=200).speed()
     assert speed is not None and speed.num_rounds < 200
     assert speed.low < 1.5 < speed.high and speed.high - speed.low < 0.03 * 1.01
 
 
-def test_a_failed_rider_is_out_with_its_reason() -> None:
-    contest = _ride(_contest(), 1.5, failure="killed by signal 9")
-    assert (contest.outcome, contest.failure) == ("failed", "killed by signal 9")
+def test_a_failed_trial_is_out_with_its_reason() -> None:
+    comparison = _ride(_comparison(), 1.5, failure="killed by signal 9")
+    assert (comparison.outcome, comparison.failure) == ("failed", "killed by signal 9")
 
 
 @pytest.mark.parametrize(
@@ -120,37 +126,37 @@ def test_a_failed_rider_is_out_with_its_reason() -> None:
 def test_a_technique_that_did_nothing_does_not_race(
     changes: list[str], declined: list[str], outcome: str | None, reason: str
 ) -> None:
-    contest = _contest()
-    record = RiderRecord(Entrant(1, "candidate", SEAT.recipe), changes=changes, declined=declined)
-    assert contest.has_effect(record) == (outcome is None)
-    assert (contest.outcome, contest.failure) == (outcome, reason)
+    comparison = _comparison()
+    record = TrialRecord(TrialSpec(1, "candidate", SEAT.recipe), changes=changes, declined=declined)
+    assert comparison.has_effect(record) == (outcome is None)
+    assert (comparison.outcome, comparison.failure) == (outcome, reason)
 
 
 def test_where_the_base_did_not_ride_along_the_speed_goes_through_the_anchor() -> None:
-    first = _ride(_contest(), 1.2).speed()
-    contest = _ride(_contest(base=Seat("base", Recipe((Choice("elsewhere"),)))), 1.5)
-    speed = contest.speed_against_base(first)
+    first = _ride(_comparison(), 1.2).speed()
+    comparison = _ride(_comparison(base=RecipeTrials("base", Recipe((Choice("elsewhere"),)))), 1.5)
+    speed = comparison.speed_against_base(first)
     assert speed is not None and speed.ratio == pytest.approx(1.8, rel=0.02)
     assert speed.low < 1.8 < speed.high
-    assert contest.speed_against_base(None) is None
+    assert comparison.speed_against_base(None) is None
 
 
 def test_an_anchor_that_died_says_nothing_about_the_challenger() -> None:
-    contest = _contest()
-    contest.abandon("workers=2 did not stay in the race: killed")
-    assert contest.outcome == "undecided" and "workers=2" in contest.failure
-    contest.reopen()
-    assert contest.outcome is None and contest.failure == ""
+    comparison = _comparison()
+    comparison.abandon("workers=2 did not stay in the race: killed")
+    assert comparison.outcome == "undecided" and "workers=2" in comparison.failure
+    comparison.reopen()
+    assert comparison.outcome is None and comparison.failure == ""
 
 
 def test_only_what_is_undecided_is_opened_again() -> None:
-    contest = _ride(_contest(), 1.5)
-    contest.reopen()
-    assert contest.outcome == "faster"
+    comparison = _ride(_comparison(), 1.5)
+    comparison.reopen()
+    assert comparison.outcome == "faster"
 
 
 def test_hope_is_less_than_a_lead() -> None:
-    hopeful, leading, useless = (_ride(_contest(alpha=1e-9), ratio, 12, spread) for ratio, spread in CASES)
+    hopeful, leading, useless = (_ride(_comparison(alpha=1e-9), ratio, 12, spread) for ratio, spread in CASES)
     assert hopeful.is_hopeful() and not hopeful.is_leading()
     assert leading.is_hopeful() and leading.is_leading()
     assert not useless.is_hopeful()
@@ -158,29 +164,29 @@ def test_hope_is_less_than_a_lead() -> None:
 
 def test_of_few_rounds_a_lead_is_asked_to_be_clearer() -> None:
     """The same gain in the same noise: five rounds say little about how uncertain they are."""
-    few, many = (_ride(_contest(alpha=1e-9), 1.15, num_rounds, 0.17) for num_rounds in (5, 30))
+    few, many = (_ride(_comparison(alpha=1e-9), 1.15, num_rounds, 0.17) for num_rounds in (5, 30))
     assert CLEAR < few._clearness() < CLEAR + FEW / 4 < many._clearness()
     assert not few.is_leading() and many.is_leading()
 
 
-def test_the_outlook_of_one_that_has_hardly_raced_is_the_better_one() -> None:
-    new, short, long = _contest(), _contest(floor=lambda: 1.0), _contest(floor=lambda: 1.0)
+def test_the_training_time_of_one_that_has_hardly_raced_is_the_better_one() -> None:
+    new, short, long = _comparison(), _comparison(floor=lambda: 1.0), _comparison(floor=lambda: 1.0)
     _ride(short, 1.03, num_rounds=10, spread=0.1)
     _ride(long, 1.03, num_rounds=200, spread=0.1)
-    assert new.outlook() > short.outlook() > long.outlook() > 1.0
-    assert short.outlook() > short.promise()
+    assert new.training_time() > short.training_time() > long.training_time() > 1.0
+    assert short.training_time() > short.promise()
 
 
 def test_a_whole_recipe_is_proved_exactly_where_its_interval_says_so() -> None:
-    contest, draws = _contest(goal="measure", alpha=0.05), random.Random(3)
+    comparison, draws = _comparison(goal="measure", alpha=0.05), random.Random(3)
     seen = set()
     for round in range(40):
-        laps = {
-            id(BASE): Lap(0, round, 0, 10, draws.gauss(1.1, 0.08), 0),
-            id(SEAT): Lap(1, round, 0, 10, draws.gauss(1.0, 0.08), 0),
+        timings = {
+            id(BASE): BlockTiming(0, round, 0, 10, draws.gauss(1.1, 0.08), 0),
+            id(SEAT): BlockTiming(1, round, 0, 10, draws.gauss(1.0, 0.08), 0),
         }
-        contest.add(laps)
-        speed = contest.speed()
-        assert speed is not None and contest.is_proved() == (speed.low > 1.0)
-        seen.add(contest.is_proved())
+        comparison.add(timings)
+        speed = comparison.speed()
+        assert speed is not None and comparison.is_proved() == (speed.low > 1.0)
+        seen.add(comparison.is_proved())
     assert seen == {True, False}

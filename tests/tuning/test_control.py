@@ -4,23 +4,23 @@ import random
 
 import pytest
 
-from slipstream.records import Choice, Lap, Recipe
-from slipstream.tuning.comparison import Contest
-from slipstream.tuning.control import Noise
-from slipstream.tuning.trials import Seat
+from slipstream.records import BlockTiming, Choice, Recipe
+from slipstream.tuning.comparison import Comparison
+from slipstream.tuning.control import NoiseControl
+from slipstream.tuning.trials import RecipeTrials
 
-BASE, TWIN = Seat("base", Recipe()), Seat("twin", Recipe((Choice("nothing"),)))
+BASE, CONTROL = RecipeTrials("base", Recipe()), RecipeTrials("twin", Recipe((Choice("nothing"),)))
 
 
-def _noise(ratio: float, spread: float = 0.005, num_rounds: int = 24) -> Noise:
-    noise = Noise(0.01)
-    twin = Contest(TWIN, BASE, alpha=0.05, margin=0.01, floor=lambda: noise.margin(BASE), goal="control")
-    noise.watch(twin)
+def _noise(ratio: float, spread: float = 0.005, num_rounds: int = 24) -> NoiseControl:
+    noise = NoiseControl(0.01)
+    control = Comparison(CONTROL, BASE, alpha=0.05, margin=0.01, floor=lambda: noise.margin(BASE), goal="control")
+    noise.watch(control)
     draws = random.Random(1)
     for round in range(num_rounds):
         times = [draws.gauss(1.0, spread), draws.gauss(1.0, spread) / ratio]
-        laps = zip((BASE, TWIN), times, strict=True)
-        twin.add({id(seat): Lap(0, round, 0, 1, seconds, 0) for seat, seconds in laps})
+        timings = zip((BASE, CONTROL), times, strict=True)
+        control.add({id(trials): BlockTiming(0, round, 0, 1, seconds, 0) for trials, seconds in timings})
     return noise
 
 
@@ -44,10 +44,10 @@ def test_few_rounds_of_the_control_raise_nothing() -> None:
 
 def test_a_control_that_never_rode_is_said() -> None:
     assert "did not ride" in _noise(1.0, num_rounds=0).note()
-    assert Noise(0.01).note() == "", "no candidate, no control"
+    assert NoiseControl(0.01).note() == "", "no candidate, no control"
 
 
 def test_the_worst_of_several_controls_stands() -> None:
     noise, other = _noise(1.0), _noise(1.06)
-    noise.watch(other._twins[0])
+    noise.watch(other._controls[0])
     assert "win 6%" in noise.note() and noise.margin(BASE) > 0.05

@@ -7,23 +7,23 @@ import msgspec
 import pytest
 
 from slipstream.records import Choice, Recipe, Session, Verdict
-from slipstream.testing.simulated_backend import SimulatedTrack, choice_factors
+from slipstream.testing.simulated_backend import SimulatedBackend, choice_factors
 from slipstream.tuning.journal import Journal, facts_of
-from slipstream.tuning.options import TuneOrder
+from slipstream.tuning.options import TuneOptions
 
 FACTS = {"script": "train.py"}
 VERDICT = Verdict("a", True, "kept", "faster and sound")
 
 
-class Interrupted(SimulatedTrack):
+class Interrupted(SimulatedBackend):
     """Ctrl-C after so many laps."""
 
-    laps_left = 60
+    timings_left = 60
 
-    def lap(self, rider: int, round: int, num_steps: int, lead_in: int) -> Any:
-        if self.num_laps == self.laps_left:
+    def run_block(self, trial: int, round: int, num_steps: int, lead_in: int) -> Any:
+        if self.num_timings == self.timings_left:
             raise KeyboardInterrupt
-        return super().lap(rider, round, num_steps, lead_in)
+        return super().run_block(trial, round, num_steps, lead_in)
 
 
 def test_what_was_decided_is_known_again(tmp_path: Path) -> None:
@@ -80,23 +80,23 @@ def test_the_facts_change_with_the_script_its_arguments_versions_and_the_order(
     (tmp_path / "nets.py").write_text("one")
     models = [msgspec.structs.replace(session.models[0], class_module="nets")]
     here = msgspec.structs.replace(session, cwd=str(tmp_path), models=models)
-    facts = facts_of(here, TuneOrder())
+    facts = facts_of(here, TuneOptions())
     others = [
-        facts_of(msgspec.structs.replace(here, script=["train.py", "--epochs", "2"]), TuneOrder()),
-        facts_of(here, TuneOrder(allow="reordered")),
+        facts_of(msgspec.structs.replace(here, script=["train.py", "--epochs", "2"]), TuneOptions()),
+        facts_of(here, TuneOptions(allow="reordered")),
         facts_of(
             msgspec.structs.replace(here, environment=msgspec.structs.replace(here.environment, python="3.99")),
-            TuneOrder(),
+            TuneOptions(),
         ),
     ]
     (tmp_path / "train.py").write_text("two")
-    others.append(facts_of(here, TuneOrder()))
+    others.append(facts_of(here, TuneOptions()))
     (tmp_path / "train.py").write_text("one")
     (tmp_path / "nets.py").write_text("two")
-    others.append(facts_of(here, TuneOrder()))
+    others.append(facts_of(here, TuneOptions()))
     assert all(other != facts for other in others)
     (tmp_path / "nets.py").write_text("one")
-    assert facts_of(here, TuneOrder(budget_s=900.0)) == facts, "more time is no other order"
+    assert facts_of(here, TuneOptions(budget_s=900.0)) == facts, "more time is no other order"
 
 
 def test_an_interrupted_tuning_goes_on_and_ends_like_one_that_was_not(
@@ -105,11 +105,11 @@ def test_an_interrupted_tuning_goes_on_and_ends_like_one_that_was_not(
     journal = tmp_path / "journal.jsonl"
     known = {"slow": technique(), "a": technique(), "b": technique(), **{f"u{n}": technique() for n in range(3)}}
     factors = choice_factors(a=0.6, b=0.8, slow=2.0)
-    whole = run(SimulatedTrack(factors, num_riders=3), known)
-    first = run(Interrupted(factors, num_riders=3), known, journal=str(journal))
+    whole = run(SimulatedBackend(factors, num_trials=3), known)
+    first = run(Interrupted(factors, num_trials=3), known, journal=str(journal))
     assert first.was_interrupted and journal.exists()
     listener.entered.clear()
-    second = run(SimulatedTrack(factors, num_riders=3), known, journal=str(journal))
+    second = run(SimulatedBackend(factors, num_trials=3), known, journal=str(journal))
     assert "slow" not in listener.entered, "decided before"
     assert second.is_complete and second.recipe == whole.recipe
     assert any("Resumed" in note for note in second.notes)
@@ -118,14 +118,14 @@ def test_an_interrupted_tuning_goes_on_and_ends_like_one_that_was_not(
     assert not journal.exists(), "complete: nothing left to resume"
 
 
-@pytest.mark.parametrize("num_laps", [5, 100, 200, 250, 300])
-def test_it_may_be_interrupted_anywhere(run: Any, technique: Any, tmp_path: Path, num_laps: int) -> None:
+@pytest.mark.parametrize("num_timings", [5, 100, 200, 250, 300])
+def test_it_may_be_interrupted_anywhere(run: Any, technique: Any, tmp_path: Path, num_timings: int) -> None:
     known = {"a": technique(settings=(2, 4)), "b": technique(), "u": technique()}
     factors = choice_factors(a=0.6, b=0.8)
-    track = Interrupted(factors, num_riders=3)
-    track.laps_left = num_laps
-    run(track, known, journal=str(tmp_path / "journal.jsonl"))
-    tuning = run(SimulatedTrack(factors, num_riders=3), known, journal=str(tmp_path / "journal.jsonl"))
+    backend = Interrupted(factors, num_trials=3)
+    backend.timings_left = num_timings
+    run(backend, known, journal=str(tmp_path / "journal.jsonl"))
+    tuning = run(SimulatedBackend(factors, num_trials=3), known, journal=str(tmp_path / "journal.jsonl"))
     assert tuning.is_complete and tuning.recipe == Recipe((Choice("a", 2), Choice("b")))
     singles = [one.choice for one in tuning.verdicts if one.kind == "single"]
     assert len(singles) == len(set(singles)), "nothing is reported twice"
@@ -141,15 +141,15 @@ def test_a_second_setting_that_was_owed_is_raced_after_all(
     def factor(recipe: Recipe) -> float:
         return factors.get(int(recipe.setting_of("w") or 0), 1.0)
 
-    class Halting(SimulatedTrack):
-        def lap(self, rider: int, round: int, num_steps: int, lead_in: int) -> Any:
+    class Halting(SimulatedBackend):
+        def run_block(self, trial: int, round: int, num_steps: int, lead_in: int) -> Any:
             if any(one.technique == "w" for one in listener.verdicts):
                 raise KeyboardInterrupt
-            return super().lap(rider, round, num_steps, lead_in)
+            return super().run_block(trial, round, num_steps, lead_in)
 
     assert run(Halting(factor), known, journal=journal).was_interrupted
     listener.entered.clear()
-    assert run(SimulatedTrack(factor), known, journal=journal).recipe == Recipe((Choice("w", 2),))
+    assert run(SimulatedBackend(factor), known, journal=journal).recipe == Recipe((Choice("w", 2),))
     assert "w=8" not in listener.entered
 
 

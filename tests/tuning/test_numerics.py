@@ -2,12 +2,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from slipstream.records import Choice, Entrant, Lap, Recipe, Witness
-from slipstream.testing.made_fingerprints import made_witness, made_witness_of
-from slipstream.testing.simulated_backend import SimulatedTrack, choice_factors
+from slipstream.records import BlockTiming, Choice, Fingerprint, Recipe, TrialSpec
+from slipstream.testing.made_fingerprints import made_fingerprint, made_fingerprint_of
+from slipstream.testing.simulated_backend import SimulatedBackend, choice_factors
 from slipstream.tuning.budget import Budget
-from slipstream.tuning.numerics import Claim, Jury
-from slipstream.tuning.trials import Paddock, Seat
+from slipstream.tuning.numerics import Claim, NumericsCheck
+from slipstream.tuning.trials import RecipeTrials, TrialPool
 
 
 def test_what_redraws_is_judged_by_its_curve_whatever_else_is_on() -> None:
@@ -17,74 +17,74 @@ def test_what_redraws_is_judged_by_its_curve_whatever_else_is_on() -> None:
     assert Claim("different", is_redrawn=True).judged_as() == "different"
 
 
-def test_only_the_timed_rider_of_what_needs_proof_may_redraw() -> None:
+def test_only_the_timed_trial_of_what_needs_proof_may_redraw() -> None:
     claim = Claim("reordered", needs_proof=True)
     assert claim.judged_as() == "redrawn" and claim.judged_as(is_timed=False) == "reordered"
 
 
-def test_the_twins_that_are_still_to_ride_are_foreseen(listener: Any) -> None:
-    track = SimulatedTrack(choice_factors())
-    paddock = Paddock(track, listener)
-    jury = Jury(paddock, Budget(track, 60.0), paddock.seat("base", Recipe()))
+def test_the_controls_that_are_still_to_ride_are_foreseen(listener: Any) -> None:
+    backend = SimulatedBackend(choice_factors())
+    pool = TrialPool(backend, listener)
+    numerics_check = NumericsCheck(pool, Budget(backend, 60.0), pool.trials("base", Recipe()))
     classes = ("identical", "reordered", "redrawn", "approximate")
-    assert [jury.num_rides(Claim(numerics)) for numerics in classes] == [0, 2, 2, 3]
-    jury.hear(Claim("redrawn"), paddock.record(paddock.seat("candidate", Recipe((Choice("a"),)))), 40)
-    assert [jury.num_rides(Claim(numerics)) for numerics in classes] == [0, 0, 0, 1]
+    assert [numerics_check.num_rides(Claim(numerics)) for numerics in classes] == [0, 2, 2, 3]
+    numerics_check.hear(Claim("redrawn"), pool.record(pool.trials("candidate", Recipe((Choice("a"),)))), 40)
+    assert [numerics_check.num_rides(Claim(numerics)) for numerics in classes] == [0, 0, 0, 1]
 
 
-def test_any_start_of_the_base_bears_witness(listener: Any) -> None:
-    track = SimulatedTrack(choice_factors())
-    paddock = Paddock(track, listener)
-    early, late = paddock.seat("base", Recipe()), Seat("base", Recipe())
-    jury = Jury(paddock, Budget(track, 600.0), early)
-    jury.bases.append(late)
-    paddock.lap(early, 0, 5, 1)
-    paddock.lap(late, 0, 60, 1)
-    candidate = paddock.seat("candidate", Recipe((Choice("a"),)))
-    paddock.lap(candidate, 0, 60, 1)
-    assert jury.hear(Claim("reordered"), paddock.record(candidate), candidate.num_steps).is_sound
+def test_any_start_of_the_base_bears_fingerprint(listener: Any) -> None:
+    backend = SimulatedBackend(choice_factors())
+    pool = TrialPool(backend, listener)
+    early, late = pool.trials("base", Recipe()), RecipeTrials("base", Recipe())
+    numerics_check = NumericsCheck(pool, Budget(backend, 600.0), early)
+    numerics_check.bases.append(late)
+    pool.run_block(early, 0, 5, 1)
+    pool.run_block(late, 0, 60, 1)
+    candidate = pool.trials("candidate", Recipe((Choice("a"),)))
+    pool.run_block(candidate, 0, 60, 1)
+    assert numerics_check.hear(Claim("reordered"), pool.record(candidate), candidate.num_steps).is_sound
     assert early.num_steps < 10, "another start of it has ridden far enough"
 
 
-def test_twins_start_side_by_side_and_ride_one_after_the_other(listener: Any) -> None:
+def test_controls_start_side_by_side_and_ride_one_after_the_other(listener: Any) -> None:
     """A ride ends whoever was launched ahead: both must have entered before one of them rides."""
     told: list[str] = []
 
-    class Track(SimulatedTrack):
-        def expect(self, entrant: Entrant) -> None:
-            told.append(f"expect {entrant.role}")
+    class Track(SimulatedBackend):
+        def expect(self, spec: TrialSpec) -> None:
+            told.append(f"expect {spec.role}")
 
-        def enter(self, entrant: Entrant) -> str:
-            told.append(f"enter {entrant.role}")
-            return super().enter(entrant)
+        def enter(self, spec: TrialSpec) -> str:
+            told.append(f"enter {spec.role}")
+            return super().enter(spec)
 
-        def lap(self, rider: int, round: int, num_steps: int, lead_in: int) -> Lap:
+        def run_block(self, trial: int, round: int, num_steps: int, lead_in: int) -> BlockTiming:
             told.append("lap")
-            return super().lap(rider, round, num_steps, lead_in)
+            return super().run_block(trial, round, num_steps, lead_in)
 
-    track = Track(choice_factors())
-    paddock = Paddock(track, listener)
-    jury = Jury(paddock, Budget(track, 60.0), paddock.seat("base", Recipe()))
-    jury.hear(Claim("redrawn"), paddock.record(paddock.seat("candidate", Recipe((Choice("a"),)))), 0)
+    backend = Track(choice_factors())
+    pool = TrialPool(backend, listener)
+    numerics_check = NumericsCheck(pool, Budget(backend, 60.0), pool.trials("base", Recipe()))
+    numerics_check.hear(Claim("redrawn"), pool.record(pool.trials("candidate", Recipe((Choice("a"),)))), 0)
     told = told[told.index("enter rounding") - 1 :]
     assert told[:4] == ["expect seed", "enter rounding", "enter seed", "lap"]
 
 
 def test_the_last_hearing_asks_for_no_longer_curves_than_its_own(listener: Any) -> None:
-    def seen(entrant: Entrant, num_steps: int) -> Witness:
-        is_reordered = entrant.role == "candidate"
-        return made_witness(num_steps, rounding=1.1e-7) if is_reordered else made_witness_of(entrant, num_steps)
+    def seen(spec: TrialSpec, num_steps: int) -> Fingerprint:
+        is_reordered = spec.role == "candidate"
+        return made_fingerprint(num_steps, rounding=1.1e-7) if is_reordered else made_fingerprint_of(spec, num_steps)
 
     for is_last, times in ((True, 1), (False, 2)):
-        track = SimulatedTrack(choice_factors(), witness=seen)
-        paddock = Paddock(track, listener)
-        base, candidate = paddock.seat("base", Recipe()), paddock.seat("candidate", Recipe((Choice("a"),)))
-        jury = Jury(paddock, Budget(track, 6000.0), base)
-        for seat in (base, candidate):
-            paddock.lap(seat, 0, 200, 1)
-        jury.hear(Claim("reordered"), paddock.record(candidate), 200, is_last)
+        backend = SimulatedBackend(choice_factors(), fingerprint=seen)
+        pool = TrialPool(backend, listener)
+        base, candidate = pool.trials("base", Recipe()), pool.trials("candidate", Recipe((Choice("a"),)))
+        numerics_check = NumericsCheck(pool, Budget(backend, 6000.0), base)
+        for trials in (base, candidate):
+            pool.run_block(trials, 0, 200, 1)
+        numerics_check.hear(Claim("reordered"), pool.record(candidate), 200, is_last)
         for role in ("rounding", "seed"):
-            assert 200 * times <= paddock.seat(role, Recipe()).num_steps <= 200 * times + 60
+            assert 200 * times <= pool.trials(role, Recipe()).num_steps <= 200 * times + 60
 
 
 def test_lower_precision_beside_other_draws_is_kept_and_named_by_the_looser_class(
@@ -92,14 +92,14 @@ def test_lower_precision_beside_other_draws_is_kept_and_named_by_the_looser_clas
 ) -> None:
     """Half precision alone keeps the gradients; beside workers, which draw other augmentations, nobody can."""
 
-    def seen(entrant: Entrant, num_steps: int) -> Witness:
-        if entrant.recipe.setting_of("workers"):
-            return made_witness(num_steps, seed=3)
-        if entrant.recipe.setting_of("half"):
-            return made_witness(num_steps, rounding=1e-4)
-        return made_witness_of(entrant, num_steps)
+    def seen(spec: TrialSpec, num_steps: int) -> Fingerprint:
+        if spec.recipe.setting_of("workers"):
+            return made_fingerprint(num_steps, seed=3)
+        if spec.recipe.setting_of("half"):
+            return made_fingerprint(num_steps, rounding=1e-4)
+        return made_fingerprint_of(spec, num_steps)
 
     known = {"workers": technique("redrawn"), "half": technique("approximate")}
-    tuning = run(SimulatedTrack(choice_factors(workers=0.6, half=0.7), witness=seen), known)
+    tuning = run(SimulatedBackend(choice_factors(workers=0.6, half=0.7), fingerprint=seen), known)
     assert tuning.recipe == Recipe((Choice("workers"), Choice("half")))
     assert verdict_of(tuning, "recipe", kind="total").numerics.claimed == "approximate"

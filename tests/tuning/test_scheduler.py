@@ -6,61 +6,63 @@ from typing import Any
 
 import pytest
 
-from slipstream.records import Choice, Entrant, Recipe
-from slipstream.testing.noise_model import Noise, Weather
-from slipstream.testing.simulated_backend import SimulatedTrack, choice_factors
-from slipstream.tuning.block_length import Tempo
+from slipstream.records import Choice, Recipe, TrialSpec
+from slipstream.testing.noise_model import Noise, NoiseModel
+from slipstream.testing.simulated_backend import SimulatedBackend, choice_factors
+from slipstream.tuning.block_length import BlockPlan
 from slipstream.tuning.budget import Budget
-from slipstream.tuning.comparison import LEADING_ROUNDS, Contest
-from slipstream.tuning.pace_model import Standings
-from slipstream.tuning.scheduler import Heat
-from slipstream.tuning.trials import Paddock, RaceError, Seat
+from slipstream.tuning.comparison import LEADING_ROUNDS, Comparison
+from slipstream.tuning.pace_model import PaceModel
+from slipstream.tuning.scheduler import RaceScheduler
+from slipstream.tuning.trials import RaceError, RecipeTrials, TrialPool
 
 
 class Course:
-    def __init__(self, track: SimulatedTrack, tell: Any, budget_s: float = 300.0) -> None:
-        self.track = track
-        self.paddock = Paddock(track, tell)
-        self.budget = Budget(track, budget_s)
-        self.heat = Heat(self.paddock, self.budget, tell, seed=0, tempo=Tempo(0.05), standings=Standings())
-        self.base = self.paddock.seat("base", Recipe())
+    def __init__(self, backend: SimulatedBackend, tell: Any, budget_s: float = 300.0) -> None:
+        self.backend = backend
+        self.pool = TrialPool(backend, tell)
+        self.budget = Budget(backend, budget_s)
+        self.scheduler = RaceScheduler(
+            self.pool, self.budget, tell, seed=0, block_plan=BlockPlan(0.05), pace_model=PaceModel()
+        )
+        self.base = self.pool.trials("base", Recipe())
         self.settled: list[tuple[str, str | None]] = []
 
-    def contest(self, name: str, floor: float = 0.0) -> Contest:
-        seat = self.paddock.seat("candidate", Recipe((Choice(name),)))
-        return Contest(seat, self.base, alpha=0.01, margin=0.01, floor=lambda: floor)
+    def comparison(self, name: str, floor: float = 0.0) -> Comparison:
+        trials = self.pool.trials("candidate", Recipe((Choice(name),)))
+        return Comparison(trials, self.base, alpha=0.01, margin=0.01, floor=lambda: floor)
 
-    def race(self, *names: str, deadline_s: float = 300.0, companions: tuple[Seat, ...] = ()) -> None:
-        contests = [self.contest(name) for name in names]
-        self.heat.race(contests, lambda: deadline_s, self._settle, companions)
+    def race(self, *names: str, deadline_s: float = 300.0, companions: tuple[RecipeTrials, ...] = ()) -> None:
+        comparisons = [self.comparison(name) for name in names]
+        self.scheduler.race(comparisons, lambda: deadline_s, self._settle, companions)
 
-    def _settle(self, contest: Contest) -> None:
-        self.settled.append((str(contest.seat.recipe), contest.outcome))
-        self.paddock.leave(contest.seat)
+    def _settle(self, comparison: Comparison) -> None:
+        self.settled.append((str(comparison.trials.recipe), comparison.outcome))
+        self.pool.leave(comparison.trials)
 
 
 @pytest.fixture
 def course(listener: Any) -> Callable[..., Course]:
-    return lambda track, **how: Course(track, listener, **how)
+    return lambda backend, **how: Course(backend, listener, **how)
 
 
 def test_the_next_candidate_takes_the_place_of_one_that_is_decided(course: Any, listener: Any) -> None:
-    track = SimulatedTrack(choice_factors(a=0.5, b=2.0, c=0.5), num_riders=2)
-    race = course(track)
+    backend = SimulatedBackend(choice_factors(a=0.5, b=2.0, c=0.5), num_trials=2)
+    race = course(backend)
     race.race("a", "b", "c")
     assert race.settled == [("a", "faster"), ("b", "slower"), ("c", "faster")]
     assert listener.entered == ["as it is", "a", "b", "c"], "the base rode on through all of it"
-    assert track.most_at_once == 2
+    assert backend.most_at_once == 2
 
 
-def test_riders_take_turns_in_an_order_drawn_anew(course: Any) -> None:
+def test_trials_take_turns_in_an_order_drawn_anew(course: Any) -> None:
     round_orders: dict[int, list[int]] = {}
 
-    class Watched(SimulatedTrack):
-        def lap(self, rider: int, round: int, num_steps: int, lead_in: int) -> Any:
-            round_orders.setdefault(round, []).append(rider)
+    class Watched(SimulatedBackend):
+        def run_block(self, trial: int, round: int, num_steps: int, lead_in: int) -> Any:
+            round_orders.setdefault(round, []).append(trial)
             assert lead_in >= 1
-            return super().lap(rider, round, num_steps, lead_in)
+            return super().run_block(trial, round, num_steps, lead_in)
 
     course(Watched()).race("a", "b", "c")
     full = [tuple(order) for round, order in round_orders.items() if round > 0]
@@ -68,101 +70,103 @@ def test_riders_take_turns_in_an_order_drawn_anew(course: Any) -> None:
     assert len(set(full)) > 3
 
 
-def test_a_rider_that_dies_costs_only_itself(course: Any) -> None:
-    def fault(entrant: Entrant, num_steps: int) -> str:
-        return "out of memory" if entrant.recipe.setting_of("a") and num_steps > 20 else ""
+def test_a_trial_that_dies_costs_only_itself(course: Any) -> None:
+    def fault(spec: TrialSpec, num_steps: int) -> str:
+        return "out of memory" if spec.recipe.setting_of("a") and num_steps > 20 else ""
 
-    race = course(SimulatedTrack(choice_factors(a=0.5, b=0.5), fault=fault))
+    race = course(SimulatedBackend(choice_factors(a=0.5, b=0.5), fault=fault))
     race.race("a", "b")
     assert race.settled == [("a", "failed"), ("b", "faster")]
 
 
 def test_who_is_too_slow_to_be_let_in_is_timed_all_the_same(course: Any) -> None:
-    race = course(SimulatedTrack(choice_factors(a=9.0)))
-    contests = [race.contest("a")]
-    race.heat.race(contests, lambda: 300.0, race._settle)
+    race = course(SimulatedBackend(choice_factors(a=9.0)))
+    comparisons = [race.comparison("a")]
+    race.scheduler.race(comparisons, lambda: 300.0, race._settle)
     assert race.settled == [("a", "slower")]
-    assert contests[0].failure == "9 times the base's step"
+    assert comparisons[0].failure == "9 times the base's step"
 
 
 def test_a_base_that_dies_once_is_started_again_and_twice_ends_the_race(course: Any) -> None:
-    def once(entrant: Entrant, num_steps: int) -> str:
-        return "killed" if entrant.ident == 0 and num_steps > 30 else ""
+    def once(spec: TrialSpec, num_steps: int) -> str:
+        return "killed" if spec.ident == 0 and num_steps > 30 else ""
 
-    race = course(SimulatedTrack(choice_factors(a=0.5), fault=once))
+    race = course(SimulatedBackend(choice_factors(a=0.5), fault=once))
     race.race("a")
     assert race.settled == [("a", "faster")]
 
-    def always(entrant: Entrant, num_steps: int) -> str:
-        return "killed" if entrant.role == "base" and num_steps > 4 else ""
+    def always(spec: TrialSpec, num_steps: int) -> str:
+        return "killed" if spec.role == "base" and num_steps > 4 else ""
 
     with pytest.raises(RaceError, match="as it is did not stay in the race: killed"):
-        course(SimulatedTrack(fault=always)).race("a")
+        course(SimulatedBackend(fault=always)).race("a")
 
 
 def test_a_base_that_cannot_start_ends_the_race(course: Any) -> None:
     with pytest.raises(RaceError, match="as it is could not be started: no such file"):
-        course(SimulatedTrack(fault=lambda entrant, num_steps: "no such file")).race("a")
+        course(SimulatedBackend(fault=lambda spec, num_steps: "no such file")).race("a")
 
 
 def test_nobody_is_launched_who_could_not_be_decided_in_time(course: Any, listener: Any) -> None:
-    race = course(SimulatedTrack(startup_s=lambda recipe: 100.0))
+    race = course(SimulatedBackend(startup_s=lambda recipe: 100.0))
     race.race("a", deadline_s=150.0)
     assert race.settled == [("a", "undecided")] and listener.entered == ["as it is"]
 
 
 def test_what_is_most_likely_out_at_once_needs_no_time_for_a_turn(course: Any, listener: Any) -> None:
-    race = course(SimulatedTrack(choice_factors(a=9.0), startup_s=lambda recipe: 2.0))
-    contest = race.contest("a")
-    race.heat.warm(race.base)
-    deadline_s = race.budget.now_s() + race.heat.need_s() - 0.1
-    race.heat.race([race.contest("b")], lambda: deadline_s, race._settle)
+    race = course(SimulatedBackend(choice_factors(a=9.0), startup_s=lambda recipe: 2.0))
+    comparison = race.comparison("a")
+    race.scheduler.warm(race.base)
+    deadline_s = race.budget.now_s() + race.scheduler.need_s() - 0.1
+    race.scheduler.race([race.comparison("b")], lambda: deadline_s, race._settle)
     assert race.settled == [("b", "undecided")] and listener.entered == ["as it is"]
-    contest.is_doubtful = True
-    race.heat.race([contest], lambda: deadline_s, race._settle)
+    comparison.is_doubtful = True
+    race.scheduler.race([comparison], lambda: deadline_s, race._settle)
     assert race.settled[1:] == [("a", "slower")] and listener.entered == ["as it is", "a"]
 
 
 def test_everyone_has_a_turn_before_anyone_has_a_second(course: Any, listener: Any) -> None:
     """b cannot be decided in the time there is, and looks better than nothing; c and d still race."""
-    race = course(SimulatedTrack(choice_factors(b=0.8, c=0.5, d=0.5), num_riders=2, startup_s=lambda recipe: 1.0))
-    contests = [race.contest("b", floor=1.0), race.contest("c"), race.contest("d")]
-    race.heat.race(contests, lambda: 60.0, race._settle)
+    race = course(SimulatedBackend(choice_factors(b=0.8, c=0.5, d=0.5), num_trials=2, startup_s=lambda recipe: 1.0))
+    comparisons = [race.comparison("b", floor=1.0), race.comparison("c"), race.comparison("d")]
+    race.scheduler.race(comparisons, lambda: 60.0, race._settle)
     assert race.settled == [("c", "faster"), ("d", "faster"), ("b", "undecided")]
     assert listener.entered == ["as it is", "b", "c", "d", "b"], "and the time that was left went to b"
 
 
 def test_by_relaunching_blocks_are_longer(course: Any) -> None:
-    race = course(SimulatedTrack(choice_factors(a=0.5), num_riders=1))
+    race = course(SimulatedBackend(choice_factors(a=0.5), num_trials=1))
     race.race("a")
     assert race.settled == [("a", "faster")]
-    assert {lap.num_steps for lap in race.base.laps if lap.round > 0} == {32}
+    assert {timing.num_steps for timing in race.base.timings if timing.round > 0} == {32}
 
 
 def test_short_scripts_are_raced_through_restarts(course: Any) -> None:
-    track = SimulatedTrack(choice_factors(a=0.5), num_steps=24, startup_s=lambda recipe: 1.0)
-    race = course(track)
+    backend = SimulatedBackend(choice_factors(a=0.5), num_steps=24, startup_s=lambda recipe: 1.0)
+    race = course(backend)
     race.race("a")
     assert race.settled == [("a", "faster")]
-    assert sum(entrant.role == "base" for entrant in track.entrants) > 1
+    assert sum(spec.role == "base" for spec in backend.specs) > 1
 
 
 def test_by_relaunching_a_round_is_reckoned_with_its_starts(course: Any, listener: Any) -> None:
-    race = course(SimulatedTrack(choice_factors(a=0.5), num_riders=1, startup_s=lambda recipe: 20.0))
-    race.heat.warm(race.base)
-    assert race.heat.need_s(is_new=False) > 10 * 2 * 20.0
+    race = course(SimulatedBackend(choice_factors(a=0.5), num_trials=1, startup_s=lambda recipe: 20.0))
+    race.scheduler.warm(race.base)
+    assert race.scheduler.need_s(is_new=False) > 10 * 2 * 20.0
     race.race("a", "b", "c", deadline_s=3000.0)
-    assert max(len(heat) for heat in listener.heats) == 2, "one against one"
+    assert max(len(scheduler) for scheduler in listener.races) == 2, "one against one"
 
 
-def test_a_rider_on_top_of_what_is_compiled_is_reckoned_with_its_start(course: Any) -> None:
+def test_a_trial_on_top_of_what_is_compiled_is_reckoned_with_its_start(course: Any) -> None:
     slow, quick = Recipe((Choice("a"),)), Recipe((Choice("b"),))
-    race = course(SimulatedTrack(choice_factors(), startup_s=lambda recipe: 30.0 if recipe.holds(slow) else 2.0))
+    race = course(SimulatedBackend(choice_factors(), startup_s=lambda recipe: 30.0 if recipe.holds(slow) else 2.0))
     race.race("a", "b", "c", "d")
-    assert race.heat.pass_s(slow, 9) - race.heat.pass_s(quick, 9) == pytest.approx(28.0 / 2), "it may find much ready"
-    assert race.heat.pass_s(Recipe(), 9) < race.heat.pass_s(slow, 9)
+    assert race.scheduler.pass_s(slow, 9) - race.scheduler.pass_s(quick, 9) == pytest.approx(28.0 / 2), (
+        "it may find much ready"
+    )
+    assert race.scheduler.pass_s(Recipe(), 9) < race.scheduler.pass_s(slow, 9)
     race.race("a", "b")
-    assert race.heat.pass_s(slow, 9) - race.heat.pass_s(quick, 9) == pytest.approx(28.0), "it did not"
+    assert race.scheduler.pass_s(slow, 9) - race.scheduler.pass_s(quick, 9) == pytest.approx(28.0), "it did not"
 
 
 def test_another_mode_is_reckoned_with_all_that_the_first_start_had_to_make(course: Any) -> None:
@@ -173,96 +177,98 @@ def test_another_mode_is_reckoned_with_all_that_the_first_start_had_to_make(cour
         known.add(recipe)
         return 30.0 if is_cold else 3.0
 
-    race = course(SimulatedTrack(choice_factors(), startup_s=startup_s))
+    race = course(SimulatedBackend(choice_factors(), startup_s=startup_s))
     for _ in range(3):
         race.race("a", "b")
-    assert race.heat.need_s(anew="a") - race.heat.need_s() == pytest.approx(27.0)
+    assert race.scheduler.need_s(anew="a") - race.scheduler.need_s() == pytest.approx(27.0)
 
 
 def test_an_anchor_that_dies_leaves_nobody_holding_a_place(course: Any) -> None:
-    def always(entrant: Entrant, num_steps: int) -> str:
-        return "killed" if entrant.role == "base" and num_steps > 4 else ""
+    def always(spec: TrialSpec, num_steps: int) -> str:
+        return "killed" if spec.role == "base" and num_steps > 4 else ""
 
-    race = course(SimulatedTrack(fault=always, num_riders=2))
+    race = course(SimulatedBackend(fault=always, num_trials=2))
     with pytest.raises(RaceError):
         race.race("a")
-    assert race.paddock.enter(race.paddock.seat("candidate", Recipe((Choice("b"),)))) == ""
-    assert race.paddock.enter(race.paddock.seat("candidate", Recipe((Choice("c"),)))) == ""
+    assert race.pool.enter(race.pool.trials("candidate", Recipe((Choice("b"),)))) == ""
+    assert race.pool.enter(race.pool.trials("candidate", Recipe((Choice("c"),)))) == ""
 
 
 def test_whoever_settles_may_name_one_more(course: Any) -> None:
-    race = course(SimulatedTrack(choice_factors(a=2.0, b=0.5)))
+    race = course(SimulatedBackend(choice_factors(a=2.0, b=0.5)))
 
-    def settle(contest: Contest) -> Contest | None:
-        race._settle(contest)
-        return race.contest("b") if contest.outcome == "slower" else None
+    def settle(comparison: Comparison) -> Comparison | None:
+        race._settle(comparison)
+        return race.comparison("b") if comparison.outcome == "slower" else None
 
-    race.heat.race([race.contest("a")], lambda: 300.0, settle)
+    race.scheduler.race([race.comparison("a")], lambda: 300.0, settle)
     assert race.settled == [("a", "slower"), ("b", "faster")]
 
 
 def test_the_worse_half_waits_until_the_better_is_decided(course: Any, listener: Any) -> None:
-    noise = Noise(random.Random(2), weather=Weather(spread=0.1, drift=0.0, outlier_share=0.0))
+    noise = Noise(random.Random(2), noise_model=NoiseModel(spread=0.1, drift=0.0, outlier_share=0.0))
     gains = {"a": 0.9, "b": 1.02, "c": 1.02, "d": 1.02, "e": 1.02, "f": 1.02, "g": 1.02}
-    race = course(SimulatedTrack(choice_factors(**gains), noise=noise))
+    race = course(SimulatedBackend(choice_factors(**gains), noise=noise))
     race.race(*gains, deadline_s=200.0)
-    sizes = [len(heat) for heat in listener.heats]
+    sizes = [len(scheduler) for scheduler in listener.races]
     assert max(sizes) == 8 and min(sizes) <= 5, "the base and all seven, then the better ones"
     assert dict(race.settled)["a"] == "faster"
 
 
 def test_few_start_at_first_and_the_others_only_if_none_of_them_ends_the_race(course: Any, listener: Any) -> None:
-    race = course(SimulatedTrack(choice_factors(a=0.8)))
-    contests = [race.contest(name, floor=1.0) for name in "abcdef"]
-    race.heat.race(contests, lambda: 300.0 if contests[0].comparison.num_rounds < 5 else 0.0, race._settle)
+    race = course(SimulatedBackend(choice_factors(a=0.8)))
+    comparisons = [race.comparison(name, floor=1.0) for name in "abcdef"]
+    race.scheduler.race(comparisons, lambda: 300.0 if comparisons[0].sequence.num_rounds < 5 else 0.0, race._settle)
     assert listener.entered == ["as it is", "a", "b", "c", "d"]
     listener.entered.clear()
-    contests = [race.contest(name, floor=1.0) for name in "abcdef"]
-    race.heat.race(contests, lambda: 300.0 if contests[0].comparison.num_rounds < 7 else 0.0, race._settle)
+    comparisons = [race.comparison(name, floor=1.0) for name in "abcdef"]
+    race.scheduler.race(comparisons, lambda: 300.0 if comparisons[0].sequence.num_rounds < 7 else 0.0, race._settle)
     assert listener.entered == ["a", "b", "c", "d", "e", "f"]
 
 
 def test_fewer_start_at_first_where_a_start_is_dear(course: Any, listener: Any) -> None:
-    race = course(SimulatedTrack(choice_factors(a=0.8), startup_s=lambda recipe: 30.0))
-    contests = [race.contest(name, floor=1.0) for name in "abcdef"]
-    race.heat.race(contests, lambda: 300.0 if contests[0].comparison.num_rounds < 5 else 0.0, race._settle)
+    race = course(SimulatedBackend(choice_factors(a=0.8), startup_s=lambda recipe: 30.0))
+    comparisons = [race.comparison(name, floor=1.0) for name in "abcdef"]
+    race.scheduler.race(comparisons, lambda: 300.0 if comparisons[0].sequence.num_rounds < 5 else 0.0, race._settle)
     assert listener.entered == ["as it is", "a", "b"]
 
 
 def test_a_control_does_not_ride_alone_while_others_wait(course: Any, listener: Any) -> None:
     """The first start was so dear that there seemed to be time for one at once: that one is a candidate."""
-    track = SimulatedTrack(choice_factors(a=2.0, b=0.9), startup_s=lambda recipe: 5.0 if recipe.choices else 30.0)
-    race = course(track)
-    control = Seat("twin", Recipe((Choice("nothing"),)))
-    twin = Contest(control, race.base, alpha=0.01, margin=0.01, floor=lambda: 0.0, goal="control", max_rounds=24)
-    contests = [race.contest("a"), twin, race.contest("b")]
-    race.heat.warm(race.base)
-    race.heat.race(contests, lambda: 85.0, race._settle)
-    alone = [heat for heat in listener.heats if sorted(heat) == ["as it is", "nothing"]]
+    backend = SimulatedBackend(choice_factors(a=2.0, b=0.9), startup_s=lambda recipe: 5.0 if recipe.choices else 30.0)
+    race = course(backend)
+    control_timings = RecipeTrials("twin", Recipe((Choice("nothing"),)))
+    control = Comparison(
+        control_timings, race.base, alpha=0.01, margin=0.01, floor=lambda: 0.0, goal="control", max_rounds=24
+    )
+    comparisons = [race.comparison("a"), control, race.comparison("b")]
+    race.scheduler.warm(race.base)
+    race.scheduler.race(comparisons, lambda: 85.0, race._settle)
+    alone = [scheduler for scheduler in listener.races if sorted(scheduler) == ["as it is", "nothing"]]
     assert not alone and "b" in listener.entered
 
 
 def test_more_ride_together_once_starts_turn_out_to_be_cheap(course: Any, listener: Any) -> None:
-    track = SimulatedTrack(choice_factors(), startup_s=lambda recipe: 2.0 if recipe.choices else 30.0)
-    race = course(track)
+    backend = SimulatedBackend(choice_factors(), startup_s=lambda recipe: 2.0 if recipe.choices else 30.0)
+    race = course(backend)
     race.race("a", "b", "c", "d", deadline_s=90.0)
-    assert race.budget.now_s() < 90.0 and max(len(heat) for heat in listener.heats) > 2
+    assert race.budget.now_s() < 90.0 and max(len(scheduler) for scheduler in listener.races) > 2
 
 
 def test_who_took_long_to_start_has_time_to_take_the_lead(course: Any) -> None:
-    track = SimulatedTrack(choice_factors(a=0.7), startup_s=lambda recipe: 22.0 if recipe.choices else 2.0)
-    race = course(track)
-    late = race.contest("a")
-    race.heat.race([late], lambda: 12.0, lambda contest: None)
-    assert late.comparison.num_rounds >= LEADING_ROUNDS
+    backend = SimulatedBackend(choice_factors(a=0.7), startup_s=lambda recipe: 22.0 if recipe.choices else 2.0)
+    race = course(backend)
+    late = race.comparison("a")
+    race.scheduler.race([late], lambda: 12.0, lambda comparison: None)
+    assert late.sequence.num_rounds >= LEADING_ROUNDS
 
 
 def test_who_does_not_look_like_a_gain_waits_once_its_rounds_have_cost_its_start(course: Any, listener: Any) -> None:
-    noise = Noise(random.Random(1), weather=Weather(spread=0.1, drift=0.0, outlier_share=0.0))
+    noise = Noise(random.Random(1), noise_model=NoiseModel(spread=0.1, drift=0.0, outlier_share=0.0))
     names = "abcdefgh"
-    race = course(SimulatedTrack(choice_factors(**dict.fromkeys(names, 1.05)), step_s=0.3, noise=noise))
+    race = course(SimulatedBackend(choice_factors(**dict.fromkeys(names, 1.05)), step_s=0.3, noise=noise))
     race.race(*names, deadline_s=290.0)
-    assert {*names} <= set(listener.entered) and max(map(len, listener.heats)) < 1 + len(names)
+    assert {*names} <= set(listener.entered) and max(map(len, listener.races)) < 1 + len(names)
 
 
 def test_what_the_second_start_found_ready_the_third_is_foreseen_to_find_too(course: Any) -> None:
@@ -276,43 +282,43 @@ def test_what_the_second_start_found_ready_the_third_is_foreseen_to_find_too(cou
         num_compiled += 1
         return 40.0 if num_compiled == 1 else 5.0
 
-    race = course(SimulatedTrack(choice_factors(a=0.5, b=0.5), startup_s=startup_s))
+    race = course(SimulatedBackend(choice_factors(a=0.5, b=0.5), startup_s=startup_s))
     race.race("a", "b")
-    race.heat.race([race.contest("a")], lambda: 300.0, race._settle)
-    lap_s = race.heat._typical_lap_s()
-    assert race.heat.pass_s(Recipe((Choice("a"),)), 1) < 6.0 + 10 * lap_s
+    race.scheduler.race([race.comparison("a")], lambda: 300.0, race._settle)
+    timing_s = race.scheduler._typical_timing_s()
+    assert race.scheduler.pass_s(Recipe((Choice("a"),)), 1) < 6.0 + 10 * timing_s
 
 
 @pytest.mark.parametrize("is_ageing", [False, True])
 def test_whoever_comes_late_is_compared_at_the_same_steps(course: Any, is_ageing: bool) -> None:
     """The anchor has trained for long when the challenger starts: steps that grow longer would make that look fast."""
-    track = SimulatedTrack(
+    backend = SimulatedBackend(
         choice_factors(b=0.9), ageing=lambda recipe, num_steps: 1.0 + num_steps / 20 if is_ageing else 1.0
     )
-    race = course(track)
+    race = course(backend)
     race.race("a", deadline_s=40.0)
     assert race.base.age > 12
-    late = race.contest("b")
-    race.heat.race([late], lambda: 80.0, race._settle)
+    late = race.comparison("b")
+    race.scheduler.race([late], lambda: 80.0, race._settle)
     assert late.speed().ratio == pytest.approx(1 / 0.9, rel=1e-6)
-    uncounted = [lap for lap in late.seat.laps if lap.round < 0]
-    counted = [lap for lap in late.seat.laps if lap.round >= 0]
-    base_steps = {lap.round: lap.first_step for lap in race.base.laps}
+    uncounted = [timing for timing in late.trials.timings if timing.round < 0]
+    counted = [timing for timing in late.trials.timings if timing.round >= 0]
+    base_steps = {timing.round: timing.first_step for timing in race.base.timings}
     if is_ageing:
-        assert uncounted and all(base_steps[lap.round] == lap.first_step for lap in counted)
-        assert race.heat.is_slowing
+        assert uncounted and all(base_steps[timing.round] == timing.first_step for timing in counted)
+        assert race.scheduler.is_slowing
     else:
-        assert not uncounted and not race.heat.is_slowing, "where steps stay the same, nobody need catch up"
+        assert not uncounted and not race.scheduler.is_slowing, "where steps stay the same, nobody need catch up"
 
 
 def test_from_an_anchor_that_has_come_too_far_nobody_catches_up(course: Any) -> None:
-    track = SimulatedTrack(ageing=lambda recipe, num_steps: 1.0 + num_steps / 20)
-    race = course(track, budget_s=25.0)
+    backend = SimulatedBackend(ageing=lambda recipe, num_steps: 1.0 + num_steps / 20)
+    race = course(backend, budget_s=25.0)
     race.race("a", deadline_s=30.0)
-    old = race.base.rider
-    late = race.contest("b")
-    race.heat.race([late], lambda: 90.0, race._settle)
-    assert race.base.rider != old and late.speed().ratio == pytest.approx(1.0)
+    old = race.base.trial
+    late = race.comparison("b")
+    race.scheduler.race([late], lambda: 90.0, race._settle)
+    assert race.base.trial != old and late.speed().ratio == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(("startup_s", "is_kept"), [(1.0, False), (30.0, False), (60.0, True)])
@@ -320,19 +326,19 @@ def test_in_the_last_race_the_old_one_starts_anew_where_that_takes_less_time(
     course: Any, startup_s: float, is_kept: bool
 ) -> None:
     """Than both fresh ones together would need to come up to it, at the pace of the script as it is."""
-    track = SimulatedTrack(choice_factors(a=0.3), ageing=_older, startup_s=lambda recipe: startup_s)
-    race = course(track, budget_s=600.0)
-    contest = race.contest("a")
-    race.paddock.enter(race.base), race.paddock.enter(contest.seat)
-    while contest.seat.age < 500:
-        race.paddock.lap(contest.seat, 1, 4, 1)
-    old, fresh = contest.seat.rider, Seat("base", Recipe())
+    backend = SimulatedBackend(choice_factors(a=0.3), ageing=_older, startup_s=lambda recipe: startup_s)
+    race = course(backend, budget_s=600.0)
+    comparison = race.comparison("a")
+    race.pool.enter(race.base), race.pool.enter(comparison.trials)
+    while comparison.trials.age < 500:
+        race.pool.run_block(comparison.trials, 1, 4, 1)
+    old, fresh = comparison.trials.trial, RecipeTrials("base", Recipe())
     how: Any = {"alpha": 0.05, "margin": 0.01, "floor": lambda: 0.0}
-    final = Contest(contest.seat, fresh, **how, goal="measure")
-    twin = Contest(Seat("twin", Recipe((Choice("nothing"),))), fresh, **how, goal="control")
-    race.heat.race([final, twin], lambda: 0.0 if final.comparison.num_rounds else 600.0, lambda contest: None)
-    assert (contest.seat.rider == old) is is_kept
-    assert any(lap.round < 0 for lap in fresh.laps) is is_kept
+    final = Comparison(comparison.trials, fresh, **how, goal="measure")
+    control = Comparison(RecipeTrials("twin", Recipe((Choice("nothing"),))), fresh, **how, goal="control")
+    race.scheduler.race([final, control], lambda: 0.0 if final.sequence.num_rounds else 600.0, lambda comparison: None)
+    assert (comparison.trials.trial == old) is is_kept
+    assert any(timing.round < 0 for timing in fresh.timings) is is_kept
 
 
 def _older(recipe: Recipe, num_steps: int) -> float:
@@ -340,27 +346,27 @@ def _older(recipe: Recipe, num_steps: int) -> float:
 
 
 def test_who_fails_while_it_catches_up_is_out(course: Any) -> None:
-    def fault(entrant: Entrant, num_steps: int) -> str:
-        return "of its own" if entrant.recipe.choices == (Choice("b"),) and num_steps > 6 else ""
+    def fault(spec: TrialSpec, num_steps: int) -> str:
+        return "of its own" if spec.recipe.choices == (Choice("b"),) and num_steps > 6 else ""
 
-    race = course(SimulatedTrack(ageing=_older, fault=fault))
+    race = course(SimulatedBackend(ageing=_older, fault=fault))
     race.race("a", deadline_s=40.0)
-    late = race.contest("b")
-    race.heat.race([late], lambda: 80.0, race._settle)
-    assert late.outcome == "failed" and late.failure == "of its own" and not late.comparison.num_rounds
+    late = race.comparison("b")
+    race.scheduler.race([late], lambda: 80.0, race._settle)
+    assert late.outcome == "failed" and late.failure == "of its own" and not late.sequence.num_rounds
 
 
 def test_a_script_that_ends_while_it_catches_up_goes_on(course: Any) -> None:
-    race = course(SimulatedTrack(choice_factors(b=0.9), ageing=_older, num_steps=60))
+    race = course(SimulatedBackend(choice_factors(b=0.9), ageing=_older, num_steps=60))
     race.race("a", deadline_s=40.0)
-    late = race.contest("b")
-    race.heat.race([late], lambda: 80.0, race._settle)
+    late = race.comparison("b")
+    race.scheduler.race([late], lambda: 80.0, race._settle)
     assert late.speed().ratio == pytest.approx(1 / 0.9, rel=0.02)
 
 
 def test_by_relaunching_nobody_catches_up(course: Any) -> None:
     """Every block is ridden by a process of its own, from the first step on."""
-    race = course(SimulatedTrack(choice_factors(b=0.9), ageing=_older, num_riders=1))
-    late = race.contest("b")
-    race.heat.race([late], lambda: 200.0, race._settle)
-    assert late.seat.laps and all(lap.round > 0 for lap in late.seat.laps)
+    race = course(SimulatedBackend(choice_factors(b=0.9), ageing=_older, num_trials=1))
+    late = race.comparison("b")
+    race.scheduler.race([late], lambda: 200.0, race._settle)
+    assert late.trials.timings and all(timing.round > 0 for timing in late.trials.timings)

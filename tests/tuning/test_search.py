@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from slipstream.diagnose import diagnose
-from slipstream.records import Choice, Entrant, Length, Recipe, Session, Witness
+from slipstream.records import Choice, Fingerprint, Length, Recipe, Session, TrialSpec
 from slipstream.techniques._core.card import YES, no
-from slipstream.testing.made_fingerprints import made_witness, made_witness_of
+from slipstream.testing.made_fingerprints import made_fingerprint, made_fingerprint_of
 from slipstream.testing.made_sessions import made_loader, made_session
-from slipstream.testing.noise_model import Noise, Weather
-from slipstream.testing.simulated_backend import SimulatedTrack, choice_factors
+from slipstream.testing.noise_model import Noise, NoiseModel
+from slipstream.testing.simulated_backend import SimulatedBackend, choice_factors
 from slipstream.tuning.trials import RaceError
 from slipstream.wire.backend import SLOWER
 
@@ -24,8 +24,8 @@ def _recipe(**choices: Any) -> Recipe:
 
 
 def test_winners_are_kept_together_and_the_rest_is_not(run: Any, technique: Any, verdict_of: Any) -> None:
-    track = SimulatedTrack(choice_factors(a=0.8, b=0.9, slow=1.5))
-    tuning = run(track, {"a": technique(), "b": technique(), "useless": technique(), "slow": technique()})
+    backend = SimulatedBackend(choice_factors(a=0.8, b=0.9, slow=1.5))
+    tuning = run(backend, {"a": technique(), "b": technique(), "useless": technique(), "slow": technique()})
     assert tuning.recipe == _recipe(a=True, b=True) and tuning.is_complete
     assert {name: verdict_of(tuning, name).decision for name in ("a", "b", "slow", "useless")} == {
         "a": "kept",
@@ -46,14 +46,14 @@ def test_winners_are_kept_together_and_the_rest_is_not(run: Any, technique: Any,
 def test_a_gain_that_may_be_the_luck_of_a_start_is_not_kept(
     run: Any, technique: Any, verdict_of: Any, factor: float, is_kept: bool
 ) -> None:
-    tuning = run(SimulatedTrack(choice_factors(a=factor)), {"a": technique()})
+    tuning = run(SimulatedBackend(choice_factors(a=factor)), {"a": technique()})
     total = verdict_of(tuning, "recipe", kind="total")
     assert bool(tuning.recipe.choices) is is_kept and total.decision == ("kept" if is_kept else "unsure")
     assert ("the luck of a start" in total.reason) is not is_kept
 
 
 def test_every_row_has_its_numbers(run: Any, technique: Any, verdict_of: Any) -> None:
-    tuning = run(SimulatedTrack(choice_factors(a=0.8)), {"a": technique()})
+    tuning = run(SimulatedBackend(choice_factors(a=0.8)), {"a": technique()})
     row = verdict_of(tuning, "a")
     assert row.step_ms == pytest.approx(40.0) and row.samples_per_s == pytest.approx(800.0)
     assert row.batch_size == 32 and row.peak_bytes == 2**30
@@ -61,12 +61,12 @@ def test_every_row_has_its_numbers(run: Any, technique: Any, verdict_of: Any) ->
     assert tuning.base_step_ms == pytest.approx(50.0) and tuning.base_samples_per_s == pytest.approx(640.0)
     assert tuning.base_batch_size == 32 and tuning.base_peak_bytes == 2**30
     assert tuning.ceiling_ms is not None
-    assert {record.entrant.role for record in tuning.riders} >= {"base", "twin", "candidate"}
-    assert all(not record.witness.snapshots for record in tuning.riders), "sketches are not kept"
+    assert {record.spec.role for record in tuning.trials} >= {"base", "twin", "candidate"}
+    assert all(not record.fingerprint.snapshots for record in tuning.trials), "sketches are not kept"
 
 
 def test_every_verdict_is_told_as_soon_as_it_is_known(run: Any, technique: Any, listener: Any) -> None:
-    tuning = run(SimulatedTrack(choice_factors(a=0.8)), {"a": technique(), "b": technique(answer=no("not here"))})
+    tuning = run(SimulatedBackend(choice_factors(a=0.8)), {"a": technique(), "b": technique(answer=no("not here"))})
     told = [(one.kind, one.technique) for one in listener.verdicts]
     assert told[0] == ("single", "b")
     assert told == [(one.kind, one.technique) for one in tuning.verdicts if one.kind != "noise"]
@@ -76,7 +76,9 @@ def test_what_adds_nothing_beside_a_better_one_is_dropped(run: Any, technique: A
     def either(recipe: Recipe) -> float:
         return min((0.7 if choice.technique == "a" else 0.8 for choice in recipe.choices), default=1.0)
 
-    tuning = run(SimulatedTrack(lambda recipe: either(recipe.without("nothing"))), {"b": technique(), "a": technique()})
+    tuning = run(
+        SimulatedBackend(lambda recipe: either(recipe.without("nothing"))), {"b": technique(), "a": technique()}
+    )
     assert tuning.recipe == _recipe(a=True)
     dropped = verdict_of(tuning, "b")
     assert dropped.decision == "rejected"
@@ -98,7 +100,7 @@ def test_what_the_others_make_superfluous_is_left_out(run: Any, technique: Any, 
     def stacked(recipe: Recipe) -> float:
         return 0.55 if recipe == _recipe(a=True, b=True) else best_alone(recipe)
 
-    tuning = run(SimulatedTrack(stacked), {name: technique() for name in "abc"})
+    tuning = run(SimulatedBackend(stacked), {name: technique() for name in "abc"})
     assert tuning.recipe == _recipe(b=True, c=True)
     assert verdict_of(tuning, "a").decision == "rejected"
     assert "costs nothing" in verdict_of(tuning, "a", kind="left_out").reason
@@ -108,16 +110,16 @@ def test_conflicting_winners_are_not_combined_and_both_are_named(
     run: Any, technique: Any, verdict_of: Any, listener: Any
 ) -> None:
     known = {"a": technique(claims=("the call",)), "b": technique(claims=("the call",))}
-    tuning = run(SimulatedTrack(choice_factors(a=0.8, b=0.7)), known)
+    tuning = run(SimulatedBackend(choice_factors(a=0.8, b=0.7)), known)
     assert tuning.recipe == _recipe(b=True)
     assert "a and b both claim the call" in verdict_of(tuning, "a").reason
-    assert not any("+" in rider for rider in listener.entered)
+    assert not any("+" in trial for trial in listener.entered)
 
 
 def test_a_rival_that_was_not_decided_is_not_said_to_gain_less(run: Any, technique: Any, verdict_of: Any) -> None:
     """One of two that gain the same leads first, and the other race ends with that."""
     known = {"a": technique(claims=("the call",)), "b": technique(claims=("the call",)), "c": technique()}
-    tuning = run(SimulatedTrack(choice_factors(a=0.5, b=0.5)), known)
+    tuning = run(SimulatedBackend(choice_factors(a=0.5, b=0.5)), known)
     (kept,) = tuning.recipe.choices
     other = verdict_of(tuning, "b" if kept.technique == "a" else "a")
     assert other.decision == "unsure"
@@ -131,27 +133,27 @@ def test_who_was_not_raced_when_another_led_races_in_its_place(
     """Both claim the same thing, so the later one is never raced on top of the first."""
     known = {"first": technique(claims=("the call",)), **{name: technique() for name in "abcdefg"}}
     known["last"] = technique(claims=("the call",))
-    tuning = run(SimulatedTrack(choice_factors(first=0.5, last=last)), known)
+    tuning = run(SimulatedBackend(choice_factors(first=0.5, last=last)), known)
     better, worse = ("last", "first") if last < 0.5 else ("first", "last")
     assert tuning.recipe == _recipe(**{better: True}) and verdict_of(tuning, worse).decision == "rejected"
-    assert "last" in listener.entered and not any("first + last" in rider for rider in listener.entered)
+    assert "last" in listener.entered and not any("first + last" in trial for trial in listener.entered)
     if better == "last":
         assert verdict_of(tuning, "first").reason == "first and last both claim the call; the other one gains more"
 
 
 def test_a_control_beside_ground_that_lost_goes_on_beside_the_others(run: Any, technique: Any, listener: Any) -> None:
-    run(SimulatedTrack(choice_factors(g=1.05)), {"a": technique(), "g": technique(is_ground=True)})
+    run(SimulatedBackend(choice_factors(g=1.05)), {"a": technique(), "g": technique(is_ground=True)})
     assert listener.entered.count("nothing") == 1
 
 
 def test_modes_are_climbed_when_all_else_is_proved(run: Any, technique: Any, listener: Any) -> None:
     known = {"mode": technique(settings=("plain", "best")), "a": technique()}
-    run(SimulatedTrack(choice_factors(mode=0.7, a=0.7)), known)
-    left_out = [at for at, rider in enumerate(listener.entered) if rider == "a"]
+    run(SimulatedBackend(choice_factors(mode=0.7, a=0.7)), known)
+    left_out = [at for at, trial in enumerate(listener.entered) if trial == "a"]
     assert left_out and listener.entered.index("a + mode=best") > max(left_out)
 
 
-def test_twins_ride_for_no_recipe_that_was_not_faster_in_the_end(run: Any, technique: Any, verdict_of: Any) -> None:
+def test_controls_ride_for_no_recipe_that_was_not_faster_in_the_end(run: Any, technique: Any, verdict_of: Any) -> None:
     """It was lucky when it led: another process of it gains nothing."""
     num_starts = 0
 
@@ -160,18 +162,18 @@ def test_twins_ride_for_no_recipe_that_was_not_faster_in_the_end(run: Any, techn
         num_starts += recipe == _recipe(a=True)
         return 0.8 if recipe == _recipe(a=True) and num_starts <= 2 else 1.0  # enter() asks twice
 
-    def seen(entrant: Entrant, num_steps: int) -> Witness:
-        is_base = entrant.role != "candidate"
-        return made_witness_of(entrant, num_steps) if is_base else made_witness(num_steps, rounding=1.1e-7)
+    def seen(spec: TrialSpec, num_steps: int) -> Fingerprint:
+        is_base = spec.role != "candidate"
+        return made_fingerprint_of(spec, num_steps) if is_base else made_fingerprint(num_steps, rounding=1.1e-7)
 
-    track = SimulatedTrack(factor, witness=seen)
-    tuning = run(track, {"a": technique("reordered")})
+    backend = SimulatedBackend(factor, fingerprint=seen)
+    tuning = run(backend, {"a": technique("reordered")})
     assert not tuning.recipe.choices and verdict_of(tuning, "recipe", kind="total").decision in ("rejected", "unsure")
-    assert not {"rounding", "seed"} & {entrant.role for entrant in track.entrants}
+    assert not {"rounding", "seed"} & {spec.role for spec in backend.specs}
 
 
 def test_who_was_not_raced_comes_before_who_did_not_look_like_a_gain(run: Any, technique: Any, listener: Any) -> None:
-    run(SimulatedTrack(choice_factors(lead=0.5)), {name: technique() for name in ("lead", *"abcdefgh")})
+    run(SimulatedBackend(choice_factors(lead=0.5)), {name: technique() for name in ("lead", *"abcdefgh")})
     assert "a" in listener.entered and "h" not in listener.entered
     assert listener.entered.index("lead + h") < listener.entered.index("lead + a")
 
@@ -183,7 +185,7 @@ def test_settings_are_climbed_and_not_gridded(run: Any, technique: Any, verdict_
         setting = recipe.setting_of("w")
         return 1.0 if setting is None else factors[int(setting)]
 
-    tuning = run(SimulatedTrack(factor), {"w": technique(settings=(2, 1, 4, 8, 16))})
+    tuning = run(SimulatedBackend(factor), {"w": technique(settings=(2, 1, 4, 8, 16))})
     assert tuning.recipe == _recipe(w=4)
     assert verdict_of(tuning, "w", 8).reason == "slower than w=4"
     best = verdict_of(tuning, "w", 2)
@@ -193,22 +195,22 @@ def test_settings_are_climbed_and_not_gridded(run: Any, technique: Any, verdict_
 
 def test_a_setting_that_is_too_much_leads_to_the_next_smaller(run: Any, technique: Any) -> None:
     factors = {1: 0.6, 2: 0.8, 4: 0.9}
-    track = SimulatedTrack(lambda recipe: factors.get(int(recipe.setting_of("w") or 0), 1.0))
-    assert run(track, {"w": technique(settings=(2, 1, 4))}).recipe == _recipe(w=1)
+    backend = SimulatedBackend(lambda recipe: factors.get(int(recipe.setting_of("w") or 0), 1.0))
+    assert run(backend, {"w": technique(settings=(2, 1, 4))}).recipe == _recipe(w=1)
 
 
 def test_named_settings_are_climbed_down_the_list(run: Any, technique: Any, listener: Any) -> None:
     factors = {"before": 0.1, "default": 0.8, "worse": 0.9, "best": 0.5}
-    track = SimulatedTrack(lambda recipe: factors.get(str(recipe.setting_of("c")), 1.0))
+    backend = SimulatedBackend(lambda recipe: factors.get(str(recipe.setting_of("c")), 1.0))
     known = {"c": technique(settings=("default", "worse", "best"))}
-    assert run(track, known).recipe == _recipe(c="best"), "one that lost does not end the climb"
+    assert run(backend, known).recipe == _recipe(c="best"), "one that lost does not end the climb"
     assert listener.entered.index("c=worse") < listener.entered.index("c=best")
 
 
 def test_who_looked_worse_before_comes_last_in_the_next_pass(run: Any, technique: Any, listener: Any) -> None:
     """Both are undone by nothing; one of them lost by a third on the script as it is."""
     known = {"worse": technique(), "better": technique(), "large": technique()}
-    run(SimulatedTrack(choice_factors(worse=1.5, better=0.97, large=0.5)), known)
+    run(SimulatedBackend(choice_factors(worse=1.5, better=0.97, large=0.5)), known)
     later = [name for name in listener.entered if name.startswith("large + ")]
     assert later[:2] == ["large + better", "large + worse"]
 
@@ -218,7 +220,7 @@ def test_named_settings_wait_until_every_technique_has_had_its_chance(run: Any, 
         mode = {"default": 0.7, "best": 0.5}.get(str(recipe.setting_of("c")), 1.0)
         return mode * (0.8 if recipe.setting_of("b") else 1.0)
 
-    tuning = run(SimulatedTrack(factor), {"c": technique(settings=("default", "best")), "b": technique()})
+    tuning = run(SimulatedBackend(factor), {"c": technique(settings=("default", "best")), "b": technique()})
     assert set(tuning.recipe.choices) == set(_recipe(b=True, c="best").choices)
     assert listener.entered.index("c=default + b") < listener.entered.index("b + c=best")
     assert "c=best" not in listener.entered[: listener.entered.index("b + c=best")]
@@ -229,95 +231,95 @@ def test_where_the_best_guess_loses_one_more_setting_is_tried(
     run: Any, technique: Any, verdict_of: Any, listener: Any, first: float
 ) -> None:
     factors = {8: first, 2: 0.7, 1: 0.1}
-    track = SimulatedTrack(lambda recipe: factors.get(int(recipe.setting_of("w") or 0), 1.0))
-    tuning = run(track, {"w": technique(settings=(8, 2)), "u": technique(settings=(1, 2, 3))})
+    backend = SimulatedBackend(lambda recipe: factors.get(int(recipe.setting_of("w") or 0), 1.0))
+    tuning = run(backend, {"w": technique(settings=(8, 2)), "u": technique(settings=(1, 2, 3))})
     assert tuning.recipe == _recipe(w=2)
     assert verdict_of(tuning, "w", 8).decision == "rejected" and verdict_of(tuning, "w", 2).decision == "kept"
     assert "u=2" in listener.entered and "u=3" not in listener.entered, "one more, and no grid"
 
 
 def test_what_is_unsound_is_rejected_however_fast(run: Any, technique: Any, verdict_of: Any) -> None:
-    def seen(entrant: Entrant, num_steps: int) -> Witness:
-        wrong = entrant.recipe.setting_of("a") is not None
-        return made_witness(num_steps, loss_shift=0.5) if wrong else made_witness_of(entrant, num_steps)
+    def seen(spec: TrialSpec, num_steps: int) -> Fingerprint:
+        wrong = spec.recipe.setting_of("a") is not None
+        return made_fingerprint(num_steps, loss_shift=0.5) if wrong else made_fingerprint_of(spec, num_steps)
 
-    tuning = run(SimulatedTrack(choice_factors(a=0.5), witness=seen), {"a": technique()})
+    tuning = run(SimulatedBackend(choice_factors(a=0.5), fingerprint=seen), {"a": technique()})
     assert tuning.recipe == Recipe()
     assert verdict_of(tuning, "a").decision == "rejected"
     assert verdict_of(tuning, "a").reason.startswith("faster, but not sound")
 
 
 def test_losses_that_were_not_seen_are_unsure_and_never_kept(run: Any, technique: Any, verdict_of: Any) -> None:
-    track = SimulatedTrack(choice_factors(a=0.5), witness=lambda entrant, num_steps: Witness())
-    tuning = run(track, {"a": technique()})
+    backend = SimulatedBackend(choice_factors(a=0.5), fingerprint=lambda spec, num_steps: Fingerprint())
+    tuning = run(backend, {"a": technique()})
     assert tuning.recipe == Recipe() and verdict_of(tuning, "a").decision == "unsure"
     assert "could not be seen" in verdict_of(tuning, "a").reason
 
 
-def _rounded(entrant: Entrant, num_steps: int) -> Witness:
-    if entrant.role == "candidate" and entrant.recipe.setting_of("a") is not None:
-        return made_witness(num_steps, rounding=1e-7)
-    return made_witness_of(entrant, num_steps)
+def _rounded(spec: TrialSpec, num_steps: int) -> Fingerprint:
+    if spec.role == "candidate" and spec.recipe.setting_of("a") is not None:
+        return made_fingerprint(num_steps, rounding=1e-7)
+    return made_fingerprint_of(spec, num_steps)
 
 
-def test_twins_draw_bands_only_for_what_is_not_bit_equal(run: Any, technique: Any, listener: Any) -> None:
-    run(SimulatedTrack(choice_factors(a=0.5)), {"a": technique("reordered")})
+def test_controls_draw_bands_only_for_what_is_not_bit_equal(run: Any, technique: Any, listener: Any) -> None:
+    run(SimulatedBackend(choice_factors(a=0.5)), {"a": technique("reordered")})
     assert "rounding twin" not in listener.entered
-    tuning = run(SimulatedTrack(choice_factors(a=0.5), witness=_rounded), {"a": technique("reordered")})
+    tuning = run(SimulatedBackend(choice_factors(a=0.5), fingerprint=_rounded), {"a": technique("reordered")})
     assert listener.entered.count("rounding twin") == listener.entered.count("seed twin") == 1
     assert tuning.recipe == _recipe(a=True)
 
 
-def test_twins_wait_for_the_whole_recipe_where_a_leader_is_sound_without_them(
+def test_controls_wait_for_the_whole_recipe_where_a_leader_is_sound_without_them(
     run: Any, technique: Any, listener: Any
 ) -> None:
-    track = SimulatedTrack(choice_factors(a=0.7, b=0.8), witness=_rounded)
-    tuning = run(track, {"a": technique("reordered"), "b": technique("reordered")})
+    backend = SimulatedBackend(choice_factors(a=0.7, b=0.8), fingerprint=_rounded)
+    tuning = run(backend, {"a": technique("reordered"), "b": technique("reordered")})
     assert tuning.recipe == _recipe(a=True, b=True)
     assert listener.entered.index("a + b") < listener.entered.index("rounding twin")
 
 
-def test_lower_precision_is_held_against_a_coarse_twin_too(run: Any, technique: Any, listener: Any) -> None:
-    run(SimulatedTrack(choice_factors(a=0.5), witness=_rounded), {"a": technique("approximate")})
+def test_lower_precision_is_held_against_a_coarse_control_too(run: Any, technique: Any, listener: Any) -> None:
+    run(SimulatedBackend(choice_factors(a=0.5), fingerprint=_rounded), {"a": technique("approximate")})
     assert "coarse twin" in listener.entered
 
 
 @pytest.mark.parametrize("is_sound", [True, False])
-def test_what_needs_proof_is_judged_by_a_rider_of_its_own(run: Any, technique: Any, is_sound: bool) -> None:
+def test_what_needs_proof_is_judged_by_a_trial_of_its_own(run: Any, technique: Any, is_sound: bool) -> None:
     """The timed rider draws other numbers, as another seed would; the proof must not."""
 
-    def seen(entrant: Entrant, num_steps: int) -> Witness:
-        if entrant.role == "candidate":
-            return made_witness(num_steps, seed=2)
-        if entrant.role == "proof":
-            return made_witness(num_steps, rounding=1e-7, gradient_scale=1.0 if is_sound else 0.5)
-        return made_witness_of(entrant, num_steps)
+    def seen(spec: TrialSpec, num_steps: int) -> Fingerprint:
+        if spec.role == "candidate":
+            return made_fingerprint(num_steps, seed=2)
+        if spec.role == "proof":
+            return made_fingerprint(num_steps, rounding=1e-7, gradient_scale=1.0 if is_sound else 0.5)
+        return made_fingerprint_of(spec, num_steps)
 
-    track = SimulatedTrack(choice_factors(c=0.5), witness=seen)
-    tuning = run(track, {"c": technique("reordered", needs_proof=True)})
-    assert sum(entrant.role == "proof" for entrant in track.entrants) == 1
+    backend = SimulatedBackend(choice_factors(c=0.5), fingerprint=seen)
+    tuning = run(backend, {"c": technique("reordered", needs_proof=True)})
+    assert sum(spec.role == "proof" for spec in backend.specs) == 1
     assert bool(tuning.recipe.choices) == is_sound
 
 
-def test_a_model_that_draws_no_random_numbers_needs_no_rider_to_prove_it(run: Any, technique: Any) -> None:
-    def seen(entrant: Entrant, num_steps: int) -> Witness:
-        is_timed = entrant.role == "candidate"
-        return made_witness(num_steps, rounding=1e-7) if is_timed else made_witness_of(entrant, num_steps)
+def test_a_model_that_draws_no_random_numbers_needs_no_trial_to_prove_it(run: Any, technique: Any) -> None:
+    def seen(spec: TrialSpec, num_steps: int) -> Fingerprint:
+        is_timed = spec.role == "candidate"
+        return made_fingerprint(num_steps, rounding=1e-7) if is_timed else made_fingerprint_of(spec, num_steps)
 
-    track = SimulatedTrack(choice_factors(c=0.5), witness=seen)
-    tuning = run(track, {"c": technique("reordered", needs_proof=True)})
+    backend = SimulatedBackend(choice_factors(c=0.5), fingerprint=seen)
+    tuning = run(backend, {"c": technique("reordered", needs_proof=True)})
     assert tuning.recipe.choices
-    roles = [entrant.role for entrant in track.entrants]
+    roles = [spec.role for spec in backend.specs]
     assert "proof" not in roles and "rounding" in roles
 
 
 def test_opt_in_is_timed_and_not_kept_unasked(run: Any, technique: Any, verdict_of: Any) -> None:
     known = {"off": technique(is_opt_in=True)}
-    tuning = run(SimulatedTrack(choice_factors(off=0.7)), known)
+    tuning = run(SimulatedBackend(choice_factors(off=0.7)), known)
     verdict = verdict_of(tuning, "off")
     assert tuning.recipe == Recipe() and verdict.decision == "rejected"
     assert "1.43x" in verdict.reason and "--only off" in verdict.reason
-    assert run(SimulatedTrack(choice_factors(off=0.7)), known, only=("off",)).recipe == _recipe(off=True)
+    assert run(SimulatedBackend(choice_factors(off=0.7)), known, only=("off",)).recipe == _recipe(off=True)
 
 
 def test_what_saves_memory_is_raced_only_when_named_and_its_price_is_said(
@@ -325,29 +327,29 @@ def test_what_saves_memory_is_raced_only_when_named_and_its_price_is_said(
 ) -> None:
     known = {"lean": technique(purpose="memory", settings=("all",)), "other": technique()}
 
-    def track() -> SimulatedTrack:
-        return SimulatedTrack(choice_factors(lean=1.25), peak_bytes=lambda recipe: 10**9 // (1 + len(recipe.choices)))
+    def backend() -> SimulatedBackend:
+        return SimulatedBackend(choice_factors(lean=1.25), peak_bytes=lambda recipe: 10**9 // (1 + len(recipe.choices)))
 
-    refused = verdict_of(run(track(), known), "lean")
+    refused = verdict_of(run(backend(), known), "lean")
     assert refused.decision == "not_applicable" and "--only lean tries it" in refused.reason
-    verdict = verdict_of(run(track(), known, only=("lean",)), "lean", "all")
+    verdict = verdict_of(run(backend(), known, only=("lean",)), "lean", "all")
     assert verdict.decision == "rejected" and verdict.reason.startswith("costs time, 0.80x")
     assert "for 500 MB at the peak against 1 GB" in verdict.reason
     assert verdict.reason.endswith('write lean = "all" under [recipe]')
 
 
 def test_plainly_slower_costs_one_start_and_says_how_much(run: Any, technique: Any, verdict_of: Any) -> None:
-    track = SimulatedTrack(choice_factors(bf16=12.0))
-    verdict = verdict_of(run(track, {"bf16": technique("approximate")}), "bf16")
+    backend = SimulatedBackend(choice_factors(bf16=12.0))
+    verdict = verdict_of(run(backend, {"bf16": technique("approximate")}), "bf16")
     assert verdict.decision == "rejected" and verdict.reason == "plainly slower: 12 times the base's step"
-    assert track.now_s() < 60
+    assert backend.now_s() < 60
 
 
-def test_a_rider_that_fails_is_a_record(run: Any, technique: Any, verdict_of: Any) -> None:
-    def fault(entrant: Entrant, num_steps: int) -> str:
-        return "RuntimeError: no kernel" if entrant.recipe.setting_of("a") else ""
+def test_a_trial_that_fails_is_a_record(run: Any, technique: Any, verdict_of: Any) -> None:
+    def fault(spec: TrialSpec, num_steps: int) -> str:
+        return "RuntimeError: no kernel" if spec.recipe.setting_of("a") else ""
 
-    tuning = run(SimulatedTrack(choice_factors(b=0.5), fault=fault), {"a": technique(), "b": technique()})
+    tuning = run(SimulatedBackend(choice_factors(b=0.5), fault=fault), {"a": technique(), "b": technique()})
     assert verdict_of(tuning, "a").decision == "failed"
     assert verdict_of(tuning, "a").reason == "RuntimeError: no kernel"
     assert tuning.recipe == _recipe(b=True)
@@ -356,20 +358,20 @@ def test_a_rider_that_fails_is_a_record(run: Any, technique: Any, verdict_of: An
 def test_compilation_that_never_pays_is_not_kept(run: Any, technique: Any, verdict_of: Any) -> None:
     known = {"c": technique()}
 
-    def track() -> SimulatedTrack:
-        return SimulatedTrack(choice_factors(c=0.8), startup_s=lambda recipe: 24.0 if recipe.setting_of("c") else 4.0)
+    def backend() -> SimulatedBackend:
+        return SimulatedBackend(choice_factors(c=0.8), startup_s=lambda recipe: 24.0 if recipe.setting_of("c") else 4.0)
 
     short = diagnose(made_session(length=Length(num_steps=1500)))
-    verdict = verdict_of(run(track(), known, short), "c")
+    verdict = verdict_of(run(backend(), known, short), "c")
     assert verdict.decision == "rejected" and verdict.reason == "pays only after 2,000 steps; this training has 1,500"
-    verdict = verdict_of(run(track(), known, diagnose(made_session(length=Length(num_steps=10_000)))), "c")
+    verdict = verdict_of(run(backend(), known, diagnose(made_session(length=Length(num_steps=10_000)))), "c")
     assert verdict.decision == "kept" and verdict.payback_steps == 2000 and verdict.one_off_s == 20.0
 
 
 def test_the_whole_training_before_and_after(run: Any, technique: Any) -> None:
     seen = diagnose(made_session(length=Length(num_steps=10_000)))
     assert seen.summary is not None and seen.summary.seconds_left is not None
-    tuning = run(SimulatedTrack(choice_factors(a=0.5), step_s=0.032), {"a": technique()}, seen)
+    tuning = run(SimulatedBackend(choice_factors(a=0.5), step_s=0.032), {"a": technique()}, seen)
     assert tuning.seconds_before == seen.summary.seconds_left
     assert tuning.seconds_after == pytest.approx(tuning.seconds_before / 2, rel=0.01)
 
@@ -379,22 +381,22 @@ def test_no_more_of_the_whole_training_is_saved_than_the_ratio_allows(run: Any, 
     assert seen.summary is not None
     slow_median = msgspec.structs.replace(seen.summary, step_ms=1.5 * seen.summary.step_ms)
     seen = msgspec.structs.replace(seen, summary=slow_median)
-    tuning = run(SimulatedTrack(choice_factors(a=0.5), step_s=0.048), {"a": technique()}, seen)
+    tuning = run(SimulatedBackend(choice_factors(a=0.5), step_s=0.048), {"a": technique()}, seen)
     assert tuning.seconds_after == pytest.approx(tuning.seconds_before / tuning.total.ratio, rel=0.01)
 
 
 def test_a_latecomer_is_raced_beside_what_it_needs(run: Any, technique: Any, verdict_of: Any) -> None:
     late = technique(answer=no("there are no workers"))
     late.applies_with = lambda observation, recipe: YES if recipe.setting_of("w") else no("still none")
-    tuning = run(SimulatedTrack(choice_factors(w=0.5, late=0.8)), {"w": technique(), "late": late})
+    tuning = run(SimulatedBackend(choice_factors(w=0.5, late=0.8)), {"w": technique(), "late": late})
     assert tuning.recipe == _recipe(w=True, late=True)
     assert verdict_of(tuning, "late").decision == "kept"
 
 
 def test_a_short_budget_keeps_time_for_the_whole_recipe(run: Any, technique: Any) -> None:
-    track = SimulatedTrack(choice_factors(a=0.6, b=0.8, c=0.9), num_riders=3)
+    backend = SimulatedBackend(choice_factors(a=0.6, b=0.8, c=0.9), num_trials=3)
     known = {"a": technique(), **{f"u{number}": technique() for number in range(8)}, "b": technique(), "c": technique()}
-    tuning = run(track, known, budget_s=90.0)
+    tuning = run(backend, known, budget_s=90.0)
     assert tuning.recipe.setting_of("a") is True and tuning.total is not None
     assert tuning.seconds_spent < 90 * 1.1
     untried = [one for one in tuning.verdicts if one.decision == "unsure" and one.speed is None]
@@ -403,7 +405,7 @@ def test_a_short_budget_keeps_time_for_the_whole_recipe(run: Any, technique: Any
 
 def test_the_whole_recipe_is_raced_even_if_the_time_is_over(run: Any, technique: Any) -> None:
     """Starting takes so long that nothing is left for it: it gets the rounds that say anything at all."""
-    slow_start = SimulatedTrack(choice_factors(a=0.5), startup_s=lambda recipe: 18.0)
+    slow_start = SimulatedBackend(choice_factors(a=0.5), startup_s=lambda recipe: 18.0)
     tuning = run(slow_start, {"a": technique()}, budget_s=60.0)
     assert tuning.recipe == _recipe(a=True)
     assert tuning.total is not None and tuning.total.low > 1.9
@@ -412,14 +414,14 @@ def test_the_whole_recipe_is_raced_even_if_the_time_is_over(run: Any, technique:
 
 def test_no_promise_without_a_control(run: Any, technique: Any, listener: Any) -> None:
     """Whatever its start takes."""
-    run(SimulatedTrack(choice_factors(a=0.5), startup_s=lambda recipe: 25.0), {"a": technique()}, budget_s=60.0)
+    run(SimulatedBackend(choice_factors(a=0.5), startup_s=lambda recipe: 25.0), {"a": technique()}, budget_s=60.0)
     assert "nothing" in listener.entered
 
 
 def test_no_candidate_no_race(run: Any, technique: Any) -> None:
-    track = SimulatedTrack()
-    tuning = run(track, {"a": technique(answer=no("not here"))})
-    assert track.entrants == [] and tuning.is_complete and tuning.total is None
+    backend = SimulatedBackend()
+    tuning = run(backend, {"a": technique(answer=no("not here"))})
+    assert backend.specs == [] and tuning.is_complete and tuning.total is None
     assert tuning.base_step_ms > 0 and tuning.noise_note == ""
 
 
@@ -427,7 +429,7 @@ def test_a_noisy_machine_is_said_and_small_gains_are_not_believed(run: Any, tech
     def factor(recipe: Recipe) -> float:
         return {"nothing": 0.92, "a": 0.95, "b": 0.5}.get(recipe.choices[0].technique if recipe.choices else "", 1.0)
 
-    tuning = run(SimulatedTrack(factor), {"a": technique(), "b": technique()})
+    tuning = run(SimulatedBackend(factor), {"a": technique(), "b": technique()})
     assert "nothing at all seems to win 9%" in tuning.noise_note
     assert tuning.recipe == _recipe(b=True)
 
@@ -441,33 +443,33 @@ def test_a_lucky_process_does_not_make_a_recipe(run: Any, technique: Any, verdic
         num_entered += recipe == _recipe(a=True)
         return 0.9 if recipe == _recipe(a=True) and num_entered < 3 else 1.0
 
-    tuning = run(SimulatedTrack(factor), {"a": technique()})
+    tuning = run(SimulatedBackend(factor), {"a": technique()})
     assert tuning.recipe == Recipe() and tuning.total is None
     assert verdict_of(tuning, "a").decision in ("rejected", "unsure")
     assert "won its own race" in verdict_of(tuning, "a").reason
 
 
-def test_one_rider_at_a_time_is_said(run: Any, technique: Any) -> None:
-    tuning = run(SimulatedTrack(choice_factors(a=0.5), num_riders=1), {"a": technique()}, budget_s=1000.0)
+def test_one_trial_at_a_time_is_said(run: Any, technique: Any) -> None:
+    tuning = run(SimulatedBackend(choice_factors(a=0.5), num_trials=1), {"a": technique()}, budget_s=1000.0)
     assert tuning.recipe == _recipe(a=True)
     assert any("relaunching" in note for note in tuning.notes)
 
 
 def test_a_base_that_cannot_ride_is_an_error_with_a_reason(run: Any, technique: Any) -> None:
     with pytest.raises(RaceError, match="no such file"):
-        run(SimulatedTrack(fault=lambda entrant, num_steps: "no such file"), {"a": technique()})
+        run(SimulatedBackend(fault=lambda spec, num_steps: "no such file"), {"a": technique()})
 
 
 def test_a_base_that_dies_for_good_leaves_what_is_known(run: Any, technique: Any, verdict_of: Any) -> None:
     is_dead = False
 
-    def fault(entrant: Entrant, num_steps: int) -> str:
+    def fault(spec: TrialSpec, num_steps: int) -> str:
         nonlocal is_dead
         is_dead = is_dead or num_steps > 120
-        return "killed" if is_dead and entrant.role == "base" else ""
+        return "killed" if is_dead and spec.role == "base" else ""
 
     known = {"slow": technique(), **{f"u{number}": technique() for number in range(6)}}
-    tuning = run(SimulatedTrack(choice_factors(slow=2.0), num_riders=2, fault=fault), known)
+    tuning = run(SimulatedBackend(choice_factors(slow=2.0), num_trials=2, fault=fault), known)
     assert not tuning.is_complete and not tuning.was_interrupted
     assert any("ended early" in note and "killed" in note for note in tuning.notes)
     assert verdict_of(tuning, "slow").decision == "rejected"
@@ -476,41 +478,43 @@ def test_a_base_that_dies_for_good_leaves_what_is_known(run: Any, technique: Any
 def test_interrupted_it_returns_what_is_known_and_leaves_nobody_on_the_track(
     run: Any, technique: Any, verdict_of: Any
 ) -> None:
-    class Interrupted(SimulatedTrack):
-        def lap(self, rider: int, round: int, num_steps: int, lead_in: int) -> Any:
-            if self.num_laps == 60:
+    class Interrupted(SimulatedBackend):
+        def run_block(self, trial: int, round: int, num_steps: int, lead_in: int) -> Any:
+            if self.num_timings == 60:
                 raise KeyboardInterrupt
-            return super().lap(rider, round, num_steps, lead_in)
+            return super().run_block(trial, round, num_steps, lead_in)
 
-    track = Interrupted(choice_factors(a=2.0), num_riders=2)
-    tuning = run(track, {"a": technique(), **{f"u{number}": technique() for number in range(6)}})
+    backend = Interrupted(choice_factors(a=2.0), num_trials=2)
+    tuning = run(backend, {"a": technique(), **{f"u{number}": technique() for number in range(6)}})
     assert not tuning.is_complete and tuning.was_interrupted
     assert verdict_of(tuning, "a").decision == "rejected"
-    assert not track._present
+    assert not backend._present
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_in_bad_weather_the_gain_is_found_and_nothing_else(run: Any, technique: Any, seed: int) -> None:
-    track = SimulatedTrack(choice_factors(g=1 / 1.1), noise=Noise(random.Random(seed), weather=Weather()), seed=seed)
+def test_in_bad_noise_model_the_gain_is_found_and_nothing_else(run: Any, technique: Any, seed: int) -> None:
+    backend = SimulatedBackend(
+        choice_factors(g=1 / 1.1), noise=Noise(random.Random(seed), noise_model=NoiseModel()), seed=seed
+    )
     known = {**{f"u{number}": technique() for number in range(5)}, "g": technique()}
-    assert run(track, known, seed=seed).recipe == _recipe(g=True)
+    assert run(backend, known, seed=seed).recipe == _recipe(g=True)
 
 
 def test_a_session_without_a_summary_can_be_tuned(run: Any, technique: Any, session: Session) -> None:
     bare = msgspec.structs.replace(session, summary=None)
-    tuning = run(SimulatedTrack(choice_factors(a=0.5)), {"a": technique()}, bare)
+    tuning = run(SimulatedBackend(choice_factors(a=0.5)), {"a": technique()}, bare)
     assert tuning.recipe == _recipe(a=True) and tuning.ceiling_ms is None
 
 
 def test_a_whole_recipe_whose_numerics_were_not_seen_is_not_kept(run: Any, technique: Any, verdict_of: Any) -> None:
-    riders: set[int] = set()
+    trials: set[int] = set()
 
-    def seen(entrant: Entrant, num_steps: int) -> Witness:
-        if entrant.recipe == _recipe(a=True):
-            riders.add(entrant.ident)
-        return Witness() if len(riders) > 1 and entrant.ident == max(riders) else made_witness_of(entrant, num_steps)
+    def seen(spec: TrialSpec, num_steps: int) -> Fingerprint:
+        if spec.recipe == _recipe(a=True):
+            trials.add(spec.ident)
+        return Fingerprint() if len(trials) > 1 and spec.ident == max(trials) else made_fingerprint_of(spec, num_steps)
 
-    tuning = run(SimulatedTrack(choice_factors(a=0.5), witness=seen), {"a": technique()})
+    tuning = run(SimulatedBackend(choice_factors(a=0.5), fingerprint=seen), {"a": technique()})
     assert tuning.recipe == Recipe() and verdict_of(tuning, "recipe", kind="total").decision == "unsure"
     assert "could not be seen" in verdict_of(tuning, "a").reason
 
@@ -518,27 +522,27 @@ def test_a_whole_recipe_whose_numerics_were_not_seen_is_not_kept(run: Any, techn
 def test_resumed_before_its_last_race_a_recipe_is_proved_against_a_base_that_has_ridden(
     run: Any, technique: Any, verdict_of: Any, tmp_path: Any
 ) -> None:
-    def seen(entrant: Entrant, num_steps: int) -> Witness:
-        if entrant.role == "candidate" and entrant.recipe.setting_of("a"):
-            return made_witness(num_steps, seed=2)
-        is_other = entrant.role in ("candidate", "proof")
-        return made_witness(num_steps, rounding=1e-7) if is_other else made_witness_of(entrant, num_steps)
+    def seen(spec: TrialSpec, num_steps: int) -> Fingerprint:
+        if spec.role == "candidate" and spec.recipe.setting_of("a"):
+            return made_fingerprint(num_steps, seed=2)
+        is_other = spec.role in ("candidate", "proof")
+        return made_fingerprint(num_steps, rounding=1e-7) if is_other else made_fingerprint_of(spec, num_steps)
 
-    class Broken(SimulatedTrack):
-        def lap(self, rider: int, round: int, num_steps: int, lead_in: int) -> Any:
+    class Broken(SimulatedBackend):
+        def run_block(self, trial: int, round: int, num_steps: int, lead_in: int) -> Any:
             if journal.exists() and b'"type":"recipe"' in journal.read_bytes():
                 raise KeyboardInterrupt
-            return super().lap(rider, round, num_steps, lead_in)
+            return super().run_block(trial, round, num_steps, lead_in)
 
     journal = tmp_path / "journal"
     known = {"a": technique("reordered", needs_proof=True), "b": technique("reordered")}
     factors = choice_factors(a=0.5, b=0.7)
-    assert run(Broken(factors, witness=seen), known, journal=str(journal)).was_interrupted
-    track = SimulatedTrack(factors, witness=seen)
-    tuning = run(track, known, journal=str(journal))
+    assert run(Broken(factors, fingerprint=seen), known, journal=str(journal)).was_interrupted
+    backend = SimulatedBackend(factors, fingerprint=seen)
+    tuning = run(backend, known, journal=str(journal))
     assert tuning.recipe == _recipe(a=True, b=True) and tuning.is_complete
     assert verdict_of(tuning, "recipe", kind="total").numerics.is_sound is True
-    roles = [entrant.role for entrant in track.entrants]
+    roles = [spec.role for spec in backend.specs]
     assert roles.index("base") < roles.index("proof") and "rounding" in roles
 
 
@@ -549,7 +553,7 @@ def test_what_wins_only_beside_another_is_found(run: Any, technique: Any, verdic
 
     threads = technique()
     threads.applies_with = lambda observation, recipe: YES if recipe.setting_of("w") else no("no workers")
-    tuning = run(SimulatedTrack(factor), {"t": threads, "w": technique()})
+    tuning = run(SimulatedBackend(factor), {"t": threads, "w": technique()})
     assert tuning.recipe == _recipe(w=True, t=True)
     assert verdict_of(tuning, "t").decision == "kept"
 
@@ -559,15 +563,15 @@ def test_what_answers_a_cause_that_is_cured_comes_later(run: Any, technique: Any
     causes = tuple(finding.cause for finding in session.findings)
     assert causes
     techniques = {"a": technique(causes=causes), "same": technique(causes=causes), "other": technique()}
-    run(SimulatedTrack(choice_factors(a=0.6)), techniques, seen=session)
+    run(SimulatedBackend(choice_factors(a=0.6)), techniques, seen=session)
     assert listener.entered.index("a + other") < listener.entered.index("a + same")
 
 
 @pytest.mark.parametrize("counted", [32, 0])  # by the riders; 0: the script has no loader
 def test_a_row_does_not_contradict_itself(run: Any, technique: Any, counted: int) -> None:
-    noise = Noise(random.Random(3), weather=Weather())
-    track = SimulatedTrack(choice_factors(a=0.8, b=1.1), noise=noise, batch_size=counted)
-    tuning = run(track, {"a": technique(), "b": technique()})
+    noise = Noise(random.Random(3), noise_model=NoiseModel())
+    backend = SimulatedBackend(choice_factors(a=0.8, b=1.1), noise=noise, batch_size=counted)
+    tuning = run(backend, {"a": technique(), "b": technique()})
     assert tuning.base_samples_per_s * tuning.base_step_ms == pytest.approx(32_000)
     rows = [one for one in tuning.verdicts if one.step_ms is not None]
     assert {row.kind for row in rows} >= {"single", "total"}
@@ -577,25 +581,25 @@ def test_a_row_does_not_contradict_itself(run: Any, technique: Any, counted: int
 
 
 def test_broken_off_while_techniques_race_alone_it_knows_the_best_so_far(run: Any, technique: Any) -> None:
-    class Interrupted(SimulatedTrack):
-        def lap(self, rider: int, round: int, num_steps: int, lead_in: int) -> Any:
-            if self.num_laps == 24:
+    class Interrupted(SimulatedBackend):
+        def run_block(self, trial: int, round: int, num_steps: int, lead_in: int) -> Any:
+            if self.num_timings == 24:
                 raise KeyboardInterrupt
-            return super().lap(rider, round, num_steps, lead_in)
+            return super().run_block(trial, round, num_steps, lead_in)
 
-    tuning = run(Interrupted(choice_factors(a=0.5), num_riders=2), {"a": technique(), "b": technique()})
+    tuning = run(Interrupted(choice_factors(a=0.5), num_trials=2), {"a": technique(), "b": technique()})
     assert tuning.was_interrupted and tuning.recipe == _recipe(a=True)
 
 
 def test_a_setting_whose_anchor_died_is_unsure_and_names_the_anchor(run: Any, technique: Any, verdict_of: Any) -> None:
     is_challenged = False
 
-    def fault(entrant: Entrant, num_steps: int) -> str:
+    def fault(spec: TrialSpec, num_steps: int) -> str:
         nonlocal is_challenged
-        is_challenged = is_challenged or entrant.recipe == _recipe(w=4)
-        return "killed" if is_challenged and entrant.recipe == _recipe(w=2) else ""
+        is_challenged = is_challenged or spec.recipe == _recipe(w=4)
+        return "killed" if is_challenged and spec.recipe == _recipe(w=2) else ""
 
-    tuning = run(SimulatedTrack(choice_factors(w=0.5), fault=fault), {"w": technique(settings=(2, 4))})
+    tuning = run(SimulatedBackend(choice_factors(w=0.5), fault=fault), {"w": technique(settings=(2, 4))})
     verdict = verdict_of(tuning, "w", 4)
     assert verdict.decision == "unsure" and "w=2 did not stay in the race: killed" in verdict.reason
 
@@ -608,7 +612,7 @@ def test_what_lost_alone_is_raced_again_on_top_of_a_large_gain(run: Any, techniq
         return (0.3 if workers else 0.5) if faster else (1.02 if workers else 1.0)
 
     known = {"workers": technique(), "faster": technique()}
-    tuning = run(SimulatedTrack(factor), known)
+    tuning = run(SimulatedBackend(factor), known)
     assert tuning.recipe == _recipe(faster=True, workers=True)
     told = [one.decision for one in listener.verdicts if one.kind == "single" and one.technique == "workers"]
     assert told[-1] == "kept" and set(told[:-1]) <= {"unsure", "rejected"}
@@ -621,9 +625,9 @@ def test_what_steadies_the_machine_is_raced_first_and_the_rest_on_top_of_it(
     run: Any, technique: Any, verdict_of: Any, listener: Any
 ) -> None:
     known = {"a": technique(), "g": technique(is_ground=True), "slow": technique()}
-    tuning = run(SimulatedTrack(choice_factors(g=0.6, a=0.8, slow=5.0)), known)
+    tuning = run(SimulatedBackend(choice_factors(g=0.6, a=0.8, slow=5.0)), known)
     assert tuning.recipe == _recipe(g=True, a=True)
-    order = [listener.entered.index(rider) for rider in ("g", "g + a", "a")]
+    order = [listener.entered.index(trial) for trial in ("g", "g + a", "a")]
     assert order == sorted(order), "without g only when it is left out"
     assert verdict_of(tuning, "a").speed.ratio == pytest.approx(1 / 0.48, rel=0.02), "against the script as it is"
     assert verdict_of(tuning, "slow").decision == "rejected"
@@ -631,21 +635,21 @@ def test_what_steadies_the_machine_is_raced_first_and_the_rest_on_top_of_it(
 
 
 def test_ground_that_gains_nothing_is_not_built_upon(run: Any, technique: Any, listener: Any) -> None:
-    tuning = run(SimulatedTrack(choice_factors(a=0.8)), {"a": technique(), "g": technique(is_ground=True)})
+    tuning = run(SimulatedBackend(choice_factors(a=0.8)), {"a": technique(), "g": technique(is_ground=True)})
     assert tuning.recipe == _recipe(a=True) and "a" in listener.entered
 
 
 def test_the_ceiling_keeps_its_distance_where_the_machine_changed_its_pace(
     run: Any, technique: Any, session: Any
 ) -> None:
-    tuning = run(SimulatedTrack(choice_factors(a=0.5), step_s=0.013), {"a": technique()})
+    tuning = run(SimulatedBackend(choice_factors(a=0.5), step_s=0.013), {"a": technique()})
     best_ms, checked_ms = session.summary.ceilings.best_ms(), session.summary.step_ms
     assert tuning.ceiling_ms / tuning.base_step_ms == pytest.approx(best_ms / checked_ms)
 
 
 def test_where_steps_are_too_long_for_the_time_the_budget_that_would_do_is_named(run: Any, technique: Any) -> None:
-    def slow() -> SimulatedTrack:
-        return SimulatedTrack(choice_factors(a=0.5), step_s=6.0, startup_s=lambda recipe: 40.0)
+    def slow() -> SimulatedBackend:
+        return SimulatedBackend(choice_factors(a=0.5), step_s=6.0, startup_s=lambda recipe: 40.0)
 
     seen = diagnose(made_session(forward_ms=2000.0, backward_ms=4000.0))
     tuning = run(slow(), {"a": technique(), "b": technique()}, seen, budget_s=60.0)
@@ -660,7 +664,7 @@ def test_what_gains_from_the_second_epoch_on_is_charged_with_the_first(
 ) -> None:
     """Before the race it was filled; in a training the first epoch fills it, as slowly as ever."""
     seen = diagnose(made_session(length=Length(num_epochs=2), loader=made_loader(num_batches=400)))
-    tuning = run(SimulatedTrack(choice_factors(a=0.5)), {"a": technique(is_later=True)}, seen)
+    tuning = run(SimulatedBackend(choice_factors(a=0.5)), {"a": technique(is_later=True)}, seen)
     assert tuning.recipe == _recipe(a=True)
     assert verdict_of(tuning, "a").payback_steps == 400
     assert tuning.seconds_before is not None and tuning.seconds_after is not None
@@ -685,14 +689,14 @@ def test_where_steps_grow_longer_what_may_cure_that_is_raced_too(
         return 1.0 if is_cured else 1.0 + num_steps / 50
 
     known = {"a": technique(), "cure": _with_late_cure(technique), "useless": technique()}
-    tuning = run(SimulatedTrack(choice_factors(a=0.8), ageing=ageing), known)
+    tuning = run(SimulatedBackend(choice_factors(a=0.8), ageing=ageing), known)
     assert tuning.recipe == (_recipe(a=True, cure=True) if helps else _recipe(a=True))
     assert verdict_of(tuning, "cure").decision == ("kept" if helps else "rejected")
     assert any("changes as the training goes on" in note for note in tuning.notes) is helps
 
 
 def test_where_steps_stay_the_same_nothing_is_to_be_cured(run: Any, technique: Any, verdict_of: Any) -> None:
-    tuning = run(SimulatedTrack(choice_factors(a=0.8)), {"a": technique(), "cure": _with_late_cure(technique)})
+    tuning = run(SimulatedBackend(choice_factors(a=0.8)), {"a": technique(), "cure": _with_late_cure(technique)})
     assert verdict_of(tuning, "cure").decision == "not_applicable"
     assert not any("changes" in note for note in tuning.notes)
 
@@ -702,45 +706,47 @@ def test_a_cure_is_raced_even_where_nothing_else_gains(run: Any, technique: Any,
         return 1.0 if recipe.setting_of("cure") is not None else 1.0 + num_steps / 50
 
     known = {"useless": technique(), "ground": technique(is_ground=True), "cure": _with_late_cure(technique)}
-    tuning = run(SimulatedTrack(choice_factors(useless=1.02, ground=1.05), ageing=ageing), known)
+    tuning = run(SimulatedBackend(choice_factors(useless=1.02, ground=1.05), ageing=ageing), known)
     assert tuning.recipe == _recipe(cure=True)
 
 
 def test_a_cure_that_declines_is_not_asked_again(run: Any, technique: Any, verdict_of: Any) -> None:
-    class Declining(SimulatedTrack):
-        def record(self, rider: int) -> Any:
-            record = super().record(rider)
+    class Declining(SimulatedBackend):
+        def record(self, trial: int) -> Any:
+            record = super().record(trial)
             mine = [one for one in record.changes if one.startswith("cure")]
             return msgspec.structs.replace(record, changes=[], declined=["cure: cannot"]) if mine else record
 
-    track = Declining(choice_factors(useless=1.02), ageing=lambda recipe, num_steps: 1.0 + num_steps / 20)
-    tuning = run(track, {"useless": technique(), "cure": _with_late_cure(technique)})
+    backend = Declining(choice_factors(useless=1.02), ageing=lambda recipe, num_steps: 1.0 + num_steps / 20)
+    tuning = run(backend, {"useless": technique(), "cure": _with_late_cure(technique)})
     assert verdict_of(tuning, "cure").decision == "not_applicable"
-    assert sum(entrant.recipe == _recipe(cure=True) for entrant in track.entrants) == 1
+    assert sum(spec.recipe == _recipe(cure=True) for spec in backend.specs) == 1
 
 
 def test_a_recipe_is_not_compared_with_a_younger_base(run: Any, technique: Any) -> None:
     """As long as both grow slower alike, the ratio is the true one, however much longer the recipe has ridden."""
-    track = SimulatedTrack(choice_factors(a=0.8, b=0.8, c=0.8), ageing=lambda recipe, num_steps: 1.0 + num_steps / 100)
-    tuning = run(track, {name: technique() for name in "abc"})
+    backend = SimulatedBackend(
+        choice_factors(a=0.8, b=0.8, c=0.8), ageing=lambda recipe, num_steps: 1.0 + num_steps / 100
+    )
+    tuning = run(backend, {name: technique() for name in "abc"})
     assert tuning.recipe == _recipe(a=True, b=True, c=True)
     assert tuning.total.ratio == pytest.approx(1 / 0.8**3, rel=0.01)
     assert not any("changes" in note for note in tuning.notes)
 
 
-class Burst(SimulatedTrack):
+class Burst(SimulatedBackend):
     """Other programs take the cores while the fresh rider of a recipe that has raced before starts, and only then."""
 
     def __init__(self, *args: Any, **how: Any) -> None:
         super().__init__(*args, load=lambda now_s: 8.0 if self.is_loaded else 1.0, **how)
         self.is_loaded = False
 
-    def is_start_of_last_race(self, entrant: Entrant) -> bool:
-        return entrant.role == "candidate" and any(one.recipe == entrant.recipe for one in self.entrants)
+    def is_start_of_last_race(self, spec: TrialSpec) -> bool:
+        return spec.role == "candidate" and any(one.recipe == spec.recipe for one in self.specs)
 
-    def enter(self, entrant: Entrant) -> str:
-        self.is_loaded = self.is_start_of_last_race(entrant)
-        failure = super().enter(entrant)
+    def enter(self, spec: TrialSpec) -> str:
+        self.is_loaded = self.is_start_of_last_race(spec)
+        failure = super().enter(spec)
         self.is_loaded = False
         return failure
 
@@ -761,12 +767,12 @@ class SlowToStart(Burst):
 
     num_before = 0
 
-    def enter(self, entrant: Entrant) -> str:
-        num_started = sum(one.recipe == entrant.recipe for one in self.entrants) - 1
-        is_late = self.is_start_of_last_race(entrant) and num_started >= self.num_before
-        failure = SimulatedTrack.enter(self, entrant)
+    def enter(self, spec: TrialSpec) -> str:
+        num_started = sum(one.recipe == spec.recipe for one in self.specs) - 1
+        is_late = self.is_start_of_last_race(spec) and num_started >= self.num_before
+        failure = SimulatedBackend.enter(self, spec)
         if is_late and not failure:
-            self.leave(entrant.ident)
+            self.leave(spec.ident)
             failure = f"{SLOWER} 743.9 ms a step instead of 203.1 ms: 4x slower"
         return failure
 
@@ -776,9 +782,9 @@ def test_a_slow_start_does_not_discard_what_was_measured(
     run: Any, technique: Any, verdict_of: Any, num_before: int
 ) -> None:
     """Neither the race that proved it, nor the first half of the last one."""
-    track = SlowToStart(choice_factors(a=0.93))
-    track.num_before = num_before
-    tuning = run(track, {"a": technique()})
+    backend = SlowToStart(choice_factors(a=0.93))
+    backend.num_before = num_before
+    tuning = run(backend, {"a": technique()})
     total = verdict_of(tuning, "recipe", kind="total")
     assert (total.decision, verdict_of(tuning, "a").decision) == ("kept", "kept")
     assert ("could not be timed: it started too slowly, 743.9 ms" in total.reason) == (num_before == 0)
@@ -787,13 +793,13 @@ def test_a_slow_start_does_not_discard_what_was_measured(
 
 
 def test_a_recipe_that_raises_in_the_last_race_is_not_kept(run: Any, technique: Any, verdict_of: Any) -> None:
-    riders = list[int]()
+    trials = list[int]()
 
-    def fault(entrant: Entrant, num_steps: int) -> str:
-        if entrant.role == "candidate" and entrant.ident not in riders:
-            riders.append(entrant.ident)
-        return "ValueError: of its own" if len(riders) > 1 and entrant.ident == riders[-1] else ""
+    def fault(spec: TrialSpec, num_steps: int) -> str:
+        if spec.role == "candidate" and spec.ident not in trials:
+            trials.append(spec.ident)
+        return "ValueError: of its own" if len(trials) > 1 and spec.ident == trials[-1] else ""
 
-    tuning = run(SimulatedTrack(choice_factors(a=0.6), fault=fault), {"a": technique()})
+    tuning = run(SimulatedBackend(choice_factors(a=0.6), fault=fault), {"a": technique()})
     assert verdict_of(tuning, "recipe", kind="total").decision == "failed"
     assert not tuning.recipe.choices

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from slipstream.records import Choice, Lap, Recipe
-from slipstream.tuning.comparison import Contest
-from slipstream.tuning.trials import Seat
+from slipstream.records import BlockTiming, Choice, Recipe
+from slipstream.tuning.comparison import Comparison
+from slipstream.tuning.trials import RecipeTrials
 from slipstream.tuning.verdicts import _lost
 
 
@@ -18,8 +18,8 @@ from slipstream.tuning.verdicts import _lost
     ],
 )
 def test_what_is_not_raced_again_is_not_told_to_need_more_time(ratio: float, decision: str, reason: str) -> None:
-    base, seat = Seat("base", Recipe()), Seat("candidate", Recipe((Choice("a"),)))
-    contest = Contest(seat, base, alpha=0.01, margin=0.01, floor=lambda: 0.0)
-    contest.add({id(base): Lap(0, 1, 0, 10, 1.0, 0), id(seat): Lap(1, 1, 0, 10, 1.0 / ratio, 0)})
-    contest.end("undecided")
-    assert _lost(contest) == (decision, reason)
+    base, trials = RecipeTrials("base", Recipe()), RecipeTrials("candidate", Recipe((Choice("a"),)))
+    comparison = Comparison(trials, base, alpha=0.01, margin=0.01, floor=lambda: 0.0)
+    comparison.add({id(base): BlockTiming(0, 1, 0, 10, 1.0, 0), id(trials): BlockTiming(1, 1, 0, 10, 1.0 / ratio, 0)})
+    comparison.end("undecided")
+    assert _lost(comparison) == (decision, reason)

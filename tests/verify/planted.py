@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from slipstream.records import Role, Witness
+from slipstream.records import Fingerprint, Role
 from slipstream.seams.patching import Patches
-from slipstream.trial.fingerprint import Witness as Recorder
+from slipstream.trial.fingerprint import FingerprintRecorder
 from slipstream.trial.numerics_controls import Nudge
 
 NUM_STEPS = 16
@@ -93,12 +93,12 @@ BASE = Change()
 
 def train(
     model_name: str, optimizer_name: str, change: Change = BASE, role: Role = "candidate", num_steps: int = NUM_STEPS
-) -> Witness:
+) -> Fingerprint:
     num_threads = torch.get_num_threads()
     torch.set_num_threads(change.num_threads or 1)
     patches = Patches(_refuse_faults, torch.compiler.is_compiling)
     steps: list[int] = []
-    recorder = Recorder(lambda: len(steps))
+    recorder = FingerprintRecorder(lambda: len(steps))
     try:
         torch.manual_seed(1 if role == "seed" else 0)
         model = MODELS[model_name]()
@@ -109,7 +109,7 @@ def train(
     finally:
         patches.close()
         torch.set_num_threads(num_threads)
-    return Witness(losses=recorder.take_losses(), snapshots=recorder.take_snapshots(), digests=digests)
+    return Fingerprint(losses=recorder.take_losses(), snapshots=recorder.take_snapshots(), digests=digests)
 
 
 def _ride(
@@ -119,7 +119,7 @@ def _ride(
     seed: int,
     num_steps: int,
     steps: list[int],
-    recorder: Recorder,
+    recorder: FingerprintRecorder,
 ) -> list[tuple[int, str]]:
     fused: dict[str, Any] = {"fused": True} if change.is_fused else {}
     if not change.has_dropout:

@@ -5,19 +5,19 @@ import random
 
 import pytest
 
-from slipstream.records import Lap
-from slipstream.verify.confidence_sequence import FARTHEST, Comparison
+from slipstream.records import BlockTiming
+from slipstream.verify.confidence_sequence import FARTHEST, ConfidenceSequence
 
 
-def _compared(ratios: list[float]) -> Comparison:
-    comparison = Comparison()
+def _compared(ratios: list[float]) -> ConfidenceSequence:
+    comparison = ConfidenceSequence()
     for ratio in ratios:
         comparison.add(ratio)
     return comparison
 
 
-def _lap(seconds: float, rider: int = 0, round: int = 1, **facts: bool) -> Lap:
-    return Lap(rider=rider, round=round, first_step=0, num_steps=4, seconds=seconds, time_ns=0, **facts)
+def _timing(seconds: float, trial: int = 0, round: int = 1, **facts: bool) -> BlockTiming:
+    return BlockTiming(trial=trial, round=round, first_step=0, num_steps=4, seconds=seconds, time_ns=0, **facts)
 
 
 def _heavy(rng: random.Random) -> float:
@@ -26,9 +26,9 @@ def _heavy(rng: random.Random) -> float:
 
 
 def test_nothing_is_known_before_the_first_round() -> None:
-    speed = Comparison().speed()
+    speed = ConfidenceSequence().speed()
     assert (speed.ratio, speed.low, speed.high, speed.num_rounds) == pytest.approx((1.0, 1 / FARTHEST, FARTHEST, 0))
-    assert not Comparison().is_faster(0.0, 0.05)
+    assert not ConfidenceSequence().is_faster(0.0, 0.05)
 
 
 def test_even_a_certain_gain_needs_rounds_enough_to_rule_out_luck() -> None:
@@ -82,7 +82,7 @@ def test_no_look_at_a_useless_candidate_is_fooled_more_often_than_promised(noise
     num_fooled, num_races = 0, 300
     for seed in range(num_races):
         rng = random.Random(f"{noise} {seed}")
-        comparison, size = Comparison(), 0.01
+        comparison, size = ConfidenceSequence(), 0.01
         for round in range(60):
             if noise == "drifting":
                 size *= math.exp(rng.gauss(0.0, 0.3))  # the scale wanders, as on a machine that others use too
@@ -100,7 +100,7 @@ def test_the_interval_covers_the_truth_at_every_look() -> None:
     num_missed, num_races = 0, 80
     for seed in range(num_races):
         rng = random.Random(seed)
-        comparison = Comparison()
+        comparison = ConfidenceSequence()
         for round in range(1, 41):
             comparison.add(0.05 + _heavy(rng))
             if round % 5 == 0:
@@ -120,19 +120,19 @@ def test_a_gain_as_large_as_the_noise_is_found_in_some_thirty_rounds() -> None:
     assert num_found >= 85
 
 
-def test_disturbed_laps_and_empty_ones_are_left_out() -> None:
-    comparison = Comparison()
-    assert not comparison.add_laps(_lap(1.0, is_disturbed=True), _lap(0.5, 1))
-    assert not comparison.add_laps(_lap(1.0), _lap(0.5, 1, is_disturbed=True))
-    assert not comparison.add_laps(_lap(1.0), _lap(0.0, 1))
+def test_disturbed_timings_and_empty_ones_are_left_out() -> None:
+    comparison = ConfidenceSequence()
+    assert not comparison.add_timings(_timing(1.0, is_disturbed=True), _timing(0.5, 1))
+    assert not comparison.add_timings(_timing(1.0), _timing(0.5, 1, is_disturbed=True))
+    assert not comparison.add_timings(_timing(1.0), _timing(0.0, 1))
     assert comparison.num_rounds == 0
-    assert comparison.add_laps(_lap(1.0), _lap(0.5, 1))
+    assert comparison.add_timings(_timing(1.0), _timing(0.5, 1))
     assert comparison.speed().ratio == pytest.approx(2.0)
 
 
 def test_only_numbers_are_added() -> None:
     with pytest.raises(ValueError, match="finite"):
-        Comparison().add(math.nan)
+        ConfidenceSequence().add(math.nan)
 
 
 def test_thousands_of_rounds_do_not_overflow() -> None:

@@ -5,25 +5,25 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from slipstream.testing.noise_model import CALM, Recording, Weather
-from slipstream.testing.simulated_tunings import Outcome, simulate
+from slipstream.testing.noise_model import CALM, NoiseModel, NoiseRecording
+from slipstream.testing.simulated_tunings import SimulatedOutcome, simulate
 
 NOISE = Path(__file__).parents[2] / "benchmarks" / "results" / "noise.json"
 NUM_USELESS, NUM_USEFUL = 24, 12
 
 
 @cache
-def _useless() -> list[Outcome]:
+def _useless() -> list[SimulatedOutcome]:
     """Half in the noise of the machine that it was recorded on, half in made weather."""
-    recording = Recording.read(NOISE)
+    recording = NoiseRecording.read(NOISE)
     made = [simulate(seed) for seed in range(NUM_USELESS // 2)]
     return made + [
-        simulate(seed, recording=recording, weather=Weather(spread=0.01)) for seed in range(NUM_USELESS // 2)
+        simulate(seed, recording=recording, noise_model=NoiseModel(spread=0.01)) for seed in range(NUM_USELESS // 2)
     ]
 
 
 @cache
-def _useful() -> list[Outcome]:
+def _useful() -> list[SimulatedOutcome]:
     return [simulate(seed, gain=1.05) for seed in range(NUM_USEFUL)]
 
 
@@ -41,8 +41,8 @@ def test_what_is_said_to_be_kept_is_in_the_recipe() -> None:
 
 
 def test_nine_in_ten_are_found_in_the_noise_of_a_real_machine() -> None:
-    steady = Recording.read(NOISE, "steady_laps")
-    found = [bool(simulate(seed, gain=1.05, recording=steady, weather=CALM).kept) for seed in range(5)]
+    steady = NoiseRecording.read(NOISE, "steady_laps")
+    found = [bool(simulate(seed, gain=1.05, recording=steady, noise_model=CALM).kept) for seed in range(5)]
     assert sum(found) >= 4
 
 

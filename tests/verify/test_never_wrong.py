@@ -9,7 +9,7 @@ import pytest
 import torch
 from planted import BASE, Change, train
 
-from slipstream.records import Numerics, NumericsClass, Witness
+from slipstream.records import Fingerprint, Numerics, NumericsClass
 from slipstream.verify.numerics import judge
 
 TINY = Change(loss_scale=1e-6)  # fp32 does not care; the gradients are below fp16's smallest number
@@ -18,7 +18,7 @@ CLAIMS: tuple[NumericsClass, ...] = ("identical", "reordered", "approximate")
 
 
 @cache
-def _base(model: str, optimizer: str, script: Change) -> tuple[Witness, ...]:
+def _base(model: str, optimizer: str, script: Change) -> tuple[Fingerprint, ...]:
     """Base, twin, rounding, seed, coarse."""
     known = train(model, optimizer, script, "base"), train(model, optimizer, script, "twin", num_steps=6)
     bands = train(model, optimizer, script, "rounding"), train(model, optimizer, script, "seed")
@@ -26,8 +26,8 @@ def _base(model: str, optimizer: str, script: Change) -> tuple[Witness, ...]:
 
 
 def _judge(claimed: NumericsClass, model: str, optimizer: str, change: Change, script: Change = BASE) -> Numerics:
-    base, twin, rounding, seed, coarse = _base(model, optimizer, script)
-    return judge(claimed, base, train(model, optimizer, change), twin, rounding, seed, coarse)
+    base, control, rounding, seed, coarse = _base(model, optimizer, script)
+    return judge(claimed, base, train(model, optimizer, change), control, rounding, seed, coarse)
 
 
 @pytest.mark.parametrize(("model", "optimizer"), EVERYWHERE)
@@ -42,10 +42,10 @@ def _judge(claimed: NumericsClass, model: str, optimizer: str, change: Change, s
     ],
 )
 def test_faults_are_rejected_whatever_is_claimed(model: str, optimizer: str, change: Change) -> None:
-    base, twin, rounding, seed, coarse = _base(model, optimizer, BASE)
+    base, control, rounding, seed, coarse = _base(model, optimizer, BASE)
     faulty = train(model, optimizer, change)
     for claimed in CLAIMS:
-        verdict = judge(claimed, base, faulty, twin, rounding, seed, coarse)
+        verdict = judge(claimed, base, faulty, control, rounding, seed, coarse)
         assert verdict.is_sound is False, (claimed, verdict)
 
 

@@ -6,27 +6,27 @@ from typing import Any
 import msgspec
 import pytest
 
-from slipstream.records import Sketch, Snapshot, Witness
-from slipstream.testing.made_fingerprints import made_witness
+from slipstream.records import Fingerprint, Sketch, Snapshot
+from slipstream.testing.made_fingerprints import made_fingerprint
 from slipstream.verify.numerics import judge
 
-BASE = made_witness()
-ROUNDING = made_witness(rounding=1e-7)
-COARSE = made_witness(num_steps=5, rounding=3e-3)
-SEED = made_witness(seed=1)
+BASE = made_fingerprint()
+ROUNDING = made_fingerprint(rounding=1e-7)
+COARSE = made_fingerprint(num_steps=5, rounding=3e-3)
+SEED = made_fingerprint(seed=1)
 
 
-def _with(witness: Witness, **facts: Any) -> Witness:
-    return msgspec.structs.replace(witness, **facts)
+def _with(fingerprint: Fingerprint, **facts: Any) -> Fingerprint:
+    return msgspec.structs.replace(fingerprint, **facts)
 
 
-def _with_loss(step: int, value: float) -> Witness:
+def _with_loss(step: int, value: float) -> Fingerprint:
     return _with(BASE, losses=[(at, value if at == step else loss) for at, loss in BASE.losses])
 
 
-def _with_gradients(change: Any, witness: Witness = BASE) -> Witness:
-    snapshots = [msgspec.structs.replace(one, gradients=change(one.gradients)) for one in witness.snapshots]
-    return _with(witness, snapshots=snapshots, digests=[(step, f"other {step}") for step, _ in witness.digests])
+def _with_gradients(change: Any, fingerprint: Fingerprint = BASE) -> Fingerprint:
+    snapshots = [msgspec.structs.replace(one, gradients=change(one.gradients)) for one in fingerprint.snapshots]
+    return _with(fingerprint, snapshots=snapshots, digests=[(step, f"other {step}") for step, _ in fingerprint.digests])
 
 
 def _scaled(sketch: Sketch, by: float) -> Sketch:
@@ -37,32 +37,32 @@ def _scaled(sketch: Sketch, by: float) -> Sketch:
 
 
 def test_the_same_bits_are_identical() -> None:
-    verdict = judge("identical", BASE, made_witness(), made_witness(), ROUNDING, SEED)
+    verdict = judge("identical", BASE, made_fingerprint(), made_fingerprint(), ROUNDING, SEED)
     assert verdict.is_sound
     assert verdict.reason == "bit-equal in 60 steps"
 
 
 def test_the_same_bits_in_fewer_steps_are_counted_as_fewer() -> None:
-    assert judge("identical", BASE, made_witness(num_steps=30)).reason == "bit-equal in 30 steps"
+    assert judge("identical", BASE, made_fingerprint(num_steps=30)).reason == "bit-equal in 30 steps"
 
 
 def test_one_bit_of_one_loss_is_not_identical() -> None:
     changed = _with_loss(17, math.nextafter(dict(BASE.losses)[17], math.inf))
-    verdict = judge("identical", BASE, changed, made_witness())
+    verdict = judge("identical", BASE, changed, made_fingerprint())
     assert verdict.is_sound is False
     assert "step 17" in verdict.reason
 
 
 def test_other_weights_behind_the_same_losses_are_not_identical() -> None:
     changed = _with(BASE, digests=[*BASE.digests[:-1], (BASE.digests[-1][0], "another")])
-    verdict = judge("identical", BASE, changed, made_witness())
+    verdict = judge("identical", BASE, changed, made_fingerprint())
     assert verdict.is_sound is False
     assert "weights or buffers" in verdict.reason
 
 
 def test_another_number_of_backward_passes_is_not_identical() -> None:
     doubled = _with(BASE, losses=[pair for pair in BASE.losses for _ in range(2)])
-    verdict = judge("identical", BASE, doubled, made_witness())
+    verdict = judge("identical", BASE, doubled, made_fingerprint())
     assert verdict.is_sound is False
     assert "backward ran 2 times" in verdict.reason
 
@@ -73,22 +73,22 @@ def test_losses_of_pieces_add_up_to_the_batchs(claimed: Any) -> None:
     divided = [(step, share * value) for step, value in ROUNDING.losses for share in shares][
         :-2
     ]  # stopped within a step
-    assert judge(claimed, BASE, _with(ROUNDING, losses=divided), made_witness(), ROUNDING, SEED).is_sound
+    assert judge(claimed, BASE, _with(ROUNDING, losses=divided), made_fingerprint(), ROUNDING, SEED).is_sound
     unweighed = [(step, value) for step, value in ROUNDING.losses for _ in shares]
-    assert judge(claimed, BASE, _with(ROUNDING, losses=unweighed), made_witness(), ROUNDING, SEED).is_sound is False
+    assert judge(claimed, BASE, _with(ROUNDING, losses=unweighed), made_fingerprint(), ROUNDING, SEED).is_sound is False
 
 
-def test_a_script_that_does_not_repeat_itself_is_judged_beside_its_twin() -> None:
-    twin = made_witness(rounding=2e-7)
-    verdict = judge("identical", BASE, made_witness(rounding=3e-7), twin, None, SEED)
+def test_a_script_that_does_not_repeat_itself_is_judged_beside_its_control() -> None:
+    control = made_fingerprint(rounding=2e-7)
+    verdict = judge("identical", BASE, made_fingerprint(rounding=3e-7), control, None, SEED)
     assert verdict.is_sound
     assert verdict.reason.startswith("the script does not repeat itself")
-    assert judge("identical", BASE, made_witness(gradient_scale=0.9), twin, None, SEED).is_sound is False
+    assert judge("identical", BASE, made_fingerprint(gradient_scale=0.9), control, None, SEED).is_sound is False
 
 
 def test_stricter_than_claimed_is_said() -> None:
     for claimed in ("reordered", "redrawn", "approximate"):
-        assert judge(claimed, BASE, made_witness()).reason == f"bit-equal in 60 steps, stricter than {claimed}"
+        assert judge(claimed, BASE, made_fingerprint()).reason == f"bit-equal in 60 steps, stricter than {claimed}"
 
 
 # --- what cannot be told --------------------------------------------------------------------------------------------
@@ -107,18 +107,18 @@ def test_without_a_common_step_nothing_is_sound() -> None:
 
 
 def test_without_gradients_other_rounding_cannot_be_shown() -> None:
-    verdict = judge("reordered", BASE, _with(made_witness(rounding=1e-7), snapshots=[]), None, ROUNDING, SEED)
+    verdict = judge("reordered", BASE, _with(made_fingerprint(rounding=1e-7), snapshots=[]), None, ROUNDING, SEED)
     assert verdict.is_sound is None
     assert verdict.reason == "no gradient was seen"
 
 
-def test_rough_gradients_without_a_coarse_twin_are_unsure() -> None:
-    rough = made_witness(rounding=0.25)
-    calm = _with(rough, losses=made_witness(rounding=1e-4).losses)
+def test_rough_gradients_without_a_coarse_control_are_unsure() -> None:
+    rough = made_fingerprint(rounding=0.25)
+    calm = _with(rough, losses=made_fingerprint(rounding=1e-4).losses)
     verdict = judge("approximate", BASE, calm, None, ROUNDING, SEED)
     assert verdict.is_sound is None
     assert "coarse twin" in verdict.reason
-    assert judge("approximate", BASE, calm, None, ROUNDING, SEED, made_witness(num_steps=5, rounding=0.2)).is_sound
+    assert judge("approximate", BASE, calm, None, ROUNDING, SEED, made_fingerprint(num_steps=5, rounding=0.2)).is_sound
 
 
 # --- what is not finite ---------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ def test_rough_gradients_without_a_coarse_twin_are_unsure() -> None:
 @pytest.mark.parametrize("claimed", ["identical", "reordered", "redrawn", "approximate", "different"])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_loss_that_is_not_finite_is_never_sound(claimed: Any, value: float) -> None:
-    verdict = judge(claimed, BASE, _with_loss(40, value), made_witness(), ROUNDING, SEED, COARSE)
+    verdict = judge(claimed, BASE, _with_loss(40, value), made_fingerprint(), ROUNDING, SEED, COARSE)
     assert verdict.is_sound is False
     assert "step 40" in verdict.reason
 
@@ -142,7 +142,7 @@ def test_a_gradient_that_is_not_finite_is_not_sound() -> None:
 
 def test_what_is_not_finite_in_the_base_either_is_not_held_against_anyone() -> None:
     base = _with_loss(40, math.nan)
-    verdict = judge("redrawn", base, made_witness(rounding=1e-7), None, ROUNDING, SEED)
+    verdict = judge("redrawn", base, made_fingerprint(rounding=1e-7), None, ROUNDING, SEED)
     assert verdict.is_sound
 
 
@@ -150,7 +150,7 @@ def test_what_is_not_finite_in_the_base_either_is_not_held_against_anyone() -> N
 
 
 def test_rounding_is_reordered() -> None:
-    verdict = judge("reordered", BASE, made_witness(rounding=2e-6), None, ROUNDING, SEED)
+    verdict = judge("reordered", BASE, made_fingerprint(rounding=2e-6), None, ROUNDING, SEED)
     assert verdict.is_sound, verdict
     assert verdict.worst_gradient is not None and verdict.worst_gradient < 1e-5
 
@@ -158,7 +158,7 @@ def test_rounding_is_reordered() -> None:
 @pytest.mark.parametrize("claimed", ["reordered", "approximate"])
 def test_scaled_gradients_are_found(claimed: Any) -> None:
     for scale in (0.9, 1.1):
-        scaled = made_witness(gradient_scale=scale)
+        scaled = made_fingerprint(gradient_scale=scale)
         assert judge(claimed, BASE, scaled, None, ROUNDING, SEED, COARSE).is_sound is False
 
 
@@ -180,46 +180,46 @@ def test_renamed_parameters_are_matched_by_their_place() -> None:
     assert judge("reordered", BASE, renamed, None, ROUNDING, SEED).is_sound
 
 
-def test_a_gradient_that_is_rounding_alone_is_held_to_its_twin() -> None:
-    def with_bias(witness: Witness, value: float) -> Witness:
-        return _with_gradients(lambda all: [*all, Sketch("conv.bias", 8, abs(value), [value])], witness)
+def test_a_gradient_that_is_rounding_alone_is_held_to_its_control() -> None:
+    def with_bias(fingerprint: Fingerprint, value: float) -> Fingerprint:
+        return _with_gradients(lambda all: [*all, Sketch("conv.bias", 8, abs(value), [value])], fingerprint)
 
-    base, twin = with_bias(BASE, 3e-9), with_bias(ROUNDING, -2e-9)
-    assert judge("reordered", base, with_bias(made_witness(rounding=2e-7), 4e-8), None, twin, SEED).is_sound
-    gross = with_bias(made_witness(rounding=2e-7), 1e-2)
-    assert judge("reordered", base, gross, None, twin, SEED).is_sound is False
+    base, control = with_bias(BASE, 3e-9), with_bias(ROUNDING, -2e-9)
+    assert judge("reordered", base, with_bias(made_fingerprint(rounding=2e-7), 4e-8), None, control, SEED).is_sound
+    gross = with_bias(made_fingerprint(rounding=2e-7), 1e-2)
+    assert judge("reordered", base, gross, None, control, SEED).is_sound is False
 
 
-def test_without_a_twin_only_the_first_step_counts() -> None:
-    def late(witness: Witness) -> Witness:
+def test_without_a_control_only_the_first_step_counts() -> None:
+    def late(fingerprint: Fingerprint) -> Fingerprint:
         snapshots = [
-            one if one.step == 0 else Snapshot(one.step, made_witness(seed=9).snapshots[1].gradients)
-            for one in witness.snapshots
+            one if one.step == 0 else Snapshot(one.step, made_fingerprint(seed=9).snapshots[1].gradients)
+            for one in fingerprint.snapshots
         ]
-        return _with(witness, snapshots=snapshots)
+        return _with(fingerprint, snapshots=snapshots)
 
-    assert judge("reordered", BASE, late(made_witness(rounding=1e-7)), None, None, None).is_sound
-    assert judge("reordered", BASE, late(made_witness(rounding=1e-7)), None, ROUNDING, None).is_sound is False
+    assert judge("reordered", BASE, late(made_fingerprint(rounding=1e-7)), None, None, None).is_sound
+    assert judge("reordered", BASE, late(made_fingerprint(rounding=1e-7)), None, ROUNDING, None).is_sound is False
 
 
 # --- buffers --------------------------------------------------------------------------------------------------------
 
 
-def _with_buffers(witness: Witness, mean: float, count: int = 1) -> Witness:
+def _with_buffers(fingerprint: Fingerprint, mean: float, count: int = 1) -> Fingerprint:
     buffers = [Sketch("bn.running_mean", 1, abs(mean), [mean]), Sketch("bn.num_batches_tracked", 1, count, [count])]
-    snapshots = [msgspec.structs.replace(one, buffers=buffers) for one in witness.snapshots]
-    return _with(witness, snapshots=snapshots)
+    snapshots = [msgspec.structs.replace(one, buffers=buffers) for one in fingerprint.snapshots]
+    return _with(fingerprint, snapshots=snapshots)
 
 
 @pytest.mark.parametrize("claimed", ["reordered", "approximate"])
 def test_statistics_updated_twice_are_found(claimed: Any) -> None:
-    base, twin = _with_buffers(BASE, 0.10), _with_buffers(ROUNDING, 0.1000001)
-    other = made_witness(rounding=2e-7)
-    assert judge(claimed, base, _with_buffers(other, 0.1000002), None, twin, SEED, COARSE).is_sound
-    twice = judge(claimed, base, _with_buffers(other, 0.19), None, twin, SEED, COARSE)
+    base, control = _with_buffers(BASE, 0.10), _with_buffers(ROUNDING, 0.1000001)
+    other = made_fingerprint(rounding=2e-7)
+    assert judge(claimed, base, _with_buffers(other, 0.1000002), None, control, SEED, COARSE).is_sound
+    twice = judge(claimed, base, _with_buffers(other, 0.19), None, control, SEED, COARSE)
     assert twice.is_sound is False
     assert "running_mean" in twice.reason
-    miscounted = judge(claimed, base, _with_buffers(other, 0.10, count=2), None, twin, SEED, COARSE)
+    miscounted = judge(claimed, base, _with_buffers(other, 0.10, count=2), None, control, SEED, COARSE)
     assert miscounted.is_sound is False
     assert "num_batches_tracked" in miscounted.reason
 
@@ -231,7 +231,7 @@ def test_statistics_updated_twice_are_found(claimed: Any) -> None:
 def test_batches_that_slip_later_are_found(claimed: Any) -> None:
     """The first gradients are the base's; from step 20 on each loss is that of the next batch."""
     losses = [(step, dict(BASE.losses).get(step + 1, 1.0) if step >= 20 else loss) for step, loss in BASE.losses]
-    slipped = _with(made_witness(rounding=1e-7), losses=losses)
+    slipped = _with(made_fingerprint(rounding=1e-7), losses=losses)
     verdict = judge(claimed, BASE, slipped, None, ROUNDING, SEED, COARSE)
     assert verdict.is_sound is False
     assert "other batches" in verdict.reason
@@ -239,23 +239,23 @@ def test_batches_that_slip_later_are_found(claimed: Any) -> None:
 
 @pytest.mark.parametrize("claimed", ["reordered", "redrawn", "approximate"])
 def test_a_curve_that_does_not_fall_is_found(claimed: Any) -> None:
-    stuck = made_witness(num_steps=200, seed=1 if claimed == "redrawn" else 0, loss_shift=0.6, from_step=100)
+    stuck = made_fingerprint(num_steps=200, seed=1 if claimed == "redrawn" else 0, loss_shift=0.6, from_step=100)
     verdict = judge(
-        claimed, made_witness(num_steps=200), stuck, None, None, made_witness(num_steps=200, seed=2), COARSE
+        claimed, made_fingerprint(num_steps=200), stuck, None, None, made_fingerprint(num_steps=200, seed=2), COARSE
     )
     assert verdict.is_sound is False
 
 
 def test_another_draw_is_redrawn_and_nothing_stricter() -> None:
-    other = made_witness(seed=3)
+    other = made_fingerprint(seed=3)
     assert judge("redrawn", BASE, other, None, ROUNDING, SEED).is_sound
     assert judge("reordered", BASE, other, None, ROUNDING, SEED).is_sound is False
 
 
 def test_chance_alone_seldom_rejects_a_redraw() -> None:
-    verdicts = [judge("redrawn", BASE, made_witness(seed=seed), None, None, SEED) for seed in range(2, 102)]
+    verdicts = [judge("redrawn", BASE, made_fingerprint(seed=seed), None, None, SEED) for seed in range(2, 102)]
     assert sum(not verdict.is_sound for verdict in verdicts) <= 1
 
 
 def test_a_change_by_design_need_only_be_finite() -> None:
-    assert judge("different", BASE, made_witness(seed=3, loss_shift=1.0)).is_sound
+    assert judge("different", BASE, made_fingerprint(seed=3, loss_shift=1.0)).is_sound

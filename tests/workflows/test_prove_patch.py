@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from slipstream.diagnose import diagnose
-from slipstream.records import Choice, Edit, Entrant, Recipe
+from slipstream.records import Choice, Edit, Recipe, TrialSpec
 from slipstream.sandbox import overlay
-from slipstream.supervise.race import Relay
+from slipstream.supervise.race import ProcessBackend
 from slipstream.testing.made_sessions import made_session
-from slipstream.testing.simulated_backend import SimulatedTrack
-from slipstream.tuning.progress import Silence
+from slipstream.testing.simulated_backend import SimulatedBackend
+from slipstream.tuning.progress import SilentListener
 from slipstream.tuning.trials import RaceError
-from slipstream.workflows.prove_patch import PatchedTrack, numerics_of, prove
+from slipstream.workflows.prove_patch import PatchedBackend, numerics_of, prove
 
 PATCHED = Recipe((Choice("patch"),))
 TRAIN = """
@@ -28,12 +28,12 @@ while True:
 """
 
 
-class Relayed(SimulatedTrack):
+class Relayed(SimulatedBackend):
     """Half the step for a rider whose files were laid over."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.over: set[int] = set()
-        self.entered: list[Entrant] = []
+        self.entered: list[TrialSpec] = []
         super().__init__()
 
     def __enter__(self) -> Relayed:
@@ -42,35 +42,36 @@ class Relayed(SimulatedTrack):
     def __exit__(self, *_: object) -> None:
         pass
 
-    def lay_over(self, rider: int, files: dict[str, bytes]) -> None:
+    def lay_over(self, trial: int, files: dict[str, bytes]) -> None:
         assert files == {"/train.py": b"new"}
-        self.over.add(rider)
+        self.over.add(trial)
 
-    def enter(self, entrant: Entrant) -> str:
-        self.entered.append(entrant)
-        self._factor = lambda recipe: 0.5 if entrant.ident in self.over else 1.0
-        return super().enter(entrant)
+    def enter(self, spec: TrialSpec) -> str:
+        self.entered.append(spec)
+        self._factor = lambda recipe: 0.5 if spec.ident in self.over else 1.0
+        return super().enter(spec)
 
 
-def test_the_patched_rider_runs_bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    tracks: list[Relayed] = []
+def test_the_patched_trial_runs_bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    backends: list[Relayed] = []
     monkeypatch.setattr(
-        "slipstream.workflows.prove_patch.Relay", lambda *args, **how: tracks.append(Relayed()) or tracks[0]
+        "slipstream.workflows.prove_patch.ProcessBackend",
+        lambda *args, **how: backends.append(Relayed()) or backends[0],
     )
     edits = [Edit("fused_optimizer", "argument", None), Edit("grad_in_evaluation", "without_grad", None)]
-    verdict = prove(diagnose(made_session()), {"/train.py": b"new"}, edits, 300.0, Silence())
+    verdict = prove(diagnose(made_session()), {"/train.py": b"new"}, edits, 300.0, SilentListener())
     assert verdict.decision == "kept" and verdict.speed is not None and verdict.speed.low > 1.8
     assert verdict.numerics is not None and verdict.numerics.claimed == "reordered"
-    named = {choice.technique for entrant in tracks[0].entered for choice in entrant.recipe.choices}
-    assert named == {"nothing"} and tracks[0].over  # the control rides too
+    named = {choice.technique for spec in backends[0].entered for choice in spec.recipe.choices}
+    assert named == {"nothing"} and backends[0].over  # the control rides too
 
 
 def test_a_script_that_does_not_start_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    track = Relayed()
-    track._fault = lambda entrant, num_steps: "RuntimeError: no"
-    monkeypatch.setattr("slipstream.workflows.prove_patch.Relay", lambda *args, **how: track)
+    backend = Relayed()
+    backend._fault = lambda spec, num_steps: "RuntimeError: no"
+    monkeypatch.setattr("slipstream.workflows.prove_patch.ProcessBackend", lambda *args, **how: backend)
     with pytest.raises(RaceError, match="could not be raced: RuntimeError: no"):
-        prove(diagnose(made_session()), {"/train.py": b"new"}, [], 300.0, Silence())
+        prove(diagnose(made_session()), {"/train.py": b"new"}, [], 300.0, SilentListener())
 
 
 def test_numerics_of_a_patch() -> None:
@@ -86,17 +87,17 @@ def test_numerics_of_a_patch() -> None:
 
 
 @pytest.mark.skipif(overlay.probe()[0] is None, reason="no overlay")
-def test_a_real_rider_finds_the_patched_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_real_trial_finds_the_patched_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     script = tmp_path / "train.py"
     script.write_text("raise SystemExit('the original was run')\n")
-    with Relay(["train.py"]) as relay:
-        track = PatchedTrack(relay, {str(script): TRAIN.encode()})
-        assert track.enter(Entrant(0, "candidate", PATCHED)) == ""
-        lap = track.lap(0, 0, 3, 1)
-        assert (lap.num_steps, lap.failure) == (3, "")
-        record = track.leave(0)
-    assert record.entrant.recipe == PATCHED and record.changes == ["patch: 1 files"]
+    with ProcessBackend(["train.py"]) as process_backend:
+        backend = PatchedBackend(process_backend, {str(script): TRAIN.encode()})
+        assert backend.enter(TrialSpec(0, "candidate", PATCHED)) == ""
+        timing = backend.run_block(0, 0, 3, 1)
+        assert (timing.num_steps, timing.failure) == (3, "")
+        record = backend.leave(0)
+    assert record.spec.recipe == PATCHED and record.changes == ["patch: 1 files"]
     assert script.read_text().startswith("raise")
 
 
@@ -104,6 +105,6 @@ def test_without_an_overlay_it_does_not_start(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     script = tmp_path / "train.py"
     script.write_text("raise SystemExit\n")
-    with Relay(["train.py"], use_overlay=False) as relay:
-        failure = PatchedTrack(relay, {str(script): b"new"}).enter(Entrant(0, "candidate", PATCHED))
+    with ProcessBackend(["train.py"], use_overlay=False) as process_backend:
+        failure = PatchedBackend(process_backend, {str(script): b"new"}).enter(TrialSpec(0, "candidate", PATCHED))
     assert "cannot be covered" in failure and script.read_text() == "raise SystemExit\n"

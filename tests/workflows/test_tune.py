@@ -38,7 +38,7 @@ def test_what_is_no_duration_is_said(text: str) -> None:
 def test_importing_the_package_of_the_search_leaves_the_function() -> None:
     import slipstream.tuning.options
 
-    assert slipstream.tuning.options.TuneOrder().budget_s == 300.0
+    assert slipstream.tuning.options.TuneOptions().budget_s == 300.0
     with pytest.raises(ValueError, match="'soon' is not a duration"):
         slipstream.tune(train, budget="soon")
 
@@ -85,7 +85,7 @@ def test_a_function_is_raced(tmp_path: Path) -> None:
     assert ("kept" in said[1]) == (tmp_path / "recipes" / "a.toml").is_file() == (said[2] != "None")
 
 
-def test_a_rider_that_tunes_would_never_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_that_tunes_would_never_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(INSIDE, "1")
     with pytest.raises(ValueError, match='Put the call under `if __name__ == "__main__":`'):
         slipstream.tune(train)
@@ -110,7 +110,7 @@ def test_a_tuned_function_shows_itself() -> None:
     assert "<table>" in shown._repr_html_()
 
 
-def test_what_riders_wrote_for_good_is_listed_once(tmp_path: Path) -> None:
+def test_what_trials_wrote_for_good_is_listed_once(tmp_path: Path) -> None:
     session = msgspec.structs.replace(made_session(), cwd=str(tmp_path), written=["log.txt"], notes=["one"])
     tuning = tuned(session).tuning
     assert tuning is not None

@@ -12,10 +12,10 @@ import click
 import msgspec
 
 from slipstream.cli.group import SCRIPT_SETTINGS, Action, instead_of_riding, read_script, script_argument
-from slipstream.cli.options import Gate, HtmlCommand, gate_options, html_options, judge, read_gate, typed_options
-from slipstream.cli.output import Forms, aside, give, refuse_two_on_stdout
+from slipstream.cli.options import HtmlCommand, SpeedGate, gate_options, html_options, judge, read_gate, typed_options
+from slipstream.cli.output import OutputFormats, aside, give, refuse_two_on_stdout
 from slipstream.records import Session
-from slipstream.supervise.check import Order, supervise
+from slipstream.supervise.check import CheckOptions, supervise
 
 if TYPE_CHECKING:
     from slipstream.records import Session
@@ -87,7 +87,7 @@ def command(
     if (action := instead_of_riding("check", typed)) is not None:
         return action
     refuse_two_on_stdout(json_path, html)
-    result = Result(
+    result = CheckRequest(
         json_path=json_path,
         html=html,
         no_open=no_open,
@@ -107,17 +107,19 @@ def _check_until_interrupted(*order: Any) -> int:
         return 130
 
 
-class Result(Forms, frozen=True):
-    gate: Gate | None = None
+class CheckRequest(OutputFormats, frozen=True):
+    gate: SpeedGate | None = None
 
 
-def _check(script: list[str], num_steps: int, seconds: float, use_overlay: bool, profile: str, result: Result) -> int:
+def _check(
+    script: list[str], num_steps: int, seconds: float, use_overlay: bool, profile: str, result: CheckRequest
+) -> int:
     from slipstream.diagnose import diagnose
     from slipstream.store.sessions import save_session
-    from slipstream.supervise.check import Order, RefusalError
+    from slipstream.supervise.check import CheckOptions, RefusalError
 
     try:
-        session = ride(Order(script, num_steps, seconds, use_overlay, profile=profile), result)
+        session = ride(CheckOptions(script, num_steps, seconds, use_overlay, profile=profile), result)
     except RefusalError as error:
         click.echo(f"slipstream: {error}", err=True)
         return 2
@@ -129,7 +131,7 @@ def _check(script: list[str], num_steps: int, seconds: float, use_overlay: bool,
     return _give(session, result)
 
 
-def _give(session: Session, result: Result) -> int:
+def _give(session: Session, result: CheckRequest) -> int:
     from slipstream.supervise.exit_status import exit_code, remark
 
     is_given = give(session, result, remark(session))
@@ -137,10 +139,10 @@ def _give(session: Session, result: Result) -> int:
     return code or (judge(result.gate, session, is_aside=result.takes_stdout) if result.gate is not None else 0)
 
 
-def ride(order: Order, forms: Forms) -> Session:
+def ride(order: CheckOptions, forms: OutputFormats) -> Session:
     """Raises RefusalError."""
-    from slipstream.report.terminal.live_check import LiveLine
+    from slipstream.report.terminal.live_check import LiveCheck
 
     with aside(forms.takes_stdout):
-        session = supervise(order, None if forms.quiet else LiveLine())
+        session = supervise(order, None if forms.quiet else LiveCheck())
     return msgspec.structs.replace(session, options=forms.options)

@@ -14,7 +14,7 @@ from slipstream.cli.output import aside, give
 if TYPE_CHECKING:
     from slipstream.cli.tune import Request
     from slipstream.records import Session
-    from slipstream.report.terminal.live_tune import TuneLive
+    from slipstream.report.terminal.live_tune import LiveTune
 
 
 def read_limit(ctx: click.Context, param: click.Parameter, value: str | None) -> int:
@@ -39,14 +39,14 @@ def fit_until_interrupted(request: Request) -> int:
 
 def _fit(request: Request) -> int:
     from slipstream.cli.tune import show_failed_check
-    from slipstream.fit.options import FitError, FitOrder
-    from slipstream.report.terminal.live_check import LiveLine
-    from slipstream.report.terminal.live_tune import TuneLive
+    from slipstream.fit.options import FitError, FitOptions
+    from slipstream.report.terminal.live_check import LiveCheck
+    from slipstream.report.terminal.live_tune import LiveTune
     from slipstream.supervise.check import RefusalError
     from slipstream.workflows.fit import fit_script
     from slipstream.workflows.tune import NothingToTuneError
 
-    order = FitOrder(
+    order = FitOptions(
         limit_bytes=request.limit_bytes,
         finds_batch=request.finds_batch,
         budget_s=request.budget_s,
@@ -54,7 +54,7 @@ def _fit(request: Request) -> int:
         without=request.without,
         allow=request.allow,
     )
-    live = TuneLive(sys.stderr, quiet=request.quiet)
+    live = LiveTune(sys.stderr, quiet=request.quiet)
     try:
         with live, aside(request.takes_stdout):
             if not sys.stderr.isatty():
@@ -65,7 +65,7 @@ def _fit(request: Request) -> int:
                 order,
                 live,
                 use_overlay=request.use_overlay,
-                line=None if request.quiet else LiveLine(),
+                line=None if request.quiet else LiveCheck(),
                 on_seen=functools.partial(_show_seen, live),
             )
     except NothingToTuneError as error:
@@ -77,7 +77,7 @@ def _fit(request: Request) -> int:
     return _give(msgspec.structs.replace(session, options=request.options), request)
 
 
-def _show_seen(live: TuneLive, session: Session) -> None:
+def _show_seen(live: LiveTune, session: Session) -> None:
     from slipstream.report.text.memory import summarise
 
     if sys.stderr.isatty():

@@ -82,7 +82,7 @@ def _measure(quick: bool, folder: Path, *, show: bool) -> SpeedTest:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-    from slipstream.machine.speedtest.run import QUICK, Course, Pace
+    from slipstream.machine.speedtest.run import QUICK, SpeedtestProgress, SpeedtestRun
 
     columns = (BarColumn(24), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     console = Console(stderr=True)
@@ -92,4 +92,4 @@ def _measure(quick: bool, folder: Path, *, show: bool) -> SpeedTest:
         def tell(what: str, share: float) -> None:
             progress.update(bar, description=what, completed=share)
 
-        return Course(folder, QUICK if quick else Pace(), tell).run()
+        return SpeedtestRun(folder, QUICK if quick else SpeedtestProgress(), tell).run()

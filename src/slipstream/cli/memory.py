@@ -9,7 +9,7 @@ import click
 
 from slipstream.cli.group import SCRIPT_SETTINGS, Action, instead_of_riding, read_script, script_argument
 from slipstream.cli.options import HtmlCommand, html_options, typed_options
-from slipstream.cli.output import Forms, give, refuse_two_on_stdout
+from slipstream.cli.output import OutputFormats, give, refuse_two_on_stdout
 
 _SCHEDULE = "slipstream.memory.schedule:MemorySchedule"
 
@@ -70,16 +70,16 @@ def command(
     if (action := instead_of_riding("memory", typed)) is not None:
         return action
     refuse_two_on_stdout(json_path, html)
-    forms = Forms(json_path=json_path, html=html, no_open=no_open, quiet=quiet, options=typed_options())
+    forms = OutputFormats(json_path=json_path, html=html, no_open=no_open, quiet=quiet, options=typed_options())
     return functools.partial(_observe, typed, seconds, not no_overlay, forms, str(snapshot or ""))
 
 
-def _observe(script: list[str], seconds: float, use_overlay: bool, forms: Forms, snapshot: str) -> int:
+def _observe(script: list[str], seconds: float, use_overlay: bool, forms: OutputFormats, snapshot: str) -> int:
     from slipstream.cli.check import ride
-    from slipstream.supervise.check import Order, RefusalError
+    from slipstream.supervise.check import CheckOptions, RefusalError
     from slipstream.supervise.exit_status import exit_code, remark
 
-    order = Order(
+    order = CheckOptions(
         script, seconds=seconds, use_overlay=use_overlay, command="memory", schedule=_SCHEDULE, profile=snapshot
     )
     try:

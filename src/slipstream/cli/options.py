@@ -19,7 +19,7 @@ EXIT_SLOWER: Final = 3
 LEAST: Final = 0.95
 
 
-class Gate(msgspec.Struct, frozen=True):
+class SpeedGate(msgspec.Struct, frozen=True):
     baseline: Session
     name: str
     least: float  # speed relative to the baseline
@@ -42,7 +42,7 @@ def gate_options(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
-def read_gate(baseline: str | None, fail_under: float | None, script: Sequence[str] = ()) -> Gate | None:
+def read_gate(baseline: str | None, fail_under: float | None, script: Sequence[str] = ()) -> SpeedGate | None:
     """Before anything is measured: a baseline that cannot be read must not cost a minute."""
     from slipstream.store.lookup import find_session
     from slipstream.store.sessions import StorageError, load_session
@@ -58,10 +58,10 @@ def read_gate(baseline: str | None, fail_under: float | None, script: Sequence[s
         raise Refused(str(error)) from None
     if session.summary is None:
         raise Refused(f"The baseline {path.stem} has seen no step, so there is nothing to compare with.")
-    return Gate(session, path.stem, LEAST if fail_under is None else fail_under)
+    return SpeedGate(session, path.stem, LEAST if fail_under is None else fail_under)
 
 
-def judge(gate: Gate, session: Session, *, is_aside: bool = False) -> int:
+def judge(gate: SpeedGate, session: Session, *, is_aside: bool = False) -> int:
     """Says one line, on standard error if `is_aside`. Slower has to be more than noise: a build that fails at random
     is soon ignored."""
     from slipstream.report.terminal.comparison import gate_line

@@ -52,7 +52,7 @@ def open_page(path: Path) -> None:
         return
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class ExportRequest(msgspec.Struct, frozen=True):
     """As typed."""
 
     trace: Path | None = None
@@ -74,7 +74,7 @@ def export_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def write_exports(session: Session, wanted: Wanted, *, is_aside: bool = False) -> None:
+def write_exports(session: Session, wanted: ExportRequest, *, is_aside: bool = False) -> None:
     """What it says of them goes to standard error if `is_aside`."""
     from slipstream.report.exports.trackers import log_to_mlflow, log_to_wandb
 
@@ -100,11 +100,11 @@ def write_exports(session: Session, wanted: Wanted, *, is_aside: bool = False) -
 
 def _logged(name: str, log: Callable[[], str]) -> str:
     """Whatever a tracker raises is a sentence: its server, its account and its versions are its own affair."""
-    from slipstream.report.exports.trackers import MissingError
+    from slipstream.report.exports.trackers import MissingTrackerError
 
     try:
         return log()
-    except MissingError as error:
+    except MissingTrackerError as error:
         raise Refused(str(error)) from None
     except Exception as error:
         raise Refused(f"{name} did not take the session: {type(error).__name__}: {error}") from None
@@ -123,7 +123,7 @@ def write_trace(session: Session, path: Path, *, is_aside: bool = False) -> None
 STDOUT = "-"
 
 
-class Forms(msgspec.Struct, frozen=True, kw_only=True):
+class OutputFormats(msgspec.Struct, frozen=True, kw_only=True):
     """How the user wants it, as typed."""
 
     json_path: Path | None = None
@@ -161,7 +161,9 @@ def aside(is_wanted: bool = True) -> Iterator[None]:
         os.close(kept)
 
 
-def give(session: Session, forms: Forms, remark: str = "", before_saving: Callable[[], None] = lambda: None) -> bool:
+def give(
+    session: Session, forms: OutputFormats, remark: str = "", before_saving: Callable[[], None] = lambda: None
+) -> bool:
     """Whether all of it could be given, and there was nothing to remark: one form that fails does not cost the others.
     What went wrong is said on standard error."""
     from slipstream.store.sessions import save_session
@@ -184,7 +186,7 @@ def give(session: Session, forms: Forms, remark: str = "", before_saving: Callab
     return not sentences
 
 
-def _exports(session: Session, forms: Forms, saved: Path | None) -> Iterator[tuple[str, Callable[[], None]]]:
+def _exports(session: Session, forms: OutputFormats, saved: Path | None) -> Iterator[tuple[str, Callable[[], None]]]:
     """Which file, and what writes it."""
 
     json_path, markdown_path, html = forms.json_path, forms.markdown_path, forms.html

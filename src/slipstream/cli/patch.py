@@ -16,7 +16,7 @@ from slipstream.cli.group import Action, Refused, require_torch
 
 if TYPE_CHECKING:
     from slipstream.records import Recipe, Session, Verdict
-    from slipstream.rewrite.make_patch import Left, Patch
+    from slipstream.rewrite.make_patch import LeftByHand, Patch
 
 RECIPE = "slipstream.toml"
 
@@ -142,13 +142,13 @@ def _race(patch: Patch, session: Session, budget_s: float) -> Verdict:
         raise Refused("--prove needs a session that saw the script train, and this one saw no step.")
     if Path(session.cwd) != Path.cwd():
         raise Refused(f"--prove runs the script as the session did: go to {session.cwd}, where it was made.")
-    from slipstream.report.terminal.live_tune import TuneLive
+    from slipstream.report.terminal.live_tune import LiveTune
     from slipstream.tuning.trials import RaceError
     from slipstream.workflows.prove_patch import prove
 
     files = {str(file.path.absolute()): file.after for file in patch.files}
     try:
-        with TuneLive(sys.stderr) as live:
+        with LiveTune(sys.stderr) as live:
             live.start()
             return prove(session, files, patch.written, budget_s, live)
     except RaceError as error:
@@ -256,11 +256,11 @@ def _make(session: Session, recipe: Recipe, path: Path) -> Patch:
     from slipstream.rewrite.errors import PatchError
     from slipstream.rewrite.finding_edits import cures
     from slipstream.rewrite.make_patch import make_patch
-    from slipstream.rewrite.source_tree import Tree
+    from slipstream.rewrite.source_tree import SourceTree
 
     edits = [*edits_in(session, recipe), *cures(session)]
     try:
-        return make_patch(edits, Tree(session, path, _script_of(session)))
+        return make_patch(edits, SourceTree(session, path, _script_of(session)))
     except PatchError as error:
         raise Refused(str(error)) from None
 
@@ -293,7 +293,7 @@ def _write(patch: Patch, force: bool) -> None:
         _say(f"wrote {file.path}")
 
 
-def _say_left(left: Sequence[Left], typed: Sequence[str]) -> None:
+def _say_left(left: Sequence[LeftByHand], typed: Sequence[str]) -> None:
     from slipstream.techniques._core.catalogue import catalogue
 
     for one in left:

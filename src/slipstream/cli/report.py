@@ -9,7 +9,7 @@ import click
 
 from slipstream.cli.group import Refused
 from slipstream.cli.options import HtmlCommand, html_options
-from slipstream.cli.output import STDOUT, Wanted, export_options, refuse_two_on_stdout, write_exports
+from slipstream.cli.output import STDOUT, ExportRequest, export_options, refuse_two_on_stdout, write_exports
 
 
 @click.command("report", cls=HtmlCommand, short_help="Show a session again; as a page, a table, a trace.")
@@ -62,7 +62,7 @@ def command(
             export_markdown(saved, markdown_path)
         except ValueError as error:
             raise Refused(f"{error}.") from None
-    write_exports(saved, Wanted(**exports), is_aside=taken)
+    write_exports(saved, ExportRequest(**exports), is_aside=taken)
     if html is not None:
         try:
             export_html(saved, html, path, no_open=no_open, quiet=quiet or taken)

@@ -103,10 +103,10 @@ def _run(script: list[str], recipe_path: Path | None, no_recipe: bool, survives:
         if not recipe.choices:
             run_watched(script, hint=hint, on_shortage=explain)
             return None
-        from slipstream.techniques._core.apply_recipe import fit
+        from slipstream.techniques._core.apply_recipe import apply_recipe
 
         base_step_ms = file.base_step_ms if file is not None else None
-        run_watched(script, recipe, fit, base_step_ms, hint, explain)
+        run_watched(script, recipe, apply_recipe, base_step_ms, hint, explain)
     except LaunchError as error:
         Refused(str(error)).show()
         return 2

@@ -44,10 +44,10 @@ def command(device: str, only: str, report_path: Path) -> Action:
 
 def _test(device: str, names: list[str], report_path: Path) -> int:
     from slipstream.machine.environment import read_environment
-    from slipstream.testing.selftest import SEAMS, Part, run_part, write_report
+    from slipstream.testing.selftest import SEAMS, SelftestPart, run_part, write_report
 
     environment = read_environment(Path.cwd())
-    results: list[Part] = []
+    results: list[SelftestPart] = []
     try:
         for number, name in enumerate(names, start=1):
             click.echo(f" {number:>2}/{len(names)}  {name:<20} ", nl=False)

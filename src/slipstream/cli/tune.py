@@ -22,13 +22,13 @@ from slipstream.cli.group import (
     script_argument,
 )
 from slipstream.cli.options import HtmlCommand, html_options, typed_options
-from slipstream.cli.output import Forms, aside, give, refuse_two_on_stdout
+from slipstream.cli.output import OutputFormats, aside, give, refuse_two_on_stdout
 from slipstream.records import NumericsClass
 from slipstream.workflows.tune import CHECK_S, check_names, journal_of, seconds_of
 
 if TYPE_CHECKING:
     from slipstream.records import Session
-    from slipstream.report.terminal.live_tune import TuneLive
+    from slipstream.report.terminal.live_tune import LiveTune
 
 
 def _read_duration(ctx: click.Context, param: click.Parameter, value: str) -> float:
@@ -48,7 +48,7 @@ def _read_names(ctx: click.Context, param: click.Parameter, value: str) -> tuple
     return names
 
 
-class Request(Forms, frozen=True):
+class Request(OutputFormats, frozen=True):
     """What the user typed."""
 
     script: list[str]
@@ -165,16 +165,16 @@ def tune_until_interrupted(request: Request) -> int:
 
 
 def _tune(request: Request) -> int:
-    from slipstream.report.terminal.live_check import LiveLine
-    from slipstream.report.terminal.live_tune import TuneLive
+    from slipstream.report.terminal.live_check import LiveCheck
+    from slipstream.report.terminal.live_tune import LiveTune
     from slipstream.supervise.check import RefusalError
-    from slipstream.tuning.options import TuneOrder
+    from slipstream.tuning.options import TuneOptions
     from slipstream.tuning.trials import RaceError
     from slipstream.workflows.tune import NothingToTuneError, tune_script
 
     journal = str(journal_of(request.script))
-    order = TuneOrder(request.budget_s, request.only, request.without, request.allow, journal)
-    live = TuneLive(sys.stderr, quiet=request.quiet)
+    order = TuneOptions(request.budget_s, request.only, request.without, request.allow, journal)
+    live = LiveTune(sys.stderr, quiet=request.quiet)
     try:
         with live, aside(request.takes_stdout):
             if not sys.stderr.isatty():  # otherwise the check has a line of its own there
@@ -186,7 +186,7 @@ def _tune(request: Request) -> int:
                 live,
                 check_s=request.check_s,
                 use_overlay=request.use_overlay,
-                line=None if request.quiet else LiveLine(),
+                line=None if request.quiet else LiveCheck(),
                 on_check=functools.partial(_show_check, live),
             )
     except NothingToTuneError as error:
@@ -202,7 +202,7 @@ def _say(sentence: str) -> None:
     click.echo(f"slipstream: {sentence}", err=True)
 
 
-def _show_check(live: TuneLive, session: Session) -> None:
+def _show_check(live: LiveTune, session: Session) -> None:
     from slipstream.report.text.check import verdict
 
     if sys.stderr.isatty():

@@ -45,10 +45,10 @@ class DataLoader(TorchLoader[Any]):
             given["pin_memory"] = torch.cuda.is_available()
         super().__init__(**given)
         self._held = held
-        self._crew: Any = None  # the loader whose workers build our batches
-        self._portrait: dict[str, Any] = {}  # the dataset as they know it
+        self._batch_threads: Any = None  # the loader whose workers build our batches
+        self._fingerprint: dict[str, Any] = {}  # the dataset as they know it
         self._serving: weakref.ref[_Serving] | None = None
-        self._trial = Trial(self._refusal(is_free), int(count_usable_cores()))
+        self._trial = LoaderTrial(self._refusal(is_free), int(count_usable_cores()))
         self._is_gathered = self._trial.is_open and can_gather(self.dataset, self.collate_fn)
         if self._is_gathered:
             self._trial.close("gather", 0, "the dataset is arrays: a batch is indexed at once")
@@ -83,7 +83,7 @@ class DataLoader(TorchLoader[Any]):
             use_gather(plain, self._give_up_gathering)
             return plain
         if not self._trial.is_open and not self.choice.num_workers:
-            self._crew = None
+            self._batch_threads = None
             return plain
         before = self._serving() if self._serving is not None else None
         if before is not None and not before.is_over:
@@ -99,21 +99,23 @@ class DataLoader(TorchLoader[Any]):
 
     def _hire(self, plain: Any) -> Any:
         """An iterator over the rest of the plain one's batches, built by workers; None where they cannot be."""
-        now = look_closely(self.dataset, before=self._portrait)
-        if self._crew is not None and (difference(self._portrait, now) or unread(now)):
-            self._crew = None  # their datasets are not the script's any more
-        self._portrait = now
-        if self._crew is None:
+        now = look_closely(self.dataset, before=self._fingerprint)
+        if self._batch_threads is not None and (difference(self._fingerprint, now) or unread(now)):
+            self._batch_threads = None  # their datasets are not the script's any more
+        self._fingerprint = now
+        if self._batch_threads is None:
             arguments = self._arguments(self.choice.num_workers)
             reason = obstacle(arguments, self.choice.num_workers)
             if reason:
                 self._trial.close("plain", 0, reason)
                 self._say()
                 return None
-            self._crew = TorchLoader(**arguments)
-        self._crew.batch_sampler.rest = plain._sampler_iter
-        self._crew.generator.manual_seed(plain._base_seed)  # workers draw alike in two runs, and we draw nothing more
-        return iter(self._crew)
+            self._batch_threads = TorchLoader(**arguments)
+        self._batch_threads.batch_sampler.rest = plain._sampler_iter
+        self._batch_threads.generator.manual_seed(
+            plain._base_seed
+        )  # workers draw alike in two runs, and we draw nothing more
+        return iter(self._batch_threads)
 
     def _arguments(self, num_workers: int) -> dict[str, Any]:
         arguments = {name: getattr(self, name) for name in _SHARED if name in _SIGNATURE.parameters}
@@ -138,7 +140,7 @@ class _Serving:
         self._plain = plain
         self._source: Any = None  # an iterator over workers' batches
         self._served_s = math.nan
-        self._portrait: dict[str, Any] = {}
+        self._fingerprint: dict[str, Any] = {}
         self._num_left = len(loader)
         self.is_over = False
 
@@ -153,7 +155,7 @@ class _Serving:
         asked_s = time.perf_counter()
         if self._source is None and trial.wants_workers(self._num_left):
             self._source = loader._hire(self._plain)
-            self._portrait = look(loader.dataset, 1)
+            self._fingerprint = look(loader.dataset, 1)
         elif self._source is not None:
             self._watch()
         try:
@@ -170,8 +172,8 @@ class _Serving:
 
     def _watch(self) -> None:
         """Workers do not see what the script does to its dataset meanwhile."""
-        if changed := difference(self._portrait, look(self._loader.dataset, 1)):
-            self._portrait = look(self._loader.dataset, 1)
+        if changed := difference(self._fingerprint, look(self._loader.dataset, 1)):
+            self._fingerprint = look(self._loader.dataset, 1)
             self._loader._trial.close("plain", 0, f"the script changes {changed} of the dataset while it is read")
             self._loader._say()
 
@@ -192,7 +194,7 @@ class LoaderChoice(msgspec.Struct, frozen=True):
     step_ms: float = 0.0  # what the script did between two batches
 
 
-class Trial:
+class LoaderTrial:
     def __init__(self, refusal: str, num_cores: int) -> None:
         self._num_cores = num_cores
         self._loads: list[float] = []

@@ -20,7 +20,7 @@ _STOPPED = 0.1  # of the pace at which it grew
 UNTOLD_STEPS = 20_000  # a training whose length nobody knows
 
 
-class Growth(msgspec.Struct, frozen=True):
+class GrowthTrend(msgspec.Struct, frozen=True):
     graphs_per_step: float
     tensors_per_step: float
     bytes_per_step: float
@@ -32,7 +32,7 @@ class Growth(msgspec.Struct, frozen=True):
         return self.steps_until_full is not None
 
 
-def find_growth(session: Session) -> Growth | None:
+def find_growth(session: Session) -> GrowthTrend | None:
     """None where nothing grows."""
     series = sorted(session.memory, key=lambda point: point.step)
     if len(series) < 2 or series[-1].step <= series[0].step:
@@ -47,7 +47,7 @@ def find_growth(session: Session) -> Growth | None:
     # Live tensors are what counts: bytes that grow without them are pages of a memory map, or a cache.
     if graphs < LEAST_GRAPHS and (tensors < LEAST_TENSORS or held < LEAST_BYTES):
         return None
-    return Growth(graphs, tensors, held, series[-1].step - series[0].step, _until_full(session, series[-1], held))
+    return GrowthTrend(graphs, tensors, held, series[-1].step - series[0].step, _until_full(session, series[-1], held))
 
 
 def was_followed(memory: list[Memory]) -> bool:

@@ -25,7 +25,7 @@ _PER_CORE = {"AVX2": (20.0, 150.0), "AVX512": (30.0, 300.0)}
 _ANY_CORE = (4.0, 150.0)
 
 
-class Usual(msgspec.Struct, frozen=True):
+class UsualRange(msgspec.Struct, frozen=True):
     low: float | None
     high: float | None
     because: str
@@ -71,22 +71,24 @@ def _judge(reading: Reading, test: SpeedTest) -> Judgement:
     return Judgement(reading, usual.low, usual.high, usual.because, usual.remark if is_worse else "")
 
 
-def usual_of(reading: Reading, test: SpeedTest) -> Usual | None:
+def usual_of(reading: Reading, test: SpeedTest) -> UsualRange | None:
     environment = test.environment
     if reading.device != "cpu":
         return _of_device(reading)
     table = {
         "disk_cold": _disk(environment),
-        "disk_warm": Usual(1500.0, None, "a copy out of the page cache", _WARM),
+        "disk_warm": UsualRange(1500.0, None, "a copy out of the page cache", _WARM),
         "disk_files": _small_files(environment),
-        "decode": Usual(200.0, 1500.0, "libjpeg-turbo decodes such a photograph in 1 to 3 ms", _DECODE),
+        "decode": UsualRange(200.0, 1500.0, "libjpeg-turbo decodes such a photograph in 1 to 3 ms", _DECODE),
         "decode_scaling": _scaling(environment),
-        "memory_copy": Usual(3.0, 40.0, "one core reaches a part of the memory's bandwidth", _MEMORY),
+        "memory_copy": UsualRange(3.0, 40.0, "one core reaches a part of the memory's bandwidth", _MEMORY),
         "multiply_fp32": _multiply(environment, test.cpu_capability),
-        "process_start": Usual(None, 150.0, "Python alone", _PROCESS),
-        "import_torch": Usual(None, 8000.0, "a few hundred libraries, warm or cold", _IMPORT),
-        "worker_start": Usual(None, 500.0, "a fork, and the first batch back", _WORKER),
-        "hand_over": Usual(400.0, None, "one copy into shared memory, and pages that are new each time", _HAND_OVER),
+        "process_start": UsualRange(None, 150.0, "Python alone", _PROCESS),
+        "import_torch": UsualRange(None, 8000.0, "a few hundred libraries, warm or cold", _IMPORT),
+        "worker_start": UsualRange(None, 500.0, "a fork, and the first batch back", _WORKER),
+        "hand_over": UsualRange(
+            400.0, None, "one copy into shared memory, and pages that are new each time", _HAND_OVER
+        ),
     }
     return table.get(reading.name)
 
@@ -100,41 +102,41 @@ _WORKER = "A loader's worker takes long to start: persistent_workers=True pays i
 _HAND_OVER = "Handing batches over between processes is slow here: threads in place of processes may be faster."
 
 
-def _disk(environment: Environment) -> Usual:
+def _disk(environment: Environment) -> UsualRange:
     low, high, because = _DISKS.get(environment.disk_kind, _ANY_DISK)
-    return Usual(
+    return UsualRange(
         low, high, because, "The disk is slower than its kind: keep the data set in memory or on another disk."
     )
 
 
-def _small_files(environment: Environment) -> Usual:
+def _small_files(environment: Environment) -> UsualRange:
     low = _SMALL_FILES.get(environment.disk_kind, 50.0)
     remark = "Many small files are read slowly: reading ahead, more workers, or the files packed into few large ones."
-    return Usual(low, None, "each waits for the disk once or twice", remark)
+    return UsualRange(low, None, "each waits for the disk once or twice", remark)
 
 
-def _scaling(environment: Environment) -> Usual:
+def _scaling(environment: Environment) -> UsualRange:
     shares = environment.num_usable > environment.num_cores
     because = "two threads share a core" if shares else "cores of their own, and memory in common"
     remark = "Cores slow each other down: what counts as a core here is half of one, or others use them too."
-    return Usual(0.45 if shares else 0.7, None, because, remark)
+    return UsualRange(0.45 if shares else 0.7, None, because, remark)
 
 
-def _multiply(environment: Environment, capability: str) -> Usual:
+def _multiply(environment: Environment, capability: str) -> UsualRange:
     low, high = _PER_CORE.get(capability, _ANY_CORE)
     cores = max(1.0, min(environment.num_usable, float(environment.num_cores)))
     because = f"{capability or 'vector'} units of {cores:g} cores"
     remark = "fp32 is slow for such cores: too few threads (OMP_NUM_THREADS), a container's quota, or a busy machine."
-    return Usual(low * cores, high * cores, because, remark)
+    return UsualRange(low * cores, high * cores, because, remark)
 
 
-def _of_device(reading: Reading) -> Usual | None:
+def _of_device(reading: Reading) -> UsualRange | None:
     pinned = "Copies to the device are slow even from pinned memory: fewer PCIe lanes than usual, or a shared link."
     pageable = "Copies from ordinary memory are slow: pin_memory=True, and non_blocking=True."
     return {
-        "copy_pinned": Usual(6.0, 60.0, "PCIe 3 x16 carries 12 GB/s, PCIe 5 four times that", pinned),
-        "copy_pageable": Usual(2.0, 30.0, "through a buffer of the driver's", pageable),
-        "multiply_fp32": Usual(
+        "copy_pinned": UsualRange(6.0, 60.0, "PCIe 3 x16 carries 12 GB/s, PCIe 5 four times that", pinned),
+        "copy_pageable": UsualRange(2.0, 30.0, "through a buffer of the driver's", pageable),
+        "multiply_fp32": UsualRange(
             2000.0, 150_000.0, "GPUs of the last ten years", "The device computes slowly in fp32: is it shared?"
         ),
     }.get(reading.name)

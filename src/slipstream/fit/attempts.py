@@ -12,11 +12,11 @@ from typing import Final, Protocol
 
 import msgspec
 
-from slipstream.records import Choice, Entrant, Lap, Recipe, RiderRecord, Speed, Trial, TrialOutcome
+from slipstream.records import BlockTiming, Choice, FitAttempt, Recipe, Speed, TrialOutcome, TrialRecord, TrialSpec
 from slipstream.sandbox.oom_messages import UNHELD, tells_shortage
-from slipstream.tuning.progress import Teller
-from slipstream.verify.confidence_sequence import Comparison
-from slipstream.wire.backend import Track
+from slipstream.tuning.progress import ProgressListener
+from slipstream.verify.confidence_sequence import ConfidenceSequence
+from slipstream.wire.backend import RaceBackend
 
 NUM_STEPS: Final = 2  # after the warm-up, whose first step is the optimizer's first
 _FEWEST_STEPS: Final = 2  # of a script that ends by itself: it has updated, and come round again
@@ -31,13 +31,13 @@ _ENDED = re.compile(r"the script ended after (\d+) steps")
 _NEVER_RACED = Speed(1.0, 1.0, 1.0)
 
 
-class FitTrack(Track, Protocol):
-    def bound(self, rider: int, limit_bytes: int) -> None:
+class FitBackend(RaceBackend, Protocol):
+    def bound(self, trial: int, limit_bytes: int) -> None:
         """When it enters, it is held to so many bytes."""
         ...
 
 
-class Ride(msgspec.Struct, frozen=True):
+class FitRun(msgspec.Struct, frozen=True):
     """What is to be tried."""
 
     batch_size: int
@@ -55,22 +55,24 @@ class Ride(msgspec.Struct, frozen=True):
         return f"{batch}{held}" if not self.recipe.choices else f"{batch}, {self.recipe}{held}"
 
 
-class Trials:
-    def __init__(self, track: FitTrack, tell: Teller, limit_bytes: int, deadline_s: float, seed: int = 0) -> None:
-        self._track, self._tell = track, tell
+class FitAttempts:
+    def __init__(
+        self, backend: FitBackend, tell: ProgressListener, limit_bytes: int, deadline_s: float, seed: int = 0
+    ) -> None:
+        self._backend, self._tell = backend, tell
         self._limit_bytes = limit_bytes
         self._deadline_s = deadline_s
         self._order = random.Random(seed)
-        self._num_riders = 0
+        self._num_trials = 0
         self._anchor: int | None = None
         self._anchor_rates: list[float] = []
         self._losses: list[tuple[int, float]] = []
-        self.made: list[Trial] = []
-        self.say: Callable[[Trial], str] = lambda trial: trial.outcome
+        self.made: list[FitAttempt] = []
+        self.say: Callable[[FitAttempt], str] = lambda attempt: attempt.outcome
 
     @property
     def has_time(self) -> bool:
-        return self._track.now_s() < self._deadline_s
+        return self._backend.now_s() < self._deadline_s
 
     @property
     def has_anchor(self) -> bool:
@@ -78,44 +80,44 @@ class Trials:
 
     # --- does it run? -------------------------------------------------------------------------------------------------
 
-    def run(self, ride: Ride) -> Trial:
+    def run(self, ride: FitRun) -> FitAttempt:
         """For a few steps."""
-        rider = self._enter(ride)
-        trial = self._ride(rider, ride)
-        self._track.leave(rider)
-        return self._keep(trial)
+        trial = self._enter(ride)
+        attempt = self._ride(trial, ride)
+        self._backend.leave(trial)
+        return self._keep(attempt)
 
-    def anchor(self, ride: Ride) -> Trial:
+    def anchor(self, ride: FitRun) -> FitAttempt:
         """The same; the others are raced against it. Until then its memory is free: a race launches it anew."""
-        rider = self._enter(ride)
-        trial = self._ride(rider, ride)
-        record = self._track.leave(rider)
-        if trial.outcome == "ran" and trial.step_ms is not None:  # a script that is over cannot be raced against
-            self._anchor, self._losses = rider, record.witness.losses
-            trial = msgspec.structs.replace(trial, rate=_NEVER_RACED)
-        return self._keep(trial)
+        trial = self._enter(ride)
+        attempt = self._ride(trial, ride)
+        record = self._backend.leave(trial)
+        if attempt.outcome == "ran" and attempt.step_ms is not None:  # a script that is over cannot be raced against
+            self._anchor, self._losses = trial, record.fingerprint.losses
+            attempt = msgspec.structs.replace(attempt, rate=_NEVER_RACED)
+        return self._keep(attempt)
 
     def end(self) -> None:
         if self._anchor is not None:
-            self._track.leave(self._anchor)
+            self._backend.leave(self._anchor)
             self._anchor = None
 
-    def _enter(self, ride: Ride) -> int:
-        self._num_riders += 1
+    def _enter(self, ride: FitRun) -> int:
+        self._num_trials += 1
         if ride.is_held:
-            self._track.bound(self._num_riders, self._limit_bytes)
+            self._backend.bound(self._num_trials, self._limit_bytes)
         self._tell.entering(str(ride))
-        return self._num_riders
+        return self._num_trials
 
-    def _ride(self, rider: int, ride: Ride) -> Trial:
-        failure = self._track.enter(Entrant(rider, "fit", ride.whole))
-        lap = Lap(rider, 0, 0, 0, 0.0, 0) if failure else self._track.lap(rider, 0, NUM_STEPS, 0)
-        record = self._track.record(rider)
-        outcome, reason = judge(failure or lap.failure, ride.is_held)
+    def _ride(self, trial: int, ride: FitRun) -> FitAttempt:
+        failure = self._backend.enter(TrialSpec(trial, "fit", ride.whole))
+        timing = BlockTiming(trial, 0, 0, 0, 0.0, 0) if failure else self._backend.run_block(trial, 0, NUM_STEPS, 0)
+        record = self._backend.record(trial)
+        outcome, reason = judge(failure or timing.failure, ride.is_held)
         unheld = next((one for one in record.declined if UNHELD in one), "")
         if ride.is_held and unheld:
             outcome, reason = "failed", unheld.rpartition(": ")[2]
-        return Trial(
+        return FitAttempt(
             batch_size=ride.batch_size,
             recipe=ride.recipe,
             is_held=ride.is_held,
@@ -123,75 +125,75 @@ class Trials:
             reason=reason,
             start_bytes=record.start_bytes,
             peak_bytes=record.held_bytes or None,
-            step_ms=1e3 * lap.step_s if lap.num_steps else None,
-            samples_per_s=lap.num_samples / lap.seconds if lap.seconds and lap.num_samples else None,
+            step_ms=1e3 * timing.step_s if timing.num_steps else None,
+            samples_per_s=timing.num_samples / timing.seconds if timing.seconds and timing.num_samples else None,
             changes=[*record.changes, *(f"not: {sentence}" for sentence in record.declined)],
         )
 
-    def _keep(self, trial: Trial) -> Trial:
-        self.made.append(trial)
-        self._tell.note(self.say(trial))
-        return trial
+    def _keep(self, attempt: FitAttempt) -> FitAttempt:
+        self.made.append(attempt)
+        self._tell.note(self.say(attempt))
+        return attempt
 
     # --- how fast is it? ----------------------------------------------------------------------------------------------
 
-    def race(self, ride: Ride) -> tuple[Trial, RiderRecord]:
+    def race(self, ride: FitRun) -> tuple[FitAttempt, TrialRecord]:
         """Block by block against the anchor: samples per second, or steps where samples cannot be counted."""
         assert self._anchor is not None
-        rider = self._enter(ride)
-        trial = self._ride(rider, ride)
-        if trial.outcome == "ran":
+        trial = self._enter(ride)
+        attempt = self._ride(trial, ride)
+        if attempt.outcome == "ran":
             self._tell.racing([str(ride)])
-            trial = self._time(rider, trial)
+            attempt = self._time(trial, attempt)
             self._tell.racing([])
-        record = self._track.leave(rider)
-        return self._keep(trial), record
+        record = self._backend.leave(trial)
+        return self._keep(attempt), record
 
-    def _time(self, rider: int, trial: Trial) -> Trial:
+    def _time(self, trial: int, attempt: FitAttempt) -> FitAttempt:
         assert self._anchor is not None
-        comparison, rates, steps = Comparison(), [], []
-        end_s = self._track.now_s() + _RACE_SHARE * max(0.0, self._deadline_s - self._track.now_s())
+        sequence, rates, steps = ConfidenceSequence(), [], []
+        end_s = self._backend.now_s() + _RACE_SHARE * max(0.0, self._deadline_s - self._backend.now_s())
         for round in range(1, _ROUNDS + 1):
-            pair = [self._anchor, rider]
+            pair = [self._anchor, trial]
             self._order.shuffle(pair)
-            laps = {one: self._track.lap(one, round, self._num_steps(one), 0) for one in pair}
-            base, lap = laps[self._anchor], laps[rider]
-            self._tell.lap(str(rider), round)
-            if lap.failure and tells_shortage(lap.failure, trial.is_held):
-                return msgspec.structs.replace(trial, outcome="ran_out", reason=lap.failure)
-            if base.failure or base.is_last or lap.failure or lap.is_last:
+            timings = {one: self._backend.run_block(one, round, self._num_steps(one), 0) for one in pair}
+            base, timing = timings[self._anchor], timings[trial]
+            self._tell.block_done(str(trial), round)
+            if timing.failure and tells_shortage(timing.failure, attempt.is_held):
+                return msgspec.structs.replace(attempt, outcome="ran_out", reason=timing.failure)
+            if base.failure or base.is_last or timing.failure or timing.is_last:
                 break
-            if not base.is_disturbed and not lap.is_disturbed:
-                comparison.add(math.log(_pace(lap) / _pace(base)))
-                rates.append(_pace(lap))
-                steps.append(lap.step_s)
+            if not base.is_disturbed and not timing.is_disturbed:
+                sequence.add(math.log(_pace(timing) / _pace(base)))
+                rates.append(_pace(timing))
+                steps.append(timing.step_s)
                 self._anchor_rates.append(_pace(base))
-            if round >= _FEWEST_ROUNDS and _is_known(comparison.speed()):
+            if round >= _FEWEST_ROUNDS and _is_known(sequence.speed()):
                 break
-            if round >= _AT_LEAST and self._track.now_s() >= end_s:
+            if round >= _AT_LEAST and self._backend.now_s() >= end_s:
                 break
         if not rates:
-            return trial
+            return attempt
         return msgspec.structs.replace(
-            trial,
-            rate=comparison.speed(),
+            attempt,
+            rate=sequence.speed(),
             step_ms=1e3 * statistics.median(steps),
-            samples_per_s=statistics.median(rates) if lap.num_samples else None,
-            peak_bytes=max(self._track.record(rider).held_bytes, trial.peak_bytes or 0) or None,
+            samples_per_s=statistics.median(rates) if timing.num_samples else None,
+            peak_bytes=max(self._backend.record(trial).held_bytes, attempt.peak_bytes or 0) or None,
         )
 
-    def _num_steps(self, rider: int) -> int:
-        laps = [lap.step_s for lap in self._track.record(rider).laps if lap.num_steps]
-        return min(_MOST_BLOCK_STEPS, max(1, math.ceil(_BLOCK_S / statistics.median(laps)))) if laps else 1
+    def _num_steps(self, trial: int) -> int:
+        timings = [timing.step_s for timing in self._backend.record(trial).timings if timing.num_steps]
+        return min(_MOST_BLOCK_STEPS, max(1, math.ceil(_BLOCK_S / statistics.median(timings)))) if timings else 1
 
     def anchor_rate(self) -> float | None:
         return statistics.median(self._anchor_rates) if self._anchor_rates else None
 
-    def losses_apart(self, record: RiderRecord) -> float | None:
+    def losses_apart(self, record: TrialRecord) -> float | None:
         """The largest relative difference of a loss from the anchor's, over the steps that both made first; None: none
         was seen. Of the same batches from the same weights."""
         theirs: dict[int, list[float]] = {}
-        for step, loss in record.witness.losses:
+        for step, loss in record.fingerprint.losses:
             theirs.setdefault(step, []).append(loss)
         apart = []
         for step in sorted({step for step, _ in self._losses})[: NUM_STEPS + 2]:
@@ -212,13 +214,13 @@ def judge(failure: str, is_held: bool) -> tuple[TrialOutcome, str]:
     return ("ended" if failure.startswith("the script ended") else "failed"), failure
 
 
-def best_rate(trials: Sequence[Trial]) -> float:
-    return max((trial.rate.ratio for trial in trials if trial.rate is not None), default=0.0)
+def best_rate(attempts: Sequence[FitAttempt]) -> float:
+    return max((attempt.rate.ratio for attempt in attempts if attempt.rate is not None), default=0.0)
 
 
 def _is_known(speed: Speed) -> bool:
     return speed.is_bounded and speed.high <= _KNOWN * speed.low
 
 
-def _pace(lap: Lap) -> float:
-    return (lap.num_samples or lap.num_steps) / lap.seconds
+def _pace(timing: BlockTiming) -> float:
+    return (timing.num_samples or timing.num_steps) / timing.seconds

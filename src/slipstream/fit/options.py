@@ -11,7 +11,7 @@ class FitError(Exception):
     """A sentence for the user: what does not fit, and what would."""
 
 
-class FitOrder(msgspec.Struct, frozen=True):
+class FitOptions(msgspec.Struct, frozen=True):
     limit_bytes: int
     limit_source: str = "--memory-limit"
     finds_batch: bool = True  # --fit: the largest and the fastest; else only whether the script's own runs, and how

@@ -8,17 +8,17 @@ from typing import Final
 
 import msgspec
 
-from slipstream.fit.attempts import FitTrack, Ride, Trials
-from slipstream.fit.options import FitError, FitOrder
-from slipstream.fit.shrink import Room, make_room
-from slipstream.memory.batch_bisection import Edge, Held, held_by, num_twos
+from slipstream.fit.attempts import FitAttempts, FitBackend, FitRun
+from slipstream.fit.options import FitError, FitOptions
+from slipstream.fit.shrink import MemoryGap, make_room
+from slipstream.memory.batch_bisection import BatchBisection, Held, held_by, num_twos
 from slipstream.memory.forecast import forecast
-from slipstream.records import Choice, Fitting, Recipe, Session, Trial
+from slipstream.records import Choice, FitAttempt, Fitting, Recipe, Session
 from slipstream.report.text.fit import say_trial
 from slipstream.report.text.numbers import in_binary
 from slipstream.techniques._core.catalogue import Technique, catalogue
 from slipstream.techniques._core.observation import Observation
-from slipstream.tuning.progress import Teller
+from slipstream.tuning.progress import ProgressListener
 
 BATCH_CLAIM: Final = "loader.batch_size"  # what the technique claims that sets it
 _EQUAL: Final = 0.99  # of the best rate: as fast, as far as anybody would care
@@ -29,24 +29,29 @@ _EDGE_SHARE: Final = 0.6  # of the time, for the largest; the rest is for the fa
 
 def fit(
     session: Session,
-    track: FitTrack,
-    order: FitOrder,
-    tell: Teller,
+    backend: FitBackend,
+    order: FitOptions,
+    tell: ProgressListener,
     techniques: Mapping[str, Technique] | None = None,
 ) -> Fitting:
     """`session`: of a ride that observed a step's memory. FitError: what was asked for cannot be had, and what can."""
-    return _Fit(session, track, order, tell, catalogue() if techniques is None else techniques).result()
+    return _Fit(session, backend, order, tell, catalogue() if techniques is None else techniques).result()
 
 
 class _Fit:
     def __init__(
-        self, session: Session, track: FitTrack, order: FitOrder, tell: Teller, known: Mapping[str, Technique]
+        self,
+        session: Session,
+        backend: FitBackend,
+        order: FitOptions,
+        tell: ProgressListener,
+        known: Mapping[str, Technique],
     ) -> None:
         self._session, self._order, self._known, self._tell = session, order, known, tell
         self._observation = Observation(session)
-        self._track = track
-        self._start_s = track.now_s()
-        self._trials = Trials(track, tell, order.limit_bytes, self._start_s + order.budget_s, order.seed)
+        self._backend = backend
+        self._start_s = backend.now_s()
+        self._trials = FitAttempts(backend, tell, order.limit_bytes, self._start_s + order.budget_s, order.seed)
         self._trials.say = lambda trial: say_trial(trial, order.limit_bytes)
         footprints = session.footprints
         self._forecast = forecast(footprints)
@@ -59,7 +64,7 @@ class _Fit:
         self._most = loader.num_samples if loader is not None else None
         self._sets_batch = next((ident for ident, one in known.items() if BATCH_CLAIM in one.CARD.claims), "")
         self._notes: list[str] = []
-        self._edge: Edge | None = None
+        self._edge: BatchBisection | None = None
 
     def result(self) -> Fitting:
         order = self._order
@@ -68,11 +73,11 @@ class _Fit:
             self._refuse_fixed_batch()
         try:
             base = self._try_unheld()
-            own = self._trials.run(Ride(self._own))
+            own = self._trials.run(FitRun(self._own))
             if own.outcome not in ("ran", "ran_out"):
                 raise FitError(f"the script cannot be tried within the limit: {own.reason}")
             largest = self._find_largest(own, base) if order.finds_batch else None
-            room = Room() if own.outcome == "ran" else self._make_room()
+            room = MemoryGap() if own.outcome == "ran" else self._make_room()
             fastest = self._find_fastest(largest) if largest and order.races else None
         finally:
             self._trials.end()
@@ -83,13 +88,13 @@ class _Fit:
             own_batch=self._own,
             own_fits=own.outcome == "ran",
             parameter_bytes=self._parameter_bytes,
-            trials=self._trials.made,
+            attempts=self._trials.made,
             largest=largest,
             too_large=self._edge.too_large if self._edge is not None and self._edge.is_bounded else None,
             fastest=fastest,
             recipe=self._choose(room, fastest),
             notes=[*self._notes, *room.notes],
-            seconds_spent=self._track.now_s() - self._start_s,
+            seconds_spent=self._backend.now_s() - self._start_s,
         )
 
     # --- what cannot be had -------------------------------------------------------------------------------------------
@@ -102,7 +107,7 @@ class _Fit:
                 f"{self._would_fit()}"
             )
 
-    def _would_fit(self, base: Trial | None = None) -> str:
+    def _would_fit(self, base: FitAttempt | None = None) -> str:
         """A sentence with a limit that a batch of one would run in, as far as can be told."""
         if self._forecast is None:
             return ""
@@ -110,7 +115,7 @@ class _Fit:
             return f" A batch of one needs about {in_binary(self._held(base)(1))} in all."
         return f" The tensors of a batch of one take about {in_binary(self._forecast.peak_bytes(1))}, the rest aside."
 
-    def _held(self, base: Trial) -> Held:
+    def _held(self, base: FitAttempt) -> Held:
         assert self._forecast is not None and base.peak_bytes is not None
         return held_by(self._forecast, self._own, base.peak_bytes)
 
@@ -126,9 +131,9 @@ class _Fit:
 
     # --- the script as it is ------------------------------------------------------------------------------------------
 
-    def _try_unheld(self) -> Trial | None:
+    def _try_unheld(self) -> FitAttempt | None:
         """Everything is compared with it. None: not even that runs here."""
-        base = self._trials.anchor(Ride(self._own, is_held=False))
+        base = self._trials.anchor(FitRun(self._own, is_held=False))
         if base.outcome == "ran_out":
             self._notes.append("The script as it is ran out of memory even without the limit.")
             return None
@@ -144,14 +149,14 @@ class _Fit:
 
     # --- the largest --------------------------------------------------------------------------------------------------
 
-    def _find_largest(self, own: Trial, base: Trial | None) -> int:
+    def _find_largest(self, own: FitAttempt, base: FitAttempt | None) -> int:
         foretold = self._held(base) if base is not None and base.peak_bytes and self._forecast is not None else None
-        edge = self._edge = Edge(self._order.limit_bytes, self._own, self._most, foretold)
+        edge = self._edge = BatchBisection(self._order.limit_bytes, self._own, self._most, foretold)
         if base is not None and base.peak_bytes and own.outcome == "ran":
             edge.ran(self._own, base.peak_bytes)
         self._take(edge, own)
         while (size := edge.next_size()) is not None or not self._is_confirmed(edge):
-            if edge.largest and self._track.now_s() > self._start_s + _EDGE_SHARE * self._order.budget_s:
+            if edge.largest and self._backend.now_s() > self._start_s + _EDGE_SHARE * self._order.budget_s:
                 self._notes.append(_out_of_time(edge, size))
                 break
             self._take(edge, self._trials.run(self._ride(size or edge.answer())))
@@ -169,12 +174,12 @@ class _Fit:
             self._notes.append(f"No batch was too large: {edge.largest} is all of the data at once.")
         return edge.answer()
 
-    def _is_confirmed(self, edge: Edge) -> bool:
+    def _is_confirmed(self, edge: BatchBisection) -> bool:
         """The answer ran twice: at the edge, once may be luck."""
         times = [one for one in self._trials.made if one.is_held and one.batch_size == edge.answer()]
         return len(times) > 1 or not edge.is_bounded
 
-    def _take(self, edge: Edge, trial: Trial) -> None:
+    def _take(self, edge: BatchBisection, trial: FitAttempt) -> None:
         if trial.outcome == "ran":
             edge.ran(trial.batch_size, trial.peak_bytes or 0)
         elif trial.outcome == "ran_out":
@@ -191,7 +196,7 @@ class _Fit:
     def _runs_unheld(self, size: int) -> bool:
         return self._trials.run(msgspec.structs.replace(self._ride(size), is_held=False)).outcome == "ran"
 
-    def _refuse_unmoved(self, trial: Trial) -> None:
+    def _refuse_unmoved(self, trial: FitAttempt) -> None:
         """A size that was not set says nothing."""
         said = f"{self._sets_batch}: "
         refusals = [one.removeprefix(f"not: {said}") for one in trial.changes if one.startswith(f"not: {said}")]
@@ -199,8 +204,8 @@ class _Fit:
         if trial.batch_size != self._own and refusals and not is_set:
             raise FitError(f"the batch cannot be changed from outside: {refusals[0]}.")
 
-    def _ride(self, size: int) -> Ride:
-        return Ride(size, sets_batch=self._sets_batch if size != self._own else "")
+    def _ride(self, size: int) -> FitRun:
+        return FitRun(size, sets_batch=self._sets_batch if size != self._own else "")
 
     # --- the fastest --------------------------------------------------------------------------------------------------
 
@@ -222,11 +227,11 @@ class _Fit:
 
     # --- what makes the batch fit -------------------------------------------------------------------------------------
 
-    def _make_room(self) -> Room:
+    def _make_room(self) -> MemoryGap:
         self._tell.note("this batch does not fit: what saves memory is tried")
         return make_room(self._trials, self._own, self._observation, self._known, self._order)
 
-    def _choose(self, room: Room, fastest: int | None) -> Recipe:
+    def _choose(self, room: MemoryGap, fastest: int | None) -> Recipe:
         """What keeps the training as it is comes first; another batch only where that was allowed."""
         if room.cheapest is not None:
             return room.cheapest.recipe
@@ -235,7 +240,7 @@ class _Fit:
         return Recipe()
 
 
-def _out_of_time(edge: Edge, size: int | None) -> str:
+def _out_of_time(edge: BatchBisection, size: int | None) -> str:
     if size is None or size < edge.largest:
         return f"There was no time to run {edge.answer()} once more: a longer --budget makes sure of it."
     between = f"between {edge.largest} and {edge.too_large - 1}"
@@ -252,7 +257,7 @@ def ladder(own: int, largest: int) -> list[int]:
     return [size for size in (largest, *sorted(sizes, reverse=True)) if size not in (own, 0)]
 
 
-def fastest_of(raced: list[Trial], own: int) -> int | None:
+def fastest_of(raced: list[FitAttempt], own: int) -> int | None:
     """`own`: the script's batch, whose rate is 1, if that runs. Of those that are as fast as the best the script's own,
     else the one that suits the hardware, and of these the smallest."""
     rates = {trial.batch_size: trial.rate.ratio for trial in raced if trial.rate is not None}

@@ -10,10 +10,10 @@ from typing import Final
 
 import msgspec
 
-from slipstream.fit.attempts import Ride, Trials
-from slipstream.fit.options import FitOrder
+from slipstream.fit.attempts import FitAttempts, FitRun
+from slipstream.fit.options import FitOptions
 from slipstream.recipe.conflicts import conflict_with, find_conflicts
-from slipstream.records import Choice, Recipe, RiderRecord, Setting, Trial
+from slipstream.records import Choice, FitAttempt, Recipe, Setting, TrialRecord
 from slipstream.techniques._core.catalogue import Technique
 from slipstream.techniques._core.observation import Observation
 from slipstream.tuning.candidates import is_looser
@@ -27,17 +27,19 @@ Known = Mapping[str, Technique]
 Next = Callable[[Mapping[Setting, bool]], "Setting | None"]  # given which settings ran and which did not
 
 
-class Room(msgspec.Struct, frozen=True):
+class MemoryGap(msgspec.Struct, frozen=True):
     """What came of it."""
 
-    trials: list[Trial] = []  # of those that ran, or the last of their technique
-    cheapest: Trial | None = None
+    trials: list[FitAttempt] = []  # of those that ran, or the last of their technique
+    cheapest: FitAttempt | None = None
     notes: list[str] = []  # who was not tried, and why
 
 
-def make_room(trials: Trials, own_batch: int, observation: Observation, known: Known, order: FitOrder) -> Room:
+def make_room(
+    trials: FitAttempts, own_batch: int, observation: Observation, known: Known, order: FitOptions
+) -> MemoryGap:
     notes: list[str] = []
-    tried: dict[str, list[Trial]] = {}
+    tried: dict[str, list[FitAttempt]] = {}
     inert: set[str] = set()  # of no effect here: not even together with others
     for ident, next_setting in _candidates(observation, known, order, notes):
         tried[ident] = list(_try_settings(trials, own_batch, ident, next_setting, notes, inert))
@@ -48,11 +50,11 @@ def make_room(trials: Trials, own_batch: int, observation: Observation, known: K
     if made and not any(trial.outcome == "ran" for trial in made):
         _weigh_unheld(trials, own_batch, active)
     ran = [trial for trial in made if trial.outcome == "ran"]
-    return Room(made, min(ran, key=_cost, default=None), notes)
+    return MemoryGap(made, min(ran, key=_cost, default=None), notes)
 
 
 def _candidates(
-    observation: Observation, known: Known, order: FitOrder, notes: list[str]
+    observation: Observation, known: Known, order: FitOptions, notes: list[str]
 ) -> Iterator[tuple[str, Next]]:
     for ident, technique in known.items():
         card = technique.CARD
@@ -98,14 +100,14 @@ def _settings(technique: Technique, observation: Observation) -> list[Setting]:
 
 
 def _try_settings(
-    trials: Trials, own_batch: int, ident: str, next_setting: Next, notes: list[str], inert: set[str]
-) -> Iterator[Trial]:
+    trials: FitAttempts, own_batch: int, ident: str, next_setting: Next, notes: list[str], inert: set[str]
+) -> Iterator[FitAttempt]:
     ran: dict[Setting, bool] = {}
     while (setting := next_setting(ran)) is not None:
         if not trials.has_time:
             notes.append(f"there was no time for {Choice(ident, setting)}")
             return
-        trial, record = _try(trials, Ride(own_batch, Recipe((Choice(ident, setting),))))
+        trial, record = _try(trials, FitRun(own_batch, Recipe((Choice(ident, setting),))))
         yield trial
         if why := _why_no_effect(ident, record):
             notes.append(f"{ident} had no effect: {why}")
@@ -118,7 +120,7 @@ def _is_number(setting: Setting) -> bool:
     return isinstance(setting, int) and not isinstance(setting, bool)
 
 
-def _try(trials: Trials, ride: Ride) -> tuple[Trial, RiderRecord]:
+def _try(trials: FitAttempts, ride: FitRun) -> tuple[FitAttempt, TrialRecord]:
     trial, record = trials.race(ride) if trials.has_anchor else _alone(trials, ride)
     apart = trials.losses_apart(record)
     if trial.outcome == "ran" and apart is not None and apart > _SAME:
@@ -128,15 +130,15 @@ def _try(trials: Trials, ride: Ride) -> tuple[Trial, RiderRecord]:
     return trial, record
 
 
-def _alone(trials: Trials, ride: Ride) -> tuple[Trial, RiderRecord]:
+def _alone(trials: FitAttempts, ride: FitRun) -> tuple[FitAttempt, TrialRecord]:
     """The script as it is does not run even without a limit: nothing to race against."""
-    from slipstream.records import Entrant
+    from slipstream.records import TrialSpec
 
     trial = trials.run(ride)
-    return trial, RiderRecord(Entrant(0, "fit", ride.whole), changes=trial.changes)
+    return trial, TrialRecord(TrialSpec(0, "fit", ride.whole), changes=trial.changes)
 
 
-def _why_no_effect(ident: str, record: RiderRecord) -> str:
+def _why_no_effect(ident: str, record: TrialRecord) -> str:
     """It declined, and has changed nothing."""
     said = f"{ident}: "
     if any(one.startswith(said) for one in record.changes):
@@ -144,7 +146,9 @@ def _why_no_effect(ident: str, record: RiderRecord) -> str:
     return next((one.removeprefix(said) for one in record.declined if one.startswith(said)), "")
 
 
-def _try_pairs(trials: Trials, own_batch: int, tried: Mapping[str, Sequence[Trial]], known: Known) -> list[Trial]:
+def _try_pairs(
+    trials: FitAttempts, own_batch: int, tried: Mapping[str, Sequence[FitAttempt]], known: Known
+) -> list[FitAttempt]:
     """The strongest settings of two that do not claim the same: where neither is enough."""
     conflicts = find_conflicts({ident: known[ident].CARD for ident in tried})
     strongest = {ident: _strongest([one.recipe.choices[0] for one in each]) for ident, each in tried.items() if each}
@@ -153,14 +157,14 @@ def _try_pairs(trials: Trials, own_batch: int, tried: Mapping[str, Sequence[Tria
         for left, right in itertools.combinations(strongest, 2)
         if conflict_with(right, Recipe((strongest[left],)), conflicts) is None
     ]
-    return [_try(trials, Ride(own_batch, pair))[0] for pair in pairs[:_MOST_PAIRS] if trials.has_time]
+    return [_try(trials, FitRun(own_batch, pair))[0] for pair in pairs[:_MOST_PAIRS] if trials.has_time]
 
 
-def _weigh_unheld(trials: Trials, own_batch: int, tried: Mapping[str, Sequence[Trial]]) -> None:
+def _weigh_unheld(trials: FitAttempts, own_batch: int, tried: Mapping[str, Sequence[FitAttempt]]) -> None:
     """What each would need: where nothing fits, nobody should have to guess which limit would do."""
     for each in tried.values():
         if each and trials.has_time:
-            trials.run(Ride(own_batch, Recipe((_strongest([one.recipe.choices[0] for one in each]),)), is_held=False))
+            trials.run(FitRun(own_batch, Recipe((_strongest([one.recipe.choices[0] for one in each]),)), is_held=False))
 
 
 def _strongest(choices: Sequence[Choice]) -> Choice:
@@ -168,7 +172,7 @@ def _strongest(choices: Sequence[Choice]) -> Choice:
     return choices[-1 if _is_number(choices[0].setting) else 0]
 
 
-def _cost(trial: Trial) -> float:
+def _cost(trial: FitAttempt) -> float:
     """Seconds for a sample; of those that were not timed the last."""
     if trial.rate is not None:
         return 1.0 / trial.rate.ratio

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from slipstream.launch.hide_frames import hide_in_excepthook
 from slipstream.launch.target import is_archive, is_module
 from slipstream.records import Ending
-from slipstream.seams.stop import StopRide
+from slipstream.seams.stop import StopTrial
 
 _former_mains: list[types.ModuleType] = []  # frames below the script still run in them
 
@@ -153,7 +153,7 @@ def _comes_of_stopping(error: BaseException) -> bool:
     link: BaseException | None = error
     seen: set[int] = set()
     while link is not None and id(link) not in seen:
-        if isinstance(link, StopRide):
+        if isinstance(link, StopTrial):
             return True
         seen.add(id(link))
         link = link.__cause__ or link.__context__

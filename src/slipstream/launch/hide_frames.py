@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
-from slipstream.seams.import_hooks import Arrivals
+from slipstream.seams.import_hooks import ImportHooks
 from slipstream.seams.patching import Patches
 
 _OURS = str(Path(__file__).resolve().parent.parent) + "/"
@@ -99,7 +99,7 @@ def _call(hook: Callable[..., Any], *args: Any) -> None:
         raise
 
 
-def hide_in_module(arrivals: Arrivals, patches: Patches) -> None:
+def hide_in_module(arrivals: ImportHooks, patches: Patches) -> None:
     """For tracebacks that the script, its logger or a loader's worker formats while it rides: the standard library's
     own walk over frames passes ours by."""
 

@@ -12,7 +12,7 @@ import msgspec
 UNLIMITED_BYTES = 1 << 60
 
 
-class Mount(msgspec.Struct, frozen=True):
+class CgroupMount(msgspec.Struct, frozen=True):
     """One line of mountinfo."""
 
     device: str  # "254:0"
@@ -23,12 +23,12 @@ class Mount(msgspec.Struct, frozen=True):
     options: list[str]
 
 
-class Limits(msgspec.Struct, frozen=True):
+class CgroupLimits(msgspec.Struct, frozen=True):
     cores: float | None = None
     memory_bytes: int | None = None
 
 
-def parse_mounts(text: str) -> list[Mount]:
+def parse_mounts(text: str) -> list[CgroupMount]:
     mounts = []
     for line in text.splitlines():
         left, separator, right = line.partition(" - ")
@@ -36,7 +36,9 @@ def parse_mounts(text: str) -> list[Mount]:
         if not separator or len(fields) < 6 or len(tail) < 3:
             continue
         options = fields[5].split(",") + tail[2].split(",")
-        mounts.append(Mount(fields[2], unescape(fields[3]), unescape(fields[4]), tail[0], unescape(tail[1]), options))
+        mounts.append(
+            CgroupMount(fields[2], unescape(fields[3]), unescape(fields[4]), tail[0], unescape(tail[1]), options)
+        )
     return mounts
 
 
@@ -58,7 +60,7 @@ def parse_memberships(text: str) -> dict[str, str]:
     return memberships
 
 
-def read_limits(root: Path = Path("/")) -> Limits:
+def read_limits(root: Path = Path("/")) -> CgroupLimits:
     memberships = parse_memberships(_read(root / "proc/self/cgroup"))
     mounts = parse_mounts(_read(root / "proc/self/mountinfo"))
     cores: list[float] = []
@@ -74,10 +76,10 @@ def read_limits(root: Path = Path("/")) -> Limits:
         elif mount.kind == "cgroup" and "memory" in mount.options and "memory" in memberships:
             for group in _groups(root, mount, memberships["memory"]):
                 sizes += _size(_read(group / "memory.limit_in_bytes"))
-    return Limits(min(cores, default=None), min(sizes, default=None))
+    return CgroupLimits(min(cores, default=None), min(sizes, default=None))
 
 
-def _groups(root: Path, mount: Mount, path: str) -> Iterator[Path]:
+def _groups(root: Path, mount: CgroupMount, path: str) -> Iterator[Path]:
     """The directory of this process's group and those of all groups above it that can be seen."""
     point = root / mount.point.lstrip("/")
     inner = PurePosixPath(path)

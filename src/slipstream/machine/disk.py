@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
 
-from slipstream.machine.cgroups import Mount, parse_mounts
+from slipstream.machine.cgroups import CgroupMount, parse_mounts
 
 NETWORK = {
     *("nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "lustre", "gpfs", "beegfs", "glusterfs", "wekafs", "9p"),
@@ -24,7 +24,7 @@ def read_disk_kind(directory: Path, root: Path = Path("/")) -> str:
     return _kind_of_mount(mount, mounts, root) if mount else "unknown"
 
 
-def find_mount(mounts: list[Mount], directory: str) -> Mount | None:
+def find_mount(mounts: list[CgroupMount], directory: str) -> CgroupMount | None:
     """The mount that holds the directory: the longest mount point, and the latest of equals, which hides the others."""
     found = None
     for mount in mounts:
@@ -34,7 +34,7 @@ def find_mount(mounts: list[Mount], directory: str) -> Mount | None:
     return found
 
 
-def _kind_of_mount(mount: Mount, mounts: list[Mount], root: Path) -> str:
+def _kind_of_mount(mount: CgroupMount, mounts: list[CgroupMount], root: Path) -> str:
     if mount.kind in NETWORK:
         return "network"
     if mount.kind in MEMORY:
@@ -47,7 +47,7 @@ def _kind_of_mount(mount: Mount, mounts: list[Mount], root: Path) -> str:
     return _kind_of_device(by_number if by_number.exists() else by_name)
 
 
-def _kind_of_layers(mount: Mount, mounts: list[Mount], root: Path) -> str:
+def _kind_of_layers(mount: CgroupMount, mounts: list[CgroupMount], root: Path) -> str:
     """New files of an overlay go to its upper directory; a container may not see that: then all disks must agree."""
     for option in mount.options:
         name, _, value = option.partition("=")

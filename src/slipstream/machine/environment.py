@@ -14,7 +14,7 @@ from typing import Final
 
 import psutil
 
-from slipstream.machine.cgroups import Limits, read_limits
+from slipstream.machine.cgroups import CgroupLimits, read_limits
 from slipstream.machine.disk import read_disk_kind
 from slipstream.machine.gpu import load_nvml, read_gpus
 from slipstream.machine.page_cache import read_idle_file_s
@@ -64,7 +64,7 @@ def count_usable_cores(root: Path = Path("/")) -> float:
     return count_usable(logical, _count_affine(), read_limits(root))
 
 
-def count_usable(num_logical: int, num_affine: int | None, limits: Limits) -> float:
+def count_usable(num_logical: int, num_affine: int | None, limits: CgroupLimits) -> float:
     """Cores that this process may really use: the strictest of the machine, the affinity and the quota."""
     known = [float(num_logical)]
     if num_affine:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from slipstream.memory.allocations import Block, Name, Trace
+from slipstream.memory.allocations import Allocation, AllocationTrace, Name
 from slipstream.records import KINDS, Footprint, Growth, LineBytes, ModuleBytes, Moment, Site
 
 MAX_MODULES = 200
@@ -22,7 +22,7 @@ _STEP_OWNS = ("activations", "temporary", "other")  # kinds that a step makes an
 class Scene(msgspec.Struct):
     """All that was seen."""
 
-    trace: Trace
+    trace: AllocationTrace
     snaps: list[list[Name]]
     first_snap: int  # taken as the observed step began: everything alive then
     end_ns: int
@@ -35,7 +35,7 @@ class Scene(msgspec.Struct):
 class Owned(msgspec.Struct, gc=False):
     """A block and what it is."""
 
-    block: Block
+    block: Allocation
     kind: str
 
 
@@ -45,7 +45,7 @@ def account(scene: Scene, device: str, num_samples: int = 0, batch_size: int = 0
     owned = list(_classify(scene, start_ns))
     unexplained = _unexplained(owned, start_ns) if scene.has_true_count else 0
     if unexplained:
-        owned.append(Owned(Block(0, unexplained, _OLD, phase="other"), "other"))
+        owned.append(Owned(Allocation(0, unexplained, _OLD, phase="other"), "other"))
     history = History(owned, start_ns, scene.end_ns)
     peak = history.peak
     alive = [one for one in owned if one.block.start_ns <= history.peak_ns < one.block.end_ns]
@@ -82,7 +82,7 @@ def _reserved(owned: list[Owned], device: str) -> int:
 
 
 def _classify(scene: Scene, start_ns: int) -> Iterator[Owned]:
-    births: dict[int, list[Block]] = defaultdict(list)
+    births: dict[int, list[Allocation]] = defaultdict(list)
     for block in scene.trace.blocks:
         births[block.address].append(block)
     named, strangers = _match(scene, births)
@@ -93,7 +93,7 @@ def _classify(scene: Scene, start_ns: int) -> Iterator[Owned]:
     yield from strangers
 
 
-def _match(scene: Scene, births: dict[int, list[Block]]) -> tuple[dict[int, tuple[str, int]], list[Owned]]:
+def _match(scene: Scene, births: dict[int, list[Allocation]]) -> tuple[dict[int, tuple[str, int]], list[Owned]]:
     """Names of blocks, and storages that no block of the trace explains: older ones, and memory of other allocators."""
     named: dict[int, tuple[str, int]] = {}
     strangers: dict[int, Owned] = {}
@@ -108,7 +108,7 @@ def _match(scene: Scene, births: dict[int, list[Block]]) -> tuple[dict[int, tupl
                     named.setdefault(id(block), (name.kind, name.module))
             elif name.address not in strangers and _is_to_be_counted(number, name, scene):
                 since = _OLD if number <= scene.first_snap else float(time_ns)
-                strange = Block(name.address, name.num_bytes, since, phase="other", module=name.module)
+                strange = Allocation(name.address, name.num_bytes, since, phase="other", module=name.module)
                 strangers[name.address] = Owned(strange, name.kind)
     return named, list(strangers.values())
 
@@ -118,11 +118,11 @@ def _is_to_be_counted(number: int, name: Name, scene: Scene) -> bool:
     return number == scene.first_snap or (number > scene.first_snap and name.kind == "inputs")
 
 
-def _alive_at(blocks: Iterable[Block], time_ns: int) -> Block | None:
+def _alive_at(blocks: Iterable[Allocation], time_ns: int) -> Allocation | None:
     return next((block for block in blocks if block.start_ns <= time_ns < block.end_ns), None)
 
 
-def _kind_of(block: Block, backward_ns: list[int], start_ns: int) -> str:
+def _kind_of(block: Allocation, backward_ns: list[int], start_ns: int) -> str:
     if block.phase == "forward":
         following = bisect.bisect_right(backward_ns, block.start_ns)
         if following < len(backward_ns) and block.end_ns > backward_ns[following]:
@@ -157,7 +157,7 @@ class History:
         self.peak: dict[str, int] = {}
         self.peak_ns: float = start_ns
         self.peak_phase = "other"
-        self.peak_block: Block | None = None
+        self.peak_block: Allocation | None = None
         self.phases: dict[str, dict[str, int]] = {}
         for one in owned:
             if one.block.start_ns < start_ns <= one.block.end_ns:
@@ -177,7 +177,7 @@ class History:
         self._now[kind] += num_bytes
         self.total_bytes += num_bytes
 
-    def _look(self, time_ns: float, block: Block | None) -> None:
+    def _look(self, time_ns: float, block: Allocation | None) -> None:
         if self.total_bytes > self._most:
             self._most = self.total_bytes
             self.peak, self.peak_ns = dict(self._now), time_ns
@@ -218,7 +218,7 @@ def _by_module(alive: list[Owned], scene: Scene) -> list[ModuleBytes]:
     ]
 
 
-def _output_bytes(scene: Scene, module: int, saved: dict[int, Block]) -> int:
+def _output_bytes(scene: Scene, module: int, saved: dict[int, Allocation]) -> int:
     """What of a module's last output is among the saved blocks. One that was born later only has its address."""
     number, addresses = scene.outputs.get(module, (-1, []))
     time_ns = scene.trace.snaps.get(number, 0)

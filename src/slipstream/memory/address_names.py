@@ -10,14 +10,14 @@ from typing import Any
 import torch
 
 from slipstream.memory.allocations import Name
-from slipstream.observe.anatomy.modules import Entry
+from slipstream.observe.anatomy.modules import ModuleEntry
 from slipstream.seams.batches import walk_tensors
 
 
-class Names:
+class AddressNames:
     """Everything with a name on one device."""
 
-    def __init__(self, entries: list[Entry], optimizers: list[Any], device: str) -> None:
+    def __init__(self, entries: list[ModuleEntry], optimizers: list[Any], device: str) -> None:
         self._device = device
         self._optimizers = optimizers
         self.owners: dict[int, int] = {}  # id of a parameter to the module that has it

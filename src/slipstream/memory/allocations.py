@@ -17,7 +17,7 @@ SNAP: Final = "slipstream::snap::"  # a moment at which addresses were given nam
 _ALLOCATION: Final = "[memory]"
 
 
-class Block(msgspec.Struct, gc=False):
+class Allocation(msgspec.Struct, gc=False):
     """One allocation, from birth to death."""
 
     address: int
@@ -41,8 +41,8 @@ class Name(msgspec.Struct, frozen=True, gc=False):
     module: int = -1
 
 
-class Trace(msgspec.Struct):
-    blocks: list[Block]
+class AllocationTrace(msgspec.Struct):
+    blocks: list[Allocation]
     snaps: dict[int, int]  # number to time
     backward_ns: list[int]  # when nodes of the graph were evaluated, in order
 
@@ -107,17 +107,17 @@ class _Reader:
             self.makers[sequence] = (start_ns, place.module, place.line)
 
 
-def read_trace(roots: Iterable[Any], device: str) -> Trace:
+def read_trace(roots: Iterable[Any], device: str) -> AllocationTrace:
     reader = _Reader(device)
     reader.read(roots)
     reader.boundaries.sort()
     backward_ns = [start_ns for start_ns, phase in reader.boundaries if phase == "backward"]
-    return Trace(list(_pair(reader)), reader.snaps, backward_ns)
+    return AllocationTrace(list(_pair(reader)), reader.snaps, backward_ns)
 
 
-def _pair(reader: _Reader) -> Iterator[Block]:
+def _pair(reader: _Reader) -> Iterator[Allocation]:
     """Births with deaths. A death without a birth is of a block older than the trace."""
-    alive: dict[int, Block] = {}
+    alive: dict[int, Allocation] = {}
     starts = [start_ns for start_ns, _ in reader.boundaries]
     for time_ns, change, place in sorted(reader.changes, key=lambda each: each[0]):
         if change.alloc_size > 0:
@@ -128,7 +128,7 @@ def _pair(reader: _Reader) -> Iterator[Block]:
             block_or_none.end_ns = time_ns
 
 
-def _make_block(time_ns: int, change: Any, place: _Place, reader: _Reader, starts: list[int]) -> Block:
+def _make_block(time_ns: int, change: Any, place: _Place, reader: _Reader, starts: list[int]) -> Allocation:
     module, line = place.module, place.line
     if place.phase == "backward":
         _, made_in, made_at = reader.makers.get(place.sequence, (0, -1, -1))
@@ -138,7 +138,7 @@ def _make_block(time_ns: int, change: Any, place: _Place, reader: _Reader, start
         following = bisect.bisect_right(starts, time_ns)
         is_forward = following < len(starts) and reader.boundaries[following][1] == "backward"
         phase = "forward" if is_forward or module >= 0 else "other"
-    return Block(
+    return Allocation(
         address=change.ptr,
         num_bytes=change.alloc_size,
         start_ns=time_ns,

@@ -21,7 +21,7 @@ _SUITS_UP_TO: Final = 64  # a multiple of more is no better
 Held = Callable[[int], float]  # batch size to bytes
 
 
-class Edge:
+class BatchBisection:
     """`next_size`, try it, `ran` or `ran_out`; until there is none. Sizes are not below one, nor above `most`."""
 
     def __init__(self, limit_bytes: int, own_batch: int, most: int | None = None, foretold: Held | None = None) -> None:

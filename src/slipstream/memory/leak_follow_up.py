@@ -14,7 +14,7 @@ _MOST_STEPS = 400
 _FEWEST_STEPS = 48
 
 
-class Following:
+class LeakFollowUp:
     def __init__(self, num_batches: int | None) -> None:
         """`num_batches`: of the loader's epoch, if it has an end."""
         wanted = min(_MOST_STEPS, max(_FEWEST_STEPS, int(_EPOCHS * (num_batches or 0))))

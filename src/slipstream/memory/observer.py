@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from slipstream.memory.accounting import Scene, account
-from slipstream.memory.address_names import Names
+from slipstream.memory.address_names import AddressNames
 from slipstream.memory.allocations import read_trace
 from slipstream.memory.device import counts_everything, device_of, profiled_device, read_room_bytes, read_split_bytes
-from slipstream.memory.trace_marks import Marks
+from slipstream.memory.trace_marks import TraceMarks
 from slipstream.observe.anatomy.modules import is_sealed, list_modules
 from slipstream.observe.anatomy.quiet_profiler import IN_USE, QuietProfile, is_profiler_in_use
 from slipstream.records import Footprint
@@ -30,9 +30,9 @@ class Observer:
         self._is_fed = False  # by a loader
         self.device = device_of(models)
         self._entries = list_modules(models)
-        self._names = Names(self._entries, optimizers, self.device)
+        self._names = AddressNames(self._entries, optimizers, self.device)
         # A compiled callable would be compiled anew under a mode, and the lines inside it are gone anyway
-        self._marks = Marks(self._entries, self._names, with_lines=not any(is_sealed(model) for model in models))
+        self._marks = TraceMarks(self._entries, self._names, with_lines=not any(is_sealed(model) for model in models))
         self._profile: QuietProfile | None = None
         self._first_snap = -1
         self._undo = ExitStack()

@@ -12,11 +12,11 @@ from types import CodeType, TracebackType
 import torch
 from torch import nn
 
-from slipstream.memory.address_names import Names
+from slipstream.memory.address_names import AddressNames
 from slipstream.memory.allocations import Name
 from slipstream.memory.autograd_graph import Graph
 from slipstream.memory.device import counts_everything, device_of
-from slipstream.observe.anatomy.modules import Entry, list_modules
+from slipstream.observe.anatomy.modules import ModuleEntry, list_modules
 from slipstream.records import LineBytes, ModuleBytes, Remains, Site
 from slipstream.sandbox.memory_limit import read_mapped
 from slipstream.seams.user_code import is_user_code, make_site
@@ -32,7 +32,7 @@ def read_remains(error: BaseException) -> Remains:
     tensors = [thing for thing in things if issubclass(type(thing), torch.Tensor)]
     del things
     entries, device, trace = list_modules(models), device_of(models), _trace(error)
-    blocks = _blocks(Names(entries, optimizers, device), tensors, trace)
+    blocks = _blocks(AddressNames(entries, optimizers, device), tensors, trace)
     kinds, modules = _sums(blocks)
     if counts_everything(device):
         kinds["other"] += max(0, int(torch.get_device_module(device).memory_allocated(device)) - kinds.total())
@@ -53,7 +53,7 @@ def _held_bytes(device: str) -> int:
     return read_mapped().data if device == "cpu" else 0
 
 
-def _blocks(names: Names, tensors: list[torch.Tensor], trace: list[TracebackType]) -> Blocks:
+def _blocks(names: AddressNames, tensors: list[torch.Tensor], trace: list[TracebackType]) -> Blocks:
     """The first name that an address gets stays, but for the batch, which a graph saves like anything else."""
     graph = Graph((tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None), names.owners)
     found = [*names.weights(), *names.optimizer_state(), *names.gradients()]
@@ -81,7 +81,7 @@ def _sums(blocks: Blocks) -> tuple[Counter[str], dict[int, Counter[str]]]:
     return kinds, modules
 
 
-def _lines(entries: list[Entry], modules: dict[int, Counter[str]]) -> list[LineBytes]:
+def _lines(entries: list[ModuleEntry], modules: dict[int, Counter[str]]) -> list[LineBytes]:
     """Of activations alone: weights are made where nobody waits for them."""
     known = {entry.path: entry.module for entry in entries}
     lines: Counter[Site] = Counter()
@@ -129,7 +129,7 @@ def _last_line(trace: list[TracebackType]) -> Site | None:
     return None
 
 
-def _innermost(trace: list[TracebackType], entries: list[Entry]) -> str:
+def _innermost(trace: list[TracebackType], entries: list[ModuleEntry]) -> str:
     """The module that was being computed, with its class; "": none, or the model itself."""
     paths = {id(entry.module): f"{entry.path} ({entry.class_name})" for entry in entries if entry.path}
     called = (link.tb_frame.f_locals.get("self") for link in reversed(trace))

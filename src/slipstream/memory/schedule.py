@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from slipstream.memory.cut_batch import cut_batch
-from slipstream.memory.leak_follow_up import Following
+from slipstream.memory.leak_follow_up import LeakFollowUp
 from slipstream.memory.observer import Observer
-from slipstream.memory.snapshot import Snapshot
+from slipstream.memory.snapshot import AllocatorSnapshot
 from slipstream.observe.recorder import Recorder
 from slipstream.observe.schedule import Schedule
 from slipstream.records import Footprint, Loader, Told
@@ -34,11 +34,11 @@ class MemorySchedule(Schedule):
         self._wanted = 0  # samples in a batch; 0: as it comes
         self._cannot_cut = ""
         self._loader = -1
-        self._snapshot = Snapshot("")
-        self._following: Following | None = None
+        self._snapshot = AllocatorSnapshot("")
+        self._following: LeakFollowUp | None = None
 
     def keep_at(self, path: str) -> None:
-        self._snapshot = Snapshot(path)
+        self._snapshot = AllocatorSnapshot(path)
 
     # --- the plan ---------------------------------------------------------------------------------------------------
 
@@ -123,7 +123,7 @@ class MemorySchedule(Schedule):
         """Looks once more whether what the observed step left behind goes on growing."""
         if self._following is None:
             facts = self._recorder.subjects.get((Loader, self._loader))
-            self._following = Following(facts.num_batches if isinstance(facts, Loader) else None)
+            self._following = LeakFollowUp(facts.num_batches if isinstance(facts, Loader) else None)
         following, recorder = self._following, self._recorder
         self._spare(lambda: recorder.remember(following.look(recorder.pace.num_steps, recorder.clock.now_ns())))
         if following.is_over or self._is_late():

@@ -11,7 +11,7 @@ import torch
 _MAX_ENTRIES = 1_000_000  # births and deaths of blocks; older ones are forgotten
 
 
-class Snapshot:
+class AllocatorSnapshot:
     """`start` before the observed steps, `keep` after them. Without a path it does nothing."""
 
     def __init__(self, path: str, history: Any = None) -> None:

@@ -15,15 +15,15 @@ from torch._C._profiler import _RecordFunctionFast as Range
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
 
-from slipstream.memory.address_names import Names
+from slipstream.memory.address_names import AddressNames
 from slipstream.memory.allocations import LINE, SNAP, Name
-from slipstream.observe.anatomy.modules import Entry
+from slipstream.observe.anatomy.modules import ModuleEntry
 from slipstream.observe.anatomy.trace import MODULE
 from slipstream.records import Site
 from slipstream.seams.user_code import make_site, user_frame
 
 
-class Lines(TorchFunctionMode):
+class LineMarks(TorchFunctionMode):
     """Notes the user's line around every call into torch."""
 
     def __init__(self) -> None:
@@ -70,15 +70,15 @@ class Lines(TorchFunctionMode):
             stack._push_mode(mode)
 
 
-class Marks:
+class TraceMarks:
     """`start` and `stop` in the thread that runs the script."""
 
-    def __init__(self, entries: list[Entry], names: Names, *, with_lines: bool) -> None:
+    def __init__(self, entries: list[ModuleEntry], names: AddressNames, *, with_lines: bool) -> None:
         self.snaps: list[list[Name]] = []
         self.outputs: dict[int, tuple[int, list[int]]] = {}  # module to the snap of its last return, and the addresses
         self._entries = entries
         self._names = names
-        self._lines = Lines() if with_lines else None
+        self._lines = LineMarks() if with_lines else None
         self._open: list[tuple[int, Any]] = []
         self._thread = 0
         self._undo = ExitStack()

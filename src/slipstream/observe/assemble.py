@@ -46,7 +46,7 @@ from slipstream.seams.user_code import make_site
 _MOST_LINES = 3  # of the loop that are kept whole
 
 
-class Passenger:
+class ObservedProcess:
     """Everything one process told."""
 
     def __init__(self, process: int) -> None:
@@ -128,11 +128,11 @@ def assemble(
     environment: Environment,
     ending: Ending,
 ) -> Session:
-    passengers: dict[int, Passenger] = {}
+    passengers: dict[int, ObservedProcess] = {}
     for process, message in messages:
-        passengers.setdefault(process, Passenger(process)).hear(message)
+        passengers.setdefault(process, ObservedProcess(process)).hear(message)
     trainers = [p for p in passengers.values() if p.role != "worker"]
-    trainer = max(trainers, key=lambda p: len(p.events), default=Passenger(0))
+    trainer = max(trainers, key=lambda p: len(p.events), default=ObservedProcess(0))
     workers = [p for p in passengers.values() if p.role == "worker"]
     steps, evaluations = find_steps(trainer.events, trainer.blocks)
     loaders = _listed(trainer.loaders)
@@ -166,7 +166,7 @@ def assemble(
     )
 
 
-def _worker_memory(worker: Passenger) -> WorkerMemory | None:
+def _worker_memory(worker: ObservedProcess) -> WorkerMemory | None:
     """From its second reading on: the first batch brings buffers and modules with it."""
     readings = worker.memory[1:]
     if len(readings) < 2 or not worker.fetches:
@@ -177,7 +177,7 @@ def _worker_memory(worker: Passenger) -> WorkerMemory | None:
     return WorkerMemory(fetch.loader, fetch.worker, num_batches, first.resident_bytes, last.resident_bytes)
 
 
-def _hot_lines(trainer: Passenger) -> list[Site]:
+def _hot_lines(trainer: ObservedProcess) -> list[Site]:
     """Lines of the loop itself that most samples fell on, whole: the samples know only the expression."""
     counts: Counter[tuple[str, int, str]] = Counter()
     for stack, count in trainer.stacks.items():
@@ -191,11 +191,11 @@ def _listed(subjects: dict[int, Any]) -> list[Any]:
     return [subjects[ident] for ident in sorted(subjects)]
 
 
-def _with_torch(environment: Environment, trainer: Passenger) -> Environment:
+def _with_torch(environment: Environment, trainer: ObservedProcess) -> Environment:
     return msgspec.structs.replace(environment, torch=trainer.torch, libraries=trainer.libraries)
 
 
-def _place_evaluation(evaluation: Evaluation, trainer: Passenger) -> Evaluation:
+def _place_evaluation(evaluation: Evaluation, trainer: ObservedProcess) -> Evaluation:
     """The user's line that called the model during evaluation, and the line of the loop that called for it."""
     lines: Counter[tuple[int, int]] = Counter()
     for event in trainer.events:
@@ -205,7 +205,7 @@ def _place_evaluation(evaluation: Evaluation, trainer: Passenger) -> Evaluation:
     return msgspec.structs.replace(evaluation, site=trainer.sites.get(site), caller=trainer.sites.get(caller))
 
 
-def _fetches(trainer: Passenger, workers: list[Passenger], loaders: list[Loader]) -> list[Fetch]:
+def _fetches(trainer: ObservedProcess, workers: list[ObservedProcess], loaders: list[Loader]) -> list[Fetch]:
     """Spawned workers do not know their loader: theirs are given to the only loader that has workers."""
     fetches = [fetch for passenger in (trainer, *workers) for fetch in passenger.fetches]
     with_workers = [loader.ident for loader in loaders if loader.num_workers]
@@ -216,7 +216,7 @@ def _fetches(trainer: Passenger, workers: list[Passenger], loaders: list[Loader]
     return sorted(fetches, key=lambda fetch: fetch.start_ns)
 
 
-def _add_up(passengers: list[Passenger]) -> list[StackCount]:
+def _add_up(passengers: list[ObservedProcess]) -> list[StackCount]:
     totals: Counter[tuple[Any, ...]] = Counter()
     for passenger in passengers:
         totals.update(passenger.stacks)
@@ -228,7 +228,7 @@ def _make_count(key: tuple[Any, ...], count: int) -> StackCount:
     return msgspec.convert([*key, count], StackCount)
 
 
-def _notes(trainer: Passenger, trainers: list[Passenger], workers: list[Passenger]) -> list[str]:
+def _notes(trainer: ObservedProcess, trainers: list[ObservedProcess], workers: list[ObservedProcess]) -> list[str]:
     notes = [note for passenger in (*trainers, *workers) for note in passenger.notes]
     if trainer.role == "child":
         notes.append("the training ran in a process that the script started; that process is the one described here")

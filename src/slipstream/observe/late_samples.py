@@ -18,12 +18,12 @@ _FETCHING = "torch/utils/data/_utils/fetch.py"
 _WRAPPED = 4  # datasets around one another: a part of a part
 
 
-class Returned(NamedTuple):
+class LateSamples(NamedTuple):
     code: CodeType
     line: int
 
 
-def returned_from(leaf: FrameType) -> Returned | None:
+def returned_from(leaf: FrameType) -> LateSamples | None:
     """For a frame of torch that has just got a sample: the user's `__getitem__` that made it, if it ends in arithmetic.
     Where it only picks (`return self.x[i], self.y[i]`) the time is the picking's, as it seems."""
     fetching: FrameType | None = leaf
@@ -33,7 +33,7 @@ def returned_from(leaf: FrameType) -> Returned | None:
         return None
     code = _getitem_of(getattr(fetching.f_locals.get("self"), "dataset", None))
     line = line_of_arithmetic(code) if code is not None and is_user_code(code.co_filename) else None
-    return Returned(code, line) if code is not None and line is not None else None
+    return LateSamples(code, line) if code is not None and line is not None else None
 
 
 def _is_fetching(frame: FrameType) -> bool:

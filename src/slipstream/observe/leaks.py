@@ -72,7 +72,7 @@ def count_tensors(objects: Iterable[Any]) -> tuple[int, int]:
     return sum(tensor.grad_fn is not None for tensor in tensors), len(tensors)
 
 
-def find_leaks(frame: FrameType | None, num_steps: int, before: Holdings | None = None) -> list[Leak]:
+def find_leaks(frame: FrameType | None, num_steps: int, before: LiveTensors | None = None) -> list[Leak]:
     """Variables of the user's that hold more and more tensors. Only what grew about once a step counts, and only where
     `before`, an earlier look, found fewer: one step may make a list of results, or a sum of many terms, anew. Without
     an earlier look plain tensors are data, or a cache that has filled."""
@@ -95,7 +95,7 @@ def find_leaks(frame: FrameType | None, num_steps: int, before: Holdings | None 
     return list(leaks.values())
 
 
-class Holdings:
+class LiveTensors:
     """How many tensors each variable of the user's held at one moment. Sums are marked in their graph, which is then
     found again below what is added later: nothing is held for that."""
 

@@ -8,7 +8,7 @@ from collections import Counter
 _INFERENCE = 16  # so many calls of a module without a backward pass: this script does not train
 
 
-class Pace:
+class LiveSteps:
     def __init__(self) -> None:
         self.num_steps = 0
         self.samples = 0

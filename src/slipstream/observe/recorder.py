@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from slipstream.observe.live_steps import Pace
+from slipstream.observe.live_steps import LiveSteps
 from slipstream.records import (
     Boarded,
     Event,
@@ -53,7 +53,7 @@ class Recorder:
         self.now_ns = self.clock.now_ns
         self._device: DeviceClock | None = None
         self.thread = get_ident()
-        self.pace = Pace()
+        self.pace = LiveSteps()
         self.role = "rider"
         self.counts_samples = False
         self.shortcut = Shortcut()

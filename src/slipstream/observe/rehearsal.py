@@ -98,7 +98,7 @@ class ModelRehearsal:
     """A copy of the model with a batch that it was really called with."""
 
     def __init__(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._model = _twin(model)
+        self._model = _control(model)
         self._args = copy_batch(args)
         self._kwargs = copy_batch(kwargs)
         self._device = next(model.parameters()).device.type
@@ -153,7 +153,7 @@ class ModelRehearsal:
             torch.autograd.backward(total)
 
 
-def _twin(model: torch.nn.Module) -> torch.nn.Module:
+def _control(model: torch.nn.Module) -> torch.nn.Module:
     if sum(parameter.numel() for parameter in model.parameters()) > _MOST_PARAMETERS:
         raise ValueError("the model is too large to copy")
     return copy_module(model).train(model.training)
@@ -208,9 +208,9 @@ def _accepted(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 
 
 def _copy_parameter(parameter: torch.Tensor) -> torch.Tensor:
-    twin = parameter.detach().clone().requires_grad_(parameter.requires_grad)
-    twin.grad = torch.full_like(twin, 1e-4) if parameter.grad is None else parameter.grad.detach().clone()
-    return twin
+    control = parameter.detach().clone().requires_grad_(parameter.requires_grad)
+    control.grad = torch.full_like(control, 1e-4) if parameter.grad is None else parameter.grad.detach().clone()
+    return control
 
 
 _DENORMAL = 1e-3

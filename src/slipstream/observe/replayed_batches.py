@@ -14,7 +14,7 @@ _MAX_KEPT = 4
 _MAX_KEPT_BYTES = 1 << 30
 
 
-class Pantry:
+class BatchCache:
     """Kept batches of one iterator, and how many more of them the script is owed."""
 
     def __init__(self) -> None:
@@ -34,45 +34,45 @@ class Pantry:
         return copy_batch(self.batches[self._next % len(self.batches)])
 
 
-class KeptBatches:
+class ReplayedBatches:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._pantries: weakref.WeakKeyDictionary[Any, Pantry] = weakref.WeakKeyDictionary()
+        self._pantries: weakref.WeakKeyDictionary[Any, BatchCache] = weakref.WeakKeyDictionary()
 
     def owes(self, iterator: Any) -> bool:
-        pantry = self._pantries.get(iterator)
-        return pantry is not None and (pantry.credit > 0 or pantry.is_exhausted)
+        batch_cache = self._pantries.get(iterator)
+        return batch_cache is not None and (batch_cache.credit > 0 or batch_cache.is_exhausted)
 
     def owes_any(self) -> bool:
-        return any(pantry.credit > 0 or pantry.is_exhausted for pantry in self._pantries.values())
+        return any(batch_cache.credit > 0 or batch_cache.is_exhausted for batch_cache in self._pantries.values())
 
     def forget(self, iterator: Any) -> None:
         """A new epoch: persistent workers rewind the iterator that they have, and nothing is owed from the last one."""
         self._pantries.pop(iterator, None)
 
     def credit(self) -> int:
-        return sum(pantry.credit for pantry in self._pantries.values())
+        return sum(batch_cache.credit for batch_cache in self._pantries.values())
 
     def drain(self, iterator: Any, wanted: int, is_late: Callable[[], bool]) -> list[int]:
         """Takes up to `wanted` real batches as fast as they come; returns how long each took."""
-        pantry = self._pantries.setdefault(iterator, Pantry())
+        batch_cache = self._pantries.setdefault(iterator, BatchCache())
         times: list[int] = []
         while len(times) < wanted and not (len(times) >= 3 and is_late()):
             start = self._clock.now_ns()
             try:
                 batch = next(iterator)
             except StopIteration:
-                pantry.is_exhausted = True
+                batch_cache.is_exhausted = True
                 break
             times.append(self._clock.now_ns() - start)
-            pantry.keep(batch)
-        pantry.credit += len(times)
+            batch_cache.keep(batch)
+        batch_cache.credit += len(times)
         return times
 
     def hand_out(self, iterator: Any) -> tuple[Any, int]:
         """A kept batch and its number of samples; StopIteration when the real iterator had ended."""
-        pantry = self._pantries[iterator]
-        if pantry.credit <= 0:
+        batch_cache = self._pantries[iterator]
+        if batch_cache.credit <= 0:
             raise StopIteration
-        batch = pantry.hand_out()
+        batch = batch_cache.hand_out()
         return batch, count_samples(batch)

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 
 from slipstream.observe.recorder import Recorder
-from slipstream.observe.replayed_batches import KeptBatches
+from slipstream.observe.replayed_batches import ReplayedBatches
 from slipstream.records import Block, BlockEnded, BlockKind, Loader, Progress
 from slipstream.seams.patching import Substitute
-from slipstream.seams.stop import StopRide
+from slipstream.seams.stop import StopTrial
 
 _ROUNDS = 2
 _EXCERPT_STEPS = 3
@@ -48,7 +48,7 @@ class Schedule:
         self._most_ns = int(1.5e9 * seconds)
         self._asked_steps = num_steps
         self._watch_only = watch_only  # a program that watches itself: nothing is replaced, nothing is stopped
-        self._kept = KeptBatches(recorder.clock)
+        self._kept = ReplayedBatches(recorder.clock)
         self._state = "start"
         self._round = 0
         self._steps_in_state = 0
@@ -117,7 +117,7 @@ class Schedule:
         if self._first_ns and not self.is_done and self._clock.now_ns() - self._first_ns > self._most_ns:
             self.finish()
         if self.is_done and threading.get_ident() == self._recorder.thread:
-            raise StopRide
+            raise StopTrial
 
     def supply(self, iterator: Any, loader: int) -> Substitute | None:
         """A kept batch in place of a real one, while data are to be free."""

@@ -19,7 +19,7 @@ _READS = ("item", "tolist", "numpy", "cpu")
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
-class Walk(NamedTuple):
+class SourceLoop(NamedTuple):
     first: int
     last: int
     stage: Stage  # "sync" or "update"
@@ -34,7 +34,7 @@ def refine(stack: StackCount) -> Stage:
 
 
 @lru_cache(maxsize=64)
-def walks_in(file: str) -> tuple[Walk, ...]:
+def walks_in(file: str) -> tuple[SourceLoop, ...]:
     """Of one source file; none where it cannot be read."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
@@ -48,7 +48,7 @@ def walks_in(file: str) -> tuple[Walk, ...]:
         return ()
 
 
-def _walk(node: ast.AST) -> Walk | None:
+def _walk(node: ast.AST) -> SourceLoop | None:
     if isinstance(node, (ast.For, ast.AsyncFor)):
         targets, over, body = _names(node.target), ast.unparse(node.iter), list[ast.AST](node.body)
     elif isinstance(node, _COMPREHENSIONS):
@@ -61,7 +61,7 @@ def _walk(node: ast.AST) -> Walk | None:
     if any("backward" in name for name in _called(inside)):
         return None  # the training loop
     stage = _stage(inside, targets, over)
-    return Walk(node.lineno, node.end_lineno or node.lineno, stage) if stage is not None else None
+    return SourceLoop(node.lineno, node.end_lineno or node.lineno, stage) if stage is not None else None
 
 
 def _stage(inside: list[ast.AST], targets: set[str], over: str) -> Stage | None:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from types import CodeType, FrameType
 
-from slipstream.observe.late_samples import Returned, returned_from
+from slipstream.observe.late_samples import LateSamples, returned_from
 from slipstream.observe.recorder import Recorder
 from slipstream.observe.sampling_timer import SignalTimer
 from slipstream.observe.stack_stages import expression_of, line_of, stage_of_code, stage_of_expression
@@ -33,7 +33,7 @@ _OUR_DEPTH = 8  # calls below a callback of ours are few
 Key = tuple[str, Stage, str, int, str, str, str, bool, int]
 
 
-class Sampler:
+class StackSampler:
     def __init__(self, recorder: Recorder, block: Callable[[], int]) -> None:
         self._recorder = recorder
         self._block = block
@@ -158,7 +158,7 @@ class Sampler:
             stage = "collate"
         return self._key(leaf, user, stage, phase, in_call)
 
-    def _returned_key(self, leaf: FrameType, returned: Returned) -> Key:
+    def _returned_key(self, leaf: FrameType, returned: LateSamples) -> Key:
         code, line = returned
         text = linecache.getline(code.co_filename, line).strip()
         return ("input", "transform", code.co_filename, line, code.co_name, text, _leaf_name(leaf), True, self._block())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from slipstream.observe.leaks import Holdings, MemoryGauge, find_leaks
+from slipstream.observe.leaks import LiveTensors, MemoryGauge, find_leaks
 from slipstream.observe.recorder import Recorder
 from slipstream.observe.token_batches import Tokens
 from slipstream.observe.training_length import find_length
@@ -21,7 +21,7 @@ from slipstream.seams.user_code import current_site
 
 if TYPE_CHECKING:
     from slipstream.observe.anatomy import Probe
-    from slipstream.observe.anatomy.profile_excerpt import Excerpt
+    from slipstream.observe.anatomy.profile_excerpt import ProfileExcerpt
 
 
 _COUNT_NS = 1_000_000_000
@@ -41,7 +41,7 @@ class Survey:
         self._has_anatomy = False
         self._why_no_anatomy = ""
         self._has_leaks = False
-        self._excerpt: Excerpt | None = None
+        self._excerpt: ProfileExcerpt | None = None
         self._excerpt_step = 0  # how many there were when it began
         self._modes: dict[int, set[bool]] = {}  # by model: was it training in the calls of the observed step
         self._caught: tuple[int, Any, tuple[Any, ...], dict[str, Any]] | None = None
@@ -50,8 +50,8 @@ class Survey:
         self._denormal_share = 0.0
         self._gauged_ns = 0
         self._counted_ns = 0
-        self._holdings: Holdings | None = None  # at the latest count
-        self._earlier: Holdings | None = None  # at the one before
+        self._holdings: LiveTensors | None = None  # at the latest count
+        self._earlier: LiveTensors | None = None  # at the one before
         self.rehearsal_s = 0.0
         self.profile_path = ""  # where the profiler's own trace of a few steps goes, if it is wanted
         self.on_quiet: Callable[[], None] = lambda: None  # before anything is timed that must not be disturbed
@@ -157,7 +157,7 @@ class Survey:
         recorder = self._recorder
         recorder.remember(self._gauge.read_with_tensors(recorder.pace.num_steps, recorder.clock.now_ns()))
         if self._holdings is None or recorder.pace.num_steps > self._holdings.num_steps:
-            self._earlier, self._holdings = self._holdings, Holdings(sys._getframe(), recorder.pace.num_steps)
+            self._earlier, self._holdings = self._holdings, LiveTensors(sys._getframe(), recorder.pace.num_steps)
 
     def _tell_leaks(self) -> None:
         num_steps, before = self._recorder.pace.num_steps, self._holdings
@@ -174,9 +174,9 @@ class Survey:
             self._recorder.write(Told(length=length))
 
     def _start_excerpt(self) -> bool:
-        from slipstream.observe.anatomy.profile_excerpt import Excerpt
+        from slipstream.observe.anatomy.profile_excerpt import ProfileExcerpt
 
-        excerpt = Excerpt(self.profile_path, self._recorder.clock)
+        excerpt = ProfileExcerpt(self.profile_path, self._recorder.clock)
         self._excerpt_step = self._recorder.pace.num_steps
         if not excerpt.start():
             self._recorder.note(f"no torch profile: {excerpt.reason}")

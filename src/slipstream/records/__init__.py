@@ -1,29 +1,29 @@
 """Frozen structs that every other room reads. No torch, no logic beyond a property."""
 
 from slipstream.records.anatomy import Anatomy, Attention, Misalignment, ModuleShare, Operator, TorchProfile
-from slipstream.records.comparison import Comparison, Difference, Outcome, PhaseChange
+from slipstream.records.comparison import Difference, Outcome, PhaseChange, SessionComparison
 from slipstream.records.environment import Environment, Gpu, GpuReading, Revision, TorchFacts
 from slipstream.records.event import PHASES, Event, EventKind, Phase
 from slipstream.records.finding import Bound, Ceilings, Finding
-from slipstream.records.fitting import Fitting, Trial, TrialOutcome
+from slipstream.records.fitting import FitAttempt, Fitting, TrialOutcome
 from slipstream.records.footprint import KINDS, Footprint, Growth, LineBytes, ModuleBytes, Moment, Remains
-from slipstream.records.history import Entry, Glance
+from slipstream.records.history import IndexEntry, SessionGlance
 from slipstream.records.message import BlockEnded, Boarded, Ended, Message, Met, Progress, Seen, Told
-from slipstream.records.objects import Hoard, Loader, Model, Optimizer, TensorFacts
+from slipstream.records.objects import LargeContainer, Loader, Model, Optimizer, TensorFacts
 from slipstream.records.race import (
+    BlockTiming,
     Decision,
-    Entrant,
-    Lap,
+    Fingerprint,
     Numerics,
-    RiderRecord,
     Role,
     Sketch,
     Snapshot,
     Speed,
     Tick,
+    TrialRecord,
+    TrialSpec,
     Tuning,
     Verdict,
-    Witness,
 )
 from slipstream.records.recipe import NUMERICS, Choice, Edit, NumericsClass, Recipe, Setting
 from slipstream.records.rehearsal import Rehearsal
@@ -43,33 +43,32 @@ __all__ = [
     "Block",
     "BlockEnded",
     "BlockKind",
+    "BlockTiming",
     "Boarded",
     "Bound",
     "Ceilings",
     "Choice",
-    "Comparison",
     "Decision",
     "Difference",
     "Edit",
     "Ended",
     "Ending",
-    "Entrant",
-    "Entry",
     "Environment",
     "Evaluation",
     "Event",
     "EventKind",
     "Fetch",
     "Finding",
+    "Fingerprint",
+    "FitAttempt",
     "Fitting",
     "Footprint",
-    "Glance",
     "Gpu",
     "GpuReading",
     "Growth",
-    "Hoard",
+    "IndexEntry",
     "Judgement",
-    "Lap",
+    "LargeContainer",
     "Leak",
     "Length",
     "LineBytes",
@@ -95,10 +94,11 @@ __all__ = [
     "Rehearsal",
     "Remains",
     "Revision",
-    "RiderRecord",
     "Role",
     "Seen",
     "Session",
+    "SessionComparison",
+    "SessionGlance",
     "Setting",
     "Site",
     "Sketch",
@@ -114,10 +114,10 @@ __all__ = [
     "Told",
     "TorchFacts",
     "TorchProfile",
-    "Trial",
     "TrialOutcome",
+    "TrialRecord",
+    "TrialSpec",
     "Tuning",
     "Verdict",
-    "Witness",
     "WorkerMemory",
 ]

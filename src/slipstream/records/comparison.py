@@ -27,7 +27,7 @@ class PhaseChange(msgspec.Struct, frozen=True):
         return self.low_ms > 0 or self.high_ms < 0
 
 
-class Comparison(msgspec.Struct, frozen=True):
+class SessionComparison(msgspec.Struct, frozen=True):
     """Ratios are the step before over the step after: more than 1 is faster."""
 
     before: str

@@ -13,7 +13,7 @@ from slipstream.records.recipe import Recipe
 TrialOutcome = Literal["ran", "ran_out", "ended", "failed"]
 
 
-class Trial(msgspec.Struct, frozen=True):
+class FitAttempt(msgspec.Struct, frozen=True):
     """One ride of the script: a batch size, a recipe, held to the limit or not."""
 
     batch_size: int  # 0: not known
@@ -29,7 +29,7 @@ class Trial(msgspec.Struct, frozen=True):
     changes: list[str] = []  # what its techniques really did
 
 
-class Fitting(msgspec.Struct, frozen=True):
+class Fitting(msgspec.Struct, frozen=True, rename={"attempts": "trials"}):
     """What a `tune --fit` or `tune --memory-limit` concluded."""
 
     limit_bytes: int
@@ -38,7 +38,7 @@ class Fitting(msgspec.Struct, frozen=True):
     own_batch: int
     own_fits: bool
     parameter_bytes: int = 0
-    trials: list[Trial] = []  # in the order of the rides
+    attempts: list[FitAttempt] = []  # in the order of the rides
     largest: int | None = None  # batch that runs within the limit; None: not looked for
     too_large: int | None = None  # the smallest batch that ran out; None: none did
     fastest: int | None = None

@@ -8,7 +8,7 @@ from slipstream.records.environment import Revision
 from slipstream.records.recipe import Recipe
 
 
-class Entry(msgspec.Struct, frozen=True):
+class IndexEntry(msgspec.Struct, frozen=True):
     """A row of the index. One that is not readable has only its file."""
 
     name: str  # of the file, without its suffix: what the user calls the session by
@@ -59,7 +59,7 @@ class GlanceSummary(msgspec.Struct, frozen=True):
     bound: str
 
 
-class Glance(msgspec.Struct, frozen=True):
+class SessionGlance(msgspec.Struct, frozen=True):
     """The same file as a Session, read for these few fields alone: a hundred times quicker."""
 
     command: str

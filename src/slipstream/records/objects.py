@@ -8,7 +8,7 @@ import msgspec
 from slipstream.records.site import Site
 
 
-class Loader(msgspec.Struct, frozen=True):
+class Loader(msgspec.Struct, frozen=True, rename={"container": "hoard"}):
     ident: int
     site: Site | None  # the user's line that built it
     class_name: str
@@ -27,11 +27,11 @@ class Loader(msgspec.Struct, frozen=True):
     getitem_site: Site | None = None  # where the dataset's __getitem__ or __iter__ is defined, if the user's
     tensor_facts: list[TensorFacts] = []
     framework: str = ""  # "transformers", "lightning", "accelerate" where one of them built it
-    hoard: Hoard | None = None  # looked for where there are workers
+    container: LargeContainer | None = None  # looked for where there are workers
     draws: bool | None = None  # random numbers, in building some of its batches without workers; None: not looked at
 
 
-class Hoard(msgspec.Struct, frozen=True):
+class LargeContainer(msgspec.Struct, frozen=True):
     """A container of the dataset's with very many Python objects. Reading one writes its reference count."""
 
     name: str  # "names", "dataset.samples"

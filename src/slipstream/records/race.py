@@ -18,7 +18,7 @@ FARTHEST = 100.0  # times as fast, or as slow: where a bound stands that nothing
 Tick = Literal["optimizer", "backward", "forward", "input"]  # what the riders count as a step
 
 
-class Entrant(msgspec.Struct, frozen=True):
+class TrialSpec(msgspec.Struct, frozen=True):
     """Who is to ride."""
 
     ident: int
@@ -26,10 +26,10 @@ class Entrant(msgspec.Struct, frozen=True):
     recipe: Recipe = Recipe()
 
 
-class Lap(msgspec.Struct, frozen=True):
+class BlockTiming(msgspec.Struct, frozen=True, rename={"trial": "rider"}):
     """One block as the rider timed it. The lead-in is not in it."""
 
-    rider: int  # Entrant.ident
+    trial: int  # Entrant.ident
     round: int
     first_step: int
     num_steps: int
@@ -66,7 +66,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     buffers: list[Sketch] = []
 
 
-class Witness(msgspec.Struct, frozen=True):
+class Fingerprint(msgspec.Struct, frozen=True):
     """What a rider's training did, apart from time."""
 
     losses: list[tuple[int, float]] = []  # (step, value) of everything that backward was called on, in order
@@ -74,10 +74,10 @@ class Witness(msgspec.Struct, frozen=True):
     digests: list[tuple[int, str]] = []  # (step, hash of every parameter and buffer), at the end of each block
 
 
-class RiderRecord(msgspec.Struct, frozen=True):
-    entrant: Entrant
-    laps: list[Lap] = []
-    witness: Witness = Witness()
+class TrialRecord(msgspec.Struct, frozen=True, rename={"spec": "entrant", "timings": "laps", "fingerprint": "witness"}):
+    spec: TrialSpec
+    timings: list[BlockTiming] = []
+    fingerprint: Fingerprint = Fingerprint()
     startup_s: float = 0.0  # from launch to the first step's end
     peak_bytes: int = 0  # host memory, the process and its children at the most
     device_peak_bytes: int = 0
@@ -134,7 +134,7 @@ class Verdict(msgspec.Struct, frozen=True):
         return Choice(self.technique, self.setting)
 
 
-class Tuning(msgspec.Struct, frozen=True):
+class Tuning(msgspec.Struct, frozen=True, rename={"trials": "riders"}):
     """What a tune concluded."""
 
     base_step_ms: float
@@ -152,6 +152,6 @@ class Tuning(msgspec.Struct, frozen=True):
     seconds_spent: float = 0.0
     is_complete: bool = True
     was_interrupted: bool = False  # by Ctrl-C: the journal knows what was decided
-    riders: list[RiderRecord] = []  # laps and losses for the report; sketches are dropped
+    trials: list[TrialRecord] = []  # laps and losses for the report; sketches are dropped
     edits: list[Edit] = []
     notes: list[str] = []  # plain sentences: what was not tried, resumed, or less exact than usual

@@ -39,7 +39,8 @@ def _tables(struct: type[msgspec.Struct], title: str, done: set[type]) -> Iterat
     if struct in done:
         return
     done.add(struct)
-    hints = get_type_hints(struct, include_extras=True)
+    encoded = dict(zip(struct.__struct_fields__, struct.__struct_encode_fields__, strict=True))
+    hints = {encoded[name]: hint for name, hint in get_type_hints(struct, include_extras=True).items()}
     lines = [f"### {title}\n", "| name | type | meaning |", "|---|---|---|"]
     lines += [f"| `{name}` | {_type_name(hint)} | {_meaning(hint)} |" for name, hint in hints.items()]
     yield "\n".join(lines) + "\n"

@@ -14,7 +14,7 @@ from typing import Final
 
 from slipstream.records import Finding, Session, Summary
 from slipstream.report.terminal.step import known_ceilings
-from slipstream.report.text.check import ending, outlook, script_of, verdict, warning, watched
+from slipstream.report.text.check import ending, script_of, training_time, verdict, warning, watched
 from slipstream.report.text.numbers import as_count, as_gain, in_ms, in_percent, where
 from slipstream.report.text.tune import (
     HEADINGS,
@@ -86,7 +86,7 @@ def _stacked(phases: Mapping[str, float], scale: float) -> str:
 def _rate(session: Session, summary: Summary) -> str:
     parts = [f"{in_ms(summary.step_ms)} a step"]
     parts += [f"{as_count(summary.samples_per_s)} samples/s"] if summary.samples_per_s > 0 else []
-    parts += [ahead] if (ahead := outlook(session)) else []
+    parts += [ahead] if (ahead := training_time(session)) else []
     return f"<div>{escape(' · '.join(parts))}</div>"
 
 

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slipstream.rewrite.errors import PatchError
-from slipstream.rewrite.make_patch import Changed
+from slipstream.rewrite.make_patch import ChangedFile
 
 
-def uncommitted(files: Sequence[Changed]) -> list[Path]:
+def uncommitted(files: Sequence[ChangedFile]) -> list[Path]:
     """Of these files, what git would say is changed or not its own. Outside of a repository: nothing."""
     found = []
     for file in files:
@@ -33,10 +33,10 @@ def uncommitted(files: Sequence[Changed]) -> list[Path]:
     return found
 
 
-def write(files: Sequence[Changed]) -> None:
+def write(files: Sequence[ChangedFile]) -> None:
     """Raises PatchError, with every file as it was."""
-    ready: list[tuple[Path, Changed]] = []
-    replaced: list[tuple[Path, Changed]] = []
+    ready: list[tuple[Path, ChangedFile]] = []
+    replaced: list[tuple[Path, ChangedFile]] = []
     try:
         for file in files:
             ready.append((_partial(file), file))
@@ -59,12 +59,12 @@ def write(files: Sequence[Changed]) -> None:
                 partial.unlink(missing_ok=True)
 
 
-def _partial(file: Changed) -> Path:
+def _partial(file: ChangedFile) -> Path:
     target = Path(os.path.realpath(file.path))
     return target.with_name(f".{target.name}.{os.getpid()}.partial")
 
 
-def _prepare(partial: Path, file: Changed) -> None:
+def _prepare(partial: Path, file: ChangedFile) -> None:
     """The new text next to the old, with its mode."""
     partial.write_bytes(file.after)
     shutil.copymode(file.path, partial)

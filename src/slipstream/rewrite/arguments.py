@@ -12,8 +12,8 @@ import libcst as cst
 from slipstream.records import Edit
 from slipstream.rewrite.errors import ByHandError, MissingError
 from slipstream.rewrite.locate import calls_at, one_call_at
-from slipstream.rewrite.names import Names
-from slipstream.rewrite.source import Source, Splice
+from slipstream.rewrite.names import ScopeNames
+from slipstream.rewrite.source import SourceText, Splice
 
 # What may be given without its name, in torch's own order.
 _LOADER = ["dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn", "pin_memory"]
@@ -26,7 +26,7 @@ POSITIONS = {
 _FRAMEWORK = "TrainingArguments"
 
 
-def change_arguments(source: Source, names: Names, line: int, edits: Sequence[Edit]) -> list[Splice]:
+def change_arguments(source: SourceText, names: ScopeNames, line: int, edits: Sequence[Edit]) -> list[Splice]:
     """Of the call at this line that all these edits are about."""
     callee, num_calls = edits[0].call, edits[0].num_calls
     if num_calls > 1:
@@ -40,13 +40,13 @@ def change_arguments(source: Source, names: Names, line: int, edits: Sequence[Ed
     return [splice for call in calls for splice in _change_call(source, names, call, edits)]
 
 
-def _only_call(source: Source, names: Names, line: int, callee: str) -> cst.Call:
+def _only_call(source: SourceText, names: ScopeNames, line: int, callee: str) -> cst.Call:
     """What a framework is told stands in one place, which need not be where it acts on it."""
     found = [call for call in source.all(cst.Call) if names.is_call_of(call, callee)]
     return found[0] if len(found) == 1 else one_call_at(source, names, line, callee)
 
 
-def _change_call(source: Source, names: Names, call: cst.Call, edits: Sequence[Edit]) -> list[Splice]:
+def _change_call(source: SourceText, names: ScopeNames, call: cst.Call, edits: Sequence[Edit]) -> list[Splice]:
     splices: list[Splice] = []
     missing: list[Edit] = []
     for edit in edits:
@@ -65,18 +65,18 @@ def _change_call(source: Source, names: Names, call: cst.Call, edits: Sequence[E
     return [*splices, *add_arguments(source, call, texts)]
 
 
-def _is_unknown(names: Names, argument: cst.Arg) -> bool:
+def _is_unknown(names: ScopeNames, argument: cst.Arg) -> bool:
     """`**keywords` of which the file does not show everything: it may hold the argument already, or not."""
     return argument.star == "**" and isinstance(argument.value, cst.Name) and names.keywords_of(argument) is None
 
 
-def _override(source: Source, argument: cst.Arg, edits: Sequence[Edit]) -> Splice:
+def _override(source: SourceText, argument: cst.Arg, edits: Sequence[Edit]) -> Splice:
     """Right whatever it holds, and nobody else who spreads it notices."""
     own = "".join(f', "{edit.argument}": {edit.text}' for edit in edits)
     return Splice(*source.span(argument.value), f"{{**{source.code(argument.value)}{own}}}")
 
 
-def _given(source: Source, names: Names, call: cst.Call, edit: Edit) -> cst.BaseExpression | None:
+def _given(source: SourceText, names: ScopeNames, call: cst.Call, edit: Edit) -> cst.BaseExpression | None:
     """The argument's value, where the call has it, or a dictionary that the call spreads."""
     positions = POSITIONS.get(edit.call, [])
     for index, argument in enumerate(call.args):
@@ -107,7 +107,7 @@ def _entry(value: cst.Dict, key: str) -> cst.BaseExpression | None:
     return None
 
 
-def _refuse_unknown(source: Source, names: Names, call: cst.Call, edits: Sequence[Edit]) -> None:
+def _refuse_unknown(source: SourceText, names: ScopeNames, call: cst.Call, edits: Sequence[Edit]) -> None:
     """What comes in by stars may hold the argument already."""
     line = source.lines_of(call)[0]
     for argument in call.args:
@@ -120,7 +120,7 @@ def _refuse_unknown(source: Source, names: Names, call: cst.Call, edits: Sequenc
         raise ByHandError(f"the call on line {line} gives its flags without names")
 
 
-def _change(source: Source, given: cst.BaseExpression, edit: Edit) -> list[Splice]:
+def _change(source: SourceText, given: cst.BaseExpression, edit: Edit) -> list[Splice]:
     now = source.code(given)
     line = source.lines_of(given)[0]
     if now == edit.text:
@@ -147,7 +147,7 @@ def _value(code: str) -> object:
         return _NOT_A_LITERAL
 
 
-def add_arguments(source: Source, call: cst.Call, added: Sequence[str]) -> list[Splice]:
+def add_arguments(source: SourceText, call: cst.Call, added: Sequence[str]) -> list[Splice]:
     """Behind the last argument; on lines of their own where that one has one."""
     if not call.args:
         opening = source.data.index(b"(", source.span(call.func)[1]) + 1
@@ -171,7 +171,7 @@ def add_arguments(source: Source, call: cst.Call, added: Sequence[str]) -> list[
     return [Splice(end, end, "".join(f", {one}" for one in added))]
 
 
-def _has_own_lines(source: Source, call: cst.Call, start: int, behind: int) -> bool:
+def _has_own_lines(source: SourceText, call: cst.Call, start: int, behind: int) -> bool:
     """The last argument begins a line, and nothing but a comment follows it there."""
     line = source.line_of(start)
     before = source.data[source.line_start(line) : start]

@@ -10,15 +10,15 @@ import libcst as cst
 from slipstream.records import Edit
 from slipstream.rewrite.arguments import add_arguments
 from slipstream.rewrite.errors import ByHandError
-from slipstream.rewrite.names import Names
-from slipstream.rewrite.source import Source, Splice
+from slipstream.rewrite.names import ScopeNames
+from slipstream.rewrite.source import SourceText, Splice
 
 MODULE = "torch.utils.checkpoint"
 _CHANGES = re.compile(r"BatchNorm|SyncBatchNorm|InstanceNorm|track_running_stats")
 _CACHE = re.compile(r"cache|past|hidden_states_list|state")
 
 
-def compute_again(source: Source, names: Names, edit: Edit) -> list[Splice]:
+def compute_again(source: SourceText, names: ScopeNames, edit: Edit) -> list[Splice]:
     loops = [loop for loop in source.all(cst.For) if _is_in_forward(source, loop)]
     if any(source.code(call.func) == f"{MODULE}.checkpoint" for loop in loops for call in source.all(cst.Call, loop)):
         return []
@@ -40,12 +40,12 @@ def compute_again(source: Source, names: Names, edit: Edit) -> list[Splice]:
     ]
 
 
-def _is_in_forward(source: Source, loop: cst.For) -> bool:
+def _is_in_forward(source: SourceText, loop: cst.For) -> bool:
     function = next((one for one in source.parents(loop) if isinstance(one, cst.FunctionDef)), None)
     return function is not None and function.name.value == "forward" and "self." in source.code(loop.iter)
 
 
-def _calls_of_blocks(source: Source, loop: cst.For) -> list[cst.Call]:
+def _calls_of_blocks(source: SourceText, loop: cst.For) -> list[cst.Call]:
     """Calls of the loop's own variable, whose result is kept."""
     own = {node.value for node in source.all(cst.Name, loop.target)}
     calls = [call for call in source.all(cst.Call, loop.body) if source.code(call.func) in own]
@@ -53,7 +53,7 @@ def _calls_of_blocks(source: Source, loop: cst.For) -> list[cst.Call]:
     return [call for call in calls if any(isinstance(one, kept) for one in source.parents(call))]
 
 
-def _import(source: Source, names: Names) -> list[Splice]:
+def _import(source: SourceText, names: ScopeNames) -> list[Splice]:
     if names.is_given("torch"):
         raise ByHandError("the file calls something else torch")
     for statement in source.module.body:

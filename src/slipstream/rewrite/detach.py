@@ -8,15 +8,15 @@ import libcst as cst
 from slipstream.records import Edit
 from slipstream.rewrite.errors import ByHandError, MissingError
 from slipstream.rewrite.locate import statement_at
-from slipstream.rewrite.names import Names
+from slipstream.rewrite.names import ScopeNames
 from slipstream.rewrite.scopes import variable_of
-from slipstream.rewrite.source import Source, Splice
+from slipstream.rewrite.source import SourceText, Splice
 
 _PLAIN = ("print", "sum", "len", "float", "int", "str", "list", "min", "max", "range", "enumerate", "zip", "reversed")
 _LIBRARIES = ("torch.", "np.", "numpy.", "statistics.", "plt.", "writer.", "logging.", "logger.", "json.")
 
 
-def keep_without_graph(source: Source, names: Names, line: int, edit: Edit) -> list[Splice]:
+def keep_without_graph(source: SourceText, names: ScopeNames, line: int, edit: Edit) -> list[Splice]:
     """`edit.call`: the name of what keeps them."""
     statement = statement_at(source, line)
     kept = _kept(source, statement, edit.call)
@@ -31,7 +31,7 @@ def keep_without_graph(source: Source, names: Names, line: int, edit: Edit) -> l
     return [Splice(end, end, ".detach()")]
 
 
-def _kept(source: Source, statement: cst.CSTNode, name: str) -> cst.BaseExpression | None:
+def _kept(source: SourceText, statement: cst.CSTNode, name: str) -> cst.BaseExpression | None:
     for call in source.all(cst.Call, statement):
         if source.code(call.func) == f"{name}.append" and len(call.args) == 1 and not call.args[0].star:
             return call.args[0].value
@@ -41,7 +41,7 @@ def _kept(source: Source, statement: cst.CSTNode, name: str) -> cst.BaseExpressi
     return None
 
 
-def _refuse_walks(source: Source, names: Names, name: str, filled: cst.CSTNode, seen: set[str]) -> None:
+def _refuse_walks(source: SourceText, names: ScopeNames, name: str, filled: cst.CSTNode, seen: set[str]) -> None:
     """Follows it through assignments of its own function; what leaves the function is not followed."""
     if not name.isidentifier():
         raise ByHandError(f"{name} is seen by more than one function")
@@ -55,7 +55,7 @@ def _refuse_walks(source: Source, names: Names, name: str, filled: cst.CSTNode, 
                 _follow(source, names, target, filled, seen)
 
 
-def _refuse_givers(source: Source, name: str, use: cst.Name, chain: list[cst.CSTNode]) -> cst.CSTNode:
+def _refuse_givers(source: SourceText, name: str, use: cst.Name, chain: list[cst.CSTNode]) -> cst.CSTNode:
     """The statement that reads it, where nothing in that walks it back or hands it on."""
     line, inner = source.lines_of(use)[0], use
     for outer in chain:
@@ -73,7 +73,7 @@ def _refuse_givers(source: Source, name: str, use: cst.Name, chain: list[cst.CST
     return outer
 
 
-def _ends_graph(source: Source, call: cst.Call) -> bool:
+def _ends_graph(source: SourceText, call: cst.Call) -> bool:
     """What comes out is a number, or has no graph."""
     callee = source.code(call.func)
     return callee in ("float", "int", "len", "str", "print") or callee.endswith((".item", ".tolist", ".detach"))
@@ -86,13 +86,15 @@ def _targets(statement: cst.CSTNode) -> list[cst.BaseExpression]:
     return [statement.target] if isinstance(statement, cst.AugAssign | cst.AnnAssign | cst.For) else []
 
 
-def _follow(source: Source, names: Names, target: cst.BaseExpression, filled: cst.CSTNode, seen: set[str]) -> None:
+def _follow(
+    source: SourceText, names: ScopeNames, target: cst.BaseExpression, filled: cst.CSTNode, seen: set[str]
+) -> None:
     name = source.code(target)
     if name not in seen:
         _refuse_walks(source, names, name, filled, seen)
 
 
-def _is_plain(source: Source, call: cst.Call, inner: cst.CSTNode) -> bool:
+def _is_plain(source: SourceText, call: cst.Call, inner: cst.CSTNode) -> bool:
     """Given to what keeps no graph for later, or a method of it other than backward."""
     callee = source.code(call.func)
     if inner is call.func:

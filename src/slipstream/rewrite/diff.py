@@ -7,18 +7,18 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from slipstream.rewrite.make_patch import Changed
+from slipstream.rewrite.make_patch import ChangedFile
 from slipstream.rewrite.source_tree import repository_of
 
 _NO_NEWLINE = "\\ No newline at end of file\n"
 
 
-def unified(files: Sequence[Changed], root: Path) -> bytes:
+def unified(files: Sequence[ChangedFile], root: Path) -> bytes:
     """Paths are relative to `root`: that is where it is applied."""
     return b"".join(_of_file(file, _relative(file.path, root)) for file in files)
 
 
-def root_of(files: Sequence[Changed], script: Path, here: Path) -> Path:
+def root_of(files: Sequence[ChangedFile], script: Path, here: Path) -> Path:
     """`here`, where `git apply` is typed, if that holds them all; else the script's folder, their repository, or the
     folder that they share."""
     folder = script.absolute().parent
@@ -34,7 +34,7 @@ def _relative(path: Path, root: Path) -> str:
     return path.absolute().relative_to(root).as_posix()
 
 
-def _of_file(file: Changed, name: str) -> bytes:
+def _of_file(file: ChangedFile, name: str) -> bytes:
     # Latin-1 has a character for every byte: nothing is decoded, and nothing lost.
     before, after = (_lines(raw.decode("latin-1")) for raw in (file.before, file.after))
     shown = name.encode().decode("latin-1")

@@ -11,11 +11,11 @@ from libcst.helpers import get_full_name_for_node
 from slipstream.records import Edit
 from slipstream.rewrite.errors import ByHandError
 from slipstream.rewrite.locate import line_above
-from slipstream.rewrite.names import Names
-from slipstream.rewrite.source import Source, Splice
+from slipstream.rewrite.names import ScopeNames
+from slipstream.rewrite.source import SourceText, Splice
 
 
-def put_before_imports(source: Source, names: Names, edit: Edit) -> list[Splice]:
+def put_before_imports(source: SourceText, names: ScopeNames, edit: Edit) -> list[Splice]:
     """`edit.argument`: the variable; `edit.text`: its value."""
     first = next((one for one in source.module.body if _loads(source, one)), None)
     if first is None:
@@ -40,7 +40,7 @@ def put_before_imports(source: Source, names: Names, edit: Edit) -> list[Splice]
     return [Splice(above, above, f"{gap}{start}{source.newline if start else ''}{text}{source.newline * 2}")]
 
 
-def _loads(source: Source, statement: cst.CSTNode) -> bool:
+def _loads(source: SourceText, statement: cst.CSTNode) -> bool:
     """Imports something, at its top level or inside, that Python does not bring along."""
     modules = [get_full_name_for_node(alias.name) for node in source.all(cst.Import, statement) for alias in node.names]
     for node in source.all(cst.ImportFrom, statement):

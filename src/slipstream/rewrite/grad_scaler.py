@@ -8,15 +8,15 @@ import libcst as cst
 from slipstream.records import Edit
 from slipstream.rewrite.errors import ByHandError
 from slipstream.rewrite.locate import block_around, call_by_name, calls_method, line_above, statement_of
-from slipstream.rewrite.names import Names
-from slipstream.rewrite.source import Source, Splice
+from slipstream.rewrite.names import ScopeNames
+from slipstream.rewrite.source import SourceText, Splice
 from slipstream.rewrite.statements import as_written, import_torch, outermost_loop
 
 NAME = "scaler"
 _CLIPS = ("clip_grad_norm_", "clip_grad_value_")
 
 
-def scale_loss(source: Source, names: Names, line: int, edit: Edit) -> list[Splice]:
+def scale_loss(source: SourceText, names: ScopeNames, line: int, edit: Edit) -> list[Splice]:
     """`edit.argument`: the optimizer's class; `edit.text`: the scaler."""
     call = call_by_name(source, line, edit.call)
     block, loop = block_around(source, statement_of(source, call)), outermost_loop(source, call)
@@ -40,7 +40,7 @@ def scale_loss(source: Source, names: Names, line: int, edit: Edit) -> list[Spli
     return [*splices, Splice(*source.span(step), text)]
 
 
-def _optimizer(source: Source, names: Names, class_name: str) -> str:
+def _optimizer(source: SourceText, names: ScopeNames, class_name: str) -> str:
     found = {
         source.code(node.targets[0].target)
         for node in source.all(cst.Assign)
@@ -51,7 +51,7 @@ def _optimizer(source: Source, names: Names, class_name: str) -> str:
     return found.pop()
 
 
-def _only(source: Source, block: list[cst.BaseStatement], method: str, owner: str) -> cst.BaseStatement:
+def _only(source: SourceText, block: list[cst.BaseStatement], method: str, owner: str) -> cst.BaseStatement:
     """The one statement of the file that calls this method, alone on its line and without arguments."""
     calls = [
         call
@@ -67,7 +67,7 @@ def _only(source: Source, block: list[cst.BaseStatement], method: str, owner: st
     raise ByHandError(f"{owner or 'the loss'}.{method}() is not one plain statement beside the forward pass")
 
 
-def _unscaled(source: Source, names: Names, between: list[cst.BaseStatement], optimizer: str) -> list[Splice]:
+def _unscaled(source: SourceText, names: ScopeNames, between: list[cst.BaseStatement], optimizer: str) -> list[Splice]:
     """Before the gradients are clipped."""
     clips = [one for one in between if calls_method(source, one, *_CLIPS) or _calls(source, names, one)]
     if not clips:
@@ -77,5 +77,5 @@ def _unscaled(source: Source, names: Names, between: list[cst.BaseStatement], op
     return [Splice(start, start, f"{indent}{NAME}.unscale_({optimizer}){source.newline}")]
 
 
-def _calls(source: Source, names: Names, node: cst.CSTNode) -> bool:
+def _calls(source: SourceText, names: ScopeNames, node: cst.CSTNode) -> bool:
     return any(names.is_call_of(call, clip) for call in source.all(cst.Call, node) for clip in _CLIPS)

@@ -9,9 +9,9 @@ from slipstream.diagnose.hoisting import Hoisted, hoist
 from slipstream.records import Edit
 from slipstream.rewrite.errors import ByHandError, MissingError
 from slipstream.rewrite.locate import function_around, line_above, statement_at
-from slipstream.rewrite.names import Names
+from slipstream.rewrite.names import ScopeNames
 from slipstream.rewrite.scopes import owns
-from slipstream.rewrite.source import Source, Splice
+from slipstream.rewrite.source import SourceText, Splice
 from slipstream.rewrite.statements import outermost_loop
 
 # Methods of a table, and functions that it is given to, that leave it as it is.
@@ -45,7 +45,7 @@ _READERS = [
 ]
 
 
-def convert_once(source: Source, names: Names, line: int, edit: Edit) -> list[Splice]:
+def convert_once(source: SourceText, names: ScopeNames, line: int, edit: Edit) -> list[Splice]:
     statement = statement_at(source, line)
     if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
         raise MissingError(f"line {line} is not one assignment")
@@ -74,14 +74,14 @@ def _target_of(text: str) -> str:
     return text.partition(" ")[0]
 
 
-def _cut(source: Source, names: Names, part: Hoisted, loop: cst.CSTNode) -> str:
+def _cut(source: SourceText, names: ScopeNames, part: Hoisted, loop: cst.CSTNode) -> str:
     """A range of rows is a view: what the loop does to its batch must not reach the table."""
     is_view = part.is_range or _may_be_one(source, names, part.rows)
     copy = (".clone()" if "torch." in part.whole else ".copy()") if is_view else ""
     return f"{part.then}{copy}{part.moves}"
 
 
-def _may_be_one(source: Source, names: Names, rows: str) -> bool:
+def _may_be_one(source: SourceText, names: ScopeNames, rows: str) -> bool:
     """A loop's own variable may be a number, and a slice has a name somewhere."""
     for use in names.uses(rows) if rows.isidentifier() else []:
         parent = next(source.parents(use))
@@ -92,7 +92,9 @@ def _may_be_one(source: Source, names: Names, rows: str) -> bool:
     return False
 
 
-def _refuse_changes(source: Source, names: Names, table: str, statement: cst.CSTNode, loop: cst.CSTNode) -> None:
+def _refuse_changes(
+    source: SourceText, names: ScopeNames, table: str, statement: cst.CSTNode, loop: cst.CSTNode
+) -> None:
     scope, is_known = function_around(source, statement), False
     for use in names.uses(table):
         chain = list(source.parents(use))
@@ -116,7 +118,7 @@ def _is_given(chain: list[cst.CSTNode], use: cst.Name) -> bool:
     return isinstance(inner, cst.AssignTarget | cst.AnnAssign | cst.AsName | cst.ImportAlias)
 
 
-def _only_reads(source: Source, chain: list[cst.CSTNode], use: cst.Name) -> bool:
+def _only_reads(source: SourceText, chain: list[cst.CSTNode], use: cst.Name) -> bool:
     """`frame["x"].values`, `len(frame)`, `frame.sample(...)`; not `frame["x"] = ...`, `shuffle(frame)`, `f = frame`."""
     inner: cst.CSTNode = use
     for outer in chain:

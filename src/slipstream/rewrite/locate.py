@@ -7,20 +7,20 @@ import itertools
 import libcst as cst
 
 from slipstream.rewrite.errors import ByHandError, MissingError
-from slipstream.rewrite.names import SUPER, Names
-from slipstream.rewrite.source import Source
+from slipstream.rewrite.names import SUPER, ScopeNames
+from slipstream.rewrite.source import SourceText
 
 Function = cst.FunctionDef | cst.Lambda
 
 
-def calls_at(source: Source, names: Names, line: int, callee: str) -> list[cst.Call]:
+def calls_at(source: SourceText, names: ScopeNames, line: int, callee: str) -> list[cst.Call]:
     """Calls of this name that a frame on this line may have made: that begin there, or whose method's name does."""
     named = [call for call in source.all(cst.Call) if names.is_call_of(call, callee)]
     exact = [call for call in named if line in (source.lines_of(call)[0], _name_line(source, call))]
     return exact or [call for call in named if source.lines_of(call)[0] <= line <= source.lines_of(call)[1]]
 
 
-def one_call_at(source: Source, names: Names, line: int, callee: str) -> cst.Call:
+def one_call_at(source: SourceText, names: ScopeNames, line: int, callee: str) -> cst.Call:
     calls = calls_at(source, names, line, callee) or _calls_of_super(source, names, line, callee)
     if not calls:
         raise MissingError(f"no call of {callee} is written on line {line}")
@@ -29,13 +29,13 @@ def one_call_at(source: Source, names: Names, line: int, callee: str) -> cst.Cal
     return calls[0]
 
 
-def _calls_of_super(source: Source, names: Names, line: int, callee: str) -> list[cst.Call]:
+def _calls_of_super(source: SourceText, names: ScopeNames, line: int, callee: str) -> list[cst.Call]:
     """A class of the user's own passes its arguments on to torch's."""
     found = calls_at(source, names, line, SUPER)
     return [call for call in found if any(isinstance(node, cst.ClassDef) for node in source.parents(call))]
 
 
-def call_by_name(source: Source, line: int, name: str) -> cst.Call:
+def call_by_name(source: SourceText, line: int, name: str) -> cst.Call:
     """The call of a variable: `model(x)`, `self.net(x)`."""
     found = [
         call
@@ -49,13 +49,13 @@ def call_by_name(source: Source, line: int, name: str) -> cst.Call:
     return found[0]
 
 
-def _name_line(source: Source, call: cst.Call) -> int:
+def _name_line(source: SourceText, call: cst.Call) -> int:
     """Since Python 3.11 a method's call is on the line of the method's name."""
     name = call.func.attr if isinstance(call.func, cst.Attribute) else call.func
     return source.lines_of(name)[0]
 
 
-def statement_of(source: Source, node: cst.CSTNode) -> cst.CSTNode:
+def statement_of(source: SourceText, node: cst.CSTNode) -> cst.CSTNode:
     """The statement around it that begins a line of its own in a block: others can stand before it."""
     chain = [node, *source.parents(node)]
     for inner, outer in itertools.pairwise(chain):
@@ -64,7 +64,7 @@ def statement_of(source: Source, node: cst.CSTNode) -> cst.CSTNode:
     raise AssertionError("a node outside of every statement")
 
 
-def statement_at(source: Source, line: int) -> cst.CSTNode:
+def statement_at(source: SourceText, line: int) -> cst.CSTNode:
     """The innermost that begins on this line, or spans it."""
     found = [
         node
@@ -76,24 +76,24 @@ def statement_at(source: Source, line: int) -> cst.CSTNode:
     return statement_of(source, found[-1])
 
 
-def function_around(source: Source, node: cst.CSTNode) -> cst.CSTNode | None:
+def function_around(source: SourceText, node: cst.CSTNode) -> cst.CSTNode | None:
     return next((one for one in source.parents(node) if isinstance(one, Function)), None)
 
 
-def block_around(source: Source, statement: cst.CSTNode) -> list[cst.BaseStatement]:
+def block_around(source: SourceText, statement: cst.CSTNode) -> list[cst.BaseStatement]:
     block = next(source.parents(statement))
     assert isinstance(block, cst.IndentedBlock | cst.Module), block
     return [one for one in block.body if isinstance(one, cst.BaseStatement)]
 
 
-def calls_method(source: Source, node: cst.CSTNode, *methods: str) -> bool:
+def calls_method(source: SourceText, node: cst.CSTNode, *methods: str) -> bool:
     """Whether anything in it calls a method of one of these names."""
     return any(
         isinstance(call.func, cst.Attribute) and call.func.attr.value in methods for call in source.all(cst.Call, node)
     )
 
 
-def line_above(source: Source, statement: cst.CSTNode) -> int:
+def line_above(source: SourceText, statement: cst.CSTNode) -> int:
     """Where a statement before this one goes, in bytes: above its decorators and above comments that belong to it."""
     first = statement.decorators[0] if _is_decorated(statement) else statement  # type: ignore[attr-defined]
     line, indent = source.lines_of(first)[0], source.indent_at(source.span(first)[0])

@@ -19,21 +19,21 @@ from slipstream.rewrite.environment import put_before_imports
 from slipstream.rewrite.errors import ByHandError, MissingError, MovedError, PatchError
 from slipstream.rewrite.grad_scaler import scale_loss
 from slipstream.rewrite.hoist_conversion import convert_once
-from slipstream.rewrite.names import Names
+from slipstream.rewrite.names import ScopeNames
 from slipstream.rewrite.no_grad import switch_gradients_off
 from slipstream.rewrite.running_sums import keep_sum_on_device
-from slipstream.rewrite.source import Source, Splice
-from slipstream.rewrite.source_tree import Tree
+from slipstream.rewrite.source import SourceText, Splice
+from slipstream.rewrite.source_tree import SourceTree
 from slipstream.rewrite.statements import call_otherwise, put_around, put_at_start, put_before, put_behind_input
 
 
-class Changed(msgspec.Struct, frozen=True):
+class ChangedFile(msgspec.Struct, frozen=True):
     path: Path
     before: bytes
     after: bytes
 
 
-class Left(msgspec.Struct, frozen=True):
+class LeftByHand(msgspec.Struct, frozen=True):
     """To be done by hand: where, what to write and why it was not."""
 
     edit: Edit
@@ -53,27 +53,27 @@ class Left(msgspec.Struct, frozen=True):
 
 
 class Patch(msgspec.Struct, frozen=True):
-    files: list[Changed]
+    files: list[ChangedFile]
     written: list[Edit]
     done: list[Edit]  # there already
-    left: list[Left]
+    left: list[LeftByHand]
 
 
-def make_patch(edits: Sequence[Edit], tree: Tree) -> Patch:
+def make_patch(edits: Sequence[Edit], tree: SourceTree) -> Patch:
     return _Patching(edits, tree).result()
 
 
 class _Patching:
-    def __init__(self, edits: Sequence[Edit], tree: Tree) -> None:
+    def __init__(self, edits: Sequence[Edit], tree: SourceTree) -> None:
         self._tree = tree
         self._groups = _grouped(edits)
         self._edits = edits
         self._renamed = {edit.call: edit.text for edit in edits if edit.kind == "callee"}
-        self._sources: dict[Path, Source] = {}
+        self._sources: dict[Path, SourceText] = {}
         self._splices: dict[Path, list[Splice]] = {}
         self._written: list[Edit] = []
         self._done: list[Edit] = []
-        self._left: list[Left] = []
+        self._left: list[LeftByHand] = []
         self._moved: list[tuple[list[Edit], MovedError]] = []
 
     def result(self) -> Patch:
@@ -82,7 +82,7 @@ class _Patching:
                 self._refuse_alone(group[0])
                 made = [self._made(edits) for edits in _together(group)]
             except ByHandError as why:
-                self._left += [Left(edit, _where(edit.site), edit.reason or str(why)) for edit in group]
+                self._left += [LeftByHand(edit, _where(edit.site), edit.reason or str(why)) for edit in group]
                 continue
             except MovedError as why:
                 self._moved.append((group, why))
@@ -99,7 +99,9 @@ class _Patching:
         for group, why in self._moved:
             if self._written or not self._done:
                 raise why
-            self._left += [Left(edit, _where(edit.site), edit.reason or "tune again to see its line") for edit in group]
+            self._left += [
+                LeftByHand(edit, _where(edit.site), edit.reason or "tune again to see its line") for edit in group
+            ]
 
     def _refuse_alone(self, edit: Edit) -> None:
         """A variable helps only with what it is set for."""
@@ -111,11 +113,11 @@ class _Patching:
     def _there(self) -> list[Edit]:
         return [*self._written, *self._done]
 
-    def _changed(self, path: Path, splices: list[Splice]) -> Changed:
+    def _changed(self, path: Path, splices: list[Splice]) -> ChangedFile:
         source = self._sources[path]
         imports = [splice for splice in splices if splice.text == f"import torch{source.newline}"]
         others = [splice for splice in splices if splice not in imports]
-        return Changed(path, source.raw, source.spliced([*imports[:1], *_closed_up(others, source.newline)]))
+        return ChangedFile(path, source.raw, source.spliced([*imports[:1], *_closed_up(others, source.newline)]))
 
     def _made(self, edits: Sequence[Edit]) -> tuple[Path, list[Splice]]:
         first = edits[0]
@@ -123,25 +125,25 @@ class _Patching:
             raise ByHandError(first.reason)
         if first.kind in _OF_SCRIPT:
             source = self._source(self._tree.script)
-            return source.path, _OF_SCRIPT[first.kind](source, Names(source), first)
+            return source.path, _OF_SCRIPT[first.kind](source, ScopeNames(source), first)
         if first.kind == "checkpoint":
             source = self._source(self._tree.module(first.argument))
-            return source.path, compute_again(source, Names(source), first)
+            return source.path, compute_again(source, ScopeNames(source), first)
         if first.site is None:
             raise ByHandError(first.reason or "no line of the script's was seen")
         source = self._source(self._tree.file(first.site.file))
         return source.path, self._at_line(source, first.site, _writer(source, edits, self._renamed))
 
-    def _source(self, path: Path) -> Source:
+    def _source(self, path: Path) -> SourceText:
         if path not in self._sources:
             try:
                 raw = path.read_bytes()
             except OSError as error:
                 raise PatchError(f"{path} cannot be read: {error.strerror}.") from None
-            self._sources[path] = Source(path, raw)
+            self._sources[path] = SourceText(path, raw)
         return self._sources[path]
 
-    def _at_line(self, source: Source, site: Site, write: Callable[[int], list[Splice]]) -> list[Splice]:
+    def _at_line(self, source: SourceText, site: Site, write: Callable[[int], list[Splice]]) -> list[Splice]:
         """On the line that the session saw. If that has moved, only an edit that is there already is recognised."""
         if not site.text or source.line(site.line).strip() == site.text:
             return write(site.line)
@@ -200,11 +202,11 @@ def _closed_up(splices: Sequence[Splice], newline: str) -> list[Splice]:
     return closed
 
 
-_OF_SCRIPT: Final[dict[str, Callable[[Source, Names, Edit], list[Splice]]]] = {
+_OF_SCRIPT: Final[dict[str, Callable[[SourceText, ScopeNames, Edit], list[Splice]]]] = {
     "start": put_at_start,
     "environment": put_before_imports,
 }
-_WRITERS: Final[dict[str, Callable[[Source, Names, int, Edit], list[Splice]]]] = {
+_WRITERS: Final[dict[str, Callable[[SourceText, ScopeNames, int, Edit], list[Splice]]]] = {
     "before": put_before,
     "around": put_around,
     "callee": call_otherwise,
@@ -217,9 +219,9 @@ _WRITERS: Final[dict[str, Callable[[Source, Names, int, Edit], list[Splice]]]] =
 }
 
 
-def _writer(source: Source, edits: Sequence[Edit], renamed: Mapping[str, str]) -> Callable[[int], list[Splice]]:
+def _writer(source: SourceText, edits: Sequence[Edit], renamed: Mapping[str, str]) -> Callable[[int], list[Splice]]:
     """`renamed`: what this patch itself calls the model; a source that has it is patched already."""
-    names, first = Names(source), edits[0]
+    names, first = ScopeNames(source), edits[0]
     if first.kind == "argument":
         return lambda line: change_arguments(source, names, line, edits)
 

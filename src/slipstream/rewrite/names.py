@@ -7,13 +7,13 @@ from functools import cached_property
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from slipstream.rewrite.source import Source
+from slipstream.rewrite.source import SourceText
 
 SUPER = "super().__init__"
 
 
-class Names:
-    def __init__(self, source: Source) -> None:
+class ScopeNames:
+    def __init__(self, source: SourceText) -> None:
         self._source = source
 
     @cached_property

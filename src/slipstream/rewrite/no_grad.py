@@ -10,8 +10,8 @@ import libcst as cst
 from slipstream.records import Edit
 from slipstream.rewrite.errors import ByHandError
 from slipstream.rewrite.locate import block_around, calls_method, function_around, statement_at
-from slipstream.rewrite.names import Names
-from slipstream.rewrite.source import Source, Splice
+from slipstream.rewrite.names import ScopeNames
+from slipstream.rewrite.source import SourceText, Splice
 from slipstream.rewrite.statements import as_written, import_torch, indented
 
 _NEEDS_GRADIENTS = ("backward", "manual_backward", "step", "grad", "requires_grad_", "enable_grad", "set_grad_enabled")
@@ -19,7 +19,7 @@ _PLAIN_DECORATORS = ("staticmethod", "classmethod")
 _SWITCHES = ("no_grad", "inference_mode")
 
 
-def switch_gradients_off(source: Source, names: Names, line: int, edit: Edit) -> list[Splice]:
+def switch_gradients_off(source: SourceText, names: ScopeNames, line: int, edit: Edit) -> list[Splice]:
     """`edit.call`: the function that trains, by name: what is called so is never touched as a whole."""
     statement, text = statement_at(source, line), as_written(names, edit.text)
     if any(_is_off(source, node) for node in (statement, *source.parents(statement))):
@@ -35,7 +35,7 @@ def switch_gradients_off(source: Source, names: Names, line: int, edit: Edit) ->
     return _wrap_loop(source, names, line, statement, text)
 
 
-def _wrap_loop(source: Source, names: Names, line: int, statement: cst.CSTNode, text: str) -> list[Splice]:
+def _wrap_loop(source: SourceText, names: ScopeNames, line: int, statement: cst.CSTNode, text: str) -> list[Splice]:
     function = function_around(source, statement)
     loops = [node for node in (statement, *source.parents(statement)) if isinstance(node, cst.For)]
     loops = [loop for loop in loops if not calls_method(source, loop, *_NEEDS_GRADIENTS)]
@@ -49,7 +49,7 @@ def _wrap_loop(source: Source, names: Names, line: int, statement: cst.CSTNode, 
     return [*import_torch(source, names), *indented(source, [loops[-1]], f"with {text}:")]
 
 
-def _follows_eval(source: Source, loop: cst.For) -> bool:
+def _follows_eval(source: SourceText, loop: cst.For) -> bool:
     """Of the switches before it in its block, the last is to evaluation."""
     statements = block_around(source, loop)
     for statement in reversed(statements[: statements.index(loop)]):
@@ -58,7 +58,7 @@ def _follows_eval(source: Source, loop: cst.For) -> bool:
     return False
 
 
-def _is_off(source: Source, node: cst.CSTNode) -> bool:
+def _is_off(source: SourceText, node: cst.CSTNode) -> bool:
     items = node.items if isinstance(node, cst.With) else ()
     codes = [source.code(item.item) for item in items]
     if isinstance(node, cst.FunctionDef):
@@ -66,7 +66,7 @@ def _is_off(source: Source, node: cst.CSTNode) -> bool:
     return any(switch in code for code in codes for switch in _SWITCHES)
 
 
-def _decorate(source: Source, names: Names, function: cst.FunctionDef, text: str) -> list[Splice]:
+def _decorate(source: SourceText, names: ScopeNames, function: cst.FunctionDef, text: str) -> list[Splice]:
     name, line = function.name.value, source.lines_of(function)[0]
     if calls_method(source, function, *_NEEDS_GRADIENTS):
         raise ByHandError(f"{name} on line {line} also walks back, steps or asks for gradients")
@@ -82,7 +82,7 @@ def _decorate(source: Source, names: Names, function: cst.FunctionDef, text: str
     return [*import_torch(source, names), Splice(start, start, f"{indent}@{text}{source.newline}")]
 
 
-def _refuse_later_backward(source: Source, loop: cst.For, function: cst.CSTNode | None) -> None:
+def _refuse_later_backward(source: SourceText, loop: cst.For, function: cst.CSTNode | None) -> None:
     """What the loop made must not be walked back after it."""
     made = {source.code(target.target) for target in source.all(cst.AssignTarget, loop)}
     made |= {source.code(one.target) for one in source.all(cst.AugAssign, loop)}

@@ -10,9 +10,9 @@ import libcst as cst
 from slipstream.records import Edit
 from slipstream.rewrite.errors import ByHandError, MissingError
 from slipstream.rewrite.locate import statement_at, statement_of
-from slipstream.rewrite.names import Names
+from slipstream.rewrite.names import ScopeNames
 from slipstream.rewrite.scopes import Variable, variable_of
-from slipstream.rewrite.source import Source, Splice
+from slipstream.rewrite.source import SourceText, Splice
 
 _COMPARISONS = ("eq", "ne", "gt", "ge", "lt", "le", "isclose")
 _ATOMS = (cst.Name, cst.Attribute, cst.Call, cst.Subscript)
@@ -26,7 +26,7 @@ class _Read(NamedTuple):
     tensor: cst.BaseExpression
 
 
-def keep_sum_on_device(source: Source, names: Names, line: int, edit: Edit) -> list[Splice]:
+def keep_sum_on_device(source: SourceText, names: ScopeNames, line: int, edit: Edit) -> list[Splice]:
     """`edit.argument`: what keeps a sum of floats as exact as Python's, where the device can."""
     statement = statement_at(source, line)
     adds = [one for one in source.all(cst.AugAssign, statement) if isinstance(one.operator, cst.AddAssign)]
@@ -70,7 +70,7 @@ def _is_term(value: cst.BaseExpression, call: cst.Call) -> bool:
     return any(_is_term(side, call) for side in (value.left, value.right))
 
 
-def _loop_around(source: Source, node: cst.CSTNode) -> cst.For | cst.While | None:
+def _loop_around(source: SourceText, node: cst.CSTNode) -> cst.For | cst.While | None:
     for parent in source.parents(node):
         if isinstance(parent, cst.FunctionDef | cst.Lambda | cst.ClassDef):
             return None
@@ -79,7 +79,7 @@ def _loop_around(source: Source, node: cst.CSTNode) -> cst.For | cst.While | Non
     return None
 
 
-def _kind(source: Source, names: Names, variable: Variable, read: _Read, loop: cst.CSTNode) -> str:
+def _kind(source: SourceText, names: ScopeNames, variable: Variable, read: _Read, loop: cst.CSTNode) -> str:
     """What the sum is to Python in the end: the first values say it, or what is added."""
     if len(variable.added) > 1:
         raise ByHandError(f"something else is added to {variable.name} too")
@@ -94,7 +94,7 @@ def _kind(source: Source, names: Names, variable: Variable, read: _Read, loop: c
     raise ByHandError(f"whether {variable.name} is a whole number cannot be told from the text")
 
 
-def _is_walked_back(source: Source, tensor: cst.BaseExpression, loop: cst.CSTNode) -> bool:
+def _is_walked_back(source: SourceText, tensor: cst.BaseExpression, loop: cst.CSTNode) -> bool:
     """What has gradients is no whole number."""
     return any(
         isinstance(call.func, cst.Attribute)
@@ -104,7 +104,7 @@ def _is_walked_back(source: Source, tensor: cst.BaseExpression, loop: cst.CSTNod
     )
 
 
-def _counts(source: Source, names: Names, tensor: cst.BaseExpression, depth: int = 0) -> bool:
+def _counts(source: SourceText, names: ScopeNames, tensor: cst.BaseExpression, depth: int = 0) -> bool:
     """`(guess == y).sum()`, `guess.eq(y).sum()`, `torch.sum(guess == y)`, or a name for it."""
     if isinstance(tensor, cst.Name) and depth < 2:
         values = [value for _, value in variable_of(source, names, tensor.value, tensor).given]
@@ -126,14 +126,14 @@ def _counts(source: Source, names: Names, tensor: cst.BaseExpression, depth: int
     return method in _COMPARISONS
 
 
-def _detached(source: Source, read: _Read, exact: str) -> Splice:
+def _detached(source: SourceText, read: _Read, exact: str) -> Splice:
     text = source.code(read.tensor)
     if not isinstance(read.tensor, _ATOMS) or read.tensor.lpar:  # a node's own parentheses are not in its span
         text = f"({text})"
     return Splice(*source.span(read.call), f"{text}.detach(){exact}")
 
 
-def _as_number(source: Source, add: cst.AugAssign, use: cst.Name, loop: cst.CSTNode, kind: str) -> Splice:
+def _as_number(source: SourceText, add: cst.AugAssign, use: cst.Name, loop: cst.CSTNode, kind: str) -> Splice:
     line = source.lines_of(use)[0]
     chain = list(source.parents(use))
     if add in chain or not _is_now_and_then(chain[: chain.index(loop)], use):
@@ -153,7 +153,7 @@ def _is_now_and_then(chain: list[cst.CSTNode], use: cst.CSTNode) -> bool:
     return False
 
 
-def _behind(source: Source, loop: cst.CSTNode, variable: Variable, inside: list[cst.Name], text: str) -> Splice:
+def _behind(source: SourceText, loop: cst.CSTNode, variable: Variable, inside: list[cst.Name], text: str) -> Splice:
     """One read when the loop is through: all that follow see a number."""
     later = [use for use in variable.read if use not in inside]
     for around in _catchers(source, loop):
@@ -167,7 +167,7 @@ def _behind(source: Source, loop: cst.CSTNode, variable: Variable, inside: list[
     return Splice(below, below, f"{gap}{source.indent_at(source.span(statement)[0])}{text}{source.newline}")
 
 
-def _catchers(source: Source, loop: cst.CSTNode) -> list[cst.Try | cst.TryStar | cst.With]:
+def _catchers(source: SourceText, loop: cst.CSTNode) -> list[cst.Try | cst.TryStar | cst.With]:
     """What goes on behind the loop although something was raised in it."""
     found: list[cst.Try | cst.TryStar | cst.With] = []
     for parent in source.parents(loop):

@@ -9,8 +9,8 @@ import libcst as cst
 
 from slipstream.rewrite.errors import ByHandError
 from slipstream.rewrite.locate import function_around
-from slipstream.rewrite.names import Names
-from slipstream.rewrite.source import Source
+from slipstream.rewrite.names import ScopeNames
+from slipstream.rewrite.source import SourceText
 
 _BINDERS = (cst.For, cst.CompFor, cst.NamedExpr, cst.Param, cst.AsName, cst.Del, cst.NameItem, cst.FunctionDef)
 
@@ -24,7 +24,7 @@ class Variable(NamedTuple):
     read: list[cst.Name]
 
 
-def variable_of(source: Source, names: Names, name: str, node: cst.CSTNode) -> Variable:
+def variable_of(source: SourceText, names: ScopeNames, name: str, node: cst.CSTNode) -> Variable:
     """As the function around `node` has it."""
     scope = function_around(source, node)
     kinds = (cst.FunctionDef, cst.Lambda, cst.ClassDef)
@@ -49,7 +49,7 @@ def variable_of(source: Source, names: Names, name: str, node: cst.CSTNode) -> V
     return found
 
 
-def _refuse_seen(source: Source, names: Names, use: cst.Name, scope: cst.CSTNode | None) -> None:
+def _refuse_seen(source: SourceText, names: ScopeNames, use: cst.Name, scope: cst.CSTNode | None) -> None:
     """A function that has a variable of its own by this name is none of our business."""
     functions = [node for node in source.parents(use) if isinstance(node, cst.FunctionDef | cst.Lambda)]
     is_inside = scope is None or scope in functions
@@ -58,13 +58,13 @@ def _refuse_seen(source: Source, names: Names, use: cst.Name, scope: cst.CSTNode
         raise ByHandError(f"another function sees {use.value} on line {source.lines_of(use)[0]}")
 
 
-def owns(source: Source, names: Names, function: cst.CSTNode | None, name: str) -> bool:
+def owns(source: SourceText, names: ScopeNames, function: cst.CSTNode | None, name: str) -> bool:
     """Whether the function has a variable of its own by this name."""
     own = [use for use in names.uses(name) if function_around(source, use) is function]
     return any(_value(source, use) is not None or _is_bound(next(source.parents(use)), use) for use in own)
 
 
-def _value(source: Source, use: cst.Name) -> cst.BaseExpression | None:
+def _value(source: SourceText, use: cst.Name) -> cst.BaseExpression | None:
     """What this assignment gives it: of `a, b = 0, 1` its own part."""
     parent = next(source.parents(use))
     if isinstance(parent, cst.AnnAssign) and parent.target is use:
@@ -88,7 +88,7 @@ def _is_bound(parent: cst.CSTNode, use: cst.Name) -> bool:
     return isinstance(parent, _BINDERS) and (isinstance(parent, cst.Del) or use in places)
 
 
-def _is_unpacked(source: Source, use: cst.Name) -> bool:
+def _is_unpacked(source: SourceText, use: cst.Name) -> bool:
     """`for a, b in pairs`, `a, b = pair`, `with f() as (a, b)`."""
     kinds = (cst.Element, cst.StarredElement, cst.Tuple, cst.List)
     inner: cst.CSTNode = use

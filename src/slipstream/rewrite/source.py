@@ -32,7 +32,7 @@ class Splice(NamedTuple):
     text: str
 
 
-class Source:
+class SourceText:
     def __init__(self, path: Path, raw: bytes) -> None:
         self.path, self.raw = path, raw
         self._bom = _BOM if raw.startswith(_BOM) else b""

@@ -13,7 +13,7 @@ from slipstream.seams.user_code import library_roots
 _INSTALLED = ("site-packages", "dist-packages")
 
 
-class Tree:
+class SourceTree:
     def __init__(self, session: Session, script: Path, script_then: Path) -> None:
         """`script`: as it lies here; `script_then`: as it lay when the session was made."""
         self.script = script

@@ -18,19 +18,19 @@ from slipstream.rewrite.locate import (
     statement_at,
     statement_of,
 )
-from slipstream.rewrite.names import Names
-from slipstream.rewrite.source import Source, Splice
+from slipstream.rewrite.names import ScopeNames
+from slipstream.rewrite.source import SourceText, Splice
 
 _BACKWARD = ("backward", "manual_backward")
 _ATOMS = (cst.Name, cst.Attribute, cst.Call, cst.Subscript)
 
 
-def as_written(names: Names, text: str) -> str:
+def as_written(names: ScopeNames, text: str) -> str:
     """With torch by the name that the file has for it."""
     return re.sub(r"\btorch\.", f"{names.torch or 'torch'}.", text)
 
 
-def import_torch(source: Source, names: Names) -> list[Splice]:
+def import_torch(source: SourceText, names: ScopeNames) -> list[Splice]:
     """Where the file does not have the bare name: before its first import from torch."""
     if names.torch:
         return []
@@ -56,7 +56,7 @@ def _imports_from_torch(statement: cst.SimpleStatementLine) -> bool:
 # --- before -----------------------------------------------------------------------------------------------------------
 
 
-def put_before(source: Source, names: Names, line: int, edit: Edit) -> list[Splice]:
+def put_before(source: SourceText, names: ScopeNames, line: int, edit: Edit) -> list[Splice]:
     anchor: cst.CSTNode = one_call_at(source, names, line, edit.call) if edit.call else statement_at(source, line)
     statement = statement_of(source, anchor)
     text = edit.text
@@ -73,7 +73,7 @@ def put_before(source: Source, names: Names, line: int, edit: Edit) -> list[Spli
     return [*import_torch(source, names), Splice(above, above, f"{indent}{text}{source.newline}")]
 
 
-def _model_at(source: Source, statement: cst.CSTNode, called: str) -> str:
+def _model_at(source: SourceText, statement: cst.CSTNode, called: str) -> str:
     """Whose parameters the statement takes. The session knows how many parameters the optimizer has: all of them."""
     owners = {
         source.code(call.func.value)
@@ -91,7 +91,7 @@ def _model_at(source: Source, statement: cst.CSTNode, called: str) -> str:
 # --- start ------------------------------------------------------------------------------------------------------------
 
 
-def put_at_start(source: Source, names: Names, edit: Edit) -> list[Splice]:
+def put_at_start(source: SourceText, names: ScopeNames, edit: Edit) -> list[Splice]:
     """Several of them share the empty line before the first: the patch sees to it."""
     text = as_written(names, edit.text)
     for statement in source.all(cst.SimpleStatementLine):
@@ -113,7 +113,7 @@ def _target(code: str) -> str:
     return re.split(r"\(|\s*=[^=]", code, maxsplit=1)[0].strip() if re.search(r"\(|=", code) else ""
 
 
-def _last_import(source: Source) -> cst.CSTNode:
+def _last_import(source: SourceText) -> cst.CSTNode:
     """Of those that stand together with torch's own: before the first function, class, loop or condition behind it."""
     last: cst.CSTNode | None = None
     has_torch = False
@@ -131,7 +131,7 @@ def _last_import(source: Source) -> cst.CSTNode:
 # --- around -----------------------------------------------------------------------------------------------------------
 
 
-def put_around(source: Source, names: Names, line: int, edit: Edit) -> list[Splice]:
+def put_around(source: SourceText, names: ScopeNames, line: int, edit: Edit) -> list[Splice]:
     """From the forward pass to just before its backward pass, or to the function's return: the loss belongs to it."""
     text = as_written(names, edit.text)
     statement = statement_of(source, call_by_name(source, line, edit.call)) if edit.call else statement_at(source, line)
@@ -155,7 +155,7 @@ def put_around(source: Source, names: Names, line: int, edit: Edit) -> list[Spli
     return [*import_torch(source, names), *indented(source, block[first:last], f"with {text}:")]
 
 
-def _end_of_loss(source: Source, block: list[cst.BaseStatement], first: int, last: int) -> int:
+def _end_of_loss(source: SourceText, block: list[cst.BaseStatement], first: int, last: int) -> int:
     """Behind the last statement that makes what is walked back; what is only looked at in between stays outside."""
     calls = source.all(cst.Call, block[last]) if last < len(block) else []
     walked = [
@@ -169,18 +169,18 @@ def _end_of_loss(source: Source, block: list[cst.BaseStatement], first: int, las
     return last
 
 
-def _stored(source: Source, statement: cst.CSTNode) -> list[cst.Name]:
+def _stored(source: SourceText, statement: cst.CSTNode) -> list[cst.Name]:
     targets: list[cst.CSTNode] = [one.target for one in source.all(cst.AssignTarget, statement)]
     targets += [one.target for one in source.all(cst.AugAssign, statement)]
     targets += [one.target for one in source.all(cst.AnnAssign, statement)]
     return [name for target in targets for name in source.all(cst.Name, target)]
 
 
-def _enters(source: Source, node: cst.CSTNode, text: str) -> bool:
+def _enters(source: SourceText, node: cst.CSTNode, text: str) -> bool:
     return isinstance(node, cst.With) and any(source.code(item.item) == text for item in node.items)
 
 
-def _only_clears(source: Source, statement: cst.BaseStatement) -> bool:
+def _only_clears(source: SourceText, statement: cst.BaseStatement) -> bool:
     """optimizer.zero_grad() on a line of its own."""
     is_short = isinstance(statement, cst.SimpleStatementLine) and len(source.all(cst.Call, statement)) == 1
     return is_short and calls_method(source, statement, "zero_grad")
@@ -190,7 +190,7 @@ def _returns(statement: cst.CSTNode) -> bool:
     return isinstance(statement, cst.SimpleStatementLine) and isinstance(statement.body[-1], cst.Return)
 
 
-def indented(source: Source, statements: list[cst.BaseStatement], header: str) -> list[Splice]:
+def indented(source: SourceText, statements: list[cst.BaseStatement], header: str) -> list[Splice]:
     """These statements below a header. Lines that begin inside a string stay where they are."""
     first, last = source.lines_of(statements[0])[0], source.lines_of(statements[-1])[1]
     inside = {
@@ -214,7 +214,7 @@ def indented(source: Source, statements: list[cst.BaseStatement], header: str) -
 # --- callee -----------------------------------------------------------------------------------------------------------
 
 
-def call_otherwise(source: Source, names: Names, line: int, edit: Edit) -> list[Splice]:
+def call_otherwise(source: SourceText, names: ScopeNames, line: int, edit: Edit) -> list[Splice]:
     """`compiled = torch.compile(model)` before the loop, and `compiled(x)` in it: the model itself stays what it is."""
     done = [call for call in source.all(cst.Call) if source.code(call.func) == edit.text]
     if any(source.lines_of(call)[0] <= line <= source.lines_of(call)[1] for call in done):
@@ -233,7 +233,7 @@ def call_otherwise(source: Source, names: Names, line: int, edit: Edit) -> list[
     return [*import_torch(source, names), Splice(above, above, text), Splice(start, end, edit.text)]
 
 
-def outermost_loop(source: Source, node: cst.CSTNode) -> cst.CSTNode | None:
+def outermost_loop(source: SourceText, node: cst.CSTNode) -> cst.CSTNode | None:
     """In the function that the node is in."""
     found: cst.CSTNode | None = None
     for parent in source.parents(node):
@@ -247,7 +247,7 @@ def outermost_loop(source: Source, node: cst.CSTNode) -> cst.CSTNode | None:
 # --- input ------------------------------------------------------------------------------------------------------------
 
 
-def put_behind_input(source: Source, names: Names, line: int, edit: Edit) -> list[Splice]:
+def put_behind_input(source: SourceText, names: ScopeNames, line: int, edit: Edit) -> list[Splice]:
     call = call_by_name(source, line, edit.call)
     text = as_written(names, edit.text)
     argument = _input(call, edit.argument)

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from slipstream.sandbox.overlay import Kept, Plan, is_below, is_deletion, written
+from slipstream.sandbox.overlay import KeptDownload, OverlayPlan, is_below, is_deletion, written
 from slipstream.store.safe_files import UnsafeFileError, check_directory, open_directory, read_file, write_file
 
 MARK = "connected"  # file in the spool directory: when the rider first reached out, in ns since the epoch
@@ -67,7 +67,7 @@ def _is_remote(address: Any, count_loopback: bool) -> bool:
     return count_loopback or not is_loopback
 
 
-def kept_downloads(root: Path) -> list[Kept]:
+def kept_downloads(root: Path) -> list[KeptDownload]:
     """Those of earlier riders. An entry is deleted when the real file system has the download by now, and when it names
     a place outside of `root` and this process did not write it: a cloned repository can contain any entry."""
     found = []
@@ -91,7 +91,7 @@ def _entries(root: Path) -> list[Path]:
         return []
 
 
-def _read_entry(folder: Path, root: Path) -> Kept | None:
+def _read_entry(folder: Path, root: Path) -> KeptDownload | None:
     """None for an entry that is not to be trusted, or not whole."""
     try:
         check_directory(folder)
@@ -103,10 +103,12 @@ def _read_entry(folder: Path, root: Path) -> Kept | None:
         return None
     is_plain = os.path.isabs(path) and "\0" not in path and os.path.realpath(path) == path
     is_ours = is_below(path, os.path.realpath(root)) or str(folder) in _kept_by_this_process
-    return Kept(path, str(folder / "tree")) if is_plain and is_ours else None
+    return KeptDownload(path, str(folder / "tree")) if is_plain and is_ours else None
 
 
-def keep_downloads(plan: Plan, root: Path, spool: Path, until_ns: int, small_bytes: int = _SMALL_BYTES) -> list[str]:
+def keep_downloads(
+    plan: OverlayPlan, root: Path, spool: Path, until_ns: int, small_bytes: int = _SMALL_BYTES
+) -> list[str]:
     """Moves what the rider fetched between its first connection and its first step out of its layers. Returns sentences
     about it."""
     try:
@@ -142,7 +144,7 @@ def _folder(root: Path) -> Path:
     return root / ".slipstream" / "kept"
 
 
-def _fetched(plan: Plan, since_ns: int, until_ns: int) -> dict[str, list[tuple[str, Path]]]:
+def _fetched(plan: OverlayPlan, since_ns: int, until_ns: int) -> dict[str, list[tuple[str, Path]]]:
     """New files by the topmost directory (or file) that the real file system does not have."""
     groups: dict[str, list[tuple[str, Path]]] = {}
     for path, place in written(plan):

@@ -7,7 +7,7 @@ import os
 from types import ModuleType
 from typing import Any
 
-from slipstream.seams.import_hooks import Arrivals
+from slipstream.seams.import_hooks import ImportHooks
 
 _OFFLINE = {
     "WANDB_MODE": "offline",
@@ -20,7 +20,7 @@ _OFFLINE = {
 _SILENT = {"disabled", "dryrun", "offline", "debug"}  # already quiet, as the user wanted it
 
 
-def silence(arrivals: Arrivals, directory: str) -> None:
+def silence(arrivals: ImportHooks, directory: str) -> None:
     """`directory` takes what trackers keep beside the script."""
     for name, value in _OFFLINE.items():
         if os.environ.get(name, "").lower() not in _SILENT:

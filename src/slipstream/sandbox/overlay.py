@@ -28,7 +28,7 @@ _CACHE_VARIABLES: Final = (
 _CACHE_FOLDERS: Final = (".cache", ".triton", ".nv", "nltk_data", ".keras", ".torch", ".fastai", ".kaggle")
 
 
-class Kept(msgspec.Struct, frozen=True):
+class KeptDownload(msgspec.Struct, frozen=True):
     """A download of an earlier rider: a file or directory that the real file system does not have."""
 
     path: str  # where the script expects it
@@ -43,7 +43,7 @@ class Layer(msgspec.Struct, frozen=True):
     lower: str
 
 
-class Plan(msgspec.Struct, frozen=True):
+class OverlayPlan(msgspec.Struct, frozen=True):
     """How a rider makes its view. Made outside, carried out by the rider itself as the first thing it does."""
 
     room: str  # a directory of ours: layers and the mount point
@@ -51,10 +51,10 @@ class Plan(msgspec.Struct, frozen=True):
     layers: list[Layer]
     binds: list[str]
     through: list[str]  # caches and our spool, passed through as they are
-    kept: list[Kept] = []
+    kept: list[KeptDownload] = []
     made: list[str] = []  # directories that we made in order to pass them through
     bare: list[str] = []  # directories whose own entries, one level deep, are real
-    over: list[Kept] = []  # files that this rider finds other than they are: their new text lies in `tree`
+    over: list[KeptDownload] = []  # files that this rider finds other than they are: their new text lies in `tree`
 
 
 def probe() -> tuple[Path | None, bool, str]:
@@ -106,8 +106,8 @@ def _try_in_child(parent: Path, own_user: bool) -> str:
 
 
 def prepare(
-    room: Path, *, own_user: bool, through: list[str], kept: list[Kept], protected: Sequence[Path] = ()
-) -> Plan:
+    room: Path, *, own_user: bool, through: list[str], kept: list[KeptDownload], protected: Sequence[Path] = ()
+) -> OverlayPlan:
     """Decides about every mount of the machine and makes the empty layers. A cache that is one of the `protected`
     folders, contains one or lies in one is not passed through."""
     covers, binds, bare = _split_for_user() if own_user else (*_whole_mounts(), [])
@@ -120,7 +120,7 @@ def prepare(
     (room / "root").mkdir()
     made = [path for path in _caches_to_make(protected) if not _make(path)]
     known = [path for path in dict.fromkeys([*through, *cache_directories(protected)]) if Path(path).is_dir()]
-    return Plan(str(room), own_user, layers, binds, known, kept, made, bare)
+    return OverlayPlan(str(room), own_user, layers, binds, known, kept, made, bare)
 
 
 def _whole_mounts() -> tuple[list[str], list[str]]:
@@ -257,7 +257,7 @@ def _make(path: str) -> bool:
     return False
 
 
-def enter(plan: Plan) -> list[str]:
+def enter(plan: OverlayPlan) -> list[str]:
     """Carries the plan out for this process, which must have a single thread. Returns what could not be covered."""
     cwd = os.getcwd()
     root = f"{plan.room}/root"
@@ -300,7 +300,7 @@ def _bind(path: str, target: str) -> None:
             raise  # no program runs without these
 
 
-def _place_files(plan: Plan, root: str) -> None:
+def _place_files(plan: OverlayPlan, root: str) -> None:
     for item in plan.kept:
         if Path(item.tree).is_file():
             target = Path(root + item.path)
@@ -308,21 +308,21 @@ def _place_files(plan: Plan, root: str) -> None:
             shutil.copy2(item.tree, target)
 
 
-def _lay_over(plan: Plan, root: str, uncovered: list[str]) -> None:
+def _lay_over(plan: OverlayPlan, root: str, uncovered: list[str]) -> None:
     for item in plan.over:
         if not covers(plan, item.path, uncovered):
             raise OSError(f"{item.path} would be changed for good")
         shutil.copy2(item.tree, root + item.path)
 
 
-def covers(plan: Plan, path: str, uncovered: list[str] | None = None) -> bool:
+def covers(plan: OverlayPlan, path: str, uncovered: list[str] | None = None) -> bool:
     """Whether what is written to this path, which has no links in it, lands in a layer of ours."""
     tops = [layer.path for layer in plan.layers]
     nearest = max((top for top in [*tops, *plan.binds, *plan.through] if is_below(path, top)), key=len, default="")
     return nearest in tops and nearest not in (uncovered or []) and os.path.dirname(path) not in plan.bare
 
 
-def written(plan: Plan) -> Iterator[tuple[str, Path]]:
+def written(plan: OverlayPlan) -> Iterator[tuple[str, Path]]:
     """Every file that the rider wrote or deleted: the path it used, and where the bytes lie now."""
     seeds = {item.path for item in plan.kept}
     for layer in plan.layers:
@@ -342,7 +342,7 @@ def is_deletion(place: Path) -> bool:
     return stat.S_ISCHR(facts.st_mode) and facts.st_rdev == 0
 
 
-def clean_up(plan: Plan) -> None:
+def clean_up(plan: OverlayPlan) -> None:
     remove(Path(plan.room))
     _take_away(plan.made)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from slipstream.seams.import_hooks import Arrivals
+from slipstream.seams.import_hooks import ImportHooks
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _LIMIT = 200
@@ -26,7 +26,7 @@ class Redirect:
     def place(self, path: Any) -> str:
         return f"{self._directory}{os.path.realpath(os.fspath(path))}"
 
-    def install(self, arrivals: Arrivals) -> None:
+    def install(self, arrivals: ImportHooks) -> None:
         arrivals.when_imported("torch.serialization", lambda module: self._divert(module, "save", "load"))
         arrivals.when_imported("safetensors.torch", lambda module: self._divert(module, "save_file", "load_file"))
         arrivals.when_imported("torch.utils.tensorboard.writer", self._divert_tensorboard)

@@ -17,7 +17,7 @@ from slipstream.sandbox import downloads, overlay
 _PREFIX = "slipstream-check-"
 
 
-class Room:
+class Workspace:
     """Named after the process that made it, so that a later one can tell whether it is still in use."""
 
     def __init__(self, parent: Path) -> None:
@@ -28,9 +28,9 @@ class Room:
         self.layers = self.path / "layers"
         for folder in (self.spool, self.scratch, self.layers):
             folder.mkdir()
-        self.plan: overlay.Plan | None = None
+        self.plan: overlay.OverlayPlan | None = None
 
-    def cover(self, cwd: Path, script: Sequence[str], *, own_user: bool) -> overlay.Plan:
+    def cover(self, cwd: Path, script: Sequence[str], *, own_user: bool) -> overlay.OverlayPlan:
         """Plans a throw-away view of the file system for the rider, with what earlier ones downloaded."""
         through = [str(self.spool), str(self.scratch)]
         kept = downloads.kept_downloads(cwd)
@@ -38,9 +38,9 @@ class Room:
         self.plan = overlay.prepare(self.layers, own_user=own_user, through=through, kept=kept, protected=protected)
         return self.plan
 
-    def lay_over(self, plan: overlay.Plan | None, files: Mapping[str, bytes]) -> overlay.Plan | None:
+    def lay_over(self, plan: overlay.OverlayPlan | None, files: Mapping[str, bytes]) -> overlay.OverlayPlan | None:
         """The plan with these files' new texts. Raises OSError where they cannot be covered."""
-        over: list[overlay.Kept] = []
+        over: list[overlay.KeptDownload] = []
         for number, (name, text) in enumerate(files.items()):
             path = os.path.realpath(name)
             if plan is None or not overlay.covers(plan, path):
@@ -48,7 +48,7 @@ class Room:
             place = self.spool / f"over-{number}"
             place.write_bytes(text)
             shutil.copymode(path, place)
-            over.append(overlay.Kept(path, str(place)))
+            over.append(overlay.KeptDownload(path, str(place)))
         return msgspec.structs.replace(plan, over=over) if plan is not None and over else plan
 
     def remove(self) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 NAME = "_compiled_call_impl"  # Module.compile() puts the compiled call of the script's there
 
 
-class Slot(functools.partial[Any]):
+class CallSlot(functools.partial[Any]):
     """A callable that vanishes when it is copied: a module's own `__getstate__` may hand out all attributes, and a copy
     that called through us would compute with the weights of the original. A partial of nothing, since that calls its
     function without a Python frame of its own."""
@@ -38,11 +38,11 @@ def content(module: torch.nn.Module) -> Any:
     return vars(module).get(NAME)
 
 
-def fill(module: torch.nn.Module, slot: Slot) -> None:
+def fill(module: torch.nn.Module, slot: CallSlot) -> None:
     vars(module)[NAME] = slot
 
 
-def clear(module: torch.nn.Module, slot: Slot) -> None:
+def clear(module: torch.nn.Module, slot: CallSlot) -> None:
     """Puts back what was below, unless somebody has put something above."""
     if content(module) is slot:
         if slot.__wrapped__ is None:
@@ -54,6 +54,6 @@ def clear(module: torch.nn.Module, slot: Slot) -> None:
 def is_compiled(module: torch.nn.Module) -> bool:
     """By the script: what stands there for us does not count."""
     below = content(module)
-    while isinstance(below, Slot):
+    while isinstance(below, CallSlot):
         below = below.__wrapped__
     return hasattr(module, "_orig_mod") or below is not None

@@ -13,7 +13,7 @@ from typing import Any
 Callback = Callable[[ModuleType], None]
 
 
-class Arrivals(importlib.abc.MetaPathFinder):
+class ImportHooks(importlib.abc.MetaPathFinder):
     """A finder that finds nothing itself: it lets the others find, and is told when the module has run."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from slipstream.records import Hoard
+from slipstream.records import LargeContainer
 
 FEWEST = 50_000
 _MOST_DEPTH = 3
@@ -16,9 +16,9 @@ _LOOKED_AT = 64  # elements: the others are taken to be alike
 _SHARED = (bool, type(None))  # of which there is one for all
 
 
-def find_hoard(dataset: Any) -> Hoard | None:
+def find_container(dataset: Any) -> LargeContainer | None:
     """The largest."""
-    found = [_hoard(name, value) for name, value in _attributes(dataset, "", _MOST_DEPTH)]
+    found = [_container(name, value) for name, value in _attributes(dataset, "", _MOST_DEPTH)]
     return max((one for one in found if one is not None), key=lambda one: one.num_objects, default=None)
 
 
@@ -37,7 +37,7 @@ def _is_array(value: Any) -> bool:
     return numpy is not None and isinstance(value, numpy.ndarray)
 
 
-def _hoard(name: str, value: Any) -> Hoard | None:
+def _container(name: str, value: Any) -> LargeContainer | None:
     if type(value) in (list, tuple, set, dict):
         elements: Any = value.values() if type(value) is dict else value
     elif _is_array(value) and value.dtype.hasobject and value.ndim == 1:
@@ -50,4 +50,6 @@ def _hoard(name: str, value: Any) -> Hoard | None:
     if len(sample) < _LOOKED_AT // 2:
         return None
     each = sum(sys.getsizeof(one) for one in sample) / len(sample) + 8
-    return Hoard(name, type(value).__name__, type(sample[0]).__name__, len(elements), int(each * len(elements)))
+    return LargeContainer(
+        name, type(value).__name__, type(sample[0]).__name__, len(elements), int(each * len(elements))
+    )

@@ -19,10 +19,10 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from slipstream.records import Loader, Site
 from slipstream.seams.batches import count_bytes, count_samples, describe_tensors
 from slipstream.seams.fast_path import shorten_next
-from slipstream.seams.large_containers import find_hoard
+from slipstream.seams.large_containers import find_container
 from slipstream.seams.listener import Listener, Token
 from slipstream.seams.patching import Patches, Substitute
-from slipstream.seams.rng_use import Drawing
+from slipstream.seams.rng_use import RngUse
 from slipstream.seams.user_code import current_site, is_called_directly, site_of_code
 
 # Asked before every real batch; a Substitute is handed to the script instead. May raise StopIteration.
@@ -42,7 +42,7 @@ class LoaderSeam:
         self._idents: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # loaders and iterators
         self._facts: dict[int, Loader] = {}
         self._num_bytes: dict[int, int] = {}  # of a batch, by loader; also: which loaders' batches were looked at
-        self._drawings: dict[int, Drawing] = {}  # by loader; of those without workers
+        self._drawings: dict[int, RngUse] = {}  # by loader; of those without workers
         self._drawing = -1  # the loader whose batch is looked at now
         self._shortcut = listener.shortcut
         self.collate_codes: dict[int, CodeType] = {}  # functions that build batches, by identity, for the sampler
@@ -156,7 +156,7 @@ class LoaderSeam:
         if facts is None or facts.draws is not None:
             return
         if drawing is None:
-            drawing = self._drawings[ident] = Drawing(iterator._dataset)
+            drawing = self._drawings[ident] = RngUse(iterator._dataset)
         drawing.begin()
         self._drawing = ident
 
@@ -225,7 +225,7 @@ def read_loader(loader: Any, ident: int, site: Site | None, framework_site: Site
         collate_site=site_of_code(code_of(collate)),
         getitem_site=site_of_code(getattr(item, "__code__", None)),
         framework=framework,
-        hoard=find_hoard(dataset) if loader.num_workers else None,
+        container=find_container(dataset) if loader.num_workers else None,
     )
 
 
@@ -275,7 +275,7 @@ class WorkerSeam:
 
     def install(self, patches: Patches) -> None:
         self._patches = patches
-        self._drawing: Drawing | None = None  # in a worker
+        self._drawing: RngUse | None = None  # in a worker
         self._draws_before = patches.guard("loader.fetch.drawing", self._begin_drawing)
         self._draws_after = patches.guard("loader.fetch.drawn", self._end_drawing)
         # functools.wraps keeps the name under which spawned workers look this function up
@@ -299,7 +299,7 @@ class WorkerSeam:
 
     def _begin_drawing(self, dataset: Any) -> None:
         if self._drawing is None:
-            self._drawing = Drawing(dataset)
+            self._drawing = RngUse(dataset)
         if not self._drawing.is_over:
             self._drawing.begin()
 

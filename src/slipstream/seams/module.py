@@ -137,7 +137,7 @@ class ModuleSeam:
 
         passage = self._patches.passage(call, "module.call", self._before_call, after, self._listener.abandon)
         short = shorten_call(passage, self._patches, self._listener, self, reference, inner, ident)
-        place = call_slot.Slot(short, inner)
+        place = call_slot.CallSlot(short, inner)
         call_slot.fill(module, place)
         self._hooked[module] = (passage, place)
 

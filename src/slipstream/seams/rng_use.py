@@ -16,7 +16,7 @@ _MOST_DEPTH = 3
 _MOST_LOOKED_AT = 500
 
 
-class Drawing:
+class RngUse:
     """Of one dataset, in the process that builds its batches."""
 
     def __init__(self, dataset: Any) -> None:

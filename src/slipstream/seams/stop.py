@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import ClassVar
 
 
-class StopRide(SystemExit):
+class StopTrial(SystemExit):
     """Raised from a seam, in the script's own thread, once everything asked for has been seen.
     A SystemExit of code 0, so that a child process started by the script ends quietly as well."""
 
@@ -14,5 +14,5 @@ class StopRide(SystemExit):
 
     def __init__(self) -> None:
         super().__init__(0)
-        if StopRide.on_stop is not None:
-            StopRide.on_stop()
+        if StopTrial.on_stop is not None:
+            StopTrial.on_stop()

@@ -13,14 +13,14 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from slipstream.records import Entry, Glance
+from slipstream.records import IndexEntry, SessionGlance
 from slipstream.store.safe_files import UnsafeFileError, check_directory, is_regular_file, read_file
 
 NAME: Final = "index.sqlite"
 SUFFIX: Final = ".msgpack"
 LIMIT_BYTES: Final = 1 << 30  # of a session: an hour of steps takes a few megabytes
 _PATIENCE_S: Final = 20.0  # for another process to finish its write
-_COLUMNS: Final = Entry.__struct_fields__
+_COLUMNS: Final = IndexEntry.__struct_fields__
 T = TypeVar("T")
 
 # One script for each version of the schema, from the empty database on. A step that adds a column whose value is in
@@ -47,10 +47,10 @@ class NewerIndexError(Exception):
     """A later slipstream made it: to be left as it is."""
 
 
-def entries(folder: Path, limit: int | None = None, script: str = "") -> list[Entry]:
+def entries(folder: Path, limit: int | None = None, script: str = "") -> list[IndexEntry]:
     """The sessions in `folder`/sessions, newest first; `script`: those whose command line holds this text."""
 
-    def read(connection: sqlite3.Connection) -> list[Entry]:
+    def read(connection: sqlite3.Connection) -> list[IndexEntry]:
         _catch_up(connection, folder / "sessions")
         names = ", ".join(f'"{column}"' for column in _COLUMNS)
         wanted = "WHERE instr(lower(script), ?) " if script else ""
@@ -58,7 +58,7 @@ def entries(folder: Path, limit: int | None = None, script: str = "") -> list[En
             f"SELECT {names} FROM sessions {wanted}ORDER BY modified_ns DESC, name DESC LIMIT ?",
             (*([script.lower()] if script else []), -1 if limit is None else limit),
         )
-        return [msgspec.convert(dict(zip(_COLUMNS, row, strict=True)), Entry, strict=False) for row in rows]
+        return [msgspec.convert(dict(zip(_COLUMNS, row, strict=True)), IndexEntry, strict=False) for row in rows]
 
     return _with_index(folder, read)
 
@@ -173,7 +173,7 @@ def _files(folder: Path) -> Iterator[tuple[str, int, int]]:
                     yield item.name.removesuffix(SUFFIX), facts.st_size, facts.st_mtime_ns
 
 
-def _insert(connection: sqlite3.Connection, found: Iterable[Entry]) -> None:
+def _insert(connection: sqlite3.Connection, found: Iterable[IndexEntry]) -> None:
     names = ", ".join(f'"{column}"' for column in _COLUMNS)
     places = ", ".join("?" for _ in _COLUMNS)
     connection.executemany(
@@ -181,16 +181,16 @@ def _insert(connection: sqlite3.Connection, found: Iterable[Entry]) -> None:
     )
 
 
-def _read_entry(path: Path) -> Entry:
+def _read_entry(path: Path) -> IndexEntry:
     facts = path.stat()
-    entry = Entry(path.name.removesuffix(SUFFIX), facts.st_size, facts.st_mtime_ns)
+    entry = IndexEntry(path.name.removesuffix(SUFFIX), facts.st_size, facts.st_mtime_ns)
     try:
-        return _filled(entry, msgspec.msgpack.decode(read_file(path, LIMIT_BYTES), type=Glance))
+        return _filled(entry, msgspec.msgpack.decode(read_file(path, LIMIT_BYTES), type=SessionGlance))
     except (msgspec.MsgspecError, PermissionError):  # an UnsafeFileError is one
         return msgspec.structs.replace(entry, is_readable=False)
 
 
-def _filled(entry: Entry, glance: Glance) -> Entry:
+def _filled(entry: IndexEntry, glance: SessionGlance) -> IndexEntry:
     summary, tuning, revision = glance.summary, glance.tuning, glance.revision
     fitting, total = glance.fitting, tuning.total if tuning else None
     kept = tuning or fitting

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slipstream.machine.git import resolve_commit
-from slipstream.records import Entry
+from slipstream.records import IndexEntry
 from slipstream.store.index import SUFFIX, entries
 from slipstream.store.sessions import FOLDER, StorageError
 
@@ -29,7 +29,7 @@ def find_session(name: str, root: Path | None = None, *, is_timed: bool = False,
     if not known:
         raise StorageError(f"No session is saved in {root / FOLDER}. Make one: slipstream check train.py")
     timed = ([entry for entry in known if entry.step_ms is not None] if is_timed else []) or known
-    entry: Entry | None
+    entry: IndexEntry | None
     if name in WORDS:
         own = [entry for entry in timed if script and _script_of(entry) == _name_of(script)]
         entry = _by_word(name, own or timed)
@@ -43,7 +43,7 @@ def find_session(name: str, root: Path | None = None, *, is_timed: bool = False,
     return root / FOLDER / "sessions" / f"{entry.name}{SUFFIX}"
 
 
-def _by_word(word: str, known: Sequence[Entry]) -> Entry:
+def _by_word(word: str, known: Sequence[IndexEntry]) -> IndexEntry:
     if word == "latest":
         return known[0]
     others = [entry for entry in known[1:] if _script_of(entry) == _script_of(known[0])]
@@ -52,7 +52,7 @@ def _by_word(word: str, known: Sequence[Entry]) -> Entry:
     return others[0]
 
 
-def _script_of(entry: Entry) -> str:
+def _script_of(entry: IndexEntry) -> str:
     """Without its arguments."""
     return _name_of(shlex.split(entry.script))
 
@@ -61,7 +61,7 @@ def _name_of(words: Sequence[str]) -> str:
     return " ".join(words[:2] if words[:1] == ["-m"] else words[:1])
 
 
-def _by_name(name: str, known: Sequence[Entry]) -> Entry | None:
+def _by_name(name: str, known: Sequence[IndexEntry]) -> IndexEntry | None:
     exact = [entry for entry in known if entry.name == name]
     if exact:
         return exact[0]
@@ -74,7 +74,7 @@ def _by_name(name: str, known: Sequence[Entry]) -> Entry | None:
     return alike[0] if alike else None
 
 
-def _by_commit(name: str, known: Sequence[Entry], root: Path, is_timed: bool) -> Entry | None:
+def _by_commit(name: str, known: Sequence[IndexEntry], root: Path, is_timed: bool) -> IndexEntry | None:
     """The newest at that commit; one whose files were as committed is preferred."""
     commit = resolve_commit(name, root)
     if not commit and _HASH.fullmatch(name):  # the history may come from a machine that has no such repository

@@ -28,12 +28,12 @@ from slipstream.machine.gpu import GpuSampler, gpu_present_but_unused
 from slipstream.observe.assemble import assemble
 from slipstream.records import Ended, Ending, Message, Progress, Seen, Session, TorchProfile
 from slipstream.sandbox import downloads, overlay
-from slipstream.sandbox.workspace import Room
+from slipstream.sandbox.workspace import Workspace
 from slipstream.store.sessions import known_speedtest
 from slipstream.supervise.orphans import no_leftovers
-from slipstream.supervise.pty_relay import Terminal
+from slipstream.supervise.pty_relay import PtyRelay
 from slipstream.supervise.signals import Interrupts
-from slipstream.trial.lifecycle import RideSettings
+from slipstream.trial.lifecycle import TrialSettings
 from slipstream.trial.main import EXIT_REFUSED, EXIT_UNCOVERED, REFUSED, UNCOVERED, Ticket, command
 from slipstream.wire.spool import SpoolReader
 
@@ -71,7 +71,7 @@ class RefusalError(Exception):
     """The command cannot be carried out: a sentence for the user, who did not get a ride."""
 
 
-class Line(Protocol):
+class ProgressLine(Protocol):
     """What is shown while the script rides."""
 
     def take(self, progress: Progress) -> None: ...
@@ -79,7 +79,7 @@ class Line(Protocol):
     def text(self, elapsed_s: float, width: int) -> str: ...
 
 
-class Order(msgspec.Struct, frozen=True):
+class CheckOptions(msgspec.Struct, frozen=True):
     """What the user asked for."""
 
     script: list[str]
@@ -93,7 +93,7 @@ class Order(msgspec.Struct, frozen=True):
     profile: str = ""  # a file for torch's own profile of the observed step; of memory: for its snapshot
 
 
-def supervise(order: Order, line: Line | None = None) -> Session:
+def supervise(order: CheckOptions, line: ProgressLine | None = None) -> Session:
     """One ride from start to end."""
     cwd = Path.cwd()
     created = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
@@ -128,10 +128,10 @@ def _placed(profile: TorchProfile | None, path: str) -> TorchProfile | None:
     return msgspec.structs.replace(profile, path=path) if profile is not None and Path(path).is_file() else None
 
 
-class _Ride:
+class _CheckRun:
     """One rider, watched from outside."""
 
-    def __init__(self, line: Line | None) -> None:
+    def __init__(self, line: ProgressLine | None) -> None:
         self.line = line
         self.gpus = GpuSampler()
         self.messages: list[tuple[int, Message]] = []
@@ -164,16 +164,16 @@ def _is_step(message: Message) -> bool:
     return isinstance(message, Seen) and any(event.kind in ("backward", "optimizer") for event in message.events)
 
 
-def _ride_covered(order: Order, line: Line | None, cwd: Path) -> _Ride:
+def _ride_covered(order: CheckOptions, line: ProgressLine | None, cwd: Path) -> _CheckRun:
     """Under an overlay if there can be one; otherwise, or if making it fails after all, without."""
     parent, own_user, reason = overlay.probe() if order.use_overlay else (None, False, "--no-overlay")
     if parent is not None:
-        ride = _ride_in_room(order, line, cwd, Room(parent), own_user=own_user)
-        if isinstance(ride, _Ride):
+        ride = _ride_in_room(order, line, cwd, Workspace(parent), own_user=own_user)
+        if isinstance(ride, _CheckRun):
             return ride
         reason = ride
-    ride = _ride_in_room(order, line, cwd, Room(overlay.temporary_directory()), own_user=None)
-    assert isinstance(ride, _Ride)
+    ride = _ride_in_room(order, line, cwd, Workspace(overlay.temporary_directory()), own_user=None)
+    assert isinstance(ride, _CheckRun)
     ride.notes.append(
         f"No throw-away file system ({reason}): checkpoints and logs of known libraries were redirected and"
         " deleted; other files that the script wrote are real."
@@ -181,12 +181,14 @@ def _ride_covered(order: Order, line: Line | None, cwd: Path) -> _Ride:
     return ride
 
 
-def _ride_in_room(order: Order, line: Line | None, cwd: Path, room: Room, *, own_user: bool | None) -> _Ride | str:
+def _ride_in_room(
+    order: CheckOptions, line: ProgressLine | None, cwd: Path, room: Workspace, *, own_user: bool | None
+) -> _CheckRun | str:
     """A string: the overlay could not be made, and why."""
-    ride = _Ride(line)
+    ride = _CheckRun(line)
     try:
         plan = room.cover(cwd, order.script, own_user=own_user) if own_user is not None else None
-        settings = RideSettings(
+        settings = TrialSettings(
             mode="check",
             num_steps=order.num_steps,
             seconds=order.seconds,
@@ -221,20 +223,20 @@ def _ride_in_room(order: Order, line: Line | None, cwd: Path, room: Room, *, own
         room.remove()
 
 
-def _run(ride: _Ride, ticket: Ticket, room: Room) -> int:
+def _run(ride: _CheckRun, ticket: Ticket, room: Workspace) -> int:
     """Starts the rider and stays with it until it has ended. Returns what Popen calls the return code."""
     reader = SpoolReader(room.spool)
     start = command(ticket)
     sys.stdout.flush()
     sys.stderr.flush()
-    with Terminal() as terminal:
-        rider = subprocess.Popen(start, stdout=terminal.stdout, stderr=terminal.stderr)
-        ride.process = rider.pid
+    with PtyRelay() as terminal:
+        trial = subprocess.Popen(start, stdout=terminal.stdout, stderr=terminal.stderr)
+        ride.process = trial.pid
         terminal.started()
         try:
-            with Interrupts(rider) as interrupts, ride.gpus:  # in this order: its thread must not catch our signals
-                while rider.poll() is None:
-                    terminal.pump(_POLL_S, rider.pid)
+            with Interrupts(trial) as interrupts, ride.gpus:  # in this order: its thread must not catch our signals
+                while trial.poll() is None:
+                    terminal.pump(_POLL_S, trial.pid)
                     ride.take(reader.read())
                     interrupts.look()
                     _mind_the_time(ride, interrupts, ticket.settings.seconds)
@@ -243,20 +245,20 @@ def _run(ride: _Ride, ticket: Ticket, room: Room) -> int:
                 terminal.drain()
                 ride.take(reader.read())
         finally:
-            _end(rider)
-    return rider.returncode
+            _end(trial)
+    return trial.returncode
 
 
-def _end(rider: subprocess.Popen[bytes]) -> None:
-    if rider.poll() is None:
-        rider.terminate()
+def _end(trial: subprocess.Popen[bytes]) -> None:
+    if trial.poll() is None:
+        trial.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            rider.wait(_PATIENCE_S)
-        rider.kill()
-        rider.wait()
+            trial.wait(_PATIENCE_S)
+        trial.kill()
+        trial.wait()
 
 
-def _mind_the_time(ride: _Ride, interrupts: Interrupts, seconds: float) -> None:
+def _mind_the_time(ride: _CheckRun, interrupts: Interrupts, seconds: float) -> None:
     """A rider stops by itself; this is for one that cannot."""
     if seconds <= 0:
         return
@@ -272,7 +274,7 @@ def _mind_the_time(ride: _Ride, interrupts: Interrupts, seconds: float) -> None:
         interrupts.kill()
 
 
-def _ending(ride: _Ride, return_code: int) -> Ending:
+def _ending(ride: _CheckRun, return_code: int) -> Ending:
     """What the rider said itself, unless it could not speak any more."""
     endings = [(process, message.ending) for process, message in ride.messages if isinstance(message, Ended)]
     said = [ending for process, ending in endings if process == ride.process]

@@ -20,7 +20,7 @@ _PATIENCE_S = 120.0  # for torch's import, on a cold disk
 _POLL_S = 0.1
 
 
-class Ready:
+class ForkServer:
     """Such a process, seen from the relay."""
 
     def __init__(self, entry: str, environment: Mapping[str, str]) -> None:
@@ -40,7 +40,7 @@ class Ready:
         """Until it is ready. False: it will not be."""
         return self._receive(on_wait) != 0
 
-    def fork(self, ticket: Path, stdout: int, stderr: int) -> Forked | None:
+    def fork(self, ticket: Path, stdout: int, stderr: int) -> ForkedProcess | None:
         """A rider with this ticket, as a child of ours. None: this process is gone."""
         try:
             socket.send_fds(self._wire, [os.fsencode(ticket)], [stdout, stderr])
@@ -49,7 +49,7 @@ class Ready:
         pid = self._receive(lambda: None)
         if not pid:
             self.close()  # what it might still say would be taken for another rider's
-        return Forked(pid) if pid else None
+        return ForkedProcess(pid) if pid else None
 
     def _receive(self, on_wait: Callable[[], None]) -> int:
         """The number of a process; 0: it is gone, or silent."""
@@ -70,25 +70,25 @@ class Ready:
         self._process.wait()
 
 
-class Stable:
+class ForkServerPool:
     """One for each environment that riders ask for, started when the first of them comes."""
 
     def __init__(self, entry: str, is_open: bool) -> None:
         self._entry = entry
         self._is_open = is_open
-        self._known: dict[frozenset[tuple[str, str]], Ready | None] = {}  # None: it could not be had
+        self._known: dict[frozenset[tuple[str, str]], ForkServer | None] = {}  # None: it could not be had
 
     def has(self, environment: Mapping[str, str]) -> bool:
         """Nobody need wait for it."""
         return not self._is_open or frozenset(environment.items()) in self._known
 
-    def of(self, environment: Mapping[str, str], on_wait: Callable[[], None]) -> Ready | None:
+    def of(self, environment: Mapping[str, str], on_wait: Callable[[], None]) -> ForkServer | None:
         """None: riders start cold."""
         key = frozenset(environment.items())
         if not self._is_open:
             return None
         if key not in self._known:
-            ready = Ready(self._entry, environment)
+            ready = ForkServer(self._entry, environment)
             self._known[key] = ready if ready.wait(on_wait) else None
             if self._known[key] is None:
                 ready.close()
@@ -107,7 +107,7 @@ class Stable:
         self.renew()
 
 
-class Forked:
+class ForkedProcess:
     """A child of ours that we did not start, as `subprocess.Popen` would show it."""
 
     def __init__(self, pid: int) -> None:

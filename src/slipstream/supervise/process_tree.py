@@ -20,7 +20,7 @@ _PATIENCE_S = 5.0
 _JANITORS = ("resource_tracker", "torch_shm_manager")
 
 
-class Tree:
+class ProcessTree:
     """Of one process, which leads a process group: a grandchild whose parent died is still known by that."""
 
     def __init__(self, root: int) -> None:

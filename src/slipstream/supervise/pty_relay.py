@@ -19,7 +19,7 @@ _ERASE: Final = b"\r\x1b[2K"
 _REDRAW_S: Final = 0.25
 
 
-class Terminal:
+class PtyRelay:
     """Between the rider and those of stdout and stderr that are terminals. Use as a context manager."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Terminal:
     def width(self) -> int:
         return shutil.get_terminal_size().columns
 
-    def __enter__(self) -> Terminal:
+    def __enter__(self) -> PtyRelay:
         if self._out >= 0:
             self._master, self._slave = pty.openpty()
             self._copy_modes()
@@ -65,7 +65,7 @@ class Terminal:
             os.close(self._slave)
             self._slave = -1
 
-    def pump(self, timeout_s: float, rider: int) -> None:
+    def pump(self, timeout_s: float, trial: int) -> None:
         """Relays what the script prints for up to `timeout_s`."""
         if not self.is_open:
             time.sleep(timeout_s)
@@ -74,13 +74,13 @@ class Terminal:
             self._is_resized = False
             self._copy_size()
             with contextlib.suppress(ProcessLookupError):
-                os.kill(rider, signal.SIGWINCH)
-        if select.select([self._master], [], [], timeout_s)[0] and not self._relay():
+                os.kill(trial, signal.SIGWINCH)
+        if select.select([self._master], [], [], timeout_s)[0] and not self._process_backend():
             time.sleep(timeout_s)  # nobody has the other end any more
 
     def drain(self) -> None:
         """What is left when the script has ended."""
-        while self.is_open and select.select([self._master], [], [], 0)[0] and self._relay():
+        while self.is_open and select.select([self._master], [], [], 0)[0] and self._process_backend():
             pass
 
     def show(self, text: str) -> None:
@@ -97,7 +97,7 @@ class Terminal:
             self._line = b""
             self._write(_ERASE)
 
-    def _relay(self) -> bool:
+    def _process_backend(self) -> bool:
         try:
             data = os.read(self._master, 65536)
         except OSError:  # EIO: the other end is closed

@@ -13,20 +13,20 @@ import msgspec
 
 from slipstream.launch.target import protected_folders
 from slipstream.machine import free_memory
-from slipstream.records import Entrant, Lap, Recipe, RiderRecord, Session, Tick
+from slipstream.records import BlockTiming, Recipe, Session, Tick, TrialRecord, TrialSpec
 from slipstream.sandbox import overlay
-from slipstream.sandbox.workspace import Room
-from slipstream.supervise.fork_server import Stable
+from slipstream.sandbox.workspace import Workspace
+from slipstream.supervise.fork_server import ForkServerPool
 from slipstream.supervise.orphans import no_leftovers
 from slipstream.supervise.signals import ended_by_signals, unbroken
 from slipstream.supervise.slow_start import STEPS_BESIDE, SlowStart, is_suspect
-from slipstream.supervise.trial_process import BATON, Lane, Ledger, OutError, UncoveredError, UnreadyError
-from slipstream.trial.lifecycle import RideSettings
+from slipstream.supervise.trial_process import BATON, OutError, TrialLog, TrialProcess, UncoveredError, UnreadyError
+from slipstream.trial.lifecycle import TrialSettings
 from slipstream.trial.main import Ticket
 from slipstream.wire.backend import SLOWER
 from slipstream.wire.protocol import Finished, Joined, Report, Standing, Ticked
 
-MOST_RIDERS = 6
+MOST_TRIALS = 6
 ENTRY = str(Path(__file__).parent.parent / "techniques" / "_core" / "__main__.py")
 _START_FACTOR = 10  # times the base's start-up, before a rider without a step is ended
 _STEP_FACTOR = 20  # times what a block should take
@@ -40,7 +40,7 @@ class _SlowAloneError(Exception):
     """A candidate's first steps were slow and no other trial was there to compare them with."""
 
 
-class Relay:
+class ProcessBackend:
     """Use as a context manager: leaving it ends every rider."""
 
     def __init__(
@@ -64,29 +64,31 @@ class Relay:
         self._limit_s, self._start_limit_s = limit_s, start_limit_s
         self._use_overlay = use_overlay
         self._cwd = Path.cwd()
-        self._ledgers: dict[int, Ledger] = {}
+        self._logs: dict[int, TrialLog] = {}
         self._over: dict[int, dict[str, bytes]] = {}
         self._limits: dict[int, int] = {}
-        self._lanes: dict[int, Lane] = {}  # who is there, the one that rode longest ago first
-        self._ahead: dict[int, Lane] = {}  # launched before they entered: they import, and wait at their first step
-        self._base: Ledger | None = None
+        self._processes: dict[int, TrialProcess] = {}  # who is there, the one that rode longest ago first
+        self._ahead: dict[
+            int, TrialProcess
+        ] = {}  # launched before they entered: they import, and wait at their first step
+        self._base: TrialLog | None = None
         self._device_free_bytes = 0
         self._shared_before = free_memory.shared_bytes()[0]
         self._shared_each = 0
         self._parent: Path = overlay.temporary_directory()
         self._own_user: bool | None = None
         self._may_fork = may_fork
-        self._stable = Stable(entry, is_open=False)
+        self._fork_servers = ForkServerPool(entry, is_open=False)
         self._stack = contextlib.ExitStack()
         self.notes: list[str] = []
         self.written: list[str] = []  # by riders without an overlay
         self.on_wait: Callable[[], None] = lambda: None
 
-    def __enter__(self) -> Relay:
+    def __enter__(self) -> ProcessBackend:
         self._stack.enter_context(ended_by_signals())
         is_adopting = self._stack.enter_context(no_leftovers())
-        self._stable = Stable(self._entry, self._may_fork and is_adopting)
-        self._stack.callback(self._stable.close)
+        self._fork_servers = ForkServerPool(self._entry, self._may_fork and is_adopting)
+        self._stack.callback(self._fork_servers.close)
         if self._use_overlay:
             self._stack.enter_context(overlay.shared_caches(protected_folders(self._cwd, self._script)))
         self._stack.callback(self._end_all)
@@ -101,55 +103,55 @@ class Relay:
         with unbroken():
             self._stack.close()
 
-    def lay_over(self, rider: int, files: Mapping[str, bytes]) -> None:
+    def lay_over(self, trial: int, files: Mapping[str, bytes]) -> None:
         """This rider, when it enters, finds these files with another text. The real ones are not touched; without an
         overlay it cannot start."""
-        self._over[rider] = dict(files)
+        self._over[trial] = dict(files)
 
-    def bound(self, rider: int, limit_bytes: int) -> None:
+    def bound(self, trial: int, limit_bytes: int) -> None:
         """This rider, when it enters for a fit, is held to so many bytes from where its training begins."""
-        self._limits[rider] = limit_bytes
+        self._limits[trial] = limit_bytes
 
     # --- the track ----------------------------------------------------------------------------------------------------
 
-    def enter(self, entrant: Entrant) -> str:
-        ledger = self._ledgers[entrant.ident] = Ledger(entrant)
-        if entrant.role == "base" and self._base is None:
-            self._base = ledger
-        self._launch(ledger)
-        return ledger.failure
+    def enter(self, spec: TrialSpec) -> str:
+        log = self._logs[spec.ident] = TrialLog(spec)
+        if spec.role == "base" and self._base is None:
+            self._base = log
+        self._launch(log)
+        return log.failure
 
-    def expect(self, entrant: Entrant) -> None:
-        is_known = self._base is not None and self._base.entrant.ident in self._lanes  # how much memory a rider takes
+    def expect(self, spec: TrialSpec) -> None:
+        is_known = self._base is not None and self._base.spec.ident in self._processes  # how much memory a rider takes
         num_starting = len(self._ahead) or 1  # the one that enters now
-        if not is_known or num_starting > 1 or len(self._lanes) + num_starting + 1 > self.capacity():
+        if not is_known or num_starting > 1 or len(self._processes) + num_starting + 1 > self.capacity():
             return
-        if not self._stable.has(self._variables(entrant)):
+        if not self._fork_servers.has(self._variables(spec)):
             return
         with contextlib.suppress(OSError):  # it will be told when it enters
-            self._ahead[entrant.ident] = self._start(Ledger(entrant))
+            self._ahead[spec.ident] = self._start(TrialLog(spec))
 
-    def lap(self, rider: int, round: int, num_steps: int, lead_in: int) -> Lap:
+    def run_block(self, trial: int, round: int, num_steps: int, lead_in: int) -> BlockTiming:
         self._end_ahead()
-        ledger = self._ledgers[rider]
-        if rider not in self._lanes and not ledger.failure:
-            self._launch(ledger)
-        lap = Lap(rider, round, 0, 0, 0.0, time.perf_counter_ns(), failure=ledger.failure)
-        if not ledger.failure:
-            lap = self._ride_block(ledger, lap, num_steps, lead_in + ledger.steps_to_catch_up(num_steps + lead_in))
-        ledger.laps.append(lap)
-        return lap
+        log = self._logs[trial]
+        if trial not in self._processes and not log.failure:
+            self._launch(log)
+        timing = BlockTiming(trial, round, 0, 0, 0.0, time.perf_counter_ns(), failure=log.failure)
+        if not log.failure:
+            timing = self._ride_block(log, timing, num_steps, lead_in + log.steps_to_catch_up(num_steps + lead_in))
+        log.timings.append(timing)
+        return timing
 
-    def record(self, rider: int) -> RiderRecord:
-        return self._ledgers[rider].record()
+    def record(self, trial: int) -> TrialRecord:
+        return self._logs[trial].record()
 
-    def leave(self, rider: int) -> RiderRecord:
-        self._end(rider)
-        return self._ledgers[rider].record()
+    def leave(self, trial: int) -> TrialRecord:
+        self._end(trial)
+        return self._logs[trial].record()
 
     def renew(self) -> None:
         self._end_ahead()
-        self._stable.renew()
+        self._fork_servers.renew()
 
     def capacity(self) -> int:
         base = self._base or self._heaviest()
@@ -160,108 +162,108 @@ class Relay:
             free_memory.num_fitting(free_memory.shared_bytes()[1], self._shared_each),
             free_memory.num_on_device(self._device_free_bytes, base.device_peak_bytes),
         )
-        return max(1, min(MOST_RIDERS, len(self._lanes) + num_free))
+        return max(1, min(MOST_TRIALS, len(self._processes) + num_free))
 
-    def _heaviest(self) -> Ledger | None:
+    def _heaviest(self) -> TrialLog | None:
         """Of a fit, which has no base: batches of all sizes ride."""
-        return max(self._ledgers.values(), key=lambda ledger: max(ledger.peak_bytes, ledger.held_bytes), default=None)
+        return max(self._logs.values(), key=lambda log: max(log.peak_bytes, log.held_bytes), default=None)
 
     def now_s(self) -> float:
         return time.monotonic()
 
     # --- launching ----------------------------------------------------------------------------------------------------
 
-    def _launch(self, ledger: Ledger) -> None:
+    def _launch(self, log: TrialLog) -> None:
         """Until it stands after its warm-up, or is out."""
-        while len(self._lanes) >= self.capacity():
-            self._end(next(iter(self._lanes)))
-        lane = self._ahead.pop(ledger.entrant.ident, None)
+        while len(self._processes) >= self.capacity():
+            self._end(next(iter(self._processes)))
+        process = self._ahead.pop(log.spec.ident, None)
         try:
-            if lane is None:
-                lane = self._start(ledger)
+            if process is None:
+                process = self._start(log)
             else:
-                ledger.launch()
+                log.launch()
         except OSError as error:
-            ledger.failure = f"could not be started: {error}"
+            log.failure = f"could not be started: {error}"
             return
         try:
-            with self._alone(lane):
-                self._warm(lane, ledger)
+            with self._alone(process):
+                self._warm(process, log)
         except UncoveredError as uncovered:  # this system has no overlay after all: all riders do without
-            self._close(lane)
-            ledger.num_launches -= 1
+            self._close(process)
+            log.num_launches -= 1
             self._go_uncovered(str(uncovered))
-            self._launch(ledger)
+            self._launch(log)
         except UnreadyError as unready:  # this script is not the same in a process that has imported torch before
-            self._launch_cold(lane, ledger, str(unready))
+            self._launch_cold(process, log, str(unready))
         except _SlowAloneError:
-            self._launch_again(lane, ledger)
+            self._launch_again(process, log)
         except OutError as out:
-            if lane.is_forked and not lane.holder and ledger is self._base:  # it may be us
-                self._launch_cold(lane, ledger, f"a copy of a process with torch in it did not come to a step ({out})")
+            if process.is_forked and not process.holder and log is self._base:  # it may be us
+                self._launch_cold(process, log, f"a copy of a process with torch in it did not come to a step ({out})")
                 return
-            ledger.failure = str(out)
-            self._close(lane)
+            log.failure = str(out)
+            self._close(process)
         except BaseException:
-            self._close(lane)
+            self._close(process)
             raise
         else:
-            self._lanes[ledger.entrant.ident] = lane
+            self._processes[log.spec.ident] = process
 
-    def _launch_cold(self, lane: Lane, ledger: Ledger, why: str) -> None:
+    def _launch_cold(self, process: TrialProcess, log: TrialLog, why: str) -> None:
         """Once more, and all that follow."""
-        self._close(lane)
-        ledger.num_launches -= 1
-        self._stable.close()
+        self._close(process)
+        log.num_launches -= 1
+        self._fork_servers.close()
         self._end_ahead()
         self.notes.append(COLD.format(why))
-        self._launch(ledger)
+        self._launch(log)
 
-    def _launch_again(self, lane: Lane, ledger: Ledger) -> None:
+    def _launch_again(self, process: TrialProcess, log: TrialLog) -> None:
         """The base starts in between: its first steps are what the second start is compared with."""
         assert self._base is not None
-        self._close(lane)
-        ledger.has_started_again = True
+        self._close(process)
+        log.has_started_again = True
         self._launch(self._base)
-        self._end(self._base.entrant.ident)
-        self._launch(ledger)
+        self._end(self._base.spec.ident)
+        self._launch(log)
 
-    def _start(self, ledger: Ledger) -> Lane:
-        entrant = ledger.entrant
-        ledger.launch()
-        room = Room(self._parent)
+    def _start(self, log: TrialLog) -> TrialProcess:
+        spec = log.spec
+        log.launch()
+        room = Workspace(self._parent)
         try:
             plan = None
             if self._own_user is not None:
                 plan = room.cover(self._cwd, self._script, own_user=self._own_user)
-            plan = room.lay_over(plan, self._over.get(entrant.ident, {}))
-            settings = RideSettings(
+            plan = room.lay_over(plan, self._over.get(spec.ident, {}))
+            settings = TrialSettings(
                 mode="race",
                 spool=str(room.spool),
                 script=self._script,
-                recipe=entrant.recipe,
-                role=entrant.role,
+                recipe=spec.recipe,
+                role=spec.role,
                 baton=str(room.spool / BATON),
                 tick=self._tick,
                 seed=self._seed,
                 warm_up=self._warm_up,
-                limit_bytes=self._limits.get(entrant.ident, 0),
+                limit_bytes=self._limits.get(spec.ident, 0),
             )
-            environment = self._variables(entrant)
-            ready = self._stable.of(environment, self.on_wait) if entrant.role != "fit" else None
-            lane = Lane(room, Ticket(settings, str(room.scratch), plan), self._entry, environment, ready)
+            environment = self._variables(spec)
+            ready = self._fork_servers.of(environment, self.on_wait) if spec.role != "fit" else None
+            process = TrialProcess(room, Ticket(settings, str(room.scratch), plan), self._entry, environment, ready)
         except BaseException:
             room.remove()
             raise
-        lane.on_wait = self.on_wait
-        return lane
+        process.on_wait = self.on_wait
+        return process
 
-    def _variables(self, entrant: Entrant) -> dict[str, str]:
+    def _variables(self, spec: TrialSpec) -> dict[str, str]:
         hashing = {} if os.environ.get("PYTHONHASHSEED", "").isdigit() else {"PYTHONHASHSEED": "0"}
-        return {**hashing, **self._environment_of(entrant.recipe)}
+        return {**hashing, **self._environment_of(spec.recipe)}
 
     @contextlib.contextmanager
-    def _alone(self, lane: Lane) -> Iterator[None]:
+    def _alone(self, process: TrialProcess) -> Iterator[None]:
         """Whoever was held for this one goes on in the end."""
 
         def wait() -> None:
@@ -269,115 +271,115 @@ class Relay:
             for other in self._ahead.values():
                 other.let_go(_MOST_HELD_S)
 
-        lane.on_wait = wait
+        process.on_wait = wait
         try:
             yield
         finally:
-            lane.on_wait = self.on_wait
+            process.on_wait = self.on_wait
             for other in self._ahead.values():
                 other.let_go()
 
-    def _warm(self, lane: Lane, ledger: Ledger) -> None:
+    def _warm(self, process: TrialProcess, log: TrialLog) -> None:
         base, slow_start = self._base, SlowStart()
         limit_s = self._start_limit_s
-        if base is not None and base is not ledger and base.startup_s:
+        if base is not None and base is not log and base.startup_s:
             limit_s = max(self._limit_s, _START_FACTOR * base.startup_s)
         while True:
-            word = lane.hear(limit_s, self._start_limit_s)
+            word = process.hear(limit_s, self._start_limit_s)
             if isinstance(word, Joined):
-                ledger.startup_s = word.at_s - lane.start_s
+                log.startup_s = word.at_s - process.start_s
                 for other in self._ahead.values():
                     other.hold()  # beside another's start short steps may take ten times as long
             elif isinstance(word, Ticked):
-                ledger.warm.append(word)
-                self._judge_pace(lane, ledger, slow_start)
-                lane.go_on()
+                log.warm.append(word)
+                self._judge_pace(process, log, slow_start)
+                process.go_on()
             elif isinstance(word, Standing):
-                self._collect(lane, ledger)
+                self._collect(process, log)
                 return
             elif isinstance(word, Finished):
-                ledger.take(word.report)
-                raise OutError(word.ending.message or f"the script ended after {len(ledger.warm)} steps")
+                log.take(word.report)
+                raise OutError(word.ending.message or f"the script ended after {len(log.warm)} steps")
 
-    def _judge_pace(self, lane: Lane, ledger: Ledger, slow_start: SlowStart) -> None:
+    def _judge_pace(self, process: TrialProcess, log: TrialLog, slow_start: SlowStart) -> None:
         """Raises OutError for a candidate that is too slow to be raced. Once it has been timed in a round, only rounds
         tell."""
         beside = self._other_trial()
-        base = beside if beside is not None and beside.entrant.role == "base" else self._base
+        base = beside if beside is not None and beside.spec.role == "base" else self._base
         base_s = base.step_s if base is not None else 0.0
-        if ledger.entrant.role != "candidate" or not base_s or any(lap.num_steps for lap in ledger.laps):
+        if log.spec.role != "candidate" or not base_s or any(timing.num_steps for timing in log.timings):
             return
         if beside is not None:
-            too_slow = slow_start.judge(ledger.steady, base_s, lambda: self._time_beside(lane))
+            too_slow = slow_start.judge(log.steady, base_s, lambda: self._time_beside(process))
             if too_slow is not None:
-                raise OutError(_too_slow(ledger, too_slow.step_s, too_slow.beside_s))
-        elif is_suspect(ledger.steady, base_s):
-            if not ledger.has_started_again:
+                raise OutError(_too_slow(log, too_slow.step_s, too_slow.beside_s))
+        elif is_suspect(log.steady, base_s):
+            if not log.has_started_again:
                 raise _SlowAloneError
-            raise OutError(_too_slow(ledger, ledger.steady[-1].seconds, base_s))
+            raise OutError(_too_slow(log, log.steady[-1].seconds, base_s))
 
-    def _other_trial(self) -> Ledger | None:
+    def _other_trial(self) -> TrialLog | None:
         """One that stands on the track: the base if it does, else the one that ran last."""
-        there = [self._ledgers[ident] for ident in self._lanes]
-        bases = [ledger for ledger in there if ledger.entrant.role == "base"]
+        there = [self._logs[ident] for ident in self._processes]
+        bases = [log for log in there if log.spec.role == "base"]
         return next(reversed(bases or there), None)
 
-    def _time_beside(self, lane: Lane) -> float:
+    def _time_beside(self, process: TrialProcess) -> float:
         """While the candidate of this lane is held, another trial runs a few steps: the seconds of one of them. 0.0:
         they could not be timed."""
         beside = self._other_trial()
         if beside is None:  # it has ended
             return 0.0
-        lane.hold()
+        process.hold()
         try:
-            empty = Lap(beside.entrant.ident, -1, 0, 0, 0.0, time.perf_counter_ns())
-            lap = self._ride_block(beside, empty, STEPS_BESIDE, lead_in=1)
+            empty = BlockTiming(beside.spec.ident, -1, 0, 0, 0.0, time.perf_counter_ns())
+            timing = self._ride_block(beside, empty, STEPS_BESIDE, lead_in=1)
         finally:
-            lane.let_go()
-        beside.add_between(lap, STEPS_BESIDE + 1)
-        return lap.step_s if lap.num_steps and not lap.is_disturbed else 0.0
+            process.let_go()
+        beside.add_between(timing, STEPS_BESIDE + 1)
+        return timing.step_s if timing.num_steps and not timing.is_disturbed else 0.0
 
     # --- blocks -------------------------------------------------------------------------------------------------------
 
-    def _ride_block(self, ledger: Ledger, empty: Lap, num_steps: int, lead_in: int) -> Lap:
-        lane = self._lanes.pop(empty.rider)
-        self._lanes[empty.rider] = lane  # the last to have ridden
-        lane.on_wait = self.on_wait
-        limit_s = max(self._limit_s, _STEP_FACTOR * (num_steps + lead_in) * ledger.step_s)
+    def _ride_block(self, log: TrialLog, empty: BlockTiming, num_steps: int, lead_in: int) -> BlockTiming:
+        process = self._processes.pop(empty.trial)
+        self._processes[empty.trial] = process  # the last to have ridden
+        process.on_wait = self.on_wait
+        limit_s = max(self._limit_s, _STEP_FACTOR * (num_steps + lead_in) * log.step_s)
         try:
-            lane.go(num_steps, lead_in)
-            word = lane.hear(limit_s, _BUSY_FACTOR * limit_s)
+            process.go(num_steps, lead_in)
+            word = process.hear(limit_s, _BUSY_FACTOR * limit_s)
             if isinstance(word, Standing):
-                self._collect(lane, ledger)
+                self._collect(process, log)
                 return _timed(empty, word)
             assert isinstance(word, Finished), word
         except OutError as out:
-            ledger.failure = str(out)
+            log.failure = str(out)
         else:
-            ledger.take(word.report)
+            log.take(word.report)
             reached = max((step for step, _ in word.report.digests), default=0)
             empty = msgspec.structs.replace(empty, first_step=reached)
             if word.ending.exit_code:
-                ledger.failure = word.ending.message or f"ended with exit code {word.ending.exit_code}"
-        self._end(empty.rider, is_polite=False)
-        return msgspec.structs.replace(empty, is_last=True, failure=ledger.failure)
+                log.failure = word.ending.message or f"ended with exit code {word.ending.exit_code}"
+        self._end(empty.trial, is_polite=False)
+        return msgspec.structs.replace(empty, is_last=True, failure=log.failure)
 
-    def _collect(self, lane: Lane, ledger: Ledger) -> None:
-        report: Report = lane.ask(self._limit_s)
-        ledger.take(report)
-        ledger.peak_bytes = max(ledger.peak_bytes, lane.memory_bytes())
+    def _collect(self, process: TrialProcess, log: TrialLog) -> None:
+        report: Report = process.ask(self._limit_s)
+        log.take(report)
+        log.peak_bytes = max(log.peak_bytes, process.memory_bytes())
         if report.device_free_bytes:
             self._device_free_bytes = report.device_free_bytes
-        if ledger is self._base and not self._shared_each:
+        if log is self._base and not self._shared_each:
             grown = free_memory.shared_bytes()[0] - self._shared_before
             self._shared_each = grown if grown > 1 << 20 else 0
 
     # --- ending -------------------------------------------------------------------------------------------------------
 
-    def _end(self, rider: int, is_polite: bool = True) -> None:
-        lane = self._lanes.pop(rider, None)
-        if lane is not None:
-            self._close(lane, is_polite)
+    def _end(self, trial: int, is_polite: bool = True) -> None:
+        process = self._processes.pop(trial, None)
+        if process is not None:
+            self._close(process, is_polite)
 
     def _end_ahead(self) -> None:
         while self._ahead:
@@ -385,15 +387,15 @@ class Relay:
 
     def _end_all(self) -> None:
         self._end_ahead()
-        for rider in list(self._lanes):
-            self._end(rider, is_polite=False)
+        for trial in list(self._processes):
+            self._end(trial, is_polite=False)
 
-    def _close(self, lane: Lane, is_polite: bool = False) -> None:
+    def _close(self, process: TrialProcess, is_polite: bool = False) -> None:
         with unbroken():
-            for told in lane.told():
+            for told in process.told():
                 self.notes += [told.note] if told.note and told.note not in self.notes else []
                 self.written += [path for path in told.written if path not in self.written]
-            lane.close(is_polite)
+            process.close(is_polite)
 
     def _go_uncovered(self, reason: str) -> None:
         self._parent, self._own_user = overlay.temporary_directory(), None
@@ -412,19 +414,19 @@ def tick_of(session: Session) -> Tick:
     return "forward" if any(step.num_forwards for step in session.steps) else "input"
 
 
-def _too_slow(ledger: Ledger, step_s: float, base_s: float) -> str:
+def _too_slow(log: TrialLog, step_s: float, base_s: float) -> str:
     """Why it leaves; its first steps are kept as a block of no round."""
     times = f"{1e3 * step_s:.1f} ms a step instead of {1e3 * base_s:.1f} ms"
     reason = f"{SLOWER} {times}: {step_s / base_s:.0f}x slower"
-    seconds = sum(tick.seconds for tick in ledger.steady)
-    lap = Lap(ledger.entrant.ident, -1, 1, len(ledger.steady), seconds, time.perf_counter_ns(), failure=reason)
-    ledger.laps.append(lap)
+    seconds = sum(tick.seconds for tick in log.steady)
+    timing = BlockTiming(log.spec.ident, -1, 1, len(log.steady), seconds, time.perf_counter_ns(), failure=reason)
+    log.timings.append(timing)
     return reason
 
 
-def _timed(lap: Lap, word: Standing) -> Lap:
+def _timed(timing: BlockTiming, word: Standing) -> BlockTiming:
     return msgspec.structs.replace(
-        lap,
+        timing,
         first_step=word.first_step,
         num_steps=word.num_steps,
         seconds=word.seconds,

@@ -17,8 +17,8 @@ _WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Interrupts:
     """Use as a context manager, in the main thread, once the rider runs: it must not inherit what is done here."""
 
-    def __init__(self, rider: subprocess.Popen[bytes]) -> None:
-        self._rider = rider
+    def __init__(self, trial: subprocess.Popen[bytes]) -> None:
+        self._trial = trial
         self._num_interrupts = 0
         self._former_mask: set[Any] = set()
         self._former_handlers: dict[int, Any] = {}
@@ -62,7 +62,7 @@ class Interrupts:
 
     def _send(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
-            self._rider.send_signal(number)
+            self._trial.send_signal(number)
 
 
 @contextlib.contextmanager

@@ -17,10 +17,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from slipstream.records import Edit, Entrant, Lap, RiderRecord, Snapshot, Told, Witness
-from slipstream.sandbox.workspace import Room
-from slipstream.supervise.fork_server import Forked, Ready
-from slipstream.supervise.process_tree import Tree
+from slipstream.records import BlockTiming, Edit, Fingerprint, Snapshot, Told, TrialRecord, TrialSpec
+from slipstream.sandbox.workspace import Workspace
+from slipstream.supervise.fork_server import ForkedProcess, ForkServer
+from slipstream.supervise.process_tree import ProcessTree
 from slipstream.trial.forked import UNREADY
 from slipstream.trial.main import EXIT_REFUSED, EXIT_UNCOVERED, REFUSED, UNCOVERED, Ticket, command, write_ticket
 from slipstream.wire import protocol
@@ -50,9 +50,9 @@ class UnreadyError(Exception):
     itself."""
 
 
-class Lane:
+class TrialProcess:
     def __init__(
-        self, room: Room, ticket: Ticket, entry: str, environment: dict[str, str], ready: Ready | None = None
+        self, room: Workspace, ticket: Ticket, entry: str, environment: dict[str, str], ready: ForkServer | None = None
     ) -> None:
         """`ready` may fork it; else it starts from nothing."""
         self.room = room
@@ -67,14 +67,14 @@ class Lane:
         self.start_s = time.monotonic()  # later by what it was held for
         self._held_since_s: float | None = None
         forked = ready.fork(write_ticket(ticket), self._stdout, self._stderr) if ready is not None else None
-        self._process: subprocess.Popen[bytes] | Forked = forked or subprocess.Popen(
+        self._process: subprocess.Popen[bytes] | ForkedProcess = forked or subprocess.Popen(
             command(ticket, entry),
             stdin=subprocess.DEVNULL,
             stdout=self._stdout,
             stderr=self._stderr,
             env={**os.environ, **environment},
         )
-        self._tree = Tree(self._process.pid)
+        self._tree = ProcessTree(self._process.pid)
 
     # --- words ------------------------------------------------------------------------------------------------------
 
@@ -133,7 +133,7 @@ class Lane:
 
     @property
     def is_forked(self) -> bool:
-        return isinstance(self._process, Forked)
+        return isinstance(self._process, ForkedProcess)
 
     @property
     def is_held(self) -> bool:
@@ -227,10 +227,10 @@ class Lane:
                 os.ftruncate(descriptor, 0)
 
 
-class Ledger:
-    def __init__(self, entrant: Entrant) -> None:
-        self.entrant = entrant
-        self.laps: list[Lap] = []
+class TrialLog:
+    def __init__(self, spec: TrialSpec) -> None:
+        self.spec = spec
+        self.timings: list[BlockTiming] = []
         self.warm: list[Ticked] = []  # of the last launch
         self.startup_s = 0.0
         self.peak_bytes = 0
@@ -254,9 +254,9 @@ class Ledger:
         self._num_between = 0
         self._num_known = max((step + 1 for step, _ in self._losses), default=0)
 
-    def add_between(self, lap: Lap, num_steps: int) -> None:
+    def add_between(self, timing: BlockTiming, num_steps: int) -> None:
         """A block that belongs to no round; `num_steps` include its lead-in."""
-        self.laps.append(lap)
+        self.timings.append(timing)
         self._num_between += num_steps
 
     def steps_to_catch_up(self, num_steps: int) -> int:
@@ -286,15 +286,15 @@ class Ledger:
     def step_s(self) -> float:
         """Roughly; 0.0 while it is not known. Blocks outside rounds do not count: they were run because the machine may
         have been busy."""
-        laps = [lap.step_s for lap in self.laps if lap.num_steps and lap.round >= 0][-5:]
+        timings = [timing.step_s for timing in self.timings if timing.num_steps and timing.round >= 0][-5:]
         warm = [tick.seconds for tick in self.steady]
-        return max(statistics.median(laps) if laps else 0.0, statistics.median(warm) if warm else 0.0)
+        return max(statistics.median(timings) if timings else 0.0, statistics.median(warm) if warm else 0.0)
 
-    def record(self) -> RiderRecord:
-        return RiderRecord(
-            entrant=self.entrant,
-            laps=list(self.laps),
-            witness=Witness(list(self._losses), list(self._snapshots), list(self._digests)),
+    def record(self) -> TrialRecord:
+        return TrialRecord(
+            spec=self.spec,
+            timings=list(self.timings),
+            fingerprint=Fingerprint(list(self._losses), list(self._snapshots), list(self._digests)),
             startup_s=self.startup_s,
             peak_bytes=self.peak_bytes,
             device_peak_bytes=self.device_peak_bytes,

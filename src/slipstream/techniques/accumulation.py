@@ -21,7 +21,7 @@ from slipstream.techniques._core.observation import Observation
 if TYPE_CHECKING:
     import torch
 
-    from slipstream.techniques._core.context import Rig
+    from slipstream.techniques._core.context import ApplyContext
 
 CARD = Card(
     title="Gradients accumulated by the framework",
@@ -60,26 +60,26 @@ def settings(observation: Observation) -> list[Setting]:
     return [num for num in VALUES[:3] if size and size % num == 0]
 
 
-def apply(rig: Rig, setting: Setting) -> None:
-    from slipstream.seams.import_hooks import Arrivals
+def apply(context: ApplyContext, setting: Setting) -> None:
+    from slipstream.seams.import_hooks import ImportHooks
     from slipstream.techniques._accumulate import accelerate, lightning, transformers
 
     num = int(setting)
-    in_lightning = lightning.InLightning(rig, num)
-    in_transformers = transformers.InTransformers(rig, num)
-    in_accelerate = accelerate.InAccelerate(rig, num)
+    in_lightning = lightning.InLightning(context, num)
+    in_transformers = transformers.InTransformers(context, num)
+    in_accelerate = accelerate.InAccelerate(context, num)
 
     def ask(optimizer: torch.optim.Optimizer) -> None:
         if not (in_lightning.is_met or in_transformers.is_met or in_accelerate.is_met):
-            rig.decline(_BY_HAND)
+            context.decline(_BY_HAND)
 
-    arrivals = Arrivals()
-    rig.patches.on_close(arrivals.close)
+    arrivals = ImportHooks()
+    context.patches.on_close(arrivals.close)
     for name in lightning.MODULES:
         arrivals.when_imported(name, in_lightning.install)
     arrivals.when_imported(transformers.MODULE, in_transformers.install)
     arrivals.when_imported(accelerate.MODULE, in_accelerate.install)
-    rig.on_optimizer(ask)
+    context.on_optimizer(ask)
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

@@ -18,7 +18,7 @@ from slipstream.techniques._core.card import YES, Answer, Card, no
 from slipstream.techniques._core.observation import Observation
 
 if TYPE_CHECKING:
-    from slipstream.techniques._core.context import Rig
+    from slipstream.techniques._core.context import ApplyContext
 
 CARD = Card(
     title="Memory kept by the allocator",
@@ -67,13 +67,13 @@ def environment(setting: Setting) -> dict[str, str]:
     return dict(_KEEP)
 
 
-def apply(rig: Rig, setting: Setting) -> None:
+def apply(context: ApplyContext, setting: Setting) -> None:
     """Nothing can be done any more once the process runs: only whether it was done is said."""
     wanted = environment(setting)
     if all(os.environ.get(name) == value for name, value in wanted.items()):
-        rig.changed(" ".join(f"{name}={value}" for name, value in wanted.items()))
+        context.changed(" ".join(f"{name}={value}" for name, value in wanted.items()))
     else:
-        rig.decline(f"must be in the environment before the process starts: {' '.join(wanted)}")
+        context.decline(f"must be in the environment before the process starts: {' '.join(wanted)}")
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

@@ -18,7 +18,7 @@ from slipstream.techniques._core.observation import Observation
 from slipstream.techniques._core.source_edits import argument_edits, where
 
 if TYPE_CHECKING:
-    from slipstream.techniques._core.context import LoaderArguments, Rig
+    from slipstream.techniques._core.context import ApplyContext, LoaderArguments
 
 CARD = Card(
     title="Batches of another size",
@@ -48,16 +48,16 @@ def settings(observation: Observation) -> list[Setting]:
     return [2 * size, *([size // 2] if size > 1 else [])] if size else []
 
 
-def apply(rig: Rig, setting: Setting) -> None:
+def apply(context: ApplyContext, setting: Setting) -> None:
     num_built = 0
 
     def change(arguments: LoaderArguments) -> None:
         nonlocal num_built
         num_built += 1
         if num_built == 1 or _draws(arguments):
-            _resize(rig, arguments, int(setting))
+            _resize(context, arguments, int(setting))
 
-    rig.on_loader(change)
+    context.on_loader(change)
 
 
 def _draws(arguments: LoaderArguments) -> bool:
@@ -69,7 +69,7 @@ def _draws(arguments: LoaderArguments) -> bool:
     return bool(arguments["shuffle"]) or (sampler is not None and not isinstance(sampler, SequentialSampler))
 
 
-def _resize(rig: Rig, arguments: LoaderArguments, size: int) -> None:
+def _resize(context: ApplyContext, arguments: LoaderArguments, size: int) -> None:
     from torch.utils.data import BatchSampler
 
     from slipstream.seams.user_code import current_site
@@ -77,17 +77,17 @@ def _resize(rig: Rig, arguments: LoaderArguments, size: int) -> None:
     place, batches = where(current_site()), arguments["batch_sampler"]
     now = arguments["batch_size"] if batches is None else getattr(batches, "batch_size", None)
     if now == size:
-        rig.changed(f"batches of {size} in the loader built {place}, as it has them")
+        context.changed(f"batches of {size} in the loader built {place}, as it has them")
     elif batches is not None and type(batches) is not BatchSampler:
-        rig.decline(f"the loader built {place} has a batch sampler of its own, {type(batches).__name__}")
+        context.decline(f"the loader built {place} has a batch sampler of its own, {type(batches).__name__}")
     elif now is None:
-        rig.decline(f"the loader built {place} does not make the batches itself")
+        context.decline(f"the loader built {place} does not make the batches itself")
     else:
         if batches is None:
             arguments["batch_size"] = size
         else:
             arguments["batch_sampler"] = BatchSampler(batches.sampler, size, batches.drop_last)
-        rig.changed(f"batch_size {now} -> {size} {place}")
+        context.changed(f"batch_size {now} -> {size} {place}")
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

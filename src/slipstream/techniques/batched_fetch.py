@@ -16,7 +16,7 @@ from slipstream.techniques._core.observation import Observation
 from slipstream.techniques._core.source_edits import where
 
 if TYPE_CHECKING:
-    from slipstream.techniques._core.context import LoaderArguments, Rig
+    from slipstream.techniques._core.context import ApplyContext, LoaderArguments
 
 CARD = Card(
     title="Batches indexed whole",
@@ -51,15 +51,15 @@ def settings(observation: Observation) -> list[Setting]:
     return [True]
 
 
-def apply(rig: Rig, setting: Setting) -> None:
+def apply(context: ApplyContext, setting: Setting) -> None:
     from slipstream.data.samples.batch_fetch import BatchedFetch
 
-    fetch = BatchedFetch(lambda why: rig.decline(f"batches are built sample by sample again: {why}"))
-    fetch.install(rig.patches)
-    rig.on_loader(lambda arguments: _look(rig, arguments))
+    fetch = BatchedFetch(lambda why: context.decline(f"batches are built sample by sample again: {why}"))
+    fetch.install(context.patches)
+    context.on_loader(lambda arguments: _look(context, arguments))
 
 
-def _look(rig: Rig, arguments: LoaderArguments) -> None:
+def _look(context: ApplyContext, arguments: LoaderArguments) -> None:
     """Changes no argument: the fetcher finds out for itself. Here it is said."""
     from slipstream.data.samples.batch_fetch import can_gather
     from slipstream.seams.user_code import current_site
@@ -68,9 +68,9 @@ def _look(rig: Rig, arguments: LoaderArguments) -> None:
         return
     place = where(current_site())
     if can_gather(arguments["dataset"], arguments["collate_fn"]):
-        rig.changed(f"whole batches are indexed in the loader built {place}")
+        context.changed(f"whole batches are indexed in the loader built {place}")
     else:
-        rig.decline(f"the dataset of the loader built {place} is more than arrays that are indexed")
+        context.decline(f"the dataset of the loader built {place} is more than arrays that are indexed")
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

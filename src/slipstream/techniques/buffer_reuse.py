@@ -20,7 +20,7 @@ from slipstream.techniques._core.source_edits import where
 
 if TYPE_CHECKING:
     from slipstream.data.transport.buffer_reuse import BufferReuse
-    from slipstream.techniques._core.context import LoaderArguments, Rig
+    from slipstream.techniques._core.context import ApplyContext, LoaderArguments
 
 CARD = Card(
     title="Shared memory used again",
@@ -65,14 +65,14 @@ def settings(observation: Observation) -> list[Setting]:
     return [True]
 
 
-def apply(rig: Rig, setting: Setting) -> None:
+def apply(context: ApplyContext, setting: Setting) -> None:
     from slipstream.data.transport.buffer_reuse import BufferReuse
 
     reuse = BufferReuse(
-        lambda place: rig.changed(f"batches come in memory that is used again from the loader built {place}")
+        lambda place: context.changed(f"batches come in memory that is used again from the loader built {place}")
     )
-    reuse.install(rig.patches)
-    rig.on_loader(lambda arguments: _look(reuse, arguments))
+    reuse.install(context.patches)
+    context.on_loader(lambda arguments: _look(reuse, arguments))
 
 
 def _look(reuse: BufferReuse, arguments: LoaderArguments) -> None:

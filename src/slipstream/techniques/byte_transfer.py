@@ -17,7 +17,7 @@ from slipstream.techniques._core.observation import Observation
 from slipstream.techniques._core.pinning import DEVICES, lacks_device
 
 if TYPE_CHECKING:
-    from slipstream.techniques._core.context import Rig
+    from slipstream.techniques._core.context import ApplyContext
 
 CARD = Card(
     title="Images copied to the device as bytes",
@@ -57,16 +57,16 @@ def settings(observation: Observation) -> list[Setting]:
     return [True]
 
 
-def apply(rig: Rig, setting: Setting) -> None:
+def apply(context: ApplyContext, setting: Setting) -> None:
     from slipstream.data.transport.byte_transfer import ByteCopies
 
-    if lacks_device(rig):
+    if lacks_device(context):
         return
 
     def on_change() -> None:
-        rig.changed("images are copied to the device as bytes")
+        context.changed("images are copied to the device as bytes")
 
-    ByteCopies(on_change, rig.decline).install(rig.patches)
+    ByteCopies(on_change, context.decline).install(context.patches)
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

@@ -18,7 +18,7 @@ from slipstream.techniques._core.source_edits import input_edits, model_edit
 if TYPE_CHECKING:
     import torch
 
-    from slipstream.techniques._core.context import Rig
+    from slipstream.techniques._core.context import ApplyContext
 
 CARD = Card(
     title="Channels innermost in memory",
@@ -49,7 +49,7 @@ def settings(observation: Observation) -> list[Setting]:
     return [True]
 
 
-def apply(rig: Rig, setting: Setting) -> None:
+def apply(context: ApplyContext, setting: Setting) -> None:
     from slipstream.techniques._models.layout import Layout, convolution_weights, is_turned
 
     def change(module: torch.nn.Module) -> None:
@@ -57,13 +57,13 @@ def apply(rig: Rig, setting: Setting) -> None:
         if not weights:
             return
         if all(is_turned(weight) for weight in weights):
-            rig.decline("the script does it already")
+            context.decline("the script does it already")
             return
-        rig.wrap_call(module, Layout(rig, module, weights, optimizers).call)
+        context.wrap_call(module, Layout(context, module, weights, optimizers).call)
 
     optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
-    rig.on_optimizer(optimizers.add)
-    rig.on_model(change)
+    context.on_optimizer(optimizers.add)
+    context.on_model(change)
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

@@ -18,7 +18,7 @@ from slipstream.techniques._core.observation import Observation
 if TYPE_CHECKING:
     import torch
 
-    from slipstream.techniques._core.context import Rig
+    from slipstream.techniques._core.context import ApplyContext
 
 CARD = Card(
     title="Blocks computed again",
@@ -46,22 +46,22 @@ def settings(observation: Observation) -> list[Setting]:
     return ["all", "half"]
 
 
-def apply(rig: Rig, setting: Setting) -> None:
+def apply(context: ApplyContext, setting: Setting) -> None:
     from slipstream.techniques._recompute.checkpoint_block import Checkpointed
     from slipstream.techniques._recompute.repeated_blocks import find_blocks
 
     def change(module: torch.nn.Module) -> None:
         blocks = find_blocks(module)
         chosen = [block for place, block in enumerate(blocks) if place % 4 in _OF_FOUR[str(setting)]]
-        if rig.is_compiled(module):
-            rig.decline("the script compiles the model, and the compiler chooses itself what to compute again")
+        if context.is_compiled(module):
+            context.decline("the script compiles the model, and the compiler chooses itself what to compute again")
         elif not blocks:
-            rig.decline(f"{type(module).__name__} has no three blocks alike that hold most of it")
-        for block in [] if rig.is_compiled(module) else chosen:
+            context.decline(f"{type(module).__name__} has no three blocks alike that hold most of it")
+        for block in [] if context.is_compiled(module) else chosen:
             said = f"{len(chosen)} of {len(blocks)} blocks of {type(module).__name__}"
-            rig.wrap_call(block, Checkpointed(rig, block, said).call)
+            context.wrap_call(block, Checkpointed(context, block, said).call)
 
-    rig.on_model(change)
+    context.on_model(change)
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

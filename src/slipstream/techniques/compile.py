@@ -21,7 +21,7 @@ from slipstream.techniques._core.source_edits import model_edit, why_by_hand
 if TYPE_CHECKING:
     import torch
 
-    from slipstream.techniques._core.context import Rig
+    from slipstream.techniques._core.context import ApplyContext
 
 CARD = Card(
     title="Compiled models",
@@ -56,19 +56,19 @@ def settings(observation: Observation) -> list[Setting]:
     return ["default", "max-autotune-no-cudagraphs"]
 
 
-def apply(rig: Rig, setting: Setting) -> None:
+def apply(context: ApplyContext, setting: Setting) -> None:
     from slipstream.techniques._models.compiled import Compiled, configure
 
     mode = "default" if setting is True else str(setting)
 
     def change(module: torch.nn.Module) -> None:
-        if rig.is_compiled(module):
-            rig.decline("the script compiles it itself")
+        if context.is_compiled(module):
+            context.decline("the script compiles it itself")
             return
-        configure(rig)
-        rig.wrap_call(module, Compiled(rig, module, mode).call)
+        configure(context)
+        context.wrap_call(module, Compiled(context, module, mode).call)
 
-    rig.on_model(change)
+    context.on_model(change)
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

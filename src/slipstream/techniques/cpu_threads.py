@@ -15,7 +15,7 @@ from slipstream.techniques._core.card import YES, Answer, Card, no
 from slipstream.techniques._core.observation import Observation
 
 if TYPE_CHECKING:
-    from slipstream.techniques._core.context import Rig
+    from slipstream.techniques._core.context import ApplyContext
 
 CARD = Card(
     title="Number of CPU threads",
@@ -59,7 +59,7 @@ def settings_with(observation: Observation, recipe: Recipe) -> list[Setting]:
     return [count for count in dict.fromkeys(max(1, count) for count in wanted) if count < now]
 
 
-def apply(rig: Rig, setting: Setting) -> None:
+def apply(context: ApplyContext, setting: Setting) -> None:
     import torch
 
     from slipstream.seams.patching import rewrite_arguments
@@ -69,13 +69,13 @@ def apply(rig: Rig, setting: Setting) -> None:
     def rewrite(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if os.getpid() != process or _is_loader_worker():  # forked or spawned: torch confines it to one thread
             return args, kwargs
-        rig.changed(f"the script's own set_num_threads{args} -> {count}")
+        context.changed(f"the script's own set_num_threads{args} -> {count}")
         return (count,), {}
 
     torch.set_num_threads(count)
-    rig.changed(f"threads {before} -> {count}")
-    rig.patches.on_close(lambda: torch.set_num_threads(before))
-    rewrite_arguments(rig.patches, torch, "set_num_threads", "technique.threads", rewrite)
+    context.changed(f"threads {before} -> {count}")
+    context.patches.on_close(lambda: torch.set_num_threads(before))
+    rewrite_arguments(context.patches, torch, "set_num_threads", "technique.threads", rewrite)
 
 
 def _is_loader_worker() -> bool:

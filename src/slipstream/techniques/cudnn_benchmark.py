@@ -14,7 +14,7 @@ from slipstream.techniques._core.observation import Observation
 if TYPE_CHECKING:
     import torch
 
-    from slipstream.techniques._core.context import Rig
+    from slipstream.techniques._core.context import ApplyContext
 
 CARD = Card(
     title="cuDNN times its algorithms",
@@ -43,7 +43,7 @@ def settings(observation: Observation) -> list[Setting]:
     return [True]
 
 
-def apply(rig: Rig, setting: Setting) -> None:
+def apply(context: ApplyContext, setting: Setting) -> None:
     import torch
 
     before = torch.backends.cudnn.benchmark
@@ -51,18 +51,18 @@ def apply(rig: Rig, setting: Setting) -> None:
     def switch_on(module: torch.nn.Module) -> None:
         """At the first call: by then the script has set whatever it sets."""
         if torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled():
-            rig.decline("the script asks for determinism, which rules it out")
+            context.decline("the script asks for determinism, which rules it out")
         elif next(module.parameters()).device.type != "cuda":
-            rig.decline(f"the model lives on {next(module.parameters()).device.type}: cuDNN is for NVIDIA GPUs")
+            context.decline(f"the model lives on {next(module.parameters()).device.type}: cuDNN is for NVIDIA GPUs")
         else:
             torch.backends.cudnn.benchmark = True
-            rig.changed("cudnn.benchmark False -> True")
+            context.changed("cudnn.benchmark False -> True")
 
     def put_back() -> None:
         torch.backends.cudnn.benchmark = before
 
-    rig.on_model(switch_on)
-    rig.patches.on_close(put_back)
+    context.on_model(switch_on)
+    context.patches.on_close(put_back)
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

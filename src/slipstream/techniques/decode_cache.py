@@ -25,8 +25,8 @@ from slipstream.techniques._core.observation import Observation
 from slipstream.techniques._core.prefill import fill_before_races
 
 if TYPE_CHECKING:
-    from slipstream.data.images.decode_cache import Keeping
-    from slipstream.techniques._core.context import LoaderArguments, Rig
+    from slipstream.data.images.decode_cache import DecodeCache
+    from slipstream.techniques._core.context import ApplyContext, LoaderArguments
 
 CARD = Card(
     title="Decoded images kept between epochs",
@@ -83,34 +83,34 @@ def settings(observation: Observation) -> list[Setting]:
     return [True]
 
 
-def apply(rig: Rig, setting: Setting) -> None:
-    from slipstream.data.images.cache_budget import Allowance
+def apply(context: ApplyContext, setting: Setting) -> None:
+    from slipstream.data.images.cache_budget import CacheBudget
     from slipstream.data.images.cache_folder import images_folder
-    from slipstream.data.images.decode_cache import Keeping
+    from slipstream.data.images.decode_cache import DecodeCache
     from slipstream.data.images.pixel_store import PixelStore
-    from slipstream.data.workers.worker_flags import Tidings
+    from slipstream.data.workers.worker_flags import WorkerFlags
     from slipstream.machine.free_memory import free_bytes
 
     folder = images_folder()
     reason = _obstacle(folder)
     if reason:
-        rig.decline(reason)
+        context.decline(reason)
         return
     kept, full, fault = range(3)
-    tidings = Tidings(
-        lambda: rig.changed(what),
-        lambda: rig.decline(tidings.text(full)),
-        lambda: rig.decline(tidings.text(fault)),
+    flags = WorkerFlags(
+        lambda: context.changed(what),
+        lambda: context.decline(flags.text(full)),
+        lambda: context.decline(flags.text(fault)),
     )
-    tidings.install(rig.patches)
-    allowance = Allowance(folder, free_bytes(), lambda why: tidings.raise_flag(full, why))
+    flags.install(context.patches)
+    allowance = CacheBudget(folder, free_bytes(), lambda why: flags.raise_flag(full, why))
     what = f"what is decoded is kept in {folder}, {allowance.room_bytes / 1e9:,.1f} GB at the most"
-    say_for_spawned(rig, what)
-    tell = functools.partial(tidings.raise_flag, fault)
-    keeping = Keeping(PixelStore(folder), allowance, tell, lambda: tidings.raise_flag(kept))
-    rig.on_loader(lambda arguments: _expect(keeping, arguments))
-    _follow_decoders(rig, keeping)
-    fill_before_races(rig, lambda loader, limit_s: _fill(rig, keeping, loader, limit_s))
+    say_for_spawned(context, what)
+    tell = functools.partial(flags.raise_flag, fault)
+    keeping = DecodeCache(PixelStore(folder), allowance, tell, lambda: flags.raise_flag(kept))
+    context.on_loader(lambda arguments: _expect(keeping, arguments))
+    _follow_decoders(context, keeping)
+    fill_before_races(context, lambda loader, limit_s: _fill(context, keeping, loader, limit_s))
 
 
 def _obstacle(folder: Path) -> str:
@@ -129,7 +129,7 @@ def _obstacle(folder: Path) -> str:
     return ""
 
 
-def _expect(keeping: Keeping, arguments: LoaderArguments) -> None:
+def _expect(keeping: DecodeCache, arguments: LoaderArguments) -> None:
     from torch.utils.data import Subset
 
     dataset = source = arguments["dataset"]
@@ -143,23 +143,23 @@ def _expect(keeping: Keeping, arguments: LoaderArguments) -> None:
         return
 
 
-def _follow_decoders(rig: Rig, keeping: Keeping) -> None:
+def _follow_decoders(context: ApplyContext, keeping: DecodeCache) -> None:
     """They may be imported long after torch, or never."""
     from slipstream.data.images.array_cache import ArrayDecoding
     from slipstream.data.images.pillow_cache import PillowDecoding
     from slipstream.data.images.webp_cache import WebPDecoding
-    from slipstream.seams.import_hooks import Arrivals
+    from slipstream.seams.import_hooks import ImportHooks
 
     arrays = ArrayDecoding(keeping)
-    arrivals = Arrivals()
-    rig.patches.on_close(arrivals.close)
-    arrivals.when_imported("PIL.ImageFile", lambda module: PillowDecoding(keeping).install(rig.patches, module))
-    arrivals.when_imported("PIL.WebPImagePlugin", lambda module: WebPDecoding(keeping).install(rig.patches, module))
-    arrivals.when_imported("cv2", lambda module: arrays.install_opencv(rig.patches, module))
-    arrivals.when_imported("torchvision.io", lambda module: arrays.install_torchvision(rig.patches, module))
+    arrivals = ImportHooks()
+    context.patches.on_close(arrivals.close)
+    arrivals.when_imported("PIL.ImageFile", lambda module: PillowDecoding(keeping).install(context.patches, module))
+    arrivals.when_imported("PIL.WebPImagePlugin", lambda module: WebPDecoding(keeping).install(context.patches, module))
+    arrivals.when_imported("cv2", lambda module: arrays.install_opencv(context.patches, module))
+    arrivals.when_imported("torchvision.io", lambda module: arrays.install_torchvision(context.patches, module))
 
 
-def _fill(rig: Rig, keeping: Keeping, loader: Any, limit_s: float) -> None:
+def _fill(context: ApplyContext, keeping: DecodeCache, loader: Any, limit_s: float) -> None:
     from slipstream.data.images import prefill
 
     allowance, meter = keeping.allowance, keeping.allowance.meter
@@ -172,7 +172,7 @@ def _fill(rig: Rig, keeping: Keeping, loader: Any, limit_s: float) -> None:
 
     share = prefill.fill(loader, lambda: loader.dataset.__getitem__, is_over, limit_s)
     if meter.num_kept + meter.num_found:
-        rig.changed(
+        context.changed(
             f"before the race {share:.0%} of the coming epoch were decoded: {meter.num_kept:,} images kept "
             f"({meter.kept_bytes / 1e9:,.2f} GB of disk), {meter.num_found:,} found"
         )

@@ -15,7 +15,7 @@ from slipstream.techniques._core.observation import Observation
 if TYPE_CHECKING:
     import torch
 
-    from slipstream.techniques._core.context import Rig
+    from slipstream.techniques._core.context import ApplyContext
 
 CARD = Card(
     title="What determinism costs",
@@ -37,7 +37,7 @@ def settings(observation: Observation) -> list[Setting]:
     return [True]
 
 
-def apply(rig: Rig, setting: Setting) -> None:
+def apply(context: ApplyContext, setting: Setting) -> None:
     import torch
 
     def switch_off(module: torch.nn.Module) -> None:
@@ -48,19 +48,19 @@ def apply(rig: Rig, setting: Setting) -> None:
         )
         cudnn = torch.backends.cudnn.deterministic
         if not is_on and not cudnn:
-            rig.decline("the script does not ask for determinism")
+            context.decline("the script does not ask for determinism")
             return
         torch.use_deterministic_algorithms(False)
         torch.backends.cudnn.deterministic = False
-        rig.changed("deterministic algorithms on -> off")
+        context.changed("deterministic algorithms on -> off")
 
         def put_back() -> None:
             torch.use_deterministic_algorithms(is_on, warn_only=warns_only)
             torch.backends.cudnn.deterministic = cudnn
 
-        rig.patches.on_close(put_back)
+        context.patches.on_close(put_back)
 
-    rig.on_model(switch_off)
+    context.on_model(switch_off)
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

@@ -16,7 +16,7 @@ from slipstream.techniques._core.observation import Observation
 from slipstream.techniques._core.pinning import lacks_device, pin, why_no_copies
 
 if TYPE_CHECKING:
-    from slipstream.techniques._core.context import Rig
+    from slipstream.techniques._core.context import ApplyContext
 
 CARD = Card(
     title="The next batch copied while the step runs",
@@ -44,18 +44,18 @@ def settings(observation: Observation) -> list[Setting]:
     return [True]
 
 
-def apply(rig: Rig, setting: Setting) -> None:
+def apply(context: ApplyContext, setting: Setting) -> None:
     from slipstream.data.transport.copy_stream import Accelerator
-    from slipstream.data.transport.device_prefetch import Ahead
+    from slipstream.data.transport.device_prefetch import DevicePrefetch
 
-    if lacks_device(rig):
+    if lacks_device(context):
         return
 
     def on_change() -> None:
-        rig.changed("batches are copied to the device ahead of their step")
+        context.changed("batches are copied to the device ahead of their step")
 
-    Ahead(Accelerator(), rig.decline, on_change).install(rig.patches)
-    rig.on_loader(lambda arguments: pin(rig, arguments))  # a copy out of pageable memory overlaps with nothing
+    DevicePrefetch(Accelerator(), context.decline, on_change).install(context.patches)
+    context.on_loader(lambda arguments: pin(context, arguments))  # a copy out of pageable memory overlaps with nothing
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

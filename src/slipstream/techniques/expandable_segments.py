@@ -15,7 +15,7 @@ from slipstream.techniques._core.card import YES, Answer, Card, no
 from slipstream.techniques._core.observation import Observation
 
 if TYPE_CHECKING:
-    from slipstream.techniques._core.context import Rig
+    from slipstream.techniques._core.context import ApplyContext
 
 CARD = Card(
     title="Segments that grow",
@@ -51,17 +51,17 @@ def environment(setting: Setting) -> dict[str, str]:
     return dict.fromkeys(_NAMES, options)
 
 
-def apply(rig: Rig, setting: Setting) -> None:
+def apply(context: ApplyContext, setting: Setting) -> None:
     """Nothing can be done any more once the process runs: only whether it was done is said."""
     import torch
 
     wanted = environment(setting)
     if not torch.cuda.is_available():
-        rig.decline("there is no CUDA device here")
+        context.decline("there is no CUDA device here")
     elif all(os.environ.get(name) == value for name, value in wanted.items()):
-        rig.changed(f"{_NAMES[-1]}={wanted[_NAMES[-1]]}")
+        context.changed(f"{_NAMES[-1]}={wanted[_NAMES[-1]]}")
     else:
-        rig.decline(f"must be in the environment before the process starts: {' '.join(wanted)}")
+        context.decline(f"must be in the environment before the process starts: {' '.join(wanted)}")
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

@@ -17,7 +17,7 @@ from slipstream.techniques._core.images import Installable, Notice, in_c, or_no_
 from slipstream.techniques._core.observation import Observation
 
 if TYPE_CHECKING:
-    from slipstream.techniques._core.context import Rig
+    from slipstream.techniques._core.context import ApplyContext
 
 CARD = Card(
     title="Pictures made arrays many bytes at a time",
@@ -37,13 +37,13 @@ def settings(observation: Observation) -> list[Setting]:
     return [True]
 
 
-def apply(rig: Rig, setting: Setting) -> None:
+def apply(context: ApplyContext, setting: Setting) -> None:
     def make(done: Notice, refused: Notice) -> Installable:
-        from slipstream.data.images.to_array import Arraying, Planes
+        from slipstream.data.images.to_array import ArrayConversion, PlaneKernel
 
-        return Arraying(Planes(), done, refused)
+        return ArrayConversion(PlaneKernel(), done, refused)
 
-    in_c(rig, WHAT, "an array came out otherwise: Pillow and torch make them again", make)
+    in_c(context, WHAT, "an array came out otherwise: Pillow and torch make them again", make)
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

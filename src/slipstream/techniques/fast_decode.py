@@ -20,8 +20,8 @@ from slipstream.techniques._core.images import Notice, postpone, why_no_pictures
 from slipstream.techniques._core.observation import Observation
 
 if TYPE_CHECKING:
-    from slipstream.data.images.partial_decode import TopRows
-    from slipstream.techniques._core.context import Rig
+    from slipstream.data.images.partial_decode import PartialDecode
+    from slipstream.techniques._core.context import ApplyContext
 
 CARD = Card(
     title="Pictures decoded as far as they are used",
@@ -44,13 +44,13 @@ def settings(observation: Observation) -> list[Setting]:
     return [True]
 
 
-def apply(rig: Rig, setting: Setting) -> None:
-    def make(on_use: Notice, on_doubt: Notice) -> TopRows:
-        from slipstream.data.images.partial_decode import TopRows
+def apply(context: ApplyContext, setting: Setting) -> None:
+    def make(on_use: Notice, on_doubt: Notice) -> PartialDecode:
+        from slipstream.data.images.partial_decode import PartialDecode
 
-        return TopRows(on_use, on_doubt)
+        return PartialDecode(on_use, on_doubt)
 
-    postpone(rig, WHAT, "a picture came out otherwise: its kind is decoded whole again", make)
+    postpone(context, WHAT, "a picture came out otherwise: its kind is decoded whole again", make)
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

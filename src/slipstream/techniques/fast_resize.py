@@ -18,7 +18,7 @@ from slipstream.techniques._core.images import Installable, Notice, in_c, or_no_
 from slipstream.techniques._core.observation import Observation
 
 if TYPE_CHECKING:
-    from slipstream.techniques._core.context import Rig
+    from slipstream.techniques._core.context import ApplyContext
 
 CARD = Card(
     title="Pictures resized many sums at a time",
@@ -39,14 +39,14 @@ def settings(observation: Observation) -> list[Setting]:
     return [True]
 
 
-def apply(rig: Rig, setting: Setting) -> None:
+def apply(context: ApplyContext, setting: Setting) -> None:
     def make(done: Notice, refused: Notice) -> Installable:
         from slipstream.data.images.resize import Resizing
         from slipstream.data.images.resize_kernel import Resampler
 
         return Resizing(Resampler(), done, refused)
 
-    in_c(rig, WHAT, "a picture came out otherwise: Pillow resizes again", make)
+    in_c(context, WHAT, "a picture came out otherwise: Pillow resizes again", make)
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

@@ -16,7 +16,7 @@ from slipstream.techniques._core.observation import Observation
 if TYPE_CHECKING:
     import torch
 
-    from slipstream.techniques._core.context import Rig
+    from slipstream.techniques._core.context import ApplyContext
 
 CARD = Card(title="Denormal numbers as zero", seam="process", causes=("denormals",), numerics="reordered")
 
@@ -51,18 +51,18 @@ def settings(observation: Observation) -> list[Setting]:
     return [True]
 
 
-def apply(rig: Rig, setting: Setting) -> None:
+def apply(context: ApplyContext, setting: Setting) -> None:
     """The script's thread at once: later threads inherit its mode. Those that run by then: at the first call."""
     import torch
 
     tiny = torch.tensor(torch.finfo(torch.float32).tiny, dtype=torch.float32, device="cpu")
     if (tiny / 2).item() == 0.0:
-        rig.decline("they are flushed already")
+        context.decline("they are flushed already")
         return
     if not torch.set_flush_denormal(True):
-        rig.decline("this CPU cannot flush denormals")
+        context.decline("this CPU cannot flush denormals")
         return
-    rig.patches.on_close(lambda: torch.set_flush_denormal(False))
+    context.patches.on_close(lambda: torch.set_flush_denormal(False))
     is_done = False
 
     def reach_all_threads(module: torch.nn.Module) -> None:
@@ -74,14 +74,14 @@ def apply(rig: Rig, setting: Setting) -> None:
 
         torch.set_flush_denormal(True)
         if run_in_pool(lambda: torch.set_flush_denormal(True)):
-            rig.patches.on_close(lambda: run_in_pool(lambda: torch.set_flush_denormal(False)))
+            context.patches.on_close(lambda: run_in_pool(lambda: torch.set_flush_denormal(False)))
         share = share_that_flushes()
         if share == 1.0:
-            rig.changed(f"denormals are zero in {torch.get_num_threads()} threads")
+            context.changed(f"denormals are zero in {torch.get_num_threads()} threads")
         else:
-            rig.decline(f"only {share:.0%} of the work is done by threads that could be told")
+            context.decline(f"only {share:.0%} of the work is done by threads that could be told")
 
-    rig.on_model(reach_all_threads)
+    context.on_model(reach_all_threads)
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

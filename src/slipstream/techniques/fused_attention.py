@@ -17,7 +17,7 @@ from slipstream.techniques._core.observation import Observation
 if TYPE_CHECKING:
     import torch
 
-    from slipstream.techniques._core.context import Rig
+    from slipstream.techniques._core.context import ApplyContext
 
 CARD = Card(
     title="Fused attention",
@@ -43,16 +43,16 @@ def settings(observation: Observation) -> list[Setting]:
     return [True]
 
 
-def apply(rig: Rig, setting: Setting) -> None:
-    from slipstream.techniques._models.attention_install import Search
+def apply(context: ApplyContext, setting: Setting) -> None:
+    from slipstream.techniques._models.attention_install import AttentionSearch
 
     def change(module: torch.nn.Module) -> None:
-        if rig.is_compiled(module):
-            rig.decline("the script compiles the model, and the compiler fuses attention in its own way")
+        if context.is_compiled(module):
+            context.decline("the script compiles the model, and the compiler fuses attention in its own way")
         else:
-            rig.wrap_call(module, Search(rig, module).call)
+            context.wrap_call(module, AttentionSearch(context, module).call)
 
-    rig.on_model(change)
+    context.on_model(change)
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

@@ -16,7 +16,7 @@ from slipstream.techniques._core.observation import Observation
 if TYPE_CHECKING:
     import torch
 
-    from slipstream.techniques._core.context import Rig
+    from slipstream.techniques._core.context import ApplyContext
 
 CARD = Card(
     title="Fused optimizer",
@@ -46,11 +46,11 @@ def settings(observation: Observation) -> list[Setting]:
     return [True]
 
 
-def apply(rig: Rig, setting: Setting) -> None:
+def apply(context: ApplyContext, setting: Setting) -> None:
     def consider(optimizer: torch.optim.Optimizer) -> None:
         reason = _why_not(optimizer)
         if reason:
-            rig.decline(reason)
+            context.decline(reason)
         elif _kind(optimizer) in _TAKE_SPARSE and not _has_gradients(optimizer):
             # Stepped with a closure: whether gradients are sparse is only known after it ran.
             handle = optimizer.register_step_post_hook(lambda optimizer, args, kwargs: later(optimizer, handle))
@@ -61,15 +61,15 @@ def apply(rig: Rig, setting: Setting) -> None:
         handle.remove()
         try:
             reason = _why_not(optimizer)
-            rig.decline(reason) if reason else fuse(optimizer)
+            context.decline(reason) if reason else fuse(optimizer)
         except Exception as fault:  # inside the script's own step
-            rig.decline(f"{type(fault).__name__}: {fault}")
+            context.decline(f"{type(fault).__name__}: {fault}")
 
     def fuse(optimizer: torch.optim.Optimizer) -> None:
-        Fusion(optimizer).install(rig)
-        rig.changed(f"{type(optimizer).__name__} fused")
+        Fusion(optimizer).install(context)
+        context.changed(f"{type(optimizer).__name__} fused")
 
-    rig.on_optimizer(consider)
+    context.on_optimizer(consider)
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
@@ -96,13 +96,13 @@ class Fusion:
         self._default = optimizer.defaults.get("fused")
         self._flags: list[Any] = []
 
-    def install(self, rig: Rig) -> None:
+    def install(self, context: ApplyContext) -> None:
         optimizer = self._optimizer
         self._switch_on()
         optimizer.defaults["fused"] = True  # for groups that are added later
-        rig.patches.on_close(self._put_back)
-        rig.patches.on_close(optimizer.register_state_dict_post_hook(self._after_state_dict).remove)
-        rig.patches.on_close(optimizer.register_load_state_dict_post_hook(self._after_load).remove)
+        context.patches.on_close(self._put_back)
+        context.patches.on_close(optimizer.register_state_dict_post_hook(self._after_state_dict).remove)
+        context.patches.on_close(optimizer.register_load_state_dict_post_hook(self._after_load).remove)
 
     def _switch_on(self) -> None:
         self._flags = [group.get("fused") for group in self._optimizer.param_groups]

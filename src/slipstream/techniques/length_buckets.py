@@ -19,7 +19,7 @@ from slipstream.techniques._core.source_edits import where
 
 if TYPE_CHECKING:
     from slipstream.data.samples.length_buckets import KnownLengths
-    from slipstream.techniques._core.context import LoaderArguments, Rig
+    from slipstream.techniques._core.context import ApplyContext, LoaderArguments
 
 CARD = Card(
     title="Batches of similar lengths",
@@ -53,14 +53,14 @@ def settings(observation: Observation) -> list[Setting]:
     return [True]
 
 
-def apply(rig: Rig, setting: Setting) -> None:
+def apply(context: ApplyContext, setting: Setting) -> None:
     from slipstream.data.samples.length_buckets import KnownLengths
 
-    known = KnownLengths(rig.once)
-    rig.on_loader(lambda arguments: _regroup(rig, known, arguments))
+    known = KnownLengths(context.once)
+    context.on_loader(lambda arguments: _regroup(context, known, arguments))
 
 
-def _regroup(rig: Rig, known: KnownLengths, arguments: LoaderArguments) -> None:
+def _regroup(context: ApplyContext, known: KnownLengths, arguments: LoaderArguments) -> None:
     from torch.utils.data import RandomSampler
 
     from slipstream.data.samples.length_buckets import LengthBuckets, obstacle
@@ -72,7 +72,7 @@ def _regroup(rig: Rig, known: KnownLengths, arguments: LoaderArguments) -> None:
     place = where(current_site())
     reason = obstacle(arguments)
     if reason:
-        rig.decline(f"the loader built {place} keeps its order: {reason}")
+        context.decline(f"the loader built {place} keeps its order: {reason}")
         return
     dataset, plain = arguments["dataset"], arguments["sampler"]
     if plain is None:
@@ -81,10 +81,10 @@ def _regroup(rig: Rig, known: KnownLengths, arguments: LoaderArguments) -> None:
         plain,
         dataset,
         arguments["batch_size"],
-        lambda before, after: rig.changed(
+        lambda before, after: context.changed(
             f"padding falls from {before:.0%} to {after:.0%} in the loader built {place}"
         ),
-        lambda why: rig.decline(f"the loader built {place} keeps its order: {why}"),
+        lambda why: context.decline(f"the loader built {place} keeps its order: {why}"),
         known,
     )
     arguments["shuffle"] = None

@@ -16,7 +16,7 @@ from slipstream.techniques._core.card import YES, Answer, Card, no
 from slipstream.techniques._core.observation import Observation
 
 if TYPE_CHECKING:
-    from slipstream.techniques._core.context import Rig
+    from slipstream.techniques._core.context import ApplyContext
 
 CARD = Card(
     title="Optimizer state in eight bits",
@@ -52,11 +52,11 @@ def settings(observation: Observation) -> list[Setting]:
     return [True]
 
 
-def apply(rig: Rig, setting: Setting) -> None:
+def apply(context: ApplyContext, setting: Setting) -> None:
     from slipstream.techniques._models.eight_bit import EightBit, find_classes
 
     if importlib.util.find_spec("torchao") is None:
-        rig.decline(_MISSING)
+        context.decline(_MISSING)
         return
     classes: dict[str, Any] = {}
 
@@ -67,7 +67,7 @@ def apply(rig: Rig, setting: Setting) -> None:
             classes.update(find_classes() or {})
         return reason or ("" if classes else "torchao has no optimizers in eight bits: 0.15 and newer have")
 
-    EightBit(rig, classes, why_not).install()
+    EightBit(context, classes, why_not).install()
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

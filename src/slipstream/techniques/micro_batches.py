@@ -20,7 +20,7 @@ from slipstream.techniques._core.observation import Observation
 if TYPE_CHECKING:
     import torch
 
-    from slipstream.techniques._core.context import Rig
+    from slipstream.techniques._core.context import ApplyContext
 
 CARD = Card(
     title="The batch in pieces",
@@ -45,16 +45,16 @@ def settings(observation: Observation) -> list[Setting]:
     return [2, 4, 8]
 
 
-def apply(rig: Rig, setting: Setting) -> None:
+def apply(context: ApplyContext, setting: Setting) -> None:
     from slipstream.techniques._recompute.install import MicroBatches
 
     def change(module: torch.nn.Module) -> None:
-        if rig.is_compiled(module):
-            rig.decline("the script compiles the model, and every size of a piece would be compiled anew")
+        if context.is_compiled(module):
+            context.decline("the script compiles the model, and every size of a piece would be compiled anew")
         else:
-            rig.wrap_call(module, MicroBatches(rig, module, int(setting)).call)
+            context.wrap_call(module, MicroBatches(context, module, int(setting)).call)
 
-    rig.on_model(change)
+    context.on_model(change)
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

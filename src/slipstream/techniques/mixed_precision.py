@@ -18,7 +18,7 @@ from slipstream.techniques._core.source_edits import why_by_hand
 if TYPE_CHECKING:
     import torch
 
-    from slipstream.techniques._core.context import Rig
+    from slipstream.techniques._core.context import ApplyContext
 
 CARD = Card(
     title="Mixed precision",
@@ -51,27 +51,27 @@ def settings(observation: Observation) -> list[Setting]:
     return ["bf16", "fp16"]
 
 
-def apply(rig: Rig, setting: Setting) -> None:
+def apply(context: ApplyContext, setting: Setting) -> None:
     import torch
 
     from slipstream.techniques._models.autocast import Precision, Switch
     from slipstream.techniques._models.loss_scaler import LossScale
 
     dtype = torch.float16 if setting == "fp16" else torch.bfloat16
-    switch = Switch(rig, dtype)
+    switch = Switch(context, dtype)
     switch.watch_for_the_scripts_own()
-    scale = LossScale(rig, switch) if dtype is torch.float16 else None
+    scale = LossScale(context, switch) if dtype is torch.float16 else None
 
     def change(module: torch.nn.Module) -> None:
         parameter = next(module.parameters())
         if not any(parameter.dtype is torch.float32 for parameter in module.parameters()):
-            rig.decline(f"{type(module).__name__} is not in fp32")
+            context.decline(f"{type(module).__name__} is not in fp32")
             return
         if scale is not None:
             scale.follow(module)
-        rig.wrap_call(module, Precision(switch, module, parameter.device.type, dtype, scale).call)
+        context.wrap_call(module, Precision(switch, module, parameter.device.type, dtype, scale).call)
 
-    rig.on_model(change)
+    context.on_model(change)
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

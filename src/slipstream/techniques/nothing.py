@@ -12,7 +12,7 @@ from slipstream.techniques._core.card import YES, Answer, Card
 from slipstream.techniques._core.observation import Observation
 
 if TYPE_CHECKING:
-    from slipstream.techniques._core.context import Rig
+    from slipstream.techniques._core.context import ApplyContext
 
 CARD = Card(title="Nothing, the A/A control", seam="process", causes=(), numerics="identical")
 
@@ -25,8 +25,8 @@ def settings(observation: Observation) -> list[Setting]:
     return [True]
 
 
-def apply(rig: Rig, setting: Setting) -> None:
-    rig.changed("nothing")
+def apply(context: ApplyContext, setting: Setting) -> None:
+    context.changed("nothing")
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

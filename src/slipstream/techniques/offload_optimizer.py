@@ -17,7 +17,7 @@ from slipstream.techniques._core.observation import Observation
 if TYPE_CHECKING:
     import torch
 
-    from slipstream.techniques._core.context import Rig
+    from slipstream.techniques._core.context import ApplyContext
 
 CARD = Card(
     title="Optimizer state with the host",
@@ -47,20 +47,20 @@ def settings(observation: Observation) -> list[Setting]:
     return [True]
 
 
-def apply(rig: Rig, setting: Setting) -> None:
+def apply(context: ApplyContext, setting: Setting) -> None:
     from slipstream.techniques._models.offload import Offloaded
 
     def change(optimizer: torch.optim.Optimizer) -> None:
         devices = {parameter.device.type for group in optimizer.param_groups for parameter in group["params"]}
         if not devices & set(_DEVICES):
-            rig.decline(_ON_HOST if devices <= {"cpu"} else f"weights on {', '.join(sorted(devices))}")
+            context.decline(_ON_HOST if devices <= {"cpu"} else f"weights on {', '.join(sorted(devices))}")
             return
         offloaded = Offloaded(optimizer)
         offloaded.install()
-        rig.patches.on_close(offloaded.remove)
-        rig.changed(f"the state of {type(optimizer).__name__} waits with the host between updates")
+        context.patches.on_close(offloaded.remove)
+        context.changed(f"the state of {type(optimizer).__name__} waits with the host between updates")
 
-    rig.on_optimizer(change)
+    context.on_optimizer(change)
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

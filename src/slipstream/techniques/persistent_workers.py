@@ -16,8 +16,8 @@ from slipstream.techniques._core.observation import Observation
 from slipstream.techniques._core.source_edits import argument_edits, where
 
 if TYPE_CHECKING:
-    from slipstream.data.workers.persistent_epochs import Epochs
-    from slipstream.techniques._core.context import LoaderArguments, Rig
+    from slipstream.data.workers.persistent_epochs import LoaderEpochs
+    from slipstream.techniques._core.context import ApplyContext, LoaderArguments
 
 CARD = Card(
     title="Workers that stay between epochs",
@@ -49,16 +49,16 @@ def settings(observation: Observation) -> list[Setting]:
     return [True]
 
 
-def apply(rig: Rig, setting: Setting) -> None:
-    from slipstream.data.workers.persistent_epochs import Epochs
+def apply(context: ApplyContext, setting: Setting) -> None:
+    from slipstream.data.workers.persistent_epochs import LoaderEpochs
 
-    epochs = Epochs(rig.decline)
+    epochs = LoaderEpochs(context.decline)
     ours: set[int] = set()  # datasets: frameworks build a loader a second time, with our argument in it
-    epochs.install(rig.patches)
-    rig.on_loader(lambda arguments: _change(rig, epochs, ours, arguments))
+    epochs.install(context.patches)
+    context.on_loader(lambda arguments: _change(context, epochs, ours, arguments))
 
 
-def _change(rig: Rig, epochs: Epochs, ours: set[int], arguments: LoaderArguments) -> None:
+def _change(context: ApplyContext, epochs: LoaderEpochs, ours: set[int], arguments: LoaderArguments) -> None:
     from torch.utils.data import IterDataPipe, MapDataPipe
 
     from slipstream.seams.user_code import current_site
@@ -71,12 +71,12 @@ def _change(rig: Rig, epochs: Epochs, ours: set[int], arguments: LoaderArguments
         epochs.expect("kept" if id(dataset) in ours else None)
         return
     if isinstance(dataset, (IterDataPipe, MapDataPipe)):
-        rig.decline("data pipes share and seed themselves")
+        context.decline("data pipes share and seed themselves")
         return
     arguments["persistent_workers"] = True
     ours.add(id(dataset))
     epochs.expect("kept")
-    rig.changed(f"workers stay between epochs {where(current_site())}")
+    context.changed(f"workers stay between epochs {where(current_site())}")
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

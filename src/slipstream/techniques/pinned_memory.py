@@ -17,7 +17,7 @@ from slipstream.techniques._core.pinning import lacks_device, pin, why_no_copies
 from slipstream.techniques._core.source_edits import argument_edits
 
 if TYPE_CHECKING:
-    from slipstream.techniques._core.context import Rig
+    from slipstream.techniques._core.context import ApplyContext
 
 CARD = Card(
     title="Pinned memory and copies without waiting",
@@ -46,17 +46,17 @@ def settings(observation: Observation) -> list[Setting]:
     return [True]
 
 
-def apply(rig: Rig, setting: Setting) -> None:
+def apply(context: ApplyContext, setting: Setting) -> None:
     from slipstream.data.transport.nonblocking import NonBlockingCopies
 
-    if lacks_device(rig):
+    if lacks_device(context):
         return
 
     def on_change() -> None:
-        rig.changed("copies of batches to the device no longer wait")
+        context.changed("copies of batches to the device no longer wait")
 
-    NonBlockingCopies(on_change).install(rig.patches)
-    rig.on_loader(lambda arguments: pin(rig, arguments))
+    NonBlockingCopies(on_change).install(context.patches)
+    context.on_loader(lambda arguments: pin(context, arguments))
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

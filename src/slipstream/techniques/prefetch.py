@@ -15,7 +15,7 @@ from slipstream.techniques._core.observation import Observation
 from slipstream.techniques._core.source_edits import argument_edits, where
 
 if TYPE_CHECKING:
-    from slipstream.techniques._core.context import LoaderArguments, Rig
+    from slipstream.techniques._core.context import ApplyContext, LoaderArguments
 
 CARD = Card(
     title="More batches held ready",
@@ -62,11 +62,11 @@ def _depths(observation: Observation, loader: Loader, num_workers: int) -> list[
     return [depth for depth in DEPTHS if depth > now and depth * num_workers <= held]
 
 
-def apply(rig: Rig, setting: Setting) -> None:
-    rig.on_loader(lambda arguments: _change(rig, arguments, int(setting)))
+def apply(context: ApplyContext, setting: Setting) -> None:
+    context.on_loader(lambda arguments: _change(context, arguments, int(setting)))
 
 
-def _change(rig: Rig, arguments: LoaderArguments, depth: int) -> None:
+def _change(context: ApplyContext, arguments: LoaderArguments, depth: int) -> None:
     from slipstream.seams.user_code import current_site
 
     if not arguments["num_workers"]:
@@ -74,7 +74,7 @@ def _change(rig: Rig, arguments: LoaderArguments, depth: int) -> None:
     now = arguments["prefetch_factor"] or DEFAULT
     if now < depth:
         arguments["prefetch_factor"] = depth
-        rig.changed(f"prefetch_factor {now} -> {depth} {where(current_site())}")
+        context.changed(f"prefetch_factor {now} -> {depth} {where(current_site())}")
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

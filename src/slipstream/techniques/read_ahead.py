@@ -18,7 +18,7 @@ from slipstream.techniques._core.source_edits import where
 
 if TYPE_CHECKING:
     from slipstream.data.files.read_ahead import ReadAhead
-    from slipstream.techniques._core.context import LoaderArguments, Rig
+    from slipstream.techniques._core.context import ApplyContext, LoaderArguments
 
 CARD = Card(
     title="Files read before they are asked for",
@@ -66,15 +66,15 @@ def settings(observation: Observation) -> list[Setting]:
     return [depth for depth in DEPTHS if num_batches is None or depth < num_batches] or [DEPTHS[0]]
 
 
-def apply(rig: Rig, setting: Setting) -> None:
+def apply(context: ApplyContext, setting: Setting) -> None:
     from slipstream.data.files.read_ahead import ReadAhead
 
-    ahead = ReadAhead(int(setting), rig.changed, rig.decline)
-    ahead.install(rig.patches)
-    rig.on_loader(lambda arguments: _look(rig, ahead, arguments))
+    ahead = ReadAhead(int(setting), context.changed, context.decline)
+    ahead.install(context.patches)
+    context.on_loader(lambda arguments: _look(context, ahead, arguments))
 
 
-def _look(rig: Rig, ahead: ReadAhead, arguments: LoaderArguments) -> None:
+def _look(context: ApplyContext, ahead: ReadAhead, arguments: LoaderArguments) -> None:
     """Changes no argument: what can be done shows when the first batches are read."""
     from torch.utils.data import IterableDataset
 
@@ -82,9 +82,9 @@ def _look(rig: Rig, ahead: ReadAhead, arguments: LoaderArguments) -> None:
     from slipstream.seams.user_code import current_site
 
     if isinstance(arguments["dataset"], IterableDataset):
-        rig.decline(f"the loader built {where(current_site())} reads a stream")
+        context.decline(f"the loader built {where(current_site())} reads a stream")
     elif arguments["num_workers"] and start_method(arguments) != "fork":
-        rig.decline(f"the workers of the loader built {where(current_site())} are not forked")
+        context.decline(f"the workers of the loader built {where(current_site())} are not forked")
     else:
         ahead.want(arguments["dataset"])
 

@@ -23,8 +23,8 @@ from slipstream.techniques._core.prefill import fill_before_races
 from slipstream.techniques._core.source_edits import where
 
 if TYPE_CHECKING:
-    from slipstream.data.samples.sample_cache import KeptSamples
-    from slipstream.techniques._core.context import LoaderArguments, Rig
+    from slipstream.data.samples.sample_cache import SampleCache
+    from slipstream.techniques._core.context import ApplyContext, LoaderArguments
 
 CARD = Card(
     title="Samples kept in memory",
@@ -63,29 +63,29 @@ def settings(observation: Observation) -> list[Setting]:
     return [True]
 
 
-def apply(rig: Rig, setting: Setting) -> None:
-    from slipstream.data.samples.sample_cache import KeptSamples
+def apply(context: ApplyContext, setting: Setting) -> None:
+    from slipstream.data.samples.sample_cache import SampleCache
 
-    kept = KeptSamples(
-        lambda place: rig.changed(f"samples are kept in the loader built {place}"),
-        lambda why: rig.decline(f"samples are not kept: {why}"),
+    kept = SampleCache(
+        lambda place: context.changed(f"samples are kept in the loader built {place}"),
+        lambda why: context.decline(f"samples are not kept: {why}"),
     )
-    fill_before_races(rig, lambda loader, limit_s: _fill(rig, kept, loader, limit_s))  # inside what follows
-    kept.install(rig.patches)
-    rig.on_loader(lambda arguments: _admit(kept, arguments))
+    fill_before_races(context, lambda loader, limit_s: _fill(context, kept, loader, limit_s))  # inside what follows
+    kept.install(context.patches)
+    context.on_loader(lambda arguments: _admit(kept, arguments))
 
 
-def _admit(kept: KeptSamples, arguments: LoaderArguments) -> None:
+def _admit(kept: SampleCache, arguments: LoaderArguments) -> None:
     """Changes no argument."""
     from slipstream.seams.user_code import current_site
 
     kept.admit(arguments["dataset"], where(current_site()))
 
 
-def _fill(rig: Rig, kept: KeptSamples, loader: Any, limit_s: float) -> None:
+def _fill(context: ApplyContext, kept: SampleCache, loader: Any, limit_s: float) -> None:
     num_kept, share = kept.fill(loader, limit_s)
     if num_kept:
-        rig.changed(f"before the race {share:.0%} of the coming epoch were read: {num_kept:,} samples kept")
+        context.changed(f"before the race {share:.0%} of the coming epoch were read: {num_kept:,} samples kept")
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

@@ -18,7 +18,7 @@ from slipstream.techniques._core.observation import Observation
 
 if TYPE_CHECKING:
     from slipstream.data.images.scaled_decode import ScaledDecode
-    from slipstream.techniques._core.context import Rig
+    from slipstream.techniques._core.context import ApplyContext
 
 CARD = Card(
     title="Pictures decoded small where they are shrunk",
@@ -42,13 +42,13 @@ def settings(observation: Observation) -> list[Setting]:
     return [1, 2]
 
 
-def apply(rig: Rig, setting: Setting) -> None:
+def apply(context: ApplyContext, setting: Setting) -> None:
     def make(on_use: Notice, on_waste: Notice) -> ScaledDecode:
         from slipstream.data.images.scaled_decode import ScaledDecode
 
         return ScaledDecode(int(setting), on_use, on_waste)
 
-    postpone(rig, WHAT, "no picture is shrunk to half its size or less before its pixels are used otherwise", make)
+    postpone(context, WHAT, "no picture is shrunk to half its size or less before its pixels are used otherwise", make)
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

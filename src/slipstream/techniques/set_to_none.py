@@ -15,7 +15,7 @@ from slipstream.techniques._core.card import YES, Answer, Card, no
 from slipstream.techniques._core.observation import Observation
 
 if TYPE_CHECKING:
-    from slipstream.techniques._core.context import Rig
+    from slipstream.techniques._core.context import ApplyContext
 
 CARD = Card(
     title="Gradients dropped, not zeroed",
@@ -37,10 +37,10 @@ def settings(observation: Observation) -> list[Setting]:
     return [True]
 
 
-def apply(rig: Rig, setting: Setting) -> None:
+def apply(context: ApplyContext, setting: Setting) -> None:
     from slipstream.techniques._models.zero_grad import DroppedGradients
 
-    DroppedGradients(rig).install()
+    DroppedGradients(context).install()
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

@@ -18,7 +18,7 @@ from slipstream.techniques._core.observation import Observation
 if TYPE_CHECKING:
     import torch
 
-    from slipstream.techniques._core.context import Rig
+    from slipstream.techniques._core.context import ApplyContext
     from slipstream.techniques._recompute.install import Survivor
 
 CARD = Card(
@@ -44,20 +44,20 @@ def settings(observation: Observation) -> list[Setting]:
     return [True]
 
 
-def apply(rig: Rig, setting: Setting) -> None:
+def apply(context: ApplyContext, setting: Setting) -> None:
     from slipstream.techniques._recompute.install import Survivor
 
     survivors: list[Survivor] = []
 
     def change(module: torch.nn.Module) -> None:
-        if rig.is_compiled(module):
-            rig.decline("the script compiles the model, and every size of a piece would be compiled anew")
+        if context.is_compiled(module):
+            context.decline("the script compiles the model, and every size of a piece would be compiled anew")
             return
-        survivors.append(Survivor(rig, module))
-        rig.wrap_call(module, survivors[-1].call)
+        survivors.append(Survivor(context, module))
+        context.wrap_call(module, survivors[-1].call)
 
-    rig.on_model(change)
-    rig.last_words.append(lambda: _said(survivors))
+    context.on_model(change)
+    context.last_words.append(lambda: _said(survivors))
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

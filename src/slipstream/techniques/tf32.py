@@ -15,7 +15,7 @@ from slipstream.techniques._core.observation import Observation
 if TYPE_CHECKING:
     import torch
 
-    from slipstream.techniques._core.context import Rig
+    from slipstream.techniques._core.context import ApplyContext
 
 CARD = Card(
     title="TF32 units for fp32 products",
@@ -43,7 +43,7 @@ def settings(observation: Observation) -> list[Setting]:
     return [True]
 
 
-def apply(rig: Rig, setting: Setting) -> None:
+def apply(context: ApplyContext, setting: Setting) -> None:
     import torch
 
     matmul, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
@@ -52,18 +52,18 @@ def apply(rig: Rig, setting: Setting) -> None:
         """At the first call: by then the script has set whatever it sets."""
         parameter = next(module.parameters())
         if parameter.device.type != "cuda":
-            rig.decline(f"the model lives on {parameter.device.type}, which has no TF32 units")
+            context.decline(f"the model lives on {parameter.device.type}, which has no TF32 units")
             return
         torch.set_float32_matmul_precision("high")
         torch.backends.cudnn.allow_tf32 = True
-        rig.changed("float32_matmul_precision highest -> high")
+        context.changed("float32_matmul_precision highest -> high")
 
     def put_back() -> None:
         torch.set_float32_matmul_precision(matmul)
         torch.backends.cudnn.allow_tf32 = convolutions
 
-    rig.on_model(allow)
-    rig.patches.on_close(put_back)
+    context.on_model(allow)
+    context.patches.on_close(put_back)
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

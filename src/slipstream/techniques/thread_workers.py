@@ -26,7 +26,7 @@ from slipstream.techniques._core.source_edits import where
 
 if TYPE_CHECKING:
     from slipstream.data.threads.install import Threads
-    from slipstream.techniques._core.context import LoaderArguments, Rig
+    from slipstream.techniques._core.context import ApplyContext, LoaderArguments
 
 CARD = Card(
     title="Threads for the loader",
@@ -115,15 +115,15 @@ def environment(setting: Setting) -> dict[str, str]:
     return patience(int(setting))
 
 
-def apply(rig: Rig, setting: Setting) -> None:
+def apply(context: ApplyContext, setting: Setting) -> None:
     from slipstream.data.threads.install import Threads
 
-    threads = Threads(rig.decline)
-    threads.install(rig.patches)
-    rig.on_loader(lambda arguments: _look(rig, threads, arguments, int(setting)))
+    threads = Threads(context.decline)
+    threads.install(context.patches)
+    context.on_loader(lambda arguments: _look(context, threads, arguments, int(setting)))
 
 
-def _look(rig: Rig, threads: Threads, arguments: LoaderArguments, count: int) -> None:
+def _look(context: ApplyContext, threads: Threads, arguments: LoaderArguments, count: int) -> None:
     """Changes no argument: without threads the loader is what the script built."""
     from slipstream.data.threads.blockers import thread_obstacle
     from slipstream.seams.user_code import current_site
@@ -132,10 +132,10 @@ def _look(rig: Rig, threads: Threads, arguments: LoaderArguments, count: int) ->
     place = where(current_site())
     reason = thread_obstacle(arguments)
     if reason:
-        rig.decline(f"the loader built {place} has no threads: {reason}")
+        context.decline(f"the loader built {place} has no threads: {reason}")
         return
     threads.expect(count)
-    rig.changed(f"{count} threads in place of num_workers={arguments['num_workers']} {place}")
+    context.changed(f"{count} threads in place of num_workers={arguments['num_workers']} {place}")
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

@@ -24,8 +24,8 @@ from slipstream.techniques._core.openmp_wait_policy import patience
 from slipstream.techniques._core.source_edits import argument_edits, where
 
 if TYPE_CHECKING:
-    from slipstream.data.workers.persistent_epochs import Epochs
-    from slipstream.techniques._core.context import LoaderArguments, Rig
+    from slipstream.data.workers.persistent_epochs import LoaderEpochs
+    from slipstream.techniques._core.context import ApplyContext, LoaderArguments
 
 CARD = Card(
     title="Worker processes for the loader",
@@ -117,16 +117,18 @@ def environment(setting: Setting) -> dict[str, str]:
     return patience(int(setting))
 
 
-def apply(rig: Rig, setting: Setting) -> None:
-    from slipstream.data.workers.persistent_epochs import Epochs
+def apply(context: ApplyContext, setting: Setting) -> None:
+    from slipstream.data.workers.persistent_epochs import LoaderEpochs
 
-    epochs = Epochs(rig.decline)
+    epochs = LoaderEpochs(context.decline)
     lent: set[int] = set()  # datasets whose loaders had none: frameworks build such a loader a second time
-    epochs.install(rig.patches)
-    rig.on_loader(lambda arguments: _change(rig, epochs, lent, arguments, int(setting)))
+    epochs.install(context.patches)
+    context.on_loader(lambda arguments: _change(context, epochs, lent, arguments, int(setting)))
 
 
-def _change(rig: Rig, epochs: Epochs, lent: set[int], arguments: LoaderArguments, count: int) -> None:
+def _change(
+    context: ApplyContext, epochs: LoaderEpochs, lent: set[int], arguments: LoaderArguments, count: int
+) -> None:
     from slipstream.data.workers.worker_blockers import obstacle
     from slipstream.seams.user_code import current_site
 
@@ -139,7 +141,7 @@ def _change(rig: Rig, epochs: Epochs, lent: set[int], arguments: LoaderArguments
     if not reason and _is_tiny(arguments, count):
         reason = "it has too few batches to share"
     if reason:
-        rig.decline(f"the loader built {place} keeps num_workers {now}: {reason}")
+        context.decline(f"the loader built {place} keeps num_workers {now}: {reason}")
         return
     arguments["num_workers"] = count
     if count == 0:
@@ -148,7 +150,7 @@ def _change(rig: Rig, epochs: Epochs, lent: set[int], arguments: LoaderArguments
         arguments["persistent_workers"] = True
         lent.add(id(dataset))
         epochs.expect("lent")
-    rig.changed(f"num_workers {now} -> {count} {place}")
+    context.changed(f"num_workers {now} -> {count} {place}")
 
 
 def _is_tiny(arguments: LoaderArguments, count: int) -> bool:

@@ -49,12 +49,12 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-class Part(Protocol):
+class JpegPart(Protocol):
     def install(self, patches: Patches) -> None: ...
 
 
 @contextmanager
-def installed(*parts: Part) -> Iterator[None]:
+def installed(*parts: JpegPart) -> Iterator[None]:
     """Each in place; a fault of theirs, or something left behind, is raised."""
     faults: list[str] = []
     patches = Patches(lambda seam, fault: faults.append(f"{seam}: {fault!r}"), lambda: False)

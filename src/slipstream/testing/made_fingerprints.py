@@ -7,23 +7,23 @@ import math
 import random
 from functools import lru_cache
 
-from slipstream.records import Entrant, Sketch, Snapshot, Witness
+from slipstream.records import Fingerprint, Sketch, Snapshot, TrialSpec
 
 NUM_SNAPSHOTS = 3
 SKETCH_SIZE = 16
 PARAMETERS = {"conv.weight": 1.0, "fc.weight": 0.4, "fc.bias": 0.1}  # name to gradient norm
-LAP_STEPS = 10
+TIMING_STEPS = 10
 
 
 @lru_cache(maxsize=256)
-def made_witness(
+def made_fingerprint(
     num_steps: int = 60,
     seed: int = 0,
     rounding: float = 0.0,  # relative error of gradients and losses
     gradient_scale: float = 1.0,
     loss_shift: float = 0.0,  # added to every loss
     from_step: int = 0,  # the shift begins here
-) -> Witness:
+) -> Fingerprint:
     """Losses fall from 2.3; the same seed gives the same batches. With `rounding` nothing is bit-equal any more."""
     batches, jitter = random.Random(seed), random.Random(f"{seed} {rounding}")
     losses = []
@@ -32,10 +32,10 @@ def made_witness(
         value *= 1.0 + rounding * jitter.gauss(0.0, 1.0)
         losses.append((step, value + (loss_shift if step >= from_step else 0.0)))
     state = f"{seed} {rounding} {gradient_scale} {loss_shift}"
-    return Witness(
+    return Fingerprint(
         losses=losses,
         snapshots=[_snapshot(step, seed, rounding, gradient_scale) for step in range(min(num_steps, NUM_SNAPSHOTS))],
-        digests=[(step, f"{state} {step}") for step in range(LAP_STEPS, num_steps + 1, LAP_STEPS)],
+        digests=[(step, f"{state} {step}") for step in range(TIMING_STEPS, num_steps + 1, TIMING_STEPS)],
     )
 
 
@@ -50,10 +50,10 @@ def _snapshot(step: int, seed: int, rounding: float, scale: float) -> Snapshot:
     return Snapshot(step, sketches)
 
 
-def made_witness_of(entrant: Entrant, num_steps: int) -> Witness:
+def made_fingerprint_of(spec: TrialSpec, num_steps: int) -> Fingerprint:
     """What a sound rider of this role would leave: the same bits, save for the twins that are to differ."""
-    if entrant.role == "seed":
-        return made_witness(num_steps, seed=1)
-    if entrant.role == "rounding":
-        return made_witness(num_steps, rounding=1e-7)
-    return made_witness(num_steps)
+    if spec.role == "seed":
+        return made_fingerprint(num_steps, seed=1)
+    if spec.role == "rounding":
+        return made_fingerprint(num_steps, rounding=1e-7)
+    return made_fingerprint(num_steps)

@@ -8,7 +8,7 @@ from typing import Any
 
 from slipstream.records import NumericsClass, Setting, Verdict
 from slipstream.techniques._core.card import YES, Answer, Card
-from slipstream.tuning.progress import Silence
+from slipstream.tuning.progress import SilentListener
 
 
 def made_technique(
@@ -23,20 +23,20 @@ def made_technique(
     )
 
 
-class RecordingListener(Silence):
+class RecordingListener(SilentListener):
     """Keeps what a tuning tells."""
 
     def __init__(self) -> None:
         self.verdicts: list[Verdict] = []
         self.entered: list[str] = []
-        self.heats: list[list[str]] = []
+        self.races: list[list[str]] = []
 
     def decided(self, verdict: Verdict) -> None:
         self.verdicts.append(verdict)
 
-    def entering(self, rider: str) -> None:
-        self.entered.append(rider)
+    def entering(self, trial: str) -> None:
+        self.entered.append(trial)
 
-    def racing(self, riders: Sequence[str]) -> None:
-        if riders:
-            self.heats.append(list(riders))
+    def racing(self, trials: Sequence[str]) -> None:
+        if trials:
+            self.races.append(list(trials))

@@ -14,7 +14,7 @@ from statistics import median
 import msgspec
 
 
-class Recording:
+class NoiseRecording:
     """Step times of one machine in the order of time, as multiples of the usual step. Shared by many noises."""
 
     def __init__(self, factors: Sequence[float]) -> None:
@@ -28,15 +28,15 @@ class Recording:
         return (self._sums[at + num_steps] - self._sums[at]) / num_steps
 
     @classmethod
-    def read(cls, path: Path, name: str = "laps") -> Recording:
+    def read(cls, path: Path, name: str = "laps") -> NoiseRecording:
         """As benchmarks/record_noise.py wrote it. Each rider's times are divided by their own median, so that what
         remains is the machine's doing and not the process's."""
-        laps: list[tuple[int, list[float]]] = json.loads(path.read_text())[name]
-        usual = {rider: median(ms for who, times in laps if who == rider for ms in times) for rider, _ in laps}
-        return cls([ms / usual[rider] for rider, times in laps for ms in times])
+        timings: list[tuple[int, list[float]]] = json.loads(path.read_text())[name]
+        usual = {trial: median(ms for who, times in timings if who == trial for ms in times) for trial, _ in timings}
+        return cls([ms / usual[trial] for trial, times in timings for ms in times])
 
 
-class Weather(msgspec.Struct, frozen=True):
+class NoiseModel(msgspec.Struct, frozen=True):
     """Sizes of what is added to the recording; without a recording they are all there is."""
 
     spread: float = 0.03  # sigma of a block's log time
@@ -46,30 +46,32 @@ class Weather(msgspec.Struct, frozen=True):
     outlier_size: float = 0.5  # and makes longer by so much
 
 
-CALM = Weather(spread=0.0, drift=0.0, outlier_share=0.0)
+CALM = NoiseModel(spread=0.0, drift=0.0, outlier_share=0.0)
 
 
 class Noise:
     """Blocks ask for their factor in the order of time: what hits one block half hits the next, another rider's too."""
 
-    def __init__(self, rng: random.Random, recording: Recording | None = None, weather: Weather | None = None) -> None:
+    def __init__(
+        self, rng: random.Random, recording: NoiseRecording | None = None, noise_model: NoiseModel | None = None
+    ) -> None:
         self._rng = rng
         self._recording = recording
-        self._weather = weather or Weather()
+        self._noise_model = noise_model or NoiseModel()
         self._at = rng.randrange(recording.num_steps) if recording is not None else 0
-        self._gust = rng.gauss(0.0, self._weather.spread)
+        self._gust = rng.gauss(0.0, self._noise_model.spread)
         self._level = 0.0
 
     def factor(self, num_steps: int) -> float:
         """How much longer than usual the next steps take."""
-        weather, rng = self._weather, self._rng
-        self._level += rng.gauss(0.0, weather.drift)
-        fresh = math.sqrt(1.0 - weather.correlation**2) * rng.gauss(0.0, weather.spread)
-        self._gust = weather.correlation * self._gust + fresh
+        noise_model, rng = self._noise_model, self._rng
+        self._level += rng.gauss(0.0, noise_model.drift)
+        fresh = math.sqrt(1.0 - noise_model.correlation**2) * rng.gauss(0.0, noise_model.spread)
+        self._gust = noise_model.correlation * self._gust + fresh
         factor = math.exp(self._level + self._gust)
         if self._recording is not None:
             factor *= self._recording.mean(self._at, num_steps)
             self._at += num_steps
-        if rng.random() < weather.outlier_share:
-            factor *= 1.0 + weather.outlier_size
+        if rng.random() < noise_model.outlier_share:
+            factor *= 1.0 + noise_model.outlier_size
         return factor

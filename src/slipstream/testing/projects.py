@@ -12,7 +12,7 @@ import msgspec
 
 from slipstream.records import Edit, Site
 from slipstream.rewrite.make_patch import Patch, make_patch
-from slipstream.rewrite.source_tree import Tree
+from slipstream.rewrite.source_tree import SourceTree
 from slipstream.testing.made_sessions import made_session
 
 
@@ -37,7 +37,7 @@ class Project:
     def patch(self, *edits: Edit) -> Patch:
         script = self.folder / "train.py"
         session = msgspec.structs.replace(made_session(), cwd=str(self.folder))
-        patch = make_patch(edits, Tree(session, script, script))
+        patch = make_patch(edits, SourceTree(session, script, script))
         for file in patch.files:
             ast.parse(file.after)
         return patch

@@ -18,17 +18,17 @@ SEAMS: Final = "seams"
 LIMIT_S: Final = 300.0
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class SelftestOutcome(msgspec.Struct, frozen=True):
     name: str
     is_ok: bool
     detail: str = ""
 
 
-class Part(msgspec.Struct, frozen=True):
+class SelftestPart(msgspec.Struct, frozen=True):
     """A technique, or the seams."""
 
     ident: str
-    outcomes: list[Outcome]
+    outcomes: list[SelftestOutcome]
 
     @property
     def is_ok(self) -> bool:
@@ -41,7 +41,7 @@ def parts() -> list[str]:
     return [SEAMS, *catalogue()]
 
 
-def run_part(ident: str, device: str, limit_s: float = LIMIT_S) -> Part:
+def run_part(ident: str, device: str, limit_s: float = LIMIT_S) -> SelftestPart:
     """In a process of its own."""
     with tempfile.TemporaryDirectory(prefix="slipstream-") as folder:
         answer = Path(folder) / "outcomes.json"
@@ -49,27 +49,27 @@ def run_part(ident: str, device: str, limit_s: float = LIMIT_S) -> Part:
         try:
             process = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=limit_s)
         except subprocess.TimeoutExpired:
-            return Part(ident, [Outcome("ends", False, f"still running after {limit_s:.0f} s")])
+            return SelftestPart(ident, [SelftestOutcome("ends", False, f"still running after {limit_s:.0f} s")])
         if answer.exists():
-            return Part(ident, msgspec.json.decode(answer.read_bytes(), type=list[Outcome]))
+            return SelftestPart(ident, msgspec.json.decode(answer.read_bytes(), type=list[SelftestOutcome]))
         last = (process.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
-        return Part(ident, [Outcome("ends", False, f"exit code {process.returncode}: {last}")])
+        return SelftestPart(ident, [SelftestOutcome("ends", False, f"exit code {process.returncode}: {last}")])
 
 
-def outcomes_of(ident: str, device: str) -> Iterator[Outcome]:
+def outcomes_of(ident: str, device: str) -> Iterator[SelftestOutcome]:
     if ident == SEAMS:
         from slipstream.testing.seam_check import check_seams
 
         for name, is_ok, detail in check_seams(device):
-            yield Outcome(name, is_ok, detail)
+            yield SelftestOutcome(name, is_ok, detail)
         return
     from slipstream.testing.technique_contract import battery, death
 
     for result in (*battery(ident, device), *death(ident, device)):
-        yield Outcome(result.name, result.is_ok, result.detail)
+        yield SelftestOutcome(result.name, result.is_ok, result.detail)
 
 
-def write_report(environment: Environment, device: str, results: list[Part]) -> str:
+def write_report(environment: Environment, device: str, results: list[SelftestPart]) -> str:
     """Markdown, to attach to an issue: first what failed, then everything, then the machine."""
     failed = [(part, outcome) for part in results for outcome in part.outcomes if not outcome.is_ok]
     num_checks = sum(len(part.outcomes) for part in results)
@@ -101,7 +101,7 @@ def main(ident: str, device: str, answer: str) -> None:
         for outcome in outcomes_of(ident, device):
             outcomes.append(outcome)
     except Exception as error:
-        outcomes.append(Outcome("runs", False, f"{type(error).__name__}: {error}"))
+        outcomes.append(SelftestOutcome("runs", False, f"{type(error).__name__}: {error}"))
     Path(answer).write_bytes(msgspec.json.encode(outcomes))
 
 

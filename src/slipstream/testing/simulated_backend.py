@@ -7,23 +7,23 @@ import math
 import random
 from collections.abc import Callable
 
-from slipstream.records import Entrant, Lap, Recipe, RiderRecord, Witness
+from slipstream.records import BlockTiming, Fingerprint, Recipe, TrialRecord, TrialSpec
 from slipstream.supervise.slow_start import SlowStart, TooSlow
-from slipstream.testing.made_fingerprints import made_witness_of
+from slipstream.testing.made_fingerprints import made_fingerprint_of
 from slipstream.testing.noise_model import CALM, Noise
 from slipstream.wire.backend import SLOWER
 from slipstream.wire.protocol import Ticked
 
 Factor = Callable[[Recipe], float]  # the true step time under a recipe, the base's being 1
 Ageing = Callable[[Recipe, int], float]  # after so many steps: times as long as at first
-Fault = Callable[[Entrant, int], str]  # after so many steps: why the rider is out, or ""
-Seen = Callable[[Entrant, int], Witness]  # what its training did in so many steps
+Fault = Callable[[TrialSpec, int], str]  # after so many steps: why the rider is out, or ""
+Seen = Callable[[TrialSpec, int], Fingerprint]  # what its training did in so many steps
 Load = Callable[[float], float]  # at that second, by the track's clock: times as long as on an idle machine
 
 _WARM_UP = 5  # steps; they are part of the start, and the clock stands still while they are compared with the base's
 
 
-class SimulatedTrack:
+class SimulatedBackend:
     """Time passes only while a rider starts or rides."""
 
     def __init__(
@@ -36,80 +36,80 @@ class SimulatedTrack:
         beside: float = 0.0,  # of its start that a rider gets done while another one starts
         lottery: float = 0.0,  # sigma of the log of what a process is faster or slower by, for all its life
         ageing: Ageing = lambda recipe, num_steps: 1.0,
-        num_riders: int = 16,  # that memory holds
+        num_trials: int = 16,  # that memory holds
         num_steps: int | None = None,  # until the script ends
         batch_size: int = 32,
-        fault: Fault = lambda entrant, num_steps: "",
-        witness: Seen = made_witness_of,
+        fault: Fault = lambda spec, num_steps: "",
+        fingerprint: Seen = made_fingerprint_of,
         peak_bytes: Callable[[Recipe], int] = lambda recipe: 2**30,
         load: Load = lambda now_s: 1.0,  # of other programs
     ) -> None:
-        self.num_laps = 0
+        self.num_timings = 0
         self.most_at_once = 0
         self._rng = random.Random(seed)
         self._factor = factor
         self._step_s = step_s
-        self._noise = noise or Noise(self._rng, weather=CALM)
+        self._noise = noise or Noise(self._rng, noise_model=CALM)
         self._startup_s = startup_s
         self._beside = beside
         self._lottery = lottery
         self._ageing = ageing
-        self._capacity = num_riders
+        self._capacity = num_trials
         self._length = num_steps
         self._batch_size = batch_size
         self._fault = fault
-        self._witness = witness
+        self._fingerprint = fingerprint
         self._peak_bytes = peak_bytes
         self._load = load
         self._now_s = 0.0
-        self._riders: dict[int, _Rider] = {}
+        self._trials: dict[int, _SimulatedTrial] = {}
         self._present: set[int] = set()
         self._ahead: dict[int, float] = {}  # who starts beside the one that enters: seconds of it that are done
 
-    def enter(self, entrant: Entrant) -> str:
-        assert entrant.ident not in self._riders, f"rider {entrant.ident} has entered before"
+    def enter(self, spec: TrialSpec) -> str:
+        assert spec.ident not in self._trials, f"rider {spec.ident} has entered before"
         if self._capacity > 1:
             assert len(self._present) < self._capacity, f"memory holds {self._capacity} riders and one more entered"
         luck = math.exp(self._rng.gauss(0.0, self._lottery))
-        true_step_s = self._step_s * self._factor(entrant.recipe) * luck
-        rider = self._riders[entrant.ident] = _Rider(entrant, true_step_s)
-        rider.failure = self._fault(entrant, 0)
-        self._start(rider)
-        too_slow = self._judge_start(rider)
-        if not rider.failure and too_slow is not None:
-            rider.failure = f"{SLOWER} {too_slow.step_s / too_slow.beside_s:.0f} times the base's step"
-        if rider.failure:
-            self._present.discard(entrant.ident)
-        return rider.failure
+        true_step_s = self._step_s * self._factor(spec.recipe) * luck
+        trial = self._trials[spec.ident] = _SimulatedTrial(spec, true_step_s)
+        trial.failure = self._fault(spec, 0)
+        self._start(trial)
+        too_slow = self._judge_start(trial)
+        if not trial.failure and too_slow is not None:
+            trial.failure = f"{SLOWER} {too_slow.step_s / too_slow.beside_s:.0f} times the base's step"
+        if trial.failure:
+            self._present.discard(spec.ident)
+        return trial.failure
 
-    def expect(self, entrant: Entrant) -> None:
+    def expect(self, spec: TrialSpec) -> None:
         """It starts beside the one that enters now, as on the real track; nobody does beside the first."""
         num_starting = len(self._ahead) or 1
-        if self._riders and num_starting == 1 and len(self._present) + 2 <= self._capacity:
-            self._ahead[entrant.ident] = 0.0
+        if self._trials and num_starting == 1 and len(self._present) + 2 <= self._capacity:
+            self._ahead[spec.ident] = 0.0
 
-    def lap(self, rider: int, round: int, num_steps: int, lead_in: int) -> Lap:
-        who = self._riders[rider]
-        assert not who.failure and not who.is_over, f"rider {rider} is out and was asked for a lap"
+    def run_block(self, trial: int, round: int, num_steps: int, lead_in: int) -> BlockTiming:
+        who = self._trials[trial]
+        assert not who.failure and not who.is_over, f"rider {trial} is out and was asked for a lap"
         self._ahead.clear()
-        if rider not in self._present:
-            assert self._capacity == 1, f"rider {rider} has left and was asked for a lap"
+        if trial not in self._present:
+            assert self._capacity == 1, f"rider {trial} has left and was asked for a lap"
             self._start(who)
         first = who.num_steps + lead_in
         left = num_steps + lead_in if self._length is None else self._length - who.num_steps
         ridden = max(0, min(num_steps, left - lead_in))
-        step_s = who.step_s * self._ageing(who.entrant.recipe, first) * self._load(self._now_s)
+        step_s = who.step_s * self._ageing(who.spec.recipe, first) * self._load(self._now_s)
         self._now_s += lead_in * step_s * self._noise.factor(lead_in)
         began_s, seconds = self._now_s, step_s * self._noise.factor(num_steps)
         self._now_s += seconds * ridden
         who.num_steps += min(lead_in + num_steps, left)
-        who.failure = self._fault(who.entrant, who.num_steps)
+        who.failure = self._fault(who.spec, who.num_steps)
         who.is_over = left < lead_in + num_steps
         if who.failure or who.is_over:
-            self._present.discard(rider)
-        self.num_laps += 1
-        lap = Lap(
-            rider=rider,
+            self._present.discard(trial)
+        self.num_timings += 1
+        timing = BlockTiming(
+            trial=trial,
             round=round,
             first_step=first,
             num_steps=ridden,
@@ -119,25 +119,25 @@ class SimulatedTrack:
             is_last=who.is_over,
             failure=who.failure,
         )
-        who.laps.append(lap)
-        return lap
+        who.timings.append(timing)
+        return timing
 
-    def record(self, rider: int) -> RiderRecord:
-        who = self._riders[rider]
-        return RiderRecord(
-            entrant=who.entrant,
-            laps=list(who.laps),
-            witness=self._witness(who.entrant, who.num_steps),
-            startup_s=self._startup_s(who.entrant.recipe),
-            peak_bytes=self._peak_bytes(who.entrant.recipe),
-            changes=[f"{choice.technique}: {choice}" for choice in who.entrant.recipe.choices],
+    def record(self, trial: int) -> TrialRecord:
+        who = self._trials[trial]
+        return TrialRecord(
+            spec=who.spec,
+            timings=list(who.timings),
+            fingerprint=self._fingerprint(who.spec, who.num_steps),
+            startup_s=self._startup_s(who.spec.recipe),
+            peak_bytes=self._peak_bytes(who.spec.recipe),
+            changes=[f"{choice.technique}: {choice}" for choice in who.spec.recipe.choices],
             failure=who.failure,
         )
 
-    def leave(self, rider: int) -> RiderRecord:
-        self._present.discard(rider)
-        self._riders[rider].is_over = True
-        return self.record(rider)
+    def leave(self, trial: int) -> TrialRecord:
+        self._present.discard(trial)
+        self._trials[trial].is_over = True
+        return self.record(trial)
 
     def renew(self) -> None:
         """Every rider has luck of its own here."""
@@ -149,39 +149,39 @@ class SimulatedTrack:
         return self._now_s
 
     @property
-    def entrants(self) -> list[Entrant]:
+    def specs(self) -> list[TrialSpec]:
         """All that ever entered, in order."""
-        return [rider.entrant for rider in self._riders.values()]
+        return [trial.spec for trial in self._trials.values()]
 
-    def _judge_start(self, rider: _Rider) -> TooSlow | None:
+    def _judge_start(self, trial: _SimulatedTrial) -> TooSlow | None:
         """As the relay does, with the base as it is at this second. Its recorded step is that of an idle machine."""
         load, slow_start = self._load(self._now_s), SlowStart()
-        if rider.entrant.role != "candidate":
+        if trial.spec.role != "candidate":
             return None
-        steady = [Ticked(rider.step_s * load, 0.0, False)] * _WARM_UP
+        steady = [Ticked(trial.step_s * load, 0.0, False)] * _WARM_UP
         verdicts = (
             slow_start.judge(steady[1 : at + 1], self._step_s, lambda: self._step_s * load) for at in range(1, _WARM_UP)
         )
         return next((verdict for verdict in verdicts if verdict is not None), None)
 
-    def _start(self, rider: _Rider) -> None:
+    def _start(self, trial: _SimulatedTrial) -> None:
         if self._capacity == 1:
             self._present.clear()  # by relaunching: who rides is alone
-        self._present.add(rider.entrant.ident)
+        self._present.add(trial.spec.ident)
         self.most_at_once = max(self.most_at_once, len(self._present))
-        startup_s = self._startup_s(rider.entrant.recipe)
-        startup_s = max(0.0, startup_s - self._ahead.pop(rider.entrant.ident, 0.0))
+        startup_s = self._startup_s(trial.spec.recipe)
+        startup_s = max(0.0, startup_s - self._ahead.pop(trial.spec.ident, 0.0))
         for other in self._ahead:
             self._ahead[other] += self._beside * startup_s
         self._now_s += startup_s
 
 
-class _Rider:
-    def __init__(self, entrant: Entrant, step_s: float) -> None:
-        self.entrant = entrant
+class _SimulatedTrial:
+    def __init__(self, spec: TrialSpec, step_s: float) -> None:
+        self.spec = spec
         self.step_s = step_s
         self.num_steps = 0
-        self.laps: list[Lap] = []
+        self.timings: list[BlockTiming] = []
         self.is_over = False
         self.failure = ""
 

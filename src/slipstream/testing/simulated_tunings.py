@@ -15,10 +15,10 @@ from slipstream.records import Edit, Recipe, Session, Setting, Speed
 from slipstream.techniques._core.card import YES, Answer, Card
 from slipstream.techniques._core.observation import Observation
 from slipstream.testing.made_sessions import made_session
-from slipstream.testing.noise_model import Noise, Recording, Weather
-from slipstream.testing.simulated_backend import SimulatedTrack, choice_factors
-from slipstream.tuning.options import TuneOrder
-from slipstream.tuning.progress import Silence
+from slipstream.testing.noise_model import Noise, NoiseModel, NoiseRecording
+from slipstream.testing.simulated_backend import SimulatedBackend, choice_factors
+from slipstream.tuning.options import TuneOptions
+from slipstream.tuning.progress import SilentListener
 from slipstream.tuning.search import tune
 
 NUM_CANDIDATES = 12
@@ -28,7 +28,7 @@ COLD_START_S = 4.0  # where riders cannot be forked
 BESIDE = 0.75  # of a start, while another one starts: as benchmarks/starts.py found it on two cores
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class SimulatedOutcome(msgspec.Struct, frozen=True):
     """Of one tuning."""
 
     kept: tuple[str, ...]
@@ -40,27 +40,27 @@ class Outcome(msgspec.Struct, frozen=True):
 def simulate(
     seed: int,
     gain: float = 1.0,  # of one technique, drawn by the seed; the others are worth nothing
-    recording: Recording | None = None,
-    weather: Weather | None = None,
+    recording: NoiseRecording | None = None,
+    noise_model: NoiseModel | None = None,
     lottery: float = 0.0,
-    num_riders: int = 6,
+    num_trials: int = 6,
     start_s: float = START_S,
-) -> Outcome:
+) -> SimulatedOutcome:
     draws = random.Random(seed)
     names = [f"made_{number:02}" for number in range(NUM_CANDIDATES)]
     lucky = draws.choice(names)
-    track = SimulatedTrack(
+    backend = SimulatedBackend(
         choice_factors(**{lucky: 1.0 / gain}),
         step_s=STEP_S,
-        noise=Noise(random.Random(draws.random()), recording, weather),
+        noise=Noise(random.Random(draws.random()), recording, noise_model),
         seed=seed,
         startup_s=lambda recipe: start_s,
         beside=BESIDE,
         lottery=lottery,
-        num_riders=num_riders,
+        num_trials=num_trials,
     )
     known: Any = {name: made_technique() for name in ("nothing", *names)}
-    tuning = tune(_session(), track, TuneOrder(seed=seed), Silence(), known)
+    tuning = tune(_session(), backend, TuneOptions(seed=seed), SilentListener(), known)
 
     def truth(recipe: Recipe) -> float:
         """A technique may be raced on top of the one that gains."""
@@ -69,7 +69,9 @@ def simulate(
     told = [(truth(one.recipe), one.speed) for one in tuning.verdicts if one.kind in ("single", "total") and one.speed]
     last = {one.technique: one.decision for one in tuning.verdicts if one.kind in ("single", "cumulative")}
     said = tuple(name for name, decision in last.items() if decision == "kept")
-    return Outcome(tuple(choice.technique for choice in tuning.recipe.choices), said, tuple(told), track.now_s())
+    return SimulatedOutcome(
+        tuple(choice.technique for choice in tuning.recipe.choices), said, tuple(told), backend.now_s()
+    )
 
 
 @lru_cache(maxsize=1)

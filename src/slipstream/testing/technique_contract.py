@@ -28,11 +28,11 @@ from slipstream.seams.module import read_model
 from slipstream.seams.patching import Patches
 from slipstream.seams.training import read_optimizer
 from slipstream.seams.user_code import OURS
-from slipstream.techniques._core.apply_recipe import fit
+from slipstream.techniques._core.apply_recipe import apply_recipe
 from slipstream.techniques._core.catalogue import Technique, environment_of, technique
-from slipstream.techniques._core.context import Rig
+from slipstream.techniques._core.context import ApplyContext
 from slipstream.techniques._core.observation import Observation
-from slipstream.testing.trainings import TRAININGS, Outcome, Training
+from slipstream.testing.trainings import TRAININGS, Training, TrainingOutcome
 
 # How far weights may be off after a handful of steps, of their norm; losses after each step, of themselves.
 _TOLERANCES: dict[NumericsClass, float] = {"reordered": 2e-3, "redrawn": 0.5, "approximate": 0.1, "different": 1e9}
@@ -41,13 +41,13 @@ _TOLERANCES: dict[NumericsClass, float] = {"reordered": 2e-3, "redrawn": 0.5, "a
 PICTURES = "pictures"  # whose workers take their time to start: only for what concerns loaders
 
 
-class Result(msgspec.Struct, frozen=True):
+class ContractResult(msgspec.Struct, frozen=True):
     name: str
     is_ok: bool
     detail: str = ""
 
 
-class Ride:
+class RecipeRun:
     """One training under one recipe, and everything that was said meanwhile."""
 
     def __init__(self, recipe: Recipe, is_proof: bool = False) -> None:
@@ -55,13 +55,13 @@ class Ride:
         self.is_proof = is_proof
         self.complaints: list[str] = []
         self.leftovers: list[str] = []
-        self.rig: Rig | None = None
+        self.context: ApplyContext | None = None
 
-    def run(self, training: Callable[[], Outcome]) -> Outcome:
+    def run(self, training: Callable[[], TrainingOutcome]) -> TrainingOutcome:
         is_compiling = torch.compiler.is_dynamo_compiling
         patches = Patches(lambda seam, fault: self.complaints.append(f"{seam}: {fault!r}"), is_compiling)
         with _environment(self.recipe):
-            self.rig = fit(
+            self.context = apply_recipe(
                 self.recipe, patches, lambda name, fault: self.complaints.append(f"{name}: {fault!r}"), self.is_proof
             )
             try:
@@ -71,7 +71,7 @@ class Ride:
                 self.leftovers = patches.leftovers
 
 
-def battery(ident: str, device: str = "cpu", trainings: Sequence[str] = tuple(TRAININGS)) -> list[Result]:
+def battery(ident: str, device: str = "cpu", trainings: Sequence[str] = tuple(TRAININGS)) -> list[ContractResult]:
     """Every check of one technique. A check that does not concern it says so and passes."""
     module = technique(ident)
     results = [_check("says what it is", _describe, ident, module)]
@@ -91,7 +91,7 @@ def battery(ident: str, device: str = "cpu", trainings: Sequence[str] = tuple(TR
     return results
 
 
-def death(ident: str, device: str = "cpu") -> list[Result]:
+def death(ident: str, device: str = "cpu") -> list[ContractResult]:
     """A loader's worker is killed. Torch may go on saying so whenever a child ends: the last thing in a process."""
     module, training = technique(ident), TRAININGS.get(PICTURES)
     # What changes the training may leave no batch to wait for.
@@ -133,7 +133,7 @@ _machine = functools.cache(lambda: read_environment(os.getcwd()))
 
 
 @functools.cache
-def bare(training: Training, device: str, resumed: bool = False, again: bool = False) -> Outcome:
+def bare(training: Training, device: str, resumed: bool = False, again: bool = False) -> TrainingOutcome:
     """The training as it is; once for all techniques."""
     return training(device, checkpoint=bare(training, device).checkpoint) if resumed else training(device)
 
@@ -141,12 +141,12 @@ def bare(training: Training, device: str, resumed: bool = False, again: bool = F
 # --- the checks: a sentence if they hold, AssertionError if they do not -----------------------------------------------
 
 
-def _check(name: str, check: Callable[..., str], *subject: Any) -> Result:
+def _check(name: str, check: Callable[..., str], *subject: Any) -> ContractResult:
     try:
         with _nothing_left_behind():
-            return Result(name, True, check(*subject))
+            return ContractResult(name, True, check(*subject))
     except Exception as fault:
-        return Result(name, False, f"{type(fault).__name__}: {fault}")
+        return ContractResult(name, False, f"{type(fault).__name__}: {fault}")
 
 
 def _describe(ident: str, module: Technique) -> str:
@@ -171,12 +171,12 @@ def _apply_or_say(module: Technique, observation: Observation) -> str:
 
 def _check_numerics(module: Technique, recipe: Recipe, training: Training, device: str) -> str:
     base, again = bare(training, device), bare(training, device, again=True)
-    ride = Ride(recipe, is_proof=module.CARD.needs_proof)
+    ride = RecipeRun(recipe, is_proof=module.CARD.needs_proof)
     changed = ride.run(lambda: training(device))
     assert not ride.complaints, f"it failed: {ride.complaints}"
     assert not ride.leftovers, f"it left {ride.leftovers} behind"
-    assert ride.rig is not None
-    said = ride.rig.changes or ride.rig.declined
+    assert ride.context is not None
+    said = ride.context.changes or ride.context.declined
     numerics = module.CARD.numerics
     assert [loss for loss in changed.losses if loss == loss] == changed.losses, "a loss is not a number"
     if numerics == "identical":
@@ -199,7 +199,7 @@ def _allowed(numerics: NumericsClass, device: str) -> float:
 def _check_exception(module: Technique, recipe: Recipe, training: Training, device: str) -> str:
     for planted in (ValueError("planted"), KeyboardInterrupt()):
         model = _Faulty(copy.deepcopy(next(iter(bare(training, device).models.values()))).train(), planted)
-        ride = Ride(recipe)
+        ride = RecipeRun(recipe)
         try:
             ride.run(functools.partial(training, device, model=model))
         except BaseException as fault:
@@ -211,12 +211,14 @@ def _check_exception(module: Technique, recipe: Recipe, training: Training, devi
 
 
 def _check_checkpoint(module: Technique, recipe: Recipe, training: Training, device: str) -> str:
-    base, changed = bare(training, device), Ride(recipe).run(lambda: training(device))
+    base, changed = bare(training, device), RecipeRun(recipe).run(lambda: training(device))
     ours, theirs = _load(changed.checkpoint), _load(base.checkpoint)
     assert _outline(ours) == _outline(theirs), "names, shapes or flags in the checkpoint differ from a bare one's"
     after = training(device, checkpoint=changed.checkpoint)
     assert all(loss == loss for loss in after.losses), "a bare training that resumed from it has a loss that is NaN"
-    resumed = Ride(recipe, is_proof=module.CARD.needs_proof).run(lambda: training(device, checkpoint=base.checkpoint))
+    resumed = RecipeRun(recipe, is_proof=module.CARD.needs_proof).run(
+        lambda: training(device, checkpoint=base.checkpoint)
+    )
     is_same = module.CARD.numerics != "different"
     distance = _distance(bare(training, device, resumed=True), resumed, with_weights=False, is_same=is_same)
     allowed = _allowed(module.CARD.numerics, device)
@@ -231,7 +233,7 @@ _DEATHS = (RuntimeError, EOFError, ConnectionError)
 def _check_worker(recipe: Recipe, training: Training, device: str) -> str:
     """As bare python has it: the loader says so. Where nobody is there to die, nothing happens."""
     model = _Deadly(copy.deepcopy(next(iter(bare(training, device).models.values()))).train())
-    ride = Ride(recipe)
+    ride = RecipeRun(recipe)
     fault = _fault_of(lambda: ride.run(functools.partial(training, device, model=model)))
     if fault is None:
         assert model.victim is None, "a worker was killed, and nobody heard of it"
@@ -258,10 +260,10 @@ def _fault_of(run: Callable[[], object]) -> BaseException | None:
 
 def _act(recipe: Recipe, trainings: list[Training], device: str) -> str:
     for training in trainings:
-        ride = Ride(recipe)
+        ride = RecipeRun(recipe)
         ride.run(functools.partial(training, device))
-        assert ride.rig is not None
-        if said := ride.rig.changes or ride.rig.declined:
+        assert ride.context is not None
+        if said := ride.context.changes or ride.context.declined:
             return "; ".join(said)
     raise AssertionError("it applies, and neither changed anything nor said a word")
 
@@ -317,12 +319,12 @@ def _outline(thing: Any) -> Any:
     return [_outline(value) for value in thing] if isinstance(thing, (list, tuple)) else thing
 
 
-def _are_equal(one: Outcome, other: Outcome) -> bool:
+def _are_equal(one: TrainingOutcome, other: TrainingOutcome) -> bool:
     theirs = other.weights()
     return one.losses == other.losses and all(torch.equal(value, theirs[key]) for key, value in one.weights().items())
 
 
-def _distance(one: Outcome, other: Outcome, with_weights: bool, is_same: bool = True) -> float:
+def _distance(one: TrainingOutcome, other: TrainingOutcome, with_weights: bool, is_same: bool = True) -> float:
     """`is_same`: the same training, with as many losses."""
     worst = max(abs(a - b) / max(abs(a), 1e-6) for a, b in zip(one.losses, other.losses, strict=is_same))
     if with_weights:

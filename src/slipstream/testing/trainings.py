@@ -24,7 +24,7 @@ SEED = 5
 NUM_PICTURES = 24
 
 
-class Outcome:
+class TrainingOutcome:
     """What a training left: losses, weights as they are, and a checkpoint as it would be on disk."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Outcome:
         self.loader: DataLoader[Any] | None = None
         self.checkpoint = b""
 
-    def save(self) -> Outcome:
+    def save(self) -> TrainingOutcome:
         file = io.BytesIO()
         torch.save({name: thing.state_dict() for name, thing in self._parts()}, file)
         self.checkpoint = file.getvalue()
@@ -56,15 +56,15 @@ class Outcome:
         }
 
 
-Training = Callable[..., Outcome]
+Training = Callable[..., TrainingOutcome]
 
 
-def convnet(device: str = "cpu", checkpoint: bytes = b"", model: nn.Module | None = None) -> Outcome:
+def convnet(device: str = "cpu", checkpoint: bytes = b"", model: nn.Module | None = None) -> TrainingOutcome:
     """Images from a loader, momentum, gradients clipped by hand, an evaluation at the end."""
     torch.manual_seed(SEED)
     images, labels = torch.randn(32, 3, 12, 12), torch.randint(0, 4, (32,))
     loader = DataLoader(TensorDataset(images, labels), batch_size=8, shuffle=True)
-    out = Outcome()
+    out = TrainingOutcome()
     net = (
         model
         or nn.Sequential(
@@ -94,7 +94,7 @@ def convnet(device: str = "cpu", checkpoint: bytes = b"", model: nn.Module | Non
     return out.save()
 
 
-class Attention(nn.Module):
+class ManualAttention(nn.Module):
     """As nanoGPT writes it."""
 
     def __init__(self, width: int, heads: int, length: int) -> None:
@@ -116,11 +116,11 @@ class Attention(nn.Module):
         return (weights @ v).transpose(1, 2).reshape(size, length, width)
 
 
-class Transformer(nn.Module):
+class SmallTransformer(nn.Module):
     def __init__(self, words: int = 40, width: int = 16, length: int = 10) -> None:
         super().__init__()
         self.words, self.places = nn.Embedding(words, width), nn.Parameter(torch.zeros(length, width))
-        self.norm, self.attention = nn.LayerNorm(width), Attention(width, 4, length)
+        self.norm, self.attention = nn.LayerNorm(width), ManualAttention(width, 4, length)
         self.mlp = nn.Sequential(nn.Linear(width, 32), nn.GELU(), nn.Dropout(0.1), nn.Linear(32, width))
         self.head = nn.Linear(width, words)
 
@@ -131,11 +131,11 @@ class Transformer(nn.Module):
         return result
 
 
-def transformer(device: str = "cpu", checkpoint: bytes = b"", model: nn.Module | None = None) -> Outcome:
+def transformer(device: str = "cpu", checkpoint: bytes = b"", model: nn.Module | None = None) -> TrainingOutcome:
     """Tokens without a loader, two micro-batches an update, accumulated by hand."""
     torch.manual_seed(SEED)
-    out = Outcome()
-    net = (model or Transformer()).to(device)
+    out = TrainingOutcome()
+    net = (model or SmallTransformer()).to(device)
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
     out.models, out.optimizers = {"net": net}, {"adamw": optimizer}
     if checkpoint:
@@ -151,10 +151,10 @@ def transformer(device: str = "cpu", checkpoint: bytes = b"", model: nn.Module |
     return out.save()
 
 
-def gan(device: str = "cpu", checkpoint: bytes = b"", model: nn.Module | None = None) -> Outcome:
+def gan(device: str = "cpu", checkpoint: bytes = b"", model: nn.Module | None = None) -> TrainingOutcome:
     """Two models and two optimizers; the judge is called three times a step, once on detached inputs."""
     torch.manual_seed(SEED)
-    out = Outcome()
+    out = TrainingOutcome()
     maker = (model or nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 8))).to(device)
     judge = nn.Sequential(nn.Linear(8, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1)).to(device)
     first = torch.optim.Adam(maker.parameters(), lr=0.01)
@@ -202,11 +202,11 @@ def _picture_files() -> list[Path]:
     return make_photographs(folder, NUM_PICTURES, width=160, height=120)
 
 
-def pictures(device: str = "cpu", checkpoint: bytes = b"", model: nn.Module | None = None) -> Outcome:
+def pictures(device: str = "cpu", checkpoint: bytes = b"", model: nn.Module | None = None) -> TrainingOutcome:
     """Photographs from files, by two workers, for two epochs."""
     torch.manual_seed(SEED)
     loader = DataLoader(Pictures(_picture_files()), batch_size=2, shuffle=True, num_workers=2)
-    out = Outcome()
+    out = TrainingOutcome()
     net = (model or nn.Sequential(nn.Conv2d(3, 4, 5, stride=3), nn.ReLU(), nn.Flatten(), nn.Linear(196, 4))).to(device)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
     out.models, out.optimizers, out.loader = {"net": net}, {"sgd": optimizer}, loader

@@ -21,9 +21,9 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from slipstream.records import Ending
 from slipstream.seams import data_threads
 from slipstream.seams.patching import Patches
-from slipstream.seams.stop import StopRide
+from slipstream.seams.stop import StopTrial
 from slipstream.trial.epoch_starts import EpochStarts
-from slipstream.trial.recipe_protocol import Outfit
+from slipstream.trial.recipe_protocol import AppliedRecipe
 from slipstream.wire import protocol
 from slipstream.wire.protocol import Finished, Go, Joined, Report, Standing, Stop, Tell, Ticked, Welcome
 
@@ -94,7 +94,7 @@ class Baton:
 
         patches.around(torch.autograd, "backward", "baton.backward", before, after, abandon)
 
-    def count_calls(self, rig: Outfit) -> None:
+    def count_calls(self, context: AppliedRecipe) -> None:
         """Of the first module that the script calls."""
         is_taken = False
 
@@ -107,9 +107,9 @@ class Baton:
             nonlocal is_taken
             if not is_taken:
                 is_taken = True
-                rig.wrap_call(module, counted)
+                context.wrap_call(module, counted)
 
-        rig.on_model(meet)
+        context.on_model(meet)
 
     def count_batches(self, patches: Patches) -> None:
         patches.around(
@@ -212,7 +212,7 @@ class Baton:
 
     def _stop(self) -> None:
         self._left = 1
-        raise StopRide
+        raise StopTrial
 
     # --- processes ------------------------------------------------------------------------------------------------
 

@@ -13,22 +13,22 @@ from slipstream.seams.patching import Patches
 
 if TYPE_CHECKING:
     from slipstream.observe.schedule import Schedule
-    from slipstream.observe.stack_sampler import Sampler
+    from slipstream.observe.stack_sampler import StackSampler
     from slipstream.observe.survey import Survey
-    from slipstream.trial.lifecycle import Ride
+    from slipstream.trial.lifecycle import ScriptRun
 
 _LOG_LEVEL, _ERRORS = "TORCH_CPP_LOG_LEVEL", "ERROR"
 _SEARCHES = (16, 64, 256, 1024)  # steps after which the outermost modules are looked for again, for one step
 _PATIENCE_NS = 50_000_000  # steps shorter than that are counted several at a time
 
 
-class Observing:
-    def __init__(self, ride: Ride) -> None:
+class CheckMode:
+    def __init__(self, ride: ScriptRun) -> None:
         self._ride = ride
         self._recorder = ride.recorder
         self._schedule: Schedule | None = None
         self._survey: Survey
-        self._sampler: Sampler | None = None
+        self._sampler: StackSampler | None = None
         self._has_device = False
         self._is_hushed = False
         self._steps_since_search = 0
@@ -213,11 +213,11 @@ class Observing:
         self._schedule.on_pulse()
 
     def _start_sampler(self) -> None:
-        from slipstream.observe.stack_sampler import Sampler
+        from slipstream.observe.stack_sampler import StackSampler
 
         assert self._schedule is not None
         schedule = self._schedule
-        self._sampler = Sampler(self._recorder, lambda: schedule.block_index)
+        self._sampler = StackSampler(self._recorder, lambda: schedule.block_index)
         self._sampler.collate_codes = self.loader.collate_codes
         if self._ride.settings.mode == "check":
             self._sampler.on_flush = lambda: self._recorder.write(schedule.progress())

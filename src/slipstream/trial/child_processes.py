@@ -17,10 +17,10 @@ from slipstream.seams.patching import Patches
 from slipstream.trial import recipe_protocol
 
 if TYPE_CHECKING:
-    from slipstream.trial.lifecycle import Ride
+    from slipstream.trial.lifecycle import ScriptRun
 
 _KEY = "slipstream"
-_followed: list[tuple[Ride, Patches]] = []
+_followed: list[tuple[ScriptRun, Patches]] = []
 _fork_listeners: list[Callable[[], None]] = []
 _is_registered = False
 
@@ -35,7 +35,7 @@ except BaseException:
 """
 
 
-class Boarding:
+class ChildSettings:
     """Unpickling it boards the process."""
 
     def __init__(self, module: str, name: str, argument: bytes) -> None:
@@ -45,10 +45,10 @@ class Boarding:
         return exec, (self._code, {})
 
 
-def follow(ride: Ride) -> None:
+def follow(ride: ScriptRun) -> None:
     """From now on every process that the script starts is boarded, until the ride is left."""
     passport = msgspec.json.encode((ride.settings, recipe_protocol.name_of(ride.fit)))
-    boarding = Boarding(__name__, board_spawned.__name__, passport)
+    boarding = ChildSettings(__name__, board_spawned.__name__, passport)
     patches = Patches(ride.complain, lambda: False)
     patches.on_close(_follow_forks(ride))
     hide_in_module(ride.arrivals, patches)
@@ -68,7 +68,7 @@ def follow(ride: Ride) -> None:
     _followed.append((ride, patches))
 
 
-def unfollow(ride: Ride) -> None:
+def unfollow(ride: ScriptRun) -> None:
     for item in [item for item in _followed if item[0] is ride]:
         item[1].close()
         _followed.remove(item)
@@ -77,17 +77,17 @@ def unfollow(ride: Ride) -> None:
 def board_spawned(passport: bytes) -> None:
     """In a spawned child, before the script is imported there. Its own children are followed too."""
     from slipstream.trial import shutdown
-    from slipstream.trial.lifecycle import Ride, RideSettings
+    from slipstream.trial.lifecycle import ScriptRun, TrialSettings
 
-    settings, fitting = msgspec.json.decode(passport, type=tuple[RideSettings, str])
-    ride = Ride(settings, recipe_protocol.find(fitting))
+    settings, fitting = msgspec.json.decode(passport, type=tuple[TrialSettings, str])
+    ride = ScriptRun(settings, recipe_protocol.find(fitting))
     ride.board("child")
     follow(ride)
     _leave_at_end(ride)
     shutdown.limit_stopping(ride)
 
 
-def _leave_at_end(ride: Ride) -> None:
+def _leave_at_end(ride: ScriptRun) -> None:
     """In a child of multiprocessing. A forked one forgets all finalizers when it starts and calls this afterwards."""
     from multiprocessing import util
 
@@ -103,7 +103,7 @@ def _leave_at_end(ride: Ride) -> None:
     util.Finalize(None, leave, exitpriority=-100)
 
 
-def _follow_forks(ride: Ride) -> Callable[[], None]:
+def _follow_forks(ride: ScriptRun) -> Callable[[], None]:
     """Returns how to stop it."""
     global _is_registered
     if not _is_registered:

@@ -19,7 +19,7 @@ from slipstream.trial.tensor_sketch import EXACT, fingerprint, sketch
 _NUM_SNAPSHOTS = 3
 
 
-class Witness:
+class FingerprintRecorder:
     def __init__(self, num_ticks: Callable[[], int], by_hand: bool = False) -> None:
         """`num_ticks` says which step the script is in. `by_hand`: it updates its weights without an optimizer, so that
         gradients are looked at after each backward pass."""

@@ -40,12 +40,12 @@ def serve(descriptor: int) -> str:
 
     wire = socket.socket(fileno=descriptor)
     wire.send(PID.pack(os.getpid()))
-    relay = os.getppid()
+    process_backend = os.getppid()
     while True:
         data, descriptors, _, _ = socket.recv_fds(wire, 4096, 2)
         if not data:
             os._exit(0)
-        if (child := _fork_for(relay)) == 0:
+        if (child := _fork_for(process_backend)) == 0:
             wire.close()
             for number, descriptor in enumerate(descriptors, 1):
                 os.dup2(descriptor, number)
@@ -56,7 +56,7 @@ def serve(descriptor: int) -> str:
         wire.send(PID.pack(child))
 
 
-def _fork_for(relay: int) -> int:
+def _fork_for(process_backend: int) -> int:
     """A grandchild whose parent ends at once is adopted by the relay, which can wait for it then. 0: we are it."""
     reader, writer = os.pipe()
     between = os.fork()
@@ -76,12 +76,12 @@ def _fork_for(relay: int) -> int:
     while os.getppid() == between:
         time.sleep(0.0005)
     mounts.die_with_parent(signal.SIGKILL)
-    if os.getppid() != relay:  # it is gone, or does not adopt
+    if os.getppid() != process_backend:  # it is gone, or does not adopt
         os._exit(1)
     return 0
 
 
-class Fairness:
+class ForkSafety:
     """Why a forked rider cannot pass for one that started cold, in words that follow "because"; "": it can. What is
     imported already cannot be told by variables, nor be found where the script would have found it, nor count the cores
     that it leaves itself."""

@@ -17,21 +17,21 @@ import msgspec
 
 from slipstream.observe.recorder import Recorder, Sink
 from slipstream.records import Ended, Ending, Message, Recipe, Role, Tick, Told
-from slipstream.seams.import_hooks import Arrivals
+from slipstream.seams.import_hooks import ImportHooks
 from slipstream.wire.spool import MemorySink, Spool
 
 if TYPE_CHECKING:
     from slipstream.seams.patching import Patches
-    from slipstream.trial.check_mode import Observing
-    from slipstream.trial.forked import Fairness
-    from slipstream.trial.race_mode import Racing
-    from slipstream.trial.recipe_protocol import Fit, Outfit
-    from slipstream.trial.step_count import Tally
+    from slipstream.trial.check_mode import CheckMode
+    from slipstream.trial.forked import ForkSafety
+    from slipstream.trial.race_mode import RaceMode
+    from slipstream.trial.recipe_protocol import AppliedRecipe, ApplyRecipe
+    from slipstream.trial.step_count import StepCount
 
 _LIBRARIES = ("lightning", "pytorch_lightning", "transformers", "accelerate", "datasets", "torchvision", "PIL", "numpy")
 
 
-class RideSettings(msgspec.Struct, frozen=True):
+class TrialSettings(msgspec.Struct, frozen=True):
     mode: Literal["check", "run", "watch", "race"]
     num_steps: int = 0
     seconds: float = 60.0
@@ -49,18 +49,20 @@ class RideSettings(msgspec.Struct, frozen=True):
     limit_bytes: int = 0  # that the system holds a fit to; 0: none
 
 
-class Ride:
-    def __init__(self, settings: RideSettings, fit: Fit | None = None, fairness: Fairness | None = None) -> None:
+class ScriptRun:
+    def __init__(
+        self, settings: TrialSettings, fit: ApplyRecipe | None = None, fairness: ForkSafety | None = None
+    ) -> None:
         self.settings = settings
         self.fit = fit  # puts the recipe in place
         self.fairness = fairness  # of a process that had imported torch before the script did
-        self.rig: Outfit | None = None
+        self.context: AppliedRecipe | None = None
         self.complaints: list[str] = []
         self._sink: Sink | None = self._make_sink()
         self.recorder = Recorder(self._sink)
-        self._company: Observing | Racing | None = None
-        self.tally: Tally | None = None
-        self.arrivals = Arrivals()
+        self._company: CheckMode | RaceMode | None = None
+        self.tally: StepCount | None = None
+        self.arrivals = ImportHooks()
         self.patches: Patches | None = None
         self._complained: set[str] = set()
         self._start_ns = self.recorder.clock.now_ns()
@@ -79,16 +81,16 @@ class Ride:
         else:
             self._company.board()
 
-    def _find_company(self) -> Observing | Racing | None:
+    def _find_company(self) -> CheckMode | RaceMode | None:
         if self.settings.mode == "run":
             return None
         if self.settings.mode == "race":
-            from slipstream.trial.race_mode import Racing
+            from slipstream.trial.race_mode import RaceMode
 
-            return Racing(self)
-        from slipstream.trial.check_mode import Observing
+            return RaceMode(self)
+        from slipstream.trial.check_mode import CheckMode
 
-        return Observing(self)
+        return CheckMode(self)
 
     def board_child(self) -> None:
         """In a process that the script forked: start afresh. It keeps the seams that it inherited."""
@@ -144,14 +146,14 @@ class Ride:
 
     def _install_tally(self, torch: Any) -> None:
         from slipstream.seams.patching import Patches
-        from slipstream.trial.step_count import Tally
+        from slipstream.trial.step_count import StepCount
 
         self.patches = Patches(self.complain, torch.compiler.is_dynamo_compiling)
         early = Patches(self.complain, torch.compiler.is_dynamo_compiling)
         self.patches.on_close(early.close)
         if self.fit is not None and self.settings.recipe.choices:
-            self.rig = self.fit(self.settings.recipe, self.patches, self.complain, False)
-        self.tally = Tally()
+            self.context = self.fit(self.settings.recipe, self.patches, self.complain, False)
+        self.tally = StepCount()
         self.tally.install(self.patches, early)
 
     def complain(self, seam: str, fault: BaseException) -> None:
@@ -171,8 +173,8 @@ class Ride:
         return Spool(Path(self.settings.spool)) if self.settings.spool else MemorySink()
 
 
-def board(settings: RideSettings, fit: Fit | None = None, fairness: Fairness | None = None) -> Ride:
-    ride = Ride(settings, fit, fairness)
+def board(settings: TrialSettings, fit: ApplyRecipe | None = None, fairness: ForkSafety | None = None) -> ScriptRun:
+    ride = ScriptRun(settings, fit, fairness)
     ride.board()
     return ride
 

@@ -18,12 +18,12 @@ from slipstream.launch.as_main import LaunchError, interpreter_flags, launch
 from slipstream.launch.target import is_module, protected_folders
 from slipstream.records import Ending, Told
 from slipstream.sandbox import downloads, mounts, offline_trackers, overlay, overlay_rename, redirect_writes
-from slipstream.seams.import_hooks import Arrivals
+from slipstream.seams.import_hooks import ImportHooks
 from slipstream.seams.user_code import claim
 from slipstream.trial import child_processes, shutdown
-from slipstream.trial.forked import Fairness, refuse
-from slipstream.trial.lifecycle import RideSettings, board
-from slipstream.trial.recipe_protocol import Fit
+from slipstream.trial.forked import ForkSafety, refuse
+from slipstream.trial.lifecycle import TrialSettings, board
+from slipstream.trial.recipe_protocol import ApplyRecipe
 from slipstream.wire.spool import Spool
 
 ENTRY = str(Path(__file__).with_name("__main__.py"))
@@ -35,9 +35,9 @@ _LAUNCHERS = {"torch", "accelerate", "lightning", "deepspeed", "transformers"}
 
 
 class Ticket(msgspec.Struct, frozen=True):
-    settings: RideSettings
+    settings: TrialSettings
     scratch: str  # a directory for what trackers and redirected writers leave; gone after the ride
-    plan: overlay.Plan | None = None  # None: no overlay, redirect
+    plan: overlay.OverlayPlan | None = None  # None: no overlay, redirect
     count_loopback: bool = False  # tests: a server on this machine is a remote one
 
 
@@ -52,7 +52,7 @@ def write_ticket(ticket: Ticket) -> Path:
     return path
 
 
-def main(ticket_path: str, fit: Fit | None = None, fairness: Fairness | None = None) -> None:
+def main(ticket_path: str, fit: ApplyRecipe | None = None, fairness: ForkSafety | None = None) -> None:
     """`fairness`: of a process that had imported torch before."""
     ticket = msgspec.json.decode(Path(ticket_path).read_bytes(), type=Ticket)
     is_racing = ticket.settings.mode == "race"
@@ -133,7 +133,7 @@ def _enter_view(ticket: Ticket, spool: Path) -> bool:
     return cwd not in ticket.plan.bare and not any(overlay.is_below(cwd, path) for path in uncovered)
 
 
-def _redirect(ticket: Ticket, arrivals: Arrivals) -> None:
+def _redirect(ticket: Ticket, arrivals: ImportHooks) -> None:
     spool = Path(ticket.settings.spool)
     redirect_writes.Redirect(Path(ticket.scratch)).install(arrivals)
     os.environ.setdefault("WANDB_DIR", ticket.scratch)

@@ -8,7 +8,7 @@ import torch
 _SEED = 20260
 
 
-class Twin:
+class Control:
     """Moves the weights of each module that it meets, once."""
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Twin:
         raise NotImplementedError
 
 
-class Nudge(Twin):
+class Nudge(Control):
     """To the next number that can be written, up or down by chance. Zeros stay: their next number is a denormal."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Nudge(Twin):
         return torch.where(weights == 0, weights, torch.nextafter(weights, towards))
 
 
-class Coarsen(Twin):
+class Coarsen(Control):
     """To the nearest number of bfloat16: as far as honest half precision may go. Shorter floats stay."""
 
     def move(self, weights: torch.Tensor) -> torch.Tensor:

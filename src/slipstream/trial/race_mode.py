@@ -14,16 +14,16 @@ from slipstream.wire.protocol import Report
 if TYPE_CHECKING:
     from slipstream.sandbox.memory_limit import Limit
     from slipstream.trial.baton import Baton
-    from slipstream.trial.fingerprint import Witness
-    from slipstream.trial.lifecycle import Ride
+    from slipstream.trial.fingerprint import FingerprintRecorder
+    from slipstream.trial.lifecycle import ScriptRun
 
 
-class Racing:
-    def __init__(self, ride: Ride) -> None:
+class RaceMode:
+    def __init__(self, ride: ScriptRun) -> None:
         self._ride = ride
         self._seeds = Patches(ride.complain, lambda: False)
         self._baton: Baton | None = None
-        self._witness: Witness
+        self._fingerprint: FingerprintRecorder
         self._limit: Limit | None = None  # of a fit
 
     def board(self) -> None:
@@ -54,34 +54,36 @@ class Racing:
 
     def _install(self, torch: Any) -> None:
         from slipstream.trial.baton import Baton
-        from slipstream.trial.fingerprint import Witness
-        from slipstream.trial.step_count import Tally
+        from slipstream.trial.fingerprint import FingerprintRecorder
+        from slipstream.trial.step_count import StepCount
 
         ride, settings = self._ride, self._ride.settings
         assert ride.fit is not None
         ride.patches = patches = Patches(ride.complain, torch.compiler.is_dynamo_compiling)
         early = Patches(ride.complain, torch.compiler.is_dynamo_compiling)
         patches.on_close(early.close)
-        ride.rig = rig = ride.fit(settings.recipe, patches, ride.complain, settings.role == "proof")
-        rig.is_racing = True
-        rig.technique = "witness"  # the techniques have had their say
+        ride.context = context = ride.fit(settings.recipe, patches, ride.complain, settings.role == "proof")
+        context.is_racing = True
+        context.technique = "witness"  # the techniques have had their say
         if settings.role in ("rounding", "coarse"):
             from slipstream.trial.numerics_controls import Coarsen, Nudge
 
-            rig.on_model(Nudge() if settings.role == "rounding" else Coarsen())
+            context.on_model(Nudge() if settings.role == "rounding" else Coarsen())
         baton = self._baton = Baton(settings.baton, settings.warm_up)
-        witness = self._witness = Witness(lambda: baton.num_ticks, by_hand=settings.tick == "backward")
-        rig.on_model(witness.meet)
-        witness.install(patches)
+        fingerprint = self._fingerprint = FingerprintRecorder(
+            lambda: baton.num_ticks, by_hand=settings.tick == "backward"
+        )
+        context.on_model(fingerprint.meet)
+        fingerprint.install(patches)
         if settings.role == "fit":
-            self._hold(witness)
-        tally = Tally()
+            self._hold(fingerprint)
+        tally = StepCount()
         tally.install(patches, early)
         baton.count_samples = tally.count_samples
-        baton.synchronise = witness.synchronise
-        baton.aside_ns = lambda: witness.aside_ns + rig.once_ns
+        baton.synchronise = fingerprint.synchronise
+        baton.aside_ns = lambda: fingerprint.aside_ns + context.once_ns
         baton.report = self._report
-        baton.starts.once_ns = lambda: rig.once_ns
+        baton.starts.once_ns = lambda: context.once_ns
         baton.starts.install(patches)
         self._count_ticks(baton, patches)
 
@@ -91,7 +93,7 @@ class Racing:
 
         def on_warm() -> None:
             timing.close()
-            witness.end_snapshots()
+            fingerprint.end_snapshots()
             if self._limit is not None:
                 self._limit.level()
 
@@ -103,14 +105,14 @@ class Racing:
         if fairness is not None and (obstacle := fairness.obstacle_by_now()):
             refuse(self._ride.settings.spool, obstacle)
 
-    def _hold(self, witness: Witness) -> None:
+    def _hold(self, fingerprint: FingerprintRecorder) -> None:
         """Looked at for its memory: no sketches of gradients, whose making takes some."""
         from slipstream.sandbox.memory_limit import Limit
 
-        assert self._ride.rig is not None
+        assert self._ride.context is not None
         self._limit = Limit(self._ride.settings.limit_bytes)
-        self._ride.rig.on_model(self._limit.begin)
-        witness.end_snapshots()
+        self._ride.context.on_model(self._limit.begin)
+        fingerprint.end_snapshots()
 
     def _count_ticks(self, baton: Baton, patches: Patches) -> None:
         tick = self._ride.settings.tick
@@ -121,23 +123,23 @@ class Racing:
         elif tick == "input":
             baton.count_batches(patches)
         else:
-            assert self._ride.rig is not None
-            baton.count_calls(self._ride.rig)
+            assert self._ride.context is not None
+            baton.count_calls(self._ride.context)
 
     def _report(self) -> Report:
-        rig, witness, baton = self._ride.rig, self._witness, self._baton
-        assert rig is not None and baton is not None
-        peak_bytes, free_bytes = witness.device_memory()
+        context, fingerprint, baton = self._ride.context, self._fingerprint, self._baton
+        assert context is not None and baton is not None
+        peak_bytes, free_bytes = fingerprint.device_memory()
         limit = self._limit
         return Report(
-            losses=witness.take_losses(),
-            snapshots=witness.take_snapshots(),
-            digests=[(baton.num_ticks, witness.digest() if limit is None else "")],
+            losses=fingerprint.take_losses(),
+            snapshots=fingerprint.take_snapshots(),
+            digests=[(baton.num_ticks, fingerprint.digest() if limit is None else "")],
             device_peak_bytes=peak_bytes,
             device_free_bytes=free_bytes,
             start_bytes=limit.start_bytes if limit is not None else 0,
             held_bytes=limit.weigh() if limit is not None else 0,
-            changes=list(rig.changes),
-            declined=[*rig.declined, *self._ride.complaints],
-            edits=list(rig.edits),
+            changes=list(context.changes),
+            declined=[*context.declined, *self._ride.complaints],
+            edits=list(context.edits),
         )

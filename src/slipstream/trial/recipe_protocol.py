@@ -11,7 +11,7 @@ from slipstream.records import Edit, Recipe
 from slipstream.seams.patching import Complain, Patches
 
 
-class Outfit(Protocol):
+class AppliedRecipe(Protocol):
     """A recipe in place. `changes`, `declined` and `edits` grow while the script rides."""
 
     technique: str  # in whose name the next calls are made
@@ -35,17 +35,19 @@ class Outfit(Protocol):
         ...
 
 
-Fit = Callable[[Recipe, Patches, Complain, bool], Outfit]  # the last: with the base's random numbers, for a proof
+ApplyRecipe = Callable[
+    [Recipe, Patches, Complain, bool], AppliedRecipe
+]  # the last: with the base's random numbers, for a proof
 
 
-def name_of(fit: Fit | None) -> str:
+def name_of(fit: ApplyRecipe | None) -> str:
     """How a spawned child of the script finds it again."""
     return f"{fit.__module__}:{fit.__qualname__}" if fit is not None else ""
 
 
-def find(name: str) -> Fit | None:
+def find(name: str) -> ApplyRecipe | None:
     module, _, function = name.partition(":")
-    return cast(Fit, getattr(importlib.import_module(module), function)) if name else None
+    return cast(ApplyRecipe, getattr(importlib.import_module(module), function)) if name else None
 
 
 def find_schedule(name: str) -> Any:

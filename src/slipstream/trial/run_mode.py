@@ -14,8 +14,8 @@ from slipstream.launch.hide_frames import hide_in_module
 from slipstream.records import Ending, Recipe
 from slipstream.sandbox.oom_messages import given_air, tells_shortage
 from slipstream.seams.patching import Patches
-from slipstream.trial.lifecycle import Ride, RideSettings, board
-from slipstream.trial.recipe_protocol import Fit
+from slipstream.trial.lifecycle import ScriptRun, TrialSettings, board
+from slipstream.trial.recipe_protocol import ApplyRecipe
 
 _AS_IT_IS = Recipe()
 Explain = Callable[[BaseException], Iterable[str]]
@@ -24,7 +24,7 @@ Explain = Callable[[BaseException], Iterable[str]]
 def run_watched(
     script: list[str],
     recipe: Recipe = _AS_IT_IS,
-    fit: Fit | None = None,
+    fit: ApplyRecipe | None = None,
     base_step_ms: float | None = None,
     hint: str = "",
     on_shortage: Explain | None = None,
@@ -33,7 +33,7 @@ def run_watched(
     anything to train. `on_shortage`: what is to be said if the script ended because memory ran out."""
     process = os.getpid()
     explained: list[str] = []
-    ride = board(RideSettings(mode="run", num_steps=0, seconds=0.0, script=script, recipe=recipe), fit)
+    ride = board(TrialSettings(mode="run", num_steps=0, seconds=0.0, script=script, recipe=recipe), fit)
 
     def say() -> None:
         if os.getpid() != process:
@@ -65,15 +65,15 @@ def run_watched(
     launch(script, leave)
 
 
-def last_words(ride: Ride, base_step_ms: float | None, hint: str = "") -> Iterator[str]:
+def last_words(ride: ScriptRun, base_step_ms: float | None, hint: str = "") -> Iterator[str]:
     is_training = ride.tally is not None and ride.tally.num_steps > 0
-    told = [words for speak in ride.rig.last_words if (words := speak())] if ride.rig is not None else []
+    told = [words for speak in ride.context.last_words if (words := speak())] if ride.context is not None else []
     happened = "".join(f"; {words}" for words in told)
     yield f"{ride.summary_line()}{_saved(ride, base_step_ms)}{happened}{hint if is_training else ''}"
-    if ride.rig is None:
+    if ride.context is None:
         return
-    applied = {_technique_of(sentence) for sentence in ride.rig.changes}
-    for sentence in ride.rig.declined:
+    applied = {_technique_of(sentence) for sentence in ride.context.changes}
+    for sentence in ride.context.declined:
         yield f"slipstream: {'note' if _technique_of(sentence) in applied else 'not applied'}: {sentence}"
 
 
@@ -86,7 +86,7 @@ def _technique_of(sentence: str) -> str:
     return sentence.partition(":")[0]
 
 
-def _saved(ride: Ride, base_step_ms: float | None) -> str:
+def _saved(ride: ScriptRun, base_step_ms: float | None) -> str:
     """Against the base that tune measured: on this machine, but at another time."""
     tally = ride.tally
     step_s = tally.step_s() if tally is not None else None

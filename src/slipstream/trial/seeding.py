@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from slipstream.seams.import_hooks import Arrivals
+from slipstream.seams.import_hooks import ImportHooks
 from slipstream.seams.patching import Patches
 
 SHIFT = 7919
@@ -23,7 +23,7 @@ class Seeding:
         self._patches = patches
         self._generators = itertools.count()
 
-    def install(self, arrivals: Arrivals) -> None:
+    def install(self, arrivals: ImportHooks) -> None:
         arrivals.when_imported("random", self._seed_random)
         arrivals.when_imported("numpy.random", self._seed_numpy)  # numpy itself imports it late
         arrivals.when_imported("torch", self._seed_torch)

@@ -9,8 +9,8 @@ import sys
 import threading
 
 from slipstream.records import Ending
-from slipstream.seams.stop import StopRide
-from slipstream.trial.lifecycle import Ride
+from slipstream.seams.stop import StopTrial
+from slipstream.trial.lifecycle import ScriptRun
 
 GRACE_S = 15.0
 _FAREWELL_S = 3.0
@@ -24,7 +24,7 @@ def has_stopped() -> bool:
     return _has_stopped.is_set()
 
 
-def limit_stopping(ride: Ride, grace_s: float = GRACE_S) -> None:
+def limit_stopping(ride: ScriptRun, grace_s: float = GRACE_S) -> None:
     """Counts from the first time that a seam stops the script: handlers may catch that, or clean up for ever."""
 
     def on_stop() -> None:
@@ -32,10 +32,10 @@ def limit_stopping(ride: Ride, grace_s: float = GRACE_S) -> None:
             _has_stopped.set()
             threading.Thread(target=_leave_later, args=(ride, grace_s), name="slipstream-grace", daemon=True).start()
 
-    StopRide.on_stop = on_stop
+    StopTrial.on_stop = on_stop
 
 
-def _leave_later(ride: Ride, grace_s: float) -> None:
+def _leave_later(ride: ScriptRun, grace_s: float) -> None:
     threading.Event().wait(grace_s)
     farewell = threading.Thread(target=_say_goodbye, args=(ride, grace_s), daemon=True)
     farewell.start()
@@ -43,7 +43,7 @@ def _leave_later(ride: Ride, grace_s: float) -> None:
     os._exit(0)
 
 
-def _say_goodbye(ride: Ride, grace_s: float) -> None:
+def _say_goodbye(ride: ScriptRun, grace_s: float) -> None:
     with contextlib.suppress(BaseException):
         ride.recorder.note(f"The script did not end within {grace_s:.0f} s of being stopped, and was ended.")
         ride.leave(Ending("stopped", 0, 0.0))

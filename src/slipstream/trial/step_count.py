@@ -21,7 +21,7 @@ _MOST_TIMES: Final = 50_000
 _PAUSE: Final = 10  # times the usual: validation, saving, workers that start; not a step
 
 
-class Tally:
+class StepCount:
     def __init__(self) -> None:
         self.samples = 0
         self._update_ns = array("q")  # when the first updates were done

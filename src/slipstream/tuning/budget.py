@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slipstream.wire.backend import Track
+from slipstream.wire.backend import RaceBackend
 
 # Shares of the budget. The whole recipe against the base is what the user is promised: it always gets its share.
 TOTAL_SHARE = 0.25
@@ -13,13 +13,13 @@ HOPE_SHARE = 0.4  # where nothing has won: for a proof of what looks best
 
 
 class Budget:
-    def __init__(self, track: Track, budget_s: float) -> None:
-        self._track = track
-        self._start_s = track.now_s()
+    def __init__(self, backend: RaceBackend, budget_s: float) -> None:
+        self._backend = backend
+        self._start_s = backend.now_s()
         self.budget_s = budget_s
 
     def now_s(self) -> float:
-        return self._track.now_s()
+        return self._backend.now_s()
 
     def spent_s(self) -> float:
         return self.now_s() - self._start_s

@@ -10,7 +10,7 @@ from slipstream.records import NUMERICS, Choice, NumericsClass, Recipe, Session,
 from slipstream.techniques._core.card import Answer, Card
 from slipstream.techniques._core.catalogue import Technique
 from slipstream.techniques._core.observation import Observation
-from slipstream.tuning.options import TuneOrder
+from slipstream.tuning.options import TuneOptions
 
 FEW_BEFORE = 3  # candidates that race before lower precision which the hardware has no units for
 HOPELESS = 0.6  # times the speed: nothing that is kept besides makes up for that
@@ -31,7 +31,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 def propose(
-    session: Session, order: TuneOrder, known: Mapping[str, Technique]
+    session: Session, order: TuneOptions, known: Mapping[str, Technique]
 ) -> tuple[list[Candidate], list[Verdict]]:
     """Candidates, most promising first, and a verdict for each technique that cannot be one."""
     offered = {ident: technique for ident, technique in known.items() if ident != CONTROL}
@@ -69,7 +69,7 @@ def _soon(candidates: list[Candidate], facts: TorchFacts | None) -> list[Candida
 
 
 def latecomers(
-    observation: Observation, order: TuneOrder, known: Mapping[str, Technique], recipe: Recipe, out: Collection[str]
+    observation: Observation, order: TuneOptions, known: Mapping[str, Technique], recipe: Recipe, out: Collection[str]
 ) -> list[Candidate]:
     """Techniques that had nothing to do or to gain in the script as it is and may have beside this recipe: those that
     offer `applies_with(observation, recipe)`, and `settings_with` where the recipe changes which are worth trying."""
@@ -110,7 +110,7 @@ def _refuse_unknown(option: str, named: Sequence[str], offered: Mapping[str, Tec
 
 
 def _consider(
-    ident: str, technique: Technique, observation: Observation, order: TuneOrder, beside: Recipe | None = None
+    ident: str, technique: Technique, observation: Observation, order: TuneOptions, beside: Recipe | None = None
 ) -> Candidate | Verdict:
     card = technique.CARD
     if ident in order.without:

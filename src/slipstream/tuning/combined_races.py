@@ -11,99 +11,101 @@ from slipstream.records import Decision, Numerics, Recipe, Speed, Verdict
 from slipstream.report.text.numbers import times
 from slipstream.tuning.budget import TOTAL_SHARE
 from slipstream.tuning.candidates import Candidate
-from slipstream.tuning.comparison import Contest
+from slipstream.tuning.comparison import Comparison
 from slipstream.tuning.single_races import Winner
-from slipstream.tuning.state import Meeting
+from slipstream.tuning.state import TuningState
 from slipstream.tuning.trials import RaceError
 from slipstream.tuning.verdicts import describe
 
 
-def combine(meeting: Meeting, winners: Sequence[Winner]) -> Recipe:
+def combine(state: TuningState, winners: Sequence[Winner]) -> Recipe:
     """Winners come best first."""
-    meeting.recipe = meeting.on_ground(winners[0].choice)
-    return _extend(meeting, meeting.recipe, winners[0].speed, winners[1:])
+    state.recipe = state.on_ground(winners[0].choice)
+    return _extend(state, state.recipe, winners[0].speed, winners[1:])
 
 
-def _extend(meeting: Meeting, recipe: Recipe, speed: Speed | None, winners: Sequence[Winner]) -> Recipe:
+def _extend(state: TuningState, recipe: Recipe, speed: Speed | None, winners: Sequence[Winner]) -> Recipe:
     for at, winner in enumerate(winners):
-        conflict = conflict_with(winner.choice.technique, recipe, meeting.conflicts)
+        conflict = conflict_with(winner.choice.technique, recipe, state.conflicts)
         if conflict is not None:
             is_less = speed is not None and winner.speed.ratio <= speed.ratio
-            _drop(meeting, winner, recipe, f"{conflict}; the other one {'gains more' if is_less else 'was kept first'}")
+            _drop(state, winner, recipe, f"{conflict}; the other one {'gains more' if is_less else 'was kept first'}")
             continue
         num_after = len(winners) - 1 - at
-        contest = meeting.contest(meeting.seat(recipe.plus(winner.choice)), meeting.seat(recipe), base=meeting.base)
-        verdict = _add(meeting, contest, winner, num_after, speed)
+        comparison = state.comparison(state.trials(recipe.plus(winner.choice)), state.trials(recipe), base=state.base)
+        verdict = _add(state, comparison, winner, num_after, speed)
         if verdict.decision == "kept":
             recipe, speed = verdict.recipe, verdict.speed or speed
-            meeting.recipe = recipe
+            state.recipe = recipe
     return recipe
 
 
-def _add(meeting: Meeting, contest: Contest, who: Winner | Candidate, num_after: int, through: Speed | None) -> Verdict:
-    _race(meeting, contest, num_after)
-    recipe = contest.anchor.recipe
+def _add(
+    state: TuningState, comparison: Comparison, who: Winner | Candidate, num_after: int, through: Speed | None
+) -> Verdict:
+    _race(state, comparison, num_after)
+    recipe = comparison.anchor.recipe
     choice = who.choice if isinstance(who, Winner) else who.first
-    verdict = describe(meeting, contest, choice, meeting.paddock.record(contest.seat), through)
-    decision, reason = _weigh(contest, recipe, meeting.order.margin if isinstance(who, Winner) else None)
+    verdict = describe(state, comparison, choice, state.pool.record(comparison.trials), through)
+    decision, reason = _weigh(comparison, recipe, state.order.margin if isinstance(who, Winner) else None)
     numerics = None
     if decision == "kept":
-        numerics = _hear(meeting, contest)
+        numerics = _hear(state, comparison)
         if numerics.is_sound is not True:
             decision = "unsure" if numerics.is_sound is None else "rejected"
             reason = f"not sound beside {recipe}: {numerics.reason}"
     verdict = msgspec.structs.replace(verdict, decision=decision, reason=reason, numerics=numerics, kind="cumulative")
-    meeting.decide(verdict)
+    state.decide(verdict)
     if decision != "kept":
-        meeting.paddock.leave(contest.seat)
+        state.pool.leave(comparison.trials)
         if isinstance(who, Winner):
-            meeting.revise(choice, decision, f"{times(who.speed)} alone, but {reason}")
+            state.revise(choice, decision, f"{times(who.speed)} alone, but {reason}")
     return verdict
 
 
-def _race(meeting: Meeting, contest: Contest, num_after: int) -> None:
+def _race(state: TuningState, comparison: Comparison, num_after: int) -> None:
     """The better one comes first and has the time, save what those after it need at the least."""
-    budget = meeting.budget
-    need_s = meeting.heat.need_s()
+    budget = state.budget
+    need_s = state.scheduler.need_s()
     deadline_s = max(budget.moment_s(TOTAL_SHARE) - num_after * need_s, budget.now_s() + 1.01 * need_s)
     deadline_s = min(deadline_s, budget.moment_s(TOTAL_SHARE))
     try:
-        meeting.heat.race([contest], lambda: deadline_s, lambda contest: None, meeting.companions())
+        state.scheduler.race([comparison], lambda: deadline_s, lambda comparison: None, state.companions())
     except RaceError as error:
-        contest.abandon(str(error))
+        comparison.abandon(str(error))
 
 
-def _weigh(contest: Contest, recipe: Recipe, margin: float | None) -> tuple[Decision, str]:
+def _weigh(comparison: Comparison, recipe: Recipe, margin: float | None) -> tuple[Decision, str]:
     """What has won alone and is not decided beside the others stays if it looks like a gain of more than the margin,
     for the whole recipe is raced in the end. None: it has not won alone."""
-    speed = contest.speed()
-    if contest.outcome == "failed":
-        return "failed", f"beside {recipe} it failed: {contest.failure}"
-    if contest.outcome in ("slower", "declined", "no_effect"):
-        return "rejected", f"beside {recipe}: {contest.failure}"
-    if contest.outcome == "undecided" and contest.failure:
-        return "unsure", f"beside {recipe} the race was broken off: {contest.failure}"
+    speed = comparison.speed()
+    if comparison.outcome == "failed":
+        return "failed", f"beside {recipe} it failed: {comparison.failure}"
+    if comparison.outcome in ("slower", "declined", "no_effect"):
+        return "rejected", f"beside {recipe}: {comparison.failure}"
+    if comparison.outcome == "undecided" and comparison.failure:
+        return "unsure", f"beside {recipe} the race was broken off: {comparison.failure}"
     if speed is None:
         return "unsure", f"there was no time to race it beside {recipe}; --budget gives it more"
-    if contest.outcome == "faster":
+    if comparison.outcome == "faster":
         return "kept", f"adds {times(speed)} beside {recipe}"
-    if contest.outcome == "not_faster":
+    if comparison.outcome == "not_faster":
         return "rejected", f"adds nothing beside {recipe}: at most {speed.high:.2f}x"
     if margin is not None and speed.ratio > 1.0 + margin:
         return "kept", f"seems to add {times(speed)} beside {recipe}, not decided"
     return "unsure", f"what it adds beside {recipe} was not decided: {times(speed)}"
 
 
-def _hear(meeting: Meeting, contest: Contest) -> Numerics:
+def _hear(state: TuningState, comparison: Comparison) -> Numerics:
     """Each technique was proved alone: here the curves of the timed riders, which may have drawn other numbers."""
-    meeting.paddock.release(contest.seat)
-    record = meeting.paddock.record(contest.seat)
-    return meeting.jury.hear(meeting.claim(contest.seat.recipe), record, contest.seat.num_steps)
+    state.pool.release(comparison.trials)
+    record = state.pool.record(comparison.trials)
+    return state.numerics_check.hear(state.claim(comparison.trials.recipe), record, comparison.trials.num_steps)
 
 
-def _drop(meeting: Meeting, winner: Winner, recipe: Recipe, reason: str) -> None:
+def _drop(state: TuningState, winner: Winner, recipe: Recipe, reason: str) -> None:
     verdict = Verdict(
         winner.choice.technique, winner.choice.setting, "rejected", reason, recipe=recipe, kind="cumulative"
     )
-    meeting.decide(verdict)
-    meeting.revise(winner.choice, "rejected", f"{times(winner.speed)} alone, but {reason}")
+    state.decide(verdict)
+    state.revise(winner.choice, "rejected", f"{times(winner.speed)} alone, but {reason}")

@@ -7,11 +7,11 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
-from slipstream.records import Lap, RiderRecord, Speed
-from slipstream.tuning.pace_model import Standings, is_timed, middle
+from slipstream.records import BlockTiming, Speed, TrialRecord
+from slipstream.tuning.pace_model import PaceModel, is_timed, middle
 from slipstream.tuning.step_drift import trend
-from slipstream.tuning.trials import Seat
-from slipstream.verify.confidence_sequence import LONG_SLOPES, SLOPES, Comparison
+from slipstream.tuning.trials import RecipeTrials
+from slipstream.verify.confidence_sequence import LONG_SLOPES, SLOPES, ConfidenceSequence
 from slipstream.wire.backend import SLOWER
 
 Outcome = Literal["faster", "not_faster", "slower", "failed", "declined", "no_effect", "measured", "undecided"]
@@ -34,27 +34,27 @@ CLEAR = 2.3  # times its uncertainty, by the standings: a lead by luck costs tim
 FEW = 2.0  # and more after few rounds
 
 
-class Contest:
+class Comparison:
     """goal: `decide` is a race for a verdict, `measure` a race for an interval, `control` the twin beside them."""
 
     def __init__(
         self,
-        seat: Seat,
-        anchor: Seat,
+        trials: RecipeTrials,
+        anchor: RecipeTrials,
         *,
         alpha: float,
         margin: float,
         floor: Callable[[], float],
         goal: Literal["decide", "measure", "control"] = "decide",
-        base: Seat | None = None,
+        base: RecipeTrials | None = None,
         is_mirrored: bool = False,
         max_rounds: int = 0,
-        standings: Standings | None = None,
+        pace_model: PaceModel | None = None,
     ) -> None:
-        self.seat = seat
+        self.trials = trials
         self.anchor = anchor
-        self.comparison = Comparison(LONG_SLOPES if goal == "measure" else SLOPES)
-        self.against_base = self.comparison if base is None or base is anchor else Comparison()
+        self.sequence = ConfidenceSequence(LONG_SLOPES if goal == "measure" else SLOPES)
+        self.against_base = self.sequence if base is None or base is anchor else ConfidenceSequence()
         self.outcome: Outcome | None = None
         self.failure = ""
         self.num_rounds_of_turn = 0
@@ -71,12 +71,12 @@ class Contest:
         self._base = base
         self._is_mirrored = is_mirrored  # asks whether the anchor is faster than the challenger
         self._max_rounds = max_rounds
-        self._standings = standings if goal == "decide" and not is_mirrored else None
+        self._pace_model = pace_model if goal == "decide" and not is_mirrored else None
 
     @property
     def technique(self) -> str:
         """The last of its recipe's: the one that it is about."""
-        return self.seat.recipe.choices[-1].technique
+        return self.trials.recipe.choices[-1].technique
 
     @property
     def is_control(self) -> bool:
@@ -93,16 +93,16 @@ class Contest:
         return self._goal == "decide"
 
     def speed(self) -> Speed | None:
-        if not self.comparison.num_rounds:
+        if not self.sequence.num_rounds:
             return None
-        if self._speed is None or self._speed.num_rounds != self.comparison.num_rounds:
-            self._speed = self.comparison.speed()
+        if self._speed is None or self._speed.num_rounds != self.sequence.num_rounds:
+            self._speed = self.sequence.speed()
         return self._speed
 
     def speed_against_base(self, through: Speed | None = None) -> Speed | None:
         """`through` is the anchor's, where the base did not ride along."""
         speed = self.speed()
-        if self.against_base is self.comparison or speed is None:
+        if self.against_base is self.sequence or speed is None:
             return speed
         if self.against_base.num_rounds:
             return self.against_base.speed()
@@ -112,7 +112,7 @@ class Contest:
         """What it seems to win, cheaply."""
         return math.exp(self._gain()) if self._ratios else 1.0
 
-    def outlook(self) -> float:
+    def training_time(self) -> float:
         """What it may still turn out to win: the fewer rounds it has had, the more."""
         if len(self._ratios) < 2:
             return math.inf
@@ -132,7 +132,7 @@ class Contest:
 
     def is_proved(self) -> bool:
         """All of the interval that is printed lies beyond 1: it has half of alpha on either side."""
-        return self.comparison.is_faster(0.0, self._alpha / 2)
+        return self.sequence.is_faster(0.0, self._alpha / 2)
 
     def is_dim(self) -> bool:
         """The whole recipe, and not to be kept even if it turns out better than it looks: others may be."""
@@ -155,42 +155,42 @@ class Contest:
 
     def _gain(self) -> float:
         """Its log, by the standings where there are any, or by its own rounds."""
-        if self._standings is not None:
-            return self._standings.gain(id(self.seat), id(self.anchor))
+        if self._pace_model is not None:
+            return self._pace_model.gain(id(self.trials), id(self.anchor))
         return middle(self._ratios)
 
     def _uncertainty(self) -> float:
-        if self._standings is not None:
-            return self._standings.uncertainty(id(self.seat), id(self.anchor))
+        if self._pace_model is not None:
+            return self._pace_model.uncertainty(id(self.trials), id(self.anchor))
         mean = statistics.fmean(self._ratios)
         variance = math.fsum((ratio - mean) ** 2 for ratio in self._ratios) / (len(self._ratios) - 1)
         return math.sqrt(max(variance, 1e-12) / len(self._ratios))
 
-    def add(self, laps: Mapping[int, Lap]) -> None:
+    def add(self, timings: Mapping[int, BlockTiming]) -> None:
         """A round that the challenger and its anchor both rode; disturbed blocks count for nothing."""
-        lap, anchor = laps[id(self.seat)], laps[id(self.anchor)]
+        timing, anchor = timings[id(self.trials)], timings[id(self.anchor)]
         self.num_rounds_of_turn += 1
-        if lap.failure:
-            self.refuse(lap.failure)
+        if timing.failure:
+            self.refuse(timing.failure)
             return
-        ratio = log_ratio(*((lap, anchor) if self._is_mirrored else (anchor, lap)))
+        ratio = log_ratio(*((timing, anchor) if self._is_mirrored else (anchor, timing)))
         if ratio is not None:
-            self.comparison.add(ratio)
+            self.sequence.add(ratio)
             self._ratios.append(ratio)
-        if self.against_base is not self.comparison and id(self._base) in laps:
-            ratio = log_ratio(laps[id(self._base)], lap)
+        if self.against_base is not self.sequence and id(self._base) in timings:
+            ratio = log_ratio(timings[id(self._base)], timing)
             if ratio is not None:
                 self.against_base.add(ratio)
         self._decide()
 
-    def add_warm_up(self, laps: Sequence[Lap], anchor_s: float) -> None:
+    def add_warm_up(self, timings: Sequence[BlockTiming], anchor_s: float) -> None:
         """Of a rider that was too slow to be let in: a few steps say by how much, with hardly an interval."""
-        for lap in laps:
-            if lap.failure and lap.step_s > 0.0:
-                self.comparison.add(math.log(anchor_s / lap.step_s))
+        for timing in timings:
+            if timing.failure and timing.step_s > 0.0:
+                self.sequence.add(math.log(anchor_s / timing.step_s))
 
     def _decide(self) -> None:
-        seen = self.comparison
+        seen = self.sequence
         if num_lost := self._num_plainly_lost():
             times = f"{1 / self.promise():.1f} times the step of {self.anchor.name}"
             self.fail(f"{SLOWER} {times}, and far behind {num_lost} times in a row")
@@ -217,7 +217,7 @@ class Contest:
         return next(lost, 0)
 
     def _is_hopeless(self) -> bool:
-        return self.comparison.is_not_faster(WORTH, FUTILITY) and self.promise() < 1.0 + self._margin
+        return self.sequence.is_not_faster(WORTH, FUTILITY) and self.promise() < 1.0 + self._margin
 
     def is_over(self) -> bool:
         return self.outcome is not None
@@ -269,11 +269,11 @@ class Contest:
         if self.outcome == "undecided":
             self.outcome, self.failure = None, ""
 
-    def has_effect(self, record: RiderRecord) -> bool:
+    def has_effect(self, record: TrialRecord) -> bool:
         """Whether every technique of its recipe really changed something; if not, the contest is over."""
-        if self.seat.role != "candidate":
+        if self.trials.role != "candidate":
             return True
-        for choice in self.seat.recipe.choices:
+        for choice in self.trials.recipe.choices:
             said = f"{choice.technique}: "
             if any(sentence.startswith(said) for sentence in record.changes):
                 continue
@@ -290,7 +290,7 @@ def chained(first: Speed, second: Speed) -> Speed:
     return Speed(first.ratio * second.ratio, first.low * second.low, first.high * second.high, rounds)
 
 
-def log_ratio(base: Lap, challenger: Lap) -> float | None:
+def log_ratio(base: BlockTiming, challenger: BlockTiming) -> float | None:
     """None: one of the two does not count."""
     if not is_timed(base) or not is_timed(challenger):
         return None

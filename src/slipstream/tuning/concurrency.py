@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from slipstream.tuning.comparison import LEADING_ROUNDS, Contest
+from slipstream.tuning.comparison import LEADING_ROUNDS, Comparison
 
 
-class Places:
+class ConcurrencyLimit:
     def __init__(
-        self, riding: Sequence[Contest], num_places: int, few: int, is_final: bool, num_affordable: Callable[[], int]
+        self, riding: Sequence[Comparison], num_places: int, few: int, is_final: bool, num_affordable: Callable[[], int]
     ) -> None:
         """`num_places`: that memory holds; `few`: at first; `num_affordable`: more that time allows now."""
         self._riding = riding

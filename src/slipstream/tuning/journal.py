@@ -11,7 +11,7 @@ import msgspec
 from slipstream.recipe.script_digest import files_digest, script_digest
 from slipstream.records import Recipe, Session, Verdict
 from slipstream.store.safe_files import append_file, open_directory, read_file, write_file
-from slipstream.tuning.options import TuneOrder
+from slipstream.tuning.options import TuneOptions
 
 MAX_AGE = timedelta(days=1)
 _LIMIT_BYTES = 64 << 20  # a verdict takes a few kilobytes
@@ -28,7 +28,7 @@ class Decided(msgspec.Struct, frozen=True, tag="verdict"):
     verdict: Verdict
 
 
-class Finished(msgspec.Struct, frozen=True, tag="recipe"):
+class FinishedRecipe(msgspec.Struct, frozen=True, tag="recipe"):
     """The recipe is found; only the race of the whole is left."""
 
     recipe: Recipe
@@ -41,7 +41,7 @@ class Journal:
     def __init__(self, path: str, facts: dict[str, str]) -> None:
         self._path = Path(path) if path else None
         self.verdicts: list[Verdict] = []
-        self.finished: Finished | None = None
+        self.finished: FinishedRecipe | None = None
         self.fault = ""  # why nothing is remembered although it should be
         self._open(facts)
 
@@ -53,7 +53,7 @@ class Journal:
         self._append(Decided(verdict))
 
     def finish(self, recipe: Recipe, verdicts: list[Verdict]) -> None:
-        self._append(Finished(recipe, list(verdicts)))
+        self._append(FinishedRecipe(recipe, list(verdicts)))
 
     def delete(self) -> None:
         if self._path is not None:
@@ -71,7 +71,7 @@ class Journal:
         entries = _read(self._path)
         if entries and isinstance(entries[0], Header) and _is_current(entries[0], facts):
             for entry in entries[1:]:
-                if isinstance(entry, Finished):
+                if isinstance(entry, FinishedRecipe):
                     self.finished, self.verdicts = entry, list(entry.revised)
                 elif isinstance(entry, Decided):
                     self.verdicts.append(entry.verdict)
@@ -82,7 +82,7 @@ class Journal:
             self._give_up(error)
         self._append(Header(facts, datetime.now(timezone.utc).isoformat()))
 
-    def _append(self, entry: Header | Decided | Finished) -> None:
+    def _append(self, entry: Header | Decided | FinishedRecipe) -> None:
         if self._path is None:
             return
         try:
@@ -97,16 +97,16 @@ class Journal:
         self.fault = f"No journal could be kept ({why}): interrupted, this tuning cannot be resumed."
 
 
-def _read(path: Path) -> list[Header | Decided | Finished]:
+def _read(path: Path) -> list[Header | Decided | FinishedRecipe]:
     """Up to the first line that is not whole: the last one, if the machine stopped in the middle of it."""
-    entries: list[Header | Decided | Finished] = []
+    entries: list[Header | Decided | FinishedRecipe] = []
     try:
         lines = read_file(path, _LIMIT_BYTES).splitlines()
     except OSError:
         return entries
     for line in lines:
         try:
-            entries.append(msgspec.json.decode(line, type=Header | Decided | Finished))
+            entries.append(msgspec.json.decode(line, type=Header | Decided | FinishedRecipe))
         except msgspec.MsgspecError:
             break
     return entries
@@ -120,7 +120,7 @@ def _is_current(header: Header, facts: dict[str, str]) -> bool:
     return header.facts == facts and timedelta(0) <= age < MAX_AGE
 
 
-def facts_of(session: Session, order: TuneOrder) -> dict[str, str]:
+def facts_of(session: Session, order: TuneOptions) -> dict[str, str]:
     """What must not have changed since."""
     environment = session.environment
     facts = {

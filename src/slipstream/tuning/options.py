@@ -7,7 +7,7 @@ import msgspec
 from slipstream.records import NumericsClass
 
 
-class TuneOrder(msgspec.Struct, frozen=True):
+class TuneOptions(msgspec.Struct, frozen=True):
     budget_s: float = 300.0
     only: tuple[str, ...] = ()  # these techniques and no others
     without: tuple[str, ...] = ()

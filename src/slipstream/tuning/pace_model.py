@@ -7,13 +7,13 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
-from slipstream.records import Lap
+from slipstream.records import BlockTiming
 
 NUM_SHARED = 10  # rounds that everybody's restlessness counts for in one rider's
 SWEEPS = 2  # for each look: the last one's answer is nearly this one's
 
 
-class Standings:
+class PaceModel:
     """Log step = the round's pace + the rider's, as least squares have it, by turns; extremes count for little."""
 
     def __init__(self) -> None:
@@ -25,9 +25,9 @@ class Standings:
         self._shared = 0.0  # the variance of a block, whoever's
         self._is_stale = False
 
-    def add(self, laps: Mapping[int, Lap]) -> None:
+    def add(self, timings: Mapping[int, BlockTiming]) -> None:
         """One round, by rider; disturbed blocks count for nothing, nor does who rode alone."""
-        logs = {who: math.log(lap.step_s) for who, lap in laps.items() if is_timed(lap)}
+        logs = {who: math.log(timing.step_s) for who, timing in timings.items() if is_timed(timing)}
         if len(logs) < 2:
             return
         known = [log - self._paces[who] for who, log in logs.items() if who in self._paces]
@@ -81,8 +81,8 @@ class Standings:
         return max(1e-12, (self._squares[who] + NUM_SHARED * self._shared) / (num_free + NUM_SHARED))
 
 
-def is_timed(lap: Lap) -> bool:
-    return not lap.failure and not lap.is_disturbed and lap.step_s > 0.0
+def is_timed(timing: BlockTiming) -> bool:
+    return not timing.failure and not timing.is_disturbed and timing.step_s > 0.0
 
 
 def middle(values: Sequence[float]) -> float:

@@ -8,16 +8,16 @@ from typing import Protocol
 from slipstream.records import Verdict
 
 
-class Teller(Protocol):
-    def racing(self, riders: Sequence[str]) -> None:
+class ProgressListener(Protocol):
+    def racing(self, trials: Sequence[str]) -> None:
         """Who shares the baton now; nobody between heats."""
         ...
 
-    def entering(self, rider: str) -> None:
+    def entering(self, trial: str) -> None:
         """It is being launched, which may take as long as the script's own start."""
         ...
 
-    def lap(self, rider: str, round: int) -> None: ...
+    def block_done(self, trial: str, round: int) -> None: ...
 
     def decided(self, verdict: Verdict) -> None:
         """As soon as it is known. A later phase may still revise it; the tuning holds what stands."""
@@ -30,16 +30,16 @@ class Teller(Protocol):
     def note(self, sentence: str) -> None: ...
 
 
-class Silence:
+class SilentListener:
     """Is told everything and says nothing."""
 
-    def racing(self, riders: Sequence[str]) -> None:
+    def racing(self, trials: Sequence[str]) -> None:
         pass
 
-    def entering(self, rider: str) -> None:
+    def entering(self, trial: str) -> None:
         pass
 
-    def lap(self, rider: str, round: int) -> None:
+    def block_done(self, trial: str, round: int) -> None:
         pass
 
     def decided(self, verdict: Verdict) -> None:

@@ -8,46 +8,46 @@ import msgspec
 
 from slipstream.diagnose.training_time import training_length
 from slipstream.recipe.source_edits import edits_of
-from slipstream.records import Choice, Edit, Recipe, RiderRecord, Session, Speed, Summary, Tuning, Verdict
-from slipstream.tuning.comparison import Contest
-from slipstream.tuning.state import Meeting
+from slipstream.records import Choice, Edit, Recipe, Session, Speed, Summary, TrialRecord, Tuning, Verdict
+from slipstream.tuning.comparison import Comparison
+from slipstream.tuning.state import TuningState
 from slipstream.tuning.verdicts import batch_size, paired, samples_per_s
 
 
-def conclude(meeting: Meeting, total: Contest | None, is_complete: bool, was_interrupted: bool) -> Tuning:
-    summary, base = meeting.session.summary, meeting.paddock.record(meeting.base)
-    is_timed = any(lap.num_steps for lap in meeting.base.laps)
-    step_ms = meeting.base_step_s() * 1e3 if is_timed or summary is None else summary.step_ms
-    speed = _total_speed(meeting) if total is not None and meeting.recipe.choices else None
-    before, after = _seconds(meeting.session, speed, _one_off_s(meeting.verdicts))
-    noise = meeting.noise.speed()
-    rate = samples_per_s(meeting, base, step_ms / 1e3) or 0.0
-    rows = [paired(verdict, step_ms, rate) for verdict in meeting.verdicts]
+def conclude(state: TuningState, total: Comparison | None, is_complete: bool, was_interrupted: bool) -> Tuning:
+    summary, base = state.session.summary, state.pool.record(state.base)
+    is_timed = any(timing.num_steps for timing in state.base.timings)
+    step_ms = state.base_step_s() * 1e3 if is_timed or summary is None else summary.step_ms
+    speed = _total_speed(state) if total is not None and state.recipe.choices else None
+    before, after = _seconds(state.session, speed, _one_off_s(state.verdicts))
+    noise = state.noise.speed()
+    rate = samples_per_s(state, base, step_ms / 1e3) or 0.0
+    rows = [paired(verdict, step_ms, rate) for verdict in state.verdicts]
     return Tuning(
         base_step_ms=step_ms,
         base_samples_per_s=rate,
-        verdicts=[*rows, *_of_noise(noise, meeting.noise.note())],
+        verdicts=[*rows, *_of_noise(noise, state.noise.note())],
         total=speed,
-        recipe=meeting.recipe,
+        recipe=state.recipe,
         noise=noise,
-        noise_note=meeting.noise.note(),
-        base_batch_size=batch_size(meeting),
+        noise_note=state.noise.note(),
+        base_batch_size=batch_size(state),
         base_peak_bytes=base.device_peak_bytes or base.peak_bytes or None,
         ceiling_ms=_ceiling_ms(summary, step_ms),
         seconds_before=before,
         seconds_after=after,
-        seconds_spent=meeting.budget.spent_s(),
+        seconds_spent=state.budget.spent_s(),
         is_complete=is_complete,
         was_interrupted=was_interrupted,
-        riders=[_without_sketches(record) for record in meeting.paddock.past],
-        edits=_edits(meeting, total),
-        notes=list(meeting.notes),
+        trials=[_without_sketches(record) for record in state.pool.past],
+        edits=_edits(state, total),
+        notes=list(state.notes),
     )
 
 
-def _total_speed(meeting: Meeting) -> Speed | None:
+def _total_speed(state: TuningState) -> Speed | None:
     """Of the last race, or of the race by which the recipe was kept where that could not be timed."""
-    return next((verdict.speed for verdict in meeting.verdicts if verdict.kind == "total"), None)
+    return next((verdict.speed for verdict in state.verdicts if verdict.kind == "total"), None)
 
 
 def _ceiling_ms(summary: Summary | None, step_ms: float) -> float | None:
@@ -87,12 +87,12 @@ def _seconds(session: Session, total: Speed | None, one_off_s: float) -> tuple[f
     return summary.seconds_left, max(0.0, summary.seconds_left - saved_s) + one_off_s
 
 
-def _without_sketches(record: RiderRecord) -> RiderRecord:
-    witness = msgspec.structs.replace(record.witness, snapshots=[])
-    return msgspec.structs.replace(record, witness=witness)
+def _without_sketches(record: TrialRecord) -> TrialRecord:
+    fingerprint = msgspec.structs.replace(record.fingerprint, snapshots=[])
+    return msgspec.structs.replace(record, fingerprint=fingerprint)
 
 
-def _edits(meeting: Meeting, total: Contest | None) -> list[Edit]:
+def _edits(state: TuningState, total: Comparison | None) -> list[Edit]:
     """As the rider that carried the whole recipe made them; else as the techniques say."""
-    seen = meeting.paddock.record(total.seat).edits if total is not None else []
-    return edits_of(meeting.session, meeting.recipe, seen, meeting.techniques)
+    seen = state.pool.record(total.trials).edits if total is not None else []
+    return edits_of(state.session, state.recipe, seen, state.techniques)

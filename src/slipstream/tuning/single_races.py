@@ -11,15 +11,15 @@ from slipstream.records import Choice, Recipe, Setting, Speed, Verdict
 from slipstream.report.text.numbers import times
 from slipstream.tuning.budget import share_kept_back
 from slipstream.tuning.candidates import Candidate
-from slipstream.tuning.comparison import LEADING, LEADING_ROUNDS, Contest
+from slipstream.tuning.comparison import LEADING, LEADING_ROUNDS, Comparison
 from slipstream.tuning.control import MIN_ROUNDS
-from slipstream.tuning.state import Meeting
+from slipstream.tuning.state import TuningState
 from slipstream.tuning.trials import RaceError
 from slipstream.tuning.verdicts import rule
 
-TWIN_ROUNDS = 24
-FEW_TWIN_ROUNDS = 12  # where it would keep the only place from the candidates
-FEWEST_TWIN_ROUNDS = MIN_ROUNDS  # where every one of them costs two starts
+CONTROL_ROUNDS = 24
+FEW_CONTROL_ROUNDS = 12  # where it would keep the only place from the candidates
+FEWEST_CONTROL_ROUNDS = MIN_ROUNDS  # where every one of them costs two starts
 GROUND_SHARE = 0.3  # of the budget, at most
 GROUND_ROUNDS = LEADING_ROUNDS
 CLIMBING_ROUNDS = 8  # for a setting that does not look better: the technique is there either way
@@ -58,134 +58,143 @@ def num_comparisons(candidates: Sequence[Candidate]) -> int:
 
 
 def race_alone(
-    meeting: Meeting, candidates: Sequence[Candidate], alpha: float, begun: Sequence[Contest] = (), num_twins: int = 1
+    state: TuningState,
+    candidates: Sequence[Candidate],
+    alpha: float,
+    begun: Sequence[Comparison] = (),
+    num_controls: int = 1,
 ) -> list[Winner]:
     """Each on top of the ground, which may be the script as it is. Winners in the order of their gain. A large one ends
     the heat, or one that leads clearly: what the others are worth shows on top of it. `begun` go on where they
     stood."""
-    recalled = _recall(meeting, candidates)
+    recalled = _recall(state, candidates)
     winners = [Winner(one, verdict) for one, verdict in recalled if verdict.decision == "kept"]
-    _note_best(meeting, winners)
+    _note_best(state, winners)
     known = {one.technique for one, _ in recalled}
     by_name = {one.technique: one for one in candidates}
-    footing = meeting.footing
-    leaders: list[Contest] = []  # the one that is built on, before it is decided
+    footing = state.footing
+    leaders: list[Comparison] = []  # the one that is built on, before it is decided
 
-    def contest_of(choice: Choice) -> Contest:
-        contest = meeting.race_of(choice, alpha)
-        contest.is_doubtful = by_name[choice.technique].is_doubtful
-        return contest
+    def comparison_of(choice: Choice) -> Comparison:
+        comparison = state.race_of(choice, alpha)
+        comparison.is_doubtful = by_name[choice.technique].is_doubtful
+        return comparison
 
-    def settle(contest: Contest) -> Contest | None:
-        if contest.is_control:
-            meeting.paddock.leave(contest.seat)
+    def settle(comparison: Comparison) -> Comparison | None:
+        if comparison.is_control:
+            state.pool.leave(comparison.trials)
             return None
-        choice = contest.seat.recipe.choices[-1]
+        choice = comparison.trials.recipe.choices[-1]
         candidate = by_name[choice.technique]
-        if contest in leaders and contest.outcome == "undecided":
-            contest.build_on()
-        _settle(meeting, contest, candidate, winners)
-        _note_best(meeting, winners)
-        following = _second(candidate, choice, contest)
-        return contest_of(following) if following is not None else None
+        if comparison in leaders and comparison.outcome == "undecided":
+            comparison.build_on()
+        _settle(state, comparison, candidate, winners)
+        _note_best(state, winners)
+        following = _second(candidate, choice, comparison)
+        return comparison_of(following) if following is not None else None
 
     def deadline_s() -> float:
         best = max((winner.own_ratio for winner in winners), default=1.0)
-        better = [one for one in contests if one.outcome is None and one.promise() > best]
-        leader = max(better, key=Contest.promise, default=None)
+        better = [one for one in comparisons if one.outcome is None and one.promise() > best]
+        leader = max(better, key=Comparison.promise, default=None)
         if leader is not None and leader.is_leading() and by_name[leader.technique].is_keepable:
             leaders[:] = [leader]
         if leaders or (best >= LEADING and not better):
             return OVER
         num_climbing = sum(winner.is_climbed for winner in winners)
-        kept_back = share_kept_back(len(winners), num_climbing, meeting.num_provisional)
+        kept_back = share_kept_back(len(winners), num_climbing, state.num_provisional)
         if leader is not None and not winners and leader.is_hopeful() and by_name[leader.technique].is_keepable:
-            moment_s = min(meeting.hope_s, meeting.budget.moment_s(kept_back))
-            if meeting.budget.now_s() >= moment_s:
+            moment_s = min(state.hope_s, state.budget.moment_s(kept_back))
+            if state.budget.now_s() >= moment_s:
                 leaders[:] = [leader]  # there is time to prove the best of them, not to decide on all
                 return OVER
             return moment_s
-        return meeting.budget.moment_s(kept_back)
+        return state.budget.moment_s(kept_back)
 
-    known |= {contest.technique for contest in begun}
-    contests = [contest_of(one.first) for one in candidates if one.technique not in known]
-    contests += [contest_of(Choice(one.technique, one.settings[1])) for one in candidates if _is_owed(recalled, one)]
-    contests += [one for one in begun if not one.is_control]
-    if contests:
-        meeting.heat.warm(footing)
-        twins = [one for one in begun if one.is_control]
-        twins = twins or [meeting.twin_contest(footing, _num_twin_rounds(meeting)) for _ in range(num_twins)]
-        meeting.heat.race([contests[0], *twins, *contests[1:]], deadline_s, settle)
+    known |= {comparison.technique for comparison in begun}
+    comparisons = [comparison_of(one.first) for one in candidates if one.technique not in known]
+    comparisons += [
+        comparison_of(Choice(one.technique, one.settings[1])) for one in candidates if _is_owed(recalled, one)
+    ]
+    comparisons += [one for one in begun if not one.is_control]
+    if comparisons:
+        state.scheduler.warm(footing)
+        controls = [one for one in begun if one.is_control]
+        controls = controls or [
+            state.control_comparison(footing, _num_control_rounds(state)) for _ in range(num_controls)
+        ]
+        state.scheduler.race([comparisons[0], *controls, *comparisons[1:]], deadline_s, settle)
     return sorted(winners, key=lambda winner: -winner.speed.ratio)
 
 
-def race_ground(meeting: Meeting, candidates: Sequence[Candidate], alpha: float) -> tuple[list[Winner], list[Contest]]:
+def race_ground(
+    state: TuningState, candidates: Sequence[Candidate], alpha: float
+) -> tuple[list[Winner], list[Comparison]]:
     """For a few rounds. What has not lost then is built on; the rest goes on among all the others."""
     winners: list[Winner] = []
-    begun: list[Contest] = []
-    recalled = _recall(meeting, candidates)
+    begun: list[Comparison] = []
+    recalled = _recall(state, candidates)
     if recalled:
         return [Winner(one, verdict) for one, verdict in recalled if verdict.decision == "kept"], []
     by_name = {one.technique: one for one in candidates}
-    contests = [
-        meeting.contest(meeting.seat(Recipe((one.first,))), meeting.base, alpha, base=meeting.base)
-        for one in candidates
+    comparisons = [
+        state.comparison(state.trials(Recipe((one.first,))), state.base, alpha, base=state.base) for one in candidates
     ]
 
-    def settle(contest: Contest) -> None:
-        if contest.is_control:
+    def settle(comparison: Comparison) -> None:
+        if comparison.is_control:
             return
-        is_enough = contest.comparison.num_rounds >= GROUND_ROUNDS
-        if contest.outcome == "undecided" and is_enough and contest.promise() >= 1.0:
-            contest.build_on()
-        if contest.outcome == "undecided":
-            contest.reopen()
-            begun.append(contest)
+        is_enough = comparison.sequence.num_rounds >= GROUND_ROUNDS
+        if comparison.outcome == "undecided" and is_enough and comparison.promise() >= 1.0:
+            comparison.build_on()
+        if comparison.outcome == "undecided":
+            comparison.reopen()
+            begun.append(comparison)
         else:
-            _settle(meeting, contest, by_name[contest.technique], winners)
+            _settle(state, comparison, by_name[comparison.technique], winners)
 
     def deadline_s() -> float:
-        is_open = any(one.comparison.num_rounds < GROUND_ROUNDS for one in contests)
-        return meeting.budget.moment_s(1.0 - GROUND_SHARE) if is_open else OVER
+        is_open = any(one.sequence.num_rounds < GROUND_ROUNDS for one in comparisons)
+        return state.budget.moment_s(1.0 - GROUND_SHARE) if is_open else OVER
 
-    if contests:
-        meeting.heat.warm(meeting.base)
-        if meeting.heat.num_affordable(1, meeting.budget.moment_s(1.0 - GROUND_SHARE)) <= len(contests):
-            return [], contests  # there is no time for it and for the control
-        twin = meeting.twin_contest(meeting.base, _num_twin_rounds(meeting))
-        meeting.heat.race([*contests[:1], twin, *contests[1:]], deadline_s, settle)
-        if twin.outcome == "undecided" and not winners:
-            twin.reopen()
-            begun.append(twin)  # beside the same base: it need not start again
+    if comparisons:
+        state.scheduler.warm(state.base)
+        if state.scheduler.num_affordable(1, state.budget.moment_s(1.0 - GROUND_SHARE)) <= len(comparisons):
+            return [], comparisons  # there is no time for it and for the control
+        control = state.control_comparison(state.base, _num_control_rounds(state))
+        state.scheduler.race([*comparisons[:1], control, *comparisons[1:]], deadline_s, settle)
+        if control.outcome == "undecided" and not winners:
+            control.reopen()
+            begun.append(control)  # beside the same base: it need not start again
         else:
-            meeting.paddock.leave(twin.seat)
+            state.pool.leave(control.trials)
     return sorted(winners, key=lambda winner: -winner.speed.ratio), begun
 
 
-def _settle(meeting: Meeting, contest: Contest, candidate: Candidate, winners: list[Winner]) -> None:
-    choice = contest.seat.recipe.choices[-1]
-    verdict = rule(meeting, contest, choice, candidate.is_keepable, meeting.speed_of(meeting.ground))
-    if contest.is_built_on and verdict.decision == "kept":
-        reason = f"ahead in {contest.comparison.num_rounds} rounds: to be proved inside the recipe"
+def _settle(state: TuningState, comparison: Comparison, candidate: Candidate, winners: list[Winner]) -> None:
+    choice = comparison.trials.recipe.choices[-1]
+    verdict = rule(state, comparison, choice, candidate.is_keepable, state.speed_of(state.ground))
+    if comparison.is_built_on and verdict.decision == "kept":
+        reason = f"ahead in {comparison.sequence.num_rounds} rounds: to be proved inside the recipe"
         verdict = msgspec.structs.replace(verdict, is_provisional=True, reason=reason)
-        if contest.was_leading:
-            meeting.leads.add(choice)
-    meeting.decide(verdict)
+        if comparison.was_leading:
+            state.leads.add(choice)
+    state.decide(verdict)
     if verdict.decision == "kept":
-        winners.append(Winner(candidate, verdict, contest.speed()))
+        winners.append(Winner(candidate, verdict, comparison.speed()))
         return
-    meeting.paddock.leave(contest.seat)
+    state.pool.leave(comparison.trials)
 
 
-def _note_best(meeting: Meeting, winners: Sequence[Winner]) -> None:
+def _note_best(state: TuningState, winners: Sequence[Winner]) -> None:
     """Should the tuning be broken off here, this is what it knows."""
     if winners:
-        meeting.recipe = meeting.on_ground(max(winners, key=lambda winner: winner.speed.ratio).choice)
+        state.recipe = state.on_ground(max(winners, key=lambda winner: winner.speed.ratio).choice)
 
 
-def _second(candidate: Candidate, choice: Choice, contest: Contest) -> Choice | None:
+def _second(candidate: Candidate, choice: Choice, comparison: Comparison) -> Choice | None:
     """The best guess may miss: where it lost its race, one more setting gets a chance."""
-    has_lost = contest.outcome in ("not_faster", "slower")
+    has_lost = comparison.outcome in ("not_faster", "slower")
     if not has_lost or choice != candidate.first or len(candidate.settings) < 2:
         return None
     return Choice(candidate.technique, candidate.settings[1])
@@ -199,75 +208,75 @@ def _is_owed(recalled: Sequence[tuple[Candidate, Verdict]], candidate: Candidate
     return seen[0].decision == "rejected" and seen[0].speed is not None and seen[0].speed.low <= 1.0
 
 
-def _num_twin_rounds(meeting: Meeting) -> int:
-    if meeting.paddock.is_relaunching():
-        return FEWEST_TWIN_ROUNDS
-    return FEW_TWIN_ROUNDS if meeting.paddock.num_challengers() < 2 else TWIN_ROUNDS
+def _num_control_rounds(state: TuningState) -> int:
+    if state.pool.is_relaunching():
+        return FEWEST_CONTROL_ROUNDS
+    return FEW_CONTROL_ROUNDS if state.pool.num_challengers() < 2 else CONTROL_ROUNDS
 
 
-def _recall(meeting: Meeting, candidates: Sequence[Candidate]) -> list[tuple[Candidate, Verdict]]:
+def _recall(state: TuningState, candidates: Sequence[Candidate]) -> list[tuple[Candidate, Verdict]]:
     """What an interrupted tuning had decided on this ground. Undecided ones race again."""
     by_name = {candidate.technique: candidate for candidate in candidates}
     recalled = []
-    for verdict in meeting.journal.verdicts:
-        is_here = verdict.kind == "single" and verdict.recipe == meeting.on_ground(verdict.choice)
+    for verdict in state.journal.verdicts:
+        is_here = verdict.kind == "single" and verdict.recipe == state.on_ground(verdict.choice)
         if is_here and verdict.technique in by_name and verdict.decision != "unsure":
-            meeting.decide(verdict, is_remembered=False)
+            state.decide(verdict, is_remembered=False)
             recalled.append((by_name[verdict.technique], verdict))
     return recalled
 
 
-def climb(meeting: Meeting, winners: Sequence[Winner]) -> list[Winner]:
+def climb(state: TuningState, winners: Sequence[Winner]) -> list[Winner]:
     """The best setting of each, where they are numbers: what others gain may hang on it. Names come last of all."""
-    kept_back = share_kept_back(len(winners), 0, meeting.num_provisional)
+    kept_back = share_kept_back(len(winners), 0, state.num_provisional)
     return [
-        _climb_one(meeting, one, meeting.on_ground(one.choice), kept_back) if one.is_climbed else one for one in winners
+        _climb_one(state, one, state.on_ground(one.choice), kept_back) if one.is_climbed else one for one in winners
     ]
 
 
-def climb_names(meeting: Meeting, winners: Sequence[Winner]) -> None:
+def climb_names(state: TuningState, winners: Sequence[Winner]) -> None:
     """Of the whole recipe, when no technique is left to be tried: a mode of a compiler takes long to start."""
     for winner in winners:
-        if not winner.is_climbed and winner.choice in meeting.recipe.choices:
-            _climb_one(meeting, winner, meeting.recipe, share_kept_back(1, 0, meeting.num_provisional))
+        if not winner.is_climbed and winner.choice in state.recipe.choices:
+            _climb_one(state, winner, state.recipe, share_kept_back(1, 0, state.num_provisional))
 
 
-def _climb_one(meeting: Meeting, winner: Winner, recipe: Recipe, kept_back: float) -> Winner:
+def _climb_one(state: TuningState, winner: Winner, recipe: Recipe, kept_back: float) -> Winner:
     best, settings = winner, winner.candidate.settings
-    tried = {verdict.setting for verdict in meeting.verdicts if verdict.technique == winner.choice.technique}
+    tried = {verdict.setting for verdict in state.verdicts if verdict.technique == winner.choice.technique}
     while True:
         setting = neighbour(settings, best.choice.setting, tried)
-        if setting is None or meeting.budget.now_s() >= meeting.budget.moment_s(kept_back):
+        if setting is None or state.budget.now_s() >= state.budget.moment_s(kept_back):
             return best
         tried.add(setting)
-        verdict = _challenge(meeting, recipe, best.speed, Choice(winner.choice.technique, setting), kept_back)
+        verdict = _challenge(state, recipe, best.speed, Choice(winner.choice.technique, setting), kept_back)
         if verdict.decision == "kept":
-            meeting.revise(best.choice, "rejected", f"{verdict.choice} is faster still, {_against_base(verdict)}")
-            if meeting.recipe == recipe:
-                meeting.recipe = verdict.recipe
+            state.revise(best.choice, "rejected", f"{verdict.choice} is faster still, {_against_base(verdict)}")
+            if state.recipe == recipe:
+                state.recipe = verdict.recipe
             best, recipe = Winner(winner.candidate, verdict), verdict.recipe
 
 
-def _challenge(meeting: Meeting, recipe: Recipe, through: Speed, choice: Choice, kept_back: float) -> Verdict:
+def _challenge(state: TuningState, recipe: Recipe, through: Speed, choice: Choice, kept_back: float) -> Verdict:
     """Another setting of one of the recipe's techniques."""
-    seat, anchor = meeting.seat(recipe.plus(choice)), meeting.seat(recipe)
-    contest = meeting.contest(seat, anchor, base=meeting.base)
-    last_s = meeting.budget.moment_s(kept_back)
+    trials, anchor = state.trials(recipe.plus(choice)), state.trials(recipe)
+    comparison = state.comparison(trials, anchor, base=state.base)
+    last_s = state.budget.moment_s(kept_back)
 
     def deadline_s() -> float:
-        most = MOST_CLIMBING_ROUNDS if contest.is_promising() else CLIMBING_ROUNDS
-        return last_s if contest.comparison.num_rounds < most else OVER
+        most = MOST_CLIMBING_ROUNDS if comparison.is_promising() else CLIMBING_ROUNDS
+        return last_s if comparison.sequence.num_rounds < most else OVER
 
-    if meeting.budget.now_s() + meeting.heat.need_s(anew=choice.technique) >= last_s:
-        contest.end("undecided")  # before anyone is started for it
+    if state.budget.now_s() + state.scheduler.need_s(anew=choice.technique) >= last_s:
+        comparison.end("undecided")  # before anyone is started for it
     else:
         try:
-            meeting.heat.race([contest], deadline_s, lambda contest: None, meeting.companions())
+            state.scheduler.race([comparison], deadline_s, lambda comparison: None, state.companions())
         except RaceError as error:
-            contest.abandon(str(error))
-    verdict = meeting.decide(rule(meeting, contest, choice, through=through))
+            comparison.abandon(str(error))
+    verdict = state.decide(rule(state, comparison, choice, through=through))
     if verdict.decision != "kept":
-        meeting.paddock.leave(seat)
+        state.pool.leave(trials)
     return verdict
 
 

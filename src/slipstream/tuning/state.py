@@ -9,33 +9,33 @@ import msgspec
 from slipstream.diagnose.selection import epoch_steps
 from slipstream.diagnose.training_time import training_length
 from slipstream.recipe.conflicts import Conflict, conflict_with
-from slipstream.records import Choice, Decision, Numerics, Recipe, RiderRecord, Session, Speed, Verdict
+from slipstream.records import Choice, Decision, Numerics, Recipe, Session, Speed, TrialRecord, Verdict
 from slipstream.techniques._core.catalogue import Technique
-from slipstream.tuning.block_length import Tempo, evened, typical_step_s
+from slipstream.tuning.block_length import BlockPlan, evened, typical_step_s
 from slipstream.tuning.budget import Budget
 from slipstream.tuning.candidates import loosest
-from slipstream.tuning.comparison import Contest
-from slipstream.tuning.control import Noise
+from slipstream.tuning.comparison import Comparison
+from slipstream.tuning.control import NoiseControl
 from slipstream.tuning.journal import Journal
-from slipstream.tuning.numerics import Claim, Jury
-from slipstream.tuning.options import TuneOrder
-from slipstream.tuning.pace_model import Standings
+from slipstream.tuning.numerics import Claim, NumericsCheck
+from slipstream.tuning.options import TuneOptions
+from slipstream.tuning.pace_model import PaceModel
 from slipstream.tuning.payback import one_off_s
-from slipstream.tuning.progress import Teller
-from slipstream.tuning.scheduler import Heat
-from slipstream.tuning.trials import Paddock, Seat
-from slipstream.wire.backend import Track
+from slipstream.tuning.progress import ProgressListener
+from slipstream.tuning.scheduler import RaceScheduler
+from slipstream.tuning.trials import RecipeTrials, TrialPool
+from slipstream.wire.backend import RaceBackend
 
 UNKNOWN_STEP_S = 0.1  # until the base has been timed
 
 
-class Meeting:
+class TuningState:
     def __init__(
         self,
         session: Session,
-        track: Track,
-        order: TuneOrder,
-        tell: Teller,
+        backend: RaceBackend,
+        order: TuneOptions,
+        tell: ProgressListener,
         techniques: Mapping[str, Technique],
         journal: Journal,
     ) -> None:
@@ -44,15 +44,15 @@ class Meeting:
         self.tell = tell
         self.techniques = techniques
         self.journal = journal
-        self.budget = Budget(track, order.budget_s)
-        self.paddock = Paddock(track, tell)
-        self.base = self.paddock.seat("base", Recipe())
-        self.jury = Jury(self.paddock, self.budget, self.base)
-        self.noise = Noise(order.margin)
-        tempo = _tempo(session)
-        self.paddock.even = lambda lap: evened(lap, tempo)
-        self.standings = Standings()
-        self.heat = Heat(self.paddock, self.budget, tell, order.seed, tempo, self.standings)
+        self.budget = Budget(backend, order.budget_s)
+        self.pool = TrialPool(backend, tell)
+        self.base = self.pool.trials("base", Recipe())
+        self.numerics_check = NumericsCheck(self.pool, self.budget, self.base)
+        self.noise = NoiseControl(order.margin)
+        block_plan = _block_plan(session)
+        self.pool.even = lambda timing: evened(timing, block_plan)
+        self.pace_model = PaceModel()
+        self.scheduler = RaceScheduler(self.pool, self.budget, tell, order.seed, block_plan, self.pace_model)
         self.conflicts: list[Conflict] = []
         self.verdicts: list[Verdict] = []
         self.notes: list[str] = []
@@ -60,9 +60,9 @@ class Meeting:
         self.ground = Recipe()  # what techniques are raced on top of
         self.leads: set[Choice] = set()  # built on because they led clearly; others were the best hope there was
         self.hope_s = 0.0  # the moment from which the best hope is raced as the whole recipe
-        self._contests: dict[tuple[Recipe, Recipe], Contest] = {}  # of techniques, on their ground
-        self._twin: Seat | None = None
-        self._fresh: dict[Recipe, Seat] = {}
+        self._comparisons: dict[tuple[Recipe, Recipe], Comparison] = {}  # of techniques, on their ground
+        self._control: RecipeTrials | None = None
+        self._fresh: dict[Recipe, RecipeTrials] = {}
 
     # --- what is said -----------------------------------------------------------------------------------------------
 
@@ -108,24 +108,24 @@ class Meeting:
 
     # --- who rides ----------------------------------------------------------------------------------------------------
 
-    def seat(self, recipe: Recipe) -> Seat:
-        return self.paddock.seat("candidate", recipe) if recipe.choices else self.base
+    def trials(self, recipe: Recipe) -> RecipeTrials:
+        return self.pool.trials("candidate", recipe) if recipe.choices else self.base
 
-    def fresh_seat(self, recipe: Recipe) -> Seat:
+    def fresh_seat(self, recipe: Recipe) -> RecipeTrials:
         """Another process than the one that won: whatever luck that had, it kept. The same one from then on."""
         if recipe not in self._fresh:
-            self.paddock.leave(self.seat(recipe))
-            self._fresh[recipe] = Seat("candidate", recipe)
+            self.pool.leave(self.trials(recipe))
+            self._fresh[recipe] = RecipeTrials("candidate", recipe)
         return self._fresh[recipe]
 
-    def adopt(self, seat: Seat) -> None:
+    def adopt(self, trials: RecipeTrials) -> None:
         """As the fresh one of its recipe: it was started to be left behind, not chosen."""
-        self._fresh.setdefault(seat.recipe, seat)
+        self._fresh.setdefault(trials.recipe, trials)
 
     @property
-    def footing(self) -> Seat:
+    def footing(self) -> RecipeTrials:
         """Whom techniques race against: the script as it is, or with the ground that was won."""
-        return self.seat(self.ground)
+        return self.trials(self.ground)
 
     def on_ground(self, choice: Choice) -> Recipe:
         """The ground with this choice, in place of whatever claims the same."""
@@ -144,29 +144,31 @@ class Meeting:
     def _conflict(self, choice: Choice, other: Choice) -> Conflict | None:
         return conflict_with(choice.technique, Recipe((other,)), self.conflicts)
 
-    def twin_contest(self, anchor: Seat, max_rounds: int = 0) -> Contest:
+    def control_comparison(self, anchor: RecipeTrials, max_rounds: int = 0) -> Comparison:
         """A fresh one each time: whatever a process is lucky or unlucky in, it keeps for life."""
-        seat = Seat("twin", anchor.recipe.plus(Choice("nothing")))
-        self.jury.twin = self.jury.twin or seat
-        self._twin = self._twin or seat
-        twin = self.contest(seat, anchor, goal="control", max_rounds=max_rounds)
-        self.noise.watch(twin)
-        return twin
+        trials = RecipeTrials("twin", anchor.recipe.plus(Choice("nothing")))
+        self.numerics_check.control = self.numerics_check.control or trials
+        self._control = self._control or trials
+        control = self.comparison(trials, anchor, goal="control", max_rounds=max_rounds)
+        self.noise.watch(control)
+        return control
 
-    def race_of(self, choice: Choice, alpha: float) -> Contest:
+    def race_of(self, choice: Choice, alpha: float) -> Comparison:
         """A technique on top of the ground. If it was raced there and not decided, it goes on where it stood."""
         recipe = self.on_ground(choice)
-        known = self._contests.get((recipe, self.ground))
+        known = self._comparisons.get((recipe, self.ground))
         if known is None or known.outcome not in (None, "undecided"):
-            known = self.contest(self.seat(recipe), self.footing, alpha, base=self.base)
-            self._contests[recipe, self.ground] = known
+            known = self.comparison(self.trials(recipe), self.footing, alpha, base=self.base)
+            self._comparisons[recipe, self.ground] = known
         known.reopen()
         return known
 
-    def contest(self, seat: Seat, anchor: Seat, alpha: float | None = None, **how: object) -> Contest:
+    def comparison(
+        self, trials: RecipeTrials, anchor: RecipeTrials, alpha: float | None = None, **how: object
+    ) -> Comparison:
         settings = {"alpha": self.order.alpha if alpha is None else alpha, "margin": self.order.margin, **how}
-        settings["standings"] = self.standings
-        return Contest(seat, anchor, floor=lambda: self.noise.margin(anchor), **settings)  # type: ignore[arg-type]
+        settings["pace_model"] = self.pace_model
+        return Comparison(trials, anchor, floor=lambda: self.noise.margin(anchor), **settings)  # type: ignore[arg-type]
 
     # --- what is known of a recipe ------------------------------------------------------------------------------------
 
@@ -175,14 +177,14 @@ class Meeting:
         classes = [card.numerics for card in cards]
         return Claim(loosest(classes), "redrawn" in classes, any(card.needs_proof for card in cards))
 
-    def companions(self) -> list[Seat]:
+    def companions(self) -> list[RecipeTrials]:
         """The base rides along where memory allows, so that every row of the table is against it."""
-        return [self.base] if self.paddock.num_challengers(num_fixed=2) > 0 else []
+        return [self.base] if self.pool.num_challengers(num_fixed=2) > 0 else []
 
-    def glance(self, seat: Seat, record: RiderRecord) -> Numerics | None:
-        if not record.witness.losses and not record.witness.snapshots:
+    def glance(self, trials: RecipeTrials, record: TrialRecord) -> Numerics | None:
+        if not record.fingerprint.losses and not record.fingerprint.snapshots:
             return None
-        return self.jury.glance(self.claim(seat.recipe), record)
+        return self.numerics_check.glance(self.claim(trials.recipe), record)
 
     def speed_of(self, recipe: Recipe) -> Speed | None:
         """Against the base, from the last verdict on it."""
@@ -198,15 +200,15 @@ class Meeting:
         return all(one.decision == "not_applicable" and not one.recipe.choices for one in mine)
 
     def base_step_s(self) -> float:
-        known = typical_step_s(self.base.laps)
+        known = typical_step_s(self.base.timings)
         return known if known is not None else UNKNOWN_STEP_S
 
-    def one_off_s(self, record: RiderRecord, step_s: float | None) -> float:
+    def one_off_s(self, record: TrialRecord, step_s: float | None) -> float:
         """Beyond the twin's start-up, which like a candidate's finds the files in memory; the base came first. Of what
         gains from the second epoch on, also all that the first does not gain."""
-        twins = self._twin.past if self._twin is not None else []
-        first = twins[0] if twins else self.paddock.record(self.base)
-        return one_off_s(record.startup_s, first.startup_s) + self._not_gained_s(record.entrant.recipe, step_s)
+        controls = self._control.past if self._control is not None else []
+        first = controls[0] if controls else self.pool.record(self.base)
+        return one_off_s(record.startup_s, first.startup_s) + self._not_gained_s(record.spec.recipe, step_s)
 
     def _not_gained_s(self, recipe: Recipe, step_s: float | None) -> float:
         in_epoch = epoch_steps(self.session)
@@ -222,11 +224,11 @@ def _is_outdated(known: Verdict, verdict: Verdict) -> bool:
     return known.decision == "not_applicable" or (known.decision != "kept" and known.setting == verdict.setting)
 
 
-def _tempo(session: Session) -> Tempo:
+def _block_plan(session: Session) -> BlockPlan:
     num_steps, _ = training_length(session)
     in_epoch = epoch_steps(session) or 0.0
     num_workers = max((loader.num_workers for loader in session.loaders), default=0)
-    return Tempo(
+    return BlockPlan(
         session.summary.step_ms / 1e3 if session.summary else UNKNOWN_STEP_S,
         round(in_epoch) if abs(in_epoch - round(in_epoch)) < 0.01 else 0,
         int(num_steps or 0),

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Sequence
 
 from slipstream.diagnose.statistics import median
-from slipstream.records import Lap
+from slipstream.records import BlockTiming
 
 AGED = 1.35  # times as long at the end as at the beginning; a machine's moods reach a quarter, for hundreds of steps
 AGED_A_LITTLE = 1.1  # where the promise is at stake
@@ -19,10 +19,10 @@ UNLIKELY = 2.0  # standard errors
 CLEAR = 3.0  # what is told must be clearer
 
 
-def change(laps: Sequence[Lap]) -> float | None:
+def change(timings: Sequence[BlockTiming]) -> float | None:
     """How many times as long the steps of one process take in the last third of its blocks as in the first; 1.0 where
     its blocks differ from one to the next so much that they may have come out like this by chance."""
-    logs = [math.log(lap.step_s) for lap in laps[FIRST:] if lap.step_s > 0.0]
+    logs = [math.log(timing.step_s) for timing in timings[FIRST:] if timing.step_s > 0.0]
     if len(logs) < FEWEST:
         return None
     third = max(2, len(logs) // 3)
@@ -31,9 +31,9 @@ def change(laps: Sequence[Lap]) -> float | None:
     return math.exp(apart) if abs(apart) > UNLIKELY * math.sqrt(2 * noise / third) else 1.0
 
 
-def change_of_all(riders: Sequence[Sequence[Lap]]) -> float:
+def change_of_all(trials: Sequence[Sequence[BlockTiming]]) -> float:
     """By the middle one of those that can tell; 1.0 where none can."""
-    known = [one for one in map(change, riders) if one is not None]
+    known = [one for one in map(change, trials) if one is not None]
     return median(known) if known else 1.0
 
 

@@ -5,47 +5,49 @@ from __future__ import annotations
 import msgspec
 
 from slipstream.diagnose.statistics import median
-from slipstream.records import Choice, Decision, Numerics, RiderRecord, Speed, Verdict
+from slipstream.records import Choice, Decision, Numerics, Speed, TrialRecord, Verdict
 from slipstream.report.text.numbers import in_bytes, times
 from slipstream.tuning.block_length import typical_step_s
 from slipstream.tuning.candidates import HOPELESS
-from slipstream.tuning.comparison import WORTH, Contest
+from slipstream.tuning.comparison import WORTH, Comparison
 from slipstream.tuning.payback import never_pays, payback_steps
-from slipstream.tuning.state import Meeting
+from slipstream.tuning.state import TuningState
 
 SLOWER_BY = 1.03  # where there is no interval to say it
 
 
 def rule(
-    meeting: Meeting, contest: Contest, choice: Choice, is_keepable: bool = True, through: Speed | None = None
+    state: TuningState, comparison: Comparison, choice: Choice, is_keepable: bool = True, through: Speed | None = None
 ) -> Verdict:
     """A technique alone against the base; or a further setting of it against the best, which is `through` the base."""
-    record = meeting.paddock.record(contest.seat)
-    verdict = describe(meeting, contest, choice, record, through)
-    if contest.outcome != "faster":
-        decision, reason = _lost(contest)
-        numerics = meeting.glance(contest.seat, record) if contest.comparison.num_rounds else None
-        if meeting.techniques[choice.technique].CARD.purpose == "memory" and decision == "rejected":
-            reason = _price(meeting, verdict, reason)
+    record = state.pool.record(comparison.trials)
+    verdict = describe(state, comparison, choice, record, through)
+    if comparison.outcome != "faster":
+        decision, reason = _lost(comparison)
+        numerics = state.glance(comparison.trials, record) if comparison.sequence.num_rounds else None
+        if state.techniques[choice.technique].CARD.purpose == "memory" and decision == "rejected":
+            reason = _price(state, verdict, reason)
         return _with(verdict, decision, reason, numerics)
     assert verdict.speed is not None
-    never = never_pays(verdict.payback_steps, meeting.session)
+    never = never_pays(verdict.payback_steps, state.session)
     if never or not is_keepable:
         unasked = f"faster, {times(verdict.speed)}, but never kept unasked: --only {choice.technique} keeps it"
-        return _with(verdict, "rejected", never or unasked, meeting.glance(contest.seat, record))
-    return convict(meeting, contest, verdict, record)
+        return _with(verdict, "rejected", never or unasked, state.glance(comparison.trials, record))
+    return convict(state, comparison, verdict, record)
 
 
-def convict(meeting: Meeting, contest: Contest, verdict: Verdict, record: RiderRecord) -> Verdict:
+def convict(state: TuningState, comparison: Comparison, verdict: Verdict, record: TrialRecord) -> Verdict:
     """What is faster must be sound too."""
-    recipe, claim = contest.seat.recipe, meeting.claim(contest.seat.recipe)
-    meeting.paddock.release(contest.seat)  # the twins may need its room
-    jury = meeting.jury
-    numerics = jury.glance(claim, record)
-    if jury.needs_proof(claim, record) or not numerics.is_sound:  # else the twins ride once, for the whole recipe
-        numerics = jury.hear(claim, record, contest.seat.num_steps)
-    if jury.needs_proof(claim, record) and numerics.is_sound is not False:
-        numerics = jury.prove(claim, recipe, contest.seat.num_steps)
+    recipe, claim = comparison.trials.recipe, state.claim(comparison.trials.recipe)
+    state.pool.release(comparison.trials)  # the twins may need its room
+    numerics_check = state.numerics_check
+    numerics = numerics_check.glance(claim, record)
+    if (
+        numerics_check.needs_proof(claim, record) or not numerics.is_sound
+    ):  # else the twins ride once, for the whole recipe
+        numerics = numerics_check.hear(claim, record, comparison.trials.num_steps)
+    if numerics_check.needs_proof(claim, record) and numerics.is_sound is not False:
+        numerics = numerics_check.prove(claim, recipe, comparison.trials.num_steps)
     if numerics.is_sound is None:
         return _with(verdict, "unsure", f"faster, but its numerics could not be seen: {numerics.reason}", numerics)
     if not numerics.is_sound:
@@ -54,15 +56,15 @@ def convict(meeting: Meeting, contest: Contest, verdict: Verdict, record: RiderR
 
 
 def describe(
-    meeting: Meeting, contest: Contest, choice: Choice, record: RiderRecord, through: Speed | None = None
+    state: TuningState, comparison: Comparison, choice: Choice, record: TrialRecord, through: Speed | None = None
 ) -> Verdict:
     """Everything but the decision. The speed is against the base, whoever the anchor was."""
-    step_s = typical_step_s(contest.seat.laps or record.laps)
-    speed = contest.speed_against_base(through)
+    step_s = typical_step_s(comparison.trials.timings or record.timings)
+    speed = comparison.speed_against_base(through)
     # From the paired ratio, not from two medians that the machine's drift may have set apart.
-    then_s = meeting.base_step_s() / speed.ratio if speed is not None else None
-    one_off = meeting.one_off_s(record, then_s) if step_s is not None else 0.0
-    base_rate = samples_per_s(meeting, meeting.paddock.record(meeting.base), meeting.base_step_s())
+    then_s = state.base_step_s() / speed.ratio if speed is not None else None
+    one_off = state.one_off_s(record, then_s) if step_s is not None else 0.0
+    base_rate = samples_per_s(state, state.pool.record(state.base), state.base_step_s())
     verdict = Verdict(
         choice.technique,
         choice.setting,
@@ -70,14 +72,14 @@ def describe(
         "",
         speed=speed,
         step_ms=step_s * 1e3 if step_s is not None else None,
-        samples_per_s=samples_per_s(meeting, record, step_s) if step_s is not None else None,
-        batch_size=batch_size(meeting),
+        samples_per_s=samples_per_s(state, record, step_s) if step_s is not None else None,
+        batch_size=batch_size(state),
         peak_bytes=record.device_peak_bytes or record.peak_bytes or None,
         one_off_s=one_off,
-        payback_steps=payback_steps(one_off, meeting.base_step_s(), then_s) if then_s is not None else None,
-        recipe=contest.seat.recipe,
+        payback_steps=payback_steps(one_off, state.base_step_s(), then_s) if then_s is not None else None,
+        recipe=comparison.trials.recipe,
     )
-    return paired(verdict, meeting.base_step_s() * 1e3, base_rate)
+    return paired(verdict, state.base_step_s() * 1e3, base_rate)
 
 
 def paired(verdict: Verdict, base_step_ms: float, base_samples_per_s: float | None) -> Verdict:
@@ -88,22 +90,25 @@ def paired(verdict: Verdict, base_step_ms: float, base_samples_per_s: float | No
     return msgspec.structs.replace(verdict, step_ms=base_step_ms / verdict.speed.ratio, samples_per_s=rate)
 
 
-def _lost(contest: Contest) -> tuple[Decision, str]:
-    speed = contest.speed()
-    if contest.outcome == "failed":
-        return "failed", contest.failure
-    if contest.outcome == "declined":
-        return "not_applicable", contest.failure
-    if contest.outcome in ("no_effect", "slower"):
-        return "rejected", contest.failure if contest.outcome == "no_effect" else f"plainly slower: {contest.failure}"
-    if contest.outcome == "undecided" and contest.failure:
-        return "unsure", f"the race was broken off: {contest.failure}"
-    if speed is None and contest.seat.laps:
+def _lost(comparison: Comparison) -> tuple[Decision, str]:
+    speed = comparison.speed()
+    if comparison.outcome == "failed":
+        return "failed", comparison.failure
+    if comparison.outcome == "declined":
+        return "not_applicable", comparison.failure
+    if comparison.outcome in ("no_effect", "slower"):
+        return (
+            "rejected",
+            comparison.failure if comparison.outcome == "no_effect" else f"plainly slower: {comparison.failure}",
+        )
+    if comparison.outcome == "undecided" and comparison.failure:
+        return "unsure", f"the race was broken off: {comparison.failure}"
+    if speed is None and comparison.trials.timings:
         return "unsure", "no block of it could be timed: something was compiled or started anew in each"
     if speed is None:
         return "unsure", "not raced: too little time for it; --budget gives it more"
-    if contest.outcome == "not_faster":
-        than = f" than {contest.anchor.name}" if contest.anchor.recipe.choices else ""
+    if comparison.outcome == "not_faster":
+        than = f" than {comparison.anchor.name}" if comparison.anchor.recipe.choices else ""
         if speed.is_bounded:
             return "rejected", f"slower{than}" if speed.high < 1.0 else f"no faster{than}: {_at_most(speed)}"
         return "rejected", f"slower{than}" if speed.ratio < 1.0 / SLOWER_BY else f"no faster{than}"
@@ -128,9 +133,9 @@ def _with(verdict: Verdict, decision: Decision, reason: str, numerics: Numerics 
     return msgspec.structs.replace(verdict, decision=decision, reason=reason, numerics=numerics)
 
 
-def _price(meeting: Meeting, verdict: Verdict, reason: str) -> str:
+def _price(state: TuningState, verdict: Verdict, reason: str) -> str:
     """Of a technique that saves memory: what it costs and what it gives, for the user to decide."""
-    base = meeting.paddock.record(meeting.base)
+    base = state.pool.record(state.base)
     before = base.device_peak_bytes or base.peak_bytes
     if verdict.speed is None or not verdict.peak_bytes or not before:
         return reason
@@ -140,16 +145,18 @@ def _price(meeting: Meeting, verdict: Verdict, reason: str) -> str:
     return f"costs time, {times(verdict.speed)}, for {peaks}: if that is worth it, write {line} under [recipe]"
 
 
-def samples_per_s(meeting: Meeting, record: RiderRecord, step_s: float) -> float | None:
+def samples_per_s(state: TuningState, record: TrialRecord, step_s: float) -> float | None:
     """With such a step, so that a row cannot contradict itself. Riders count what a loader hands out; where there is
     none, a step has as many as the check saw."""
-    summary = meeting.session.summary
-    per_step = [lap.num_samples / lap.num_steps for lap in record.laps if lap.num_samples and lap.num_steps]
+    summary = state.session.summary
+    per_step = [
+        timing.num_samples / timing.num_steps for timing in record.timings if timing.num_samples and timing.num_steps
+    ]
     num_samples = median(per_step) if per_step else summary.samples_per_step if summary is not None else 0.0
     return num_samples / step_s if num_samples and step_s else None
 
 
-def batch_size(meeting: Meeting) -> int | None:
+def batch_size(state: TuningState) -> int | None:
     """Samples in a step, as the check counted them."""
-    summary = meeting.session.summary
+    summary = state.session.summary
     return round(summary.samples_per_step) or None if summary is not None else None

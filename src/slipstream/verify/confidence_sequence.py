@@ -21,7 +21,7 @@ from statistics import median
 
 import numpy as np
 
-from slipstream.records import Lap, Speed
+from slipstream.records import BlockTiming, Speed
 from slipstream.records.race import FARTHEST
 
 # Slopes of the bet and the share of the stake on each. The steepest is nearly a sign test and decides large gains in
@@ -39,7 +39,7 @@ _RESOLUTION = 5e-5  # of a bound
 _PAIRS_UP_TO = 200  # rounds; beyond, pairs of rounds are too many and the plain median does
 
 
-class Comparison:
+class ConfidenceSequence:
     """A candidate against the base. Rounds are added as they come; every question may be asked at any time."""
 
     def __init__(self, slopes: Sequence[tuple[float, float]] = SLOPES) -> None:
@@ -47,7 +47,7 @@ class Comparison:
         self._ratios: list[float] = []
         self._scales: list[float] = []  # of each round, known before it
         self._ordered: list[float] = []
-        self._purses: dict[tuple[int, float], _Purse] = {}
+        self._purses: dict[tuple[int, float], _Wealth] = {}
 
     @property
     def num_rounds(self) -> int:
@@ -61,7 +61,7 @@ class Comparison:
         self._ratios.append(log_ratio)
         insort(self._ordered, log_ratio)
 
-    def add_laps(self, base: Lap, candidate: Lap) -> bool:
+    def add_timings(self, base: BlockTiming, candidate: BlockTiming) -> bool:
         """Pairs two laps of one round. False: one was disturbed, failed or empty, and nothing was added."""
         assert base.round == candidate.round, f"laps of rounds {base.round} and {candidate.round} are no pair"
         if base.is_disturbed or candidate.is_disturbed or base.step_s <= 0.0 or candidate.step_s <= 0.0:
@@ -93,9 +93,9 @@ class Comparison:
 
     def _wealth(self, side: int, centre: float) -> float:
         """Of the gambler who bets that the truth lies above (side +1) or below (-1) the centre."""
-        purse = self._purses.setdefault((side, centre), _Purse(side, centre, self._slopes))
-        purse.bet(self._ratios, self._scales)
-        return purse.wealth
+        wealth = self._purses.setdefault((side, centre), _Wealth(side, centre, self._slopes))
+        wealth.bet(self._ratios, self._scales)
+        return wealth.wealth
 
     def _bound(self, side: int, alpha: float) -> float:
         """The largest centre (side +1) that the gambler has refuted, or the smallest (-1)."""
@@ -120,7 +120,7 @@ class Comparison:
         return _crossing(is_refuted, near, far) if is_refuted(near) else unknown
 
 
-class _Purse:
+class _Wealth:
     """One gambler's wealth, by slope. Bets each round once."""
 
     def __init__(self, side: int, centre: float, slopes: Sequence[tuple[float, float]]) -> None:

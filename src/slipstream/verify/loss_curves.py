@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from slipstream.records import Witness
+from slipstream.records import Fingerprint
 
 Curve = dict[int, float]  # by step
 
@@ -25,11 +25,11 @@ RIPPLE_TIMES = 3.0  # as far as a twin's ups and downs are from the base's
 MISALIGNED = 1.0  # of the base's own ups and downs; curves that saw other batches are 1.4 or 1.7 of them apart
 
 
-def curves(witness: Witness) -> list[Curve]:
+def curves(fingerprint: Fingerprint) -> list[Curve]:
     """One for each of the losses of a step: a GAN has two, accumulation several."""
     found: list[Curve] = []
     num_seen: dict[int, int] = {}
-    for step, value in witness.losses:
+    for step, value in fingerprint.losses:
         at = num_seen.get(step, 0)
         num_seen[step] = at + 1
         if at == len(found):
@@ -38,19 +38,19 @@ def curves(witness: Witness) -> list[Curve]:
     return found
 
 
-def is_divided(base: Witness, candidate: Witness) -> bool:
+def is_divided(base: Fingerprint, candidate: Fingerprint) -> bool:
     """Whether every batch of the base's comes to the candidate in pieces, each with a loss that is its share."""
     ours, theirs = (Counter(step for step, _ in one.losses) for one in (base, candidate))
     both = sorted(set(ours) & set(theirs))[:-1]  # the last may still lack one
     return bool(both) and all(theirs[step] > ours[step] for step in both)
 
 
-def added_up(witness: Witness) -> Witness:
+def added_up(fingerprint: Fingerprint) -> Fingerprint:
     """All losses of a step as one, without the last step, which may still lack some."""
     sums: Curve = {}
-    for step, value in witness.losses:
+    for step, value in fingerprint.losses:
         sums[step] = sums.get(step, 0.0) + value
-    return msgspec.structs.replace(witness, losses=list(sums.items())[:-1])
+    return msgspec.structs.replace(fingerprint, losses=list(sums.items())[:-1])
 
 
 def common_steps(base: Curve, other: Curve) -> list[int]:
@@ -58,7 +58,7 @@ def common_steps(base: Curve, other: Curve) -> list[int]:
     return [step for step, value in base.items() if step in other and math.isfinite(value)]
 
 
-def find_non_finite(base: Witness, candidate: Witness) -> str:
+def find_non_finite(base: Fingerprint, candidate: Fingerprint) -> str:
     for ours, theirs in zip(curves(base), curves(candidate), strict=False):
         for step in common_steps(ours, theirs):
             if not math.isfinite(theirs[step]):
@@ -67,7 +67,7 @@ def find_non_finite(base: Witness, candidate: Witness) -> str:
 
 
 def find_stray_step(
-    base: Curve, candidate: Curve, twins: Sequence[tuple[Curve, float]], floors: tuple[float, float]
+    base: Curve, candidate: Curve, controls: Sequence[tuple[Curve, float]], floors: tuple[float, float]
 ) -> str:
     """Of curves that saw the same batches: the first steps one by one, which may differ by a multiple of what each twin
     does; later ones by windows, whose ups and downs are the batches' and must be the base's. The floors are of the
@@ -80,14 +80,14 @@ def find_stray_step(
             [
                 limit,
                 first if at == 0 else floor,
-                *(times * abs(twin[step] - base[step]) for twin, times in twins if step in twin),
+                *(times * abs(control[step] - base[step]) for control, times in controls if step in control),
             ]
         )
         if abs(candidate[step] - base[step]) > limit:
             return f"the loss is {candidate[step]:.5g} at step {step}, and the base's is {base[step]:.5g}"
     widest = 0.0
     for window in _windows(steps):
-        widest = max([widest, *(_ripple(base, window, twin) for twin, _ in twins)])
+        widest = max([widest, *(_ripple(base, window, control) for control, _ in controls)])
         limit = max(floor, MISALIGNED * _ripple(base, window), RIPPLE_TIMES * widest)
         if _ripple(base, window, candidate) > limit:
             return f"losses do not rise and fall with the base's in steps {window[0]} to {window[-1]}: other batches?"
@@ -104,7 +104,7 @@ def find_stray_window(base: Curve, candidate: Curve, seeds: Sequence[Curve]) -> 
     return ""
 
 
-class Window(NamedTuple):
+class LossWindow(NamedTuple):
     """Steps, the mean loss of the base and of the candidate in them, and how far apart these may be."""
 
     first: int
@@ -114,7 +114,7 @@ class Window(NamedTuple):
     limit: float
 
 
-def windows_of(base: Curve, candidate: Curve, seeds: Sequence[Curve]) -> list[Window]:
+def windows_of(base: Curve, candidate: Curve, seeds: Sequence[Curve]) -> list[LossWindow]:
     """In order."""
     steps = common_steps(base, candidate)
     windows = _windows(steps)
@@ -123,7 +123,7 @@ def windows_of(base: Curve, candidate: Curve, seeds: Sequence[Curve]) -> list[Wi
     for window in windows:
         by_chance = math.hypot(_spread(base, window), _spread(candidate, window)) / math.sqrt(len(window))
         limit = max(DEVIATIONS * by_chance, SEED_TIMES * other_seed, 1e-3 * _scale(base, steps))
-        found.append(Window(window[0], window[-1], _mean(base, window), _mean(candidate, window), limit))
+        found.append(LossWindow(window[0], window[-1], _mean(base, window), _mean(candidate, window), limit))
     return found
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from functools import cached_property
 
-from slipstream.records import Numerics, NumericsClass, Witness
+from slipstream.records import Fingerprint, Numerics, NumericsClass
 from slipstream.verify.loss_curves import (
     Curve,
     added_up,
@@ -24,7 +24,7 @@ from slipstream.verify.tolerances import (
     NO_PRECISION,
     REORDERED,
     SMALL,
-    Band,
+    Tolerance,
     find_buffer_fault,
     find_gradient_fault,
     percent,
@@ -42,19 +42,19 @@ _GRADIENT_TIMES = 1.0  # as far, relatively, as gradients that passed
 
 def judge(
     claimed: NumericsClass,
-    base: Witness,
-    candidate: Witness,
-    twin: Witness | None = None,
-    rounding: Witness | None = None,
-    seed: Witness | None = None,
-    coarse: Witness | None = None,
+    base: Fingerprint,
+    candidate: Fingerprint,
+    control: Fingerprint | None = None,
+    rounding: Fingerprint | None = None,
+    seed: Fingerprint | None = None,
+    coarse: Fingerprint | None = None,
 ) -> Numerics:
     """`twin` is the base once more, `rounding` moved by one ulp, `coarse` with weights rounded to bfloat16, `seed` with
     another seed. Without them bands are narrower or fewer steps are judged; what cannot be told is None."""
     if claimed != "identical" and is_divided(base, candidate):  # accumulated: the shares add up to the batch's loss
         base, candidate = added_up(base), added_up(candidate)
-        twin, rounding, seed, coarse = (one and added_up(one) for one in (twin, rounding, seed, coarse))
-    hearing = _Hearing(claimed, base, candidate, twin, rounding, seed, coarse)
+        control, rounding, seed, coarse = (one and added_up(one) for one in (control, rounding, seed, coarse))
+    hearing = _Hearing(claimed, base, candidate, control, rounding, seed, coarse)
     if hearing.num_common == 0:
         unseen = "no loss was seen" if not candidate.losses or not base.losses else "no step of both was seen"
         return Numerics(claimed, None, unseen)
@@ -74,7 +74,7 @@ def judge(
     return hearing.close(claimed)
 
 
-def first_difference(base: Witness, other: Witness) -> str:
+def first_difference(base: Fingerprint, other: Fingerprint) -> str:
     """Where two trainings differ in a bit, as half a sentence; "" where they do not."""
     num_both = min(len(base.losses), len(other.losses))
     if base.losses[:num_both] == other.losses[:num_both]:
@@ -93,7 +93,7 @@ def first_difference(base: Witness, other: Witness) -> str:
     return _digest_difference(base, other)
 
 
-def _digest_difference(base: Witness, other: Witness) -> str:
+def _digest_difference(base: Fingerprint, other: Fingerprint) -> str:
     theirs = dict(other.digests)
     for step, digest in base.digests:
         if theirs.get(step, digest) != digest:
@@ -107,18 +107,18 @@ class _Hearing:
     def __init__(
         self,
         claimed: NumericsClass,
-        base: Witness,
-        candidate: Witness,
-        twin: Witness | None,
-        rounding: Witness | None,
-        seed: Witness | None,
-        coarse: Witness | None,
+        base: Fingerprint,
+        candidate: Fingerprint,
+        control: Fingerprint | None,
+        rounding: Fingerprint | None,
+        seed: Fingerprint | None,
+        coarse: Fingerprint | None,
     ) -> None:
         self.claimed = claimed
         self.base = base
         self.candidate = candidate
         self.coarse = coarse
-        self.twin = twin
+        self.control = control
         self.rounding = rounding
         self.seed = seed
         self.pairs = list(zip(curves(base), curves(candidate), strict=False))
@@ -126,22 +126,22 @@ class _Hearing:
 
     @cached_property
     def is_repeatable(self) -> bool:
-        return self.twin is None or not first_difference(self.base, self.twin)
+        return self.control is None or not first_difference(self.base, self.control)
 
     @property
-    def own_twin(self) -> Witness | None:
+    def own_control(self) -> Fingerprint | None:
         """Where it does not repeat the base, it shows how much the script itself strays."""
-        return None if self.is_repeatable else self.twin
+        return None if self.is_repeatable else self.control
 
     @cached_property
-    def twins(self) -> list[Witness]:
+    def controls(self) -> list[Fingerprint]:
         """Right by construction: what they differ by is rounding."""
-        return [one for one in (self.rounding, self.own_twin) if one is not None]
+        return [one for one in (self.rounding, self.own_control) if one is not None]
 
     @cached_property
-    def redraws(self) -> list[Witness]:
+    def redraws(self) -> list[Fingerprint]:
         """Right by construction: what they differ by is chance."""
-        return [one for one in (self.seed, self.own_twin) if one is not None]
+        return [one for one in (self.seed, self.own_control) if one is not None]
 
     def identical(self, difference: str) -> Numerics:
         if self.is_repeatable:
@@ -161,7 +161,7 @@ class _Hearing:
     def close(self, judged: NumericsClass) -> Numerics:
         """Same batches, same mathematics: gradients, buffers, losses."""
         is_approximate = judged == "approximate"
-        likes = [*self.twins, *([self.coarse] if is_approximate and self.coarse is not None else [])]
+        likes = [*self.controls, *([self.coarse] if is_approximate and self.coarse is not None else [])]
         found = gradient_gaps(self.base, self.candidate, SMALL)
         if not any(gaps.tensors for gaps in found.values()):
             return Numerics(self.claimed, None, "no gradient was seen", worst_loss=self._worst_loss())
@@ -177,9 +177,9 @@ class _Hearing:
         reason = f"{fault}; without the coarse twin nobody can tell whether that is its precision"
         return Numerics(self.claimed, None, reason, off, self._worst_loss())
 
-    def _fault(self, band: Band, likes: list[Witness]) -> str:
-        negligible = band.negligible if self.twins else SMALL
-        weak = weak_gradients(self.base, self.twins) if band is not REORDERED else set()
+    def _fault(self, band: Tolerance, likes: list[Fingerprint]) -> str:
+        negligible = band.negligible if self.controls else SMALL
+        weak = weak_gradients(self.base, self.controls) if band is not REORDERED else set()
         gradients = gradient_gaps(self.base, self.candidate, negligible, weak)
         buffers = buffer_gaps(self.base, self.candidate)
         if not likes:  # later steps stray by themselves, and nobody knows how far
@@ -190,15 +190,17 @@ class _Hearing:
         )
         return fault or find_buffer_fault(band, buffers, [buffer_gaps(self.base, like) for like in likes], gradients)
 
-    def _loss_fault(self, floors: tuple[float, float], likes: list[Witness]) -> str:
+    def _loss_fault(self, floors: tuple[float, float], likes: list[Fingerprint]) -> str:
         """After the gradients: what they were allowed to differ by shows in later losses too."""
         found = gradient_gaps(self.base, self.candidate, SMALL).values()
         later = max([floors[1], *(_GRADIENT_TIMES * gaps.together for gaps in found)])
         for number, (ours, theirs) in enumerate(self.pairs):
             redraws = _curves_of(self.redraws, number)
-            twins = [(curve, _TIMES) for curve in _curves_of(self.twins, number)]
-            twins += [(curve, _COARSE_TIMES) for curve in _curves_of(likes[len(self.twins) :], number)]
-            fault = find_stray_step(ours, theirs, twins, (floors[0], later)) or find_stray_window(ours, theirs, redraws)
+            controls = [(curve, _TIMES) for curve in _curves_of(self.controls, number)]
+            controls += [(curve, _COARSE_TIMES) for curve in _curves_of(likes[len(self.controls) :], number)]
+            fault = find_stray_step(ours, theirs, controls, (floors[0], later)) or find_stray_window(
+                ours, theirs, redraws
+            )
             if fault:
                 return fault
         return ""
@@ -217,6 +219,6 @@ def _told(what: str, error: float) -> str:
     return f"{what} off by at most {percent(error)}" if error else f"{what} the same"
 
 
-def _curves_of(witnesses: list[Witness], number: int) -> list[Curve]:
+def _curves_of(fingerprints: list[Fingerprint], number: int) -> list[Curve]:
     """Of the loss of this number in each step."""
-    return [found[number] for found in map(curves, witnesses) if number < len(found)]
+    return [found[number] for found in map(curves, fingerprints) if number < len(found)]

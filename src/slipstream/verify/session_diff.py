@@ -14,7 +14,7 @@ from statistics import fmean, median
 from slipstream.diagnose.notes import BUSY
 from slipstream.diagnose.selection import num_workers
 from slipstream.diagnose.summary import settled_steps
-from slipstream.records import PHASES, Comparison, Difference, Environment, Outcome, PhaseChange, Session, Step
+from slipstream.records import PHASES, Difference, Environment, Outcome, PhaseChange, Session, SessionComparison, Step
 
 NUM_DRAWS = 600
 MOST_UNITS = 240  # of a session: beyond, neighbours are averaged. Medians of more tell nothing new
@@ -24,17 +24,17 @@ NEGLIGIBLE = 0.02  # steps within 2% of each other are the same whatever the int
 Unit = dict[str, float]  # "step" and phases to ms, of neighbouring steps
 
 
-def compare(before: Session, after: Session, names: tuple[str, str] = ("before", "after")) -> Comparison:
+def compare(before: Session, after: Session, names: tuple[str, str] = ("before", "after")) -> SessionComparison:
     differences = list(changes(before, after))
     is_same = _is_same_machine(before.environment, after.environment)
     if before.summary is None or after.summary is None:
         missing = " and ".join(name for name, one in zip(names, (before, after), strict=True) if one.summary is None)
         note = f"No step was seen in {missing}, so there is nothing to compare but the circumstances."
-        return Comparison(*names, "unknown", differences, is_same_machine=is_same, notes=[note])
+        return SessionComparison(*names, "unknown", differences, is_same_machine=is_same, notes=[note])
     draws = _draws(units_of(before), units_of(after))
     ratio = before.summary.step_ms / after.summary.step_ms
     low, high = _interval([old["step"] / new["step"] for old, new in draws], ratio)
-    return Comparison(
+    return SessionComparison(
         *names,
         _outcome(ratio, low, high),
         differences,

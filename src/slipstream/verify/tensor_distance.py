@@ -8,12 +8,12 @@ from statistics import median
 
 import msgspec
 
-from slipstream.records import Sketch, Snapshot, Witness
+from slipstream.records import Fingerprint, Sketch, Snapshot
 
 WEAK = 1e-2
 
 
-class Gap(msgspec.Struct, frozen=True):
+class TensorDistance(msgspec.Struct, frozen=True):
     """Of one tensor, relative to the base's norm."""
 
     name: str
@@ -23,10 +23,10 @@ class Gap(msgspec.Struct, frozen=True):
     is_count: bool = False  # one whole number: equal or not
 
 
-class Gaps(msgspec.Struct, frozen=True):
+class TensorDistances(msgspec.Struct, frozen=True):
     """Of one snapshot."""
 
-    tensors: dict[str, Gap]
+    tensors: dict[str, TensorDistance]
     together: float = 0.0  # the error of all tensors as one
     norm_ratio: float = 1.0  # of all tensors as one: 0.9 where gradients were scaled by 0.9
 
@@ -35,30 +35,34 @@ class Gaps(msgspec.Struct, frozen=True):
         return median([gap.error for gap in self.tensors.values() if not gap.trouble] or [0.0])
 
 
-def gradient_gaps(base: Witness, other: Witness, negligible: float, weak: Collection[str] = ()) -> dict[int, Gaps]:
+def gradient_gaps(
+    base: Fingerprint, other: Fingerprint, negligible: float, weak: Collection[str] = ()
+) -> dict[int, TensorDistances]:
     """By step, for the steps that both witnessed. A gradient smaller than `negligible` beside the largest is measured
     against the largest; one that is `weak` already if it is smaller than WEAK."""
     return {step: _gaps(left.gradients, right.gradients, negligible, weak) for step, left, right in _pairs(base, other)}
 
 
-def buffer_gaps(base: Witness, other: Witness) -> dict[int, Gaps]:
+def buffer_gaps(base: Fingerprint, other: Fingerprint) -> dict[int, TensorDistances]:
     return {step: _gaps(left.buffers, right.buffers, 1e-6) for step, left, right in _pairs(base, other)}
 
 
-def weak_gradients(base: Witness, twins: Sequence[Witness]) -> set[str]:
+def weak_gradients(base: Fingerprint, controls: Sequence[Fingerprint]) -> set[str]:
     """Those that rounding alone moves by a hundredth or more at the first step: a bias before batch norm, whose
     gradient is zero but for rounding. In lower precision it is the rounding of that precision."""
-    found = [gradient_gaps(base, twin, 1e-9) for twin in twins]
+    found = [gradient_gaps(base, control, 1e-9) for control in controls]
     firsts = [gaps[min(gaps)] for gaps in found if gaps]
     return {gap.name for gaps in firsts for gap in gaps.tensors.values() if gap.error > WEAK}
 
 
-def _pairs(base: Witness, other: Witness) -> list[tuple[int, Snapshot, Snapshot]]:
+def _pairs(base: Fingerprint, other: Fingerprint) -> list[tuple[int, Snapshot, Snapshot]]:
     theirs = {snapshot.step: snapshot for snapshot in other.snapshots}
     return [(ours.step, ours, theirs[ours.step]) for ours in base.snapshots if ours.step in theirs]
 
 
-def _gaps(base: Sequence[Sketch], other: Sequence[Sketch], negligible: float, weak: Collection[str] = ()) -> Gaps:
+def _gaps(
+    base: Sequence[Sketch], other: Sequence[Sketch], negligible: float, weak: Collection[str] = ()
+) -> TensorDistances:
     theirs = _matched(base, other)
     largest = max((one.norm for one in base if not one.num_bad), default=0.0)
     tensors = {}
@@ -70,21 +74,21 @@ def _gaps(base: Sequence[Sketch], other: Sequence[Sketch], negligible: float, we
         scale = max(ours.norm, (WEAK if name in weak else negligible) * largest)
         trouble = _trouble(ours, match, negligible * largest)
         if trouble or match is None:
-            tensors[name] = Gap(name, ours.norm, math.inf if trouble else 0.0, trouble)
+            tensors[name] = TensorDistance(name, ours.norm, math.inf if trouble else 0.0, trouble)
             continue
         distance = math.dist(ours.values, match.values)
         error = distance / scale if scale else (0.0 if distance == 0.0 else math.inf)
-        tensors[name] = Gap(name, ours.norm, error, is_count=_is_count(ours))
+        tensors[name] = TensorDistance(name, ours.norm, error, is_count=_is_count(ours))
         square_error += distance**2
         square_base += ours.norm**2
         square_other += match.norm**2
     known = {one.name for one in base}
     for name, extra in theirs.items():
         if name not in known and (extra.num_bad or extra.norm > negligible * largest):
-            tensors[name] = Gap(name, 0.0, math.inf, "is there, and the base has none")
+            tensors[name] = TensorDistance(name, 0.0, math.inf, "is there, and the base has none")
     if not square_base:
-        return Gaps(tensors)
-    return Gaps(tensors, math.sqrt(square_error / square_base), math.sqrt(square_other / square_base))
+        return TensorDistances(tensors)
+    return TensorDistances(tensors, math.sqrt(square_error / square_base), math.sqrt(square_other / square_base))
 
 
 def _matched(base: Sequence[Sketch], other: Sequence[Sketch]) -> dict[str, Sketch]:

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 
 import msgspec
 
-from slipstream.verify.tensor_distance import Gaps
+from slipstream.verify.tensor_distance import TensorDistances
 
 SMALL = 1e-3  # beside the largest gradient: may be rounding, where no twin tells
 
 DRIFT_TIMES = 3.0  # of the gradients' error, in the buffers of the steps after
 
 
-class Band(msgspec.Struct, frozen=True):
+class Tolerance(msgspec.Struct, frozen=True):
     """Errors are relative: 0.01 is one percent of the base's norm. A limit is a floor, or `times` the twin's error."""
 
     each: float  # floor for one tensor
@@ -31,7 +31,7 @@ class Band(msgspec.Struct, frozen=True):
 
 # Other rounding stays far below these floors, but for a single ReLU that flips in the candidate and not in the twin.
 # The loss and the buffers do not jump when a ReLU flips: they are held to more.
-REORDERED = Band(
+REORDERED = Tolerance(
     each=0.03,
     each_times=30.0,
     typical=0.005,
@@ -45,7 +45,7 @@ REORDERED = Band(
 )
 # Lower precision differs from model to model, and the coarse twin with it. Floors are low enough for dropout switched
 # off to stand out (tests/verify/test_never_wrong.py).
-APPROXIMATE = Band(
+APPROXIMATE = Tolerance(
     each=0.2,
     each_times=5.0,
     typical=0.12,
@@ -61,12 +61,14 @@ APPROXIMATE = Band(
 NO_PRECISION = msgspec.structs.replace(APPROXIMATE, each=2.0, typical=0.8, together=0.8, norm=0.08, buffer=0.5)
 
 
-def find_gradient_fault(band: Band, found: Mapping[int, Gaps], twins: list[Mapping[int, Gaps]]) -> str:
+def find_gradient_fault(
+    band: Tolerance, found: Mapping[int, TensorDistances], controls: list[Mapping[int, TensorDistances]]
+) -> str:
     """What is wrong with the gradients, as half a sentence, or ""."""
     worst = _Worst()
     for step, gaps in sorted(found.items()):
-        for twin in twins:
-            worst.add(twin.get(step))
+        for control in controls:
+            worst.add(control.get(step))
         wider = 1.0 if step == min(found) else band.later
         for gap in gaps.tensors.values():
             limit = max(wider * band.each, band.each_times * worst.each.get(gap.name, 0.0))
@@ -89,14 +91,17 @@ def find_gradient_fault(band: Band, found: Mapping[int, Gaps], twins: list[Mappi
 
 
 def find_buffer_fault(
-    band: Band, found: Mapping[int, Gaps], twins: list[Mapping[int, Gaps]], gradients: Mapping[int, Gaps]
+    band: Tolerance,
+    found: Mapping[int, TensorDistances],
+    controls: list[Mapping[int, TensorDistances]],
+    gradients: Mapping[int, TensorDistances],
 ) -> str:
     """After the gradients: what they were allowed to differ by is in the weights from the next step on."""
     worst = _Worst()
     drift = 0.0
     for step, gaps in sorted(found.items()):
-        for twin in twins:
-            worst.add(twin.get(step))
+        for control in controls:
+            worst.add(control.get(step))
         for gap in gaps.tensors.values():
             limit = max(band.buffer, drift, band.each_times * worst.each.get(gap.name, 0.0))
             if gap.trouble:
@@ -108,7 +113,7 @@ def find_buffer_fault(
     return ""
 
 
-def worst_error(found: Mapping[int, Gaps]) -> float:
+def worst_error(found: Mapping[int, TensorDistances]) -> float:
     """Of one gradient at the first step; those that are nothing beside the largest may be rounding and do not count."""
     if not found:
         return 0.0
@@ -135,7 +140,7 @@ class _Worst:
         self.typical = 0.0
         self.together = 0.0
 
-    def add(self, gaps: Gaps | None) -> None:
+    def add(self, gaps: TensorDistances | None) -> None:
         if gaps is None:
             return
         for name, gap in gaps.tensors.items():

@@ -5,32 +5,32 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from slipstream.records import Entrant, Lap, RiderRecord
+from slipstream.records import BlockTiming, TrialRecord, TrialSpec
 
 # Begins the reason of a rider that left in its warm-up because its steps took a multiple of the base's.
 SLOWER = "slower:"
 
 
-class Track(Protocol):
-    def enter(self, entrant: Entrant) -> str:
+class RaceBackend(Protocol):
+    def enter(self, spec: TrialSpec) -> str:
         """Launches it and lets it run its warm-up alone: start-up, worker start and compilation are paid here.
         Returns when it stands at a tick: "", or in one line why it is out."""
         ...
 
-    def expect(self, entrant: Entrant) -> None:
+    def expect(self, spec: TrialSpec) -> None:
         """It enters next: it may be launched already, beside the one that enters now, but stands at its first tick."""
         ...
 
-    def lap(self, rider: int, round: int, num_steps: int, lead_in: int) -> Lap:
+    def run_block(self, trial: int, round: int, num_steps: int, lead_in: int) -> BlockTiming:
         """Passes the baton and waits for the block's end. `failure` and `is_last` say that the rider is out; one that
         hangs is ended, and fails. A rider that is not at hand (capacity 1) is launched anew and warmed up first."""
         ...
 
-    def record(self, rider: int) -> RiderRecord:
+    def record(self, trial: int) -> TrialRecord:
         """What is known of it so far, its witness included."""
         ...
 
-    def leave(self, rider: int) -> RiderRecord:
+    def leave(self, trial: int) -> TrialRecord:
         """Ends it; nothing of it is left behind but the record."""
         ...
 

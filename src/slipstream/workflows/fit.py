@@ -12,9 +12,9 @@ from slipstream.records import Fitting, Session, Speed, Tuning, Verdict
 from slipstream.workflows.tune import NothingToTuneError, environment_of
 
 if TYPE_CHECKING:
-    from slipstream.fit.options import FitOrder
-    from slipstream.supervise.check import Line
-    from slipstream.tuning.progress import Teller
+    from slipstream.fit.options import FitOptions
+    from slipstream.supervise.check import ProgressLine
+    from slipstream.tuning.progress import ProgressListener
 
 _SCHEDULE: Final = "slipstream.memory.schedule:MemorySchedule"
 _OBSERVE_S: Final = 60.0
@@ -43,27 +43,27 @@ def bytes_of(size: str) -> int:
 
 def fit_script(
     script: list[str],
-    order: FitOrder,
-    tell: Teller,
+    order: FitOptions,
+    tell: ProgressListener,
     *,
     use_overlay: bool = True,
-    line: Line | None = None,
+    line: ProgressLine | None = None,
     on_seen: Callable[[Session], None] = lambda session: None,
 ) -> Session:
     """A limit of 0 is what the device has. NothingToTuneError: no training was seen. FitError: it cannot be had."""
     from slipstream.fit.search import fit
     from slipstream.sandbox.oom_messages import tells_shortage
-    from slipstream.supervise.check import Order, shorten, supervise
+    from slipstream.supervise.check import CheckOptions, shorten, supervise
     from slipstream.supervise.exit_status import exit_code
-    from slipstream.supervise.race import Relay, tick_of
+    from slipstream.supervise.race import ProcessBackend, tick_of
 
-    asked = Order(script, seconds=_OBSERVE_S, use_overlay=use_overlay, command="tune", schedule=_SCHEDULE)
+    asked = CheckOptions(script, seconds=_OBSERVE_S, use_overlay=use_overlay, command="tune", schedule=_SCHEDULE)
     session = supervise(asked, line)
     has_seen = bool(session.footprints) or tells_shortage(session.ending.message)  # ended by our looking, or too large
     if exit_code(session) and not has_seen:
         raise NothingToTuneError(session)
     on_seen(session)
-    relay = Relay(
+    process_backend = ProcessBackend(
         session.script,
         tick=tick_of(session) if session.steps else "optimizer",
         environment_of=environment_of,
@@ -71,19 +71,19 @@ def fit_script(
         seed=order.seed,
         warm_up=_WARM_UP,
     )
-    with relay as track:
-        fitting = fit(session, track, with_limit(order, session), tell)
+    with process_backend as backend:
+        fitting = fit(session, backend, with_limit(order, session), tell)
     from pathlib import Path
 
     return msgspec.structs.replace(
         session,
         fitting=fitting,
-        notes=[*session.notes, *(note for note in relay.notes if note not in session.notes)],
-        written=list(dict.fromkeys([*session.written, *shorten(relay.written, Path(session.cwd))])),
+        notes=[*session.notes, *(note for note in process_backend.notes if note not in session.notes)],
+        written=list(dict.fromkeys([*session.written, *shorten(process_backend.written, Path(session.cwd))])),
     )
 
 
-def with_limit(order: FitOrder, session: Session) -> FitOrder:
+def with_limit(order: FitOptions, session: Session) -> FitOptions:
     """The one that was typed, or what the device has."""
     if order.limit_bytes:
         return order
@@ -100,15 +100,15 @@ def with_limit(order: FitOrder, session: Session) -> FitOrder:
 
 def as_tuning(fitting: Fitting) -> Tuning:
     """What was kept, as the recipe's file is written from."""
-    base = next((trial for trial in fitting.trials if not trial.is_held), None)
+    base = next((attempt for attempt in fitting.attempts if not attempt.is_held), None)
     kept = [
-        trial
-        for trial in fitting.trials
-        if trial.outcome == "ran"
-        and trial.is_held
-        and (trial.recipe == fitting.recipe or (not trial.recipe.choices and trial.batch_size == fitting.fastest))
+        attempt
+        for attempt in fitting.attempts
+        if attempt.outcome == "ran"
+        and attempt.is_held
+        and (attempt.recipe == fitting.recipe or (not attempt.recipe.choices and attempt.batch_size == fitting.fastest))
     ]
-    total: Speed | None = next((trial.rate for trial in reversed(kept) if trial.rate is not None), None)
+    total: Speed | None = next((attempt.rate for attempt in reversed(kept) if attempt.rate is not None), None)
     return Tuning(
         base_step_ms=(base.step_ms if base is not None else None) or 0.0,
         base_samples_per_s=(base.samples_per_s if base is not None else None) or 0.0,

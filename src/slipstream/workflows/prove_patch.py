@@ -8,39 +8,48 @@ from typing import Final
 
 import msgspec
 
-from slipstream.records import Choice, Edit, Entrant, Lap, NumericsClass, Recipe, RiderRecord, Session, Setting, Verdict
-from slipstream.supervise.race import Relay, tick_of
+from slipstream.records import (
+    BlockTiming,
+    Choice,
+    Edit,
+    NumericsClass,
+    Recipe,
+    Session,
+    Setting,
+    TrialRecord,
+    TrialSpec,
+    Verdict,
+)
+from slipstream.supervise.race import ProcessBackend, tick_of
 from slipstream.techniques._core.card import YES, Answer, Card
 from slipstream.techniques._core.catalogue import Technique, catalogue, technique
 from slipstream.techniques._core.observation import Observation
 from slipstream.tuning.candidates import CONTROL, loosest
 from slipstream.tuning.final_race import race_total
 from slipstream.tuning.journal import Journal
-from slipstream.tuning.options import TuneOrder
-from slipstream.tuning.progress import Teller
-from slipstream.tuning.state import Meeting
+from slipstream.tuning.options import TuneOptions
+from slipstream.tuning.progress import ProgressListener
+from slipstream.tuning.state import TuningState
 from slipstream.tuning.trials import RaceError
 
 PATCH: Final = "patch"
 
 
 def prove(
-    session: Session, files: Mapping[str, bytes], edits: Sequence[Edit], budget_s: float, tell: Teller
+    session: Session, files: Mapping[str, bytes], edits: Sequence[Edit], budget_s: float, tell: ProgressListener
 ) -> Verdict:
     """`files`: the new text by path; `edits`: what was written. RaceError where the script could not be raced."""
     known: dict[str, Technique] = {CONTROL: technique(CONTROL), PATCH: Patched(numerics_of(edits))}
-    with Relay(session.script, tick=tick_of(session)) as relay:
-        track = PatchedTrack(relay, files)
-        meeting = Meeting(session, track, TuneOrder(budget_s), _Reticent(tell), known, Journal("", {}))
+    with ProcessBackend(session.script, tick=tick_of(session)) as process_backend:
+        backend = PatchedBackend(process_backend, files)
+        state = TuningState(session, backend, TuneOptions(budget_s), _QuietListener(tell), known, Journal("", {}))
         try:
-            if failure := meeting.paddock.enter(
-                meeting.base
-            ):  # first: how many fit beside it, its twins too, shows then
+            if failure := state.pool.enter(state.base):  # first: how many fit beside it, its twins too, shows then
                 raise RaceError(f"The script as it is could not be raced: {failure}.")
-            race_total(meeting, Recipe((Choice(PATCH),)))
+            race_total(state, Recipe((Choice(PATCH),)))
         finally:
-            meeting.paddock.clear()
-    verdict = _weighed(meeting.verdicts[-1])
+            state.pool.clear()
+    verdict = _weighed(state.verdicts[-1])
     tell.decided(verdict)
     return verdict
 
@@ -76,21 +85,21 @@ class Patched:
     def settings(self, observation: Observation) -> Sequence[Setting]:
         return [True]
 
-    def apply(self, rig: object, setting: Setting) -> None:
+    def apply(self, context: object, setting: Setting) -> None:
         raise AssertionError("a patch is in the source: nothing is put in place")
 
     def edit(self, observation: Observation, setting: Setting) -> list[Edit]:
         return []
 
 
-class _Reticent:
+class _QuietListener:
     """Passes on everything but the verdict, which is weighed once more before it is told."""
 
-    def __init__(self, tell: Teller) -> None:
-        self.racing, self.entering, self.lap, self.left, self.note = (
+    def __init__(self, tell: ProgressListener) -> None:
+        self.racing, self.entering, self.block_done, self.left, self.note = (
             tell.racing,
             tell.entering,
-            tell.lap,
+            tell.block_done,
             tell.left,
             tell.note,
         )
@@ -99,45 +108,45 @@ class _Reticent:
         pass
 
 
-class PatchedTrack:
+class PatchedBackend:
     """A relay on which the technique `patch` is the patched source and nothing else."""
 
-    def __init__(self, relay: Relay, files: Mapping[str, bytes]) -> None:
-        self._relay = relay
+    def __init__(self, process_backend: ProcessBackend, files: Mapping[str, bytes]) -> None:
+        self._process_backend = process_backend
         self._files = files
-        self._entrants: dict[int, Entrant] = {}
+        self._specs: dict[int, TrialSpec] = {}
 
-    def enter(self, entrant: Entrant) -> str:
-        self._entrants[entrant.ident] = entrant
-        if entrant.recipe.setting_of(PATCH) is not None:
-            self._relay.lay_over(entrant.ident, self._files)
-        bare: Recipe = entrant.recipe.without(PATCH)
-        return self._relay.enter(msgspec.structs.replace(entrant, recipe=bare))
+    def enter(self, spec: TrialSpec) -> str:
+        self._specs[spec.ident] = spec
+        if spec.recipe.setting_of(PATCH) is not None:
+            self._process_backend.lay_over(spec.ident, self._files)
+        bare: Recipe = spec.recipe.without(PATCH)
+        return self._process_backend.enter(msgspec.structs.replace(spec, recipe=bare))
 
     def renew(self) -> None:
-        self._relay.renew()
+        self._process_backend.renew()
 
-    def expect(self, entrant: Entrant) -> None:
+    def expect(self, spec: TrialSpec) -> None:
         """Each starts by itself: what is laid over it must be there before."""
 
-    def lap(self, rider: int, round: int, num_steps: int, lead_in: int) -> Lap:
-        return self._relay.lap(rider, round, num_steps, lead_in)
+    def run_block(self, trial: int, round: int, num_steps: int, lead_in: int) -> BlockTiming:
+        return self._process_backend.run_block(trial, round, num_steps, lead_in)
 
-    def record(self, rider: int) -> RiderRecord:
-        return self._told(rider, self._relay.record(rider))
+    def record(self, trial: int) -> TrialRecord:
+        return self._told(trial, self._process_backend.record(trial))
 
-    def leave(self, rider: int) -> RiderRecord:
-        return self._told(rider, self._relay.leave(rider))
+    def leave(self, trial: int) -> TrialRecord:
+        return self._told(trial, self._process_backend.leave(trial))
 
     def capacity(self) -> int:
-        return self._relay.capacity()
+        return self._process_backend.capacity()
 
     def now_s(self) -> float:
-        return self._relay.now_s()
+        return self._process_backend.now_s()
 
-    def _told(self, rider: int, record: RiderRecord) -> RiderRecord:
+    def _told(self, trial: int, record: TrialRecord) -> TrialRecord:
         """With the recipe that it entered with, and what the patch changed, which the rider itself does not know."""
-        entrant = self._entrants[rider]
-        is_patched = entrant.recipe.setting_of(PATCH) is not None
+        spec = self._specs[trial]
+        is_patched = spec.recipe.setting_of(PATCH) is not None
         changes = [*record.changes, *([f"{PATCH}: {len(self._files)} files"] if is_patched else [])]
-        return msgspec.structs.replace(record, entrant=entrant, changes=changes)
+        return msgspec.structs.replace(record, spec=spec, changes=changes)

@@ -14,9 +14,9 @@ import msgspec
 from slipstream.records import NUMERICS, NumericsClass, Recipe, Session, Tuning
 
 if TYPE_CHECKING:
-    from slipstream.supervise.check import Line
-    from slipstream.tuning.options import TuneOrder
-    from slipstream.tuning.progress import Teller
+    from slipstream.supervise.check import ProgressLine
+    from slipstream.tuning.options import TuneOptions
+    from slipstream.tuning.progress import ProgressListener
 
 CHECK_S: Final = 20.0
 INSIDE: Final = "SLIPSTREAM_TUNING"  # set for riders of a function: a module that tunes when imported would never end
@@ -33,20 +33,20 @@ class NothingToTuneError(Exception):
 
 def tune_script(
     script: list[str],
-    order: TuneOrder,
-    tell: Teller,
+    order: TuneOptions,
+    tell: ProgressListener,
     *,
     check_s: float = CHECK_S,
     use_overlay: bool = True,
-    line: Line | None = None,
+    line: ProgressLine | None = None,
     on_check: Callable[[Session], None] = lambda session: None,
 ) -> Session:
     """The session of the check, with the tuning in it. Raises NothingToTuneError where the check failed."""
     from slipstream.diagnose import diagnose
-    from slipstream.supervise.check import Order, supervise
+    from slipstream.supervise.check import CheckOptions, supervise
     from slipstream.supervise.exit_status import exit_code
 
-    session = diagnose(supervise(Order(script, seconds=check_s, use_overlay=use_overlay), line))
+    session = diagnose(supervise(CheckOptions(script, seconds=check_s, use_overlay=use_overlay), line))
     session = msgspec.structs.replace(session, command="tune")
     if exit_code(session) or session.summary is None:
         raise NothingToTuneError(session)
@@ -63,13 +63,15 @@ def with_tuning(session: Session, tuning: Tuning, notes: list[str], written: lis
     return msgspec.structs.replace(session, tuning=tuning, notes=[*session.notes, *notes], written=paths)
 
 
-def _race(session: Session, order: TuneOrder, tell: Teller, use_overlay: bool) -> tuple[Tuning, list[str], list[str]]:
+def _race(
+    session: Session, order: TuneOptions, tell: ProgressListener, use_overlay: bool
+) -> tuple[Tuning, list[str], list[str]]:
     """With what the riders noted, and the files that they wrote for good."""
     from slipstream.diagnose.selection import is_on_cpu
-    from slipstream.supervise.race import Relay, tick_of
+    from slipstream.supervise.race import ProcessBackend, tick_of
     from slipstream.tuning.search import tune
 
-    relay = Relay(
+    process_backend = ProcessBackend(
         session.script,
         tick=tick_of(session),
         environment_of=environment_of,
@@ -77,9 +79,9 @@ def _race(session: Session, order: TuneOrder, tell: Teller, use_overlay: bool) -
         seed=order.seed,
         may_fork=is_on_cpu(session),
     )
-    with relay as track:
-        tuning = tune(session, track, order, tell)
-    return tuning, relay.notes, relay.written
+    with process_backend as backend:
+        tuning = tune(session, backend, order, tell)
+    return tuning, process_backend.notes, process_backend.written
 
 
 def environment_of(recipe: Recipe) -> dict[str, str]:
@@ -180,7 +182,7 @@ def tune_function(
     """See `slipstream.tune`."""
     from slipstream.recipe.file import write_recipe
     from slipstream.store.sessions import make_folder, save_session
-    from slipstream.tuning.options import TuneOrder
+    from slipstream.tuning.options import TuneOptions
     from slipstream.workflows.function_script import write_script
 
     if os.environ.get(INSIDE):
@@ -194,7 +196,7 @@ def tune_function(
     budget_s = seconds_of(str(budget))
     script = write_script(function, make_folder(Path.cwd()) / "functions")
     typed = [os.path.relpath(script)]
-    order = TuneOrder(budget_s, tuple(only), tuple(without), allow, str(journal_of(typed)))
+    order = TuneOptions(budget_s, tuple(only), tuple(without), allow, str(journal_of(typed)))
     session = _tune_told(typed, order, seconds, quiet)
     save_session(session)
     tuned = Tuned(session, script, None)
@@ -205,9 +207,9 @@ def tune_function(
     return tuned
 
 
-def _tune_told(script: list[str], order: TuneOrder, check_s: float, quiet: bool) -> Session:
+def _tune_told(script: list[str], order: TuneOptions, check_s: float, quiet: bool) -> Session:
     """With progress in the cell's output, and the check's failure as an exception."""
-    from slipstream.report.terminal.live_tune import TuneLive
+    from slipstream.report.terminal.live_tune import LiveTune
     from slipstream.report.text.check import verdict
     from slipstream.supervise.check import RefusalError
     from slipstream.supervise.exit_status import remark
@@ -215,7 +217,7 @@ def _tune_told(script: list[str], order: TuneOrder, check_s: float, quiet: bool)
 
     os.environ[INSIDE] = "1"
     try:
-        with TuneLive(sys.stdout, quiet=quiet) as live:
+        with LiveTune(sys.stdout, quiet=quiet) as live:
             live.start()
             live.note(f"checking for about {check_s:.0f} s")
             return tune_script(script, order, live, check_s=check_s, on_check=lambda seen: live.note(verdict(seen)))

@@ -14,7 +14,7 @@ from typing import Literal
 from slipstream.records import Ending, Session
 
 
-class Watching:
+class Watch:
     """`with slipstream.watch() as ride: train()`; afterwards `ride.session`, `print(ride)`, or the cell's output."""
 
     def __init__(self) -> None:
@@ -27,13 +27,13 @@ class Watching:
             raise ValueError("this ride is not over yet: its session is there after the with block")
         return self._session
 
-    def __enter__(self) -> Watching:
-        from slipstream.trial.lifecycle import RideSettings, board
+    def __enter__(self) -> Watch:
+        from slipstream.trial.lifecycle import TrialSettings, board
 
         self._start = time.monotonic()
         self._created = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
         self._spool = tempfile.TemporaryDirectory(prefix="slipstream-")
-        self._ride = board(RideSettings(mode="watch", spool=self._spool.name))
+        self._ride = board(TrialSettings(mode="watch", spool=self._spool.name))
         return self
 
     def __exit__(

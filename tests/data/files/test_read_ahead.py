@@ -17,7 +17,7 @@ from torch.utils.data._utils import worker
 from slipstream.data.files import read_ahead, readahead_thread
 from slipstream.data.files.index_to_path import learn_paths
 from slipstream.data.files.read_ahead import draws_at_once
-from slipstream.data.files.readahead_thread import Adviser
+from slipstream.data.files.readahead_thread import ReadaheadThread
 
 Riding = Callable[..., Any]
 NUM_FILES = 48
@@ -82,7 +82,7 @@ def test_files_of_coming_batches_are_asked_for_before_they_are_drawn(
     dataset = Files(tmp_path)
     torch.manual_seed(3)
     order = [index for batch in DataLoader(range(NUM_FILES), 4, shuffle=True) for index in batch.tolist()]  # type: ignore[arg-type]
-    with riding(read_ahead=3) as rig:
+    with riding(read_ahead=3) as context:
         torch.manual_seed(3)
         iterator = iter(DataLoader(dataset, 4, shuffle=True, num_workers=num_workers))
         state = vars(iterator)[read_ahead._STATE]
@@ -90,7 +90,7 @@ def test_files_of_coming_batches_are_asked_for_before_they_are_drawn(
         while state.is_watching:
             next(iterator)
             num_taken += 1
-        wait_until(lambda: bool(rig.changes) and state.adviser.is_idle())
+        wait_until(lambda: bool(context.changes) and state.adviser.is_idle())
         num_drawn = num_taken + 2 * num_workers  # those that workers hold ready
         ahead = [dataset.samples[index][0] for index in order[4 * num_drawn : 4 * (num_drawn + 3)]]
         assert len(ahead) == 12 and set(ahead) <= set(asked)
@@ -101,7 +101,7 @@ def test_files_of_coming_batches_are_asked_for_before_they_are_drawn(
         reference = weakref.ref(iterator)
         del iterator
         assert reference() is None  # the thread holds neither it nor its loader
-    assert rig.changes == ["read_ahead: files of Files are read 3 batches ahead"] and not rig.declined
+    assert context.changes == ["read_ahead: files of Files are read 3 batches ahead"] and not context.declined
 
 
 def is_in_memory(path: str) -> bool:
@@ -152,7 +152,7 @@ def test_what_cannot_be_read_costs_nothing(tmp_path: Path) -> None:
 def test_no_more_than_the_budget_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     monkeypatch.setattr(readahead_thread, "advise", lambda path: asked.append(int(path)) or 60)
-    adviser = Adviser(num_in_flight=0, budget=100)
+    adviser = ReadaheadThread(num_in_flight=0, budget=100)
     adviser.paths = [str]
     for batch in range(6):
         adviser.announce([batch])
@@ -221,17 +221,17 @@ def test_paths_through_other_datasets(tmp_path: Path, kind: str) -> None:
 def test_same_batches_and_random_numbers(riding: Riding, tmp_path: Path, arguments: Any) -> None:
     dataset = Named(tmp_path)
     bare = read(dataset, **arguments)
-    with riding(read_ahead=4, buffer_reuse=True) as rig:
+    with riding(read_ahead=4, buffer_reuse=True) as context:
         assert read(dataset, **arguments) == bare
-        wait_until(lambda: any("read_ahead: files of Named" in change for change in rig.changes))
+        wait_until(lambda: any("read_ahead: files of Named" in change for change in context.changes))
 
 
 def test_beside_workers_that_stay(riding: Riding, tmp_path: Path) -> None:
     dataset = Files(tmp_path)
     bare = read(dataset, num_workers=2)
-    with riding(persistent_workers=True, read_ahead=4, buffer_reuse=True) as rig:
+    with riding(persistent_workers=True, read_ahead=4, buffer_reuse=True) as context:
         assert read(dataset, num_workers=2) == bare
-    assert len(rig.changes) == 3
+    assert len(context.changes) == 3
 
 
 class Downwards(Sampler[int]):
@@ -249,17 +249,17 @@ def test_sampler_of_the_scripts_own_is_not_asked_early(riding: Riding, tmp_path:
     assert not draws_at_once(Downwards())
     for num_workers in (0, 1):
         bare = read(dataset, shuffle=False, sampler=Downwards(), num_workers=num_workers)
-        with riding(read_ahead=4) as rig:
+        with riding(read_ahead=4) as context:
             assert read(dataset, shuffle=False, sampler=Downwards(), num_workers=num_workers) == bare
-        assert any("only batch by batch" in why for why in rig.declined) == (num_workers == 0)
+        assert any("only batch by batch" in why for why in context.declined) == (num_workers == 0)
 
 
 def test_where_no_file_is_read_nothing_is_done(riding: Riding, numbers: Any) -> None:
     bare = read(numbers(24, noise=True), num_workers=1)
-    with riding(read_ahead=4) as rig:
+    with riding(read_ahead=4) as context:
         assert read(numbers(24, noise=True), num_workers=1) == bare
-        wait_until(lambda: bool(rig.declined))
-    assert "cannot be told" in rig.declined[0] and not rig.changes
+        wait_until(lambda: bool(context.declined))
+    assert "cannot be told" in context.declined[0] and not context.changes
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
@@ -281,7 +281,7 @@ def test_missing_file_is_the_scripts_to_find(
 
 
 def test_spawned_workers_find_torchs_own_loop(riding: Riding) -> None:
-    with riding(read_ahead=4) as rig:
+    with riding(read_ahead=4) as context:
         assert b"_worker_loop" in pickle.dumps(worker._worker_loop)
         DataLoader(list(range(8)), 4, num_workers=1, multiprocessing_context="spawn")  # type: ignore[arg-type]
-    assert "not forked" in rig.declined[0]
+    assert "not forked" in context.declined[0]

@@ -18,8 +18,8 @@ from PIL import Image
 
 from slipstream.data.images import decode_cache as room
 from slipstream.data.images.array_cache import ArrayDecoding
-from slipstream.data.images.cache_budget import Allowance
-from slipstream.data.images.decode_cache import Keeping
+from slipstream.data.images.cache_budget import CacheBudget
+from slipstream.data.images.decode_cache import DecodeCache
 from slipstream.data.images.pixel_store import PixelStore
 from slipstream.seams.patching import Patches
 
@@ -34,9 +34,9 @@ class Cache:
     def __init__(self, folder: Path) -> None:
         self.said: list[str] = []
         self.patches = Patches(lambda seam, fault: self.said.append(repr(fault)), lambda: False)
-        allowance = Allowance(folder, 10**9, self.said.append)
+        allowance = CacheBudget(folder, 10**9, self.said.append)
         self.meter = allowance.meter
-        self.decoding = ArrayDecoding(Keeping(PixelStore(folder), allowance, self.said.append))
+        self.decoding = ArrayDecoding(DecodeCache(PixelStore(folder), allowance, self.said.append))
 
 
 @pytest.fixture

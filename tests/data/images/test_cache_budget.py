@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 
 from slipstream.data.images import cache_budget as room
-from slipstream.data.images.cache_budget import Allowance, Meter
+from slipstream.data.images.cache_budget import CacheBudget, CacheMeter
 from slipstream.data.images.cache_folder import cache_folder
 from slipstream.data.images.pixel_store import key_of
 
 
-def made(folder: Path, memory_bytes: int, num_samples: int) -> tuple[Allowance, list[str]]:
+def made(folder: Path, memory_bytes: int, num_samples: int) -> tuple[CacheBudget, list[str]]:
     said: list[str] = []
-    allowance = Allowance(folder, memory_bytes, said.append)
+    allowance = CacheBudget(folder, memory_bytes, said.append)
     allowance.expect(1, num_samples)
     return allowance, said
 
 
-def num_allowed(allowance: Allowance, num_images: int, num_bytes: int = 1000) -> int:
+def num_allowed(allowance: CacheBudget, num_images: int, num_bytes: int = 1000) -> int:
     count = 0
     for number in range(num_images):
         if allowance.may_keep(key_of(number), num_bytes):
@@ -73,7 +73,7 @@ def test_the_last_of_the_disk_is_left(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_forked_processes_count_together() -> None:
-    meter = Meter()
+    meter = CacheMeter()
     for _ in range(2):
         child = os.fork()
         if child == 0:

@@ -13,7 +13,7 @@ import subprocess, torch
 from torch.utils.data import DataLoader
 from slipstream.records import Choice, Recipe
 from slipstream.seams.patching import Patches
-from slipstream.techniques._core.apply_recipe import fit
+from slipstream.techniques._core.apply_recipe import apply_recipe
 
 class Rows(torch.utils.data.Dataset):
     def __len__(self):
@@ -36,7 +36,7 @@ for size in ("8m", "24m"):
     subprocess.run(["mount", "-o", f"remount,size={size}", "/dev/shm"], check=True)
     print(play())
     patches = Patches(lambda seam, fault: print(seam, fault), lambda: False)
-    fit(Recipe((Choice("buffer_reuse", True),)), patches, lambda name, fault: print(name, fault))
+    apply_recipe(Recipe((Choice("buffer_reuse", True),)), patches, lambda name, fault: print(name, fault))
     print(play())
     patches.close()
 """

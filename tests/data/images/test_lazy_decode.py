@@ -17,15 +17,15 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFile, ImageOps
 
-from slipstream.data.images.lazy_decode import Postponement, why_not_here
-from slipstream.data.images.partial_decode import TopRows
+from slipstream.data.images.lazy_decode import LazyDecode, why_not_here
+from slipstream.data.images.partial_decode import PartialDecode
 from slipstream.data.images.scaled_decode import ScaledDecode
 from slipstream.seams.patching import Patches
 from slipstream.testing.jpegs import KINDS, installed, jpeg
 
 
-def top_rows() -> TopRows:
-    return TopRows(lambda: None, lambda: pytest.fail("a picture came out otherwise"))
+def top_rows() -> PartialDecode:
+    return PartialDecode(lambda: None, lambda: pytest.fail("a picture came out otherwise"))
 
 
 def scaled() -> ScaledDecode:
@@ -75,7 +75,7 @@ def without_tables(data: bytes) -> bytes:
 
 @pytest.mark.parametrize("how", [top_rows, scaled])
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_use_of_every_kind_gives_pillows_image(kind: str, how: Callable[[], Postponement]) -> None:
+def test_every_use_of_every_kind_gives_pillows_image(kind: str, how: Callable[[], LazyDecode]) -> None:
     data = jpeg(**KINDS[kind])
     bare = {use: seen(call(Image.open(io.BytesIO(data)))) for use, call in USES.items()}
     with installed(how()):
@@ -213,7 +213,7 @@ class Cache:
 
 @pytest.mark.parametrize(("how", "kind"), [(top_rows, "4:2:0"), (top_rows, "progressive"), (scaled, "4:2:0")])
 def test_a_header_that_is_refused_is_refused_where_the_script_expects_it(
-    how: Callable[[], Postponement], kind: str
+    how: Callable[[], LazyDecode], kind: str
 ) -> None:
     whole = jpeg(**KINDS[kind])
     with installed(how()):
@@ -241,7 +241,7 @@ def test_what_another_decoder_raises_reaches_the_script(use: Callable[[Any], Any
 
 @pytest.mark.parametrize("is_first", [True, False])
 @pytest.mark.parametrize("how", [top_rows, scaled])
-def test_decoding_is_left_to_whoever_decodes_for_pillow(how: Callable[[], Postponement], is_first: bool) -> None:
+def test_decoding_is_left_to_whoever_decodes_for_pillow(how: Callable[[], LazyDecode], is_first: bool) -> None:
     data, cache = jpeg(), Cache()
     bare = {use: seen(call(Image.open(io.BytesIO(data)))) for use, call in USES.items()}
     with installed(*([cache, how()] if is_first else [how(), cache])):

@@ -13,14 +13,14 @@ from torch.utils.data import DataLoader, Dataset
 
 from slipstream.data.images import partial_decode as room
 from slipstream.data.images.jpeg_file import JpegSource
-from slipstream.data.images.spot_check import EVERY, FIRST, MOST_FAULTS, Trust
+from slipstream.data.images.spot_check import EVERY, FIRST, MOST_FAULTS, SpotCheck
 from slipstream.testing.jpegs import KINDS, installed, jpeg, write_jpegs
 
 KINDS_AS_BYTES = {name: jpeg(**options) for name, options in KINDS.items()}
 
 
-def top_rows(log: list[str]) -> room.TopRows:
-    return room.TopRows(lambda: log.append("used"), lambda: log.append("differs"))
+def top_rows(log: list[str]) -> room.PartialDecode:
+    return room.PartialDecode(lambda: log.append("used"), lambda: log.append("differs"))
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_every_byte_counts() -> None:
 
 
 def test_trust_is_asked_for_at_first_then_seldom_and_lost_for_good() -> None:
-    trust, proofs = Trust(), []
+    trust, proofs = SpotCheck(), []
     for _ in range(2 * EVERY):
         proofs.append(trust.wants_proof(5))
         trust.note_proof(5)
@@ -106,7 +106,7 @@ def test_trust_is_asked_for_at_first_then_seldom_and_lost_for_good() -> None:
 
 
 def test_what_a_forked_process_finds_out_counts_for_all() -> None:
-    trust = Trust()
+    trust = SpotCheck()
     child = os.fork()
     if child == 0:
         trust.withdraw(1)
@@ -154,7 +154,7 @@ def test_batches_are_the_same_bit_for_bit_and_said_once(riding: Any, tmp_path: P
         return [batch for _ in range(2) for batch in loader] + [torch.rand(3), torch.tensor(np.random.rand(3))]
 
     bare = epochs()
-    with riding(fast_decode=True) as rig:
+    with riding(fast_decode=True) as context:
         ours = epochs()
     assert all(torch.equal(a, b) for a, b in zip(ours, bare, strict=True))
-    assert rig.changes == ["fast_decode: JPEGs are decoded as far as they are used"] and rig.declined == []
+    assert context.changes == ["fast_decode: JPEGs are decoded as far as they are used"] and context.declined == []

@@ -19,8 +19,8 @@ from PIL import Image, ImageFile, JpegImagePlugin, WebPImagePlugin
 
 from slipstream.data.images import decode_cache as room
 from slipstream.data.images import pillow_cache
-from slipstream.data.images.cache_budget import Allowance
-from slipstream.data.images.decode_cache import Keeping
+from slipstream.data.images.cache_budget import CacheBudget
+from slipstream.data.images.decode_cache import DecodeCache
 from slipstream.data.images.pillow_cache import PillowDecoding
 from slipstream.data.images.pixel_store import PixelStore
 from slipstream.data.images.webp_cache import WebPDecoding
@@ -34,8 +34,8 @@ class Cache:
 
     def __init__(self, folder: Path, memory_bytes: int = 10**9) -> None:
         self.folder, self.said, self.faults = folder, list[str](), list[Any]()
-        self.allowance = Allowance(folder, memory_bytes, self.said.append)
-        keeping = Keeping(PixelStore(folder), self.allowance, self.said.append)
+        self.allowance = CacheBudget(folder, memory_bytes, self.said.append)
+        keeping = DecodeCache(PixelStore(folder), self.allowance, self.said.append)
         self.decoding, self.frames = PillowDecoding(keeping), WebPDecoding(keeping)
 
     def __enter__(self) -> Cache:
@@ -492,7 +492,7 @@ import resource, sys
 from pathlib import Path
 from PIL import Image, ImageFile
 from slipstream.data import keeping
-from slipstream.data.images.cache_budget import Allowance
+from slipstream.data.images.cache_budget import CacheBudget
 from slipstream.data.images.pillow_cache import PillowDecoding
 from slipstream.data.images.pixel_store import PixelStore
 from slipstream.seams.patching import Patches
@@ -501,7 +501,7 @@ if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 keeping.SETTLED_NS, keeping.SLOW_S = 0, 1e9
 said = []
-kept = keeping.Keeping(PixelStore(folder), Allowance(folder, 10**9, said.append), said.append)
+kept = keeping.Keeping(PixelStore(folder), CacheBudget(folder, 10**9, said.append), said.append)
 PillowDecoding(kept).install(Patches(lambda seam, fault: sys.exit(repr(fault)), lambda: False), ImageFile)
 total = 0
 for _ in range(3):

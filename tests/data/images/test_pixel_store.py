@@ -3,12 +3,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from slipstream.data.images.cache_folder import Facts
-from slipstream.data.images.pixel_store import _SLOTS, Checked, PixelStore, key_of
+from slipstream.data.images.cache_folder import ImageFacts
+from slipstream.data.images.pixel_store import _SLOTS, CheckedEntries, PixelStore, key_of
 
 
 def test_what_a_forked_process_has_checked_counts_for_all() -> None:
-    checked = Checked()
+    checked = CheckedEntries()
     child = os.fork()
     if child == 0:
         checked.add(-5)
@@ -21,7 +21,7 @@ def test_what_a_forked_process_has_checked_counts_for_all() -> None:
 
 
 def test_pixels_that_change_after_they_were_written_or_checked_are_absent(tmp_path: Path) -> None:
-    facts = Facts(key_of(1), "L", (40, 30), -1, "")
+    facts = ImageFacts(key_of(1), "L", (40, 30), -1, "")
     store = PixelStore(tmp_path)
     store.write(facts, memoryview(bytes(1200)))
     (entry,) = tmp_path.iterdir()
@@ -38,7 +38,7 @@ def test_pixels_that_change_after_they_were_written_or_checked_are_absent(tmp_pa
 
 
 def test_pixels_that_another_user_wrote_or_could_change_are_absent(tmp_path: Path) -> None:
-    facts = Facts(key_of(1), "L", (40, 30), -1, "")
+    facts = ImageFacts(key_of(1), "L", (40, 30), -1, "")
     store = PixelStore(tmp_path)
     store.write(facts, memoryview(bytes(1200)))
     (entry,) = tmp_path.iterdir()

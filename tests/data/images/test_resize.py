@@ -13,7 +13,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from slipstream.data.images.c_build import find_compiler
-from slipstream.data.images.partial_decode import TopRows
+from slipstream.data.images.partial_decode import PartialDecode
 from slipstream.data.images.resize import Resizing
 from slipstream.data.images.resize_kernel import Resampler
 from slipstream.data.images.scaled_decode import ScaledDecode
@@ -213,7 +213,7 @@ def test_under_pictures_that_are_put_off() -> None:
 
     bare = use()
     part, resampler = resizing()
-    with installed(part, TopRows(lambda: None, lambda: pytest.fail("differs"))):
+    with installed(part, PartialDecode(lambda: None, lambda: pytest.fail("differs"))):
         assert facts(use()) == facts(bare)
     assert resampler.num_calls == 1
     large = jpeg(width=400, height=320, grain=40)
@@ -241,7 +241,7 @@ PARTS: dict[str, Any] = {
 def test_a_part_of_a_picture_is_resized_where_it_lies(use: str) -> None:
     bare = PARTS[use](Image.open(io.BytesIO(PROGRESSIVE)).convert("RGB"))
     part, resampler = resizing()
-    with installed(part, TopRows(lambda: None, lambda: None)):
+    with installed(part, PartialDecode(lambda: None, lambda: None)):
         for _ in range(FIRST + 2):  # the first ones are proved, and looked at for that
             ours = PARTS[use](Image.open(io.BytesIO(PROGRESSIVE)).convert("RGB"))
             assert facts(ours) == facts(bare)
@@ -260,5 +260,5 @@ def test_a_part_that_waits_is_a_picture_like_any_other() -> None:
         return [facts(one) for one in (part, small, drawn, again, pickled, part.copy(), part.convert("L"), whole)]
 
     bare = uses(Image.open(io.BytesIO(PROGRESSIVE)))
-    with installed(resizing()[0], TopRows(lambda: None, lambda: None)):
+    with installed(resizing()[0], PartialDecode(lambda: None, lambda: None)):
         assert uses(Image.open(io.BytesIO(PROGRESSIVE))) == bare

@@ -16,7 +16,7 @@ from slipstream.data.images import cache_folder, decode_cache
 from slipstream.data.images import to_array as arraying_room
 from slipstream.data.images.c_build import find_compiler
 from slipstream.data.images.spot_check import FIRST
-from slipstream.data.images.to_array import Arraying, Planes, is_interleaved
+from slipstream.data.images.to_array import ArrayConversion, PlaneKernel, is_interleaved
 from slipstream.data.transport.buffer_reuse import ReusingLoop
 from slipstream.seams.patching import Patches
 from slipstream.testing.jpegs import installed, write_jpegs
@@ -33,11 +33,11 @@ def picture(size: tuple[int, int], mode: str = "RGB") -> Image.Image:
 @pytest.mark.parametrize("size", SIZES)
 def test_bytes_change_places_and_nothing_else(size: tuple[int, int]) -> None:
     image = picture(size)
-    assert Planes().pack(image.im) == image.tobytes()
+    assert PlaneKernel().pack(image.im) == image.tobytes()
     if min(size) > 1:
         pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
         assert is_interleaved(pixels)
-        ours, theirs = Planes().part(pixels), pixels.contiguous()
+        ours, theirs = PlaneKernel().part(pixels), pixels.contiguous()
         assert torch.equal(ours, theirs) and ours.stride() == theirs.stride()
 
 
@@ -58,7 +58,7 @@ def test_what_lies_otherwise_is_left_to_torch() -> None:
     assert [is_interleaved(other) for other in others] == [False, False, True, False, False, False, False, False, False]
 
 
-class Counted(Planes):
+class Counted(PlaneKernel):
     is_wrong = False
     num_calls = 0
 
@@ -71,7 +71,7 @@ class Counted(Planes):
 def test_arrays_are_pillows_and_other_modes_are_left_to_it() -> None:
     log: list[str] = []
     planes = Counted()
-    arraying = Arraying(planes, lambda: log.append("used"), lambda: log.append("differs"))
+    arraying = ArrayConversion(planes, lambda: log.append("used"), lambda: log.append("differs"))
     pictures = [picture((40, 50)), picture((40, 50), "L"), picture((40, 50), "RGBA"), picture((3, 3))]
     bare = [(np.array(image), image.tobytes(), image.tobytes("raw", "BGR")) for image in pictures[:1]]
     rest = [np.array(image) for image in pictures[1:]]
@@ -89,13 +89,13 @@ def test_a_difference_ends_it_and_the_script_gets_pillows() -> None:
     planes.is_wrong = True
     image = picture((40, 50))
     bare = image.tobytes()
-    with installed(Arraying(planes, lambda: None, lambda: log.append("differs"))):
+    with installed(ArrayConversion(planes, lambda: None, lambda: log.append("differs"))):
         assert [image.tobytes() for _ in range(3)] == [bare] * 3
     assert log == ["differs"] and planes.num_calls == 1
 
 
 def test_in_a_worker_tensors_are_torchs_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    arraying = Arraying(Planes(), lambda: None, lambda: None)
+    arraying = ArrayConversion(PlaneKernel(), lambda: None, lambda: None)
     turned = torch.from_numpy(np.array(picture((40, 50)))).permute(2, 0, 1)
     bare = turned.contiguous()
     patches = Patches(lambda seam, fault: None, lambda: False)
@@ -104,7 +104,7 @@ def test_in_a_worker_tensors_are_torchs_too(monkeypatch: pytest.MonkeyPatch) -> 
         for _ in range(FIRST + 2):
             assert torch.equal(turned.contiguous(), bare) and turned.contiguous().is_contiguous()
         channels_last = turned.unsqueeze(0).contiguous(memory_format=torch.channels_last)
-        monkeypatch.setattr(Planes, "part", lambda self, pixels: torch.zeros(pixels.shape, dtype=torch.uint8))
+        monkeypatch.setattr(PlaneKernel, "part", lambda self, pixels: torch.zeros(pixels.shape, dtype=torch.uint8))
         arraying._trust._proved[1] = 0  # proofs are wanted again
         assert torch.equal(turned.contiguous(), bare) and torch.equal(turned.contiguous(), bare)
     finally:
@@ -114,7 +114,7 @@ def test_in_a_worker_tensors_are_torchs_too(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_what_stands_inside_goes_to_spawned_workers_as_ever() -> None:
-    arraying = Arraying(Planes(), lambda: None, lambda: None)
+    arraying = ArrayConversion(PlaneKernel(), lambda: None, lambda: None)
     assert arraying_room._PartingLoop(worker._worker_loop, arraying).__reduce__() == "_worker_loop"
     inside = ReusingLoop(worker._worker_loop, 2, 8)
     assert arraying_room._PartingLoop(inside, arraying).__reduce__() == inside.__reduce__()
@@ -149,7 +149,7 @@ def test_batches_are_the_same_with_all_that_makes_pictures_faster(
         return [batch for _ in range(2) for batch in loader] + [torch.get_rng_state()]
 
     bare = epochs()
-    with riding(decode_cache=True, fast_decode=True, fast_resize=True, fast_arrays=True) as rig:
+    with riding(decode_cache=True, fast_decode=True, fast_resize=True, fast_arrays=True) as context:
         ours = epochs()
     assert len(ours) == len(bare) and all(torch.equal(a, b) for a, b in zip(ours, bare, strict=True))
-    assert any("arrays and tensors" in change for change in rig.changes) and not rig.declined
+    assert any("arrays and tensors" in change for change in context.changes) and not context.declined

@@ -166,7 +166,7 @@ def read(num_epochs: int = 2, kind: Any = Texts, **how: Any) -> list[Any]:
 @pytest.mark.parametrize("how", [{}, {"drop_last": True}, {"num_workers": 1}], ids=str)
 def test_epochs_hold_the_same_samples_in_batches_of_the_same_sizes(riding: Any, how: Any) -> None:
     bare = read(**how)
-    with riding(length_buckets=True) as rig:
+    with riding(length_buckets=True) as context:
         ours = read(**how)
     assert [len(y) for _, y in ours[:-1]] == [len(y) for _, y in bare[:-1]]
     half = len(bare) // 2
@@ -174,8 +174,8 @@ def test_epochs_hold_the_same_samples_in_batches_of_the_same_sizes(riding: Any, 
     assert all(len(set(epoch)) == len(epoch) for epoch in epochs) and epochs[0] != epochs[1]
     assert torch.equal(ours[-1], bare[-1]), "as many random numbers were drawn"
     assert sum(x.numel() for x, _ in ours[:-1]) < 0.75 * sum(x.numel() for x, _ in bare[:-1])
-    assert rig.once_ns > 0, "lengths are read once, and no epoch after the first takes so long to begin"
-    assert len(rig.changes) == 1 and "padding falls from" in rig.changes[0] and rig.declined == []
+    assert context.once_ns > 0, "lengths are read once, and no epoch after the first takes so long to begin"
+    assert len(context.changes) == 1 and "padding falls from" in context.changes[0] and context.declined == []
 
 
 @pytest.mark.parametrize("how", [{}, {"num_workers": 1}], ids=str)
@@ -204,9 +204,9 @@ def test_where_lengths_are_not_known_the_order_is_as_ever(riding: Any, kind: Any
         return list(loader.sampler), torch.rand(1)
 
     bare = order(DataLoader(kind(), 8, shuffle=True, collate_fn=pad))
-    with riding(length_buckets=True) as rig:
+    with riding(length_buckets=True) as context:
         assert order(DataLoader(kind(), 8, shuffle=True, collate_fn=pad)) == bare
-    assert "keeps its order" in rig.declined[0] and rig.changes == []
+    assert "keeps its order" in context.declined[0] and context.changes == []
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -229,10 +229,10 @@ def test_other_orders_are_left_alone(change: dict[str, Any], why: str) -> None:
 
 def test_a_framework_that_builds_the_loader_again_keeps_it(riding: Any) -> None:
     accelerate = pytest.importorskip("accelerate")
-    with riding(length_buckets=True) as rig:
+    with riding(length_buckets=True) as context:
         loader = accelerate.Accelerator(cpu=True).prepare(DataLoader(Texts(), 8, shuffle=True, collate_fn=pad))
         seen = torch.cat([y for _, y in loader])
-    assert sorted(seen.tolist()) == list(range(NUM)) and len(rig.changes) == 1 and rig.declined == []
+    assert sorted(seen.tolist()) == list(range(NUM)) and len(context.changes) == 1 and context.declined == []
 
 
 def test_lengths_are_those_of_the_dataset_that_is_asked_about() -> None:
@@ -245,8 +245,8 @@ def test_lengths_are_those_of_the_dataset_that_is_asked_about() -> None:
 
 def test_a_loader_that_is_built_in_every_epoch_reads_the_lengths_once(riding: Any) -> None:
     dataset, spent_ns = Texts(), []
-    with riding(length_buckets=True) as rig:
+    with riding(length_buckets=True) as context:
         for _ in range(2):
             list(DataLoader(dataset, batch_size=8, shuffle=True, collate_fn=pad))
-            spent_ns.append(rig.once_ns)
+            spent_ns.append(context.once_ns)
     assert spent_ns[1] == spent_ns[0] > 0

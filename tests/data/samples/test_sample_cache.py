@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 from slipstream.data.samples import cache_reader, sample_cache, shared_arena
 from slipstream.data.samples.serialise import pack
 from slipstream.machine import free_memory
-from slipstream.machine.cgroups import Limits
+from slipstream.machine.cgroups import CgroupLimits
 
 NUM = 144
 
@@ -68,10 +68,10 @@ def are_same(ours: list[Any], bare: list[Any]) -> bool:
 def test_batches_are_the_same_and_the_dataset_is_hardly_asked(riding: Any, how: Any, tmp_path: Path) -> None:
     bare = epochs(Made(), **how)
     tally = tmp_path / "calls"
-    with riding(sample_cache=True) as rig:
+    with riding(sample_cache=True) as context:
         ours = epochs(Made(tally), **how)
     assert are_same(ours, bare)
-    assert rig.declined == [] and len(rig.changes) == 1 and "test_kept_samples.py:" in rig.changes[0]
+    assert context.declined == [] and len(context.changes) == 1 and "test_kept_samples.py:" in context.changes[0]
     assert NUM <= calls(tally) < 2.5 * NUM, "of three epochs"
 
 
@@ -87,9 +87,9 @@ def test_workers_that_stay_share_what_they_keep(riding: Any, tmp_path: Path) -> 
 
 def test_workers_of_ours_too(riding: Any, tmp_path: Path) -> None:
     bare = epochs(Made(), 3, shuffle=True)
-    with riding(sample_cache=True, workers=2) as rig:
+    with riding(sample_cache=True, workers=2) as context:
         ours = epochs(Made(), 3, shuffle=True)
-    assert are_same(ours, bare) and len(rig.changes) == 2
+    assert are_same(ours, bare) and len(context.changes) == 2
 
 
 def test_a_script_may_change_what_it_is_given(riding: Any) -> None:
@@ -100,19 +100,19 @@ def test_a_script_may_change_what_it_is_given(riding: Any) -> None:
         return torch.stack([sample["image"] for sample in samples])
 
     bare = epochs(Made(), collate_fn=spoil)
-    with riding(sample_cache=True) as rig:
+    with riding(sample_cache=True) as context:
         ours = epochs(Made(), collate_fn=spoil)
-    assert are_same(ours, bare) and rig.changes
+    assert are_same(ours, bare) and context.changes
 
 
 def test_a_subset_and_a_second_loader_over_the_same_dataset(riding: Any, tmp_path: Path) -> None:
     tally = tmp_path / "calls"
     half = Subset(Made(tally), range(0, NUM, 2))
-    with riding(sample_cache=True) as rig:
+    with riding(sample_cache=True) as context:
         first = epochs(half, 1)
         before = calls(tally)
         again = epochs(half, 1)
-    assert are_same(first[:-3], again[:-3]) and rig.changes
+    assert are_same(first[:-3], again[:-3]) and context.changes
     assert calls(tally) - before <= 12
 
 
@@ -213,12 +213,12 @@ def test_what_must_not_be_kept_is_read_as_ever(riding: Any, make: Any, why: str,
     bare_dataset = make()
     bare = epochs(bare_dataset, **how)
     counted, CountsInClass.count = CountsInClass.count, 0
-    with riding(sample_cache=True) as rig:
+    with riding(sample_cache=True) as context:
         dataset = make()
         ours = epochs(dataset, **how)
     assert are_same(ours, bare) or make is Clock
     assert vars(dataset).get("count") == vars(bare_dataset).get("count") and CountsInClass.count == counted
-    assert len(rig.declined) == 1 and why in rig.declined[0], rig.declined
+    assert len(context.declined) == 1 and why in context.declined[0], context.declined
 
 
 class Stream(IterableDataset[int]):
@@ -249,10 +249,10 @@ def set_label(dataset: Any, epoch: int) -> None:
 @pytest.mark.parametrize(("between", "num_workers"), [(set_scale, 0), (set_label, 0), (set_label, 1)])
 def test_a_script_that_changes_its_dataset_between_epochs(riding: Any, between: Any, num_workers: int) -> None:
     bare = epochs(Made(), between=between, num_workers=num_workers)
-    with riding(sample_cache=True) as rig:
+    with riding(sample_cache=True) as context:
         ours = epochs(Made(), between=between, num_workers=num_workers)
     assert are_same(ours, bare)
-    assert "the script changed" in rig.declined[0]
+    assert "the script changed" in context.declined[0]
 
 
 def test_a_script_that_changes_its_dataset_within_an_epoch(riding: Any) -> None:
@@ -266,9 +266,9 @@ def test_a_script_that_changes_its_dataset_within_an_epoch(riding: Any) -> None:
         return out
 
     bare = read()
-    with riding(sample_cache=True) as rig:
+    with riding(sample_cache=True) as context:
         assert are_same(read(), bare)
-    assert "scale of the dataset changed while it was read" in rig.declined[0]
+    assert "scale of the dataset changed while it was read" in context.declined[0]
 
 
 class Files(Made):
@@ -290,9 +290,9 @@ def test_files_that_are_written_anew_are_found_when_an_epoch_begins(riding: Any,
         return epochs(Files(tmp_path), between=lambda dataset, epoch: write(0.5 * epoch), shuffle=True)
 
     bare = read()
-    with riding(sample_cache=True) as rig:
+    with riding(sample_cache=True) as context:
         ours = read()
-    assert are_same(ours, bare) and "came out otherwise than before" in rig.declined[0]
+    assert are_same(ours, bare) and "came out otherwise than before" in context.declined[0]
 
 
 class ByWorker(Made):
@@ -311,9 +311,9 @@ class BySeed(Made):
 @pytest.mark.parametrize("kind", [ByWorker, BySeed])
 def test_samples_that_depend_on_who_makes_them_and_when(riding: Any, kind: Any) -> None:
     bare = epochs(kind(), num_workers=2, shuffle=True)
-    with riding(sample_cache=True) as rig:
+    with riding(sample_cache=True) as context:
         ours = epochs(kind(), num_workers=2, shuffle=True)
-    assert are_same(ours, bare) and "came out otherwise than before" in rig.declined[0]
+    assert are_same(ours, bare) and "came out otherwise than before" in context.declined[0]
 
 
 class Raises(Made):
@@ -324,9 +324,9 @@ class Raises(Made):
 
 
 def test_what_the_dataset_raises_is_the_scripts(riding: Any, message_of: Callable[..., str]) -> None:
-    with riding(sample_cache=True) as rig:
+    with riding(sample_cache=True) as context:
         message = message_of(lambda: list(DataLoader(Raises(), batch_size=4)), KeyError)
-    assert "no such sample" in message and rig.declined == []
+    assert "no such sample" in message and context.declined == []
 
 
 def num_shelves() -> int:
@@ -337,10 +337,10 @@ def num_shelves() -> int:
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_memory_is_given_back_when_samples_must_not_be_kept(riding: Any, num_workers: int) -> None:
-    with riding(sample_cache=True) as rig:
+    with riding(sample_cache=True) as context:
         dataset = Rarely()
         epochs(dataset, 2, num_workers=num_workers)
-        assert len(rig.declined) == 1 and num_shelves() == 0
+        assert len(context.declined) == 1 and num_shelves() == 0
 
 
 def test_memory_is_given_back_with_the_dataset(riding: Any) -> None:
@@ -357,28 +357,28 @@ def test_memory_is_given_back_with_the_dataset(riding: Any) -> None:
 def test_no_half_of_a_dataset_is_kept(riding: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_reader, "free_bytes", lambda: 4000)
     bare = epochs(Made())
-    with riding(sample_cache=True) as rig:
+    with riding(sample_cache=True) as context:
         assert are_same(epochs(Made()), bare)
-    assert "all of its samples would need" in rig.declined[0] and rig.changes == []
+    assert "all of its samples would need" in context.declined[0] and context.changes == []
 
 
 def test_memory_that_is_nearly_full_is_said(riding: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_arena, "free_bytes", lambda: 10**6)
     monkeypatch.setattr(shared_arena, "total_bytes", lambda: 10**9)
-    with riding(sample_cache=True) as rig:
+    with riding(sample_cache=True) as context:
         epochs(Made(), 1)
-    assert rig.declined == ["sample_cache: samples are not kept: memory is nearly full"] and rig.changes == []
+    assert context.declined == ["sample_cache: samples are not kept: memory is nearly full"] and context.changes == []
 
 
 def test_the_memory_of_a_container_counts_and_not_the_machines(riding: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_arena, "free_bytes", lambda: 2 * 10**9)
-    monkeypatch.setattr(free_memory, "read_limits", lambda root: Limits(memory_bytes=4 * 10**9))
+    monkeypatch.setattr(free_memory, "read_limits", lambda root: CgroupLimits(memory_bytes=4 * 10**9))
     monkeypatch.setattr(free_memory, "_used_bytes", lambda root: 10**9)  # of the machine that the test runs on, else
     machine = type("Machine", (), {"total": 10**12, "available": 9 * 10**11})
     monkeypatch.setattr(free_memory.psutil, "virtual_memory", lambda: machine)
-    with riding(sample_cache=True) as rig:
+    with riding(sample_cache=True) as context:
         epochs(Made(), 1)
-    assert rig.declined == [] and len(rig.changes) == 1
+    assert context.declined == [] and len(context.changes) == 1
 
 
 def test_a_fault_of_ours_is_not_the_scripts(riding: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,9 +386,9 @@ def test_a_fault_of_ours_is_not_the_scripts(riding: Any, monkeypatch: pytest.Mon
         raise MemoryError("planted")
 
     bare = epochs(Made())
-    for name in ("sample", "parcel", "put"):
+    for name in ("sample", "payload", "put"):
         monkeypatch.setattr(cache_reader.Shelf, name, break_down)
-        with riding(sample_cache=True) as rig:
+        with riding(sample_cache=True) as context:
             assert are_same(epochs(Made()), bare)
-        assert "planted" in rig.declined[0]
+        assert "planted" in context.declined[0]
         monkeypatch.undo()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from slipstream.data.samples.serialise import UnkeepableError, pack, read_parcel, unpack
+from slipstream.data.samples.serialise import UnkeepableError, pack, read_payload, unpack
 
 Pair = namedtuple("Pair", "first second")
 
@@ -97,5 +97,5 @@ def test_equal_is_by_bits() -> None:
     assert not pack(0.0).is_same(pack(-0.0)) and not pack(1).is_same(pack(True)) and not pack((1,)).is_same(pack([1]))
     assert pack(float("nan")).is_same(pack(float("nan"))) and not pack(np.float32(1)).is_same(pack(1.0))
     assert not pack(torch.zeros(2)).is_same(pack(-torch.zeros(2)))
-    parcel = pack(SAMPLES[0])
-    assert read_parcel(parcel.to_bytes(), 0).is_same(parcel)
+    payload = pack(SAMPLES[0])
+    assert read_payload(payload.to_bytes(), 0).is_same(payload)

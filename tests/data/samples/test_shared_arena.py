@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from slipstream.data.samples.serialise import pack
-from slipstream.data.samples.shared_arena import Shelf
+from slipstream.data.samples.shared_arena import SharedArena
 
 
 def in_child(act: Any) -> int:
@@ -23,37 +23,37 @@ def in_child(act: Any) -> int:
 
 
 def test_what_a_child_puts_there_its_parent_finds() -> None:
-    shelf = Shelf(4, 1 << 20)
-    assert shelf.entry(2) is None and 3 in shelf and 4 not in shelf and -1 not in shelf
-    assert in_child(lambda: shelf.put(2, pack(([1.5, "a"], torch.arange(3))), writer=1)) == 0
-    entry = shelf.entry(2)
-    assert entry is not None and entry.writer == 1 and len(shelf) == 1
-    numbers, tensor = shelf.sample(entry)
+    arena = SharedArena(4, 1 << 20)
+    assert arena.entry(2) is None and 3 in arena and 4 not in arena and -1 not in arena
+    assert in_child(lambda: arena.put(2, pack(([1.5, "a"], torch.arange(3))), writer=1)) == 0
+    entry = arena.entry(2)
+    assert entry is not None and entry.writer == 1 and len(arena) == 1
+    numbers, tensor = arena.sample(entry)
     assert numbers == [1.5, "a"] and tensor.tolist() == [0, 1, 2]
 
 
 def test_a_child_that_dies_with_the_lock_leaves_it() -> None:
-    shelf = Shelf(4, 1 << 20)
+    arena = SharedArena(4, 1 << 20)
 
     def die() -> None:
-        with shelf._alone():
+        with arena._alone():
             os.kill(os.getpid(), signal.SIGKILL)
 
     assert in_child(die) == signal.SIGKILL
-    assert shelf.put(0, pack(1), writer=-1)
+    assert arena.put(0, pack(1), writer=-1)
 
 
 def test_full_is_full_and_what_is_there_stays() -> None:
-    shelf = Shelf(3, 3000)
-    assert shelf.put(0, pack(torch.zeros(400)), -1)
-    assert not shelf.put(1, pack(torch.zeros(400)), -1)
-    entry = shelf.entry(0)
-    assert entry is not None and shelf.sample(entry).shape == (400,) and shelf.entry(1) is None
+    arena = SharedArena(3, 3000)
+    assert arena.put(0, pack(torch.zeros(400)), -1)
+    assert not arena.put(1, pack(torch.zeros(400)), -1)
+    entry = arena.entry(0)
+    assert entry is not None and arena.sample(entry).shape == (400,) and arena.entry(1) is None
 
 
 def test_a_reason_is_seen_by_all_and_the_first_one_stays() -> None:
-    shelf = Shelf(1, 1000)
-    assert shelf.reason == ""
-    in_child(lambda: shelf.drop("it drew a number"))
-    shelf.drop("something else")
-    assert shelf.reason == "it drew a number"
+    arena = SharedArena(1, 1000)
+    assert arena.reason == ""
+    in_child(lambda: arena.drop("it drew a number"))
+    arena.drop("something else")
+    assert arena.reason == "it drew a number"

@@ -36,11 +36,11 @@ class Asking(Plain):
         return index if get_worker_info() is None else 0
 
 
-dice = random.Random(3)
+rng_state = random.Random(3)
 
 
 def jitter(value: int) -> float:
-    return value + dice.random()
+    return value + rng_state.random()
 
 
 class Transformed(Plain):
@@ -108,8 +108,8 @@ class Reading(Plain):
 
 
 def test_refused_loader_is_left_alone_and_the_next_is_not(riding: Any) -> None:
-    with riding(thread_workers=2) as rig:
+    with riding(thread_workers=2) as context:
         assert [int(batch) for batch in DataLoader(Stream(), 1)] == [1]
         assert [int(batch) for batch in DataLoader([3, 4], 1)] == [3, 4]
-    assert "one by one" in rig.declined[0] and "test_thread_obstacles.py:" in rig.declined[0]
-    assert len(rig.changes) == 1
+    assert "one by one" in context.declined[0] and "test_thread_obstacles.py:" in context.declined[0]
+    assert len(context.changes) == 1

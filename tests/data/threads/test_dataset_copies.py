@@ -42,7 +42,7 @@ def test_what_holds_a_state_is_copied() -> None:
     first.scratch[:] = 1
     first.buffer[:] = 1
     assert things["scratch"].sum() == 0 and second.scratch.sum() == 0 and second.buffer.sum() == 0  # type: ignore[attr-defined]
-    assert first.dice.random() == second.dice.random() == random.Random(3).random()
+    assert first.rng_state.random() == second.rng_state.random() == random.Random(3).random()
 
 
 def test_data_are_shared(tmp_path: Path) -> None:

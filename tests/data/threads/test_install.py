@@ -93,9 +93,9 @@ def data_threads() -> list[threading.Thread]:
 )
 def test_without_random_numbers_in_the_dataset_all_is_the_same(arguments: dict[str, Any], riding: Riding) -> None:
     bare = read(Samples(), **arguments)
-    with riding(thread_workers=3) as rig:
+    with riding(thread_workers=3) as context:
         assert read(Samples(), **arguments) == bare
-    assert rig.changes and not rig.declined
+    assert context.changes and not context.declined
 
 
 def test_a_generator_of_the_scripts_own_is_drawn_from_in_the_same_order(riding: Riding) -> None:
@@ -118,18 +118,18 @@ def test_a_script_with_workers_draws_what_its_workers_drew(arguments: dict[str, 
         return [batch.tolist() for _ in range(2) for batch in loader], torch.rand(1).item()
 
     bare = ride()
-    with riding(thread_workers=2) as rig:
+    with riding(thread_workers=2) as context:
         assert ride() == bare
-    assert not rig.declined
+    assert not context.declined
 
 
 def test_seeds_that_the_script_sets_in_its_workers_are_set_in_threads(riding: Riding) -> None:
     arguments = {"batch_size": 3, "shuffle": True, "num_workers": 2, "worker_init_fn": reseed}
     bare = read(Samples(draws=True), **arguments)
     assert bare != read(Samples(draws=True), 3, shuffle=True, num_workers=2)
-    with riding(thread_workers=2) as rig:
+    with riding(thread_workers=2) as context:
         assert read(Samples(draws=True), **arguments) == bare
-    assert not rig.declined
+    assert not context.declined
 
 
 def reseed(number: int) -> None:
@@ -171,9 +171,9 @@ class LeftRandom(Samples):
 @pytest.mark.parametrize("dataset", [LeftTorch, LeftRandom])
 def test_draws_that_cannot_be_kept_apart_are_taken_back(dataset: Any, riding: Riding) -> None:
     bare = read(dataset(), 3, shuffle=True)
-    with riding(thread_workers=2) as rig:
+    with riding(thread_workers=2) as context:
         assert read(dataset(), 3, shuffle=True) == bare
-    assert "in a way that threads cannot keep apart" in rig.declined[0]
+    assert "in a way that threads cannot keep apart" in context.declined[0]
 
 
 # --- threads that work ----------------------------------------------------------------------------------------------
@@ -192,11 +192,11 @@ class Meeting(Samples):
 
 
 def test_batches_are_built_at_the_same_time_and_beside_the_script(riding: Riding) -> None:
-    with riding(thread_workers=2) as rig:
+    with riding(thread_workers=2) as context:
         batches = iter(DataLoader(Meeting(), 2))
         assert isinstance(batches, ThreadedIter)
         assert [batch[0].item() for batch in batches] == [0, 2, 4, 6]
-    assert not rig.declined
+    assert not context.declined
 
 
 class Opening(Samples):
@@ -218,7 +218,7 @@ class Opening(Samples):
 
 def test_copies_stay_until_the_script_changes_its_dataset(riding: Riding) -> None:
     Opening.num_opened = 0
-    with riding(thread_workers=2) as rig:
+    with riding(thread_workers=2) as context:
         dataset = Opening()
         loader = DataLoader(dataset, 3)
         first = [batch.tolist() for batch in loader]
@@ -228,7 +228,7 @@ def test_copies_stay_until_the_script_changes_its_dataset(riding: Riding) -> Non
         dataset.offset = 100
         assert [batch[0].item() for batch in loader][:2] == [100, 103]
         assert Opening.num_opened == 4
-    assert not rig.declined
+    assert not context.declined
 
 
 def test_a_dataset_that_is_changed_while_it_is_read_is_seen_at_once(riding: Riding) -> None:
@@ -240,9 +240,9 @@ def test_a_dataset_that_is_changed_while_it_is_read_is_seen_at_once(riding: Ridi
         return seen
 
     bare = ride()
-    with riding(thread_workers=2) as rig:
+    with riding(thread_workers=2) as context:
         assert ride() == bare
-    assert "changes offset of the dataset while it is read" in rig.declined[0]
+    assert "changes offset of the dataset while it is read" in context.declined[0]
 
 
 def test_two_iterators_at_once(riding: Riding) -> None:
@@ -328,9 +328,9 @@ def test_beside_other_techniques_of_the_input_path(riding: Riding) -> None:
         return [batch[0].tolist() for _ in range(2) for batch in loader]
 
     bare = ride()
-    with riding(thread_workers=2, batched_fetch=True, prefetch=4) as rig:
+    with riding(thread_workers=2, batched_fetch=True, prefetch=4) as context:
         assert ride() == bare
-    assert not rig.declined
+    assert not context.declined
 
 
 def test_the_next_batch_is_known_to_be_ready(riding: Riding) -> None:
@@ -340,7 +340,7 @@ def test_the_next_batch_is_known_to_be_ready(riding: Riding) -> None:
         batches: Any = iter(DataLoader(Samples(), 3))
         assert not _is_next_ready(batches)
         next(batches)
-        assert batches.crew.wait_for(1) and _is_next_ready(batches)
+        assert batches.batch_threads.wait_for(1) and _is_next_ready(batches)
 
 
 # --- what the script raises, and what only threads raise -------------------------------------------------------------
@@ -375,9 +375,9 @@ def test_an_exception_comes_with_its_batch_and_looks_as_it_would(riding: Riding)
 
     bare = ride()
     assert ("seven",) in bare[0] and len(bare[0]) == 8
-    with riding(thread_workers=2) as rig:
+    with riding(thread_workers=2) as context:
         assert ride() == bare
-    assert not rig.declined
+    assert not context.declined
 
 
 class Ending(Sampler[int]):
@@ -407,9 +407,9 @@ class MainThreadOnly(Samples):
 
 def test_what_fails_only_in_threads_is_built_without_them(riding: Riding) -> None:
     bare = read(MainThreadOnly(), 3, shuffle=True)
-    with riding(thread_workers=2) as rig:
+    with riding(thread_workers=2) as context:
         assert read(MainThreadOnly(), 3, shuffle=True) == bare
-    assert len(rig.declined) == 1 and "RuntimeError: made in another thread" in rig.declined[0]
+    assert len(context.declined) == 1 and "RuntimeError: made in another thread" in context.declined[0]
 
 
 class Owning(Samples):
@@ -421,10 +421,10 @@ class Owning(Samples):
 def test_a_dataset_that_cannot_be_copied_is_read_as_before(riding: Riding) -> None:
     dataset = Owning()
     bare = read(dataset, 3, shuffle=True)
-    with riding(thread_workers=2) as rig:
+    with riding(thread_workers=2) as context:
         assert read(dataset, 3, shuffle=True) == bare
     dataset.file.close()
-    assert "cannot be copied for each thread" in rig.declined[0]
+    assert "cannot be copied for each thread" in context.declined[0]
 
 
 def test_a_fault_of_ours_costs_the_script_nothing(riding: Riding, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -433,9 +433,9 @@ def test_a_fault_of_ours_costs_the_script_nothing(riding: Riding, monkeypatch: p
 
     bare = read(Samples(), 3, shuffle=True)
     monkeypatch.setattr("slipstream.data.threads.iterator.Crew", fail)
-    with riding(thread_workers=2) as rig:
+    with riding(thread_workers=2) as context:
         assert read(Samples(), 3, shuffle=True) == bare
-    assert "MemoryError: planted" in rig.declined[0]
+    assert "MemoryError: planted" in context.declined[0]
 
 
 def test_a_batch_that_takes_too_long_is_said_as_torch_says_it(riding: Riding, message_of: Any) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from slipstream.data.threads.rng_streams import Stream, Watch, own_generators, redirect_draws
+from slipstream.data.threads.rng_streams import RngStream, RngWatch, own_generators, redirect_draws
 from slipstream.seams.patching import Patches
 
 
@@ -51,7 +51,7 @@ def test_a_stream_gives_the_numbers_of_a_worker_and_moves_nobody_elses() -> None
     from torch.utils.data._utils.worker import _generate_state
 
     base, number = 1234, 3
-    stream, watch = Stream(), Watch()
+    stream, watch = RngStream(), RngWatch()
     stream.seed(base, number)
     with stream.drawn_from():
         ours = draws()
@@ -65,7 +65,7 @@ def test_a_stream_gives_the_numbers_of_a_worker_and_moves_nobody_elses() -> None
 @pytest.mark.usefixtures("redirected")
 def test_a_seed_set_in_a_thread_is_the_threads_own() -> None:
     """Image and mask get the same transform by the same seed: the usual way to do that."""
-    stream, watch = Stream(), Watch()
+    stream, watch = RngStream(), RngWatch()
     stream.seed(0, 0)
     with stream.drawn_from():
         rows = []
@@ -89,7 +89,7 @@ def test_who_imported_a_function_by_name_is_found() -> None:
     patches = Patches(lambda seam, fault: None, lambda: False)
     try:
         redirect_draws(patches)
-        stream, watch = Stream(), Watch()
+        stream, watch = RngStream(), RngWatch()
         with stream.drawn_from():
             module.seed(3)
             module.rand()
@@ -112,7 +112,7 @@ def test_who_imported_a_function_by_name_is_found() -> None:
 )
 @pytest.mark.usefixtures("redirected")
 def test_a_draw_past_the_stream_is_seen_and_taken_back(draw: Callable[[], Any], library: str) -> None:
-    stream, watch = Stream(), Watch()
+    stream, watch = RngStream(), RngWatch()
     with stream.drawn_from():
         draw()
     assert watch.moved() == library
@@ -121,9 +121,9 @@ def test_a_draw_past_the_stream_is_seen_and_taken_back(draw: Callable[[], Any], 
 
 
 def test_who_watches_draws_in_a_thread_watches_the_threads_own() -> None:
-    stream = Stream()
+    stream = RngStream()
     with stream.drawn_from():
-        watch = Watch()
+        watch = RngWatch()
         torch.rand(1)
         assert watch.moved() == "torch"
         watch.restore()

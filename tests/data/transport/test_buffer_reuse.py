@@ -116,10 +116,10 @@ def num_buffers() -> int:
 @pytest.mark.parametrize("collate", [None, boxed, forgetful, twisted])
 def test_batches_are_the_same_in_every_respect(riding: Riding, collate: Any) -> None:
     bare = read(dataset=Rich(), collate_fn=collate)
-    with riding(buffer_reuse=True) as rig:
+    with riding(buffer_reuse=True) as context:
         assert read(dataset=Rich(), collate_fn=collate) == bare
         assert read(dataset=Rich(), collate_fn=collate, persistent_workers=True)[0][:6] == bare[0][:6]
-    assert "used again" in rig.changes[0] and not rig.declined
+    assert "used again" in context.changes[0] and not context.declined
 
 
 def test_memory_is_used_again_and_not_while_somebody_holds_it(riding: Riding) -> None:
@@ -283,9 +283,9 @@ def test_beside_other_techniques(riding: Riding) -> None:
         return [outline([x.clone(), y.clone()]) for _ in range(2) for x, y in loader], torch.get_rng_state().tolist()
 
     bare = play()
-    with riding(workers=2, batched_fetch=True, buffer_reuse=True, prefetch=4) as rig:
+    with riding(workers=2, batched_fetch=True, buffer_reuse=True, prefetch=4) as context:
         assert play() == bare
-    assert len(rig.changes) == 4
+    assert len(context.changes) == 4
 
 
 # --- other processes -------------------------------------------------------------------------------------------------

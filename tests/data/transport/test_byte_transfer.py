@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from slipstream.data.samples.batch_fetch import BatchedFetch
-from slipstream.data.samples.sample_cache import KeptSamples
+from slipstream.data.samples.sample_cache import SampleCache
 from slipstream.data.transport import byte_transfer as room
 from slipstream.data.transport.buffer_reuse import BufferReuse
 from slipstream.data.transport.byte_transfer import ByteCopies
@@ -83,7 +83,7 @@ def test_batches_and_copies_are_those_of_the_bare_script(dataset: Any) -> None:
 def test_batches_that_others_build_are_packed_too() -> None:
     """Indexed whole, or made of kept samples: neither asks torch's own fetch."""
     images = torch.randint(0, 256, (16, 3, 40, 40), dtype=torch.uint8).float().div(255)
-    kept, told = KeptSamples(lambda note: None, pytest.fail), list[str]()
+    kept, told = SampleCache(lambda note: None, pytest.fail), list[str]()
     cases: list[tuple[Any, Dataset[Any]]] = [(BatchedFetch(pytest.fail), TensorDataset(images)), (kept, Same())]
     for part, dataset in cases:
         kept.admit(dataset, "")
@@ -190,10 +190,10 @@ def test_bytes_live_no_longer_than_their_tensor() -> None:
     copies = ByteCopies(lambda: None, pytest.fail)
     images = torch.randint(0, 256, (4, 3, 40, 40), dtype=torch.uint8).float()
     copies.pack([images])
-    assert copies._parcels.of(images) is not None
+    assert copies._payloads.of(images) is not None
     del images
     gc.collect()
-    assert len(copies._parcels._tensors) == 0
+    assert len(copies._payloads._tensors) == 0
 
 
 @pytest.mark.parametrize(

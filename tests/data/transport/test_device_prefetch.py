@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from slipstream.data.transport.copy_calls import read_copy
-from slipstream.data.transport.device_prefetch import Ahead
+from slipstream.data.transport.device_prefetch import DevicePrefetch
 from slipstream.data.transport.nonblocking import NonBlockingCopies
 from slipstream.seams.patching import Patches
 
@@ -40,10 +40,10 @@ class StandIn:
 
 
 @contextmanager
-def ahead(device: StandIn, told: list[str]) -> Iterator[Ahead]:
+def ahead(device: StandIn, told: list[str]) -> Iterator[DevicePrefetch]:
     faults: list[str] = []
     patches = Patches(lambda seam, fault: faults.append(f"{seam}: {fault!r}"), torch.compiler.is_compiling)
-    made = Ahead(device, told.append, lambda: told.append("changed"))
+    made = DevicePrefetch(device, told.append, lambda: told.append("changed"))
     made.install(patches)
     try:
         yield made

@@ -18,7 +18,7 @@ SCRIPT = textwrap.dedent("""
 
     from slipstream.records import Choice, Recipe
     from slipstream.seams.patching import Patches
-    from slipstream.techniques._core.apply_recipe import fit
+    from slipstream.techniques._core.apply_recipe import apply_recipe
 
     class Slow:
         def __len__(self):
@@ -30,7 +30,7 @@ SCRIPT = textwrap.dedent("""
             time.sleep(0.002)
             return index
 
-    rig = fit(Recipe((Choice("workers", 2),)), Patches(print, torch.compiler.is_compiling), print)
+    context = apply_recipe(Recipe((Choice("workers", 2),)), Patches(print, torch.compiler.is_compiling), print)
     loader = DataLoader(Slow(), 2, collate_fn=list)  # no tensors: their handles would be asked of the dead worker
     for number, batch in enumerate(loader):
         if number == 0:

@@ -54,10 +54,10 @@ def eager(dataset: Any) -> Any:
 def test_lent_workers_change_no_bit(riding: Any, numbers: Any, build: Any) -> None:
     torch.manual_seed(0)
     bare = read(build(numbers()))
-    with riding(workers=2) as rig:
+    with riding(workers=2) as context:
         torch.manual_seed(0)
         assert read(build(numbers())) == bare
-    assert len(rig.changes) == 1 and rig.changes[0].startswith("workers: num_workers 0 -> 2 at test_epochs.py:")
+    assert len(context.changes) == 1 and context.changes[0].startswith("workers: num_workers 0 -> 2 at test_epochs.py:")
 
 
 def test_model_built_after_the_iterator_gets_the_same_weights(riding: Any, numbers: Any) -> None:
@@ -104,12 +104,12 @@ def test_kept_workers_draw_what_fresh_ones_draw(riding: Any, numbers: Any, noise
 
     torch.manual_seed(0)
     bare = read(build())
-    with riding(persistent_workers=True) as rig:
+    with riding(persistent_workers=True) as context:
         torch.manual_seed(0)
         loader = build()
         assert loader.persistent_workers
         assert read(loader) == bare
-    assert rig.changes == [c for c in rig.changes if "workers stay between epochs" in c] and rig.changes
+    assert context.changes == [c for c in context.changes if "workers stay between epochs" in c] and context.changes
 
 
 def test_torch_alone_would_draw_another_shuffle(numbers: Any) -> None:
@@ -177,9 +177,9 @@ def test_dataset_changed_between_epochs_is_seen(riding: Any, numbers: Any) -> No
 
     for choices, num_workers in (({"workers": 2}, 0), ({"persistent_workers": True}, 2)):
         bare = script(DataLoader(numbers(16), 4, num_workers=num_workers))
-        with riding(**choices) as rig:
+        with riding(**choices) as context:
             assert script(DataLoader(numbers(16), 4, num_workers=num_workers)) == bare
-        assert any("changed offset of the dataset between epochs" in sentence for sentence in rig.declined)
+        assert any("changed offset of the dataset between epochs" in sentence for sentence in context.declined)
 
 
 def test_contents_changed_between_epochs_are_seen(riding: Any) -> None:
@@ -195,12 +195,12 @@ def test_contents_changed_between_epochs_are_seen(riding: Any) -> None:
         def __getitem__(self, index: int) -> Any:
             return self.rows[index]
 
-    with riding(workers=1) as rig:
+    with riding(workers=1) as context:
         loader: Any = DataLoader(Rows(), 4)
         assert [n for batch in loader for n in batch.tolist()] == list(range(16))
         loader.dataset.rows *= 2
         assert [n for batch in loader for n in batch.tolist()] == list(range(0, 32, 2))
-    assert any("changed rows of the dataset" in sentence for sentence in rig.declined)
+    assert any("changed rows of the dataset" in sentence for sentence in context.declined)
 
 
 def test_workers_do_not_stay_where_contents_are_too_large_to_compare(
@@ -209,18 +209,18 @@ def test_workers_do_not_stay_where_contents_are_too_large_to_compare(
     from slipstream.data.workers import dataset_fingerprint
 
     monkeypatch.setattr(dataset_fingerprint, "_MOST_VALUES", 10)
-    with riding(workers=1) as rig:
+    with riding(workers=1) as context:
         loader: Any = DataLoader(Identities(), 4)
         loader.dataset.names = ["a"] * 11
         epochs = [{int(p) for batch in loader for p in batch} for _ in range(2)]
-    assert epochs[0].isdisjoint(epochs[1]) and any("too large" in sentence for sentence in rig.declined)
+    assert epochs[0].isdisjoint(epochs[1]) and any("too large" in sentence for sentence in context.declined)
 
 
 def test_workers_are_lent_to_four_loaders_at_a_time(riding: Any, numbers: Any) -> None:
     def read_one(loader: Any) -> list[float]:
         return [row[0] for batch in loader for row in batch.tolist()]
 
-    with riding(workers=1) as rig:
+    with riding(workers=1) as context:
         loaders = [DataLoader(numbers(8), 2) for _ in range(5)]
         for _ in range(2):
             assert [read_one(loader) for loader in loaders] == [list(map(float, range(8)))] * 5
@@ -228,18 +228,18 @@ def test_workers_are_lent_to_four_loaders_at_a_time(riding: Any, numbers: Any) -
         del loaders[0]
         fresh = DataLoader(numbers(8), 2)
         assert read_one(fresh) == list(map(float, range(8))) and fresh.num_workers == 1
-    assert any("lent to four loaders already" in sentence for sentence in rig.declined)
+    assert any("lent to four loaders already" in sentence for sentence in context.declined)
 
 
 def test_dataset_changed_while_it_is_read_gets_no_workers_any_more(riding: Any, numbers: Any) -> None:
-    with riding(workers=2) as rig:
+    with riding(workers=2) as context:
         loader = DataLoader(numbers(32), 4)
         for _batch in loader:
             loader.dataset.offset += 1
         expected = [[float(i + loader.dataset.offset), 0.0] for i in range(32)]
         assert [row for batch in loader for row in batch.tolist()] == expected
         assert loader.num_workers == 0
-    assert any("while it is read" in sentence for sentence in rig.declined)
+    assert any("while it is read" in sentence for sentence in context.declined)
 
 
 def test_workers_that_cannot_start_are_done_without(riding: Any, numbers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,13 +252,13 @@ def test_workers_that_cannot_start_are_done_without(riding: Any, numbers: Any, m
         def start(self) -> None:
             raise OSError(12, "Cannot allocate memory")
 
-    with riding(workers=2) as rig:
+    with riding(workers=2) as context:
         torch.manual_seed(0)
         loader = shuffled(numbers())
         monkeypatch.setattr(torch.multiprocessing, "Process", Process)
         assert read(loader) == bare
         monkeypatch.undo()
-    assert any("could not be started (OSError" in sentence for sentence in rig.declined)
+    assert any("could not be started (OSError" in sentence for sentence in context.declined)
 
 
 class Loading(Dataset[Any]):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from slipstream.data.threads.rng_streams import Stream
-from slipstream.data.workers.rng_state import Draws
+from slipstream.data.threads.rng_streams import RngStream
+from slipstream.data.workers.rng_state import GeneratorStates
 
 OURS = np.random.default_rng(1)
 
@@ -39,7 +39,7 @@ DRAWS: list[Callable[[], Any]] = [
 
 @pytest.mark.parametrize("draw", DRAWS, ids=range(len(DRAWS)))
 def test_every_draw_is_seen_and_taken_back(draw: Callable[[], Any]) -> None:
-    draws = Draws(HOLDER)
+    draws = GeneratorStates(HOLDER)
     before = draws.states()
     assert not draws.have_moved(before)
     first = draw()
@@ -49,10 +49,10 @@ def test_every_draw_is_seen_and_taken_back(draw: Callable[[], Any]) -> None:
 
 
 def test_in_a_data_thread_its_own_stream_is_watched() -> None:
-    stream = Stream()
+    stream = RngStream()
     stream.seed(3, 0)
     with stream.drawn_from():
-        draws = Draws(HOLDER)
+        draws = GeneratorStates(HOLDER)
         before = draws.states()
         torch.rand(1)
         assert draws.have_moved(before)
@@ -64,5 +64,5 @@ def test_looking_draws_nothing() -> None:
     torch.manual_seed(0)
     wanted = torch.rand(1)
     torch.manual_seed(0)
-    Draws(HOLDER).states()
+    GeneratorStates(HOLDER).states()
     assert torch.rand(1) == wanted

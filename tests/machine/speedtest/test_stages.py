@@ -78,15 +78,17 @@ def test_a_part_that_fails_is_a_note() -> None:
         raise RuntimeError('"addmm" not implemented for "Half"\nand much more')
 
     [line] = torch_process._guarded("Multiplying", fail)
-    assert line == torch_process.Note('Multiplying was not measured: RuntimeError: "addmm" not implemented for "Half"')
+    assert line == torch_process.TorchProcessNote(
+        'Multiplying was not measured: RuntimeError: "addmm" not implemented for "Half"'
+    )
 
 
 def test_the_whole_course_goes_on_where_a_stage_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
     monkeypatch.setattr(run.importlib.util, "find_spec", lambda name: None)
     told: list[tuple[str, float]] = []
-    pace = run.Pace(0.02, 1 << 60, 1, 1)
-    test = run.Course(tmp_path, pace, lambda what, share: told.append((what, share))).run()
+    pace = run.SpeedtestProgress(0.02, 1 << 60, 1, 1)
+    test = run.SpeedtestRun(tmp_path, pace, lambda what, share: told.append((what, share))).run()
     assert {one.name for one in test.readings} == {"memory_copy", "process_start"}
     assert any("too little room" in note for note in test.notes) and any("pip install pillow" in n for n in test.notes)
     assert any("pip install torch" in note for note in test.notes)

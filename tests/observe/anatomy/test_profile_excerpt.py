@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import nn
 
-from slipstream.observe.anatomy.profile_excerpt import Excerpt
+from slipstream.observe.anatomy.profile_excerpt import ProfileExcerpt
 from slipstream.report.exports.torch_profile import profile_slices, read_profile
 from slipstream.seams.host_clock import HostClock
 
 
 def test_operators_lie_where_they_ran(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     model, variables = nn.Linear(16, 16), dict(os.environ)
-    excerpt = Excerpt(str(tmp_path / "profile.json"), HostClock())
+    excerpt = ProfileExcerpt(str(tmp_path / "profile.json"), HostClock())
     assert excerpt.start()
     start_ns = time.perf_counter_ns()
     for _ in range(3):
@@ -35,7 +35,7 @@ def test_operators_lie_where_they_ran(tmp_path: Path, capfd: pytest.CaptureFixtu
 
 def test_an_excerpt_without_a_step_is_none(tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
-    excerpt = Excerpt(str(path), HostClock())
+    excerpt = ProfileExcerpt(str(path), HostClock())
     assert excerpt.start()
     assert excerpt.stop(0) is None and "a longer --seconds" in excerpt.reason and not path.exists()
 
@@ -43,9 +43,9 @@ def test_an_excerpt_without_a_step_is_none(tmp_path: Path) -> None:
 def test_the_scripts_own_profiler_has_the_floor(tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
     with torch.profiler.profile():
-        waiting = Excerpt(str(path), HostClock())
+        waiting = ProfileExcerpt(str(path), HostClock())
         assert not waiting.start() and "uses torch's profiler itself" in waiting.reason
-    excerpt = Excerpt(str(path), HostClock())
+    excerpt = ProfileExcerpt(str(path), HostClock())
     assert excerpt.start()
     with torch.profiler.profile() as theirs:
         torch.ones(4) + 1

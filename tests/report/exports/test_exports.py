@@ -18,7 +18,7 @@ from slipstream.report.exports.scalars import MOST_POINTS, curves, facts, values
 from slipstream.report.exports.tensorboard import TRACE, crc32c, write_tensorboard
 from slipstream.report.exports.torch_profile import profile_slices, read_profile
 from slipstream.report.exports.trace import to_trace
-from slipstream.report.exports.trackers import MissingError, log_to_mlflow, log_to_wandb
+from slipstream.report.exports.trackers import MissingTrackerError, log_to_mlflow, log_to_wandb
 from slipstream.testing.made_sessions import made_session, made_stack
 
 replace = msgspec.structs.replace
@@ -150,9 +150,9 @@ def test_what_is_missing_is_named_with_its_command(
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     monkeypatch.setitem(sys.modules, "mlflow", None)
-    with pytest.raises(MissingError, match="pip install wandb"):
+    with pytest.raises(MissingTrackerError, match="pip install wandb"):
         log_to_wandb(session, tmp_path)
-    with pytest.raises(MissingError, match="pip install mlflow"):
+    with pytest.raises(MissingTrackerError, match="pip install mlflow"):
         log_to_mlflow(session)
 
 

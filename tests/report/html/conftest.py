@@ -10,25 +10,25 @@ import pytest
 
 from slipstream.diagnose import diagnose
 from slipstream.records import (
-    Entrant,
+    BlockTiming,
     Event,
     Finding,
     Footprint,
     Gpu,
     GpuReading,
-    Lap,
     Leak,
     Length,
     Memory,
     ModuleShare,
     Recipe,
-    RiderRecord,
     Session,
     Site,
     Step,
+    TrialRecord,
+    TrialSpec,
 )
 from slipstream.report.html.page import to_page
-from slipstream.testing.made_fingerprints import made_witness
+from slipstream.testing.made_fingerprints import made_fingerprint
 from slipstream.testing.made_sessions import (
     FILE,
     made_anatomy,
@@ -56,19 +56,24 @@ def events_of(step: Step) -> list[Event]:
     return events
 
 
-def make_riders(recipe: Recipe) -> list[RiderRecord]:
+def make_trials(recipe: Recipe) -> list[TrialRecord]:
     """Twelve rounds of base, twin and recipe, 30 s of them; a seed's rider that was not timed."""
     draws, seconds = random.Random(0), {"base": 1.83, "twin": 1.82, "candidate": 1.14}
     recipes = {"base": Recipe(), "twin": made_verdict("nothing", "rejected").recipe, "candidate": recipe}
-    riders = []
-    for ident, (role, lap_s) in enumerate(seconds.items()):
-        laps = [
-            Lap(ident, number, 10 * number, 10, lap_s * draws.uniform(0.97, 1.1), int((3 * number + ident) * 1e9))
+    trials = []
+    for ident, (role, timing_s) in enumerate(seconds.items()):
+        timings = [
+            BlockTiming(
+                ident, number, 10 * number, 10, timing_s * draws.uniform(0.97, 1.1), int((3 * number + ident) * 1e9)
+            )
             for number in range(12)
         ]
-        entrant = Entrant(ident, role, recipes[role])  # type: ignore[arg-type]
-        riders.append(RiderRecord(entrant, laps, made_witness(120, rounding=1e-7 * ident)))
-    return [*riders, RiderRecord(Entrant(3, "seed"), [Lap(3, -1, 0, 10, 1.0, 0)], made_witness(120, seed=1))]
+        spec = TrialSpec(ident, role, recipes[role])  # type: ignore[arg-type]
+        trials.append(TrialRecord(spec, timings, made_fingerprint(120, rounding=1e-7 * ident)))
+    return [
+        *trials,
+        TrialRecord(TrialSpec(3, "seed"), [BlockTiming(3, -1, 0, 10, 1.0, 0)], made_fingerprint(120, seed=1)),
+    ]
 
 
 def make_full_session(num_steps: int = 60) -> Session:
@@ -94,7 +99,7 @@ def make_full_session(num_steps: int = 60) -> Session:
     events = [event for step in seen.steps for event in events_of(step)]
     seen = diagnose(msgspec.structs.replace(seen, environment=environment, events=events, options=["--html"]))
     tuning = made_tuning()
-    tuning = msgspec.structs.replace(tuning, riders=make_riders(tuning.recipe))
+    tuning = msgspec.structs.replace(tuning, trials=make_trials(tuning.recipe))
     footprints = [made_footprint(32, 60_000_000), made_footprint(16, 30_000_000)]
     notes = ["Only the first loader was drained."]
     return msgspec.structs.replace(seen, command="tune", tuning=tuning, notes=notes, footprints=footprints)
@@ -135,7 +140,7 @@ def make_attack() -> Session:
     ]
     nasty = made_verdict(ATTACK, "kept", 1.5, ATTACK).recipe
     tuning = msgspec.structs.replace(
-        tuning, verdicts=verdicts, recipe=nasty, noise_note=ATTACK, notes=[ATTACK], riders=make_riders(nasty)
+        tuning, verdicts=verdicts, recipe=nasty, noise_note=ATTACK, notes=[ATTACK], trials=make_trials(nasty)
     )
     builtins = msgspec.to_builtins(full.environment)
     environment = msgspec.convert(attacked(builtins), type(full.environment))

@@ -163,8 +163,8 @@ def test_times_that_are_odd_do_not_break_it(full: Session) -> None:
     check_form(to_page(msgspec.structs.replace(full, steps=full.steps[:1], memory=full.memory[:1])))
     still = [msgspec.structs.replace(step, step_ms=0.0, phases={}) for step in full.steps]
     check_form(to_page(msgspec.structs.replace(full, steps=still)))
-    no_laps = [msgspec.structs.replace(rider, laps=[]) for rider in full.tuning.riders]
-    check_form(to_page(msgspec.structs.replace(full, tuning=msgspec.structs.replace(full.tuning, riders=no_laps))))
+    no_timings = [msgspec.structs.replace(trial, timings=[]) for trial in full.tuning.trials]
+    check_form(to_page(msgspec.structs.replace(full, tuning=msgspec.structs.replace(full.tuning, trials=no_timings))))
 
 
 def test_it_needs_no_torch(full: Session, tmp_path: Path) -> None:

@@ -10,12 +10,12 @@ import pytest
 from slipstream.records import Choice, Event, Recipe, Session, Site
 from slipstream.report.html.environment import commands
 from slipstream.report.html.loss_chart import loss_charts
-from slipstream.report.html.race_timeline import lanes_of
+from slipstream.report.html.race_timeline import processes_of
 from slipstream.report.html.source import excerpt, read_source
 from slipstream.report.html.step_chart import MOST_COLUMNS, columns_of
 from slipstream.report.html.svg import Scale, clean, element, percent, roof, thinned, ticks, ticks_of_time
 from slipstream.report.html.tables import tune_table
-from slipstream.report.html.timeline import lanes_of as timeline_lanes
+from slipstream.report.html.timeline import processes_of as timeline_processes
 from slipstream.report.html.timeline import typical
 from slipstream.report.html.verdict_chart import entries_of
 from slipstream.report.html.waterfall import rungs_of
@@ -93,12 +93,12 @@ def test_the_tune_table_sorts_by_what_cells_mean() -> None:
     assert table.rows[0][0].order is None
 
 
-def test_lanes_of_the_races(full: Session) -> None:
+def test_processes_of_the_races(full: Session) -> None:
     assert full.tuning is not None
-    lanes = lanes_of(full.tuning.riders)
-    assert [lane.name for lane in lanes] == ["as it is", "nothing (A/A)", "workers=2 + channels_last"]
-    assert [len(lane.laps) for lane in lanes] == [12, 12, 12], "a seed's rider was not timed"
-    assert lanes[2].step_ms < 0.8 * lanes[0].step_ms
+    processes = processes_of(full.tuning.trials)
+    assert [process.name for process in processes] == ["as it is", "nothing (A/A)", "workers=2 + channels_last"]
+    assert [len(process.timings) for process in processes] == [12, 12, 12], "a seed's rider was not timed"
+    assert processes[2].step_ms < 0.8 * processes[0].step_ms
 
 
 def test_losses_need_a_recipe_and_two_curves(full: Session) -> None:
@@ -107,7 +107,7 @@ def test_losses_need_a_recipe_and_two_curves(full: Session) -> None:
     [chart] = loss_charts(tuning)
     assert chart.table is not None and "120 steps that both saw" in chart.caption
     assert loss_charts(msgspec.structs.replace(tuning, recipe=Recipe())) == []
-    assert loss_charts(msgspec.structs.replace(tuning, riders=tuning.riders[:1])) == []
+    assert loss_charts(msgspec.structs.replace(tuning, trials=tuning.trials[:1])) == []
 
 
 def test_steps_are_grouped_where_there_are_many() -> None:
@@ -123,10 +123,10 @@ def test_the_timeline_shows_phases_as_they_went(full: Session) -> None:
     assert full.summary is not None
     step = typical(full, full.summary)
     assert step is not None and step.step_ms == pytest.approx(full.summary.step_ms, rel=0.05)
-    host, *others = timeline_lanes(full, step)
+    host, *others = timeline_processes(full, step)
     assert [piece.label for piece in host.pieces] == ["input", "forward", "backward", "optimizer", "other"]
     assert sum(piece.end - piece.start for piece in host.pieces) == pytest.approx(step.step_ms, rel=1e-6)
-    assert {lane.name for lane in others} <= {"worker 0", "worker 1"} and others
+    assert {process.name for process in others} <= {"worker 0", "worker 1"} and others
 
 
 def test_the_device_has_its_own_clock(full: Session) -> None:
@@ -135,8 +135,8 @@ def test_the_device_has_its_own_clock(full: Session) -> None:
     assert step is not None
     forward = Event("forward", 0, step.start_ns, step.end_ns, device_start_ms=700.0, device_end_ms=720.0)
     backward = Event("backward", 0, step.start_ns, step.end_ns, device_start_ms=725.0, device_end_ms=750.0)
-    lanes = timeline_lanes(msgspec.structs.replace(full, events=[forward, backward]), step)
-    device = next(lane for lane in lanes if lane.name == "device")
+    processes = timeline_processes(msgspec.structs.replace(full, events=[forward, backward]), step)
+    device = next(process for process in processes if process.name == "device")
     assert [(piece.start, piece.end, piece.label) for piece in device.pieces] == [
         (0.0, 20.0, "forward"),
         (20.0, 25.0, "other"),

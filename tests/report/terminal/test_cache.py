@@ -7,11 +7,11 @@ import io
 import pytest
 from rich.console import Console
 
-from slipstream.data.images.cache_folder import Holdings
+from slipstream.data.images.cache_folder import CacheContents
 from slipstream.report.terminal.cache import grouped, render_cache
 
 
-def shown(holdings: Holdings) -> str:
+def shown(holdings: CacheContents) -> str:
     console = Console(file=io.StringIO(), width=80, highlight=False)
     render_cache(holdings, console)
     return console.file.getvalue()  # type: ignore[attr-defined]
@@ -19,7 +19,7 @@ def shown(holdings: Holdings) -> str:
 
 def test_all_that_lies_there_is_said() -> None:
     text = shown(
-        Holdings(
+        CacheContents(
             "/home/ada/.cache/slipstream", 240, 180_000_000, 2, 7200.0, 60.0, 73 * 10**9, [("/data", 0.75), ("", 0.25)]
         )
     )
@@ -31,7 +31,7 @@ def test_all_that_lies_there_is_said() -> None:
 
 
 def test_an_empty_one_says_who_fills_it() -> None:
-    text = shown(Holdings("/nowhere", free_bytes=10**9))
+    text = shown(CacheContents("/nowhere", free_bytes=10**9))
     assert "decode_cache" in text and "from" not in text
 
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from slipstream.records import Choice, Fitting, Recipe, Session, Trial
+from slipstream.records import Choice, FitAttempt, Fitting, Recipe, Session
 from slipstream.records.race import Speed
 from slipstream.report.html.page import to_page
 from slipstream.report.json_export.export import export
@@ -26,21 +26,21 @@ def on(name: str, setting: object = True) -> Recipe:
     return Recipe((Choice(name, setting),))  # type: ignore[arg-type]
 
 
-BASE = Trial(32, is_held=False, peak_bytes=2 * GIB, step_ms=100.0, samples_per_s=320.0, rate=Speed(1.0, 1.0, 1.0))
+BASE = FitAttempt(32, is_held=False, peak_bytes=2 * GIB, step_ms=100.0, samples_per_s=320.0, rate=Speed(1.0, 1.0, 1.0))
 BATCHES = Fitting(
     6 * GIB,
     "--memory-limit",
     "cpu",
     32,
     True,
-    trials=[
+    attempts=[
         BASE,
-        Trial(32, peak_bytes=2 * GIB),
-        Trial(104, outcome="ran_out"),
-        Trial(103, peak_bytes=6 * GIB),
-        Trial(96, peak_bytes=5 * GIB),
-        Trial(96, peak_bytes=5 * GIB, samples_per_s=400.0, step_ms=240.0, rate=Speed(1.25, 1.2, 1.3, 12)),
-        Trial(64, peak_bytes=4 * GIB, samples_per_s=420.0, step_ms=152.0, rate=Speed(1.31, 1.28, 1.35, 12)),
+        FitAttempt(32, peak_bytes=2 * GIB),
+        FitAttempt(104, outcome="ran_out"),
+        FitAttempt(103, peak_bytes=6 * GIB),
+        FitAttempt(96, peak_bytes=5 * GIB),
+        FitAttempt(96, peak_bytes=5 * GIB, samples_per_s=400.0, step_ms=240.0, rate=Speed(1.25, 1.2, 1.3, 12)),
+        FitAttempt(64, peak_bytes=4 * GIB, samples_per_s=420.0, step_ms=152.0, rate=Speed(1.31, 1.28, 1.35, 12)),
     ],
     largest=96,
     too_large=104,
@@ -52,12 +52,12 @@ REMEDIES = Fitting(
     "cpu",
     32,
     False,
-    trials=[
+    attempts=[
         BASE,
-        Trial(32, outcome="ran_out"),
-        Trial(32, on("micro_batches", 4), peak_bytes=GIB, rate=Speed(1 / 1.31, 0.7, 0.8, 12)),
-        Trial(32, on("checkpointing", "half"), peak_bytes=GIB, rate=Speed(1 / 1.18, 0.8, 0.9, 12)),
-        Trial(32, on("other"), outcome="ran_out"),
+        FitAttempt(32, outcome="ran_out"),
+        FitAttempt(32, on("micro_batches", 4), peak_bytes=GIB, rate=Speed(1 / 1.31, 0.7, 0.8, 12)),
+        FitAttempt(32, on("checkpointing", "half"), peak_bytes=GIB, rate=Speed(1 / 1.18, 0.8, 0.9, 12)),
+        FitAttempt(32, on("other"), outcome="ran_out"),
     ],
     recipe=on("checkpointing", "half"),
 )
@@ -81,18 +81,18 @@ def test_sentences() -> None:
         "The script's batch of 32 does not fit in 1.00 GiB; checkpointing=half fits at 1.18x step time, micro_batches=4"
         " at 1.31x: kept checkpointing=half."
     )
-    nothing = msgspec.structs.replace(REMEDIES, trials=REMEDIES.trials[:2], recipe=Recipe())
+    nothing = msgspec.structs.replace(REMEDIES, attempts=REMEDIES.attempts[:2], recipe=Recipe())
     assert sentence(nothing) == "The script's batch of 32 does not fit in 1.00 GiB, as it is."
-    unheld = Trial(32, on("checkpointing", "all"), is_held=False, peak_bytes=3 * GIB)
+    unheld = FitAttempt(32, on("checkpointing", "all"), is_held=False, peak_bytes=3 * GIB)
     unmade = msgspec.structs.replace(
-        nothing, trials=[*nothing.trials, Trial(32, on("other"), outcome="ran_out"), unheld]
+        nothing, attempts=[*nothing.attempts, FitAttempt(32, on("other"), outcome="ran_out"), unheld]
     )
     assert sentence(unmade) == (
         "The script's batch of 32 does not fit in 1.00 GiB, and nothing that was tried makes it: checkpointing=all"
         " needs the least of them, 3.00 GiB."
     )
-    bare = Trial(32, is_held=False, peak_bytes=2 * GIB)
-    refused = msgspec.structs.replace(unmade, trials=[bare, *unmade.trials[:-1]])
+    bare = FitAttempt(32, is_held=False, peak_bytes=2 * GIB)
+    refused = msgspec.structs.replace(unmade, attempts=[bare, *unmade.attempts[:-1]])
     assert sentence(refused).endswith(
         "nothing that was tried makes it: as it is it needs 2.00 GiB; --fit finds the largest batch that does."
     )

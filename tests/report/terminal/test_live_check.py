@@ -3,7 +3,7 @@
 import pytest
 
 from slipstream.records import Progress
-from slipstream.report.terminal.live_check import LiveLine, live_line
+from slipstream.report.terminal.live_check import LiveCheck, live_line
 
 
 def test_before_the_first_step() -> None:
@@ -24,7 +24,7 @@ def test_it_never_reaches_the_edge(width: int, unicode: bool) -> None:
 
 
 def test_it_remembers_the_last_progress() -> None:
-    line = LiveLine(unicode=True)
+    line = LiveCheck(unicode=True)
     line.take(Progress(1, "warmup", 5.0, 0.0))
     line.take(Progress(7, "kept", 5.0, 0.5))
     assert "7 steps · as if data were free" in line.text(2.0, 100)

@@ -6,10 +6,10 @@ import io
 
 import pytest
 
-from slipstream.report.terminal.live_tune import State, TuneLive, tune_line, verdict_line
+from slipstream.report.terminal.live_tune import LiveTune, LiveTuneState, tune_line, verdict_line
 from slipstream.testing.made_verdicts import made_verdict
 
-RACING = State(["as it is", "nothing", "workers=2"], "", 4, {"kept": 1, "rejected": 2}, "compile failed", 192.0)
+RACING = LiveTuneState(["as it is", "nothing", "workers=2"], "", 4, {"kept": 1, "rejected": 2}, "compile failed", 192.0)
 
 
 class Clock:
@@ -39,23 +39,25 @@ def test_what_races_what_is_decided_and_the_time() -> None:
     )
 
 
-def test_a_rider_that_starts_is_named() -> None:
-    state = State(["as it is"], "compile=default", 0)
+def test_a_trial_that_starts_is_named() -> None:
+    state = LiveTuneState(["as it is"], "compile=default", 0)
     assert "starting compile=default" in tune_line(state, 1.0, 100)
-    assert "getting ready" in tune_line(State(), 1.0, 100)
+    assert "getting ready" in tune_line(LiveTuneState(), 1.0, 100)
 
 
 @pytest.mark.parametrize("width", [0, 1, 10, 30, 40, 60, 80, 120])
 @pytest.mark.parametrize("unicode", [True, False])
 def test_it_never_reaches_the_edge(width: int, unicode: bool) -> None:
-    line = tune_line(State([f"technique_{i}=long" for i in range(20)], "", 7, {"kept": 3}, "x", 9.0), 7200.0, width)
+    line = tune_line(
+        LiveTuneState([f"technique_{i}=long" for i in range(20)], "", 7, {"kept": 3}, "x", 9.0), 7200.0, width
+    )
     assert len(line) < max(width, 1)
     plain = tune_line(RACING, 50.0, width, unicode=unicode)
     assert unicode or plain.isascii()
 
 
 def test_time_left_stays_when_the_names_are_long() -> None:
-    line = tune_line(State([f"technique_{i}=long" for i in range(20)], "", 7, {}, "", 65.0), 5.0, 80)
+    line = tune_line(LiveTuneState([f"technique_{i}=long" for i in range(20)], "", 7, {}, "", 65.0), 5.0, 80)
     assert "… · 5 s so far · at most 1.1 min left" in line
 
 
@@ -77,7 +79,7 @@ def test_names_of_combinations() -> None:
 
 def test_a_log_gets_plain_lines_and_dots() -> None:
     log, clock = Log(), Clock()
-    with TuneLive(log, clock=clock, thread=False) as live:
+    with LiveTune(log, clock=clock, thread=False) as live:
         live.racing(["as it is", "workers=2"])
         live.racing(["as it is", "workers=2"])
         live.entering("workers=2")
@@ -100,7 +102,7 @@ def test_a_log_gets_plain_lines_and_dots() -> None:
 
 def test_a_terminal_is_redrawn_and_left_clean() -> None:
     screen, clock = Screen(), Clock()
-    live = TuneLive(screen, clock=clock, thread=False)
+    live = LiveTune(screen, clock=clock, thread=False)
     live.racing(["as it is", "workers=2"])
     live.left(60.0)
     clock.now_s += 10.0
@@ -114,7 +116,7 @@ def test_a_terminal_is_redrawn_and_left_clean() -> None:
 def test_its_thread_moves_it_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slipstream.report.terminal.live_tune._REDRAW_S", 0.001)
     screen = Screen()
-    with TuneLive(screen) as live:
+    with LiveTune(screen) as live:
         live.start()
         while screen.getvalue().count("getting ready") < 3:
             pass
@@ -125,7 +127,7 @@ def test_its_thread_moves_it_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_quiet_says_nothing() -> None:
     log = Log()
-    with TuneLive(log, quiet=True) as live:
+    with LiveTune(log, quiet=True) as live:
         live.start()
         live.racing(["as it is"])
         live.decided(made_verdict("workers", "kept", 1.5, 2))
@@ -135,7 +137,7 @@ def test_quiet_says_nothing() -> None:
 
 def test_a_reader_that_is_gone_does_not_stop_the_races() -> None:
     log = Log()
-    live = TuneLive(log, thread=False)
+    live = LiveTune(log, thread=False)
     log.close()
     live.note("x")
     live.draw()

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from slipstream.diagnose import diagnose
-from slipstream.report.terminal.console import Ink
+from slipstream.report.terminal.console import ConsoleStyle
 from slipstream.report.terminal.stages import stage_lines
 from slipstream.testing.made_sessions import made_loader, made_session, made_stack
 
@@ -32,7 +32,7 @@ def shown(persistent: bool, phase: str) -> str:
     ]
     session = diagnose(msgspec.structs.replace(session, steps=steps))
     assert session.summary is not None
-    ink = Ink(Console(width=120, file=StringIO()))
+    ink = ConsoleStyle(Console(width=120, file=StringIO()))
     return "\n".join(line.plain for line in stage_lines(session, session.summary, ink))
 
 

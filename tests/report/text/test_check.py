@@ -8,7 +8,7 @@ import pytest
 from slipstream.diagnose import diagnose
 from slipstream.records import Length, Site
 from slipstream.report.html.headline_numbers import figures
-from slipstream.report.text.check import outlook, verdict
+from slipstream.report.text.check import training_time, verdict
 from slipstream.testing.made_sessions import FILE, made_session, made_stack
 
 FOLDS = Site(FILE, 90, "for fold, (train, held_out) in enumerate(folds.split(data)):")
@@ -23,7 +23,7 @@ FOLDS = Site(FILE, 90, "for fold, (train, held_out) in enumerate(folds.split(dat
 )
 def test_folds_are_not_taken_for_the_whole(around: Site | None, words: str, figure: str) -> None:
     session = diagnose(made_session(length=Length(num_epochs=14, around=around)))
-    assert outlook(session).startswith(words) and outlook(session).endswith("at this rate")
+    assert training_time(session).startswith(words) and training_time(session).endswith("at this rate")
     assert figure in [one.name for one in figures(session)]
 
 

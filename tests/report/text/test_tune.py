@@ -12,7 +12,7 @@ import pytest
 from rich.cells import cell_len
 
 from slipstream.diagnose import diagnose
-from slipstream.records import Choice, Entrant, Length, Recipe, RiderRecord, Session, Speed
+from slipstream.records import Choice, Length, Recipe, Session, Speed, TrialRecord, TrialSpec
 from slipstream.records.race import FARTHEST
 from slipstream.report.html.tables import whys
 from slipstream.report.html.verdict_chart import entries_of
@@ -283,10 +283,10 @@ def test_what_was_never_left_out_has_the_proof_of_the_whole() -> None:
 
 def test_every_row_that_rode_has_its_memory() -> None:
     tuning = made_tuning()
-    twin = RiderRecord(Entrant(1, "twin", Recipe((Choice("nothing"),))), peak_bytes=410_000_000)
-    whole = RiderRecord(Entrant(2, "candidate", tuning.recipe), peak_bytes=1, device_peak_bytes=700_000_000)
+    control = TrialRecord(TrialSpec(1, "twin", Recipe((Choice("nothing"),))), peak_bytes=410_000_000)
+    whole = TrialRecord(TrialSpec(2, "candidate", tuning.recipe), peak_bytes=1, device_peak_bytes=700_000_000)
     verdicts = [verdict for verdict in tuning.verdicts if verdict.kind != "total"]
-    rows = table_rows(msgspec.structs.replace(tuning, verdicts=verdicts, riders=[twin, whole]))
+    rows = table_rows(msgspec.structs.replace(tuning, verdicts=verdicts, trials=[control, whole]))
     memory = {row.name: row.memory for row in rows}
     assert memory["nothing (A/A)"] == "410 MB" and memory["all that was kept"] == "700 MB"
     assert [name for name, text in memory.items() if not text] == ["compile=default", CEILING], "those never rode"

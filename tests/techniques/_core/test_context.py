@@ -11,8 +11,8 @@ from torch import nn
 
 from slipstream.records import Choice, Recipe
 from slipstream.seams.patching import Patches
-from slipstream.techniques._core.apply_recipe import fit
-from slipstream.techniques._core.context import Rig
+from slipstream.techniques._core.apply_recipe import apply_recipe
+from slipstream.techniques._core.context import ApplyContext
 
 
 @pytest.fixture
@@ -21,12 +21,12 @@ def complaints() -> list[str]:
 
 
 @pytest.fixture
-def rig(complaints: list[str]) -> Iterator[Rig]:
+def context(complaints: list[str]) -> Iterator[ApplyContext]:
     def complain(name: str, fault: BaseException) -> None:
         complaints.append(f"{name}: {fault}")
 
     patches = Patches(complain, torch.compiler.is_compiling)
-    yield Rig(patches, complain)
+    yield ApplyContext(patches, complain)
     patches.close()
     assert not patches.leftovers
 
@@ -46,17 +46,17 @@ class Tries(nn.Module):
         return self.head(self.features(x))
 
 
-def test_parts_that_a_model_tries_as_it_is_made_are_not_met(rig: Rig) -> None:
+def test_parts_that_a_model_tries_as_it_is_made_are_not_met(context: ApplyContext) -> None:
     met: list[Any] = []
-    rig.on_model(met.append)
+    context.on_model(met.append)
     model = Tries()
     model(torch.zeros(1, 1, 5, 5))
     assert met == [model]
 
 
-def test_only_modules_that_the_script_calls_are_met_once_and_before_their_first_call(rig: Rig) -> None:
+def test_only_modules_that_the_script_calls_are_met_once_and_before_their_first_call(context: ApplyContext) -> None:
     met: list[Any] = []
-    rig.on_model(met.append)
+    context.on_model(met.append)
     inner = nn.Linear(2, 2)
     outer, loss = nn.Sequential(inner, nn.ReLU()), nn.MSELoss()
     optimizer = torch.optim.SGD(outer.parameters(), lr=0.1)
@@ -66,7 +66,7 @@ def test_only_modules_that_the_script_calls_are_met_once_and_before_their_first_
     assert met == [outer]
 
 
-def test_what_a_framework_calls_past_the_outermost_module_is_met_below_it(rig: Rig) -> None:
+def test_what_a_framework_calls_past_the_outermost_module_is_met_below_it(context: ApplyContext) -> None:
     """As Lightning does: training_step is called directly, inside the optimizer's step."""
 
     class Task(nn.Module):
@@ -78,7 +78,7 @@ def test_what_a_framework_calls_past_the_outermost_module_is_met_below_it(rig: R
             return self.net(x).sum()  # type: ignore[no-any-return]
 
     met: list[Any] = []
-    rig.on_model(met.append)
+    context.on_model(met.append)
     task = Task()
     optimizer = torch.optim.SGD(task.parameters(), lr=0.1)
 
@@ -91,24 +91,24 @@ def test_what_a_framework_calls_past_the_outermost_module_is_met_below_it(rig: R
     assert met == [task.net]
 
 
-def test_each_rig_speaks_for_its_technique_at_any_time(rig: Rig) -> None:
-    one, other = rig.named("one"), rig.named("other")
+def test_each_context_speaks_for_its_technique_at_any_time(context: ApplyContext) -> None:
+    one, other = context.named("one"), context.named("other")
     other.changed("b")
     one.decline("c")
     one.changed("a")
-    assert rig.changes == ["other: b", "one: a"] and rig.declined == ["one: c"]
+    assert context.changes == ["other: b", "one: a"] and context.declined == ["one: c"]
 
 
-def test_a_change_that_raises_is_declined_and_the_others_stand(rig: Rig, complaints: list[str]) -> None:
+def test_a_change_that_raises_is_declined_and_the_others_stand(context: ApplyContext, complaints: list[str]) -> None:
     def fail(module: Any) -> None:
         raise KeyError("ours")
 
     met: list[Any] = []
-    rig.named("bad").on_model(fail)
-    rig.named("good").on_model(met.append)
+    context.named("bad").on_model(fail)
+    context.named("good").on_model(met.append)
     layer = nn.Linear(1, 1)
     layer(torch.ones(1))
-    assert met == [layer] and rig.declined == ["bad: KeyError: 'ours'"] and complaints == ["technique bad: 'ours'"]
+    assert met == [layer] and context.declined == ["bad: KeyError: 'ours'"] and complaints == ["technique bad: 'ours'"]
 
 
 def test_the_nesting_of_wrappers_does_not_depend_on_the_recipe(complaints: list[str]) -> None:
@@ -117,7 +117,7 @@ def test_the_nesting_of_wrappers_does_not_depend_on_the_recipe(complaints: list[
     def train(*choices: Choice) -> list[float]:
         torch.manual_seed(0)
         patches = Patches(lambda name, fault: complaints.append(name), torch.compiler.is_compiling)
-        rig = fit(Recipe(choices), patches, lambda name, fault: complaints.append(name))
+        context = apply_recipe(Recipe(choices), patches, lambda name, fault: complaints.append(name))
         net = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2))
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         losses = []
@@ -127,7 +127,7 @@ def test_the_nesting_of_wrappers_does_not_depend_on_the_recipe(complaints: list[
             optimizer.step()
             losses.append(loss.item())
         patches.close()
-        assert len(rig.changes) == 2
+        assert len(context.changes) == 2
         return losses
 
     layout, precision = Choice("channels_last"), Choice("mixed_precision", "bf16")
@@ -135,17 +135,17 @@ def test_the_nesting_of_wrappers_does_not_depend_on_the_recipe(complaints: list[
     assert not complaints
 
 
-def test_wrappers_are_taken_away_and_copies_have_none(rig: Rig) -> None:
+def test_wrappers_are_taken_away_and_copies_have_none(context: ApplyContext) -> None:
     import copy
     import pickle
 
     layer = nn.Linear(1, 1)
-    rig.wrap_call(layer, lambda call, x: call(x) + 1)
-    rig.wrap_call(layer, lambda call, x: call(x) * 10)
+    context.wrap_call(layer, lambda call, x: call(x) + 1)
+    context.wrap_call(layer, lambda call, x: call(x) * 10)
     x = torch.ones(1)
     assert layer(x) == (layer.forward(x) + 1) * 10
     assert copy.deepcopy(layer)(x) == layer.forward(x) == pickle.loads(pickle.dumps(layer))(x)
-    rig.patches.close()
+    context.patches.close()
     assert layer(x) == layer.forward(x) and "_compiled_call_impl" not in vars(layer)
 
 
@@ -156,27 +156,27 @@ class Stateful(nn.Linear):
         return dict(vars(self))
 
 
-def test_copies_of_a_module_with_a_state_of_its_own_compute_with_their_own_weights(rig: Rig) -> None:
+def test_copies_of_a_module_with_a_state_of_its_own_compute_with_their_own_weights(context: ApplyContext) -> None:
     import copy
     import io
     import pickle
 
     layer, x = Stateful(1, 1, bias=False), torch.ones(1)
-    rig.wrap_call(layer, lambda call, x: call(x) + 1)
+    context.wrap_call(layer, lambda call, x: call(x) + 1)
     file = io.BytesIO()
     torch.save(layer, file)
     loaded = torch.load(io.BytesIO(file.getvalue()), weights_only=False)
-    for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), loaded):
+    for control in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), loaded):
         with torch.no_grad():
-            twin.weight.fill_(7.0)
-        assert twin(x) == 7.0 and layer(x) == layer.forward(x) + 1
+            control.weight.fill_(7.0)
+        assert control(x) == 7.0 and layer(x) == layer.forward(x) + 1
 
 
-def test_one_of_many_ranks_is_left_alone(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_of_many_ranks_is_left_alone(context: ApplyContext, monkeypatch: pytest.MonkeyPatch) -> None:
     met: list[Any] = []
-    rig.named("some").on_model(met.append)
-    rig.named("other").on_optimizer(met.append)
-    rig.named("witness").on_model(met.append)
+    context.named("some").on_model(met.append)
+    context.named("other").on_optimizer(met.append)
+    context.named("witness").on_model(met.append)
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
     layer = nn.Linear(1, 1)
@@ -184,16 +184,16 @@ def test_one_of_many_ranks_is_left_alone(rig: Rig, monkeypatch: pytest.MonkeyPat
     layer(torch.ones(1)).backward()
     optimizer.step()
     assert met == [layer], "the witness only looks"
-    assert [sentence.partition(",")[0] for sentence in rig.declined] == [
+    assert [sentence.partition(",")[0] for sentence in context.declined] == [
         "some: this is one of 2 ranks",
         "other: this is one of 2 ranks",
     ]
 
 
-def test_compiled_by_the_script_is_told_from_wrapped_by_us(rig: Rig) -> None:
+def test_compiled_by_the_script_is_told_from_wrapped_by_us(context: ApplyContext) -> None:
     mine, theirs = nn.Linear(1, 1), nn.Linear(1, 1)
-    rig.wrap_call(mine, lambda call, x: call(x))
+    context.wrap_call(mine, lambda call, x: call(x))
     theirs._compiled_call_impl = lambda x: x
-    assert not rig.is_compiled(mine) and rig.is_compiled(theirs)
-    rig.wrap_call(theirs, lambda call, x: call(x))
-    assert rig.is_compiled(theirs), "seen through what stands above"
+    assert not context.is_compiled(mine) and context.is_compiled(theirs)
+    context.wrap_call(theirs, lambda call, x: call(x))
+    assert context.is_compiled(theirs), "seen through what stands above"

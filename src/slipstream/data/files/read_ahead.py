@@ -18,7 +18,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind, _Sing
 
 from slipstream.data.files.index_to_path import Note, Path
 from slipstream.data.files.open_probe import OPENED
-from slipstream.data.files.readahead_thread import Adviser, most_bytes
+from slipstream.data.files.readahead_thread import ReadaheadThread, most_bytes
 from slipstream.data.threads.iterator import ThreadedIter
 from slipstream.data.workers.worker_loop import DATA_QUEUE, INDEX_QUEUE, WorkerLoop, check_arguments
 from slipstream.seams.patching import Patches
@@ -26,17 +26,17 @@ from slipstream.seams.patching import Patches
 NUM_WATCHED = 2  # batches, in each process that builds them
 _MOST_KNOWN = 8  # datasets
 _STATE = "_slipstream_coming"  # on an iterator
-_heard: weakref.WeakValueDictionary[int, Coming] = weakref.WeakValueDictionary()
+_heard: weakref.WeakValueDictionary[int, ComingFiles] = weakref.WeakValueDictionary()
 _keys = itertools.count()
 
 
-class Coming:
+class ComingFiles:
     """The batches of one iterator."""
 
     def __init__(self, loader: Any, depth: int, known: list[Path] | None, on_paths: Callable[..., None]) -> None:
         self.key = next(_keys)
         _heard[self.key] = self
-        self.adviser = Adviser(_num_in_flight(loader), most_bytes())
+        self.adviser = ReadaheadThread(_num_in_flight(loader), most_bytes())
         self.begun: Any = None  # the indices of the batch that is built
         self.is_watching = known is None
         self._is_useful = True
@@ -139,7 +139,7 @@ class ReadAhead:
         _, known = self._known.get(id(dataset), (None, None))
         if known == []:
             return
-        coming = Coming(loader, self._depth, known, lambda paths: self._found(dataset, paths))
+        coming = ComingFiles(loader, self._depth, known, lambda paths: self._found(dataset, paths))
         vars(iterator)[_STATE] = coming
         weakref.finalize(iterator, coming.adviser.end).atexit = False
         if coming.is_watching:
@@ -162,7 +162,7 @@ def _after(token: None, args: tuple[Any, ...], kwargs: dict[str, Any], result: A
 
 def _drawing(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def _next_index(iterator: Any) -> Any:
-        coming: Coming | None = vars(iterator).get(_STATE)
+        coming: ComingFiles | None = vars(iterator).get(_STATE)
         return original(iterator) if coming is None else coming.next_index(iterator._sampler_iter)
 
     return _next_index
@@ -172,13 +172,13 @@ def _drawing(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _before_batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    coming: Coming | None = vars(args[0]).get(_STATE)
+    coming: ComingFiles | None = vars(args[0]).get(_STATE)
     if coming is not None and coming.is_watching:
         OPENED.begin()
 
 
 def _after_batch(token: None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    coming: Coming | None = vars(args[0]).get(_STATE)
+    coming: ComingFiles | None = vars(args[0]).get(_STATE)
     if coming is not None and coming.is_watching:
         coming.hear((indices_of(coming.begun), OPENED.end()))
 
@@ -197,12 +197,12 @@ class NotingLoop(WorkerLoop):
 
     def __call__(self, *args: Any) -> None:
         if self.key >= 0:
-            noting = Noting(args[INDEX_QUEUE], args[DATA_QUEUE], self.key)
+            noting = FileNoting(args[INDEX_QUEUE], args[DATA_QUEUE], self.key)
             args = (*args[:INDEX_QUEUE], noting, noting.data, *args[DATA_QUEUE + 1 :])
         self._original(*args)
 
 
-class Noting:
+class FileNoting:
     """A worker's queue of indices; what it opens between a get and the put that follows belongs to the batch."""
 
     def __init__(self, queue: Any, data: Any, key: int) -> None:
@@ -222,7 +222,7 @@ class Noting:
 
 
 class NoteQueue:
-    def __init__(self, queue: Any, key: int, noting: Noting) -> None:
+    def __init__(self, queue: Any, key: int, noting: FileNoting) -> None:
         self._queue = queue
         self._key = key
         self._noting = noting

@@ -55,7 +55,7 @@ def most_bytes() -> int:
     return int(min(MOST_BYTES, MEMORY_SHARE * psutil.virtual_memory().available))
 
 
-class Adviser:
+class ReadaheadThread:
     """Of one iterator. Batches are announced, then they begin; between the two their files are asked for."""
 
     def __init__(self, num_in_flight: int, budget: int) -> None:

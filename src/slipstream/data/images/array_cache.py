@@ -15,10 +15,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from slipstream.data.images.cache_folder import Facts
+from slipstream.data.images.cache_folder import ImageFacts
 from slipstream.data.images.decode_cache import (
+    DecodeCache,
     Identity,
-    Keeping,
     folder_of,
     identity_of_bytes,
     identity_of_file,
@@ -31,7 +31,7 @@ _TAIL_BYTES = 64
 _PLAIN = (int, str, bool, type(None), Enum)
 
 
-class Source(msgspec.Struct, frozen=True):
+class ImageSource(msgspec.Struct, frozen=True):
     """The image of one call: a file by its path, or its bytes in memory."""
 
     path: str = ""
@@ -53,17 +53,17 @@ class Source(msgspec.Struct, frozen=True):
         return is_jpeg or (head == b"\x89PNG" and b"IEND" in tail)
 
 
-class Kind(msgspec.Struct, frozen=True):
+class ImageKind(msgspec.Struct, frozen=True):
     """How a library's arrays are kept and made again."""
 
-    source: Callable[[Any], Source | None]
+    source: Callable[[Any], ImageSource | None]
     describe: Callable[[Any], tuple[str, tuple[int, ...]] | None]  # None: not one that can be made again
     read: Callable[[Any], bytes]
     make: Callable[[Pixels], Any]
 
 
 class ArrayDecoding:
-    def __init__(self, keeping: Keeping) -> None:
+    def __init__(self, keeping: DecodeCache) -> None:
         self._keeping = keeping
         self._here = threading.local()
 
@@ -84,7 +84,7 @@ class ArrayDecoding:
                 if getattr(owner, name, None) is original:
                     patches.replace(owner, name, decode)
 
-    def _once(self, original: Callable[..., Any], library: tuple[str, ...], kind: Kind) -> Callable[..., Any]:
+    def _once(self, original: Callable[..., Any], library: tuple[str, ...], kind: ImageKind) -> Callable[..., Any]:
         keeping, here = self._keeping, self._here
 
         @functools.wraps(original)
@@ -113,18 +113,18 @@ class ArrayDecoding:
 
         return decode
 
-    def _keep(self, source: Source, key: bytes, identity: Identity, kind: Kind, result: Any) -> None:
+    def _keep(self, source: ImageSource, key: bytes, identity: Identity, kind: ImageKind, result: Any) -> None:
         described = kind.describe(result)
         if described is None or not is_settled(identity) or not source.is_whole() or source.identity() != identity:
             return
-        facts = Facts(key, *described, -1, folder_of(source.path))
+        facts = ImageFacts(key, *described, -1, folder_of(source.path))
         if self._keeping.has_room(key, result.nbytes):
             self._keeping.keep(facts, kind.read(result))
 
 
 def _read_call(
-    library: tuple[str, ...], kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Source | None, bytes, Identity | None]:
+    library: tuple[str, ...], kind: ImageKind, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[ImageSource | None, bytes, Identity | None]:
     """The image, its key and what tells it from others; nothing where this is not for us."""
     options = [*args[1:], *kwargs.values()]
     source = kind.source(args[0]) if args and all(isinstance(option, _PLAIN) for option in options) else None
@@ -137,17 +137,17 @@ def _read_call(
     return source, key_of(library, identity, args[1:], sorted(kwargs.items())), identity
 
 
-def _path_of(given: Any) -> Source | None:
-    return Source(path=os.fspath(given)) if isinstance(given, (str, os.PathLike)) and os.fspath(given) else None
+def _path_of(given: Any) -> ImageSource | None:
+    return ImageSource(path=os.fspath(given)) if isinstance(given, (str, os.PathLike)) and os.fspath(given) else None
 
 
 # --- OpenCV: NumPy arrays ---------------------------------------------------------------------------------------------
 
 
-def _opencv_source(given: Any) -> Source | None:
+def _opencv_source(given: Any) -> ImageSource | None:
     if type(given) is np.ndarray:
         is_bytes = given.dtype == np.uint8 and given.flags.c_contiguous and given.size > 0
-        return Source(data=given.reshape(-1).data) if is_bytes else None
+        return ImageSource(data=given.reshape(-1).data) if is_bytes else None
     return _path_of(given)
 
 
@@ -161,17 +161,17 @@ def _make_array(found: Pixels) -> Any:
     return np.frombuffer(found.view(), dtype=np.dtype(found.facts.kind)).reshape(found.facts.shape).copy()
 
 
-OPENCV = Kind(_opencv_source, _describe_array, lambda array: bytes(array.tobytes()), _make_array)
+OPENCV = ImageKind(_opencv_source, _describe_array, lambda array: bytes(array.tobytes()), _make_array)
 
 # --- torchvision: tensors, which lie in memory pixel by pixel ---------------------------------------------------------
 
 
-def _torchvision_source(given: Any) -> Source | None:
+def _torchvision_source(given: Any) -> ImageSource | None:
     import torch
 
     if isinstance(given, torch.Tensor):
         is_bytes = given.dtype == torch.uint8 and given.device.type == "cpu" and given.is_contiguous() and given.numel()
-        return Source(data=given.numpy().reshape(-1).data) if is_bytes else None
+        return ImageSource(data=given.numpy().reshape(-1).data) if is_bytes else None
     return _path_of(given)
 
 
@@ -200,4 +200,4 @@ def _make_tensor(found: Pixels) -> Any:
     return values.as_strided(found.facts.shape[:half], found.facts.shape[half:])
 
 
-TORCHVISION = Kind(_torchvision_source, _describe_tensor, _read_tensor, _make_tensor)
+TORCHVISION = ImageKind(_torchvision_source, _describe_tensor, _read_tensor, _make_tensor)

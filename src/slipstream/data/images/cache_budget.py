@@ -22,7 +22,7 @@ _LOOK_BYTES = 64 << 20  # kept by one process between two looks at what is left,
 _MOST_PROCESSES = 64  # that may do so at once
 
 
-class Meter:
+class CacheMeter:
     """Counts of all processes that are forked from this one. Each adds to a slot of its own, so that none is lost."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Meter:
         return sum(self._pages[2::3])
 
 
-class Expected(NamedTuple):
+class ExpectedBytes(NamedTuple):
     """What is to come from one data set."""
 
     num_samples: int
@@ -55,15 +55,15 @@ class Expected(NamedTuple):
     num_there: int  # in that one
 
 
-class Allowance:
+class CacheBudget:
     def __init__(self, folder: Path, memory_bytes: int, tell: Callable[[str], None]) -> None:
         disk_bytes = free_disk_bytes(folder)
         self.room_bytes = int(min(MEMORY_SHARE * memory_bytes, DISK_SHARE * disk_bytes))
-        self.meter = Meter()
+        self.meter = CacheMeter()
         self._folder = folder
         self._reserve_bytes = RESERVE * disk_bytes
         self._tell = tell
-        self._expected: dict[int, Expected] = {}  # by dataset
+        self._expected: dict[int, ExpectedBytes] = {}  # by dataset
         self._num_seen = self._seen_bytes = 0
         self._is_closed = False
         self._sure_bytes = 0
@@ -72,7 +72,7 @@ class Allowance:
         """A data set, by its identity, and how many images are to come from it; where it is a part of another, of which
         one, and how many that has. Whether it is a new one."""
         is_new = dataset not in self._expected
-        self._expected[dataset] = Expected(num_samples, source or dataset, num_there or num_samples)
+        self._expected[dataset] = ExpectedBytes(num_samples, source or dataset, num_there or num_samples)
         return is_new
 
     def forget(self, dataset: int) -> None:

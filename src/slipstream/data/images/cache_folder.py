@@ -33,7 +33,7 @@ FRAME: Final = struct.Struct("<8sIIQH")  # magic, checksums of the rest and of t
 MOST_FACTS: Final = HEAD_BYTES - FRAME.size
 
 
-class Facts(msgspec.Struct, frozen=True, array_like=True):
+class ImageFacts(msgspec.Struct, frozen=True, array_like=True):
     """What stands before the pixels."""
 
     key: bytes
@@ -43,10 +43,10 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
     source: str  # the folder of the image; "" where it came from memory
 
 
-_decode = msgspec.msgpack.Decoder(Facts).decode
+_decode = msgspec.msgpack.Decoder(ImageFacts).decode
 
 
-def read_facts(head: bytes) -> Facts | None:
+def read_facts(head: bytes) -> ImageFacts | None:
     """None where this is no head of ours, or a damaged one. The pixels are not looked at."""
     if len(head) < HEAD_BYTES or not head.startswith(MAGIC):
         return None
@@ -75,7 +75,7 @@ def images_folder() -> Path:
     return cache_folder() / _IMAGES
 
 
-class Holdings(msgspec.Struct, frozen=True):
+class CacheContents(msgspec.Struct, frozen=True):
     """What lies in the folder."""
 
     folder: str
@@ -88,7 +88,7 @@ class Holdings(msgspec.Struct, frozen=True):
     sources: list[tuple[str, float]] = []  # folders of the images and their shares, largest first
 
 
-def survey(folder: Path | None = None) -> Holdings:
+def survey(folder: Path | None = None) -> CacheContents:
     """Sources are told from the first entries alone: each has to be opened for that."""
     folder = folder or cache_folder()
     now_s = time.time()
@@ -108,7 +108,7 @@ def survey(folder: Path | None = None) -> Holdings:
         if len(ages) <= _MOST_READ:
             sources[_source(entry.path)] += 1
     total = sum(sources.values())
-    return Holdings(
+    return CacheContents(
         folder=str(folder),
         num_images=len(ages),
         num_bytes=num_bytes,

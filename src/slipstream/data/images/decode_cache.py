@@ -12,8 +12,8 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any
 
-from slipstream.data.images.cache_budget import Allowance
-from slipstream.data.images.cache_folder import Facts
+from slipstream.data.images.cache_budget import CacheBudget
+from slipstream.data.images.cache_folder import ImageFacts
 from slipstream.data.images.pixel_store import MOST_BYTES, Pixels, PixelStore
 
 Identity = tuple[Any, ...]
@@ -23,11 +23,11 @@ PATIENCE = 20.0  # for so many times as long, so that a slow disk costs a traini
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-class Keeping:
+class DecodeCache:
     def __init__(
         self,
         store: PixelStore,
-        allowance: Allowance,
+        allowance: CacheBudget,
         tell: Callable[[str], None],
         on_use: Callable[[], None] = lambda: None,
     ) -> None:
@@ -50,7 +50,7 @@ class Keeping:
         is_time = num_bytes <= MOST_BYTES and time.monotonic() >= self._resume_s
         return is_time and self.allowance.may_keep(key, num_bytes)
 
-    def keep(self, facts: Facts, pixels: Any) -> None:
+    def keep(self, facts: ImageFacts, pixels: Any) -> None:
         start_s = time.monotonic()
         try:
             written = self._store.write(facts, memoryview(pixels))

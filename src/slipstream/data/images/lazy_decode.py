@@ -26,7 +26,7 @@ def why_not_here() -> str:
     return ""
 
 
-class Decoded:
+class DecodedImage:
     """Pixels that no image has any more: copied for whoever wants to have them, not for whoever wants a part."""
 
     def __init__(self, image: Any) -> None:
@@ -41,10 +41,10 @@ class Decoded:
         return self.core.crop(box)
 
 
-class Pending:
+class PendingImage:
     """What an image without pixels waits for: a part of a picture."""
 
-    def __init__(self, source: JpegSource | Decoded, box: Box | None = None) -> None:
+    def __init__(self, source: JpegSource | DecodedImage, box: Box | None = None) -> None:
         self.source = source
         self.box = box or (0, 0, *source.size)
         self.was_asked = False  # for a part of it
@@ -54,7 +54,7 @@ class Pending:
         return self.box == (0, 0, *self.source.size)
 
 
-class Postponement:
+class LazyDecode:
     takes_decoded = False  # pictures that somebody else decodes, or that are better decoded at once
 
     def __init__(self) -> None:
@@ -72,9 +72,9 @@ class Postponement:
 
     # --- what images go through --------------------------------------------------------------------------------------
 
-    def pending_of(self, image: Any) -> Pending | None:
+    def pending_of(self, image: Any) -> PendingImage | None:
         """Of an image that has no pixels yet; one that was only opened becomes one."""
-        pending: Pending | None = vars(image).get(_PENDING)
+        pending: PendingImage | None = vars(image).get(_PENDING)
         if pending is not None:
             return pending if image._im is None else None
         if not is_undecoded(image) or self._is_beside_another():
@@ -90,12 +90,12 @@ class Postponement:
         is the script's: it is never only tried, since a second load would find no fault any more."""
         if self.takes_decoded and is_undecoded(image) and (self._is_beside_another() or kind_of(image) is None):
             image.load()
-            _postpone(image, Decoded(image))
+            _postpone(image, DecodedImage(image))
 
     def _settling(self, original: Method) -> Any:
         @functools.wraps(original)
         def settle(image: Any) -> Any:
-            pending: Pending | None = vars(image).get(_PENDING) if image._im is None else None
+            pending: PendingImage | None = vars(image).get(_PENDING) if image._im is None else None
             if pending is not None:
                 image.im = self.pixels(pending)
                 vars(image).pop(_PENDING, None)  # another thread may have done it
@@ -103,7 +103,7 @@ class Postponement:
 
         return settle
 
-    def pixels(self, pending: Pending) -> Any:
+    def pixels(self, pending: PendingImage) -> Any:
         """All that an image waits for."""
         return pending.source.decode()
 
@@ -137,38 +137,38 @@ class Postponement:
         except Exception:  # Pillow decodes the picture, and says what is wrong with it
             return None
 
-    def _try_pending(self, image: Any) -> Pending | None:
+    def _try_pending(self, image: Any) -> PendingImage | None:
         try:
             return self.pending_of(image)
         except Exception:  # a file that cannot be read, say: Pillow finds out for itself, and says so
             return None
 
-    def crop(self, image: Any, pending: Pending, box: Box) -> Any:
+    def crop(self, image: Any, pending: PendingImage, box: Box) -> Any:
         """The part of an image inside a box; None: Pillow cuts it out of the pixels."""
         raise NotImplementedError
 
 
-def _postpone(image: Any, source: JpegSource | Decoded) -> Pending:
-    pending = Pending(source)
+def _postpone(image: Any, source: JpegSource | DecodedImage) -> PendingImage:
+    pending = PendingImage(source)
     setattr(image, _PENDING, pending)
     return pending
 
 
-def empty_image(image: Any, pending: Pending) -> Any:
+def empty_image(image: Any, pending: PendingImage) -> Any:
     """What Pillow's own copy of this image would be, without the pixels."""
     left, upper, right, lower = pending.box
     new: Any = Image.Image()
     new._mode, new._size = image.mode, (right - left, lower - upper)
     new.info = {key: value.copy() if isinstance(value, list) else value for key, value in image.info.items()}
-    setattr(new, _PENDING, Pending(pending.source, pending.box))
+    setattr(new, _PENDING, PendingImage(pending.source, pending.box))
     return new
 
 
 def waiting_part(image: Any) -> tuple[Any, Box] | None:
     """The pixels that an image is a part of, and which part, where it has not been cut out of them yet. Nobody writes
     to them. None: the image has pixels of its own, or none at all so far."""
-    pending: Pending | None = vars(image).get(_PENDING)
-    if pending is None or image._im is not None or not isinstance(pending.source, Decoded):
+    pending: PendingImage | None = vars(image).get(_PENDING)
+    if pending is None or image._im is not None or not isinstance(pending.source, DecodedImage):
         return None
     return pending.source.core, pending.box
 

@@ -11,32 +11,32 @@ from typing import Any
 from PIL import Image
 
 from slipstream.data.images.jpeg_file import JpegSource
-from slipstream.data.images.lazy_decode import Box, Decoded, Pending, Postponement, empty_image
-from slipstream.data.images.spot_check import Trust
+from slipstream.data.images.lazy_decode import Box, DecodedImage, LazyDecode, PendingImage, empty_image
+from slipstream.data.images.spot_check import SpotCheck
 
 _LEAST_PART = 0.05  # of a picture: a smaller crop is cut out at once, so that a script that keeps it keeps no more
 _LEAST_SAVED = 0.02  # of the rows; below, the whole picture is as cheap
 
 
-class TopRows(Postponement):
+class PartialDecode(LazyDecode):
     takes_decoded = True
 
     def __init__(self, on_use: Callable[[], None], on_difference: Callable[[], None]) -> None:
         super().__init__()
         self._on_use = on_use
         self._on_difference = on_difference
-        self._trust = Trust()
+        self._trust = SpotCheck()
         self._is_reused = False  # this script takes more than one part of a picture
 
-    def pixels(self, pending: Pending) -> Any:
+    def pixels(self, pending: PendingImage) -> Any:
         self._is_reused = self._is_reused or pending.was_asked
         self._on_use()
-        if isinstance(pending.source, Decoded) and not pending.is_whole:
+        if isinstance(pending.source, DecodedImage) and not pending.is_whole:
             return pending.source.cut(pending.box)
         return super().pixels(pending)
 
-    def crop(self, image: Any, pending: Pending, box: Box) -> Any:
-        if isinstance(pending.source, Decoded):
+    def crop(self, image: Any, pending: PendingImage, box: Box) -> Any:
+        if isinstance(pending.source, DecodedImage):
             self._on_use()
             return self._cut_later(image, pending, pending.source, box)
         self._is_reused = self._is_reused or pending.was_asked
@@ -46,14 +46,14 @@ class TopRows(Postponement):
         pending.was_asked = True
         return image._new(top.crop(box))
 
-    def _cut_later(self, image: Any, pending: Pending, source: Decoded, box: Box) -> Any:
+    def _cut_later(self, image: Any, pending: PendingImage, source: DecodedImage, box: Box) -> Any:
         left, upper = pending.box[:2]
         inner = (left + box[0], upper + box[1], left + box[2], upper + box[3])
         if _area(inner) < _LEAST_PART * _area((0, 0, *source.size)):
             return image._new(source.cut(inner))
-        return empty_image(image, Pending(source, inner))
+        return empty_image(image, PendingImage(source, inner))
 
-    def _top(self, pending: Pending, num_rows: int) -> Any:
+    def _top(self, pending: PendingImage, num_rows: int) -> Any:
         """None: the picture is to be decoded whole."""
         assert isinstance(pending.source, JpegSource)
         kind, height = pending.source.kind, pending.source.size[1]
@@ -69,7 +69,7 @@ class TopRows(Postponement):
             return top
         return None
 
-    def _is_proved(self, pending: Pending, top: Any, kind: int) -> bool:
+    def _is_proved(self, pending: PendingImage, top: Any, kind: int) -> bool:
         assert isinstance(pending.source, JpegSource)
         whole = pending.source.decode_by_load()
         if is_same(top, whole.crop((0, 0, *top.size))):

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.data.images.cache_folder import HEAD_BYTES, Facts
-from slipstream.data.images.decode_cache import Identity, Keeping, folder_of, identity_of, is_settled
+from slipstream.data.images.cache_folder import HEAD_BYTES, ImageFacts
+from slipstream.data.images.decode_cache import DecodeCache, Identity, folder_of, identity_of, is_settled
 from slipstream.data.images.pixel_store import HOLDS_DESCRIPTOR, SPARE_BYTES, Pixels, key_of
 from slipstream.seams.patching import Patches
 
@@ -74,7 +74,7 @@ class _Watched:
 
 
 class PillowDecoding:
-    def __init__(self, keeping: Keeping) -> None:
+    def __init__(self, keeping: DecodeCache) -> None:
         self._keeping = keeping
         self._here = _Here()
         # What images lie over, by the identity of Pillow's core. Each lives exactly as long as its core.
@@ -181,7 +181,7 @@ class PillowDecoding:
             try:
                 position = file.tell() if file is not None else -1
                 source = folder_of(getattr(image, "filename", ""))
-                facts = Facts(key, image.mode, tuple(image.size), position, source)
+                facts = ImageFacts(key, image.mode, tuple(image.size), position, source)
                 self._keeping.keep(facts, memory.data[:-SPARE_BYTES])
             except Exception as fault:
                 self._keeping.step_aside(fault)

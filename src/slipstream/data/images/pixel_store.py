@@ -30,7 +30,7 @@ from slipstream.data.images.cache_folder import (
     MOST_FACTS,
     SUFFIX,
     UNFINISHED,
-    Facts,
+    ImageFacts,
     read_facts,
     sweep,
 )
@@ -40,7 +40,7 @@ _SLOTS = 1 << 20  # eight bytes each, of which a page takes memory when it is fi
 _WHOLE = (1 << 64) - 1
 
 
-class Checked:
+class CheckedEntries:
     def __init__(self) -> None:
         self._stamps = memoryview(mmap.mmap(-1, 8 * _SLOTS)).cast("Q")  # anonymous and shared: a fork keeps it
 
@@ -72,7 +72,7 @@ class Pixels:
 
     __slots__ = ("facts", "num_bytes", "pages")
 
-    def __init__(self, facts: Facts, pages: mmap.mmap, num_bytes: int) -> None:
+    def __init__(self, facts: ImageFacts, pages: mmap.mmap, num_bytes: int) -> None:
         self.facts = facts
         self.pages = pages
         self.num_bytes = num_bytes
@@ -87,7 +87,7 @@ class PixelStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = str(folder)
-        self._checked = Checked()
+        self._checked = CheckedEntries()
         with contextlib.suppress(OSError):
             sweep(folder)
 
@@ -122,7 +122,7 @@ class PixelStore:
             self._checked.add(stamp)
         return Pixels(known, pages, num_bytes)
 
-    def write(self, facts: Facts, pixels: memoryview) -> int:
+    def write(self, facts: ImageFacts, pixels: memoryview) -> int:
         """The bytes that the file has. Raises OSError, and leaves nothing behind then."""
         path = self._path(facts.key)
         partial = f"{path}.{os.getpid()}-{threading.get_ident()}{UNFINISHED}"
@@ -171,7 +171,7 @@ def _padded(num_bytes: int) -> int:
     return -(-(num_bytes + SPARE_BYTES) // _ROW) * _ROW
 
 
-def _head(facts: Facts, num_bytes: int, checksum: int) -> bytes:
+def _head(facts: ImageFacts, num_bytes: int, checksum: int) -> bytes:
     text = msgspec.msgpack.encode(facts)
     if len(text) > MOST_FACTS:  # a very long path: only `slipstream cache` would have shown it
         text = msgspec.msgpack.encode(msgspec.structs.replace(facts, source=""))

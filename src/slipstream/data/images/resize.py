@@ -14,7 +14,7 @@ from PIL import Image
 from slipstream.data.images.lazy_decode import Box, waiting_part
 from slipstream.data.images.partial_decode import is_same
 from slipstream.data.images.resize_kernel import FILTERS, MODES, Edges, Resampler, edges_of
-from slipstream.data.images.spot_check import Trust
+from slipstream.data.images.spot_check import SpotCheck
 from slipstream.seams.patching import Patches
 
 _LEAST_PIXELS = 4096  # of both sizes together; below, the way into C takes as long as Pillow does
@@ -28,7 +28,7 @@ class Resizing:
         self._resampler = resampler
         self._on_use = on_use
         self._on_difference = on_difference
-        self._trust = Trust()
+        self._trust = SpotCheck()
 
     def install(self, patches: Patches) -> None:
         patches.replace(Image.Image, "resize", self._resizing(Image.Image.resize))

@@ -11,14 +11,14 @@ from typing import Any
 from PIL import Image
 
 from slipstream.data.images.jpeg_file import JpegSource
-from slipstream.data.images.lazy_decode import Box, Method, Pending, Postponement, empty_image
+from slipstream.data.images.lazy_decode import Box, LazyDecode, Method, PendingImage, empty_image
 from slipstream.seams.patching import Patches
 
 _SCALES = (8, 4, 2)  # that libjpeg has short cuts for
 _NUM_TRIED = 64  # pictures in a process; if none of them could be scaled, no other is put off
 
 
-class ScaledDecode(Postponement):
+class ScaledDecode(LazyDecode):
     def __init__(self, gap: int, on_use: Callable[[], None], on_none: Callable[[], None]) -> None:
         """`gap`: how many times larger than asked for the decoded picture must be at least."""
         super().__init__()
@@ -32,11 +32,11 @@ class ScaledDecode(Postponement):
         super().install(patches)
         patches.replace(Image.Image, "resize", self._resizing(Image.Image.resize))
 
-    def pending_of(self, image: Any) -> Pending | None:
+    def pending_of(self, image: Any) -> PendingImage | None:
         is_vain = self._num_whole >= _NUM_TRIED and not self._num_scaled
         return None if is_vain else super().pending_of(image)
 
-    def pixels(self, pending: Pending) -> Any:
+    def pixels(self, pending: PendingImage) -> Any:
         self._num_whole += 1
         if self._num_whole == _NUM_TRIED and not self._num_scaled:
             self._on_none()
@@ -47,10 +47,10 @@ class ScaledDecode(Postponement):
         source.kept = source.kept or source.decode()
         return source.kept.crop(pending.box)
 
-    def crop(self, image: Any, pending: Pending, box: Box) -> Any:
+    def crop(self, image: Any, pending: PendingImage, box: Box) -> Any:
         left, upper = pending.box[:2]
         inner = (left + box[0], upper + box[1], left + box[2], upper + box[3])
-        return empty_image(image, Pending(pending.source, inner))
+        return empty_image(image, PendingImage(pending.source, inner))
 
     def _resizing(self, original: Method) -> Method:
         @functools.wraps(original)

@@ -12,7 +12,7 @@ MOST_FAULTS = 3  # files that the other way failed on: a kind that it does not k
 _LOST_AT = 2048  # in the page: a byte of its own, which no count can overwrite
 
 
-class Trust:
+class SpotCheck:
     """In every kind, by its number."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from torch.utils.data._utils import worker
 
 from slipstream.data.images.c_build import load_library
 from slipstream.data.images.pixel_memory import PixelMemory
-from slipstream.data.images.spot_check import Trust
+from slipstream.data.images.spot_check import SpotCheck
 from slipstream.data.workers.worker_loop import WorkerLoop
 from slipstream.seams.patching import Patches
 
@@ -28,12 +28,12 @@ _LEAST_PIXELS = 1024  # below, the way into C takes as long as the work
 Method = Callable[..., Any]
 
 
-class Arraying:
-    def __init__(self, planes: Planes, on_use: Callable[[], None], on_difference: Callable[[], None]) -> None:
+class ArrayConversion:
+    def __init__(self, planes: PlaneKernel, on_use: Callable[[], None], on_difference: Callable[[], None]) -> None:
         self._planes = planes
         self._on_use = on_use
         self._on_difference = on_difference
-        self._trust = Trust()
+        self._trust = SpotCheck()
 
     def install(self, patches: Patches) -> None:
         patches.replace(Image.Image, "tobytes", self._packing(Image.Image.tobytes))
@@ -92,7 +92,7 @@ class Arraying:
 class _PartingLoop(WorkerLoop):
     """Torch's own loop in a forked worker, whose tensors are all the loader's. A spawned one goes without."""
 
-    def __init__(self, original: Callable[..., None], arraying: Arraying) -> None:
+    def __init__(self, original: Callable[..., None], arraying: ArrayConversion) -> None:
         super().__init__(original)
         self._arraying = arraying
 
@@ -114,7 +114,7 @@ _address_of: Any = ctypes.pythonapi.PyBytes_AsString
 _address_of.restype, _address_of.argtypes = ctypes.c_void_p, [ctypes.py_object]
 
 
-class Planes:
+class PlaneKernel:
     def __init__(self) -> None:
         """Raises `CompileError` or `LookupError`: why it cannot be."""
         self._memory = PixelMemory()

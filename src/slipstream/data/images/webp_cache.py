@@ -8,8 +8,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from slipstream.data.images.cache_folder import Facts
-from slipstream.data.images.decode_cache import Keeping, folder_of, identity_of, is_settled
+from slipstream.data.images.cache_folder import ImageFacts
+from slipstream.data.images.decode_cache import DecodeCache, folder_of, identity_of, is_settled
 from slipstream.data.images.pixel_store import key_of
 from slipstream.seams.patching import Patches
 
@@ -34,7 +34,7 @@ class _Frames:
 
 
 class WebPDecoding:
-    def __init__(self, keeping: Keeping) -> None:
+    def __init__(self, keeping: DecodeCache) -> None:
         self._keeping = keeping
 
     def install(self, patches: Patches, plugin: ModuleType) -> None:
@@ -70,7 +70,7 @@ class WebPDecoding:
 
         return load
 
-    def _look(self, image: Any) -> tuple[bytes, Facts | None]:
+    def _look(self, image: Any) -> tuple[bytes, ImageFacts | None]:
         """The key of an image that is about to be decoded; without facts where it is not, or not one for us."""
         known = vars(image)
         is_new = known.get("_im", known.get("im")) is None and "duration" not in image.info
@@ -80,14 +80,14 @@ class WebPDecoding:
         if identity is None or not is_settled(identity):
             return b"", None
         key = key_of("WebP", self._version, identity, image.rawmode, image.size)
-        return key, Facts(key, image.rawmode, tuple(image.size), 0, folder_of(image.filename))
+        return key, ImageFacts(key, image.rawmode, tuple(image.size), 0, folder_of(image.filename))
 
-    def _keep(self, facts: Facts, frame: tuple[bytes, int]) -> None:
+    def _keep(self, facts: ImageFacts, frame: tuple[bytes, int]) -> None:
         pixels, timestamp = frame
         if len(pixels) != facts.shape[0] * facts.shape[1] * _WIDTHS[facts.kind]:
             return
         try:
-            facts = Facts(facts.key, facts.kind, facts.shape, timestamp, facts.source)
+            facts = ImageFacts(facts.key, facts.kind, facts.shape, timestamp, facts.source)
             if self._keeping.has_room(facts.key, len(pixels)):
                 self._keeping.keep(facts, pixels)
         except Exception as fault:

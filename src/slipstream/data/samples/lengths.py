@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from slipstream.data.workers.dataset_fingerprint import difference, look
-from slipstream.data.workers.rng_state import Draws
+from slipstream.data.workers.rng_state import GeneratorStates
 from slipstream.data.workers.worker_blockers import obstacle
 
 MOST_S = 5.0
@@ -66,7 +66,7 @@ def _answer(dataset: Any, most_s: float, pipe: Any) -> None:
 
 
 def _measure(dataset: Any, most_s: float) -> Any:
-    draws = Draws(dataset)
+    draws = GeneratorStates(dataset)
     before = draws.states()
     try:
         lengths = _columns(dataset, most_s) if _has_columns(dataset) else _samples(dataset, most_s)
@@ -96,15 +96,15 @@ def _columns(dataset: Any, most_s: float) -> list[int]:
 def _samples(dataset: Any, most_s: float) -> list[int]:
     start_s = time.monotonic()
     lengths: list[int] = []
-    portrait: dict[str, Any] = {}
+    fingerprint: dict[str, Any] = {}
     for index in range(len(dataset)):
         length = length_of(dataset[index])
         if length is None:
             raise UnknownLengthsError("its samples have no sequence whose length could be taken")
         lengths.append(length)
         if index == 0:  # the first may open files
-            portrait, start_s = look(dataset, 2), time.monotonic()
-        elif index == 1 and (changed := difference(portrait, look(dataset, 2))):
+            fingerprint, start_s = look(dataset, 2), time.monotonic()
+        elif index == 1 and (changed := difference(fingerprint, look(dataset, 2))):
             raise UnknownLengthsError(f"reading a sample changes {changed} of the dataset")
         elif index % _TRIED == 0:
             _hurry(time.monotonic() - start_s, index, len(dataset), most_s)

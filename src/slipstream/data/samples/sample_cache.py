@@ -14,7 +14,7 @@ from torch.utils.data._utils.fetch import _MapDatasetFetcher
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from slipstream.data.images import prefill
-from slipstream.data.samples.cache_reader import Keeping, Reading
+from slipstream.data.samples.cache_reader import SampleCacheState, SampleReader
 from slipstream.data.samples.pure_index import only_indexes
 from slipstream.data.workers.worker_blockers import start_method
 from slipstream.seams.patching import Patches
@@ -53,11 +53,11 @@ def _sets_globals(function: Any) -> bool:
     return code is None or any(step.opname in ("STORE_GLOBAL", "STORE_DEREF") for step in dis.get_instructions(code))
 
 
-class KeptSamples:
+class SampleCache:
     def __init__(self, tell_kept: Callable[[Any], None], tell_not: Callable[[str], None]) -> None:
         self._tell_kept = tell_kept
         self._tell_not = tell_not
-        self._keepings: dict[int, Keeping] = {}  # by identity of the dataset
+        self._keepings: dict[int, SampleCacheState] = {}  # by identity of the dataset
         self._admitted: dict[int, Any] = {}
 
     def admit(self, dataset: Any, note: Any) -> None:
@@ -76,12 +76,12 @@ class KeptSamples:
         """Samples of the epoch that begins, kept before it by other processes: how many there are now, and the share
         that was asked for."""
         keeping = self._keepings.get(id(loader.dataset))
-        if keeping is None or keeping.shelf.reason:
+        if keeping is None or keeping.arena.reason:
             return 0, 0.0
-        shelf = keeping.shelf
+        arena = keeping.arena
 
         def maker() -> Callable[[int], Any]:
-            reading, early = Reading(loader.dataset, keeping), list[int]()
+            reading, early = SampleReader(loader.dataset, keeping), list[int]()
 
             def make(index: int) -> None:
                 is_early = not reading.is_proved
@@ -96,9 +96,9 @@ class KeptSamples:
 
             return make
 
-        share = prefill.fill(loader, maker, lambda num_made: bool(shelf.reason), limit_s)
+        share = prefill.fill(loader, maker, lambda num_made: bool(arena.reason), limit_s)
         self._report(keeping)
-        return 0 if shelf.reason else len(shelf), share
+        return 0 if arena.reason else len(arena), share
 
     def _before_iter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before workers are forked: they share what is made here."""
@@ -112,7 +112,7 @@ class KeptSamples:
                 self._tell_not(reason)
                 del self._admitted[id(loader.dataset)]
                 return
-            keeping = self._keepings[id(loader.dataset)] = Keeping(loader.dataset)
+            keeping = self._keepings[id(loader.dataset)] = SampleCacheState(loader.dataset)
             weakref.finalize(loader.dataset, self._keepings.pop, id(loader.dataset), None).atexit = False
         keeping.begin_epoch(has_workers=loader.num_workers > 0)
         self._report(keeping)
@@ -122,15 +122,15 @@ class KeptSamples:
         if keeping is not None:
             self._report(keeping)
 
-    def _report(self, keeping: Keeping) -> None:
+    def _report(self, keeping: SampleCacheState) -> None:
         """What workers found out is read from the shelf."""
         if keeping.is_told:
             return
-        if keeping.shelf.reason:
+        if keeping.arena.reason:
             keeping.is_told = True
-            self._tell_not(keeping.shelf.reason)
-            keeping.shelf.let_go()
-        elif len(keeping.shelf) and not keeping.is_kept:
+            self._tell_not(keeping.arena.reason)
+            keeping.arena.let_go()
+        elif len(keeping.arena) and not keeping.is_kept:
             keeping.is_kept = True
             self._tell_kept(self._admitted.get(id(keeping.dataset())))
 
@@ -147,12 +147,14 @@ class KeptSamples:
 
         return fetch
 
-    def _reading_of(self, fetcher: Any) -> Reading | None:
+    def _reading_of(self, fetcher: Any) -> SampleReader | None:
         if _STATE not in vars(fetcher):
             keeping = self._keepings.get(id(fetcher.dataset)) if fetcher.auto_collation else None
             is_ours = keeping is not None and keeping.dataset() is fetcher.dataset
-            setattr(fetcher, _STATE, Reading(fetcher.dataset, keeping) if keeping is not None and is_ours else None)
-        reading: Reading | None = vars(fetcher)[_STATE]
+            setattr(
+                fetcher, _STATE, SampleReader(fetcher.dataset, keeping) if keeping is not None and is_ours else None
+            )
+        reading: SampleReader | None = vars(fetcher)[_STATE]
         return reading
 
 

@@ -23,14 +23,14 @@ class UnkeepableError(Exception):
     """Why a sample cannot be kept, as half a sentence."""
 
 
-class Parcel:
+class SamplePayload:
     """`spec` says how the sample is built, `pieces` are the bytes of its memory."""
 
     def __init__(self, spec: Any, pieces: list[bytes]) -> None:
         self.spec = spec
         self.pieces = pieces
 
-    def is_same(self, other: Parcel) -> bool:
+    def is_same(self, other: SamplePayload) -> bool:
         """By what is written, so that a NaN equals itself and 1 is not True."""
         return self.pieces == other.pieces and repr(self.spec) == repr(other.spec)
 
@@ -43,10 +43,10 @@ class Parcel:
         return b"".join(parts)
 
 
-def pack(sample: Any) -> Parcel:
+def pack(sample: Any) -> SamplePayload:
     packer = _Packer()
     spec = packer.outline(sample)
-    return Parcel(spec, packer.pieces())
+    return SamplePayload(spec, packer.pieces())
 
 
 class _Packer:
@@ -117,10 +117,10 @@ class _Packer:
         return found
 
 
-def read_parcel(memory: Any, at: int) -> Parcel:
+def read_payload(memory: Any, at: int) -> SamplePayload:
     """The parcel as it was packed, from memory where its bytes begin at `at`."""
     spec, places = _places(memory, at)
-    return Parcel(spec, [bytes(memory[start : start + size]) for start, size in places])
+    return SamplePayload(spec, [bytes(memory[start : start + size]) for start, size in places])
 
 
 def unpack(memory: Any, at: int) -> Any:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from slipstream.data.samples.serialise import Parcel, read_parcel, unpack
+from slipstream.data.samples.serialise import SamplePayload, read_payload, unpack
 from slipstream.machine.free_memory import free_bytes, total_bytes
 
 _HEAD_BYTES = 4096
@@ -25,13 +25,13 @@ _LOOK_BYTES = 64 << 20  # written between two looks at what memory is left
 _LEAST_LEFT = 0.1  # of the machine's memory: below that nothing more is kept
 
 
-class Entry(NamedTuple):
+class ArenaEntry(NamedTuple):
     at: int
     num_bytes: int
     writer: int  # of which worker; -1: the script's own process
 
 
-class Shelf:
+class SharedArena:
     def __init__(self, num_samples: int, most_bytes: int) -> None:
         self.most_bytes = most_bytes
         table_bytes = num_samples * 3 * 8
@@ -73,13 +73,13 @@ class Shelf:
         self._last_word = self.reason or "it is not used any more"
         self._head = self._table = self._memory = self._file = None
 
-    def entry(self, index: int) -> Entry | None:
+    def entry(self, index: int) -> ArenaEntry | None:
         at, num_bytes, writer = self._table[index].tolist()
-        return Entry(at, num_bytes, writer) if at else None
+        return ArenaEntry(at, num_bytes, writer) if at else None
 
-    def put(self, index: int, parcel: Parcel, writer: int) -> bool:
+    def put(self, index: int, payload: SamplePayload, writer: int) -> bool:
         """Whether there was room. Found by others only when all of it is written."""
-        data = parcel.to_bytes()
+        data = payload.to_bytes()
         at = self._reserve(len(data))
         if not at:
             return False
@@ -91,11 +91,11 @@ class Shelf:
                 self._head[_COUNT] += 1
         return True
 
-    def sample(self, entry: Entry) -> Any:
+    def sample(self, entry: ArenaEntry) -> Any:
         return unpack(self._memory, entry.at)
 
-    def parcel(self, entry: Entry) -> Parcel:
-        return read_parcel(self._memory, entry.at)
+    def payload(self, entry: ArenaEntry) -> SamplePayload:
+        return read_payload(self._memory, entry.at)
 
     def _reserve(self, num_bytes: int) -> int:
         """Where to write, or 0."""

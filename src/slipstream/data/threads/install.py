@@ -13,9 +13,9 @@ from torch.utils.data import DataLoader
 from slipstream.data.threads.dataset_copies import UncopyableError, duplicate
 from slipstream.data.threads.iterator import ThreadedIter, fetcher_of
 from slipstream.data.threads.rng_streams import redirect_draws
-from slipstream.data.threads.thread_pool import Crew, Seat, dismiss_all
+from slipstream.data.threads.thread_pool import BatchThreads, WorkerSlot, dismiss_all
 from slipstream.data.workers.dataset_fingerprint import difference, unread
-from slipstream.data.workers.loader_fingerprint import generator_states, portrait_of, restore
+from slipstream.data.workers.loader_fingerprint import fingerprint_of, generator_states, restore
 from slipstream.seams.data_threads import is_beside
 from slipstream.seams.patching import Patches
 
@@ -23,8 +23,8 @@ from slipstream.seams.patching import Patches
 class _Kept:
     """The seats of one loader's last epoch, and who used them."""
 
-    def __init__(self, seats: list[Seat], portrait: dict[str, Any], crew: Crew) -> None:
-        self.seats, self.portrait, self.crew = seats, portrait, crew
+    def __init__(self, slots: list[WorkerSlot], fingerprint: dict[str, Any], batch_threads: BatchThreads) -> None:
+        self.slots, self.fingerprint, self.batch_threads = slots, fingerprint, batch_threads
 
 
 class Threads:
@@ -72,22 +72,22 @@ class Threads:
             self._patches = None
         count = self._counts[loader]
         if loader.num_workers:  # the script's own workers see the dataset as it is when an epoch begins
-            return ThreadedIter(loader, _seats(loader, max(count, loader.num_workers)), count, self._retire)
-        portrait = portrait_of(loader)
-        seats = self._seats_again(loader, portrait) or _seats(loader, count)
-        iterator = ThreadedIter(loader, seats, count, self._retire)
-        self._kept[loader] = _Kept(seats, portrait, iterator.crew)
+            return ThreadedIter(loader, _slots(loader, max(count, loader.num_workers)), count, self._retire)
+        fingerprint = fingerprint_of(loader)
+        slots = self._seats_again(loader, fingerprint) or _slots(loader, count)
+        iterator = ThreadedIter(loader, slots, count, self._retire)
+        self._kept[loader] = _Kept(slots, fingerprint, iterator.batch_threads)
         return iterator
 
-    def _seats_again(self, loader: Any, portrait: dict[str, Any]) -> list[Seat] | None:
+    def _seats_again(self, loader: Any, fingerprint: dict[str, Any]) -> list[WorkerSlot] | None:
         """Those of the last epoch, with whatever their datasets opened or keep; None where they do not serve."""
         kept = self._kept.pop(loader, None)
-        if kept is None or not kept.crew.is_over:  # somebody is still reading
+        if kept is None or not kept.batch_threads.is_over:  # somebody is still reading
             return None
-        if difference(kept.portrait, portrait) or unread(portrait):
+        if difference(kept.fingerprint, fingerprint) or unread(fingerprint):
             return None
-        kept.crew.join()  # of an epoch that was left early: a batch may still be on its way
-        return kept.seats
+        kept.batch_threads.join()  # of an epoch that was left early: a batch may still be on its way
+        return kept.slots
 
     def _retire(self, loader: Any, why: str) -> None:
         if loader is not None:
@@ -96,9 +96,9 @@ class Threads:
         self._tell(f"a loader goes on without threads: {why}")
 
 
-def _seats(loader: Any, count: int) -> list[Seat]:
+def _slots(loader: Any, count: int) -> list[WorkerSlot]:
     copies = duplicate((loader.dataset, loader.collate_fn), count)
-    return [Seat(fetcher_of(loader, dataset, collate_fn)) for dataset, collate_fn in copies]
+    return [WorkerSlot(fetcher_of(loader, dataset, collate_fn)) for dataset, collate_fn in copies]
 
 
 def _is_unusual() -> bool:

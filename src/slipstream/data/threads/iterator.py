@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind, _SingleProcessDataLoaderIter
 
-from slipstream.data.threads.rng_streams import Watch
-from slipstream.data.threads.thread_pool import Crew, Seat, Task
+from slipstream.data.threads.rng_streams import RngWatch
+from slipstream.data.threads.thread_pool import BatchTask, BatchThreads, WorkerSlot
 from slipstream.data.workers.dataset_fingerprint import difference, look
 
 HELD = 2  # batches for each thread, built or being built, unless the script says otherwise
@@ -23,17 +23,17 @@ class ThreadedIter(_BaseDataLoaderIter):
     """`retire` is told the loader, if it is still there, and why it must not be given threads again."""
 
     def __init__(
-        self, loader: DataLoader[Any], seats: list[Seat], num_threads: int, retire: Callable[[Any, str], None]
+        self, loader: DataLoader[Any], slots: list[WorkerSlot], num_threads: int, retire: Callable[[Any, str], None]
     ) -> None:
         super().__init__(loader)
         self._loader = weakref.ref(loader)
-        self._seats = seats
+        self._slots = slots
         self._num_threads = num_threads
         self._retire = retire
         self._is_plain = False
         self._dataset_fetcher = fetcher_of(loader, self._dataset, self._collate_fn)
-        for number, seat in enumerate(seats):
-            seat.stream.seed(int(self._base_seed), number)
+        for number, slot in enumerate(slots):
+            slot.stream.seed(int(self._base_seed), number)
         if self._num_workers:
             self._prepare_seats(loader.worker_init_fn)
             super()._reset(loader)  # torch asks the sampler twice where it has workers
@@ -44,25 +44,25 @@ class ThreadedIter(_BaseDataLoaderIter):
 
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
         """For a loader whose workers stay. Theirs draw on where they stopped, after all that they had been given."""
-        self.crew.finish()
-        self.crew.dismiss()
+        self.batch_threads.finish()
+        self.batch_threads.dismiss()
         super()._reset(loader, first_iter)
         self._begin()
 
     def _prepare_seats(self, prepare: Callable[[int], None] | None) -> None:
         """One that only sets seeds; whatever does more keeps its processes."""
-        for number, seat in enumerate(self._seats if prepare is not None else ()):
-            with seat.stream.drawn_from():
+        for number, slot in enumerate(self._slots if prepare is not None else ()):
+            with slot.stream.drawn_from():
                 prepare(number)  # type: ignore[misc]
 
     def _begin(self) -> None:
-        self.crew = Crew(self._seats, self._num_threads, self._pinning())
-        weakref.finalize(self, self.crew.dismiss)
+        self.batch_threads = BatchThreads(self._slots, self._num_threads, self._pinning())
+        weakref.finalize(self, self.batch_threads.dismiss)
         self._pending: dict[int, Any] = {}  # what the sampler gave for batches that nobody has asked for yet
         self._num_drawn = self._num_given = 0
         self._end: Exception | None = None  # what the sampler raised, at last or too early
         self._has_set_out = False
-        self._portrait = look(self._dataset, 1)
+        self._fingerprint = look(self._dataset, 1)
         if self._num_workers:
             self._draw(self._depth)
 
@@ -109,7 +109,7 @@ class ThreadedIter(_BaseDataLoaderIter):
     # --- batches -----------------------------------------------------------------------------------------------------
 
     def is_next_ready(self) -> bool:
-        return not self._is_plain and self._has_set_out and self.crew.is_ready(self._num_given)
+        return not self._is_plain and self._has_set_out and self.batch_threads.is_ready(self._num_given)
 
     def _next_data(self) -> Any:
         if not self._is_plain:
@@ -119,11 +119,11 @@ class ThreadedIter(_BaseDataLoaderIter):
         if self._is_plain:
             return self._build_here()
         if not self._pending:
-            self.crew.dismiss()
+            self.batch_threads.dismiss()
             return self._next_index()  # raises
-        if not self.crew.wait_for(self._num_given, self._timeout):
+        if not self.batch_threads.wait_for(self._num_given, self._timeout):
             raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
-        built = self.crew.take(self._num_given)
+        built = self.batch_threads.take(self._num_given)
         if built.fault:
             return self._build_again(built.fault)
         self._next_index()
@@ -135,25 +135,25 @@ class ThreadedIter(_BaseDataLoaderIter):
         self._has_set_out = True
         if not self._num_workers:
             self._draw(self._depth)
-        watch = Watch()
+        watch = RngWatch()
         self._send(0, 0)
-        if not self._pending or not self.crew.wait_for(0, self._timeout):
+        if not self._pending or not self.batch_threads.wait_for(0, self._timeout):
             return
         library = watch.moved()
         if library:
             self._give_up(f"the dataset draws from {library} in a way that threads cannot keep apart")
-            self.crew.join()
+            self.batch_threads.join()
             watch.restore()
 
     def _send(self, first: int, count: int) -> None:
         self._draw(count)
         for number in range(first, self._num_drawn):
-            task = Task(number, self._pending[number], torch.is_grad_enabled(), torch.is_inference_mode_enabled())
-            self.crew.put(task)
+            task = BatchTask(number, self._pending[number], torch.is_grad_enabled(), torch.is_inference_mode_enabled())
+            self.batch_threads.put(task)
 
     def _look_around(self) -> None:
         """A script without workers may change its dataset while it is read; the threads' copies do not change."""
-        changed = "" if self._num_workers else difference(self._portrait, look(self._dataset, 1))
+        changed = "" if self._num_workers else difference(self._fingerprint, look(self._dataset, 1))
         if changed:
             self._give_up(f"the script changes {changed} of the dataset while it is read, which copies do not see")
 
@@ -176,7 +176,7 @@ class ThreadedIter(_BaseDataLoaderIter):
 
     def _give_up(self, why: str) -> None:
         self._is_plain = True
-        self.crew.dismiss()
+        self.batch_threads.dismiss()
         loader = self._loader()
         if loader is not None and loader._iterator is self:
             loader._iterator = None

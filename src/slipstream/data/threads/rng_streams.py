@@ -26,7 +26,7 @@ _TORCH = ("manual_seed", "seed", "initial_seed", "get_rng_state", "set_rng_state
 Draw = Callable[..., Any]
 
 
-class Stream:
+class RngStream:
     """Of one worker: three generators, seeded as torch seeds a worker process."""
 
     def __init__(self) -> None:
@@ -116,19 +116,19 @@ def _hidden_draws() -> Iterator[tuple[Draw, Draw]]:
             yield _divided(device, name, lambda stream: lambda seed: None)
 
 
-def _of_module(module: Any, hidden: Any, own: Callable[[Stream], Any]) -> Iterator[tuple[Draw, Draw]]:
+def _of_module(module: Any, hidden: Any, own: Callable[[RngStream], Any]) -> Iterator[tuple[Draw, Draw]]:
     for name, value in list(vars(module).items()):
         # `seed` is somebody's function where a race gives all riders equal seeds
         if name == "seed" or (getattr(value, "__self__", None) is hidden and callable(value)):
             yield _divided(module, name, functools.partial(_attribute, own, name))
 
 
-def _attribute(own: Callable[[Stream], Any], name: str, stream: Stream) -> Draw:
+def _attribute(own: Callable[[RngStream], Any], name: str, stream: RngStream) -> Draw:
     found: Draw = getattr(own(stream), name)
     return found
 
 
-def _of_torch(name: str, stream: Stream) -> Draw:
+def _of_torch(name: str, stream: RngStream) -> Draw:
     generator = stream.torch
     draws: dict[str, Draw] = {
         "manual_seed": lambda seed: generator.manual_seed(int(seed)),
@@ -140,7 +140,7 @@ def _of_torch(name: str, stream: Stream) -> Draw:
     return draws[name]
 
 
-def _divided(module: Any, name: str, own: Callable[[Stream], Draw]) -> tuple[Draw, Draw]:
+def _divided(module: Any, name: str, own: Callable[[RngStream], Draw]) -> tuple[Draw, Draw]:
     original: Draw = getattr(module, name)
 
     @functools.wraps(original)
@@ -168,7 +168,7 @@ def own_generators() -> dict[str, Any]:
     return {library: generator for library, generator in found.items() if generator is not None}
 
 
-class Watch:
+class RngWatch:
     """Their states at one moment. Who draws nothing meanwhile may ask whether somebody else did."""
 
     def __init__(self) -> None:

@@ -15,42 +15,42 @@ from typing import Any, NamedTuple
 import torch
 
 from slipstream.data.threads.openmp import compute_alone
-from slipstream.data.threads.rng_streams import Stream
+from slipstream.data.threads.rng_streams import RngStream
 from slipstream.seams import data_threads
 
 _LOOK_S = 1.0  # how often somebody who waits looks whether anybody is left to wait for
 _FAREWELL_S = 5.0
 
 
-class Seat:
+class WorkerSlot:
     """What one worker process would have for itself."""
 
     def __init__(self, fetcher: Any) -> None:
         self.fetcher = fetcher
-        self.stream = Stream()
+        self.stream = RngStream()
 
 
-class Task(NamedTuple):
+class BatchTask(NamedTuple):
     number: int
     index: Any
     has_grad: bool  # the asking thread's: threads have modes of their own
     is_inference: bool
 
 
-class Built(NamedTuple):
+class BuiltBatch(NamedTuple):
     batch: Any
     fault: str = ""  # what was raised in place of it
 
 
-class Crew:
-    def __init__(self, seats: list[Seat], num_threads: int, pin: Callable[[Any], Any] | None = None) -> None:
-        self._seats = seats
+class BatchThreads:
+    def __init__(self, slots: list[WorkerSlot], num_threads: int, pin: Callable[[Any], Any] | None = None) -> None:
+        self._slots = slots
         self._pin = pin
         self._process = os.getpid()
         self._turn = threading.Condition()
-        self._waiting: list[Task] = []
+        self._waiting: list[BatchTask] = []
         self._busy: set[int] = set()  # seats
-        self._built: dict[int, Built] = {}
+        self._built: dict[int, BuiltBatch] = {}
         self._is_over = False
         self._threads = [
             threading.Thread(target=_serve, args=(self, contextvars.copy_context()), name=f"data-{n}", daemon=True)
@@ -60,7 +60,7 @@ class Crew:
         for thread in self._threads:
             thread.start()
 
-    def put(self, task: Task) -> None:
+    def put(self, task: BatchTask) -> None:
         with self._turn:
             self._waiting.append(task)
             self._turn.notify_all()
@@ -71,7 +71,7 @@ class Crew:
             waited_s = 0.0
             while number not in self._built:
                 if not any(thread.is_alive() for thread in self._threads):
-                    self._built[number] = Built(None, "the threads have ended")
+                    self._built[number] = BuiltBatch(None, "the threads have ended")
                     break
                 if timeout_s and waited_s >= timeout_s:
                     return False
@@ -80,7 +80,7 @@ class Crew:
                 waited_s += look_s
         return True
 
-    def take(self, number: int) -> Built:
+    def take(self, number: int) -> BuiltBatch:
         """Of one that was waited for."""
         with self._turn:
             return self._built.pop(number)
@@ -121,55 +121,55 @@ class Crew:
         while (task := self._next()) is not None:
             built = self._build(task)
             with self._turn:
-                self._busy.discard(task.number % len(self._seats))
+                self._busy.discard(task.number % len(self._slots))
                 if not self._is_over:
                     self._built[task.number] = built
                 self._turn.notify_all()
             del task, built  # a thread that waits keeps no batch alive
 
-    def _next(self) -> Task | None:
+    def _next(self) -> BatchTask | None:
         data_threads.stand_if_held()
         with self._turn:
             while not self._is_over:
                 for place, task in enumerate(self._waiting):
-                    seat = task.number % len(self._seats)
-                    if seat not in self._busy:
-                        self._busy.add(seat)
+                    slot = task.number % len(self._slots)
+                    if slot not in self._busy:
+                        self._busy.add(slot)
                         return self._waiting.pop(place)
                 self._turn.wait()
         return None
 
-    def _build(self, task: Task) -> Built:
-        seat = self._seats[task.number % len(self._seats)]
+    def _build(self, task: BatchTask) -> BuiltBatch:
+        slot = self._slots[task.number % len(self._slots)]
         try:
-            with _modes(task), seat.stream.drawn_from():
-                batch = seat.fetcher.fetch(task.index)
-            return Built(self._pin(batch) if self._pin is not None else batch)
+            with _modes(task), slot.stream.drawn_from():
+                batch = slot.fetcher.fetch(task.index)
+            return BuiltBatch(self._pin(batch) if self._pin is not None else batch)
         except BaseException as fault:  # even SystemExit: the script meets it in its own thread
-            return Built(None, f"{type(fault).__name__}: {fault}")
+            return BuiltBatch(None, f"{type(fault).__name__}: {fault}")
 
 
 @contextlib.contextmanager
-def _modes(task: Task) -> Iterator[None]:
+def _modes(task: BatchTask) -> Iterator[None]:
     with torch.inference_mode(task.is_inference), torch.set_grad_enabled(task.has_grad):
         yield
 
 
-def _serve(crew: Crew, context: contextvars.Context) -> None:
+def _serve(batch_threads: BatchThreads, context: contextvars.Context) -> None:
     with data_threads.thread():
         compute_alone()
-        context.run(crew.serve)
+        context.run(batch_threads.serve)
 
 
-_crews: weakref.WeakSet[Crew] = weakref.WeakSet()
+_crews: weakref.WeakSet[BatchThreads] = weakref.WeakSet()
 
 
 @atexit.register
 def dismiss_all() -> None:
     """Before the interpreter goes: a thread that is in C by then would come back to nothing."""
     crews = list(_crews)
-    for crew in crews:
-        crew.dismiss()
+    for batch_threads in crews:
+        batch_threads.dismiss()
     data_threads.release()
-    for crew in crews:
-        crew.join(_FAREWELL_S)
+    for batch_threads in crews:
+        batch_threads.join(_FAREWELL_S)

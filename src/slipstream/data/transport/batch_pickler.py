@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch._utils import ExceptionWrapper
 
-from slipstream.data.transport.buffer_mirror import adopt, hand_out, open_parcel, share_anew
+from slipstream.data.transport.buffer_mirror import adopt, hand_out, open_payload, share_anew
 from slipstream.data.transport.buffer_pool import FREE, SMALL, VACANT, Buffer, Pool, holders_of
 
 _LARGE = 2**16  # bytes: what a pipe holds at once
@@ -61,17 +61,17 @@ _AT_THE_TOP = 4  # torch's loop has a variable of its own for the batch, besides
 _reductions: Any = torch.multiprocessing.reductions
 
 
-class Parcel:
-    def __init__(self, pool: Pool, payload: bytes, has_buffers: bool) -> None:
-        self._contents: tuple[Any, ...] = None, None, payload
+class BatchPayload:
+    def __init__(self, pool: Pool, content: bytes, has_buffers: bool) -> None:
+        self._contents: tuple[Any, ...] = None, None, content
         if has_buffers:
-            self._contents = pool.key, None if pool.has_travelled() else pool.states.storage, payload
+            self._contents = pool.key, None if pool.has_travelled() else pool.states.storage, content
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
-        return open_parcel, self._contents
+        return open_payload, self._contents
 
 
-class ParcelQueue:
+class PayloadQueue:
     """A worker's way to the main process."""
 
     def __init__(self, queue: Any, pool: Pool) -> None:
@@ -79,19 +79,19 @@ class ParcelQueue:
         self._pool = pool
 
     def put(self, message: Any) -> None:
-        parcel = None
+        payload = None
         if self._pool.is_in_service and type(message) is tuple and not isinstance(message[1], ExceptionWrapper):
             try:
-                parcel = pack(self._pool, message)
+                payload = pack(self._pool, message)
             except Exception:  # what cannot be pickled, torch is to say in its own words
                 self._pool.is_in_service = False
-        self._queue.put(message if parcel is None else parcel)
+        self._queue.put(message if payload is None else payload)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._queue, name)
 
 
-def pack(pool: Pool, message: tuple[Any, Any]) -> Parcel | None:
+def pack(pool: Pool, message: tuple[Any, Any]) -> BatchPayload | None:
     """None: nothing in it that a buffer holds."""
     batch = message[1]
     is_own = sys.getrefcount(batch) <= _AT_THE_TOP
@@ -106,12 +106,12 @@ def pack(pool: Pool, message: tuple[Any, Any]) -> Parcel | None:
             pickler.choose(storage, buffer)
         elif is_own and storage.nbytes() <= SMALL:
             pickler.small.add(storage._cdata)
-    parcel = None
+    payload = None
     if pickler.chosen or pickler.small or any(is_large_array(thing) for thing, _ in found):
-        payload = pickler.pickle(message)
-        parcel = Parcel(pool, payload, bool(pickler.sent))
+        content = pickler.pickle(message)
+        payload = BatchPayload(pool, content, bool(pickler.sent))
     pool.close_batch(pickler.sent)
-    return parcel
+    return payload
 
 
 def _fill(pool: Pool, storage: Any) -> Buffer | None:

@@ -18,7 +18,7 @@ from slipstream.data.transport.buffer_pool import DROPPED, FREE, RETIRED, VACANT
 Key = tuple[int, bytes]  # the worker's process, and what tells its pools apart
 
 
-class Mirror:
+class BufferMirror:
     """Of one worker's pool."""
 
     def __init__(self, states: Any) -> None:
@@ -53,12 +53,12 @@ class Mirror:
                 self.states[number] = RETIRED
 
 
-class Mirrors:
+class BufferMirrors:
     """Of this process. Batches may arrive in the script's thread and in the one that pins memory."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a collection of garbage inside may end an iterator, which calls `forget`
-        self._by_key: dict[Key, Mirror] = {}
+        self._by_key: dict[Key, BufferMirror] = {}
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -67,7 +67,7 @@ class Mirrors:
         """Whether this pool is known: one whose iterator is gone is not. None where no buffer came."""
         with self._lock:
             if key is not None and states is not None and key not in self._by_key:
-                self._by_key[key] = Mirror(states)
+                self._by_key[key] = BufferMirror(states)
             for mirror in list(self._by_key.values()):
                 mirror.look()
             return key is None or key in self._by_key
@@ -98,14 +98,14 @@ class Mirrors:
         self._by_key = {}
 
 
-MIRRORS = Mirrors()
+MIRRORS = BufferMirrors()
 os.register_at_fork(before=MIRRORS.retire, after_in_child=MIRRORS.begin_anew)
 
 
 # --- what a parcel is made of: called by the unpickler, under these names --------------------------------------------
 
 
-def open_parcel(key: Key | None, states: Any, payload: bytes) -> Any:
+def open_payload(key: Key | None, states: Any, payload: bytes) -> Any:
     if not MIRRORS.receive(key, states):
         return None, None  # the iterator is gone; torch says the same when it ends one
     return pickle.loads(payload)

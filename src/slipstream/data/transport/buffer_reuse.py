@@ -13,7 +13,7 @@ import torch
 from torch.utils.data._utils import collate, worker
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from slipstream.data.transport.batch_pickler import ParcelQueue
+from slipstream.data.transport.batch_pickler import PayloadQueue
 from slipstream.data.transport.buffer_mirror import MIRRORS
 from slipstream.data.transport.buffer_pool import Pool, is_lending, most_buffers, why_not
 from slipstream.data.transport.malloc import keep_freed
@@ -88,7 +88,7 @@ class ReusingLoop(WorkerLoop):
         queue = args[DATA_QUEUE]
         if self.depth:
             with contextlib.suppress(Exception):  # torch's own way is still there
-                queue = ParcelQueue(queue, equip(self.depth, self.most_buffers))
+                queue = PayloadQueue(queue, equip(self.depth, self.most_buffers))
                 keep_freed()
         self._original(*args[:DATA_QUEUE], queue, *args[DATA_QUEUE + 1 :])
 

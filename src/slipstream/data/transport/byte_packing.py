@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from slipstream.data.transport.live_batches import Handouts
+from slipstream.data.transport.live_batches import LiveBatches
 from slipstream.seams.patching import Patches
 
 _SPAN = 256  # different bytes
@@ -154,12 +154,12 @@ class _Line:
         self.lowest, self._highest = low, high
 
 
-_receiver: list[Parcels] = []  # where tensors that are unpickled here leave their bytes
+_receiver: list[PackedBatches] = []  # where tensors that are unpickled here leave their bytes
 
 
-class Parcels:
+class PackedBatches:
     def __init__(self) -> None:
-        self._tensors = Handouts()
+        self._tensors = LiveBatches()
         self._pin = torch.Tensor.pin_memory
 
     def install(self, patches: Patches) -> None:
@@ -195,6 +195,6 @@ class Parcels:
 def receive(rebuild: Callable[..., Any], args: tuple[Any, ...], levels: Any, tables: Any) -> Any:
     """In the process that reads the batch: the tensor as torch rebuilds it."""
     tensor = rebuild(*args)
-    for parcels in _receiver:
-        parcels.add(tensor, Packed(levels, tables))
+    for payloads in _receiver:
+        payloads.add(tensor, Packed(levels, tables))
     return tensor

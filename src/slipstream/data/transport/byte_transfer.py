@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data._utils import worker
 
-from slipstream.data.transport.byte_packing import Packed, Packer, Parcels, is_image_batch, unpack
+from slipstream.data.transport.byte_packing import Packed, PackedBatches, Packer, is_image_batch, unpack
 from slipstream.data.transport.copy_calls import NAMES, read_copy, waits_not
 from slipstream.data.transport.nonblocking import is_accelerator
 from slipstream.data.workers.worker_loop import DATA_QUEUE, WorkerLoop, check_arguments
@@ -31,14 +31,14 @@ class ByteCopies:
         self._on_change = on_change
         self._tell = tell
         self._is_target = is_target
-        self._parcels = Parcels()
+        self._payloads = PackedBatches()
         self._packers: dict[str, Packer] = {}  # by the tensor's place in the batch
         self._num_unproved = _PROVED
         self._in_service = True
         self._to = torch.Tensor.to  # bare: by the time of a copy we stand around it ourselves
 
     def install(self, patches: Patches) -> None:
-        self._parcels.install(patches)
+        self._payloads.install(patches)
         check_arguments()
         patches.replace(worker, "_worker_loop", PackingLoop(worker._worker_loop, self.pack))
         for name in NAMES:
@@ -51,13 +51,13 @@ class ByteCopies:
             if is_image_batch(tensor):
                 packed = self._packers.setdefault(path, Packer()).pack(tensor)
                 if packed is not None:
-                    self._parcels.add(tensor, packed)
+                    self._payloads.add(tensor, packed)
 
     # --- where the script trains -------------------------------------------------------------------------------------
 
     def _serving(self, name: str) -> Callable[[tuple[Any, ...], dict[str, Any]], Substitute | None]:
         def serve(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Substitute | None:
-            packed = self._parcels.of(args[0]) if self._in_service else None
+            packed = self._payloads.of(args[0]) if self._in_service else None
             asked = read_copy(name, args, kwargs) if packed is not None else None
             if packed is None or asked is None or not asked.is_plain or not self._is_target(asked.device):
                 return None

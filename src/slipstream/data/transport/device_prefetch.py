@@ -14,14 +14,14 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from slipstream.data.threads.iterator import ThreadedIter
 from slipstream.data.transport.copy_calls import NAMES, read_copy
 from slipstream.data.transport.copy_stream import Device
-from slipstream.data.transport.live_batches import Handouts
+from slipstream.data.transport.live_batches import LiveBatches
 from slipstream.seams.batches import walk_tensors
 from slipstream.seams.patching import Patches, Substitute
 
 _MOST_MISSES = 3  # copies in a row that nobody asked for: the script has changed its ways
 
 
-class Flight:
+class CopyInFlight:
     """One tensor on its way."""
 
     def __init__(self, tensor: torch.Tensor, copy: torch.Tensor, ticket: Any) -> None:
@@ -31,26 +31,26 @@ class Flight:
         self.ticket = ticket
 
 
-class Cargo:
+class CopiedBatch:
     """A batch and what of it is on its way; or the exception that came in place of it."""
 
     def __init__(self, batch: Any = None, fault: Exception | None = None) -> None:
         self.batch = batch
         self.fault = fault
-        self.flights: dict[str, Flight] = {}
+        self.flights: dict[str, CopyInFlight] = {}
 
 
-class Ahead:
+class DevicePrefetch:
     def __init__(self, device: Device, tell: Callable[[str], None], on_change: Callable[[], None]) -> None:
         self._device = device
         self._tell = tell
         self._on_change = on_change
         self._in_service = True
-        self._next: weakref.WeakKeyDictionary[Any, Cargo] = weakref.WeakKeyDictionary()  # by iterator
+        self._next: weakref.WeakKeyDictionary[Any, CopiedBatch] = weakref.WeakKeyDictionary()  # by iterator
         self._wanted: dict[int, dict[str, torch.device]] = {}  # by dataset: which tensors the script copies, and where
         self._misses: dict[tuple[int, str], int] = {}
-        self._handouts = Handouts()  # tensors of the batch handed out last, with dataset and path
-        self._flights: dict[int, Flight] = {}  # by the tensor's id, which the flight keeps alive
+        self._live_batches = LiveBatches()  # tensors of the batch handed out last, with dataset and path
+        self._flights: dict[int, CopyInFlight] = {}  # by the tensor's id, which the flight keeps alive
         self._last: tuple[int, dict[str, int]] | None = None  # dataset, and of each copy its path and tensor's id
         self._has_changed = False
 
@@ -80,14 +80,14 @@ class Ahead:
 
         return __next__
 
-    def _load_early(self, iterator: Any, original: Callable[[Any], Any]) -> Cargo:
+    def _load_early(self, iterator: Any, original: Callable[[Any], Any]) -> CopiedBatch:
         try:
             return self._load(iterator, original)
         except Exception as fault:  # kept until the script asks for the batch that it belongs to
-            return Cargo(fault=fault)
+            return CopiedBatch(fault=fault)
 
-    def _load(self, iterator: Any, original: Callable[[Any], Any]) -> Cargo:
-        cargo = Cargo(original(iterator))
+    def _load(self, iterator: Any, original: Callable[[Any], Any]) -> CopiedBatch:
+        cargo = CopiedBatch(original(iterator))
         wanted = self._wanted.get(id(iterator._dataset))
         if wanted and self._in_service:
             try:
@@ -97,17 +97,17 @@ class Ahead:
                 self._retire(f"{type(fault).__name__}: {fault}")
         return cargo
 
-    def _send(self, cargo: Cargo, wanted: dict[str, torch.device]) -> None:
+    def _send(self, cargo: CopiedBatch, wanted: dict[str, torch.device]) -> None:
         for path, tensor in walk_tensors(cargo.batch):
             if path in wanted and type(tensor) is torch.Tensor and not tensor.requires_grad:
-                cargo.flights[path] = Flight(tensor, *self._device.start(tensor, wanted[path]))
+                cargo.flights[path] = CopyInFlight(tensor, *self._device.start(tensor, wanted[path]))
 
-    def _hand_out(self, dataset: int, cargo: Cargo) -> None:
+    def _hand_out(self, dataset: int, cargo: CopiedBatch) -> None:
         self._settle()
-        self._handouts = Handouts()
+        self._live_batches = LiveBatches()
         self._flights = {id(flight.source): flight for flight in cargo.flights.values()}
         for path, tensor in walk_tensors(cargo.batch):
-            self._handouts.add(tensor, (dataset, path))
+            self._live_batches.add(tensor, (dataset, path))
         self._last = dataset, {path: id(flight.source) for path, flight in cargo.flights.items()}
 
     def _settle(self) -> None:
@@ -144,7 +144,7 @@ class Ahead:
 
     def _learn(self, token: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         source = args[0]
-        note = self._handouts.note_on(source)
+        note = self._live_batches.note_on(source)
         if note is None or result is source or not self._device.accepts(result.device):
             return
         dataset, path = note

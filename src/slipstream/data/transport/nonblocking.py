@@ -10,7 +10,7 @@ import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from slipstream.data.transport.copy_calls import NAMES, Arguments, read_copy, without_waiting
-from slipstream.data.transport.live_batches import Handouts
+from slipstream.data.transport.live_batches import LiveBatches
 from slipstream.seams.batches import walk_tensors
 from slipstream.seams.patching import Patches, rewrite_arguments
 
@@ -29,7 +29,7 @@ class NonBlockingCopies:
         self._on_change = on_change
         self._is_target = is_target
         self._is_pinned = is_pinned
-        self._handouts = Handouts()
+        self._live_batches = LiveBatches()
         self._has_changed = False
 
     def install(self, patches: Patches) -> None:
@@ -40,11 +40,11 @@ class NonBlockingCopies:
     def _after_batch(self, token: None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         for _, tensor in walk_tensors(result):
             if self._is_pinned(tensor):
-                self._handouts.add(tensor)
+                self._live_batches.add(tensor)
 
     def _rewriting(self, name: str) -> Callable[..., Any]:
         def rewrite(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
-            if not self._handouts or not self._handouts.holds(args[0]):
+            if not self._live_batches or not self._live_batches.holds(args[0]):
                 return None
             copy = read_copy(name, args, kwargs)
             if copy is None or not self._is_target(copy.device):

@@ -66,16 +66,16 @@ def look_closely(root: Any, depth: int = 4, before: dict[str, Any] | None = None
     lists that are as they were in the portrait before, no element is touched: workers would get copies of them."""
     reader = _Reader()
     earlier = before or {}
-    portrait = {}
+    fingerprint = {}
     for path, value in walk(root, depth):
         token, (old, content) = _token(value), earlier.get(path, (None, None))
-        portrait[path] = token, reader.read(value, old == token, content)
-    return portrait
+        fingerprint[path] = token, reader.read(value, old == token, content)
+    return fingerprint
 
 
-def unread(portrait: dict[str, Any]) -> str:
+def unread(fingerprint: dict[str, Any]) -> str:
     """What may change unseen, because it was too large to be read; "" if nothing."""
-    return next((path.lstrip(".") for path, token in portrait.items() if token[1] is _UNREAD), "")
+    return next((path.lstrip(".") for path, token in fingerprint.items() if token[1] is _UNREAD), "")
 
 
 class _Reader:

@@ -9,7 +9,7 @@ import weakref
 from typing import Any
 
 
-class Hold:
+class IteratorHold:
     """Keeps the iterator until its loader goes, so that it never becomes part of a cycle."""
 
     def __init__(self, loader: Any, iterator: Any) -> None:

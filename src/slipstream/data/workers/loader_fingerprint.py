@@ -12,7 +12,7 @@ from slipstream.data.workers.dataset_fingerprint import look_closely
 States = list[tuple[Any, torch.Tensor]]
 
 
-def portrait_of(loader: Any, before: dict[str, Any] | None = None) -> dict[str, Any]:
+def fingerprint_of(loader: Any, before: dict[str, Any] | None = None) -> dict[str, Any]:
     """`before` is the one of the epoch before."""
     collate = {f"collate_fn{path}": token for path, token in look_closely(loader.collate_fn, 1).items()}
     return {**look_closely(loader.dataset, before=before), **collate, "collate_fn": (id(loader.collate_fn), None)}

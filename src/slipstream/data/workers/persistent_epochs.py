@@ -15,8 +15,8 @@ from torch.utils.data._utils import worker
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from slipstream.data.workers.dataset_fingerprint import difference, look, unread
-from slipstream.data.workers.iterator_lifetime import Hold
-from slipstream.data.workers.loader_fingerprint import generator_states, portrait_of, restore
+from slipstream.data.workers.iterator_lifetime import IteratorHold
+from slipstream.data.workers.loader_fingerprint import fingerprint_of, generator_states, restore
 from slipstream.data.workers.reseeding import ReseedingQueue
 from slipstream.seams.patching import Patches
 
@@ -26,22 +26,22 @@ Kind = Literal["lent", "kept"]
 _STATE = "_slipstream_epoch"  # on an iterator
 
 
-class Epoch:
+class LoaderEpoch:
     """What we know of one iterator."""
 
-    def __init__(self, loader: Any, portrait: dict[str, Any]) -> None:
+    def __init__(self, loader: Any, fingerprint: dict[str, Any]) -> None:
         self.loader = weakref.ref(loader)
         self.is_primed = True
-        self.portrait = portrait  # the dataset's own attributes, as its workers know them
+        self.fingerprint = fingerprint  # the dataset's own attributes, as its workers know them
 
 
-class Epochs:
+class LoaderEpochs:
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell  # why it is not done, or no longer
         self._expected: Kind | None = None
         self._kinds: weakref.WeakKeyDictionary[Any, Kind] = weakref.WeakKeyDictionary()
-        self._portraits: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
-        self._holds: weakref.WeakKeyDictionary[Any, Hold] = weakref.WeakKeyDictionary()
+        self._fingerprints: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
+        self._holds: weakref.WeakKeyDictionary[Any, IteratorHold] = weakref.WeakKeyDictionary()
 
     def expect(self, kind: Kind | None) -> None:
         """What the loader that is being built now is to be."""
@@ -69,8 +69,8 @@ class Epochs:
         loader = args[0]
         if loader not in self._kinds or not loader.num_workers:
             return
-        before = self._portraits.get(loader)
-        now = self._portraits[loader] = portrait_of(loader, before)
+        before = self._fingerprints.get(loader)
+        now = self._fingerprints[loader] = fingerprint_of(loader, before)
         if loader._iterator is None:
             return
         changed = difference(before, now) if before is not None else ""
@@ -91,7 +91,7 @@ class Epochs:
                 return original(loader)
             iterator = original(loader) if kind == "kept" else self._start(loader, original)
             if loader.num_workers:
-                self._holds[loader] = Hold(loader, iterator)
+                self._holds[loader] = IteratorHold(loader, iterator)
             return iterator
 
         return _get_iterator
@@ -131,7 +131,7 @@ class Epochs:
         return _reset
 
     def _begin(self, iterator: Any, loader: Any, kind: Kind, indices: Any, reset: Callable[[], None]) -> None:
-        setattr(iterator, _STATE, Epoch(loader, look(loader.dataset, 1)))
+        setattr(iterator, _STATE, LoaderEpoch(loader, look(loader.dataset, 1)))
         if kind == "kept":  # torch's own order: asked at once, of a second iterator over the sampler
             reset()
             return
@@ -141,7 +141,7 @@ class Epochs:
 
     def _is_in_use(self, loader: Any) -> bool:
         """Batches are still to come out of the loader's iterator, and somebody besides the loader holds it."""
-        epoch: Epoch | None = vars(loader._iterator).get(_STATE)
+        epoch: LoaderEpoch | None = vars(loader._iterator).get(_STATE)
         is_over = not loader._iterator._task_info and (epoch is None or epoch.is_primed)
         return not is_over and self._holds[loader].is_shared()
 
@@ -156,7 +156,7 @@ class Epochs:
 
     def _asking(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def _next_data(iterator: Any) -> Any:
-            epoch: Epoch | None = vars(iterator).get(_STATE)
+            epoch: LoaderEpoch | None = vars(iterator).get(_STATE)
             if epoch is not None:
                 if not epoch.is_primed:
                     epoch.is_primed = True
@@ -167,12 +167,12 @@ class Epochs:
 
         return _next_data
 
-    def _watch(self, iterator: Any, epoch: Epoch) -> None:
+    def _watch(self, iterator: Any, epoch: LoaderEpoch) -> None:
         """A script without workers may change its dataset while it is read; workers of ours do not see that."""
         loader = epoch.loader()
         if loader is None or self._kinds.get(loader) != "lent" or loader._iterator is not iterator:
             return
-        changed = difference(epoch.portrait, look(iterator._dataset, 1))
+        changed = difference(epoch.fingerprint, look(iterator._dataset, 1))
         if changed:
             self._tell(
                 f"the script changes {changed} of the dataset while it is read, which workers do not see: "
@@ -197,7 +197,7 @@ def _draw_seed(loader: Any) -> int:
     return int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item())
 
 
-class _Again:
+class _Restart:
     """Gives out an iterator that was made before."""
 
     def __init__(self, iterator: Any) -> None:
@@ -211,7 +211,7 @@ class _Again:
 def _held_back(iterator: Any, indices: Any) -> Iterator[None]:
     """The sampler is asked for no index yet, and no second time for an iterator: as without workers."""
     sampler = iterator._index_sampler
-    iterator._index_sampler = _Again(indices)
+    iterator._index_sampler = _Restart(indices)
     iterator._try_put_index = lambda: None
     try:
         yield

@@ -20,7 +20,7 @@ _KINDS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Ra
 States = list[Any]
 
 
-class Draws:
+class GeneratorStates:
     """Of one dataset, as it is now: a generator that it makes later is not seen, one that it draws from is."""
 
     def __init__(self, dataset: Any) -> None:

@@ -16,7 +16,7 @@ from slipstream.seams.patching import Patches
 _TEXTS_AT, _TEXT_BYTES = 64, 480  # room for eight sentences in a page
 
 
-class Tidings:
+class WorkerFlags:
     """Each listener is called once, in the process that made it, after any process raised the flag of its number."""
 
     def __init__(self, *listeners: Callable[[], None]) -> None:

@@ -9,7 +9,7 @@ from slipstream.records import Finding, Session, Summary
 
 LEAST_SHARE = 1e-3
 SLOWER = 40.0  # an operation on a vector with a denormal in it, against one without; CPUs differ from 10 to 150
-LANES = 8  # values in a vector: one denormal slows all of them
+PROCESSES = 8  # values in a vector: one denormal slows all of them
 MOST_SAVED = 0.7  # of the compute; memory and the operators that do not care stay
 SCALED = "x = x * 2.0**40  # where the data are read: the same digits, and none of them denormal"
 
@@ -21,7 +21,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     share = anatomy.denormal_share
     if share < LEAST_SHARE or facts.flush_denormal:
         return []
-    touched = min(1.0, LANES * share)
+    touched = min(1.0, PROCESSES * share)
     saved = min(MOST_SAVED, touched * (SLOWER - 1) / (1 + touched * (SLOWER - 1)))
     computing_ms = sum(summary.phases.get(phase, 0.0) for phase in ("forward", "backward", "optimizer"))
     gain, proof = gain_without(summary.step_ms, computing_ms, saved), ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from slipstream.diagnose.memory_growth import Growth, find_growth
+from slipstream.diagnose.memory_growth import GrowthTrend, find_growth
 from slipstream.diagnose.selection import training_loader
 from slipstream.diagnose.source_hints import size
 from slipstream.records import Finding, Leak, Session, Summary
@@ -40,12 +40,12 @@ def find(session: Session, _summary: Summary) -> list[Finding]:
     ]
 
 
-def _explains(leak: Leak, growth: Growth) -> bool:
+def _explains(leak: Leak, growth: GrowthTrend) -> bool:
     """Most of what the memory grows by is in these tensors themselves."""
     return leak.num_bytes > 0.5 * growth.bytes_per_step * growth.num_steps > 0
 
 
-def _evidence(growth: Growth, leak: Leak | None) -> str:
+def _evidence(growth: GrowthTrend, leak: Leak | None) -> str:
     parts: list[str] = []
     if leak is not None and leak.is_sum:
         parts.append("its graph")
@@ -72,14 +72,14 @@ def _change(leak: Leak | None) -> str:
     return f"{text[:end]}{'.item()' if is_number else '.detach()'}{text[end:]}"
 
 
-def _values_advice(growth: Growth, leak: Leak | None) -> str:
+def _values_advice(growth: GrowthTrend, leak: Leak | None) -> str:
     """Where the graphs are not what fills the memory, letting go of them frees little of it."""
     if leak is None or not _explains(leak, growth):
         return ""
     return f"The values themselves are {size(leak.num_bytes / leak.num_tensors)} each: keep few of them, or a number."
 
 
-def _cache_advice(session: Session, growth: Growth, leak: Leak | None) -> str:
+def _cache_advice(session: Session, growth: GrowthTrend, leak: Leak | None) -> str:
     """What fills by key may be a cache; whether it stops is seen after the first epoch."""
     loader = training_loader(session)
     num_batches = (loader.num_batches or 0) if loader is not None else 0
@@ -90,7 +90,7 @@ def _cache_advice(session: Session, growth: Growth, leak: Leak | None) -> str:
     return f"If {leak.name} is a cache that fills in the first epoch: {held}."
 
 
-def _advice(growth: Growth) -> str:
+def _advice(growth: GrowthTrend) -> str:
     if growth.steps_until_full is None:
         return ""
     return f"At this rate memory is full after another {growth.steps_until_full:,.0f} steps."

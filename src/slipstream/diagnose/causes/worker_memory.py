@@ -4,7 +4,7 @@ matter of speed."""
 from __future__ import annotations
 
 from slipstream.diagnose.source_hints import size
-from slipstream.records import Finding, Hoard, Loader, Session, Summary, WorkerMemory
+from slipstream.records import Finding, LargeContainer, Loader, Session, Summary, WorkerMemory
 
 LEAST_GROWTH = 4_000_000  # bytes a worker: below are buffers that find their size
 FEWEST_BATCHES = 4
@@ -12,11 +12,13 @@ FEWEST_BATCHES = 4
 
 def find(session: Session, _summary: Summary) -> list[Finding]:
     return [
-        finding for loader in session.loaders if loader.hoard and (finding := _of_loader(session, loader, loader.hoard))
+        finding
+        for loader in session.loaders
+        if loader.container and (finding := _of_loader(session, loader, loader.container))
     ]
 
 
-def _of_loader(session: Session, loader: Loader, hoard: Hoard) -> Finding | None:
+def _of_loader(session: Session, loader: Loader, container: LargeContainer) -> Finding | None:
     if loader.start_method != "fork":  # a spawned worker has all of it from the beginning
         return None
     seen = [one for one in session.worker_memory if one.loader == loader.ident and one.num_batches >= FEWEST_BATCHES]
@@ -29,12 +31,14 @@ def _of_loader(session: Session, loader: Loader, hoard: Hoard) -> Finding | None
         cause="worker_memory",
         title="Workers copy the dataset's Python objects",
         evidence=f"A worker came to hold {size(growth)} more memory of its own over {num_batches} batches "
-        f"({size(growth / num_batches)} a batch). {hoard.name} of the dataset is a {hoard.kind} of "
-        f"{hoard.num_objects:,} {hoard.element}: reading one writes its reference count, and its page is copied.",
+        f"({size(growth / num_batches)} a batch). {container.name} of the dataset is a {container.kind} of "
+        f"{container.num_objects:,} {container.element}: reading one writes its reference count, "
+        "and its page is copied.",
         predicted_gain=1.0,
-        change=_change(hoard),
+        change=_change(container),
         site=loader.getitem_site or loader.site,
-        advice=f"In the end each of {loader.num_workers} workers has its own copy, of about {size(hoard.num_bytes)}.",
+        advice=f"In the end each of {loader.num_workers} workers has its own copy, of about "
+        f"{size(container.num_bytes)}.",
     )
 
 
@@ -42,10 +46,10 @@ def _growth(memory: WorkerMemory) -> int:
     return memory.last_bytes - memory.first_bytes
 
 
-def _change(hoard: Hoard) -> str:
-    name = hoard.name.rpartition(".")[2]
-    if hoard.element in ("str", "bytes"):
-        return f'self.{name} = np.array({name}, dtype="{"S" if hoard.element == "bytes" else "U"}")'
-    if hoard.element in ("int", "float"):
+def _change(container: LargeContainer) -> str:
+    name = container.name.rpartition(".")[2]
+    if container.element in ("str", "bytes"):
+        return f'self.{name} = np.array({name}, dtype="{"S" if container.element == "bytes" else "U"}")'
+    if container.element in ("int", "float"):
         return f"self.{name} = np.array({name})"
-    return f"keep {name} in NumPy arrays, tensors or an Arrow table: one object, not {hoard.num_objects:,}"
+    return f"keep {name} in NumPy arrays, tensors or an Arrow table: one object, not {container.num_objects:,}"

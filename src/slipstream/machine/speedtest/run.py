@@ -30,7 +30,7 @@ from slipstream.records import Reading, SpeedTest
 _PATIENCE_S: Final = 240.0  # for the child with torch
 
 
-class Pace(msgspec.Struct, frozen=True):
+class SpeedtestProgress(msgspec.Struct, frozen=True):
     """How long everything takes."""
 
     seconds: float = 2.0  # for each rate
@@ -39,19 +39,19 @@ class Pace(msgspec.Struct, frozen=True):
     num_starts: int = 9
 
 
-QUICK: Final = Pace(0.5, 96 << 20, 100, 5)
+QUICK: Final = SpeedtestProgress(0.5, 96 << 20, 100, 5)
 Tell = Callable[[str, float], None]  # what is measured now, and how much of all is done
 
 
-class Course:
+class SpeedtestRun:
     """One speed test on its way."""
 
-    def __init__(self, folder: Path, pace: Pace, tell: Tell) -> None:
+    def __init__(self, folder: Path, pace: SpeedtestProgress, tell: Tell) -> None:
         self.folder, self.pace, self.tell = folder, pace, tell
         self.environment = read_environment(folder)
         self.readings: list[Reading] = []
         self.notes: list[str] = []
-        self.facts = torch_process.Facts("", "")
+        self.facts = torch_process.TorchProcessFacts("", "")
 
     def run(self) -> SpeedTest:
         created = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
@@ -103,11 +103,11 @@ class Course:
         number = 0
         for line in _child_lines(self.pace.seconds):
             match line:
-                case torch_process.Facts():
+                case torch_process.TorchProcessFacts():
                     self.facts = line
-                case torch_process.Note(text):
+                case torch_process.TorchProcessNote(text):
                     self.notes.append(text)
-                case torch_process.Told(reading):
+                case torch_process.TorchProcessReport(reading):
                     self.readings.append(reading)
                     number += 1
                     self.tell(f"torch: {reading.name.replace('_', ' ')} done", min(0.98, 0.5 + 0.08 * number))
@@ -127,7 +127,9 @@ def _child_lines(seconds: float) -> Iterator[torch_process.Line]:
             if child.wait() != 0:
                 errors.seek(0)
                 last = subprocesses.last_words(errors.read())
-                yield torch_process.Note(f"The part with torch ended early, exit code {child.returncode}: {last}")
+                yield torch_process.TorchProcessNote(
+                    f"The part with torch ended early, exit code {child.returncode}: {last}"
+                )
         finally:
             limit.cancel()
             child.kill()

@@ -20,20 +20,20 @@ _LONG_S: Final = 0.02  # a multiplication of this length is timed well
 _COPY_BYTES: Final = 128 << 20
 
 
-class Facts(msgspec.Struct, frozen=True, tag=True):
+class TorchProcessFacts(msgspec.Struct, frozen=True, tag=True):
     torch_version: str
     cpu_capability: str
 
 
-class Note(msgspec.Struct, frozen=True, tag=True):
+class TorchProcessNote(msgspec.Struct, frozen=True, tag=True):
     text: str
 
 
-class Told(msgspec.Struct, frozen=True, tag=True):
+class TorchProcessReport(msgspec.Struct, frozen=True, tag=True):
     reading: Reading
 
 
-Line = Facts | Note | Told
+Line = TorchProcessFacts | TorchProcessNote | TorchProcessReport
 
 
 def lines(seconds: float) -> Iterator[Line]:
@@ -41,8 +41,8 @@ def lines(seconds: float) -> Iterator[Line]:
     start = time.perf_counter()
     import torch
 
-    yield Told(Reading("import_torch", (time.perf_counter() - start) * 1000, "ms"))
-    yield Facts(str(torch.__version__), torch.backends.cpu.get_cpu_capability())
+    yield TorchProcessReport(Reading("import_torch", (time.perf_counter() - start) * 1000, "ms"))
+    yield TorchProcessFacts(str(torch.__version__), torch.backends.cpu.get_cpu_capability())
     devices = ["cpu", *([device] if (device := accelerator()) else [])]
     for device in devices:
         for name, dtype in precisions(device):
@@ -56,10 +56,10 @@ def lines(seconds: float) -> Iterator[Line]:
 
 def _guarded(what: str, measure: Callable[[], Reading]) -> Iterator[Line]:
     try:
-        yield Told(measure())
+        yield TorchProcessReport(measure())
     except Exception as error:
         reason = (str(error).strip().splitlines() or [""])[0]
-        yield Note(f"{what} was not measured: {type(error).__name__}: {reason}"[:300])
+        yield TorchProcessNote(f"{what} was not measured: {type(error).__name__}: {reason}"[:300])
 
 
 def accelerator() -> str:
@@ -135,7 +135,7 @@ def _timer(work: Callable[[], Any], wait: Callable[[], None]) -> Callable[[], fl
     return timed
 
 
-class Samples:
+class TimedSamples:
     """Ready samples: what is left is collating and handing over."""
 
     def __init__(self, length: int, shape: tuple[int, ...]) -> None:
@@ -154,7 +154,7 @@ class Samples:
 def worker_start(num_starts: int = 3) -> Reading:
     from torch.utils.data import DataLoader
 
-    loader: Any = DataLoader(Samples(1, (1,)), num_workers=1)  # type: ignore[arg-type]
+    loader: Any = DataLoader(TimedSamples(1, (1,)), num_workers=1)  # type: ignore[arg-type]
     times = []
     for _ in range(num_starts):
         start = time.perf_counter()
@@ -167,7 +167,7 @@ def hand_over(seconds: float, shape: tuple[int, ...] = SHAPE) -> Reading:
     """Batches of ready samples from one worker, collated by it, through shared memory."""
     from torch.utils.data import DataLoader
 
-    loader: Any = DataLoader(Samples(1 << 30, shape), batch_size=BATCH, num_workers=1)  # type: ignore[arg-type]
+    loader: Any = DataLoader(TimedSamples(1 << 30, shape), batch_size=BATCH, num_workers=1)  # type: ignore[arg-type]
     batches = iter(loader)
     num_bytes = next(batches).nbytes
     for _ in range(3):  # those that were made while the first was waited for

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from slipstream.observe.anatomy.modules import Entry
+from slipstream.observe.anatomy.modules import ModuleEntry
 from slipstream.records import Misalignment
 
 TILE = 8
@@ -13,7 +13,7 @@ VOCABULARY_TILE = 64
 VOCABULARY_LEAST = 1000
 
 
-def find_misalignments(entries: list[Entry], contraction_ns: dict[int, int], limit: int) -> list[Misalignment]:
+def find_misalignments(entries: list[ModuleEntry], contraction_ns: dict[int, int], limit: int) -> list[Misalignment]:
     """`contraction_ns` is by index into the entries, forward and backward together."""
     total_ns = sum(contraction_ns.values())
     vocabularies = {entry.module.num_embeddings for entry in entries if isinstance(entry.module, nn.Embedding)}

@@ -11,9 +11,9 @@ from math import prod
 from types import FunctionType
 from typing import Any
 
-from slipstream.observe.anatomy.modules import Entry
+from slipstream.observe.anatomy.modules import ModuleEntry
 from slipstream.observe.anatomy.operators import classify
-from slipstream.observe.anatomy.trace import Node, Trace
+from slipstream.observe.anatomy.trace import Node, OperatorTrace
 from slipstream.records import Attention, Site
 from slipstream.seams.user_code import is_user_code, make_site
 
@@ -23,7 +23,7 @@ _SOFTMAX = ("aten::_softmax", "aten::_safe_softmax")
 _PRODUCT_CALLS = ("matmul", "bmm", "baddbmm", "einsum", "mm", "dot_product")
 
 
-def find_attentions(trace: Trace, entries: list[Entry], limit: int) -> list[Attention]:
+def find_attentions(trace: OperatorTrace, entries: list[ModuleEntry], limit: int) -> list[Attention]:
     nodes = list(_forward_operators(trace))
     forward = (node for node in trace.nodes if node.module >= 0 and not node.is_backward and not node.is_optimizer)
     total_ns = sum(trace.cost_ns(node) for node in forward)
@@ -37,7 +37,7 @@ def find_attentions(trace: Trace, entries: list[Entry], limit: int) -> list[Atte
     return sorted(found, key=lambda attention: -attention.share)[:limit]
 
 
-def _forward_operators(trace: Trace) -> Iterator[Node]:
+def _forward_operators(trace: OperatorTrace) -> Iterator[Node]:
     """Operators of modules' forwards in the order they ran, without what fused kernels and linear layers call."""
     stack = list(reversed(trace.roots))
     while stack:
@@ -52,7 +52,7 @@ def _forward_operators(trace: Trace) -> Iterator[Node]:
         stack.extend(reversed(node.children))
 
 
-def _find_spans(nodes: list[Node], entries: list[Entry]) -> Iterator[tuple[int, int]]:
+def _find_spans(nodes: list[Node], entries: list[ModuleEntry]) -> Iterator[tuple[int, int]]:
     """Index of the first and of the second product of each attention."""
     scores = softmax = -1
     for index, node in enumerate(nodes):
@@ -81,12 +81,12 @@ def _feeds(made: list[int], taken: list[int]) -> bool:
     return bool(made) and bool(taken) and prod(made) == prod(taken) and made[-1] == taken[-1]
 
 
-def _are_kin(first: Node, second: Node, entries: list[Entry]) -> bool:
+def _are_kin(first: Node, second: Node, entries: list[ModuleEntry]) -> bool:
     one, other = entries[first.module].path, entries[second.module].path
     return one == other or other.startswith(f"{one}.") or one.startswith(f"{other}.") or not one or not other
 
 
-def find_line(index: int, entries: list[Entry]) -> Site | None:
+def find_line(index: int, entries: list[ModuleEntry]) -> Site | None:
     """The user's line: the softmax in the class's own source, else where the user's code calls this module."""
     entry = entries[index]
     for function in _list_functions(type(entry.module)):

@@ -7,9 +7,9 @@ from collections import defaultdict
 from slipstream.observe.anatomy.alignment import find_misalignments
 from slipstream.observe.anatomy.attention import find_attentions
 from slipstream.observe.anatomy.flops import FORMULAS, count_flops
-from slipstream.observe.anatomy.modules import Entry
+from slipstream.observe.anatomy.modules import ModuleEntry
 from slipstream.observe.anatomy.operators import classify, is_free, is_operator
-from slipstream.observe.anatomy.trace import BACKWARD, MODULE, OPTIMIZER, Node, Trace
+from slipstream.observe.anatomy.trace import BACKWARD, MODULE, OPTIMIZER, Node, OperatorTrace
 from slipstream.records import Anatomy, ModuleShare, Operator
 
 MAX_OPERATORS = 20
@@ -17,8 +17,8 @@ MAX_MODULES = 30
 
 
 def dissect(
-    trace: Trace,
-    entries: list[Entry],
+    trace: OperatorTrace,
+    entries: list[ModuleEntry],
     step_ms: float,
     padding_share: float | None = None,
     denormal_share: float | None = None,
@@ -52,7 +52,7 @@ def dissect(
     )
 
 
-def _count(trace: Trace) -> None:
+def _count(trace: OperatorTrace) -> None:
     """FLOPs at the outermost operator that has a formula: what it calls does the same work."""
     stack = list(trace.roots)
     while stack:
@@ -63,7 +63,7 @@ def _count(trace: Trace) -> None:
             stack.extend(node.children)
 
 
-def _count_launches(trace: Trace, nodes: list[Node]) -> int:
+def _count_launches(trace: OperatorTrace, nodes: list[Node]) -> int:
     """Kernels on a device; on the CPU, operators that work and call no other that does."""
     if trace.has_device:
         return sum(node.num_kernels for node in nodes)
@@ -76,7 +76,7 @@ def _is_launch(node: Node) -> bool:
     return all(is_free(child.name) for child in node.children)
 
 
-def _rank_operators(trace: Trace) -> list[Operator]:
+def _rank_operators(trace: OperatorTrace) -> list[Operator]:
     rows: dict[str, list[int]] = {}
     totals = _total_device_ns(trace)
     for node in trace.nodes:
@@ -95,14 +95,14 @@ def _make_operator(name: str, row: list[int]) -> Operator:
     return Operator(name, classify(name), row[0], self_cpu, total_cpu, self_device, total_device, flops=row[5])
 
 
-def _total_device_ns(trace: Trace) -> dict[int, int]:
+def _total_device_ns(trace: OperatorTrace) -> dict[int, int]:
     totals: dict[int, int] = {}
     for node in reversed(trace.nodes):  # children come after their parents in a walk
         totals[id(node)] = node.device_ns + sum(totals[id(child)] for child in node.children)
     return totals
 
 
-def _rank_modules(trace: Trace, entries: list[Entry]) -> list[ModuleShare]:
+def _rank_modules(trace: OperatorTrace, entries: list[ModuleEntry]) -> list[ModuleShare]:
     forward_ns: dict[int, int] = defaultdict(int)
     backward_ns: dict[int, int] = defaultdict(int)
     forward_flops: dict[int, int] = defaultdict(int)
@@ -133,7 +133,7 @@ def _rank_modules(trace: Trace, entries: list[Entry]) -> list[ModuleShare]:
     ]
 
 
-def _measure_updates(trace: Trace) -> tuple[int, int]:
+def _measure_updates(trace: OperatorTrace) -> tuple[int, int]:
     """Time and operators of optimizer steps, without the forward and backward passes of a closure inside them."""
     passes = sorted(
         (node.start_ns, node.end_ns, node.name.startswith(MODULE))

@@ -14,7 +14,7 @@ from torch._C._profiler import _RecordFunctionFast as Range
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from slipstream.observe.anatomy.denormals import take_sample
-from slipstream.observe.anatomy.modules import Entry
+from slipstream.observe.anatomy.modules import ModuleEntry
 from slipstream.observe.anatomy.padding import Inputs, note_embedding, note_inputs
 from slipstream.observe.anatomy.trace import MODULE, OWN
 
@@ -22,10 +22,10 @@ MAX_CALLS = 20_000  # module calls in one step; a step with more is not dissecte
 MAX_SAMPLES = 150  # of activations, and as many of gradients
 
 
-class Watch:
+class StepHooks:
     """`overflow` is called once if the step has more module calls than can be written down."""
 
-    def __init__(self, entries: list[Entry], overflow: Callable[[], None]) -> None:
+    def __init__(self, entries: list[ModuleEntry], overflow: Callable[[], None]) -> None:
         self.activations: list[torch.Tensor] = []
         self.gradients: list[torch.Tensor] = []
         self.inputs = Inputs()
@@ -50,7 +50,7 @@ class Watch:
         self._close_down_to(0)
         self._stack.close()
 
-    def _hook(self, index: int, entry: Entry) -> None:
+    def _hook(self, index: int, entry: ModuleEntry) -> None:
         module = entry.module
 
         def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -68,7 +68,7 @@ class Watch:
         # always_call: a forward that raises, and is caught by the script, must close its range too.
         self._stack.callback(module.register_forward_hook(after, always_call=True).remove)
 
-    def _enter(self, index: int, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _enter(self, index: int, entry: ModuleEntry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # Copies of the model in other threads (DataParallel) carry the hooks, but the profiler does not see them.
         if threading.get_ident() != self._thread or self._num_calls > MAX_CALLS:
             return

@@ -13,7 +13,7 @@ from torch import nn
 _SHY = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
 
 
-class Entry:
+class ModuleEntry:
     """One module of the script under its path."""
 
     __slots__ = ("is_root", "module", "path")
@@ -28,10 +28,10 @@ class Entry:
         return type(self.module).__name__
 
 
-def list_modules(models: list[nn.Module]) -> list[Entry]:
+def list_modules(models: list[nn.Module]) -> list[ModuleEntry]:
     """Every module once, parents before children. Where several models train, a path begins with the model's class;
     so it does below a loss, which is a module too but none that anyone calls the model."""
-    entries: list[Entry] = []
+    entries: list[ModuleEntry] = []
     seen: set[int] = set()
     roots = _drop_inner(models)
     names = [type(root).__name__ for root in roots]
@@ -44,7 +44,7 @@ def list_modules(models: list[nn.Module]) -> list[Entry]:
         for path, module in _descend(root, prefix):
             if id(module) not in seen:
                 seen.add(id(module))
-                entries.append(Entry(path, module, is_root=module is root and is_model))
+                entries.append(ModuleEntry(path, module, is_root=module is root and is_model))
     return entries
 
 

@@ -12,7 +12,7 @@ import torch
 
 from slipstream.observe.anatomy.denormals import share_of_denormals, take_sample
 from slipstream.observe.anatomy.dissection import dissect
-from slipstream.observe.anatomy.hooks import Watch
+from slipstream.observe.anatomy.hooks import StepHooks
 from slipstream.observe.anatomy.modules import list_modules
 from slipstream.observe.anatomy.padding import share_of_padding
 from slipstream.observe.anatomy.quiet_profiler import IN_USE, QuietProfile, device_in_use, is_profiler_in_use
@@ -31,7 +31,7 @@ class Probe:
         self.reason = ""
         self._models = list(models)
         self._entries = list_modules(self._models)
-        self._watch = Watch(self._entries, self._overflow)
+        self._watch = StepHooks(self._entries, self._overflow)
         self._profile: QuietProfile | None = None
         self._events: Any = None
         self._undo = ExitStack()
@@ -119,4 +119,4 @@ class Probe:
         """Lets go of the script's tensors and modules."""
         self._events = None
         self._models, self._entries = [], []
-        self._watch = Watch([], self._overflow)
+        self._watch = StepHooks([], self._overflow)

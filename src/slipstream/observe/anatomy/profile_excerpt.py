@@ -12,7 +12,7 @@ from slipstream.seams.host_clock import Clock
 MARK = "slipstream::mark"
 
 
-class Excerpt:
+class ProfileExcerpt:
     """`start` before the first step and `stop` after the last, both in the thread that runs the script. Where `stop`
     gives None, `reason` says why."""
 

@@ -58,7 +58,7 @@ class Node:
             stack.extend(reversed(node.children))
 
 
-class Trace:
+class OperatorTrace:
     """All that ran in the observed step, less the loader's work and ours."""
 
     def __init__(self, roots: list[Node], has_device: bool) -> None:
@@ -71,7 +71,7 @@ class Trace:
         return node.device_ns if self.has_device else node.self_ns
 
 
-def build_trace(events: Iterable[Any]) -> Trace:
+def build_trace(events: Iterable[Any]) -> OperatorTrace:
     nodes, kernels = _sort_events(events)
     for ident, durations in kernels.items():
         if (node := nodes.get(ident)) is not None:
@@ -80,11 +80,11 @@ def build_trace(events: Iterable[Any]) -> Trace:
     return assemble_trace(nodes.values(), has_device=bool(kernels))
 
 
-def assemble_trace(nodes: Iterable[Node], has_device: bool) -> Trace:
+def assemble_trace(nodes: Iterable[Node], has_device: bool) -> OperatorTrace:
     roots = _nest(sorted(nodes, key=lambda node: (node.thread, node.start_ns, -node.end_ns)))
     roots = [kept for root in roots for kept in _keep(root)]
     _attribute(roots)
-    return Trace(roots, has_device)
+    return OperatorTrace(roots, has_device)
 
 
 def _sort_events(events: Iterable[Any]) -> tuple[dict[int, Node], dict[int, list[int]]]:

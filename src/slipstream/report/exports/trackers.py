@@ -24,7 +24,7 @@ _BATCH: Final = 1000  # metrics that MLflow takes at once
 _LONGEST: Final = 450  # letters of a fact that MLflow takes
 
 
-class MissingError(Exception):
+class MissingTrackerError(Exception):
     """A sentence with the command that installs what is missing."""
 
 
@@ -75,7 +75,7 @@ def _load(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != name:
             raise
-        raise MissingError(f"{name} is not installed. Install it: pip install {PACKAGES[name]}") from None
+        raise MissingTrackerError(f"{name} is not installed. Install it: pip install {PACKAGES[name]}") from None
 
 
 def _name(session: Session) -> str:

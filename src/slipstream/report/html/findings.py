@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from slipstream.records import Finding, Session
-from slipstream.report.html.source import Line, Reader, excerpt
+from slipstream.report.html.source import Reader, SourceLine, excerpt
 from slipstream.report.text.numbers import as_gain, where
 
 
-class Card(msgspec.Struct, frozen=True):
+class FindingCard(msgspec.Struct, frozen=True):
     gain: str
     is_time: bool  # False: it costs memory or correctness
     title: str
@@ -17,20 +17,20 @@ class Card(msgspec.Struct, frozen=True):
     techniques: list[str]
     evidence: str
     place: str
-    lines: list[Line]
+    lines: list[SourceLine]
     change: str
     advice: str  # of the change
 
 
-def cards(session: Session, read: Reader) -> list[Card]:
+def cards(session: Session, read: Reader) -> list[FindingCard]:
     return [_card(finding, session.cwd, read) for finding in session.findings]
 
 
-def _card(finding: Finding, cwd: str, read: Reader) -> Card:
+def _card(finding: Finding, cwd: str, read: Reader) -> FindingCard:
     site = finding.site
-    lines = (excerpt(site, read) or [Line(site.line, site.text, True)]) if site else []
+    lines = (excerpt(site, read) or [SourceLine(site.line, site.text, True)]) if site else []
     gain = as_gain(finding.predicted_gain)
-    return Card(
+    return FindingCard(
         gain,
         gain != as_gain(1.0),
         finding.title,

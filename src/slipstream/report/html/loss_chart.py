@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from slipstream.records import RiderRecord, Tuning
+from slipstream.records import TrialRecord, Tuning
 from slipstream.report.html.chart import Chart, Key, plain_table
 from slipstream.report.html.svg import Frame, Point, Scale, axes, dots, line, picture, ribbon, stretched, thinned
 from slipstream.report.text.numbers import as_count, plural
-from slipstream.verify.loss_curves import Curve, Window, common_steps, curves, windows_of
+from slipstream.verify.loss_curves import Curve, LossWindow, common_steps, curves, windows_of
 
 IDENT = "losses"
 TITLE = "Losses with the recipe and without"
@@ -22,11 +22,11 @@ def loss_charts(tuning: Tuning) -> list[Chart]:
     """One for each loss of a step; none where nothing was kept or no loss was seen."""
     if not tuning.recipe.choices:
         return []
-    tuned = [rider for rider in tuning.riders if rider.entrant.recipe == tuning.recipe]
-    pair = _pair([rider for rider in tuning.riders if rider.entrant.role == "base"], tuned)
+    tuned = [trial for trial in tuning.trials if trial.spec.recipe == tuning.recipe]
+    pair = _pair([trial for trial in tuning.trials if trial.spec.role == "base"], tuned)
     if pair is None:
         return []
-    seeds = [curves(rider.witness) for rider in tuning.riders if rider.entrant.role == "seed"]
+    seeds = [curves(trial.fingerprint) for trial in tuning.trials if trial.spec.role == "seed"]
     found = []
     for number, (ours, theirs) in enumerate(zip(*map(_curves, pair), strict=False)):
         others = [each[number] for each in seeds if number < len(each)]
@@ -35,14 +35,16 @@ def loss_charts(tuning: Tuning) -> list[Chart]:
     return found
 
 
-def _curves(record: RiderRecord) -> list[Curve]:
-    return curves(record.witness)
+def _curves(record: TrialRecord) -> list[Curve]:
+    return curves(record.fingerprint)
 
 
-def _pair(bases: Sequence[RiderRecord], tuned: Sequence[RiderRecord]) -> tuple[RiderRecord, RiderRecord] | None:
+def _pair(bases: Sequence[TrialRecord], tuned: Sequence[TrialRecord]) -> tuple[TrialRecord, TrialRecord] | None:
     """The two that have most steps in common: both may have been started more than once."""
-    pairs = [(base, other) for base in bases for other in tuned if base.witness.losses and other.witness.losses]
-    return max(pairs, key=lambda pair: min(len(pair[0].witness.losses), len(pair[1].witness.losses)), default=None)
+    pairs = [(base, other) for base in bases for other in tuned if base.fingerprint.losses and other.fingerprint.losses]
+    return max(
+        pairs, key=lambda pair: min(len(pair[0].fingerprint.losses), len(pair[1].fingerprint.losses)), default=None
+    )
 
 
 def _chart(tuning: Tuning, number: int, ours: Curve, theirs: Curve, seeds: Sequence[Curve]) -> Chart:
@@ -85,7 +87,7 @@ def _points(curve: Curve, steps: Sequence[int]) -> list[Point]:
     return [(float(step), curve[step]) for step in steps if math.isfinite(curve[step])]
 
 
-def _reach(points: Sequence[Point], windows: Sequence[Window]) -> Scale:
+def _reach(points: Sequence[Point], windows: Sequence[LossWindow]) -> Scale:
     """All but the wildest hundredth on either side, and the band."""
     values = sorted(value for _, value in points)
     cut = len(values) // 100
@@ -95,7 +97,7 @@ def _reach(points: Sequence[Point], windows: Sequence[Window]) -> Scale:
     return Scale(low - margin, high + margin)
 
 
-def _flat(window: Window, value: float) -> list[Point]:
+def _flat(window: LossWindow, value: float) -> list[Point]:
     """Over the whole window: inside it nothing was compared."""
     return [(float(window.first), value), (float(window.last), value)]
 
@@ -104,5 +106,5 @@ def _as_loss(value: float) -> str:
     return f"{value:.3g}"
 
 
-def _rows(windows: Sequence[Window]) -> list[list[str]]:
+def _rows(windows: Sequence[LossWindow]) -> list[list[str]]:
     return [[f"{w.first:,}–{w.last:,}", f"{w.ours:.5g}", f"{w.theirs:.5g}", f"{w.limit:.3g}"] for w in windows]

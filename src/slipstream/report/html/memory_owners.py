@@ -10,7 +10,7 @@ from slipstream.records import KINDS, Footprint, Session
 from slipstream.report.html import svg
 from slipstream.report.html.chart import Chart, plain_table
 from slipstream.report.html.memory_timeline import KIND_NAMES, kind_bar, name_keys
-from slipstream.report.text.memory import Holder, line_holders, module_holders
+from slipstream.report.text.memory import MemoryOwner, line_holders, module_holders
 from slipstream.report.text.numbers import in_bytes, in_percent
 
 MOST_ROWS = 12
@@ -33,7 +33,7 @@ def holder_charts(session: Session) -> list[Chart]:
     return [chart for chart in listed if chart is not None]
 
 
-def _chart(ident: str, title: str, holders: Sequence[Holder], footprint: Footprint, caption: str) -> Chart | None:
+def _chart(ident: str, title: str, holders: Sequence[MemoryOwner], footprint: Footprint, caption: str) -> Chart | None:
     if not holders:
         return None
     shown, rows = holders[:MOST_ROWS], [_row(holder) for holder in holders]
@@ -50,18 +50,18 @@ def _chart(ident: str, title: str, holders: Sequence[Holder], footprint: Footpri
     )
 
 
-def _draw(holders: Sequence[Holder], footprint: Footprint) -> Iterator[Markup]:
+def _draw(holders: Sequence[MemoryOwner], footprint: Footprint) -> Iterator[Markup]:
     scale = max(holder.kinds.total() for holder in holders)
     for name, about, kinds in holders:
         shape = kind_bar(kinds, scale, THIN)
-        yield svg.row(name, _value(Holder(name, about, kinds), footprint), THIN, [shape], "code", about)
+        yield svg.row(name, _value(MemoryOwner(name, about, kinds), footprint), THIN, [shape], "code", about)
 
 
-def _value(holder: Holder, footprint: Footprint) -> str:
+def _value(holder: MemoryOwner, footprint: Footprint) -> str:
     total = holder.kinds.total()
     return f"{in_bytes(total)}  {in_percent(total / max(1, footprint.peak_bytes))}"
 
 
-def _row(holder: Holder) -> list[str]:
+def _row(holder: MemoryOwner) -> list[str]:
     sizes = [in_bytes(size) if (size := holder.kinds[kind]) else "" for kind in KINDS]
     return [holder.name, holder.about, in_bytes(holder.kinds.total()), *sizes]

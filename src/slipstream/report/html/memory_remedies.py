@@ -54,7 +54,7 @@ def _remedies(footprint: Footprint) -> Chart | None:
 
 
 def _bar(left: int, freed: int, peak: int) -> Markup:
-    shapes = [svg.track(), svg.block(0.0, left / peak, svg.BAR, "rung-total", f"{in_bytes(left)} stay")]
+    shapes = [svg.backend(), svg.block(0.0, left / peak, svg.BAR, "rung-total", f"{in_bytes(left)} stay")]
     if freed:
         shapes.append(svg.block(left / peak, freed / peak, svg.BAR, "freed", f"{in_bytes(freed)} freed"))
     return join(shapes)
@@ -71,7 +71,9 @@ def _batches(made: Forecast, num_samples: int | None) -> Chart:
         shape = svg.block(
             0.0, peak / scale, svg.THIN, "mark-kept" if is_seen else "predicted", f"{word} {in_bytes(peak)}"
         )
-        drawn.append(svg.row(f"{size:,} samples", f"{in_bytes(peak)}, {word}", svg.THIN, [svg.track(svg.THIN), shape]))
+        drawn.append(
+            svg.row(f"{size:,} samples", f"{in_bytes(peak)}, {word}", svg.THIN, [svg.backend(svg.THIN), shape])
+        )
         rows.append([f"{size:,}", in_bytes(peak), word])
     sentence = _sentence(made, num_samples)
     return Chart(

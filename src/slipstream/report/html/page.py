@@ -17,7 +17,7 @@ from markupsafe import Markup
 from slipstream.records import Session, Summary, Tuning
 from slipstream.report.html.chart import Chart, Table, Terms
 from slipstream.report.html.environment import commands, facts
-from slipstream.report.html.findings import Card, cards
+from slipstream.report.html.findings import FindingCard, cards
 from slipstream.report.html.gpu_chart import device_charts
 from slipstream.report.html.headline_numbers import Figure, figures
 from slipstream.report.html.loss_chart import loss_charts
@@ -26,7 +26,7 @@ from slipstream.report.html.memory_owners import holder_charts
 from slipstream.report.html.memory_remedies import remedy_charts
 from slipstream.report.html.memory_timeline import live_chart, peaks_chart
 from slipstream.report.html.phase_chart import phase_chart
-from slipstream.report.html.race_timeline import lap_chart
+from slipstream.report.html.race_timeline import timing_chart
 from slipstream.report.html.source import Reader, read_source
 from slipstream.report.html.stage_chart import stage_charts
 from slipstream.report.html.step_chart import step_chart
@@ -52,7 +52,7 @@ class Section(msgspec.Struct, frozen=True):
     title: str
     charts: list[Chart] = []
     tables: list[Table] = []
-    cards: list[Card] = []
+    cards: list[FindingCard] = []
     lists: list[Terms] = []
     sentences: list[str] = []
 
@@ -164,7 +164,7 @@ def _tuned(session: Session, tuning: Tuning) -> Iterator[Section]:
     table = tune_table(tuning)
     yield Section("gain", "What it gained", charts=_some(waterfall_chart(session)))
     yield Section("tried", "What was tried", charts=_some(contender_chart(session)), tables=[table], lists=whys(tuning))
-    yield Section("proof", "The races and the losses", charts=[*_some(lap_chart(tuning)), *loss_charts(tuning)])
+    yield Section("proof", "The races and the losses", charts=[*_some(timing_chart(tuning)), *loss_charts(tuning)])
 
 
 def _step(session: Session, summary: Summary) -> Section:

@@ -46,7 +46,7 @@ def _ceiling(words: str, ms: float, phase: str, summary: Summary, scale: float) 
     is_best = ms == summary.ceilings.best_ms() and len(known_ceilings(summary.ceilings)) > 1
     name = f"{words} (best case)" if is_best else words
     shape = svg.block(0.0, ms / scale, svg.THIN, f"phase-{phase}", f"{name}: {in_ms(ms)}")
-    return svg.row(name, in_ms(ms), svg.THIN, [svg.track(svg.THIN), shape], "" if is_best else "dim")
+    return svg.row(name, in_ms(ms), svg.THIN, [svg.backend(svg.THIN), shape], "" if is_best else "dim")
 
 
 def _caption(session: Session, summary: Summary, has_ceilings: bool) -> str:

@@ -16,7 +16,7 @@ MOST_BYTES = 2_000_000
 Reader = Callable[[str], str | None]  # from a file's name to its text, or None
 
 
-class Line(msgspec.Struct, frozen=True):
+class SourceLine(msgspec.Struct, frozen=True):
     number: int
     text: str
     is_meant: bool
@@ -34,14 +34,14 @@ def read_source(file: str) -> str | None:
         return None
 
 
-def excerpt(site: Site, read: Reader) -> list[Line]:
+def excerpt(site: Site, read: Reader) -> list[SourceLine]:
     """Empty where the file is gone, or its line reads otherwise now."""
     source = read(site.file)
     lines = source.splitlines() if source is not None else []
     if not 1 <= site.line <= len(lines) or not site.text or _squeezed(site.text) not in _squeezed(lines[site.line - 1]):
         return []
     first, last = max(1, site.line - AROUND), min(len(lines), site.line + AROUND)
-    return [Line(number, lines[number - 1].rstrip(), number == site.line) for number in range(first, last + 1)]
+    return [SourceLine(number, lines[number - 1].rstrip(), number == site.line) for number in range(first, last + 1)]
 
 
 def _squeezed(text: str) -> str:

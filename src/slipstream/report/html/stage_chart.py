@@ -47,7 +47,7 @@ def _chart(table: StageTable, session: Session, summary: Summary) -> Chart:
 def _bar(share: StageShare, longest_ms: float, phase: str) -> Markup:
     tip = f"{share.stage}: {in_ms(share.ms)} a step, {in_percent(share.share)}"
     shape = svg.block(0.0, share.ms / longest_ms, HEIGHT, f"phase-{phase}", tip)
-    return svg.row(share.stage, f"{in_ms(share.ms)}  {in_percent(share.share)}", HEIGHT, [svg.track(HEIGHT), shape])
+    return svg.row(share.stage, f"{in_ms(share.ms)}  {in_percent(share.share)}", HEIGHT, [svg.backend(HEIGHT), shape])
 
 
 def _caption(table: StageTable, session: Session, summary: Summary) -> str:

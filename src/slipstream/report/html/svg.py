@@ -53,7 +53,7 @@ def rows(ident: str, title: str, description: str, parts: Iterable[Markup]) -> M
     )
 
 
-def track(height: float = BAR) -> Markup:
+def backend(height: float = BAR) -> Markup:
     return element("rect", class_="track", x="0", y="0", width="100%", height=height, rx="3")
 
 
@@ -62,7 +62,7 @@ def stacked(
 ) -> Markup:
     """Parts end to end, coloured by their names."""
     total = sum(parts.values()) or 1.0
-    at, drawn = 0.0, [track(height)]
+    at, drawn = 0.0, [backend(height)]
     for name, value in parts.items():
         if value > 0:
             tip = f"{name.replace('_', ' ')} {say(value)}, {in_percent(value / total)}"

@@ -18,14 +18,14 @@ from slipstream.report.text.numbers import in_ms, plural
 
 IDENT = "timeline"
 TITLE = "One typical step, in order"
-MOST_LANES = 9
+MOST_PROCESSES = 9
 HOST = 34.0  # pixels
 OTHERS = 14.0
 _FITS = 0.1  # a phase with more of the step than this has room for its name
 _FITS_PHONE = 0.25
 
 
-class Lane(msgspec.Struct, frozen=True):
+class TimelineRow(msgspec.Struct, frozen=True):
     """Pieces in milliseconds since the step began."""
 
     name: str
@@ -34,22 +34,24 @@ class Lane(msgspec.Struct, frozen=True):
 
 def timeline_chart(session: Session, summary: Summary) -> Chart | None:
     step = typical(session, summary)
-    lanes = lanes_of(session, step) if step else []
-    if step is None or not lanes:
+    processes = processes_of(session, step) if step else []
+    if step is None or not processes:
         return None
-    length_ms = max(piece.end for lane in lanes for piece in lane.pieces)
-    order = ", ".join(f"{piece.label} {in_ms(piece.end - piece.start)}" for piece in lanes[0].pieces if _is_seen(piece))
+    length_ms = max(piece.end for process in processes for piece in process.pieces)
+    order = ", ".join(
+        f"{piece.label} {in_ms(piece.end - piece.start)}" for piece in processes[0].pieces if _is_seen(piece)
+    )
     rows = [
-        [lane.name, piece.label, in_ms(piece.start), in_ms(piece.end - piece.start)]
-        for lane in lanes
-        for piece in lane.pieces
+        [process.name, piece.label, in_ms(piece.start), in_ms(piece.end - piece.start)]
+        for process in processes
+        for piece in process.pieces
     ]
     return Chart(
         IDENT,
         TITLE,
         f"Step {step.index:,}, {in_ms(step.step_ms)}: of all watched ones the nearest to the typical, phase by phase.",
         f"In order: {order}.",
-        svg.rows(IDENT, TITLE, f"In order: {order}.", _draw(lanes, length_ms)),
+        svg.rows(IDENT, TITLE, f"In order: {order}.", _draw(processes, length_ms)),
         [],
         plain_table("The step in order", ("where", "what", "begins", "takes"), "llrr", rows),
     )
@@ -69,25 +71,25 @@ def typical(session: Session, summary: Summary) -> Step | None:
     return min(whole, key=distance, default=None)
 
 
-def lanes_of(session: Session, step: Step) -> list[Lane]:
+def processes_of(session: Session, step: Step) -> list[TimelineRow]:
     """The host first. Empty where the session has no events of this step."""
     events = [event for event in session.events if step.start_ns <= event.start_ns < step.end_ns]
     if not any(event.kind == "forward" for event in events):
         return []
-    lanes = [_host(events, step)]
+    processes = [_host(events, step)]
     if device := _device(events):
-        lanes.append(device)
-    return [*lanes, *_workers(session, step)][:MOST_LANES]
+        processes.append(device)
+    return [*processes, *_workers(session, step)][:MOST_PROCESSES]
 
 
-def _host(events: Sequence[Event], step: Step) -> Lane:
+def _host(events: Sequence[Event], step: Step) -> TimelineRow:
     intervals = [
         Interval(event.start_ns, event.end_ns, PHASE_OF_KIND[event.kind])
         for event in events
         if event.kind in PHASE_OF_KIND and not event.kept
     ]
     pieces = lay_out(intervals, step.start_ns, step.end_ns, "other")
-    return Lane("host", _joined([_since(piece, step.start_ns) for piece in pieces]))
+    return TimelineRow("host", _joined([_since(piece, step.start_ns) for piece in pieces]))
 
 
 def _joined(pieces: Sequence[Interval]) -> list[Interval]:
@@ -105,7 +107,7 @@ def _since(piece: Interval, start_ns: float) -> Interval:
     return Interval((piece.start - start_ns) / 1e6, (piece.end - start_ns) / 1e6, piece.label)
 
 
-def _device(events: Sequence[Event]) -> Lane | None:
+def _device(events: Sequence[Event]) -> TimelineRow | None:
     """On the device's own clock, from its first doing in this step."""
     timed = [
         Interval(event.device_start_ms, event.device_end_ms, PHASE_OF_KIND[event.kind])
@@ -116,10 +118,10 @@ def _device(events: Sequence[Event]) -> Lane | None:
         return None
     start, end = min(piece.start for piece in timed), max(piece.end for piece in timed)
     pieces = [Interval(p.start - start, p.end - start, p.label) for p in lay_out(timed, start, end, "other")]
-    return Lane("device", _joined(pieces))
+    return TimelineRow("device", _joined(pieces))
 
 
-def _workers(session: Session, step: Step) -> list[Lane]:
+def _workers(session: Session, step: Step) -> list[TimelineRow]:
     """The batches that workers built while the step ran, cut at its edges."""
     found: dict[tuple[int, int], list[Interval]] = {}
     for fetch in session.fetches:
@@ -128,14 +130,14 @@ def _workers(session: Session, step: Step) -> list[Lane]:
             piece = Interval(max(fetch.start_ns, step.start_ns), min(end_ns, step.end_ns), "input")
             found.setdefault((fetch.loader, fetch.worker), []).append(_since(piece, step.start_ns))
     has_workers = any(loader.num_workers for loader in session.loaders)
-    return [Lane(f"worker {worker}", pieces) for (_, worker), pieces in sorted(found.items()) if has_workers]
+    return [TimelineRow(f"worker {worker}", pieces) for (_, worker), pieces in sorted(found.items()) if has_workers]
 
 
-def _draw(lanes: Sequence[Lane], length_ms: float) -> Iterator[Markup]:
-    for lane in lanes:
-        height = HOST if lane.name == "host" else OTHERS
-        pieces = [shape for piece in lane.pieces for shape in _piece(piece, height, length_ms)]
-        yield svg.row(lane.name, _busy(lane), height, [svg.track(height), *pieces])
+def _draw(processes: Sequence[TimelineRow], length_ms: float) -> Iterator[Markup]:
+    for process in processes:
+        height = HOST if process.name == "host" else OTHERS
+        pieces = [shape for piece in process.pieces for shape in _piece(piece, height, length_ms)]
+        yield svg.row(process.name, _busy(process), height, [svg.backend(height), *pieces])
     yield svg.ruler([(value / length_ms, in_ms(value) if value else "0") for value in ticks(0.0, length_ms, 5)])
 
 
@@ -150,9 +152,9 @@ def _piece(piece: Interval, height: float, length_ms: float) -> list[Markup]:
     return parts
 
 
-def _busy(lane: Lane) -> str:
-    if lane.name == "host":
+def _busy(process: TimelineRow) -> str:
+    if process.name == "host":
         return ""
-    busy_ms = sum(piece.end - piece.start for piece in lane.pieces if piece.label != "other")
-    batches = f", {plural(len(lane.pieces), 'batch', 'es')}" if lane.name.startswith("worker") else ""
+    busy_ms = sum(piece.end - piece.start for piece in process.pieces if piece.label != "other")
+    batches = f", {plural(len(process.pieces), 'batch', 'es')}" if process.name.startswith("worker") else ""
     return f"busy {in_ms(busy_ms)}{batches}"

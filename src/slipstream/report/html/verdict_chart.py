@@ -27,7 +27,7 @@ _ROOM = 0.12  # of the width, for a name
 _FAR = 1.6  # how far beyond the marks an interval is drawn
 
 
-class Entry(msgspec.Struct, frozen=True):
+class ChartEntry(msgspec.Struct, frozen=True):
     name: str
     decision: str  # noise, kept, rejected, unsure, failed
     speed: Speed
@@ -52,21 +52,21 @@ def contender_chart(session: Session) -> Chart | None:
     )
 
 
-def entries_of(tuning: Tuning) -> list[Entry]:
+def entries_of(tuning: Tuning) -> list[ChartEntry]:
     """What was timed at all: the control, singles in the order of the races, the whole recipe."""
-    entries = [Entry(NOISE, "noise", tuning.noise)] if tuning.noise else []
+    entries = [ChartEntry(NOISE, "noise", tuning.noise)] if tuning.noise else []
     proofs = dict(worths(tuning))
     for each in tried(tuning):
         if each.speed is not None:
             is_lead = each.decision == "kept" and not each.speed.is_bounded
             proof = proofs.get(str(each.choice), "") if is_lead else ""
-            entries.append(Entry(single_name(each), each.decision, each.speed, proof))
+            entries.append(ChartEntry(single_name(each), each.decision, each.speed, proof))
     if tuning.total is not None and tuning.recipe.choices:
-        entries.append(Entry("all that was kept", "kept", tuning.total))
+        entries.append(ChartEntry("all that was kept", "kept", tuning.total))
     return entries
 
 
-def _scale(entries: Sequence[Entry]) -> Scale:
+def _scale(entries: Sequence[ChartEntry]) -> Scale:
     """Of logarithms. Intervals may leave the picture; ratios may not."""
     ratios = [entry.speed.ratio for entry in entries] + [1.0]
     ends = [bound for entry in entries if entry.speed.is_bounded for bound in (entry.speed.low, entry.speed.high)]
@@ -91,7 +91,7 @@ def _named(scale: Scale) -> list[tuple[float, str]]:
     return sorted(found)
 
 
-def _row(entry: Entry, scale: Scale, top: float) -> Markup:
+def _row(entry: ChartEntry, scale: Scale, top: float) -> Markup:
     speed, middle = entry.speed, HEIGHT / 2
     tip = f"{entry.name}: {relative(speed)}, {_WORDS.get(entry.decision, entry.decision)}"
     low, at, high = (percent(scale.share(math.log(value))) for value in (speed.low, speed.ratio, speed.high))

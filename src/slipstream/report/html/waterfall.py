@@ -111,7 +111,7 @@ def _shapes(rung: Rung, scale: float) -> list[Markup]:
     tip = f"{rung.name}: {in_ms(rung.ms)} a step" + (f", {relative(rung.speed)}" if rung.speed else "")
     before = rung.before_ms if rung.before_ms is not None else 0.0
     start, end = sorted((before, rung.ms))
-    parts = [svg.track()]
+    parts = [svg.backend()]
     if rung.before_ms is not None:
         parts.append(svg.block(0.0, rung.ms / scale, svg.BAR, "rung-rest", tip))
     style = "rung-worse" if rung.before_ms is not None and rung.ms > rung.before_ms else f"rung-{rung.kind}"

@@ -17,13 +17,13 @@ from slipstream.records import (
     KINDS,
     Anatomy,
     Ceilings,
+    FitAttempt,
     Fitting,
     Footprint,
     Recipe,
     Session,
     Setting,
     Speed,
-    Trial,
     Tuning,
     Verdict,
 )
@@ -53,7 +53,7 @@ from slipstream.report.json_export.schema import (
     TuningPart,
     VerdictPart,
 )
-from slipstream.report.text.check import evaluation, outlook, verdict, warning
+from slipstream.report.text.check import evaluation, training_time, verdict, warning
 from slipstream.report.text.fit import sentence
 from slipstream.report.text.memory import MEMORY, batch_sizes, largest_batch, summarise
 from slipstream.report.text.numbers import relative, where
@@ -73,13 +73,13 @@ def fitting_of(fitting: Fitting) -> FittingPart:
         fitting.fastest,
         _settings(fitting.recipe),
         fitting.parameter_bytes,
-        [_trial(trial) for trial in fitting.trials],
+        [_trial(trial) for trial in fitting.attempts],
         fitting.seconds_spent,
         fitting.notes,
     )
 
 
-def _trial(trial: Trial) -> TrialPart:
+def _trial(trial: FitAttempt) -> TrialPart:
     rate = trial.rate
     return TrialPart(
         trial.batch_size,
@@ -127,7 +127,7 @@ def document(session: Session) -> Export:
         findings=_findings(session),
         stages=_stages(input_stages(session), session.cwd) + _stages(main_stages(session, "other"), session.cwd),
         evaluation=_evaluation(session),
-        outlook=_outlook(session),
+        training_time=_training_time(session),
         anatomy=_anatomy(session.anatomy, session.cwd) if session.anatomy else None,
         environment=session.environment,
         notes=session.notes,
@@ -206,12 +206,12 @@ def _evaluation(session: Session) -> EvaluationPart | None:
     )
 
 
-def _outlook(session: Session) -> OutlookPart | None:
+def _training_time(session: Session) -> OutlookPart | None:
     summary, length = session.summary, session.length
     if summary is None or length is None:
         return None
     seconds = (summary.seconds_left, summary.seconds_best)
-    return OutlookPart(length.num_epochs, length.num_steps, *seconds, outlook(session))
+    return OutlookPart(length.num_epochs, length.num_steps, *seconds, training_time(session))
 
 
 def memory_of(session: Session) -> MemoryPart | None:

@@ -250,7 +250,7 @@ class FittingPart(msgspec.Struct, frozen=True):
     notes: Annotated[list[str], Meta(description="how it went, where that matters")]
 
 
-class Export(msgspec.Struct, frozen=True):
+class Export(msgspec.Struct, frozen=True, rename={"training_time": "outlook"}):
     """The top level."""
 
     schema: Annotated[int, Meta(description="version of this document's schema")]
@@ -277,7 +277,9 @@ class Export(msgspec.Struct, frozen=True):
     ]
     stages: Annotated[list[StagePart], Meta(description="where input and other time goes, from stack samples")]
     evaluation: Annotated[EvaluationPart | None, Meta(description="validation and the like; null: none seen")]
-    outlook: Annotated[OutlookPart | None, Meta(description="how long the training takes; null: its length is unknown")]
+    training_time: Annotated[
+        OutlookPart | None, Meta(description="how long the training takes; null: its length is unknown")
+    ]
     anatomy: Annotated[AnatomyPart | None, Meta(description="the operators of one step; null: not observed")]
     environment: Annotated[Environment, Meta(description="the machine, Python, torch; see below")]
     notes: Annotated[list[str], Meta(description="what could not be seen, what was switched off")]

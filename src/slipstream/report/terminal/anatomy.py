@@ -8,7 +8,7 @@ from rich.text import Text
 
 from slipstream.records import Anatomy, Summary
 from slipstream.report.terminal import layout
-from slipstream.report.terminal.console import Ink, styled
+from slipstream.report.terminal.console import ConsoleStyle, styled
 from slipstream.report.terminal.layout import MARGIN, folded
 from slipstream.report.text.numbers import as_count, in_flops, in_ms, in_percent, where
 
@@ -17,7 +17,7 @@ MUCH_LONGER = 1.5  # more than a profiler adds to operators that are worth a rat
 CLASS_WORDS = {"contraction": "contractions", "normalisation": "normalisations", "elementwise": "element-wise"}
 
 
-def anatomy_lines(anatomy: Anatomy, summary: Summary, cwd: str, ink: Ink) -> Iterator[Text]:
+def anatomy_lines(anatomy: Anatomy, summary: Summary, cwd: str, ink: ConsoleStyle) -> Iterator[Text]:
     """The split into classes, what stands out, the top operators."""
     total_ms = sum(anatomy.classes_ms.values())
     if total_ms <= 0:
@@ -68,7 +68,7 @@ def remarks(anatomy: Anatomy, cwd: str) -> Iterator[str]:
         yield f"attention by hand at {place}, {in_percent(share)} of the forward pass"
 
 
-def _operator_rows(anatomy: Anatomy, ink: Ink) -> list[Text]:
+def _operator_rows(anatomy: Anatomy, ink: ConsoleStyle) -> list[Text]:
     """Self and total times, as the old bottleneck tool printed them; the device's only where it has any."""
     operators = anatomy.operators[:NUM_OPERATORS]
     on_device = any(operator.total_device_ms > 0 for operator in operators)
@@ -81,5 +81,5 @@ def _operator_rows(anatomy: Anatomy, ink: Ink) -> list[Text]:
     return layout.rows(rows, "lr" + "r" * (2 if on_device else 1), indent=MARGIN) if rows else []
 
 
-def _times(processor: str, self_ms: float, total_ms: float, ink: Ink) -> list[layout.Cell]:
+def _times(processor: str, self_ms: float, total_ms: float, ink: ConsoleStyle) -> list[layout.Cell]:
     return [ink.text(in_ms(self_ms)) + ink.text(f" / {in_ms(total_ms):>7} {processor}", "dim")]

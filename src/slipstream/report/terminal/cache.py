@@ -9,21 +9,21 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from slipstream.data.images.cache_folder import Holdings
-from slipstream.report.terminal.console import Ink
+from slipstream.data.images.cache_folder import CacheContents
+from slipstream.report.terminal.console import ConsoleStyle
 from slipstream.report.terminal.layout import MARGIN, heading
 from slipstream.report.text.numbers import in_bytes, in_percent, in_seconds, plural
 
 _MOST_SOURCES: Final = 5
 
 
-def render_cache(holdings: Holdings, console: Console) -> None:
-    ink = Ink(console)
+def render_cache(holdings: CacheContents, console: Console) -> None:
+    ink = ConsoleStyle(console)
     for line in _lines(holdings, ink):
         console.print(line, no_wrap=True, overflow="ignore", crop=False, highlight=False, soft_wrap=True)
 
 
-def _lines(holdings: Holdings, ink: Ink) -> Iterator[Text]:
+def _lines(holdings: CacheContents, ink: ConsoleStyle) -> Iterator[Text]:
     room = ink.width - MARGIN - 1
     yield heading("cache", ink.tail(holdings.folder, room), ink)
     if not holdings.num_images and not holdings.num_unfinished:
@@ -45,7 +45,7 @@ def _lines(holdings: Holdings, ink: Ink) -> Iterator[Text]:
     yield heading("free", f"{in_bytes(holdings.free_bytes)} on that disk", ink)
 
 
-def _ages(holdings: Holdings) -> str:
+def _ages(holdings: CacheContents) -> str:
     oldest, newest = in_seconds(holdings.oldest_s), in_seconds(holdings.newest_s)
     return oldest if oldest == newest else f"{newest} to {oldest}"
 

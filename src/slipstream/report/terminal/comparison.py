@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.text import Text
 
 from slipstream.diagnose.notes import BUSY
-from slipstream.records import Comparison
-from slipstream.report.terminal.console import Ink, styled
+from slipstream.records import SessionComparison
+from slipstream.report.terminal.console import ConsoleStyle, styled
 from slipstream.report.terminal.layout import MARGIN, heading, rows
 from slipstream.report.text.numbers import as_ratio, between_ratios, in_ms
 
@@ -20,17 +20,17 @@ CAVEAT = (
 )
 
 
-def render_comparison(comparison: Comparison, console: Console) -> None:
-    ink = Ink(console)
+def render_comparison(comparison: SessionComparison, console: Console) -> None:
+    ink = ConsoleStyle(console)
     for line in _lines(comparison, ink):
         console.print(line, no_wrap=True, overflow="ignore", crop=False, highlight=False, soft_wrap=True)
 
 
-def to_json(comparison: Comparison) -> bytes:
+def to_json(comparison: SessionComparison) -> bytes:
     return msgspec.json.format(msgspec.json.encode(comparison), indent=2)
 
 
-def sentence(comparison: Comparison) -> str:
+def sentence(comparison: SessionComparison) -> str:
     """What became of the step."""
     if comparison.ratio is None or comparison.before_ms is None or comparison.after_ms is None:
         return "There is no step to compare."
@@ -46,7 +46,7 @@ def sentence(comparison: Comparison) -> str:
             return f"No difference beyond the noise: {steps}."
 
 
-def _where(comparison: Comparison) -> str:
+def _where(comparison: SessionComparison) -> str:
     """The phase that accounts for most of it."""
     assert comparison.before_ms is not None and comparison.after_ms is not None
     way = 1 if comparison.after_ms > comparison.before_ms else -1
@@ -58,7 +58,7 @@ def _where(comparison: Comparison) -> str:
     return f", {'mostly in ' if share > 0.5 else 'most of all in '}{most.phase}"
 
 
-def gate_line(comparison: Comparison, least: float, *, has_failed: bool) -> str:
+def gate_line(comparison: SessionComparison, least: float, *, has_failed: bool) -> str:
     """For `--fail-under`: everything that decides, on one line."""
     if comparison.ratio is None or comparison.low is None or comparison.high is None:
         return f"FAILED: {' '.join(comparison.notes) or 'there is no step to compare.'}"
@@ -73,7 +73,7 @@ def gate_line(comparison: Comparison, least: float, *, has_failed: bool) -> str:
     return f"passed: {speed}, at least {least:g} wanted{doubt}: {steps}{machine}"
 
 
-def _lines(comparison: Comparison, ink: Ink) -> Iterator[Text]:
+def _lines(comparison: SessionComparison, ink: ConsoleStyle) -> Iterator[Text]:
     yield heading("before", ink.clip(comparison.before, ink.width - MARGIN - 1), ink)
     yield heading("after", ink.clip(comparison.after, ink.width - MARGIN - 1), ink)
     yield from ink.wrap(sentence(comparison), 1, "bold")
@@ -97,7 +97,7 @@ def _lines(comparison: Comparison, ink: Ink) -> Iterator[Text]:
         yield from lines
 
 
-def _phase_lines(comparison: Comparison, ink: Ink) -> Iterator[Text]:
+def _phase_lines(comparison: SessionComparison, ink: ConsoleStyle) -> Iterator[Text]:
     table: list[list[Text | str]] = [[styled(word, "bold") for word in ("phase", "before", "after", "difference", "")]]
     for one in comparison.phases:
         mark = "beyond the noise" if one.is_beyond_noise else ""
@@ -111,7 +111,7 @@ def _signed(ms: float) -> str:
     return "0 ms" if abs(ms) < 0.0005 else f"{'+' if ms > 0 else '-'}{in_ms(abs(ms))}"
 
 
-def _difference_lines(comparison: Comparison, ink: Ink) -> Iterator[Text]:
+def _difference_lines(comparison: SessionComparison, ink: ConsoleStyle) -> Iterator[Text]:
     if not comparison.differences:
         yield heading("changed", "nothing that the sessions know of", ink)
     word = "changed"

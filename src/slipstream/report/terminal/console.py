@@ -39,7 +39,7 @@ _LETTERS = {"input": "I", "transfer": "T", "forward": "F", "backward": "B", "opt
 }  # fmt: skip
 
 
-class Ink:
+class ConsoleStyle:
     """One console's abilities, asked once."""
 
     def __init__(self, console: Console) -> None:

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from slipstream.records import Finding
-from slipstream.report.terminal.console import Ink, styled
+from slipstream.report.terminal.console import ConsoleStyle, styled
 from slipstream.report.text.numbers import as_gain, where
 
 NUM_IN_FULL = 3
 _INDENT = 5
 
 
-def finding_lines(findings: Sequence[Finding], cwd: str, ink: Ink) -> Iterator[Text]:
+def finding_lines(findings: Sequence[Finding], cwd: str, ink: ConsoleStyle) -> Iterator[Text]:
     for number, finding in enumerate(findings, start=1):
         if number <= NUM_IN_FULL:
             yield _title(number, finding, ink)
@@ -23,7 +23,7 @@ def finding_lines(findings: Sequence[Finding], cwd: str, ink: Ink) -> Iterator[T
             yield one_line(number, finding, cwd, ink)
 
 
-def one_line(number: int, finding: Finding, cwd: str, ink: Ink) -> Text:
+def one_line(number: int, finding: Finding, cwd: str, ink: ConsoleStyle) -> Text:
     """Title and place. The title is cut first: a place that is cut is no place."""
     place = where(finding.site, cwd)
     line = _number(number, finding, ink)
@@ -32,12 +32,12 @@ def one_line(number: int, finding: Finding, cwd: str, ink: Ink) -> Text:
     return line + ink.text(f"  {place}", "cyan") if place else line
 
 
-def _number(number: int, finding: Finding, ink: Ink) -> Text:
+def _number(number: int, finding: Finding, ink: ConsoleStyle) -> Text:
     line = styled(f" {number:>2}  ", "bold")
     return line + ink.text(f"{as_gain(finding.predicted_gain):<12}", "bold green")
 
 
-def _title(number: int, finding: Finding, ink: Ink) -> Text:
+def _title(number: int, finding: Finding, ink: ConsoleStyle) -> Text:
     """The title, then the cause and its techniques as far as there is room."""
     line = _number(number, finding, ink)
     line += styled(ink.clip(finding.title, max(ink.width - line.cell_len - 1, 20)), "bold")
@@ -49,7 +49,7 @@ def _title(number: int, finding: Finding, ink: Ink) -> Text:
     return line
 
 
-def _details(finding: Finding, cwd: str, ink: Ink) -> Iterator[Text]:
+def _details(finding: Finding, cwd: str, ink: ConsoleStyle) -> Iterator[Text]:
     yield from ink.wrap(finding.evidence, _INDENT, "dim")
     margin = " " * _INDENT
     if finding.site:
@@ -62,7 +62,7 @@ def _details(finding: Finding, cwd: str, ink: Ink) -> Iterator[Text]:
         yield from ink.wrap(finding.advice, _INDENT + 2, "dim")
 
 
-def _change(change: str, margin: str, ink: Ink) -> Iterator[Text]:
+def _change(change: str, margin: str, ink: ConsoleStyle) -> Iterator[Text]:
     """The line to write, whole even if long: it is there to be copied."""
     lead = ink.text("→ ", "green")
     for source in filter(str.strip, change.splitlines()):

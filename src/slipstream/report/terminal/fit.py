@@ -9,7 +9,7 @@ from rich.text import Text
 
 from slipstream.records import Fitting, Session
 from slipstream.report.terminal import layout
-from slipstream.report.terminal.console import Ink, styled
+from slipstream.report.terminal.console import ConsoleStyle, styled
 from slipstream.report.terminal.footer import machine_lines, note_lines
 from slipstream.report.text.check import script_of
 from slipstream.report.text.fit import FIT_ALIGN, FIT_HEADINGS, fit_rows, remarks, sentence
@@ -17,14 +17,14 @@ from slipstream.report.text.numbers import in_seconds, plural
 
 
 def render_fitting(session: Session, fitting: Fitting, console: Console, *, is_brief: bool = False) -> None:
-    ink = Ink(console)
+    ink = ConsoleStyle(console)
     for line in _lines(session, fitting, ink, is_brief):
         console.print(line, no_wrap=True, overflow="ignore", crop=False, highlight=False, soft_wrap=True)
 
 
-def _lines(session: Session, fitting: Fitting, ink: Ink, is_brief: bool) -> Iterator[Text]:
+def _lines(session: Session, fitting: Fitting, ink: ConsoleStyle, is_brief: bool) -> Iterator[Text]:
     if not is_brief:
-        rides = f"{plural(len(fitting.trials), 'ride')} in {in_seconds(fitting.seconds_spent)}"
+        rides = f"{plural(len(fitting.attempts), 'ride')} in {in_seconds(fitting.seconds_spent)}"
         left = styled(f" slipstream {ink.clean(session.command)}  ", "dim")
         yield left + styled(ink.clip(script_of(session), max(ink.width - left.cell_len - 1, 20)), "bold")
         yield styled(f" {rides}", "dim")
@@ -41,7 +41,7 @@ def _lines(session: Session, fitting: Fitting, ink: Ink, is_brief: bool) -> Iter
     yield from note_lines(session, ink)
 
 
-def _table(fitting: Fitting, ink: Ink) -> Iterator[Text]:
+def _table(fitting: Fitting, ink: ConsoleStyle) -> Iterator[Text]:
     """Columns that have anything in them."""
     rows = fit_rows(fitting)
     columns = [index for index in range(len(FIT_HEADINGS)) if any(row[index] for row in rows)]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from slipstream.records import Environment, Session
-from slipstream.report.terminal.console import Ink
+from slipstream.report.terminal.console import ConsoleStyle
 from slipstream.report.terminal.layout import MARGIN, folded, heading
 from slipstream.report.terminal.step import ceilings_reason
 from slipstream.report.text.check import warning
@@ -17,7 +17,7 @@ _RIDE = {"memory": "ride"}
 NO_OVERLAY = "No throw-away file system"  # how the runner's note about it begins
 
 
-def machine_lines(environment: Environment, ink: Ink) -> Iterator[Text]:
+def machine_lines(environment: Environment, ink: ConsoleStyle) -> Iterator[Text]:
     """Two lines: the machine, and torch on it."""
     yield from folded("machine", hardware(environment), ink)
     yield from folded("", software(environment), ink)
@@ -47,7 +47,7 @@ def software(environment: Environment) -> list[str]:
     return parts
 
 
-def note_lines(session: Session, ink: Ink) -> Iterator[Text]:
+def note_lines(session: Session, ink: ConsoleStyle) -> Iterator[Text]:
     for index, note in enumerate(notes_of(session)):
         lines = ink.wrap(note, MARGIN, "dim")
         if lines and not index:

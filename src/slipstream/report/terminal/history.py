@@ -9,8 +9,8 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from slipstream.records import Entry, Recipe
-from slipstream.report.terminal.console import Ink, styled
+from slipstream.records import IndexEntry, Recipe
+from slipstream.report.terminal.console import ConsoleStyle, styled
 from slipstream.report.terminal.layout import rows
 from slipstream.report.text.numbers import as_count, as_ratio, between_ratios, in_bytes, in_ms, plural
 
@@ -21,18 +21,18 @@ _FEWEST = 12  # cells for a script
 _NOTHING = str(Recipe())
 
 
-def render_history(entries: Sequence[Entry], console: Console) -> None:
-    ink = Ink(console)
+def render_history(entries: Sequence[IndexEntry], console: Console) -> None:
+    ink = ConsoleStyle(console)
     for line in _lines(entries, ink):
         console.print(line, no_wrap=True, overflow="ignore", crop=False, highlight=False, soft_wrap=True)
 
 
-def to_json(entries: Sequence[Entry]) -> bytes:
+def to_json(entries: Sequence[IndexEntry]) -> bytes:
     """One document: the sessions, newest first."""
     return msgspec.json.format(msgspec.json.encode({"schema": 1, "sessions": list(entries)}), indent=2)
 
 
-def _lines(entries: Sequence[Entry], ink: Ink) -> Iterator[Text]:
+def _lines(entries: Sequence[IndexEntry], ink: ConsoleStyle) -> Iterator[Text]:
     readable = [entry for entry in entries if entry.is_readable]
     columns = [index for index, word in enumerate(_HEADINGS) if ink.width >= _NEEDS.get(word, 0)]
     cells = [[_cells(entry, ink)[index] for index in columns] for entry in readable]
@@ -49,7 +49,7 @@ def _lines(entries: Sequence[Entry], ink: Ink) -> Iterator[Text]:
         yield from ink.wrap(f"{plural(num_lost, 'file')} could not be read as a session.", 1, "dim")
 
 
-def _cells(entry: Entry, ink: Ink) -> list[str]:
+def _cells(entry: IndexEntry, ink: ConsoleStyle) -> list[str]:
     """As the columns are headed."""
     return [
         ink.clean(entry.name),
@@ -72,7 +72,7 @@ def _moment(created: str) -> str:
         return ""
 
 
-def _result(entry: Entry) -> str:
+def _result(entry: IndexEntry) -> str:
     if entry.largest_batch is not None:
         return f"batch of {entry.largest_batch:,} fits"
     if entry.peak_bytes is not None:

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from rich.text import Text
 
-from slipstream.report.terminal.console import Ink, style_of, styled
+from slipstream.report.terminal.console import ConsoleStyle, style_of, styled
 from slipstream.report.text.numbers import in_percent
 
 
-def stacked(parts: Mapping[str, float], scale: float, width: int, ink: Ink) -> Text:
+def stacked(parts: Mapping[str, float], scale: float, width: int, ink: ConsoleStyle) -> Text:
     """Parts end to end. Cells are rounded at the running sum, so that the whole is never longer than its parts."""
     bar = Text()
     total = 0.0
@@ -30,7 +30,7 @@ def stacked(parts: Mapping[str, float], scale: float, width: int, ink: Ink) -> T
     return bar
 
 
-def thin(value: float, scale: float, width: int, ink: Ink, style: str) -> Text:
+def thin(value: float, scale: float, width: int, ink: ConsoleStyle, style: str) -> Text:
     """One value as a line on the same scale as the bar above it."""
     cells = max(_cells(value, scale, width), 1)
     bar = styled(("━" if ink.has_unicode else "-") * cells, style)
@@ -42,7 +42,9 @@ def _cells(value: float, scale: float, width: int) -> int:
     return min(round(value / scale * width), width) if scale > 0 else 0
 
 
-def legend_lines(parts: Mapping[str, float], total: float, say: Callable[[float], str], ink: Ink) -> Iterator[Text]:
+def legend_lines(
+    parts: Mapping[str, float], total: float, say: Callable[[float], str], ink: ConsoleStyle
+) -> Iterator[Text]:
     """Of the parts that are there."""
     line = Text(" " * MARGIN)
     for name, value in parts.items():
@@ -63,11 +65,11 @@ def legend_lines(parts: Mapping[str, float], total: float, say: Callable[[float]
 MARGIN = 10
 
 
-def heading(word: str, rest: str, ink: Ink) -> Text:
+def heading(word: str, rest: str, ink: ConsoleStyle) -> Text:
     return styled(f" {word:<{MARGIN - 1}}", "bold") + ink.text(rest, "dim")
 
 
-def folded(word: str, parts: Iterable[str], ink: Ink) -> Iterator[Text]:
+def folded(word: str, parts: Iterable[str], ink: ConsoleStyle) -> Iterator[Text]:
     """A heading and its parts, on as many lines as they need."""
     for line in ink.fold(parts, ink.width - MARGIN - 1):
         yield heading(word, line, ink)

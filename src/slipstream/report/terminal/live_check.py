@@ -41,7 +41,7 @@ def live_line(progress: Progress | None, elapsed_s: float, width: int, *, unicod
     return line[: max(width - 1, 0)]
 
 
-class LiveLine:
+class LiveCheck:
     """Remembers the last progress, for whoever draws."""
 
     def __init__(self, *, unicode: bool | None = None) -> None:

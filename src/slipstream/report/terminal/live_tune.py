@@ -25,7 +25,7 @@ _SPINNER = {True: "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", False: "|/-\\"}
 _PLAIN = str.maketrans({"·": "-", "–": "-", "…": "...", "→": ">"})
 
 
-class State(msgspec.Struct):
+class LiveTuneState(msgspec.Struct):
     """What tune has told so far."""
 
     racing: list[str] = []
@@ -36,11 +36,11 @@ class State(msgspec.Struct):
     seconds_left: float | None = None
 
 
-def tune_line(state: State, elapsed_s: float, width: int, *, unicode: bool = True) -> str:
+def tune_line(state: LiveTuneState, elapsed_s: float, width: int, *, unicode: bool = True) -> str:
     """At most `width - 1` cells. Parts that do not fit are left out, last first."""
     dot = " · " if unicode else " - "
     frames = _SPINNER[unicode]
-    parts = [f"{frames[int(elapsed_s / _REDRAW_S) % len(frames)]} {_track(state)}", f"{in_seconds(elapsed_s)} so far"]
+    parts = [f"{frames[int(elapsed_s / _REDRAW_S) % len(frames)]} {_backend(state)}", f"{in_seconds(elapsed_s)} so far"]
     if state.seconds_left is not None:
         parts.append(f"at most {in_seconds(max(state.seconds_left, 0.0))} left")
     if state.decided:
@@ -55,7 +55,7 @@ def tune_line(state: State, elapsed_s: float, width: int, *, unicode: bool = Tru
     return _encodable(dot.join(parts), unicode)[: max(width - 1, 0)]
 
 
-def _track(state: State) -> str:
+def _backend(state: LiveTuneState) -> str:
     if state.entering:
         return f"starting {state.entering}"
     if not state.racing:
@@ -96,7 +96,7 @@ def _encodable(text: str, unicode: bool) -> str:
     return text if unicode else text.translate(_PLAIN).encode("ascii", "replace").decode()
 
 
-class TuneLive:
+class LiveTune:
     """Tune's teller. Use as a context manager: once started, a thread keeps it moving while a rider takes its time."""
 
     def __init__(
@@ -107,7 +107,7 @@ class TuneLive:
         self._clock = clock
         self._is_terminal = stream.isatty()
         self._unicode = (getattr(stream, "encoding", "") or "").lower().startswith("utf")
-        self._state = State()
+        self._state = LiveTuneState()
         self._counts: Counter[str] = Counter()
         self._started: set[str] = set()
         self._start_s = self._spoke_s = clock()
@@ -119,21 +119,21 @@ class TuneLive:
 
     # --- what tune tells ---------------------------------------------------------------------------------------------
 
-    def racing(self, riders: Sequence[str]) -> None:
+    def racing(self, trials: Sequence[str]) -> None:
         with self._lock:
-            is_new = list(riders) != self._state.racing
-            self._state.racing, self._state.entering, self._state.round = list(riders), "", 0
-            if riders and is_new and not self._is_terminal:
-                self._say(f" racing    {', '.join(riders)}")
+            is_new = list(trials) != self._state.racing
+            self._state.racing, self._state.entering, self._state.round = list(trials), "", 0
+            if trials and is_new and not self._is_terminal:
+                self._say(f" racing    {', '.join(trials)}")
 
-    def entering(self, rider: str) -> None:
+    def entering(self, trial: str) -> None:
         with self._lock:
-            self._state.entering = rider
-            if rider not in self._started and not self._is_terminal:
-                self._say(f" starting  {rider}")
-            self._started.add(rider)
+            self._state.entering = trial
+            if trial not in self._started and not self._is_terminal:
+                self._say(f" starting  {trial}")
+            self._started.add(trial)
 
-    def lap(self, rider: str, round: int) -> None:
+    def block_done(self, trial: str, round: int) -> None:
         with self._lock:
             self._state.entering, self._state.round = "", round
 
@@ -200,7 +200,7 @@ class TuneLive:
         if self._thread is not None and not self._thread.is_alive():
             self._thread.start()
 
-    def __enter__(self) -> TuneLive:
+    def __enter__(self) -> LiveTune:
         return self
 
     def __exit__(

@@ -13,7 +13,7 @@ from slipstream.memory.forecast import forecast
 from slipstream.memory.remedies import list_remedies
 from slipstream.records import Footprint, Moment, Session
 from slipstream.report.terminal import layout
-from slipstream.report.terminal.console import Ink, style_of, styled
+from slipstream.report.terminal.console import ConsoleStyle, style_of, styled
 from slipstream.report.terminal.footer import machine_lines, note_lines
 from slipstream.report.terminal.layout import MARGIN, heading, legend_lines
 from slipstream.report.text.check import headline_lines
@@ -37,13 +37,13 @@ _LEVELS, _PLAIN_LEVELS = "▁▂▃▄▅▆▇█", ".:-=+*%#"
 
 
 def render_memory(session: Session, console: Console) -> None:
-    ink = Ink(console)
+    ink = ConsoleStyle(console)
     for lines in _sections(session, ink):
         for line in lines:
             console.print(line, no_wrap=True, overflow="ignore", crop=False, highlight=False, soft_wrap=True)
 
 
-def _sections(session: Session, ink: Ink) -> Iterator[Iterable[Text]]:
+def _sections(session: Session, ink: ConsoleStyle) -> Iterator[Iterable[Text]]:
     yield headline_lines(session, ink)
     yield ink.wrap(summarise(session), 1, "bold")
     if session.footprints:
@@ -64,14 +64,14 @@ def _sections(session: Session, ink: Ink) -> Iterator[Iterable[Text]]:
     yield note_lines(session, ink)
 
 
-def _peak(footprint: Footprint, ink: Ink) -> Iterator[Text]:
+def _peak(footprint: Footprint, ink: ConsoleStyle) -> Iterator[Text]:
     cells = _cells(ink)
     drawn = layout.stacked(footprint.kinds, footprint.peak_bytes, cells, ink)
     yield heading("peak", "", ink) + drawn + ink.text(f"  {in_bytes(footprint.peak_bytes)}", "bold")
     yield from legend_lines(footprint.kinds, footprint.peak_bytes, in_bytes, ink)
 
 
-def _course(footprint: Footprint, ink: Ink) -> Iterator[Text]:
+def _course(footprint: Footprint, ink: ConsoleStyle) -> Iterator[Text]:
     """The live bytes over the step, coloured by phase, and the peak of each phase."""
     line = Text()
     levels = _LEVELS if ink.has_unicode else _PLAIN_LEVELS
@@ -100,7 +100,7 @@ def _spread(footprint: Footprint, cells: int) -> Iterator[Moment]:
         last = inside[-1] if inside else last
 
 
-def _modules(footprint: Footprint, ink: Ink) -> Iterator[Text]:
+def _modules(footprint: Footprint, ink: ConsoleStyle) -> Iterator[Text]:
     rows: list[list[str]] = []
     for name, class_name, kinds in module_holders(footprint)[:_MOST_MODULES]:
         total = kinds.total()
@@ -112,7 +112,7 @@ def _modules(footprint: Footprint, ink: Ink) -> Iterator[Text]:
     yield from _table("modules", rows, "llrrl", ink)
 
 
-def _lines(footprint: Footprint, cwd: str, ink: Ink) -> Iterator[Text]:
+def _lines(footprint: Footprint, cwd: str, ink: ConsoleStyle) -> Iterator[Text]:
     rows: list[list[str]] = []
     for name, source, kinds in line_holders(footprint, cwd)[:_MOST_LINES]:
         share = in_percent(kinds.total() / footprint.peak_bytes)
@@ -120,7 +120,7 @@ def _lines(footprint: Footprint, cwd: str, ink: Ink) -> Iterator[Text]:
     yield from _table("lines", rows, "lrrl", ink)
 
 
-def _remedies(footprint: Footprint, ink: Ink) -> Iterator[Text]:
+def _remedies(footprint: Footprint, ink: ConsoleStyle) -> Iterator[Text]:
     rows: list[list[str]] = []
     for remedy in list_remedies(footprint):
         left = in_bytes(footprint.peak_bytes - remedy.freed_bytes)
@@ -128,26 +128,26 @@ def _remedies(footprint: Footprint, ink: Ink) -> Iterator[Text]:
     yield from _table("frees", rows, "lrrl", ink)
 
 
-def _batches(session: Session, ink: Ink) -> Iterator[Text]:
+def _batches(session: Session, ink: ConsoleStyle) -> Iterator[Text]:
     made = forecast(session.footprints)
     if made is None:
         return
     yield from _titled("batch", ink.wrap(batch_sentence(made, samples_of(session)), MARGIN), ink)
 
 
-def _growth(session: Session, ink: Ink) -> Iterator[Text]:
+def _growth(session: Session, ink: ConsoleStyle) -> Iterator[Text]:
     if sentence := cached_sentence(session):
         yield from _titled("cached", ink.wrap(sentence, MARGIN), ink)
     if sentence := growth_sentence(session):
         yield from _titled("growing", ink.wrap(sentence, MARGIN, "yellow"), ink)
 
 
-def _allocator(footprint: Footprint, ink: Ink) -> Iterator[Text]:
+def _allocator(footprint: Footprint, ink: ConsoleStyle) -> Iterator[Text]:
     if sentence := allocator_sentence(footprint):
         yield from _titled("reserved", ink.wrap(sentence, MARGIN), ink)
 
 
-def _table(word: str, rows: list[list[str]], align: str, ink: Ink) -> Iterator[Text]:
+def _table(word: str, rows: list[list[str]], align: str, ink: ConsoleStyle) -> Iterator[Text]:
     """The last column has the room that the others leave."""
     used = sum(max((cell_len(row[index]) for row in rows), default=0) + 2 for index in range(len(align) - 1))
     room = max(12, ink.width - MARGIN - used - 1)
@@ -155,10 +155,10 @@ def _table(word: str, rows: list[list[str]], align: str, ink: Ink) -> Iterator[T
     yield from _titled(word, layout.rows(cells, align, indent=MARGIN), ink)
 
 
-def _titled(word: str, lines: list[Text], ink: Ink) -> Iterator[Text]:
+def _titled(word: str, lines: list[Text], ink: ConsoleStyle) -> Iterator[Text]:
     for index, line in enumerate(lines):
         yield line if index else heading(word, "", ink) + line[MARGIN:]
 
 
-def _cells(ink: Ink) -> int:
+def _cells(ink: ConsoleStyle) -> int:
     return max(min(ink.width, 110) - MARGIN - 14, 12)

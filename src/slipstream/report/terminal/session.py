@@ -11,7 +11,7 @@ from rich.text import Text
 
 from slipstream.records import Session
 from slipstream.report.terminal.anatomy import anatomy_lines
-from slipstream.report.terminal.console import Ink
+from slipstream.report.terminal.console import ConsoleStyle
 from slipstream.report.terminal.findings import finding_lines, one_line
 from slipstream.report.terminal.fit import render_fitting
 from slipstream.report.terminal.footer import machine_lines, note_lines
@@ -32,7 +32,7 @@ def render_session(session: Session, console: Console) -> None:
     if session.command == MEMORY:
         render_memory(session, console)
         return
-    ink = Ink(console)
+    ink = ConsoleStyle(console)
     _print(headline_lines(session, ink), console)
     _print(_verdict(session, ink), console)
     for section in _sections(session, ink):
@@ -44,7 +44,7 @@ def render_session(session: Session, console: Console) -> None:
 
 def render_brief(session: Session, console: Console) -> None:
     """For `--quiet`: the verdict, and a line for each finding; of a tuning the sentence and the table."""
-    ink = Ink(console)
+    ink = ConsoleStyle(console)
     if session.fitting is not None:
         render_fitting(session, session.fitting, console, is_brief=True)
         return
@@ -58,7 +58,7 @@ def render_brief(session: Session, console: Console) -> None:
     _print((one_line(number, each, session.cwd, ink) for number, each in enumerate(session.findings, 1)), console)
 
 
-def _sections(session: Session, ink: Ink) -> Iterator[Iterable[Text]]:
+def _sections(session: Session, ink: ConsoleStyle) -> Iterator[Iterable[Text]]:
     summary = session.summary
     if session.tuning is not None:
         yield table_lines(session.tuning, ink)
@@ -71,14 +71,14 @@ def _sections(session: Session, ink: Ink) -> Iterator[Iterable[Text]]:
     yield _footer(session, ink)
 
 
-def _footer(session: Session, ink: Ink) -> Iterator[Text]:
+def _footer(session: Session, ink: ConsoleStyle) -> Iterator[Text]:
     if (sentence := evaluation(session)) and session.tuning is None:
         yield heading("eval", ink.clip(sentence, ink.width - 11), ink)
     yield from machine_lines(session.environment, ink)
     yield from note_lines(session, ink)
 
 
-def _verdict(session: Session, ink: Ink) -> list[Text]:
+def _verdict(session: Session, ink: ConsoleStyle) -> list[Text]:
     lines = list(sentence_lines(session, ink)) if session.tuning is not None else ink.wrap(verdict(session), 1, "bold")
     return lines + (ink.wrap(sentence, 1, "bold red") if (sentence := warning(session)) else [])
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from slipstream.diagnose.speedtest_ranges import general_remarks, judge_machine
 from slipstream.records import Environment, Judgement, Reading, SpeedTest
-from slipstream.report.terminal.console import Ink, styled
+from slipstream.report.terminal.console import ConsoleStyle, styled
 from slipstream.report.terminal.footer import hardware
 from slipstream.report.terminal.layout import MARGIN, folded, heading, rows
 from slipstream.report.text.numbers import in_seconds
@@ -128,12 +128,12 @@ def _number(value: float, unit: str) -> str:
 
 
 def render_machine(test: SpeedTest, console: Console) -> None:
-    ink = Ink(console)
+    ink = ConsoleStyle(console)
     for line in _lines(test, ink):
         console.print(line, no_wrap=True, overflow="ignore", crop=False, highlight=False, soft_wrap=True)
 
 
-def _lines(test: SpeedTest, ink: Ink) -> Iterator[Text]:
+def _lines(test: SpeedTest, ink: ConsoleStyle) -> Iterator[Text]:
     yield from folded("machine", [*hardware(test.environment), *(gpu.name for gpu in test.environment.gpus)], ink)
     if test.torch_version:
         yield from folded("", [f"torch {test.torch_version} {test.cpu_capability}"], ink)
@@ -147,12 +147,12 @@ def _lines(test: SpeedTest, ink: Ink) -> Iterator[Text]:
     yield heading("took", in_seconds(test.seconds), ink)
 
 
-def _row(one: Judgement, ink: Ink) -> list[Text]:
+def _row(one: Judgement, ink: ConsoleStyle) -> list[Text]:
     mark = styled(ink.clean("◀ look"), "bold red") if one.remark else Text()
     return [ink.text(title_of(one.reading)), ink.text(value_of(one.reading)), ink.text(usual_of(one), "dim"), mark]
 
 
-def _told(word: str, sentences: list[str], ink: Ink) -> Iterator[Text]:
+def _told(word: str, sentences: list[str], ink: ConsoleStyle) -> Iterator[Text]:
     for sentence in sentences:
         for number, line in enumerate(ink.wrap(sentence, MARGIN)):
             yield heading(word, "", ink) + line[MARGIN:] if not number else line

@@ -10,7 +10,7 @@ from slipstream.diagnose.selection import training_loader
 from slipstream.diagnose.training_time import epoch_wait_ms
 from slipstream.records import Session, Summary
 from slipstream.report.terminal import layout
-from slipstream.report.terminal.console import Ink, style_of, styled
+from slipstream.report.terminal.console import ConsoleStyle, style_of, styled
 from slipstream.report.terminal.layout import MARGIN, heading
 from slipstream.report.text.numbers import in_ms, in_percent, plural, relative
 from slipstream.report.text.stages import StageTable, input_stages, main_stages
@@ -21,7 +21,7 @@ WORTH_A_TABLE = 0.1
 _WORTH_A_ROW = 0.015  # of its phase
 
 
-def stage_lines(session: Session, summary: Summary, ink: Ink) -> Iterator[Text]:
+def stage_lines(session: Session, summary: Summary, ink: ConsoleStyle) -> Iterator[Text]:
     """Input and other time by stage and line, each only where it is a part of the step that matters."""
     for phase, found in (("input", input_stages(session)), ("other", main_stages(session, "other"))):
         if found is None or not matters(found, summary):
@@ -44,7 +44,7 @@ def basis(found: StageTable, wait_ms: float) -> str:
     return f"{in_ms(found.total_ms)} of work a step for {workers}; the step waits {in_ms(wait_ms)}"
 
 
-def _stage_rows(found: StageTable, session: Session, summary: Summary, ink: Ink) -> list[Text]:
+def _stage_rows(found: StageTable, session: Session, summary: Summary, ink: ConsoleStyle) -> list[Text]:
     rows: list[list[layout.Cell]] = []
     for share in [each for each in found.stages if each.share >= _WORTH_A_ROW][:NUM_STAGES]:
         row: list[layout.Cell] = [share.stage, ink.text(in_ms(share.ms), style_of(found.phase))]

@@ -8,15 +8,15 @@ from rich.text import Text
 
 from slipstream.records import Ceilings, Session, Summary
 from slipstream.report.terminal import layout
-from slipstream.report.terminal.console import Ink, style_of
+from slipstream.report.terminal.console import ConsoleStyle, style_of
 from slipstream.report.terminal.layout import MARGIN, heading, legend_lines
-from slipstream.report.text.check import outlook
+from slipstream.report.text.check import training_time
 from slipstream.report.text.numbers import as_count, between_ms, in_ms
 
 _VALUE_CELLS = 36  # "  6.3 ms  if compute were free ◀ best"
 
 
-def pace_lines(session: Session, summary: Summary, ink: Ink) -> Iterator[Text]:
+def pace_lines(session: Session, summary: Summary, ink: ConsoleStyle) -> Iterator[Text]:
     """The picture of the step. Every bar in it has the same scale."""
     cells = max(min(ink.width, 110) - MARGIN - _VALUE_CELLS - 2, 12)
     known = [ms for _, ms, _ in known_ceilings(summary.ceilings)]
@@ -45,7 +45,7 @@ def known_ceilings(ceilings: Ceilings) -> list[tuple[str, float, str]]:
     return [(words, ms, phase) for words, ms, phase in listed if ms]
 
 
-def _ceiling_lines(command: str, summary: Summary, scale: float, cells: int, ink: Ink) -> Iterator[Text]:
+def _ceiling_lines(command: str, summary: Summary, scale: float, cells: int, ink: ConsoleStyle) -> Iterator[Text]:
     known = known_ceilings(summary.ceilings)
     best_ms = summary.ceilings.best_ms()
     for index, (words, ms, phase) in enumerate(known):
@@ -72,8 +72,8 @@ def ceilings_reason(summary: Summary) -> str:
     return ceilings.notes[0] if ceilings.notes and ceilings.best_ms() is None else ""
 
 
-def _rate(session: Session, summary: Summary, ink: Ink) -> Iterator[Text]:
+def _rate(session: Session, summary: Summary, ink: ConsoleStyle) -> Iterator[Text]:
     parts = [f"{as_count(summary.samples_per_s)} samples/s"] if summary.samples_per_s > 0 else []
-    parts += [ahead] if (ahead := outlook(session)) else []
+    parts += [ahead] if (ahead := training_time(session)) else []
     for index, line in enumerate(ink.fold(parts, ink.width - MARGIN)):
         yield heading("" if index else "rate", "", ink) + Text(line)

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from slipstream.records import NUMERICS
 from slipstream.report.terminal import layout
-from slipstream.report.terminal.console import Ink, styled
+from slipstream.report.terminal.console import ConsoleStyle, styled
 from slipstream.report.terminal.layout import MARGIN, folded
 from slipstream.techniques._core.card import Card
 from slipstream.techniques._core.catalogue import Technique
@@ -75,7 +75,7 @@ def facts(card: Card) -> list[tuple[str, str]]:
 
 
 def render_catalogue(known: Mapping[str, Technique], console: Console) -> None:
-    ink = Ink(console)
+    ink = ConsoleStyle(console)
     heads = ("technique", "numerics", "what it is, and the findings that it answers")
     cells: list[list[layout.Cell]] = [[ink.text(word, "dim") for word in heads]]
     room = max(ink.width - max(map(len, known)) - len("approximate") - 6, 20)
@@ -91,7 +91,7 @@ def render_catalogue(known: Mapping[str, Technique], console: Console) -> None:
 
 
 def render_card(ident: str, technique: Technique, console: Console) -> None:
-    ink = Ink(console)
+    ink = ConsoleStyle(console)
     _print([styled(f" {ident}", "bold") + ink.text(f"  {technique.CARD.title}")], console)
     for paragraph in paragraphs(technique):
         console.print()

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from slipstream.records import Session, Tuning
 from slipstream.report.terminal import layout
-from slipstream.report.terminal.console import Ink, styled
+from slipstream.report.terminal.console import ConsoleStyle, styled
 from slipstream.report.terminal.layout import MARGIN, heading
 from slipstream.report.text.numbers import plural
 from slipstream.report.text.tune import HEADINGS, Row, caveats, costs, gain, not_applicable, reasons, table_rows, worths
@@ -22,13 +22,13 @@ _STYLES = {"kept": "green", "rejected": "dim", "unsure": "yellow", "failed": "re
 _MOST_APART = 4
 
 
-def sentence_lines(session: Session, ink: Ink) -> Iterator[Text]:
+def sentence_lines(session: Session, ink: ConsoleStyle) -> Iterator[Text]:
     yield from ink.wrap(gain(session), 1, "bold")
     for sentence in caveats(session):
         yield from ink.wrap(sentence, 1, "yellow")
 
 
-def table_lines(tuning: Tuning, ink: Ink) -> Iterator[Text]:
+def table_lines(tuning: Tuning, ink: ConsoleStyle) -> Iterator[Text]:
     rows = table_rows(tuning)
     columns = _columns(rows, ink)
     name_width = _name_width(rows, columns, ink)
@@ -38,7 +38,7 @@ def table_lines(tuning: Tuning, ink: Ink) -> Iterator[Text]:
     yield from layout.rows(cells, "".join(_ALIGN[column] for column in columns), indent=1, gap=_GAP)
 
 
-def _columns(rows: list[Row], ink: Ink) -> list[int]:
+def _columns(rows: list[Row], ink: ConsoleStyle) -> list[int]:
     """Those that have anything in them, as many as fit beside a name of a reasonable length."""
     columns = [index for index in range(len(HEADINGS)) if any(row.cells[index] for row in rows)]
     for name in _SACRIFICED:
@@ -48,11 +48,11 @@ def _columns(rows: list[Row], ink: Ink) -> list[int]:
     return columns
 
 
-def _name_width(rows: list[Row], columns: list[int], ink: Ink) -> int:
+def _name_width(rows: list[Row], columns: list[int], ink: ConsoleStyle) -> int:
     return max(min(_room_for_names(rows, columns, ink), _width(rows, 0)), 10)
 
 
-def _room_for_names(rows: list[Row], columns: list[int], ink: Ink) -> int:
+def _room_for_names(rows: list[Row], columns: list[int], ink: ConsoleStyle) -> int:
     return ink.width - 2 - sum(_width(rows, column) + _GAP for column in columns[1:])
 
 
@@ -60,7 +60,7 @@ def _width(rows: list[Row], column: int) -> int:
     return max(len(HEADINGS[column]), *(len(row.cells[column]) for row in rows))
 
 
-def _cell(row: Row, column: int, name_width: int, ink: Ink) -> Text:
+def _cell(row: Row, column: int, name_width: int, ink: ConsoleStyle) -> Text:
     text = row.cells[column]
     if column == 0:
         return styled(ink.clip(text, name_width), "bold" if row.kind in ("base", "total") else "")
@@ -72,7 +72,7 @@ def _cell(row: Row, column: int, name_width: int, ink: Ink) -> Text:
     return ink.text(text, "dim" if row.kind in ("noise", "ceiling") or row.numerics == text == "unsound" else "")
 
 
-def reason_lines(tuning: Tuning, ink: Ink) -> Iterator[Text]:
+def reason_lines(tuning: Tuning, ink: ConsoleStyle) -> Iterator[Text]:
     """A line of its own for each technique that was kept, with what it is worth, and for each that was tried and not
     kept, with the reason; those that do not apply on as few as can be."""
     yield from _listed("proof", worths(tuning), ink)
@@ -88,7 +88,7 @@ def reason_lines(tuning: Tuning, ink: Ink) -> Iterator[Text]:
         yield from lines
 
 
-def _listed(word: str, entries: Iterable[tuple[str, str]], ink: Ink) -> Iterator[Text]:
+def _listed(word: str, entries: Iterable[tuple[str, str]], ink: ConsoleStyle) -> Iterator[Text]:
     for name, sentence in entries:
         name = ink.clip(name, ink.width - MARGIN - 2)
         lines = ink.wrap(f"{name}: {sentence}", MARGIN, "dim")

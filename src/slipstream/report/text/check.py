@@ -15,7 +15,7 @@ from slipstream.diagnose.source_hints import place
 from slipstream.diagnose.typical_step import sampled_step
 from slipstream.diagnose.validation import is_playing
 from slipstream.records import Session, Summary
-from slipstream.report.terminal.console import Ink, styled
+from slipstream.report.terminal.console import ConsoleStyle, styled
 from slipstream.report.text.memory import MEMORY, observed
 from slipstream.report.text.numbers import in_ms, in_percent, in_seconds, plural
 from slipstream.report.text.tune import raced
@@ -29,7 +29,7 @@ def basis(session: Session) -> str:
     return " · ".join(filter(None, [*parts, ending(session)]))
 
 
-def headline_lines(session: Session, ink: Ink) -> Iterator[Text]:
+def headline_lines(session: Session, ink: ConsoleStyle) -> Iterator[Text]:
     """Script on the left, what the report rests on to the right; under each other where they do not fit."""
     right = ink.clean(basis(session))
     left = styled(f" slipstream {ink.clean(session.command)}  ", "dim")
@@ -114,7 +114,7 @@ def warning(session: Session) -> str:
     return f"{IDLE_GPU} ({gpus[0].name})."
 
 
-def outlook(session: Session) -> str:
+def training_time(session: Session) -> str:
     """ "90 epochs: 14 h at this rate; 9 h if input were free", where the length is known. How often a loop around them
     turns is not: then it is the length of one turn."""
     summary = session.summary

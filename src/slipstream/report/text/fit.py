@@ -1,4 +1,4 @@
-"""What fits, in words: a trial as the live view says it, the sentence on top, the rows of the table, and the question
+"""What fits, in words: a attempt as the live view says it, the sentence on top, the rows of the table, and the question
 that another batch raises. Every renderer draws these."""
 
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from slipstream.records import Fitting, Trial
+from slipstream.records import FitAttempt, Fitting
 from slipstream.report.text.numbers import as_count, as_ratio, in_binary, plural
 from slipstream.report.text.tune import relative
 
@@ -15,18 +15,18 @@ FIT_ALIGN: Final = "rlrrrll"
 _OUTCOMES: Final = {"ran": "ran", "ran_out": "ran out", "ended": "ended early", "failed": "failed"}
 
 
-def say_trial(trial: Trial, limit_bytes: int) -> str:
+def say_trial(attempt: FitAttempt, limit_bytes: int) -> str:
     """One line that stays."""
-    what = f"batch {trial.batch_size}" if trial.batch_size else "the batch"
-    what += f" with {trial.recipe}" if trial.recipe.choices else ""
-    where = f"within {in_binary(limit_bytes)}" if trial.is_held else "without a limit"
-    if trial.outcome == "ran":
-        held = f", {in_binary(trial.peak_bytes)} at the most" if trial.peak_bytes else ""
-        rate = f", {as_count(trial.samples_per_s)} samples/s" if trial.samples_per_s else ""
+    what = f"batch {attempt.batch_size}" if attempt.batch_size else "the batch"
+    what += f" with {attempt.recipe}" if attempt.recipe.choices else ""
+    where = f"within {in_binary(limit_bytes)}" if attempt.is_held else "without a limit"
+    if attempt.outcome == "ran":
+        held = f", {in_binary(attempt.peak_bytes)} at the most" if attempt.peak_bytes else ""
+        rate = f", {as_count(attempt.samples_per_s)} samples/s" if attempt.samples_per_s else ""
         return f"{what} ran {where}{held}{rate}"
-    if trial.outcome == "ran_out":
+    if attempt.outcome == "ran_out":
         return f"{what} ran out of memory {where}"
-    return f"{what} {trial.outcome}: {trial.reason}"
+    return f"{what} {attempt.outcome}: {attempt.reason}"
 
 
 def sentence(fitting: Fitting) -> str:
@@ -42,37 +42,41 @@ def sentence(fitting: Fitting) -> str:
 
 def _remedies(fitting: Fitting, own: str, limit: str) -> str:
     """ "this batch does not fit in 6 GiB; checkpointing=half fits at 1.18x step time, ...: kept checkpointing=half"."""
-    ran = [trial for trial in unique(fitting) if trial.recipe.choices and trial.outcome == "ran" and trial.is_held]
+    ran = [
+        attempt
+        for attempt in unique(fitting)
+        if attempt.recipe.choices and attempt.outcome == "ran" and attempt.is_held
+    ]
     if not ran:
-        if not any(trial.recipe.choices for trial in fitting.trials):
+        if not any(attempt.recipe.choices for attempt in fitting.attempts):
             return f"{own} does not fit in {limit}, as it is."
         return f"{own} does not fit in {limit}, and nothing that was tried makes it{_least(fitting)}."
     ran.sort(key=_cost)
-    costs = [f"{trial.recipe}{_price(trial, 'fits' if not number else '')}" for number, trial in enumerate(ran)]
+    costs = [f"{attempt.recipe}{_price(attempt, 'fits' if not number else '')}" for number, attempt in enumerate(ran)]
     return f"{own} does not fit in {limit}; {', '.join(costs)}: kept {fitting.recipe}."
 
 
 def _least(fitting: Fitting) -> str:
     """Of what ran without the limit: the one that would need the smallest; or what would do."""
-    ran = [one for one in fitting.trials if one.recipe.choices and one.outcome == "ran" and one.peak_bytes]
-    best = min(ran, key=lambda trial: trial.peak_bytes or 0, default=None)
+    ran = [one for one in fitting.attempts if one.recipe.choices and one.outcome == "ran" and one.peak_bytes]
+    best = min(ran, key=lambda attempt: attempt.peak_bytes or 0, default=None)
     if best is None or best.peak_bytes is None:
         bare = next(
-            (one for one in fitting.trials if not one.recipe.choices and not one.is_held and one.peak_bytes), None
+            (one for one in fitting.attempts if not one.recipe.choices and not one.is_held and one.peak_bytes), None
         )
         needs = f": as it is it needs {in_binary(bare.peak_bytes)}" if bare is not None and bare.peak_bytes else ""
         return f"{needs}; --fit finds the largest batch that does"
     return f": {best.recipe} needs the least of them, {in_binary(best.peak_bytes)}"
 
 
-def _price(trial: Trial, fits: str) -> str:
-    if trial.rate is None:
+def _price(attempt: FitAttempt, fits: str) -> str:
+    if attempt.rate is None:
         return f" {fits or 'fits'}"
-    return f" {fits} at {as_ratio(_cost(trial))} step time" if fits else f" at {as_ratio(_cost(trial))}"
+    return f" {fits} at {as_ratio(_cost(attempt))} step time" if fits else f" at {as_ratio(_cost(attempt))}"
 
 
-def _cost(trial: Trial) -> float:
-    return 1.0 / trial.rate.ratio if trial.rate is not None else 1e3
+def _cost(attempt: FitAttempt) -> float:
+    return 1.0 / attempt.rate.ratio if attempt.rate is not None else 1e3
 
 
 def _fastest(fitting: Fitting) -> str:
@@ -80,48 +84,48 @@ def _fastest(fitting: Fitting) -> str:
         return ""
     if fitting.fastest == fitting.own_batch:
         return f"; none is faster than {fitting.own_batch}, which the script has"
-    trial = next((one for one in unique(fitting) if one.batch_size == fitting.fastest and one.rate is not None), None)
-    if trial is None or trial.rate is None:
+    attempt = next((one for one in unique(fitting) if one.batch_size == fitting.fastest and one.rate is not None), None)
+    if attempt is None or attempt.rate is None:
         return f", the fastest is {fitting.fastest}"
-    rate = f"{as_count(trial.samples_per_s)} samples/s, " if trial.samples_per_s else ""
-    return f", the fastest is {fitting.fastest}: {rate}{relative(trial.rate)} of {fitting.own_batch}'s"
+    rate = f"{as_count(attempt.samples_per_s)} samples/s, " if attempt.samples_per_s else ""
+    return f", the fastest is {fitting.fastest}: {rate}{relative(attempt.rate)} of {fitting.own_batch}'s"
 
 
-def unique(fitting: Fitting) -> list[Trial]:
+def unique(fitting: Fitting) -> list[FitAttempt]:
     """The last word on each: what ran out once has run out; what was timed later says more."""
-    found: dict[tuple[int, str, bool], Trial] = {}
-    for trial in fitting.trials:
-        key = (trial.batch_size, str(trial.recipe), trial.is_held)
+    found: dict[tuple[int, str, bool], FitAttempt] = {}
+    for attempt in fitting.attempts:
+        key = (attempt.batch_size, str(attempt.recipe), attempt.is_held)
         before = found.get(key)
-        if before is None or before.outcome == "ran" or trial.outcome != "ran":
-            found[key] = trial if before is None or trial.rate is not None or trial.outcome != "ran" else before
+        if before is None or before.outcome == "ran" or attempt.outcome != "ran":
+            found[key] = attempt if before is None or attempt.rate is not None or attempt.outcome != "ran" else before
     return list(found.values())
 
 
 def fit_rows(fitting: Fitting) -> list[tuple[str, ...]]:
     """The script as it is, then batches by size, then its own batch with what saves memory."""
     rows = sorted(unique(fitting), key=lambda one: (one.is_held, bool(one.recipe.choices), one.batch_size))
-    return [_row(trial, fitting) for trial in rows]
+    return [_row(attempt, fitting) for attempt in rows]
 
 
-def _row(trial: Trial, fitting: Fitting) -> tuple[str, ...]:
-    is_timed = trial.rate is not None and trial.rate.num_rounds > 0
-    marks = [word for word, size in (("largest", fitting.largest), ("fastest", fitting.fastest)) if _is(trial, size)]
-    kept = ["kept"] if trial.recipe.choices and trial.recipe == fitting.recipe else []
-    outcome = _OUTCOMES[trial.outcome] if trial.is_held else "no limit"
+def _row(attempt: FitAttempt, fitting: Fitting) -> tuple[str, ...]:
+    is_timed = attempt.rate is not None and attempt.rate.num_rounds > 0
+    marks = [word for word, size in (("largest", fitting.largest), ("fastest", fitting.fastest)) if _is(attempt, size)]
+    kept = ["kept"] if attempt.recipe.choices and attempt.recipe == fitting.recipe else []
+    outcome = _OUTCOMES[attempt.outcome] if attempt.is_held else "no limit"
     return (
-        f"{trial.batch_size:,}" if trial.batch_size else "",
-        str(trial.recipe) if trial.recipe.choices else "",
-        in_binary(trial.peak_bytes) if trial.peak_bytes and trial.outcome == "ran" else "",
-        f"{trial.step_ms:,.1f}" if trial.step_ms and trial.outcome == "ran" else "",
-        as_count(trial.samples_per_s) if trial.samples_per_s and trial.outcome == "ran" else "",
-        relative(trial.rate) if is_timed else "1.00x" if trial.rate is not None else "",
+        f"{attempt.batch_size:,}" if attempt.batch_size else "",
+        str(attempt.recipe) if attempt.recipe.choices else "",
+        in_binary(attempt.peak_bytes) if attempt.peak_bytes and attempt.outcome == "ran" else "",
+        f"{attempt.step_ms:,.1f}" if attempt.step_ms and attempt.outcome == "ran" else "",
+        as_count(attempt.samples_per_s) if attempt.samples_per_s and attempt.outcome == "ran" else "",
+        relative(attempt.rate) if is_timed else "1.00x" if attempt.rate is not None else "",
         ", ".join([outcome, *marks, *kept]),
     )
 
 
-def _is(trial: Trial, size: int | None) -> bool:
-    return size is not None and trial.batch_size == size and trial.is_held and not trial.recipe.choices
+def _is(attempt: FitAttempt, size: int | None) -> bool:
+    return size is not None and attempt.batch_size == size and attempt.is_held and not attempt.recipe.choices
 
 
 def remarks(fitting: Fitting) -> Iterator[str]:

@@ -55,7 +55,7 @@ def observed(session: Session) -> list[str]:
     return [f"batch of {footprint.batch_size}" if footprint.batch_size else "", footprint.device]
 
 
-class Holder(NamedTuple):
+class MemoryOwner(NamedTuple):
     """Modules that are alike, as one, or a line, and what of the peak is theirs."""
 
     name: str
@@ -63,20 +63,20 @@ class Holder(NamedTuple):
     kinds: Counter[str]
 
 
-def module_holders(footprint: Footprint) -> list[Holder]:
+def module_holders(footprint: Footprint) -> list[MemoryOwner]:
     """Most first; without those that hold next to nothing."""
-    return _worth([Holder(*group) for group in grouped(footprint.modules)], footprint)
+    return _worth([MemoryOwner(*group) for group in grouped(footprint.modules)], footprint)
 
 
-def line_holders(footprint: Footprint, cwd: str) -> list[Holder]:
+def line_holders(footprint: Footprint, cwd: str) -> list[MemoryOwner]:
     return _worth([_line(line, cwd) for line in footprint.lines], footprint)
 
 
-def _line(line: LineBytes, cwd: str) -> Holder:
-    return Holder(where(line.site, cwd), line.site.text, Counter(line.kinds))
+def _line(line: LineBytes, cwd: str) -> MemoryOwner:
+    return MemoryOwner(where(line.site, cwd), line.site.text, Counter(line.kinds))
 
 
-def _worth(holders: list[Holder], footprint: Footprint) -> list[Holder]:
+def _worth(holders: list[MemoryOwner], footprint: Footprint) -> list[MemoryOwner]:
     return [holder for holder in holders if holder.kinds.total() >= _LEAST_SHARE * footprint.peak_bytes]
 
 

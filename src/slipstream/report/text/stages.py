@@ -14,7 +14,7 @@ from slipstream.diagnose.typical_step import sampled_step
 from slipstream.records import Session, StackCount
 
 
-class Line(msgspec.Struct, frozen=True):
+class StageLine(msgspec.Struct, frozen=True):
     """A line of the user's code and its part of a stage."""
 
     file: str
@@ -27,7 +27,7 @@ class StageShare(msgspec.Struct, frozen=True):
     stage: str
     ms: float
     share: float
-    line: Line | None = None  # the hottest, if any was the user's
+    line: StageLine | None = None  # the hottest, if any was the user's
 
 
 class StageTable(msgspec.Struct, frozen=True):
@@ -89,5 +89,5 @@ def _stage(
     line = None
     if hottest is not None:
         [(expression, _)] = expressions[hottest].most_common(1)
-        line = Line(hottest[0], hottest[1], expression, lines[hottest] * sample_ms)
+        line = StageLine(hottest[0], hottest[1], expression, lines[hottest] * sample_ms)
     return StageShare(stage, count * sample_ms, count / num_samples, line)

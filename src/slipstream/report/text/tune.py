@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from slipstream.records import Choice, Numerics, RiderRecord, Session, Speed, Tuning, Verdict
+from slipstream.records import Choice, Numerics, Session, Speed, TrialRecord, Tuning, Verdict
 from slipstream.report.text.numbers import as_count, as_ratio, between_ratios, in_bytes, in_seconds, plural
 
 HEADINGS: Final = (
@@ -78,8 +78,8 @@ def _base(tuning: Tuning) -> Row:
 def _noise(tuning: Tuning) -> Iterator[Row]:
     """The twin: how far two equal riders were apart."""
     if tuning.noise is not None:
-        twins = [each for each in tuning.riders if each.entrant.role == "twin" and len(each.entrant.recipe.choices) < 2]
-        memory = _bytes(_peak_bytes(twins))
+        controls = [each for each in tuning.trials if each.spec.role == "twin" and len(each.spec.recipe.choices) < 2]
+        memory = _bytes(_peak_bytes(controls))
         yield Row(NOISE, _count(tuning.base_batch_size), memory, relative=relative(tuning.noise), kind="noise")
 
 
@@ -94,14 +94,14 @@ def _together(tuning: Tuning) -> Iterator[Row]:
     elif tuning.total is not None and len(tuning.recipe.choices) > 1:
         step_ms = tuning.base_step_ms / tuning.total.ratio
         rate = tuning.base_samples_per_s * tuning.total.ratio
-        memory = _bytes(_peak_bytes([each for each in tuning.riders if each.entrant.recipe == tuning.recipe]))
+        memory = _bytes(_peak_bytes([each for each in tuning.trials if each.spec.recipe == tuning.recipe]))
         cells = (memory, in_digits(step_ms), _rate(rate), relative(tuning.total))
         yield Row("all that was kept", _count(tuning.base_batch_size), *cells, verdict="kept", kind="total")
 
 
-def _peak_bytes(riders: Sequence[RiderRecord]) -> int | None:
+def _peak_bytes(trials: Sequence[TrialRecord]) -> int | None:
     """Of whichever had most; on the device where there is one."""
-    return max((each.device_peak_bytes or each.peak_bytes for each in riders), default=0) or None
+    return max((each.device_peak_bytes or each.peak_bytes for each in trials), default=0) or None
 
 
 def _tried(verdict: Verdict, name: str) -> Row:

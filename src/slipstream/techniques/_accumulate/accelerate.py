@@ -25,11 +25,11 @@ from slipstream.techniques._accumulate.loss_reduction import (
     refuse_uneven,
 )
 from slipstream.techniques._recompute.record_random import RefusedError
-from slipstream.techniques._recompute.rng_state import Dice, Trial
+from slipstream.techniques._recompute.rng_state import ModuleSnapshot, RngState
 from slipstream.techniques._recompute.split_batch import PLAIN, Cut, bounds, filled, frame_of, others_in, tensors_in
 
 if TYPE_CHECKING:
-    from slipstream.techniques._core.context import Rig
+    from slipstream.techniques._core.context import ApplyContext
 
 
 def loop_of(frame: FrameType | None) -> FrameType | None:
@@ -104,8 +104,8 @@ class _Piece(msgspec.Struct):
 
 
 class InAccelerate:
-    def __init__(self, rig: Rig, num_pieces: int) -> None:
-        self._rig = rig
+    def __init__(self, context: ApplyContext, num_pieces: int) -> None:
+        self._context = context
         self._num_pieces = num_pieces
         self._accelerators: weakref.WeakSet[Any] = weakref.WeakSet()
         self._piece: _Piece | None = None
@@ -114,7 +114,7 @@ class InAccelerate:
         self.is_met = False
 
     def install(self, module: ModuleType) -> None:
-        patches = self._rig.patches
+        patches = self._context.patches
         accelerator: Any = vars(module)["Accelerator"]
         shard: Any = sys.modules["accelerate.data_loader"].DataLoaderShard
         optimizer: Any = sys.modules["accelerate.optimizer"].AcceleratedOptimizer
@@ -190,15 +190,15 @@ class InAccelerate:
         if self._is_proved:
             yield part
             return
-        trials = [Trial(model).__enter__() for model in accelerator._models]
-        dice = Dice(accelerator.device.type)
+        trials = [ModuleSnapshot(model).__enter__() for model in accelerator._models]
+        rng_state = RngState(accelerator.device.type)
         yield part
         if not self._is_proved and not self._is_off:
             self._refuse("the loop calls backward() itself, and not accelerator.backward(): nothing weighs the pieces")
         if self._is_off:
             for trial in trials:
                 trial.rewind()
-            dice.put_back()
+            rng_state.put_back()
             for model in accelerator._models:
                 model.zero_grad(set_to_none=True)
 
@@ -217,7 +217,7 @@ class InAccelerate:
             self._refuse("a batch is not made of tensors with a sample in each row")
             return []
         spans = bounds(num, self._num_pieces)
-        self._rig.changed(
+        self._context.changed(
             f"batches of {num} in {len(spans)} pieces, gradient_accumulation_steps 1 -> {self._num_pieces}"
         )
         return [
@@ -230,7 +230,7 @@ class InAccelerate:
 
     def _refuse(self, reason: str) -> None:
         self._is_off = True
-        self._rig.decline(reason)
+        self._context.decline(reason)
 
     # --- what the loop does with a piece ----------------------------------------------------------------------------
 

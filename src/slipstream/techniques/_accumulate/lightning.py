@@ -14,14 +14,14 @@ from slipstream.techniques._accumulate.split_loader import Divided, divide, rest
 from slipstream.techniques._recompute.record_random import RefusedError
 
 if TYPE_CHECKING:
-    from slipstream.techniques._core.context import Rig
+    from slipstream.techniques._core.context import ApplyContext
 
 MODULES = ("lightning.pytorch.loops.fit_loop", "pytorch_lightning.loops.fit_loop")
 
 
 class InLightning:
-    def __init__(self, rig: Rig, num_pieces: int) -> None:
-        self._rig = rig
+    def __init__(self, context: ApplyContext, num_pieces: int) -> None:
+        self._context = context
         self._num_pieces = num_pieces
         self._trainer: Any = None
         self._loader: Any = None
@@ -30,7 +30,7 @@ class InLightning:
         self.is_met = False
 
     def install(self, fit_loop: ModuleType) -> None:
-        patches = self._rig.patches
+        patches = self._context.patches
         automatic: Any = sys.modules[fit_loop.__name__.replace("fit_loop", "optimization.automatic")]
         # Loaders pass here after the strategy had its say and before anyone counts their batches
         patches.around(fit_loop, "_process_dataloader", "accumulation.loader", None, self._after_loader)
@@ -52,7 +52,7 @@ class InLightning:
         except RefusedError as refusal:
             self._put_back()
             self._trainer = trainer  # nothing more of this fit's
-            self._rig.decline(str(refusal))
+            self._context.decline(str(refusal))
 
     def _begin(self, trainer: Any, loader: Any) -> None:
         _refuse(trainer)
@@ -60,10 +60,10 @@ class InLightning:
         refuse_mixing(model)
         num_arguments = len(inspect.signature(model.training_step).parameters)
 
-        def loss(twin: Any, batch: Any) -> Any:
+        def loss(control: Any, batch: Any) -> Any:
             batch = trainer.precision_plugin.convert_input(batch)
-            batch = twin.transfer_batch_to_device(batch, model.device, 0)
-            output = twin.training_step(*(batch, 0)[:num_arguments])
+            batch = control.transfer_batch_to_device(batch, model.device, 0)
+            output = control.training_step(*(batch, 0)[:num_arguments])
             return output["loss"] if isinstance(output, dict) else output
 
         try_losses(model, loader, loss)
@@ -71,7 +71,7 @@ class InLightning:
         self._trainer, self._loader, self._before = trainer, loader, trainer.accumulate_grad_batches
         trainer.accumulate_grad_batches = self._before * self._num_pieces
         size = self._divided.whole.batch_size
-        self._rig.changed(
+        self._context.changed(
             f"batches of {size} in pieces of {self._divided.batch_size},"
             f" accumulate_grad_batches {self._before} -> {trainer.accumulate_grad_batches}"
         )

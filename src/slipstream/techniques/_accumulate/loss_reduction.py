@@ -16,7 +16,7 @@ from torch.utils.data._utils.fetch import _MapDatasetFetcher
 from slipstream.seams.module_copy import copy_module
 from slipstream.techniques._accumulate.split_loader import base_of
 from slipstream.techniques._recompute.record_random import RefusedError
-from slipstream.techniques._recompute.rng_state import Dice
+from slipstream.techniques._recompute.rng_state import RngState
 from slipstream.techniques._recompute.split_batch import Cut, filled, frame_of, tensors_in
 
 _NUM_SAMPLES = 4
@@ -38,18 +38,18 @@ def refuse_mixing(model: torch.nn.Module, always: bool = False) -> None:
 def try_losses(model: torch.nn.Module, loader: Any, loss: Loss, *, is_sum: bool = False) -> None:
     """RefusedError: why the loss of pieces is not the batch's. `is_sum`: pieces are added up, not averaged."""
     device = next(model.parameters()).device.type
-    dice = Dice(device)
+    rng_state = RngState(device)
     try:
         with _quiet():
             batch = fetch_few(loader)
-            twin = copy_module(model).eval()  # what dropout drops depends on the shape
-            _compare(batch, lambda part: loss(twin, part), is_sum)
+            control = copy_module(model).eval()  # what dropout drops depends on the shape
+            _compare(batch, lambda part: loss(control, part), is_sum)
     except RefusedError:
         raise
     except Exception as fault:  # ours or the script's: its own comes again
         raise RefusedError(f"the loss of a few samples could not be tried: {type(fault).__name__}: {fault}") from None
     finally:
-        dice.put_back()
+        rng_state.put_back()
 
 
 def fetch_few(loader: Any) -> Any:

@@ -14,7 +14,7 @@ from slipstream.techniques._accumulate.split_loader import divide, restore
 from slipstream.techniques._recompute.record_random import RefusedError
 
 if TYPE_CHECKING:
-    from slipstream.techniques._core.context import Rig
+    from slipstream.techniques._core.context import ApplyContext
 
 MODULE = "transformers.trainer"
 _DIVISOR = "current_gradient_accumulation_steps"
@@ -22,14 +22,14 @@ _METHODS = ("get_train_dataloader", "get_batch_samples", "training_step")
 
 
 class InTransformers:
-    def __init__(self, rig: Rig, num_pieces: int) -> None:
-        self._rig = rig
+    def __init__(self, context: ApplyContext, num_pieces: int) -> None:
+        self._context = context
         self._num_pieces = num_pieces
         self.is_met = False
 
     def install(self, module: ModuleType) -> None:
         trainer = vars(module)["Trainer"]
-        self._rig.patches.around(trainer, "train", "accumulation.train", self._before, self._after, self._abandon)
+        self._context.patches.around(trainer, "train", "accumulation.train", self._before, self._after, self._abandon)
 
     def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Training | None:
         self.is_met = True
@@ -37,9 +37,9 @@ class InTransformers:
         try:
             _refuse(trainer)
         except RefusedError as refusal:
-            self._rig.decline(str(refusal))
+            self._context.decline(str(refusal))
             return None
-        return _Training(self._rig, trainer, self._num_pieces)
+        return _Training(self._context, trainer, self._num_pieces)
 
     def _after(self, token: _Training | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         self._abandon(token)
@@ -52,8 +52,8 @@ class InTransformers:
 class _Training:
     """One call of train(). Its methods stand on the instance: a subclass may have its own."""
 
-    def __init__(self, rig: Rig, trainer: Any, num_pieces: int) -> None:
-        self._rig = rig
+    def __init__(self, context: ApplyContext, trainer: Any, num_pieces: int) -> None:
+        self._context = context
         self._trainer = trainer
         self._num_pieces = num_pieces
         self._steps, self._batch_size = trainer.args.gradient_accumulation_steps, trainer._train_batch_size
@@ -79,9 +79,9 @@ class _Training:
             try:
                 self._divide(loader)
             except RefusedError as refusal:
-                self._rig.decline(str(refusal))
+                self._context.decline(str(refusal))
             except Exception as fault:
-                self._rig.decline(f"{type(fault).__name__}: {fault}")
+                self._context.decline(f"{type(fault).__name__}: {fault}")
         return loader
 
     def _divide(self, loader: Any) -> None:
@@ -91,8 +91,8 @@ class _Training:
         labels = trainer._get_num_items_in_batch([few], trainer.args.device)
         is_scaled = _is_scaled(trainer, labels)
 
-        def loss(twin: Any, batch: Any) -> Any:
-            return trainer.compute_loss(twin, dict(trainer._prepare_inputs(batch)), num_items_in_batch=labels)
+        def loss(control: Any, batch: Any) -> Any:
+            return trainer.compute_loss(control, dict(trainer._prepare_inputs(batch)), num_items_in_batch=labels)
 
         try_losses(trainer.model, loader, loss, is_sum=is_scaled)
         divided = divide(loader, self._num_pieces)
@@ -101,7 +101,7 @@ class _Training:
         trainer.args.gradient_accumulation_steps = self._steps * self._num_pieces
         if not is_scaled:
             trainer.get_batch_samples, trainer.training_step = self._get_batch_samples, self._training_step
-        self._rig.changed(
+        self._context.changed(
             f"batches of {divided.whole.batch_size} in pieces of {divided.batch_size},"
             f" gradient_accumulation_steps {self._steps} -> {trainer.args.gradient_accumulation_steps}"
         )

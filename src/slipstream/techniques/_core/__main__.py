@@ -7,11 +7,11 @@ import sys
 if sys.path and sys.path[0] == os.path.dirname(os.path.abspath(__file__)):
     del sys.path[0]  # python put this directory there; the script must find its own modules, and we ours
 
-from slipstream.techniques._core.apply_recipe import fit
-from slipstream.trial.forked import READY, Fairness, serve
+from slipstream.techniques._core.apply_recipe import apply_recipe
+from slipstream.trial.forked import READY, ForkSafety, serve
 from slipstream.trial.main import main
 
 if sys.argv[1] == READY:
-    main(serve(int(sys.argv[2])), fit, Fairness())
+    main(serve(int(sys.argv[2])), apply_recipe, ForkSafety())
 else:
-    main(sys.argv[1], fit)
+    main(sys.argv[1], apply_recipe)

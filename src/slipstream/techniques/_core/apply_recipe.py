@@ -10,24 +10,24 @@ from slipstream.seams.patching import Patches
 from slipstream.techniques._core.catalogue import technique
 
 if TYPE_CHECKING:
-    from slipstream.techniques._core.context import Rig
+    from slipstream.techniques._core.context import ApplyContext
 
 
-def fit(
+def apply_recipe(
     recipe: Recipe, patches: Patches, complain: Callable[[str, BaseException], None], is_proof: bool = False
-) -> Rig:
+) -> ApplyContext:
     """A technique that cannot be put in place is declined; the others stand. The order of the recipe does not matter:
     which wrapper stands inside which is said by the cards."""
     from slipstream.techniques._core.context import (
-        Rig,  # with torch, which the script has imported by now and not before
+        ApplyContext,  # with torch, which the script has imported by now and not before
     )
 
-    rig = Rig(patches, complain, is_proof)
+    context = ApplyContext(patches, complain, is_proof)
     for choice in sorted(recipe.choices, key=lambda choice: technique(choice.technique).CARD.nesting):
-        own = rig.named(choice.technique)
+        own = context.named(choice.technique)
         try:
             technique(choice.technique).apply(own, choice.setting)
         except Exception as fault:
             own.decline(f"{type(fault).__name__}: {fault}")
             complain(f"technique {choice.technique}", fault)
-    return rig
+    return context

@@ -26,10 +26,10 @@ from slipstream.seams.user_code import current_site
 LoaderArguments = dict[str, Any]  # every argument of DataLoader(...), by name, defaults filled in
 Wrapper = Callable[..., Any]  # wrapper(call, *args, **kwargs): what to do around a module's call
 _SETTLING_STEPS = 3
-WITNESS = "witness"  # who looks in a race and changes nothing
+FINGERPRINT = "witness"  # who looks in a race and changes nothing
 
 
-class Rig:
+class ApplyContext:
     """What one technique holds. All of a ride's rigs share what they found and what they say."""
 
     def __init__(
@@ -45,7 +45,7 @@ class Rig:
         self._complain = complain
         self._shared = _Shared()
 
-    def named(self, technique: str) -> Rig:
+    def named(self, technique: str) -> ApplyContext:
         """The same rig in the name of one technique, which may speak at any time: from a wrapper, steps later."""
         view = copy.copy(self)
         view.technique = technique
@@ -127,7 +127,7 @@ class Rig:
             target: Any = reference()
             return wrapper(target._call_impl, *args, **kwargs)
 
-        place = call_slot.Slot(call, inner)
+        place = call_slot.CallSlot(call, inner)
         call_slot.fill(module, place)
 
         def put_back() -> None:
@@ -146,7 +146,7 @@ class Rig:
     def _may_change(self, technique: str) -> bool:
         """Not one of many ranks: recipes are measured with one process, and ranks that differ would wait for ever."""
         count = _num_ranks()
-        if count > 1 and technique != WITNESS:
+        if count > 1 and technique != FINGERPRINT:
             self.named(technique).decline(f"this is one of {count} ranks, and recipes are measured with one process")
             return False
         return True

@@ -12,10 +12,10 @@ from slipstream.techniques._core.card import YES, Answer, no
 from slipstream.techniques._core.observation import Observation
 
 if TYPE_CHECKING:
-    from slipstream.data.images.lazy_decode import Postponement
+    from slipstream.data.images.lazy_decode import LazyDecode
     from slipstream.records import Site
     from slipstream.seams.patching import Patches
-    from slipstream.techniques._core.context import LoaderArguments, Rig
+    from slipstream.techniques._core.context import ApplyContext, LoaderArguments
 
 Notice = Callable[[], None]
 _UNSEEN = "Pillow was not seen resizing pictures"
@@ -36,43 +36,43 @@ def why_no_pictures(observation: Observation) -> str:
     return ""
 
 
-def postpone(rig: Rig, what: str, otherwise: str, make: Callable[[Notice, Notice], Postponement]) -> None:
+def postpone(context: ApplyContext, what: str, otherwise: str, make: Callable[[Notice, Notice], LazyDecode]) -> None:
     """Pictures are decoded when their pixels are needed, by what `make` gives; it is called with how to tell that it
     was done, which is said as `what`, and that it was not, said as `otherwise`. It may import Pillow."""
     try:
         from slipstream.data.images.lazy_decode import why_not_here
-        from slipstream.data.workers.worker_flags import Tidings
+        from slipstream.data.workers.worker_flags import WorkerFlags
 
         if reason := why_not_here():
-            rig.decline(reason)
+            context.decline(reason)
             return
-        tidings = Tidings(lambda: rig.changed(what), lambda: rig.decline(otherwise))
-        postponement = make(lambda: tidings.raise_flag(0), lambda: tidings.raise_flag(1))
+        flags = WorkerFlags(lambda: context.changed(what), lambda: context.decline(otherwise))
+        postponement = make(lambda: flags.raise_flag(0), lambda: flags.raise_flag(1))
     except ImportError as missing:
-        rig.decline(f"Pillow cannot be imported: {missing}")
+        context.decline(f"Pillow cannot be imported: {missing}")
         return
-    tidings.install(rig.patches)
-    postponement.install(rig.patches)
-    say_for_spawned(rig, what)
+    flags.install(context.patches)
+    postponement.install(context.patches)
+    say_for_spawned(context, what)
 
 
-def in_c(rig: Rig, what: str, otherwise: str, make: Callable[[Notice, Notice], Installable]) -> None:
+def in_c(context: ApplyContext, what: str, otherwise: str, make: Callable[[Notice, Notice], Installable]) -> None:
     """What `make` gives does it in C of ours, and is told of as `postpone` tells. It may import Pillow and compile."""
     from slipstream.data.images.c_build import CompileError
-    from slipstream.data.workers.worker_flags import Tidings
+    from slipstream.data.workers.worker_flags import WorkerFlags
 
-    tidings = Tidings(lambda: rig.changed(what), lambda: rig.decline(otherwise))
+    flags = WorkerFlags(lambda: context.changed(what), lambda: context.decline(otherwise))
     try:
-        part = make(lambda: tidings.raise_flag(0), lambda: tidings.raise_flag(1))
+        part = make(lambda: flags.raise_flag(0), lambda: flags.raise_flag(1))
     except ImportError as missing:
-        rig.decline(f"Pillow cannot be imported: {missing}")
+        context.decline(f"Pillow cannot be imported: {missing}")
         return
     except (CompileError, LookupError) as reason:
-        rig.decline(str(reason))
+        context.decline(str(reason))
         return
-    tidings.install(rig.patches)
-    part.install(rig.patches)
-    say_for_spawned(rig, what)
+    flags.install(context.patches)
+    part.install(context.patches)
+    say_for_spawned(context, what)
 
 
 def or_no_compiler(reason: str) -> Answer:
@@ -109,13 +109,13 @@ def _calls_resize(site: Site | None) -> bool:
     return "PIL" in text and _RESIZES.search(text) is not None
 
 
-def say_for_spawned(rig: Rig, what: str) -> None:
+def say_for_spawned(context: ApplyContext, what: str) -> None:
     """Forked workers tell when they have done it; spawned ones are not heard, and it is said when they are made."""
 
     def look(arguments: LoaderArguments) -> None:
         from slipstream.data.workers.worker_blockers import start_method  # here: it imports torch
 
         if arguments["num_workers"] and start_method(arguments) != "fork":
-            rig.changed(what)
+            context.changed(what)
 
-    rig.on_loader(look)
+    context.on_loader(look)

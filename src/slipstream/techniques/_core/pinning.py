@@ -8,7 +8,7 @@ from slipstream.techniques._core.observation import Observation
 from slipstream.techniques._core.source_edits import where
 
 if TYPE_CHECKING:
-    from slipstream.techniques._core.context import LoaderArguments, Rig
+    from slipstream.techniques._core.context import ApplyContext, LoaderArguments
 
 DEVICES = ("cuda", "xpu")
 
@@ -24,17 +24,17 @@ def why_no_copies(observation: Observation) -> str:
     return ""
 
 
-def lacks_device(rig: Rig) -> bool:
+def lacks_device(context: ApplyContext) -> bool:
     """And says so."""
     from slipstream.observe.torch_facts import read_torch_facts
 
     if read_torch_facts().accelerator in DEVICES:
         return False
-    rig.decline("there is no CUDA, ROCm or XPU device here")
+    context.decline("there is no CUDA, ROCm or XPU device here")
     return True
 
 
-def pin(rig: Rig, arguments: LoaderArguments) -> None:
+def pin(context: ApplyContext, arguments: LoaderArguments) -> None:
     from slipstream.data.workers.worker_blockers import held_on_device
     from slipstream.seams.user_code import current_site
 
@@ -42,7 +42,9 @@ def pin(rig: Rig, arguments: LoaderArguments) -> None:
         return
     device = held_on_device(arguments["dataset"])
     if device:
-        rig.decline(f"the loader built {where(current_site())} keeps its memory: its dataset lies on {device} already")
+        context.decline(
+            f"the loader built {where(current_site())} keeps its memory: its dataset lies on {device} already"
+        )
     else:
         arguments["pin_memory"] = True
-        rig.changed(f"pin_memory False -> True {where(current_site())}")
+        context.changed(f"pin_memory False -> True {where(current_site())}")

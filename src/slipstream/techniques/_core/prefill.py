@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from slipstream.techniques._core.context import Rig
+    from slipstream.techniques._core.context import ApplyContext
 
 Fill = Callable[[Any, float], None]  # of a loader, in so many seconds at the most
 
 
-def fill_before_races(rig: Rig, fill: Fill) -> None:
+def fill_before_races(context: ApplyContext, fill: Fill) -> None:
     """Every dataset once, as its first epoch begins."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
     from torch.utils.data import DataLoader
@@ -24,22 +24,22 @@ def fill_before_races(rig: Rig, fill: Fill) -> None:
 
     def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         loader = args[0]
-        left_s = prefill.DEADLINE_S - rig.once_ns / 1e9  # for all techniques together
-        if not rig.is_racing or is_over or id(loader.dataset) in filled or left_s <= 0:
+        left_s = prefill.DEADLINE_S - context.once_ns / 1e9  # for all techniques together
+        if not context.is_racing or is_over or id(loader.dataset) in filled or left_s <= 0:
             return
         filled.add(id(loader.dataset))
         reason = prefill.cannot_fill(loader)
         if reason:
-            rig.decline(f"nothing was made before the race: {reason}")
+            context.decline(f"nothing was made before the race: {reason}")
             return
-        with rig.once():
+        with context.once():
             fill(loader, left_s)
 
     def after_update(*_: Any) -> None:
         nonlocal is_over
         is_over = True
 
-    seam = f"{rig.technique}.fill"
-    rig.patches.around(DataLoader, "__iter__", seam, before, lambda *_: None)
-    hook = rig.patches.guard(f"{rig.technique}.update", after_update)
-    rig.patches.on_close(register_optimizer_step_post_hook(hook).remove)
+    seam = f"{context.technique}.fill"
+    context.patches.around(DataLoader, "__iter__", seam, before, lambda *_: None)
+    hook = context.patches.guard(f"{context.technique}.update", after_update)
+    context.patches.on_close(register_optimizer_step_post_hook(hook).remove)

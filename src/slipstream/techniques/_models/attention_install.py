@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.modules import module as hooks
 
-from slipstream.techniques._models.attention_pattern import Attend, Deferred, settle
+from slipstream.techniques._models.attention_pattern import AttentionCall, Deferred, settle
 from slipstream.techniques._recompute.pytree import convert
-from slipstream.techniques._recompute.rng_state import Trial
+from slipstream.techniques._recompute.rng_state import ModuleSnapshot
 
 if TYPE_CHECKING:
-    from slipstream.techniques._core.context import Rig
+    from slipstream.techniques._core.context import ApplyContext
 
 _TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}  # of the norm; in lower precision 2e-2
 
 
-class Search:
+class AttentionSearch:
     """Around an outermost module: its first call in training is looked through, the others pass."""
 
-    def __init__(self, rig: Rig, module: torch.nn.Module) -> None:
-        self._rig = rig
+    def __init__(self, context: ApplyContext, module: torch.nn.Module) -> None:
+        self._context = context
         self._module = weakref.ref(module)
         self._is_done = False
         self._stack: list[torch.nn.Module] = []
@@ -35,17 +35,17 @@ class Search:
         if self._is_done or not (module.training and torch.is_grad_enabled()):
             return call(*args, **kwargs)
         self._is_done = True
-        with Trial(module) as trial:
+        with ModuleSnapshot(module) as trial:
             try:
                 result = self._look(call, args, kwargs)
             except Exception as fault:  # ours or the script's: its own comes again
                 trial.rewind()
-                self._rig.decline(f"could not be looked for: {type(fault).__name__}: {fault}")
+                self._context.decline(f"could not be looked for: {type(fault).__name__}: {fault}")
                 return call(*args, **kwargs)
         for owner in self._owners.values():
-            self._rig.wrap_call(owner, Fused(self._rig, owner).call)
+            self._context.wrap_call(owner, FusedAttention(self._context, owner).call)
         if not self._owners:
-            self._rig.decline(f"no attention written by hand was found in {type(module).__name__}")
+            self._context.decline(f"no attention written by hand was found in {type(module).__name__}")
         self._owners.clear()
         return result
 
@@ -55,7 +55,7 @@ class Search:
             hooks.register_module_forward_hook(lambda module, args, result: _drop_last(self._stack), always_call=True),
         ]
         try:
-            with Attend(self._examine, self._rig.decline, lambda: list(self._stack)):
+            with AttentionCall(self._examine, self._context.decline, lambda: list(self._stack)):
                 return convert(call(*args, **kwargs), settle)
         finally:
             for handle in handles:
@@ -69,7 +69,7 @@ class Search:
         shared = [one for one, other in zip(weights.place, self._stack, strict=False) if one is other]
         if error is None or not error <= allowed:
             size = "not a number" if error is None else f"{error:.1e} of the norm, {allowed:.0e} allowed"
-            self._rig.decline(f"the fused kernel differs from the script's attention: {size}")
+            self._context.decline(f"the fused kernel differs from the script's attention: {size}")
         elif shared:
             self._owners[id(shared[-1])] = shared[-1]
         return result
@@ -93,11 +93,11 @@ def _disagreement(weights: Deferred, values: torch.Tensor, result: torch.Tensor)
     return None if any(error != error for error in errors) else max(errors)
 
 
-class Fused:
+class FusedAttention:
     """Around a module in which attention was found and proved."""
 
-    def __init__(self, rig: Rig, module: torch.nn.Module) -> None:
-        self._rig = rig
+    def __init__(self, context: ApplyContext, module: torch.nn.Module) -> None:
+        self._context = context
         self._name = type(module).__name__
         self._is_on = True
         self._is_said = False
@@ -106,17 +106,17 @@ class Fused:
         if not self._is_on or torch.compiler.is_compiling():
             return call(*args, **kwargs)
         try:
-            with Attend(self._fuse, self._rig.decline):
+            with AttentionCall(self._fuse, self._context.decline):
                 return convert(call(*args, **kwargs), settle)
         except Exception as fault:  # ours or the script's: its own comes again
             self._is_on = False
-            self._rig.decline(f"{self._name} went back to its own attention: {type(fault).__name__}: {fault}")
+            self._context.decline(f"{self._name} went back to its own attention: {type(fault).__name__}: {fault}")
             return call(*args, **kwargs)
 
     def _fuse(self, weights: Deferred, values: torch.Tensor, manual: Callable[[], torch.Tensor]) -> torch.Tensor:
         if not self._is_said:
             self._is_said = True
-            self._rig.changed(f"attention of {self._name}")
+            self._context.changed(f"attention of {self._name}")
         return weights.plan.fuse(values)
 
 

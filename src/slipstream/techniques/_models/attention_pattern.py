@@ -44,7 +44,7 @@ _FACTS = {
 }
 
 
-class Plan:
+class AttentionPlan:
     """softmax(scale * query @ keys + bias, where kept), as far as it has come. Never changed, only copied."""
 
     def __init__(self, query: torch.Tensor, keys: torch.Tensor) -> None:
@@ -58,10 +58,10 @@ class Plan:
         self.is_soft = False
         self.versions = (query._version, keys._version)
 
-    def but(self, **changes: Any) -> Plan:
-        twin = object.__new__(Plan)
-        twin.__dict__.update(self.__dict__, **changes)
-        return twin
+    def but(self, **changes: Any) -> AttentionPlan:
+        control = object.__new__(AttentionPlan)
+        control.__dict__.update(self.__dict__, **changes)
+        return control
 
     def is_intact(self) -> bool:
         return self.versions == (self.query._version, self.keys._version)
@@ -91,11 +91,13 @@ class Deferred(torch.Tensor):
 
     _thunk: Callable[[], torch.Tensor] | None
     _value: torch.Tensor | None
-    plan: Plan
+    plan: AttentionPlan
     place: Any
 
     @staticmethod
-    def make(like: Any, plan: Plan, thunk: Callable[[], torch.Tensor], place: Any, dtype: torch.dtype) -> Deferred:
+    def make(
+        like: Any, plan: AttentionPlan, thunk: Callable[[], torch.Tensor], place: Any, dtype: torch.dtype
+    ) -> Deferred:
         shape, device, grad = like
         made: Deferred = torch.Tensor._make_wrapper_subclass(
             Deferred, shape, dtype=dtype, device=device, requires_grad=grad and torch.is_grad_enabled()
@@ -131,7 +133,7 @@ class Deferred(torch.Tensor):
         raise RuntimeError(f"{func} met a tensor that was put off")
 
 
-class Attend(TorchFunctionMode):
+class AttentionCall(TorchFunctionMode):
     """Active inside one module's call. `decide` is told of every attention that could be fused, and returns its
     result; `place` tells where the script is."""
 
@@ -172,7 +174,7 @@ class Attend(TorchFunctionMode):
         kind = query.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else query.dtype
         thunk = _thunk(func, (query, keys), {})
-        return Deferred.make((shape, query.device, grad), Plan(query, keys), thunk, self._place(), dtype)
+        return Deferred.make((shape, query.device, grad), AttentionPlan(query, keys), thunk, self._place(), dtype)
 
     def _follow(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The next thing on the way to a fused call; None if it leads away from it."""
@@ -198,8 +200,8 @@ class Attend(TorchFunctionMode):
         return Deferred.make(like, plan, _thunk(func, args, kwargs), source.place, dtype)
 
     def _step(
-        self, func: Any, plan: Plan, index: int, others: list[Any], kwargs: dict[str, Any], source: Deferred
-    ) -> tuple[Plan | None, torch.dtype | None]:
+        self, func: Any, plan: AttentionPlan, index: int, others: list[Any], kwargs: dict[str, Any], source: Deferred
+    ) -> tuple[AttentionPlan | None, torch.dtype | None]:
         dtype = source.dtype
         if func in _SOFTMAX:
             given = kwargs.get("dtype")
@@ -222,7 +224,7 @@ class Attend(TorchFunctionMode):
             return _fill(plan, ~others[0], others[1], source.shape) if _is_mask(others[0]) else None, dtype
         return None, None
 
-    def _drop(self, plan: Plan, others: list[Any], kwargs: dict[str, Any]) -> Plan | None:
+    def _drop(self, plan: AttentionPlan, others: list[Any], kwargs: dict[str, Any]) -> AttentionPlan | None:
         p = kwargs.get("p", others[0] if others else 0.5)
         is_training = kwargs.get("training", others[1] if len(others) > 1 else True)
         if p == 0 or not is_training:
@@ -259,7 +261,7 @@ def _could_be_scores(query: Any, keys: Any) -> bool:
     )
 
 
-def _scale(plan: Plan, factor: Any, is_divisor: bool) -> Plan | None:
+def _scale(plan: AttentionPlan, factor: Any, is_divisor: bool) -> AttentionPlan | None:
     if plan.bias is not None or plan.keep is not None:
         return None
     if isinstance(factor, (int, float)) and factor:
@@ -269,7 +271,7 @@ def _scale(plan: Plan, factor: Any, is_divisor: bool) -> Plan | None:
     return None
 
 
-def _add(plan: Plan, mask: Any, shape: torch.Size) -> Plan | None:
+def _add(plan: AttentionPlan, mask: Any, shape: torch.Size) -> AttentionPlan | None:
     if (
         not isinstance(mask, torch.Tensor)
         or not mask.is_floating_point()
@@ -282,7 +284,7 @@ def _add(plan: Plan, mask: Any, shape: torch.Size) -> Plan | None:
     return plan.but(bias=mask if plan.bias is None else plan.bias + mask)
 
 
-def _fill(plan: Plan, mask: Any, value: Any, shape: torch.Size) -> Plan | None:
+def _fill(plan: AttentionPlan, mask: Any, value: Any, shape: torch.Size) -> AttentionPlan | None:
     if isinstance(value, torch.Tensor) and value.numel() == 1 and value.device.type == "cpu":
         value = value.item()
     if not _is_mask(mask) or not isinstance(value, (int, float)) or value > _LOW_ENOUGH or not _fits(mask, shape):

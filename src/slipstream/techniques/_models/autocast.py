@@ -14,7 +14,7 @@ from slipstream.techniques._core.context import is_backward
 from slipstream.techniques._recompute.pytree import convert
 
 if TYPE_CHECKING:
-    from slipstream.techniques._core.context import Rig
+    from slipstream.techniques._core.context import ApplyContext
     from slipstream.techniques._models.loss_scaler import LossScale
 
 
@@ -28,15 +28,15 @@ class _Calls(threading.local):
 class Switch:
     """Whether autocast is ours to use; one for all models of a script."""
 
-    def __init__(self, rig: Rig, dtype: torch.dtype) -> None:
-        self.rig = rig
+    def __init__(self, context: ApplyContext, dtype: torch.dtype) -> None:
+        self.context = context
         self.dtype = dtype
         self.is_on = True
         self.calls = _Calls()
 
     def turn_off(self, reason: str) -> None:
         self.is_on = False
-        self.rig.decline(reason)
+        self.context.decline(reason)
 
     def watch_for_the_scripts_own(self) -> None:
         def after(token: None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
@@ -44,7 +44,7 @@ class Switch:
             if self.is_on and is_foreign and not self._is_recomputing(args[0]):
                 self.turn_off("the script uses autocast itself")
 
-        self.rig.patches.around(torch.autocast, "__enter__", "technique.autocast", None, after)
+        self.context.patches.around(torch.autocast, "__enter__", "technique.autocast", None, after)
 
     def is_ours(self, device: str) -> bool:
         """The autocast that is on now: of a model around this one, or of a checkpoint that is computed again."""
@@ -98,7 +98,9 @@ class Precision:
             context.__exit__(None, None, None)
         if not self._is_said:
             self._is_said = True
-            switch.rig.changed(f"{type(module).__name__} under autocast in {str(self._dtype).removeprefix('torch.')}")
+            switch.context.changed(
+                f"{type(module).__name__} under autocast in {str(self._dtype).removeprefix('torch.')}"
+            )
         return convert(result, self._to_fp32)
 
     def _to_fp32(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from slipstream.techniques._recompute.pytree import convert
-from slipstream.techniques._recompute.rng_state import Trial
+from slipstream.techniques._recompute.rng_state import ModuleSnapshot
 
 if TYPE_CHECKING:
-    from slipstream.techniques._core.context import Rig
+    from slipstream.techniques._core.context import ApplyContext
 
 _numbers = itertools.count()
 
@@ -23,8 +23,8 @@ class Compiled:
     """One model's call, compiled. The module is an argument of the compiled function, so that nothing keeps it alive;
     `_call_impl` in place of the module, so that hooks count, bare containers too, and our own slot is not looked at."""
 
-    def __init__(self, rig: Rig, module: torch.nn.Module, mode: str) -> None:
-        self._rig = rig
+    def __init__(self, context: ApplyContext, module: torch.nn.Module, mode: str) -> None:
+        self._context = context
         self._module = weakref.ref(module)
         self._mode = mode
         self._is_on = True
@@ -47,7 +47,7 @@ class Compiled:
         from torch._dynamo.exc import TorchDynamoException  # heavy: not before something is compiled
 
         before = _num_graphs()
-        with Trial(module) as trial:
+        with ModuleSnapshot(module) as trial:
             try:
                 result = self._function(module, *args, **kwargs)
             except TorchDynamoException as fault:
@@ -57,14 +57,14 @@ class Compiled:
         num_graphs = _num_graphs() - before
         if num_graphs:
             self._is_captured = True
-            self._rig.changed(f"{type(module).__name__} compiled into {num_graphs} graph{'s' * (num_graphs > 1)}")
+            self._context.changed(f"{type(module).__name__} compiled into {num_graphs} graph{'s' * (num_graphs > 1)}")
         else:
             self._step_aside(f"nothing of {type(module).__name__} was captured")
         return result
 
     def _step_aside(self, reason: str) -> None:
         self._is_on = False
-        self._rig.decline(reason)
+        self._context.decline(reason)
 
 
 def _run(module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -84,7 +84,7 @@ def _num_graphs() -> int:
     return int(counters["stats"].get("unique_graphs", 0))
 
 
-def configure(rig: Rig) -> None:
+def configure(context: ApplyContext) -> None:
     """What fails to compile runs uncompiled, and fails in the forward pass: the backward is compiled along with it, and
     not when the script calls it, where nothing could be repaired."""
     import torch._dynamo.config as dynamo
@@ -92,10 +92,10 @@ def configure(rig: Rig) -> None:
     import torch._inductor.config as inductor
 
     wanted = [(dynamo, "suppress_errors", True), (autograd, "force_non_lazy_backward_lowering", True)]
-    if rig.is_proof:
+    if context.is_proof:
         wanted.append((inductor, "fallback_random", True))
     for config, name, value in wanted:
         before = getattr(config, name, None)
         if before is not None and before != value:
             setattr(config, name, value)
-            rig.patches.on_close(functools.partial(setattr, config, name, before))
+            context.patches.on_close(functools.partial(setattr, config, name, before))

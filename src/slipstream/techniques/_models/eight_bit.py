@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from slipstream.techniques._core.context import Rig
+    from slipstream.techniques._core.context import ApplyContext
 
 _COPIED = ("betas", "eps", "weight_decay")
 _SIGNED = {"exp_avg": True, "exp_avg_sq": False}
@@ -28,8 +28,8 @@ def find_classes() -> dict[str, Any] | None:
 class EightBit:
     """Stands in Adam.step, which AdamW inherits: an optimizer is taken over before it has made its first state."""
 
-    def __init__(self, rig: Rig, classes: dict[str, Any], why_not: Callable[[Any], str]) -> None:
-        self._rig = rig
+    def __init__(self, context: ApplyContext, classes: dict[str, Any], why_not: Callable[[Any], str]) -> None:
+        self._context = context
         self._classes = classes
         self._why_not = why_not
         self._inner: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # None: left alone
@@ -39,7 +39,7 @@ class EightBit:
             if "step" in vars(owner):
                 step: Any = torch.optim.Optimizer.profile_hook_step(self._wrap(_bare(owner.step)))
                 step.hooked = True  # torch would else wrap it a second time
-                self._rig.patches.replace(owner, "step", step)
+                self._context.patches.replace(owner, "step", step)
 
     def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def step(optimizer: Any, closure: Any = None) -> Any:
@@ -48,7 +48,7 @@ class EightBit:
                     self._inner[optimizer] = self._adopt(optimizer)
                 except Exception as fault:
                     self._inner[optimizer] = None
-                    self._rig.decline(f"{type(fault).__name__}: {fault}")
+                    self._context.decline(f"{type(fault).__name__}: {fault}")
             inner = self._inner[optimizer]
             if inner is None:
                 return original(optimizer, closure)
@@ -60,13 +60,13 @@ class EightBit:
     def _adopt(self, optimizer: Any) -> Any:
         reason = self._why_not(optimizer)
         if reason:
-            self._rig.decline(reason)
+            self._context.decline(reason)
             return None
         inner = make_inner(optimizer, self._classes)
-        patches = self._rig.patches
+        patches = self._context.patches
         patches.on_close(optimizer.register_state_dict_post_hook(_widen).remove)
         patches.on_close(optimizer.register_load_state_dict_post_hook(lambda one: self._after_load(one)).remove)
-        self._rig.changed(f"the state of {type(optimizer).__name__} in eight bits")
+        self._context.changed(f"the state of {type(optimizer).__name__} in eight bits")
         return inner
 
     def _after_load(self, optimizer: Any) -> None:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from slipstream.techniques._recompute.pytree import convert
-from slipstream.techniques._recompute.rng_state import Trial
+from slipstream.techniques._recompute.rng_state import ModuleSnapshot
 
 if TYPE_CHECKING:
-    from slipstream.techniques._core.context import Rig
+    from slipstream.techniques._core.context import ApplyContext
 
 
 class Layout:
@@ -23,15 +23,19 @@ class Layout:
     later, in another branch."""
 
     def __init__(
-        self, rig: Rig, module: torch.nn.Module, weights: list[torch.nn.Parameter], optimizers: Iterable[Any]
+        self,
+        context: ApplyContext,
+        module: torch.nn.Module,
+        weights: list[torch.nn.Parameter],
+        optimizers: Iterable[Any],
     ) -> None:
-        self._rig = rig
+        self._context = context
         self._optimizers = optimizers
         self._module = weakref.ref(module)
         self._weights = weights
         self._tried: set[Any] = set()
         self._turn(is_on=True)
-        rig.patches.on_close(lambda: self._turn(is_on=False))
+        context.patches.on_close(lambda: self._turn(is_on=False))
 
     def call(self, call: Any, *args: Any, **kwargs: Any) -> Any:
         if not self._is_on:
@@ -51,7 +55,7 @@ class Layout:
         module: Any = self._module()
         signature = (module.training, *shapes)
         is_new = signature not in self._tried
-        with Trial(module) if is_new else contextlib.nullcontext() as trial:
+        with ModuleSnapshot(module) if is_new else contextlib.nullcontext() as trial:
             try:
                 result = call(*given, **named)
             except RuntimeError as fault:
@@ -60,11 +64,11 @@ class Layout:
                 if trial is not None:  # later calls keep no copies: batch norm may count one batch twice
                     trial.rewind()
                 self._turn(is_on=False)
-                self._rig.decline(f"the model needs contiguous activations: {str(fault).splitlines()[0]}")
+                self._context.decline(f"the model needs contiguous activations: {str(fault).splitlines()[0]}")
                 return call(*args, **kwargs)
         if is_new:
             self._tried.add(signature)
-            self._rig.changed(f"{len(self._weights)} convolution weights and the images given to them")
+            self._context.changed(f"{len(self._weights)} convolution weights and the images given to them")
         return convert(result, lambda tensor: tensor.contiguous() if tensor.dim() == 4 else tensor)
 
     def _turn(self, is_on: bool) -> None:

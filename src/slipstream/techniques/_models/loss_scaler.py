@@ -15,7 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from slipstream.seams.batches import walk_tensors
 
 if TYPE_CHECKING:
-    from slipstream.techniques._core.context import Rig
+    from slipstream.techniques._core.context import ApplyContext
     from slipstream.techniques._models.autocast import Switch
 
 FIRST_SCALE = 2.0**16
@@ -25,7 +25,7 @@ _NUM_TRIALS = 3  # backward passes at the start whose graph is kept, so that the
 
 
 class LossScale:
-    def __init__(self, rig: Rig, switch: Switch) -> None:
+    def __init__(self, context: ApplyContext, switch: Switch) -> None:
         self.scale = FIRST_SCALE
         self._grad_scale = FIRST_SCALE
         self.num_skipped = 0
@@ -39,7 +39,7 @@ class LossScale:
         self._is_active = False
         self._backward = torch.autograd.backward
         self._grad = torch.autograd.grad
-        self._install(rig)
+        self._install(context)
 
     def follow(self, module: torch.nn.Module) -> None:
         hooked = [layer for layer in module.modules() if layer._backward_hooks or layer._backward_pre_hooks]
@@ -52,8 +52,8 @@ class LossScale:
         self._is_active = True
         self._know(tensor for _, tensor in walk_tensors([args, kwargs]) if tensor.requires_grad and tensor.is_leaf)
 
-    def _install(self, rig: Rig) -> None:
-        patches = rig.patches
+    def _install(self, context: ApplyContext) -> None:
+        patches = context.patches
         backward, grad = inspect.signature(self._backward), inspect.signature(self._grad)
 
         def scaled_backward(*args: Any, **kwargs: Any) -> Any:

@@ -13,17 +13,17 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from slipstream.techniques._core.context import is_backward
 
 if TYPE_CHECKING:
-    from slipstream.techniques._core.context import Rig
+    from slipstream.techniques._core.context import ApplyContext
 
 
 class DroppedGradients:
-    def __init__(self, rig: Rig) -> None:
-        self._rig = rig
+    def __init__(self, context: ApplyContext) -> None:
+        self._context = context
         self._owed: dict[int, weakref.ref[torch.Tensor]] = {}  # parameters whose gradient would be zeros now
         self._is_on = True
 
     def install(self) -> None:
-        patches = self._rig.patches
+        patches = self._context.patches
         for owner, parameters in ((torch.optim.Optimizer, _of_optimizer), (torch.nn.Module, _of_module)):
             patches.replace(owner, "zero_grad", self._wrap(owner.zero_grad, parameters))
         patches.around(torch.autograd, "backward", "gradients.backward", None, self._after)
@@ -39,7 +39,7 @@ class DroppedGradients:
             if set_to_none:
                 for parameter in given:
                     self._owed.pop(id(parameter), None)
-                self._rig.decline("the script drops its gradients already")
+                self._context.decline("the script drops its gradients already")
                 return original(owner, set_to_none)
             for parameter in given:
                 self._drop(parameter)
@@ -52,7 +52,7 @@ class DroppedGradients:
         if grad is None or grad._base is not None or grad.is_sparse or grad.layout != torch.strided:
             return
         if not self._owed:
-            self._rig.changed("zero_grad(set_to_none=False) drops gradients")
+            self._context.changed("zero_grad(set_to_none=False) drops gradients")
         parameter.grad = None
         self._owed[id(parameter)] = weakref.ref(parameter)
 

@@ -13,19 +13,19 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from slipstream.techniques._recompute.in_pieces_autograd import is_in_pieces
-from slipstream.techniques._recompute.record_random import Recording, RefusedError
-from slipstream.techniques._recompute.rng_state import Dice, Trial
+from slipstream.techniques._recompute.record_random import RandomRecorder, RefusedError
+from slipstream.techniques._recompute.rng_state import ModuleSnapshot, RngState
 from slipstream.techniques._recompute.split_batch import PLAIN, has_rows, others_in, tensors_in
 
 if TYPE_CHECKING:
-    from slipstream.techniques._core.context import Rig
+    from slipstream.techniques._core.context import ApplyContext
 
 Values = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 class Checkpointed:
-    def __init__(self, rig: Rig, block: torch.nn.Module, said: str) -> None:
-        self._rig = rig
+    def __init__(self, context: ApplyContext, block: torch.nn.Module, said: str) -> None:
+        self._context = context
         self._block = weakref.ref(block)
         self._said = said
         self._name = type(block).__name__
@@ -57,32 +57,32 @@ class Checkpointed:
         """Looks whether it writes into what it is given, before it does, and which buffers it changes."""
         before = [(buffer, buffer.detach().clone()) for buffer in block.buffers()]
         self._changing = [buffer for buffer, _ in before]
-        with Trial(block) as trial:
-            dice = Dice(self._device)
+        with ModuleSnapshot(block) as trial:
+            rng_state = RngState(self._device)
             try:
-                with Recording(tensors_in((args, kwargs)), is_lenient=True):
+                with RandomRecorder(tensors_in((args, kwargs)), is_lenient=True):
                     result = self._keep(call, args, kwargs)
             except RefusedError:
                 trial.rewind()
-                dice.put_back()
+                rng_state.put_back()
                 self._step_aside(f"{self._name} changes its inputs while it computes")
                 return call(*args, **kwargs)
         self._changing = [buffer for buffer, value in before if not _is_equal(buffer, value)]
-        self._rig.changed(self._said)
+        self._context.changed(self._said)
         return result
 
     def _keep(self, call: Any, args: Any, kwargs: Any) -> Any:
         then: Values = _values(self._changing or [])
-        dice = Dice(self._device)
+        rng_state = RngState(self._device)
         versions = [tensor._version for tensor in tensors_in((args, kwargs))]
 
         @contextlib.contextmanager
         def again() -> Iterator[None]:
             if [tensor._version for tensor in tensors_in((args, kwargs))] != versions:
                 raise RuntimeError(f"checkpointing: what {self._name} was given has changed since: leave it out here")
-            now, after = _values([buffer for buffer, _ in then]), Dice(self._device)
+            now, after = _values([buffer for buffer, _ in then]), RngState(self._device)
             _put(then)
-            dice.put_back()
+            rng_state.put_back()
             try:
                 yield
             finally:
@@ -99,7 +99,7 @@ class Checkpointed:
 
     def _step_aside(self, reason: str) -> None:
         self._is_on = False
-        self._rig.decline(reason)
+        self._context.decline(reason)
 
 
 def _is_equal(buffer: torch.Tensor, value: torch.Tensor) -> bool:

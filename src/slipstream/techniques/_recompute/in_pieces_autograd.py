@@ -15,8 +15,8 @@ from torch.autograd import backward, grad  # torch's own: who stands around them
 
 from slipstream.data.transport.malloc import return_freed
 from slipstream.sandbox.oom_messages import hints_at_shortage
-from slipstream.techniques._recompute.record_random import Recording, RefusedError, Replaying
-from slipstream.techniques._recompute.rng_state import Dice
+from slipstream.techniques._recompute.record_random import RandomRecorder, RandomReplay, RefusedError
+from slipstream.techniques._recompute.rng_state import RngState
 from slipstream.techniques._recompute.split_batch import Cut, bounds, filled, frame_of, joined, tensors_in
 
 Tensors = Sequence[torch.Tensor]
@@ -40,7 +40,7 @@ def is_in_pieces() -> bool:
     return _depth.num_pieces > 0
 
 
-class Again:
+class PiecewiseCall:
     """`is_random`: the module draws, so the whole batch's numbers are recorded and given out to the pieces."""
 
     def __init__(self, call: Any, cut: Cut, args: Any, kwargs: Any, device: str, is_random: bool) -> None:
@@ -48,7 +48,7 @@ class Again:
         self._cut = cut
         self._frame = frame_of((args, kwargs))
         self._device = device
-        self._dice = Dice(device)
+        self._rng_state = RngState(device)
         self._climate = [(kind, torch.get_autocast_dtype(kind)) for kind in {"cpu", device} if _is_cast(kind)]
         self._draws: list[torch.Tensor] | None = None
         self._kept: tuple[Tensors, list[torch.Tensor]] | None = None  # leaves and results of a graph that was kept
@@ -66,7 +66,7 @@ class Again:
         with torch.enable_grad():
             result = self._run(leaves)
         self._kept = (leaves, tensors_in(result))
-        self.is_random = not self._dice.is_as_now()
+        self.is_random = not self._rng_state.is_as_now()
         return filled(result, [one.detach() for one in self._kept[1]])
 
     def compute(self, tensors: Tensors, num_pieces: int) -> Any:
@@ -78,17 +78,17 @@ class Again:
         with torch.no_grad():
             result = joined([self._run(self._cut.piece(tensors, *span)) for span in spans], spans)
         self._forget_casts()
-        if self._dice.is_as_now():
+        if self._rng_state.is_as_now():
             return result
         self.rewind()  # it drew this time: dropout that was switched on later
         self.is_random = True
         return self._record(tensors)
 
     def rewind(self) -> None:
-        self._dice.put_back()
+        self._rng_state.put_back()
 
     def _record(self, tensors: Tensors) -> Any:
-        with torch.no_grad(), Recording() as recording:
+        with torch.no_grad(), RandomRecorder() as recording:
             result = self._run(tensors)
         self._draws = recording.draws
         self._forget_casts()
@@ -107,7 +107,7 @@ class Again:
         if torch.is_grad_enabled():  # create_graph=True: they must be differentiable themselves
             self.on_twice()
             return self._differentiable(tensors, weights, arrived)
-        now = Dice(self._device)
+        now = RngState(self._device)
         found: Gradients | None = None
         try:
             with _muted(weights):
@@ -199,7 +199,7 @@ class Again:
         replaying = None
         if self.is_random and not is_whole:
             assert self._draws is not None
-            replaying = Replaying(self._draws, start, stop, self._cut.length(tensors))
+            replaying = RandomReplay(self._draws, start, stop, self._cut.length(tensors))
         _depth.num_pieces += 1
         try:
             with self._as_then(), replaying or contextlib.nullcontext():
@@ -213,7 +213,7 @@ class Again:
         return [leaf.grad for leaf in leaves]
 
     def _differentiable(self, tensors: Tensors, weights: Tensors, arrived: Gradients) -> Gradients:
-        now = Dice(self._device)
+        now = RngState(self._device)
         self.rewind()
         try:
             with self._as_then(), _muted(weights):
@@ -250,7 +250,7 @@ class _Passage(torch.autograd.Function):
     """From the weights and the inputs to the results in one step."""
 
     @staticmethod
-    def forward(ctx: Any, again: Again, results: list[torch.Tensor], num_tensors: int, *given: Any) -> Any:
+    def forward(ctx: Any, again: PiecewiseCall, results: list[torch.Tensor], num_tensors: int, *given: Any) -> Any:
         learning, *learners = given
         ctx.again, ctx.num_tensors = again, num_tensors
         ctx.save_for_backward(*learners)
@@ -266,7 +266,7 @@ class _Passage(torch.autograd.Function):
         return None, None, None, None, *found
 
 
-def tied(again: Again, result: Any, learning: Sequence[bool], tensors: Tensors, weights: Tensors) -> Any:
+def tied(again: PiecewiseCall, result: Any, learning: Sequence[bool], tensors: Tensors, weights: Tensors) -> Any:
     """The results as the script gets them, their gradients ours to compute. `learning`: which of them had any."""
     results = tensors_in(result)
     if len(learning) != len(results):

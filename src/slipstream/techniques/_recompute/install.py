@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from slipstream.techniques._recompute.in_pieces_autograd import Again, is_inside, is_shortage, make_room, tied
+from slipstream.techniques._recompute.in_pieces_autograd import PiecewiseCall, is_inside, is_shortage, make_room, tied
 from slipstream.techniques._recompute.record_random import RefusedError
 from slipstream.techniques._recompute.sample_independence import Form, examine, kind_of, why_not
 from slipstream.techniques._recompute.split_batch import has_rows, tensors_in
 
 if TYPE_CHECKING:
-    from slipstream.techniques._core.context import Rig
+    from slipstream.techniques._core.context import ApplyContext
 
 
 class InPieces:
     """What both have in common: which calls are theirs, and what is known about them."""
 
-    def __init__(self, rig: Rig, module: torch.nn.Module) -> None:
-        self.rig = rig
+    def __init__(self, context: ApplyContext, module: torch.nn.Module) -> None:
+        self.context = context
         self.name = type(module).__name__
         self._module = weakref.ref(module)
         self.device = next(module.parameters()).device.type
@@ -40,7 +40,7 @@ class InPieces:
         weights = [weight for weight in module.parameters() if weight.requires_grad]
         if form is None or form.cut.length(tensors) < 2 or not (weights or any(one.requires_grad for one in tensors)):
             return call(*args, **kwargs)
-        again = Again(call, form.cut, args, kwargs, self.device, form.is_random)
+        again = PiecewiseCall(call, form.cut, args, kwargs, self.device, form.is_random)
         again.on_twice = self._on_twice
         try:
             result = self.compute(again, tensors, form)
@@ -50,12 +50,12 @@ class InPieces:
             return call(*args, **kwargs)
         return tied(again, result, form.learning, tensors, weights)
 
-    def compute(self, again: Again, tensors: list[torch.Tensor], form: Form) -> Any:
+    def compute(self, again: PiecewiseCall, tensors: list[torch.Tensor], form: Form) -> Any:
         raise NotImplementedError
 
     def step_aside(self, reason: str) -> None:
         self._is_on = False
-        self.rig.decline(f"{self.name}: {reason}")
+        self.context.decline(f"{self.name}: {reason}")
 
     def _on_twice(self) -> None:
         self.step_aside("the script asks for gradients of gradients, which pieces do not have")
@@ -66,7 +66,7 @@ class InPieces:
             form = self._forms[kind]
             if form is not None and any(norm.training for norm in self._norms):
                 self._forms[kind] = form = None
-                self.rig.decline(f"{self.name}: {why_not(module)}")
+                self.context.decline(f"{self.name}: {why_not(module)}")
             return form
         try:
             if _is_too_soon(module, tensors):
@@ -76,10 +76,10 @@ class InPieces:
             self._forms[kind] = examine(module, call, args, kwargs, self.device)
         except RefusedError as refusal:
             self._forms[kind] = None
-            self.rig.decline(f"{self.name}: {refusal}")
+            self.context.decline(f"{self.name}: {refusal}")
         except Exception as fault:  # of ours, before anything was computed
             self._forms[kind] = None
-            self.rig.decline(f"{self.name}: {type(fault).__name__}: {fault}")
+            self.context.decline(f"{self.name}: {type(fault).__name__}: {fault}")
         return self._forms[kind]
 
 
@@ -91,32 +91,32 @@ def _is_too_soon(module: torch.nn.Module, tensors: list[torch.Tensor]) -> bool:
 
 
 class MicroBatches(InPieces):
-    def __init__(self, rig: Rig, module: torch.nn.Module, num_pieces: int) -> None:
-        super().__init__(rig, module)
+    def __init__(self, context: ApplyContext, module: torch.nn.Module, num_pieces: int) -> None:
+        super().__init__(context, module)
         self._num_pieces = num_pieces
 
-    def compute(self, again: Again, tensors: list[torch.Tensor], form: Form) -> Any:
+    def compute(self, again: PiecewiseCall, tensors: list[torch.Tensor], form: Form) -> Any:
         result = again.compute(tensors, self._num_pieces)
         form.is_random = again.is_random
-        self.rig.changed(f"{self.name} in {self._num_pieces} pieces of its batch")
+        self.context.changed(f"{self.name} in {self._num_pieces} pieces of its batch")
         return result
 
 
 class Survivor(InPieces):
     """Calls as the script's until memory runs out; then halved until they fit. Larger batches start where it did."""
 
-    def __init__(self, rig: Rig, module: torch.nn.Module) -> None:
-        super().__init__(rig, module)
+    def __init__(self, context: ApplyContext, module: torch.nn.Module) -> None:
+        super().__init__(context, module)
         self.num_survived = 0
         self.most_pieces = 1
         self._fits: dict[int, int] = {}  # pieces, by the bytes of the inputs that needed them
 
-    def compute(self, again: Again, tensors: list[torch.Tensor], form: Form) -> Any:
+    def compute(self, again: PiecewiseCall, tensors: list[torch.Tensor], form: Form) -> Any:
         size = sum(tensor.nbytes for tensor in tensors)
         num_pieces = max((num for least, num in self._fits.items() if size >= least), default=1)
         shortage = Shortage(self, size)
         again.on_shortage, again.on_end = shortage.meet, shortage.end
-        self.rig.changed(f"{self.name} is ready to be computed in pieces")
+        self.context.changed(f"{self.name} is ready to be computed in pieces")
         while True:
             try:
                 result = again.keep(tensors) if num_pieces == 1 else again.compute(tensors, num_pieces)

@@ -53,12 +53,12 @@ def _filled(thing: Any, changed: dict[Any, Any], is_mapping: bool = False) -> An
     if not changed:
         return thing
     try:
-        twin = copy.copy(thing)
+        control = copy.copy(thing)
         for key, value in changed.items():
             if is_mapping:
-                twin[key] = value
+                control[key] = value
             else:
-                object.__setattr__(twin, key, value)
+                object.__setattr__(control, key, value)
     except (TypeError, AttributeError):
         return thing
-    return twin
+    return control

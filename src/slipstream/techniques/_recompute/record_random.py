@@ -19,7 +19,7 @@ class RefusedError(Exception):
     """Why a module cannot be computed in pieces, as half a sentence."""
 
 
-class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class RandomRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Keeps what is drawn in `draws`. Whoever writes into `guarded` tensors is refused before it is done.
     `is_lenient`: whoever draws inside itself is not refused; then not all draws are kept."""
 
@@ -59,7 +59,7 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 raise RefusedError("it changes its inputs, weights or buffers while it computes")
 
 
-class Replaying(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class RandomReplay(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Gives out the part that belongs to samples `start` to `stop` of `length`."""
 
     def __init__(self, draws: list[torch.Tensor], start: int, stop: int, length: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 
-class Dice:
+class RngState:
     def __init__(self, device: str) -> None:
         """As they are now. `device`: cpu, cuda, ..."""
         self._device: Any = torch.get_device_module(device) if device not in ("cpu", "meta") else None
@@ -46,11 +46,11 @@ def _numpy() -> Any:
     return getattr(sys.modules.get("numpy"), "random", None)
 
 
-class Trial:
+class ModuleSnapshot:
     def __init__(self, module: torch.nn.Module) -> None:
         self._module = module
 
-    def __enter__(self) -> Trial:
+    def __enter__(self) -> ModuleSnapshot:
         self._buffers = [(buffer, buffer.detach().clone()) for buffer in self._module.buffers()]
         self._host = torch.get_rng_state()
         kind = next(self._module.parameters()).device.type

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from slipstream.techniques._recompute.record_random import Recording, RefusedError, Replaying
-from slipstream.techniques._recompute.rng_state import Dice, Trial
+from slipstream.techniques._recompute.record_random import RandomRecorder, RandomReplay, RefusedError
+from slipstream.techniques._recompute.rng_state import ModuleSnapshot, RngState
 from slipstream.techniques._recompute.split_batch import (
     PLAIN,
     Cut,
@@ -52,8 +52,8 @@ def examine(module: torch.nn.Module, call: Any, args: Any, kwargs: Any, device: 
     if length < 2:
         raise RefusedError("it is not given a batch of samples")
     few = [one.detach().requires_grad_(one.requires_grad) for one in cut.piece(tensors, 0, length)]
-    frame, dice, before = frame_of((args, kwargs)), Dice(device), _attributes(module)
-    with Trial(module) as trial:
+    frame, rng_state, before = frame_of((args, kwargs)), RngState(device), _attributes(module)
+    with ModuleSnapshot(module) as trial:
         try:
             form = _compare(module, call, frame, cut, few, length)
             if _attributes(module) != before:
@@ -65,7 +65,7 @@ def examine(module: torch.nn.Module, call: Any, args: Any, kwargs: Any, device: 
             raise RefusedError(f"a few samples could not be computed: {type(fault).__name__}: {fault}") from None
         finally:
             trial.rewind()
-            dice.put_back()
+            rng_state.put_back()
 
 
 def why_not(module: torch.nn.Module) -> str:
@@ -79,21 +79,21 @@ def why_not(module: torch.nn.Module) -> str:
 
 
 def _compare(module: torch.nn.Module, call: Any, frame: Any, cut: Cut, few: list[torch.Tensor], length: int) -> Form:
-    dice = Dice(next(module.parameters()).device.type)
+    rng_state = RngState(next(module.parameters()).device.type)
     args, kwargs = filled(frame, few)
-    with torch.enable_grad(), Recording([*few, *module.parameters(), *module.buffers()]) as recording:
+    with torch.enable_grad(), RandomRecorder([*few, *module.parameters(), *module.buffers()]) as recording:
         whole = call(*args, **kwargs)
     results = tensors_in(whole)
     _look_at(whole, results, length)
-    is_random = not dice.is_as_now()
+    is_random = not rng_state.is_as_now()
     known = {id(one) for one in (*few, *module.parameters())}
     if any(id(leaf) not in known for leaf in _learners(results)):
         raise RefusedError("it reads tensors that learn and are not its own weights")
     spans, halves = bounds(length, 2), []
     for start, stop in spans:
-        dice.put_back()
+        rng_state.put_back()
         args, kwargs = filled(frame, [one.detach() for one in cut.piece(few, start, stop)])
-        with torch.no_grad(), Replaying(recording.draws, start, stop, length) as replaying:
+        with torch.no_grad(), RandomReplay(recording.draws, start, stop, length) as replaying:
             halves.append(call(*args, **kwargs))
         if not replaying.is_used_up():
             raise RefusedError("a piece of the batch draws fewer random numbers than the whole")
