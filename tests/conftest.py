@@ -88,7 +88,7 @@ def _file(value: Any) -> str:
 
 
 # `make test-hosts` sets another number to show that no test depends on it.
-_NUM_CORES = int(os.environ.get("SLIPSTREAM_TEST_CORES", "2"))
+_NUM_CORES = int(os.environ.pop("SLIPSTREAM_TEST_CORES", "2"))
 _MEMORY_BYTES = 16 << 30
 
 

@@ -75,7 +75,7 @@ def test_the_terminal(session: Session, paint: Paint) -> None:
     for piece in (
         "slipstream tune  train.py --epochs 90",
         "7 tried in 4.8 min",
-        "90 epochs: 14 h → 9 h. 1.61x as fast (95%: 1.56x to 1.66x) with workers=2 + channels_last.",
+        "90 epochs: 14 h → 9 h. A step is 1.61x as fast (95%: 1.56x to 1.66x) with workers=2 +\n channels_last.",
         "technique             batch  memory  step ms  samples/s  relative to base  numerics   verdict",
         "mixed_precision=bf16: 12 times slower: this CPU has no bf16 units",
         "costs    channels_last: 4 s once, paid back after 310 steps",
@@ -102,26 +102,49 @@ def test_it_keeps_to_the_width(sessions: Sessions, paint: Paint, name: str, widt
 
 def test_narrow_terminals_lose_batch_size_and_memory_first(session: Session, paint: Paint) -> None:
     [header] = [line for line in paint(render_brief, session, width=80).splitlines() if "verdict" in line]
-    assert header.split() == ["technique", "step", "ms", "samples/s", "relative", "to", "base", "numerics", "verdict"]
+    assert header.split() == ["technique", "step", "ms", "relative", "to", "base", "numerics", "verdict"]
+
+
+def test_no_name_is_cut_at_a_hundred_columns(sessions: Sessions, paint: Paint) -> None:
+    """Names of any length in use: columns are dropped first."""
+    long = made_verdict("low_memory_optimizer", "rejected", 0.9, "eight_bit_and_more")
+    text = paint(render_session, tuned(sessions["slow"], verdicts=[long]), width=100)
+    assert "low_memory_optimizer=eight_bit_and_more" in text and "…" not in text
+
+
+def test_what_was_not_raced_is_one_line(sessions: Sessions, paint: Paint) -> None:
+    names = ("workers", "prefetch", "pinned_memory")
+    late = [made_verdict(name, "unsure", reason="not raced: too little time for it") for name in names]
+    raced = made_verdict("channels_last", "rejected", 0.9, reason="slower")
+    text = paint(render_session, tuned(sessions["slow"], verdicts=[raced, *late]), width=100)
+    assert text.count("workers, prefetch, pinned_memory: not raced") == 1 and "too little time" not in text
+    assert [line.split()[0] for line in text.splitlines() if " rejected" in line] == ["channels_last"]
+
+
+def test_a_ceiling_below_what_was_measured_is_not_shown(sessions: Sessions, paint: Paint) -> None:
+    tuning = {"base_step_ms": 100.0, "ceiling_ms": 50.0}
+    slower = tuned(sessions["slow"], verdicts=[made_verdict("workers", "kept", 1.5)], **tuning)
+    faster = tuned(sessions["slow"], verdicts=[made_verdict("workers", "kept", 2.5)], **tuning)
+    assert CEILING in paint(render_brief, slower) and CEILING not in paint(render_brief, faster)
 
 
 def test_quiet_is_the_sentence_and_the_table(session: Session, paint: Paint) -> None:
     lines = paint(render_brief, session).splitlines()
     assert lines[0].startswith(" 90 epochs: 14 h → 9 h.")
-    assert lines[1].split()[0] == "technique" and lines[-1].startswith(f" {CEILING}")
-    assert len(lines) == 15
+    assert lines[2].split()[0] == "technique" and lines[-1].startswith(f" {CEILING}")
+    assert len(lines) == 16
 
 
 def test_nothing_kept_is_said(sessions: Sessions, paint: Paint) -> None:
     text = paint(render_session, nothing_kept(sessions["slow"]))
-    assert "Nothing that was tried made the script faster beyond doubt; it stays as it is." in text
+    assert "No technique was proved to make the script faster. It stays as it is." in text
     assert "→" not in text.splitlines()[1]
 
 
 def test_nothing_tried_is_not_called_tried(sessions: Sessions, paint: Paint) -> None:
     late = made_verdict("workers", "unsure", setting=2, reason="not tried: the time was used up")
     text = paint(render_session, tuned(sessions["slow"], verdicts=[late], recipe=Recipe(), total=None))
-    assert "0 tried" in text and "Nothing could be tried" in text and "workers=2: not tried" in text
+    assert "0 tried" in text and "No technique could be tried" in text and "workers: not raced" in text
 
 
 @pytest.mark.parametrize(
@@ -138,19 +161,19 @@ def test_the_length_of_the_training(session: Session, paint: Paint, length: Leng
 
 def test_without_a_length_there_is_no_promise_of_hours(sessions: Sessions, paint: Paint) -> None:
     session = tuned(sessions["slow"], seconds_before=None, seconds_after=None)
-    assert paint(render_brief, session).startswith(" 1.61x as fast (95%: 1.56x to 1.66x) with workers=2")
+    assert paint(render_brief, session).startswith(" A step is 1.61x as fast (95%: 1.56x to 1.66x) with workers=2")
 
 
 def test_a_noisy_machine_and_an_interruption_are_said_on_top(sessions: Sessions, paint: Paint) -> None:
-    noise = "Two equal riders differed by 12%: too noisy to tell small gains."
+    noise = "Two equal trials differed by 12%: too noisy to tell small gains."
     text = paint(render_brief, tuned(sessions["slow"], noise_note=noise, is_complete=False))
-    assert noise in text and "the same command again goes on from here" in text
+    assert noise in text and "The same command continues from here" in text
 
 
 def test_markdown_is_one_table(session: Session) -> None:
     lines = to_markdown(session).splitlines()
-    assert (
-        lines[0] == "**90 epochs: 14 h → 9 h. 1.61x as fast (95%: 1.56x to 1.66x) with workers=2 + channels\\_last.**"
+    assert lines[0] == (
+        "**90 epochs: 14 h → 9 h. A step is 1.61x as fast (95%: 1.56x to 1.66x) with workers=2 + channels\\_last.**"
     )
     rows = [line for line in lines if line.startswith("|")]
     assert len(rows) == 15

@@ -1,5 +1,5 @@
-"""What is shown while riders race: what is on the track, what is decided, how long it may take. A terminal gets one
-line that is redrawn, anything else plain lines and a dot in long silences. Needs no rich, and decides nothing."""
+"""What `tune` shows while trials race: one line that is redrawn, and one line for each decision that stays. Where the
+output is not a terminal, a dot appears during long silences instead of the redrawn line."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import msgspec
 
 from slipstream.records import Verdict
 from slipstream.report.text.numbers import in_seconds
-from slipstream.report.text.tune import WORDS, numerics_word, relative, single_name
+from slipstream.report.text.tune import WORDS, numerics_word, relative, single_name, was_raced
 
 _ERASE = "\r\x1b[2K"
 _REDRAW_S = 0.25
-_SILENCE_S = 2.0  # no longer without a sign of life
+_SILENCE_S = 2.0  # the longest time without any output
 _SPINNER = {True: "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", False: "|/-\\"}
 _PLAIN = str.maketrans({"·": "-", "–": "-", "…": "...", "→": ">"})
 
@@ -37,10 +37,13 @@ class LiveTuneState(msgspec.Struct):
 
 
 def tune_line(state: LiveTuneState, elapsed_s: float, width: int, *, unicode: bool = True) -> str:
-    """At most `width - 1` cells. Parts that do not fit are left out, last first."""
+    """At most `width - 1` cells. Parts that do not fit are left out, the last one first."""
     dot = " · " if unicode else " - "
     frames = _SPINNER[unicode]
-    parts = [f"{frames[int(elapsed_s / _REDRAW_S) % len(frames)]} {_backend(state)}", f"{in_seconds(elapsed_s)} so far"]
+    parts = [
+        f"{frames[int(elapsed_s / _REDRAW_S) % len(frames)]} {_activity(state)}",
+        f"{in_seconds(elapsed_s)} so far",
+    ]
     if state.seconds_left is not None:
         parts.append(f"at most {in_seconds(max(state.seconds_left, 0.0))} left")
     if state.decided:
@@ -55,7 +58,7 @@ def tune_line(state: LiveTuneState, elapsed_s: float, width: int, *, unicode: bo
     return _encodable(dot.join(parts), unicode)[: max(width - 1, 0)]
 
 
-def _backend(state: LiveTuneState) -> str:
+def _activity(state: LiveTuneState) -> str:
     if state.entering:
         return f"starting {state.entering}"
     if not state.racing:
@@ -65,7 +68,7 @@ def _backend(state: LiveTuneState) -> str:
 
 
 def verdict_line(verdict: Verdict, width: int = 0, *, unicode: bool = True) -> str:
-    """One line that stays, as soon as something is decided. Cut to the width where there is one: the report has all."""
+    """The line that stays for a decision. It is cut to the terminal's width; the report has all of it."""
     decision = WORDS.get(verdict.decision, verdict.decision)
     measured = " ".join(filter(None, (relative(verdict.speed), numerics_word(verdict.numerics))))
     line = f" {decision:<9} {_name(verdict):<20} {measured:<28} {verdict.reason}"
@@ -76,7 +79,7 @@ def verdict_line(verdict: Verdict, width: int = 0, *, unicode: bool = True) -> s
 
 
 def _name(verdict: Verdict) -> str:
-    """Of a combination its last part: the table shows all of it."""
+    """For a combination its last technique; the table shows all of them."""
     match verdict.kind:
         case "cumulative":
             return f"+ {verdict.choice}"
@@ -91,13 +94,13 @@ def _name(verdict: Verdict) -> str:
 
 
 def _encodable(text: str, unicode: bool) -> str:
-    """Printable too: a reason may hold what the script printed."""
+    """The text without control characters: a reason may contain what the script printed."""
     text = "".join(char if char.isprintable() else "?" for char in text)
     return text if unicode else text.translate(_PLAIN).encode("ascii", "replace").decode()
 
 
 class LiveTune:
-    """Tune's teller. Use as a context manager: once started, a thread keeps it moving while a rider takes its time."""
+    """Shows the progress of a tuning. Use as a context manager. After `start`, a thread redraws the line."""
 
     def __init__(
         self, stream: TextIO, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic, thread: bool = True
@@ -109,7 +112,6 @@ class LiveTune:
         self._unicode = (getattr(stream, "encoding", "") or "").lower().startswith("utf")
         self._state = LiveTuneState()
         self._counts: Counter[str] = Counter()
-        self._started: set[str] = set()
         self._start_s = self._spoke_s = clock()
         self._left_until_s: float | None = None
         self._has_dots = False
@@ -117,21 +119,15 @@ class LiveTune:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._keep_moving, daemon=True) if thread and not quiet else None
 
-    # --- what tune tells ---------------------------------------------------------------------------------------------
+    # --- what a tuning reports ------------------------------------------------------------------------------------------
 
     def racing(self, trials: Sequence[str]) -> None:
         with self._lock:
-            is_new = list(trials) != self._state.racing
             self._state.racing, self._state.entering, self._state.round = list(trials), "", 0
-            if trials and is_new and not self._is_terminal:
-                self._say(f" racing    {', '.join(trials)}")
 
     def entering(self, trial: str) -> None:
         with self._lock:
             self._state.entering = trial
-            if trial not in self._started and not self._is_terminal:
-                self._say(f" starting  {trial}")
-            self._started.add(trial)
 
     def block_done(self, trial: str, round: int) -> None:
         with self._lock:
@@ -139,11 +135,11 @@ class LiveTune:
 
     def decided(self, verdict: Verdict) -> None:
         with self._lock:
+            if not was_raced(verdict) or verdict.decision == "not_applicable":
+                return  # the report lists them in one place
             if verdict.kind == "single":
                 self._counts[verdict.decision] += 1
                 self._state.decided = dict(self._counts)
-            if verdict.decision == "not_applicable":  # a dozen on some machines: the report folds them
-                return
             self._state.last = f"{_name(verdict)} {WORDS.get(verdict.decision, verdict.decision)}"
             width = shutil.get_terminal_size().columns if self._is_terminal else 0
             self._say(verdict_line(verdict, width, unicode=self._unicode))
@@ -160,11 +156,11 @@ class LiveTune:
 
     @property
     def summary(self) -> str:
-        """ "3 kept, 5 rejected": for whoever interrupts; "" before the first verdict."""
+        """For the message after Ctrl-C: "3 kept, 5 rejected". "" before the first verdict."""
         return ", ".join(f"{number} {WORDS.get(name, name)}" for name, number in self._counts.items())
 
     def draw(self) -> None:
-        """A sign of life."""
+        """Redraws the line, or writes a dot after a long silence."""
         with self._lock:
             now_s = self._clock()
             if self._is_terminal:
@@ -186,7 +182,7 @@ class LiveTune:
         self._write(f"{before}{line}\n")
 
     def _write(self, text: str) -> None:
-        with contextlib.suppress(OSError, ValueError):  # nobody reads any more: the races go on
+        with contextlib.suppress(OSError, ValueError):  # nobody reads the output any more; the races continue
             self._stream.write(text)
             self._stream.flush()
 
@@ -195,7 +191,7 @@ class LiveTune:
             self.draw()
 
     def start(self) -> None:
-        """From now on it moves by itself. Not before the check's own line has gone."""
+        """Starts the thread that redraws. Call it after the check's own line has ended."""
         self._start_s = self._spoke_s = self._clock()
         if self._thread is not None and not self._thread.is_alive():
             self._thread.start()

@@ -1,5 +1,5 @@
-"""A tuning on a terminal: the sentence, the table, why not the others. Fits a hundred columns; where there are fewer,
-batch size and memory go first, then names are cut."""
+"""A tuning on a terminal: the headline, the table and the reasons. On a narrow terminal the table drops columns before
+it cuts names."""
 
 from __future__ import annotations
 
@@ -12,11 +12,21 @@ from slipstream.report.terminal import layout
 from slipstream.report.terminal.console import ConsoleStyle, styled
 from slipstream.report.terminal.layout import MARGIN, heading
 from slipstream.report.text.numbers import plural
-from slipstream.report.text.tune import HEADINGS, Row, caveats, costs, gain, not_applicable, reasons, table_rows, worths
+from slipstream.report.text.tune import (
+    HEADINGS,
+    Row,
+    caveats,
+    costs,
+    gain,
+    not_applicable,
+    not_raced,
+    reasons,
+    table_rows,
+    worths,
+)
 
 _ALIGN = "lrrrrlll"
-_SACRIFICED = ("batch", "memory", "samples/s", "numerics")  # in this order, where the width is not there
-_LEAST_NAME = 18
+_DROPPED_FIRST = ("batch", "memory", "samples/s", "numerics")  # columns, in this order, until the names fit
 _GAP = 2
 _STYLES = {"kept": "green", "rejected": "dim", "unsure": "yellow", "failed": "red"}
 _MOST_APART = 4
@@ -39,10 +49,10 @@ def table_lines(tuning: Tuning, ink: ConsoleStyle) -> Iterator[Text]:
 
 
 def _columns(rows: list[Row], ink: ConsoleStyle) -> list[int]:
-    """Those that have anything in them, as many as fit beside a name of a reasonable length."""
+    """Columns that are not empty, as many as fit beside the longest name."""
     columns = [index for index in range(len(HEADINGS)) if any(row.cells[index] for row in rows)]
-    for name in _SACRIFICED:
-        if _room_for_names(rows, columns, ink) >= min(_LEAST_NAME, _width(rows, 0)):
+    for name in _DROPPED_FIRST:
+        if _room_for_names(rows, columns, ink) >= _width(rows, 0):
             break
         columns = [index for index in columns if HEADINGS[index] != name]
     return columns
@@ -73,11 +83,13 @@ def _cell(row: Row, column: int, name_width: int, ink: ConsoleStyle) -> Text:
 
 
 def reason_lines(tuning: Tuning, ink: ConsoleStyle) -> Iterator[Text]:
-    """A line of its own for each technique that was kept, with what it is worth, and for each that was tried and not
-    kept, with the reason; those that do not apply on as few as can be."""
+    """One line for each kept technique with its worth, one for each technique that was raced and not kept with the
+    reason, one for all that were not raced, and a few for those that do not apply."""
     yield from _listed("proof", worths(tuning), ink)
     yield from _listed("costs", costs(tuning), ink)
     yield from _listed("not kept", reasons(tuning), ink)
+    if names := not_raced(tuning):
+        yield from _listed("no time", [(", ".join(names), "not raced. A longer --budget races them.")], ink)
     folded = not_applicable(tuning)
     for index, line in enumerate(folded[:_MOST_APART]):
         rest = len(folded) - _MOST_APART
@@ -90,8 +102,7 @@ def reason_lines(tuning: Tuning, ink: ConsoleStyle) -> Iterator[Text]:
 
 def _listed(word: str, entries: Iterable[tuple[str, str]], ink: ConsoleStyle) -> Iterator[Text]:
     for name, sentence in entries:
-        name = ink.clip(name, ink.width - MARGIN - 2)
         lines = ink.wrap(f"{name}: {sentence}", MARGIN, "dim")
-        lines[0] = heading(word, "", ink) + Text(name) + lines[0][MARGIN + len(name) :]
+        lines[0] = heading(word, "", ink) + Text(name)[: len(lines[0]) - MARGIN] + lines[0][MARGIN + len(name) :]
         yield from lines
         word = ""

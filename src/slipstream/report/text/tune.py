@@ -1,7 +1,5 @@
-"""The table that people share, as rows of text: the base, what was tried singly, what was kept together, the ceiling.
-Every renderer of a tuning draws these rows; none of them computes.
-
-A tuning in sentences: what it gained, why each technique was not kept, what could not be told. Concludes nothing."""
+"""A tuning in words: the rows of its table and the sentences around it. All renderers of a tuning use these rows and
+sentences. Nothing is computed here that is not in the session."""
 
 from __future__ import annotations
 
@@ -43,11 +41,11 @@ class Row(msgspec.Struct, frozen=True):
 
 
 def table_rows(tuning: Tuning) -> list[Row]:
-    """First the base, last the ceiling. What does not apply has no row: it was never on the track."""
+    """First the base, last the ceiling. Techniques that do not apply or were not raced have no row."""
     return [
         _base(tuning),
         *_noise(tuning),
-        *(_tried(verdict, single_name(verdict)) for verdict in tried(tuning)),
+        *(_tried(verdict, single_name(verdict)) for verdict in tried(tuning) if was_raced(verdict)),
         *_together(tuning),
         *_ceiling(tuning),
     ]
@@ -59,8 +57,13 @@ def single_name(verdict: Verdict) -> str:
 
 
 def tried(tuning: Tuning) -> list[Verdict]:
-    """Singly against the base, in the order of the races."""
+    """Verdicts on single techniques that apply, in the order of the races. Some may not have been raced."""
     return [v for v in tuning.verdicts if v.kind == "single" and v.decision != "not_applicable"]
+
+
+def was_raced(verdict: Verdict) -> bool:
+    """False for a technique for which no time was left."""
+    return verdict.speed is not None or verdict.decision != "unsure"
 
 
 def _base(tuning: Tuning) -> Row:
@@ -76,7 +79,7 @@ def _base(tuning: Tuning) -> Row:
 
 
 def _noise(tuning: Tuning) -> Iterator[Row]:
-    """The twin: how far two equal riders were apart."""
+    """The A/A control: how far two equal trials were apart."""
     if tuning.noise is not None:
         controls = [each for each in tuning.trials if each.spec.role == "twin" and len(each.spec.recipe.choices) < 2]
         memory = _bytes(_peak_bytes(controls))
@@ -84,7 +87,7 @@ def _noise(tuning: Tuning) -> Iterator[Row]:
 
 
 def _together(tuning: Tuning) -> Iterator[Row]:
-    """Winners on top of each other, then the recipe as a whole where it was raced once more."""
+    """Kept techniques on top of each other, then the whole recipe if it was raced once more."""
     for verdict in tuning.verdicts:
         if verdict.kind == "cumulative":
             yield _tried(verdict, f"+ {verdict.choice}")
@@ -100,7 +103,7 @@ def _together(tuning: Tuning) -> Iterator[Row]:
 
 
 def _peak_bytes(trials: Sequence[TrialRecord]) -> int | None:
-    """Of whichever had most; on the device where there is one."""
+    """The largest of these trials; device memory where there is a device."""
     return max((each.device_peak_bytes or each.peak_bytes for each in trials), default=0) or None
 
 
@@ -119,29 +122,30 @@ def _tried(verdict: Verdict, name: str) -> Row:
 
 
 def _ceiling(tuning: Tuning) -> Iterator[Row]:
-    """The best case for overlapping input and compute as the script has them; cheaper compute may go past it."""
-    if tuning.ceiling_ms:
-        gain = tuning.base_step_ms / tuning.ceiling_ms
+    """The best case if input and compute of the unchanged script overlapped. A recipe that makes either of them cheaper
+    can be faster than that. Then the figure says nothing, and the row is left out."""
+    gain = tuning.base_step_ms / tuning.ceiling_ms if tuning.ceiling_ms else 0.0
+    if tuning.ceiling_ms and gain > max((_ratio(verdict) for verdict in tuning.verdicts), default=0.0):
         rate = _rate(tuning.base_samples_per_s * gain)
         yield Row(CEILING, "", "", in_digits(tuning.ceiling_ms), rate, as_ratio(gain), kind="ceiling")
 
 
 def relative(speed: Speed | None) -> str:
-    """The ratio and its 95% interval; where there were too few rounds for one, the ratio alone."""
+    """The ratio and its 95% interval. With too few rounds for an interval: the ratio alone, after a tilde."""
     if speed is not None and not speed.is_bounded:
         return f"~{as_ratio(speed.ratio)}"
     return f"{as_ratio(speed.ratio)} {between_ratios(speed.low, speed.high)}" if speed else ""
 
 
 def numerics_word(numerics: Numerics | None) -> str:
-    """The class, where it was found to hold."""
+    """The numerics class if the check found that it holds."""
     if numerics is None:
         return ""
     return {True: numerics.claimed, False: "unsound", None: "not seen"}[numerics.is_sound]
 
 
 def in_digits(ms: float) -> str:
-    """Milliseconds without their unit, which stands in the heading: three digits, or all before the point."""
+    """Milliseconds to three digits, without the unit: the heading has it."""
     return f"{ms:,.0f}" if ms >= 100 else f"{ms:.1f}" if ms >= 1 else f"{ms:.2f}"
 
 
@@ -157,20 +161,21 @@ def _rate(samples_per_s: float | None) -> str:
     return as_count(samples_per_s) if samples_per_s else ""
 
 
-NOTHING_KEPT = "Nothing that was tried made the script faster beyond doubt; it stays as it is."
-NOTHING_TRIED = "Nothing could be tried; the reasons stand below. The script stays as it is."
+NOTHING_KEPT = "No technique was proved to make the script faster. It stays as it is."
+NOTHING_TRIED = "No technique could be tried, for the reasons below. The script stays as it is."
 BROKEN_OFF = "Interrupted before anything was kept."
 _RANK = {"kept": 0, "unsure": 1, "rejected": 2, "failed": 3}
 
 
 def gain(session: Session) -> str:
-    """The sentence above the table: "90 epochs: 14 h → 9 h. 1.52x as fast (95%: 1.46x to 1.58x) with workers=2." """
+    """The sentence above the table: "90 epochs: 14 h → 9 h. A step is 1.52x as fast (95%: 1.46x to 1.58x) with
+    workers=2." The first part is about the user's whole training, one-off costs and start-up included."""
     tuning = session.tuning
     if tuning is None:
         return ""
     if not tuning.recipe.choices:
         return BROKEN_OFF if tuning.was_interrupted else NOTHING_KEPT if _started(tuning) else NOTHING_TRIED
-    sentence = f"{as_fast(tuning.total)} with {tuning.recipe}." if tuning.total else f"Kept: {tuning.recipe}."
+    sentence = f"A step is {as_fast(tuning.total)} with {tuning.recipe}." if tuning.total else f"Kept: {tuning.recipe}."
     return f"{_before_and_after(session, tuning)}{sentence}"
 
 
@@ -192,7 +197,7 @@ def _before_and_after(session: Session, tuning: Tuning) -> str:
 
 
 def caveats(session: Session) -> Iterator[str]:
-    """What to know before believing the table."""
+    """What to know before trusting the table."""
     tuning = session.tuning
     if tuning is None:
         return
@@ -200,11 +205,11 @@ def caveats(session: Session) -> Iterator[str]:
         yield tuning.noise_note
     yield from tuning.notes
     if not tuning.is_complete and not tuning.notes:
-        yield "Not everything was decided: the same command again goes on from here."
+        yield "Not everything was decided. The same command continues from here."
 
 
 def raced(session: Session) -> str:
-    """ "12 tried in 4.8 min", for the headline."""
+    """For the headline: "12 tried in 4.8 min"."""
     tuning = session.tuning
     if tuning is None:
         return ""
@@ -212,13 +217,18 @@ def raced(session: Session) -> str:
 
 
 def _started(tuning: Tuning) -> list[Verdict]:
-    """Not those for which no time was left."""
-    return [verdict for verdict in tried(tuning) if verdict.speed is not None or verdict.decision != "unsure"]
+    return [verdict for verdict in tried(tuning) if was_raced(verdict)]
+
+
+def not_raced(tuning: Tuning) -> list[str]:
+    """Techniques that apply, for which no time was left, in the order in which they would have been raced."""
+    raced_names = {verdict.technique for verdict in _started(tuning)}
+    return list(dict.fromkeys(v.technique for v in tried(tuning) if v.technique not in raced_names))
 
 
 def worths(tuning: Tuning) -> Iterator[tuple[str, str]]:
-    """For each kept technique what leaving it out costs, with the interval: its worth beside the others. What was built
-    on before it was decided has no interval in its own row, and this, or the race of the whole recipe, is its proof."""
+    """For each kept technique, how much slower the recipe is without it. A technique that was built on before it was
+    decided has no interval in its own row: this figure, or the race of the whole recipe, is its proof."""
     for choice in tuning.recipe.choices:
         if speed := _left_out(tuning, choice):
             interval = f"{speed.low:.2f} to {speed.high:.2f}"
@@ -230,13 +240,13 @@ def worths(tuning: Tuning) -> Iterator[tuple[str, str]]:
 
 
 def _left_out(tuning: Tuning, choice: Choice) -> Speed | None:
-    """Of the last race without it, if that bounded it."""
+    """The speed of the last race without this choice, if it has an interval."""
     speeds = [verdict.speed for verdict in tuning.verdicts if verdict.kind == "left_out" and verdict.choice == choice]
     return speeds[-1] if speeds and speeds[-1] is not None and speeds[-1].is_bounded else None
 
 
 def costs(tuning: Tuning) -> Iterator[tuple[str, str]]:
-    """What the kept ones cost once, and when they have paid it back."""
+    """What the kept techniques cost once, and after how many steps they have saved that."""
     for verdict in tried(tuning):
         if verdict.choice in tuning.recipe.choices and verdict.payback_steps:
             once = f"{in_seconds(verdict.one_off_s)} once, " if verdict.one_off_s else ""
@@ -244,8 +254,8 @@ def costs(tuning: Tuning) -> Iterator[tuple[str, str]]:
 
 
 def reasons(tuning: Tuning) -> Iterator[tuple[str, str]]:
-    """For each technique that was tried and is not in the recipe, of its settings the one that came closest; those
-    with the same reason together."""
+    """For each technique that was raced and not kept, the reason for the setting that came closest. Techniques with the
+    same reason are one entry."""
     by_reason: dict[str, list[str]] = {}
     for verdicts in _by_technique(tuning).values():
         closest = min(verdicts, key=lambda verdict: (_RANK[verdict.decision], -_ratio(verdict)))
@@ -257,7 +267,7 @@ def reasons(tuning: Tuning) -> Iterator[tuple[str, str]]:
 def _by_technique(tuning: Tuning) -> dict[str, list[Verdict]]:
     kept = {choice.technique for choice in tuning.recipe.choices}
     found: dict[str, list[Verdict]] = {}
-    for verdict in tried(tuning):
+    for verdict in _started(tuning):
         if verdict.technique not in kept:
             found.setdefault(verdict.technique, []).append(verdict)
     return found
@@ -268,7 +278,7 @@ def _ratio(verdict: Verdict) -> float:
 
 
 def not_applicable(tuning: Tuning) -> list[str]:
-    """ "tf32, cudnn_benchmark: no CUDA device", those with the same reason together."""
+    """ "tf32, cudnn_benchmark: no CUDA device", techniques with the same reason on one line."""
     by_reason: dict[str, list[str]] = {}
     for verdict in tuning.verdicts:
         if verdict.decision == "not_applicable":
