@@ -443,7 +443,7 @@ def test_applies_where_a_framework_is() -> None:
     assert accumulation.settings(seen("accelerate")) == [2, 4]
     assert accumulation.applies(seen("transformers")).is_yes
     assert "micro_batches" in accumulation.applies(seen("")).reason
-    assert accumulation.applies(seen("lightning", 7)).reason == "a batch of 7 has no two equal halves"
+    assert accumulation.applies(seen("lightning", 7)).reason == "a batch of 7 cannot be split into equal pieces"
 
 
 def test_the_edit_has_both_halves_or_is_left_to_the_user() -> None:

@@ -64,7 +64,7 @@ def test_a_process_that_runs_already_says_that_it_is_too_late(riding: Any, monke
 
 
 def test_accelerators_have_allocators_of_their_own() -> None:
-    assert allocator.applies(seen_on("cuda:0")).reason == "the allocator of cuda keeps memory by itself"
+    assert allocator.applies(seen_on("cuda:0")).reason == "the allocator of cuda already keeps freed memory"
 
 
 def test_segments_that_grow(riding: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,7 +178,7 @@ class CachedStack(Stack):
     [
         (Stack(*(InPlace(8) for _ in range(3))), "InPlace changes its inputs while it computes"),
         (CachedStack(*(Cached(8) for _ in range(3))), "Cached is given a Cache, which it may change"),
-        (stack(2), "Stack has no three blocks alike that hold most of it"),
+        (stack(2), "Stack does not consist mostly of at least three equal blocks"),
     ],
 )
 def test_what_cannot_be_computed_again_is_left_alone_to_the_bit(model: nn.Module, reason: str, riding: Any) -> None:

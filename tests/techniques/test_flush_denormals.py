@@ -41,7 +41,7 @@ def test_a_script_that_flushes_already_is_left_alone(riding: Any) -> None:
     try:
         with riding("flush_denormals") as context:
             nn.Linear(2, 2)(torch.ones(1, 2))
-        assert context.declined == ["flush_denormals: they are flushed already"]
+        assert context.declined == ["flush_denormals: denormals are already flushed"]
         assert (torch.tensor(torch.finfo(torch.float32).tiny) / 2).item() == 0.0
     finally:
         torch.set_flush_denormal(False)

@@ -204,4 +204,4 @@ def test_only_the_module_with_attention_in_it_is_touched(riding: Any) -> None:
 def test_it_applies_where_attention_by_hand_was_seen() -> None:
     session = made_session()
     seen = msgspec.structs.replace(session, anatomy=made_anatomy({"aten::bmm": (2, 1.0)}))
-    assert fused_attention.applies(Observation(seen)).reason == "no attention written by hand was seen"
+    assert fused_attention.applies(Observation(seen)).reason == "no hand-written attention was seen"

@@ -96,7 +96,7 @@ def test_what_the_script_chose_stays(given: dict[str, bool], riding: Any) -> Non
         model = net()
         optimizer = torch.optim.Adam(model.parameters(), **given)
         steps(model, optimizer, 1)
-    assert context.declined == ["fused_optimizer: the script chose an implementation itself"] and not context.changes
+    assert context.declined == ["fused_optimizer: the script selects an implementation"] and not context.changes
     assert {name: optimizer.param_groups[0][name] for name in given} == given
 
 
@@ -169,6 +169,6 @@ def test_it_applies_unless_the_script_chose() -> None:
 
     assert reason() == ""
     assert reason(fused=True) == "the script does it already"
-    assert reason(foreach=True) == reason(fused=False) == "the script chose another implementation itself"
+    assert reason(foreach=True) == reason(fused=False) == "the script selects another implementation"
     assert reason(foreach=False) == "", "one tensor at a time is not what fused does"
     assert reason(can_fuse=False, class_name="Lion") == "Lion has no fused implementation on cpu"

@@ -128,7 +128,7 @@ def test_on_the_cpu_it_says_why_not(riding: Any) -> None:
     with riding("offload_optimizer") as context:
         train(*make(torch.optim.AdamW), 1)
     assert context.declined == [
-        "offload_optimizer: the weights are on the CPU, and their state is with the host already"
+        "offload_optimizer: the weights are on the CPU, and their state is in host memory already"
     ]
 
 

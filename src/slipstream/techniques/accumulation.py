@@ -1,13 +1,16 @@
-"""Trains on the script's whole batch in the memory of a part of it, through the framework's own knob: the loader's
-batch is divided by so many, and gradients of so many pieces are accumulated before each update (Lightning's
-accumulate_grad_batches, gradient_accumulation_steps of the Hugging Face Trainer and of Accelerate).
+"""Splits each batch into pieces and accumulates their gradients through the framework's own option: Lightning's
+`accumulate_grad_batches`, or `gradient_accumulation_steps` of the Hugging Face Trainer and of Accelerate. The
+DataLoader's batch size is divided by the setting, and that many pieces are accumulated before each update.
 
-Helps where activations fill the memory; nothing is computed twice. Hurts the time: small batches keep a device less
-busy. As many updates see the same samples, with clipping and schedules as before; the pieces of a smaller last batch
-count by their samples. Dropout draws other numbers, and so do augmentations in workers; without either the weights are
-the same but for rounding. Left alone, with the reason: models in which samples touch each other, as in batch norm;
-losses that are no mean over samples (a sum, class weights, an average over tokens unless the Trainer divides by their
-number itself); loops without a framework. Callbacks, and counters in an Accelerate loop, count pieces.
+Helps where activations fill the memory. Nothing is computed twice. Hurts the step time, because small batches keep a
+device less busy.
+
+The number of updates, the samples that each update sees, gradient clipping and schedules stay as they are. The pieces
+of a smaller last batch are weighted by their number of samples. Dropout draws other random numbers, and so do
+augmentations in workers; without either, the weights differ by rounding only. The technique declines, with the reason,
+for models in which samples depend on each other (batch norm), for losses that are not a mean over samples (a sum, class
+weights, or a mean over tokens unless the Trainer itself divides by their number), and for loops without a framework.
+Callbacks, and counters in an Accelerate loop, count pieces instead of batches.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ CARD = Card(
     purpose="memory",
 )
 VALUES = (2, 4, 8, 16, 32)
-_BY_HAND = "the loop is the script's own, and no framework accumulates in it: micro_batches is the answer there"
+_BY_HAND = "no framework runs the training loop, so none can accumulate gradients: try micro_batches instead"
 _KNOBS = {
     "lightning": "Trainer(accumulate_grad_batches={num})",
     "accelerate": "Accelerator(gradient_accumulation_steps={num})",
@@ -46,11 +49,11 @@ def applies(observation: Observation) -> Answer:
         return no(_BY_HAND)
     loader = observation.loader
     if loader is None:
-        return no("no DataLoader hands out the batches")
+        return no("the script has no DataLoader")
     if loader.is_iterable:
-        return no("the data set hands out its samples itself: nothing says where a batch ends")
+        return no("the dataset is iterable, so the end of a batch is not known")
     if not settings(observation):
-        return no(f"a batch of {loader.batch_size} has no two equal halves")
+        return no(f"a batch of {loader.batch_size} cannot be split into equal pieces")
     return YES
 
 
@@ -94,7 +97,7 @@ def edit(observation: Observation, setting: Setting) -> list[Edit]:
             for name, (value, seen) in wanted.items()
         ]
     text = f"batch_size={part}, {_KNOBS.get(framework, '').format(num=setting)}"
-    reason = "the two belong together, and drop_last or a smaller last batch would make other updates"
+    reason = "change both together; with drop_last or a smaller last batch the updates would differ"
     return [Edit("accumulation", "by_hand", site, text=text, reason=reason)]
 
 

@@ -1,8 +1,8 @@
-"""Makes the memory allocator keep what tensors gave back, in place of returning it to the system and asking anew.
+"""Makes the memory allocator keep freed memory instead of returning it to the system and requesting it again.
 
-Helps on the CPU, where every large tensor is a fresh mapping whose pages are zeroed and faulted in at each step. Hurts
-where memory is short: what is kept is not free for others. CUDA's allocator keeps memory by itself; there it is
-expandable_segments that may help.
+Helps on the CPU, where each large tensor gets a new mapping whose pages are zeroed and faulted in at every step. Hurts
+where memory is short, because other programs cannot use the memory that is kept. CUDA's allocator already keeps memory;
+the technique for it is `expandable_segments`.
 """
 
 from __future__ import annotations
@@ -26,28 +26,30 @@ CARD = Card(
     causes=(),
     numerics="identical",
     memory="more",
-    is_ground=True,  # how a heap happens to lie decides how many pages every step has to ask for, for life
+    # The initial layout of the heap decides, for the life of the process, how many pages each step requests.
+    is_ground=True,
 )
 VALUES = ("keep", "huge_pages", "jemalloc", "tcmalloc")
 
-# glibc maps every block above 128 KiB to 32 MiB afresh and trims its heap eagerly: a step's tensors are paid for page
-# by page, again and again. Blocks of up to 1 GiB now stay on the heap, and the heap keeps 8 GiB.
+# By default glibc creates a new mapping for every block above a threshold (128 KiB to 32 MiB) and trims its heap
+# eagerly, so each step pays again for the pages of its tensors. With these settings blocks of up to 1 GiB stay on the
+# heap, and the heap keeps up to 8 GiB.
 _KEEP = {
     "MALLOC_MMAP_THRESHOLD_": str(2**30),
     "MALLOC_TRIM_THRESHOLD_": str(2**33),
     "MALLOC_TOP_PAD_": str(2**26),
 }
-_HUGE = "glibc.malloc.hugetlb=1"  # glibc 2.35 and newer: asks for pages of 2 MiB
+_HUGE = "glibc.malloc.hugetlb=1"  # glibc 2.35 and newer: requests pages of 2 MiB
 _LIBRARIES = {"jemalloc": "jemalloc", "tcmalloc": "tcmalloc_minimal"}
 
 
 def applies(observation: Observation) -> Answer:
     if observation.device != "cpu":
-        return no(f"the allocator of {observation.device} keeps memory by itself")
+        return no(f"the allocator of {observation.device} already keeps freed memory")
     if any(name in os.environ.get("LD_PRELOAD", "") for name in ("jemalloc", "tcmalloc", "mimalloc")):
         return no("another allocator is preloaded already")
     if not settings(observation):
-        return no("neither glibc nor jemalloc nor tcmalloc is there")
+        return no("the C library is not glibc, and neither jemalloc nor tcmalloc is installed")
     return YES
 
 
@@ -59,7 +61,7 @@ def settings(observation: Observation) -> list[Setting]:
 
 
 def environment(setting: Setting) -> dict[str, str]:
-    """What must be in the environment when the process starts; what the user put there stays in front."""
+    """Returns the environment variables that must be set when the process starts. Values set by the user stay in front."""
     if setting in _LIBRARIES:
         return {"LD_PRELOAD": _joined(os.environ.get("LD_PRELOAD", ""), _path(str(setting)), ":")}
     if setting == "huge_pages":
@@ -68,7 +70,7 @@ def environment(setting: Setting) -> dict[str, str]:
 
 
 def apply(context: ApplyContext, setting: Setting) -> None:
-    """Nothing can be done any more once the process runs: only whether it was done is said."""
+    """Reports whether the environment was set. Once the process runs, the allocator can no longer be changed."""
     wanted = environment(setting)
     if all(os.environ.get(name) == value for name, value in wanted.items()):
         context.changed(" ".join(f"{name}={value}" for name, value in wanted.items()))

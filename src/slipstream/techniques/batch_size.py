@@ -1,11 +1,13 @@
-"""The loader that trains makes batches of another size. `slipstream tune --fit` finds the largest that fits in memory
-and the fastest; one is kept only where `--fit --allow different` asks for it.
+"""Changes the batch size of the DataLoader used for training. `slipstream tune --fit` finds the largest batch size that
+fits in memory, and the fastest one. It keeps one only if `--fit --allow different` is given.
 
-Helps where a device is not busy with the batch as it is, or where that does not fit in its memory. Hurts the comparison
-with what was trained before: another batch is another training, with fewer or more updates in an epoch, and whether the
-learning rate and its schedule should follow is for you to decide. It is the first loader that the script builds, and
-those that shuffle or have a sampler; others, as of an evaluation, keep their size. A script that makes its batches
-without a DataLoader, or with a batch sampler of its own, must be told the size itself.
+Helps where the present batch does not keep the device busy, or does not fit in its memory. Hurts the comparison with
+earlier trainings: another batch size is a different training with more or fewer updates per epoch, and you must decide
+whether the learning rate and its schedule should follow.
+
+The technique changes the first loader that the script builds and all loaders that shuffle or have a sampler. Other
+loaders, such as one for evaluation, keep their batch size. If a script makes its batches without a DataLoader or with
+its own batch sampler, change the size in the script.
 """
 
 from __future__ import annotations
@@ -36,14 +38,14 @@ VALUES = range(1, 1 << 20)
 def applies(observation: Observation) -> Answer:
     loader = observation.loader
     if loader is None:
-        return no("the script makes its batches without a DataLoader: change their size where it makes them")
+        return no("the script makes its batches without a DataLoader: change the batch size in the script")
     if loader.batch_size is None:
-        return no("the DataLoader does not make the batches itself (batch_size=None, or a batch sampler of its own)")
+        return no("the DataLoader does not make the batches itself (batch_size=None or a custom batch sampler)")
     return YES
 
 
 def settings(observation: Observation) -> list[Setting]:
-    """Twice and half of what the script has; `tune --fit` finds out what fits and tries others."""
+    """Returns twice and half the script's batch size. `tune --fit` finds what fits and tries other sizes."""
     size = observation.loader.batch_size if observation.loader is not None else None
     return [2 * size, *([size // 2] if size > 1 else [])] if size else []
 
@@ -61,7 +63,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
 
 
 def _draws(arguments: LoaderArguments) -> bool:
-    """Whether samples come in another order than that of the dataset: those of training do."""
+    """Whether the loader reads samples in another order than the dataset's, as loaders for training do."""
     from torch.utils.data import SequentialSampler
 
     batches = arguments["batch_sampler"]
@@ -77,9 +79,9 @@ def _resize(context: ApplyContext, arguments: LoaderArguments, size: int) -> Non
     place, batches = where(current_site()), arguments["batch_sampler"]
     now = arguments["batch_size"] if batches is None else getattr(batches, "batch_size", None)
     if now == size:
-        context.changed(f"batches of {size} in the loader built {place}, as it has them")
+        context.changed(f"batches of {size} in the loader built {place}, unchanged")
     elif batches is not None and type(batches) is not BatchSampler:
-        context.decline(f"the loader built {place} has a batch sampler of its own, {type(batches).__name__}")
+        context.decline(f"the loader built {place} has the script's own batch sampler, {type(batches).__name__}")
     elif now is None:
         context.decline(f"the loader built {place} does not make the batches itself")
     else:

@@ -1,8 +1,10 @@
-"""A batch is taken from the arrays in one go, where the loader would take it sample by sample and stack the samples.
+"""Takes a whole batch from the arrays with one index operation. The plain loader takes sample by sample and stacks
+them.
 
-Helps where the dataset is nothing but arrays: a `TensorDataset`, a `Subset` of one, a class whose `__getitem__` only
-indexes its tensors or NumPy arrays, a Hugging Face dataset in torch's format. Hurts nowhere; where samples are made one
-by one it does nothing. Batches are the same bit for bit, in the same order: the first are built both ways and compared.
+Helps where the dataset consists of arrays only: a `TensorDataset`, a `Subset` of one, a class whose `__getitem__` only
+indexes its tensors or NumPy arrays, or a Hugging Face dataset in torch's format. Hurts nowhere: if samples are made one
+by one, it does nothing. Batches are bit-identical and come in the same order. The first batches are built both ways and
+compared.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ CARD = Card(
     claims=("loader.fetch",),
 )
 VALUES = (True,)
-ARRAYS = ("TensorDataset", "Subset", "Dataset")  # the last is Hugging Face's; the rider knows what they hold
+# "Dataset" is Hugging Face's. Only the trial can tell what these classes hold.
+ARRAYS = ("TensorDataset", "Subset", "Dataset")
 
 
 def applies(observation: Observation) -> Answer:
@@ -60,7 +63,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
 
 
 def _look(context: ApplyContext, arguments: LoaderArguments) -> None:
-    """Changes no argument: the fetcher finds out for itself. Here it is said."""
+    """Reports what will happen and changes no argument: the fetcher decides by itself."""
     from slipstream.data.samples.batch_fetch import can_gather
     from slipstream.seams.user_code import current_site
 
@@ -70,11 +73,11 @@ def _look(context: ApplyContext, arguments: LoaderArguments) -> None:
     if can_gather(arguments["dataset"], arguments["collate_fn"]):
         context.changed(f"whole batches are indexed in the loader built {place}")
     else:
-        context.decline(f"the dataset of the loader built {place} is more than arrays that are indexed")
+        context.decline(f"the dataset of the loader built {place} does more than index arrays")
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
     loader = observation.loader
-    reason = "slipstream's own DataLoader indexes such a dataset with whole batches; or give the dataset __getitems__"
+    reason = "slipstream.DataLoader indexes such a dataset with whole batches; or add __getitems__ to the dataset"
     site = loader.site if loader is not None else None
     return [Edit("batched_fetch", "by_hand", site, text="from slipstream import DataLoader", reason=reason)]

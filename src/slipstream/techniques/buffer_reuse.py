@@ -1,11 +1,13 @@
-"""Workers build batches in shared memory that they use again, where torch takes fresh memory for every tensor.
+"""Makes workers build batches in shared memory that they reuse. Torch allocates new shared memory for every tensor.
 
-Helps where batches are large or of many tensors: fresh shared memory costs more than the copy into it, and every tensor
-a trip through a socket. What the samples of a batch took is kept for those of the next one, up to 128 MB. Hurts a
-little in memory: each worker keeps that, and up to three batches more. A batch that the script keeps keeps its memory;
-one that it sends to another process is never written again. Large NumPy arrays travel the same way. Needs workers, the
-script's own or those of `workers`. Where memory is pinned, torch pins a copy as before. Tensors that the dataset itself
-keeps go torch's way. Same batches, same order, same bits.
+Helps where batches are large or have many tensors: allocating shared memory costs more than the copy into it, and every
+tensor needs a message through a socket. The memory used for the samples of one batch is reused for the next, up to 128
+MB. Hurts memory use a little: each worker keeps that memory, and up to three batches more.
+
+Memory of a batch is not reused while the script keeps the batch, and never again if the script sends it to another
+process. Large NumPy arrays travel in the same way. The technique needs workers, either the script's own or those added
+by `workers`. If memory is pinned, torch pins a copy as before. Tensors that the dataset itself keeps are transported by
+torch. Batches, their order and their bits are unchanged.
 """
 
 from __future__ import annotations
@@ -23,16 +25,16 @@ if TYPE_CHECKING:
     from slipstream.techniques._core.context import ApplyContext, LoaderArguments
 
 CARD = Card(
-    title="Shared memory used again",
+    title="Shared memory reused",
     seam="loader",
     causes=("heavy_handover", "slow_collate"),
     numerics="identical",
     memory="more",
     claims=("loader.handover",),
-    nesting=1,  # sees the workers that others brought
+    nesting=1,  # runs after the techniques that add workers
 )
 VALUES = (True,)
-HELD = 2  # batches that a worker holds ready, unless the script says otherwise
+HELD = 2  # batches that a worker prefetches unless the script sets prefetch_factor
 
 
 def applies(observation: Observation) -> Answer:
@@ -40,20 +42,20 @@ def applies(observation: Observation) -> Answer:
 
 
 def applies_with(observation: Observation, recipe: Recipe) -> Answer:
-    """The same question beside other techniques: where they bring workers there is something to hand over."""
+    """Answers the same question for a recipe: other techniques may add workers, which then hand batches over."""
     loader = observation.loader
     if loader is None:
         return no("the script has no DataLoader")
     if recipe.setting_of("thread_workers") is not None:
-        return no("threads build the batches, and hand nothing over")
+        return no("threads build the batches, so none are copied between processes")
     num_workers = recipe.setting_of("workers")
     count = loader.num_workers if num_workers is None else int(num_workers)
     if count == 0:
-        return no("the loader has no workers that hand batches over")
+        return no("the loader has no workers")
     if observation.environment.shm_bytes is None:
-        return no("tensors do not travel through /dev/shm here")
+        return no("tensors are not shared through /dev/shm on this system")
     if _num_kept(loader, count) > num_batches_held(observation.environment, loader):
-        return no("/dev/shm or memory has no room for batches that are kept")
+        return no("/dev/shm or memory has no room for the buffers")
     return YES
 
 
@@ -68,15 +70,13 @@ def settings(observation: Observation) -> list[Setting]:
 def apply(context: ApplyContext, setting: Setting) -> None:
     from slipstream.data.transport.buffer_reuse import BufferReuse
 
-    reuse = BufferReuse(
-        lambda place: context.changed(f"batches come in memory that is used again from the loader built {place}")
-    )
+    reuse = BufferReuse(lambda place: context.changed(f"the loader built {place} reuses shared memory for its batches"))
     reuse.install(context.patches)
     context.on_loader(lambda arguments: _look(reuse, arguments))
 
 
 def _look(reuse: BufferReuse, arguments: LoaderArguments) -> None:
-    """Changes no argument: the workers do it, where the loader comes to have some."""
+    """Changes no argument. The workers reuse buffers if the loader gets any."""
     from slipstream.seams.user_code import current_site
 
     reuse.want(arguments["dataset"], where(current_site()))
@@ -84,5 +84,5 @@ def _look(reuse: BufferReuse, arguments: LoaderArguments) -> None:
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
     loader = observation.loader
-    reason = "torch has no switch for it; fewer and larger tensors in a batch come near"
+    reason = "torch has no option for this; fewer and larger tensors in a batch have a similar effect"
     return [Edit("buffer_reuse", "by_hand", loader.site if loader is not None else None, reason=reason)]

@@ -1,10 +1,13 @@
-"""Images that were bytes travel to the device as bytes, and become the very same floats there.
+"""Copies images to the device as bytes and converts them there to exactly the same floats.
 
-Helps on accelerators where copies of images take a share of the step: a quarter of the bytes goes over the bus. Hurts
-where workers are short of time: they pack every batch and prove every value of it, and memory on the device for the
-unpacking. The script still gets its batch of floats on the host; when it asks for it on the device, the bytes are sent
-and looked up in a table of the floats that they stood for, whatever was done to each channel on the way from byte to
-float. A batch that was changed in place is copied as it is; a change through NumPy is not noticed. Same bits.
+Helps on accelerators where copying images takes a share of the step: a quarter of the bytes crosses the bus. Hurts
+where workers are the bottleneck, because they pack every batch and verify every value, and needs some device memory for
+unpacking.
+
+The script still receives its batch of floats on the host. When it requests the batch on the device, the bytes are sent
+and each byte is looked up in a table of the floats that it stands for. The table covers any per-channel conversion from
+byte to float. A batch that was changed in place is copied as it is; a change made through NumPy is not noticed. The
+bits are unchanged.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ CARD = Card(
     memory="more",
     needs=("accelerator",),
     claims=("batch.bytes",),
-    nesting=-1,  # copies that are made ahead, or without waiting, are made through it
+    nesting=-1,  # prefetching and non-blocking copies go through this technique
 )
 
 
@@ -47,7 +50,7 @@ def _applies(observation: Observation, num_workers: int) -> Answer:
     if loader is None:
         return no("the script has no DataLoader")
     if not any(facts.was_bytes and facts.dtype == "float32" for facts in loader.tensor_facts):
-        return no("no tensor of a batch holds floats that were bytes")
+        return no("no tensor of a batch holds floats that were converted from bytes")
     if not num_workers:
         return no("without workers the step itself would have to pack the bytes")
     return YES

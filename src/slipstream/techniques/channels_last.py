@@ -1,7 +1,7 @@
-"""Keeps images and convolution weights in memory with the channels innermost, as convolution kernels like them.
+"""Stores images and convolution weights with the channels innermost, the layout that convolution kernels prefer.
 
-Helps convolutional networks on the CPU (oneDNN) and on tensor cores. Hurts where layers between the convolutions want
-the other order and copy back and forth. Tensors that leave the model are laid out as the script knows them.
+Helps convolutional networks on the CPU (oneDNN) and on tensor cores. Hurts where layers between the convolutions need
+the other layout and copy tensors back and forth. Tensors that leave the model have the layout that the script expects.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def applies(observation: Observation) -> Answer:
     if models and not any(model.num_convolutions for model in models):
         return no("the model has no convolutions")
     if models and all(model.num_planar == 0 for model in models):
-        return no("the model has no convolutions of images: the layout is theirs alone")
+        return no("the model has no 2D convolutions, and the layout exists for those only")
     if models and all(model.is_channels_last for model in models if model.num_convolutions):
         return no("the script does it already")
     if observation.optimizer is not None and observation.optimizer.fused is True:
-        return no("the script's fused optimizer walks weights and moments alike, and saved moments keep their layout")
+        return no("the script's fused optimizer needs weights and moments in one layout, and saved moments keep theirs")
     if observation.device == "mps":
         return no("Apple's kernels do not gain from it")
     return YES
@@ -69,7 +69,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
     model = observation.model
     if model is not None and not model.moves_alone:
-        reason = "model.to() would take along what has five dimensions, and fail; and the images it is given likewise"
+        reason = "model.to() would fail on tensors with five dimensions: convert these modules only, and their images"
         return [
             Edit("channels_last", "by_hand", model.site, text=each_weight_turned(model.name or "model"), reason=reason)
         ]

@@ -1,10 +1,10 @@
-"""Keeps only the inputs of a model's repeated blocks (the layers of a transformer, the stages of a deep network), and
-computes what lies inside them again in the backward pass.
+"""Stores only the inputs of a model's repeated blocks (the layers of a transformer, the stages of a deep network) and
+recomputes the activations inside them in the backward pass.
 
-Helps where activations fill the memory: they shrink to about one block's. Hurts the time: every checkpointed block runs
-forward twice. Dropout drops the
-same again, batch norm counts every batch once, names in state dicts stay. Left alone are blocks that write into their
-inputs or are given something that they may change, such as a cache.
+Helps where activations fill the memory: they shrink to about those of one block. Hurts the step time, because every
+checkpointed block runs forward twice. Dropout drops the same values in the recomputation, batch norm counts every batch
+once, and names in state dicts stay. Blocks that write into their inputs, or receive an object that they may change
+(such as a cache), are not checkpointed.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ CARD = Card(
     memory="less",
     claims=("recomputation",),
     purpose="memory",
-    nesting=5,  # on the blocks, below whatever stands around the whole model
+    nesting=5,  # on the blocks, inside anything that wraps the whole model
 )
 VALUES = ("all", "half", "quarter", "most")
-LADDER = ("quarter", "half", "most", "all")  # less and less is kept, and more and more is computed again
+LADDER = ("quarter", "half", "most", "all")  # in this order less is stored and more is recomputed
 _OF_FOUR = {"quarter": (0,), "half": (0, 2), "most": (0, 1, 2), "all": (0, 1, 2, 3)}  # of each four blocks
 
 
 def applies(observation: Observation) -> Answer:
     model = observation.model
     if model is not None and model.is_compiled:
-        return no("the script compiles the model, and the compiler chooses itself what to compute again")
+        return no("the script compiles the model, and the compiler chooses what to recompute")
     return YES
 
 
@@ -54,9 +54,9 @@ def apply(context: ApplyContext, setting: Setting) -> None:
         blocks = find_blocks(module)
         chosen = [block for place, block in enumerate(blocks) if place % 4 in _OF_FOUR[str(setting)]]
         if context.is_compiled(module):
-            context.decline("the script compiles the model, and the compiler chooses itself what to compute again")
+            context.decline("the script compiles the model, and the compiler chooses what to recompute")
         elif not blocks:
-            context.decline(f"{type(module).__name__} has no three blocks alike that hold most of it")
+            context.decline(f"{type(module).__name__} does not consist mostly of at least three equal blocks")
         for block in [] if context.is_compiled(module) else chosen:
             said = f"{len(chosen)} of {len(blocks)} blocks of {type(module).__name__}"
             context.wrap_call(block, Checkpointed(context, block, said).call)

@@ -1,9 +1,10 @@
-"""Compiles the models that the script calls while they train: operations are fused, Python is left out.
+"""Compiles the models that the script trains: operations are fused and Python is left out.
 
 Helps where many small operations are launched one by one, or where memory traffic between them dominates. Hurts where
-shapes change often (every new one may compile anew) and in short trainings: compiling takes from seconds to minutes.
-Evaluation stays as it is: it would be compiled a second time, and its numbers are the script's own. State dicts keep
-their bare names, since the module is not replaced. What cannot be compiled runs as before.
+shapes change often, because each new shape may compile again, and in short trainings, because compiling takes from
+seconds to minutes. Evaluation is not compiled: that would take a second compilation and could change the numbers that
+the script reports. State dicts keep their names, because the module is not replaced. Code that cannot be compiled runs
+as before.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ CARD = Card(
     causes=("tiny_operations",),
     numerics="reordered",
     needs=("a C++ compiler",),
-    # The compiler fuses attention in its own way, and cannot look through what others put into the model.
+    # The compiler fuses attention in its own way and cannot trace what other techniques put into the model.
     claims=("attention kernels", "the model's graph", "recomputation"),
-    needs_proof=True,  # compiled dropout draws other numbers
+    needs_proof=True,  # compiled dropout draws other random numbers
     nesting=0,
 )
 VALUES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs")
@@ -42,7 +43,7 @@ def applies(observation: Observation) -> Answer:
     if model is not None and model.is_compiled:
         return no("the script does it already")
     if observation.device == "mps":
-        return no("compiling for Apple's GPUs is not yet fit for training")
+        return no("compiling for Apple's GPUs does not support training yet")
     if observation.device == "cpu" and not _has_compiler():
         return no("there is no C++ compiler (g++ or clang++) on this machine")
     if observation.device != "cpu" and importlib.util.find_spec("triton") is None:
@@ -82,7 +83,7 @@ def edit(observation: Observation, setting: Setting) -> list[Edit]:
     is_alone = not why_by_hand(observation)
     if is_alone and model is not None and model.name and site and built and site.function == built.function:
         return [Edit("compile", "callee", site, call=name, argument=value, text="compiled")]
-    reason = "a module of torch's own compiles nothing by itself: call `compiled` in its place where it trains"
+    reason = "compile() has no effect on a module class of torch: call `compiled` instead where the model trains"
     return [Edit("compile", "by_hand", site, text=f"compiled = {value}", reason=reason)]
 
 

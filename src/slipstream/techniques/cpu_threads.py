@@ -1,7 +1,7 @@
-"""Computes with another number of CPU threads than torch chose.
+"""Changes the number of CPU threads that torch computes with.
 
-Helps where a container's quota or hyper-threads make torch start more threads than can run, where loader workers need
-the cores, or where operations are too small to share. Hurts where large operations lose cores.
+Helps where a container's CPU quota or hyper-threads make torch start more threads than can run, where DataLoader
+workers need the cores, or where operations are too small to be split. Hurts where large operations lose cores.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def applies(observation: Observation) -> Answer:
 
 
 def settings(observation: Observation) -> list[Setting]:
-    """All usable cores, the physical ones, half of them, one: without what the script has now."""
+    """Returns all usable cores, the physical cores, half of them, and one, without the script's present number."""
     usable, physical = observation.num_cores, observation.environment.num_cores
     now = observation.torch.num_threads if observation.torch else 0
     wanted = [usable, min(usable, physical), max(1, usable // 2), 1]
@@ -43,7 +43,7 @@ def settings(observation: Observation) -> list[Setting]:
 
 
 def applies_with(observation: Observation, recipe: Recipe) -> Answer:
-    """Beside workers, which need cores of their own."""
+    """Whether fewer threads may help beside added workers, which need cores of their own."""
     if observation.device != "cpu":
         return applies(observation)
     if not recipe.setting_of("workers"):
@@ -52,7 +52,7 @@ def applies_with(observation: Observation, recipe: Recipe) -> Answer:
 
 
 def settings_with(observation: Observation, recipe: Recipe) -> list[Setting]:
-    """Fewer than now: what the workers leave, half of the cores, one."""
+    """Returns numbers below the present one: the cores that the workers leave, half of the cores, and one."""
     usable = observation.num_cores
     now = observation.torch.num_threads if observation.torch else usable
     wanted = [usable - int(recipe.setting_of("workers") or 0), usable // 2, 1]
@@ -67,7 +67,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
     count, before, process = int(setting), torch.get_num_threads(), os.getpid()
 
     def rewrite(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        if os.getpid() != process or _is_loader_worker():  # forked or spawned: torch confines it to one thread
+        if os.getpid() != process or _is_loader_worker():  # In a worker, forked or spawned, torch sets one thread.
             return args, kwargs
         context.changed(f"the script's own set_num_threads{args} -> {count}")
         return (count,), {}
@@ -79,7 +79,8 @@ def apply(context: ApplyContext, setting: Setting) -> None:
 
 
 def _is_loader_worker() -> bool:
-    """A spawned one is told its number of threads by torch before it knows that it is a worker."""
+    """Whether this process is a DataLoader worker. Torch sets the number of threads of a spawned worker before the
+    worker info is set, so the worker info alone does not tell."""
     from torch.utils.data import get_worker_info
     from torch.utils.data._utils import worker
 

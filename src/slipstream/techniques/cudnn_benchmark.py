@@ -1,6 +1,7 @@
-"""Lets cuDNN time its convolution algorithms on the first batch of each shape and keep the fastest.
+"""Lets cuDNN time its convolution algorithms on the first batch of each shape and use the fastest.
 
-Helps convolutions on NVIDIA GPUs when shapes stay the same. Hurts when they vary: every new shape is timed anew.
+Helps convolutions on NVIDIA GPUs when shapes stay the same. Hurts when shapes vary, because each new shape is timed
+again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ CARD = Card(
     seam="process",
     causes=("no_autotune",),
     numerics="reordered",
-    memory="more",  # faster algorithms may want workspace
+    memory="more",  # faster algorithms may need workspace
     needs=("cuda",),
 )
 
@@ -33,7 +34,7 @@ def applies(observation: Observation) -> Answer:
     if facts is not None and facts.cudnn_benchmark:
         return no("the script does it already")
     if facts is not None and facts.deterministic:
-        return no("the script asks for determinism, which rules it out")
+        return no("the script asks for determinism, which excludes this option")
     if model is not None and not model.num_convolutions:
         return no("the model has no convolutions")
     return YES
@@ -49,9 +50,9 @@ def apply(context: ApplyContext, setting: Setting) -> None:
     before = torch.backends.cudnn.benchmark
 
     def switch_on(module: torch.nn.Module) -> None:
-        """At the first call: by then the script has set whatever it sets."""
+        """Runs at the first call, when the script has made its own settings."""
         if torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled():
-            context.decline("the script asks for determinism, which rules it out")
+            context.decline("the script asks for determinism, which excludes this option")
         elif next(module.parameters()).device.type != "cuda":
             context.decline(f"the model lives on {next(module.parameters()).device.type}: cuDNN is for NVIDIA GPUs")
         else:

@@ -1,12 +1,13 @@
-"""What Pillow, OpenCV or torchvision decode is kept on disk as raw pixels, and mapped into memory from then on.
+"""Stores images decoded by Pillow, OpenCV or torchvision on disk as raw pixels, and maps them into memory when they are
+needed again.
 
-Helps where decoding JPEG, PNG or WebP is much of the input and the data set, decoded, fits half of the free memory:
-from the second epoch on nothing is decoded. Pixels are the same bit for bit, random augmentation included, since it
-comes after the decoding. A changed file is decoded again.
+Helps where decoding JPEG, PNG or WebP is a large part of the input work and the decoded dataset fits in half of the
+free memory: from the second epoch on nothing is decoded. Pixels are bit-identical. Random augmentation is unaffected,
+because it runs after decoding. A changed file is decoded again.
 
-Hurts the first epoch, which writes as well as decodes. A photograph of 500 x 375 takes 0.75 MB of disk, and as much of
-the memory that the system uses for files. What does not fit is decoded as before. `slipstream cache` shows and clears
-it.
+Hurts the first epoch, which writes as well as decodes. A photograph of 500 x 375 pixels takes 0.75 MB of disk, and as
+much of the memory that the system uses as page cache. Images that do not fit are decoded as before. `slipstream cache`
+shows and clears the cache.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ CARD = Card(
     memory="more",
     is_later=True,
     claims=("image.cache",),
-    nesting=1,  # around other decoders: what is kept need not go through them
+    nesting=1,  # outermost: an image found in the cache does not go through the other decoders
 )
 VALUES = (True,)
 LEAST_SHARE = 0.1  # of the work on a batch
-_NUM_TRIED = 16  # samples without a single image: then there are none
+_NUM_TRIED = 16  # if this many samples contain no image, the dataset has none
 _OPENS = re.compile(r"\bImage\.open\(|\b(imread|imdecode|read_image|decode_image|decode_jpeg|decode_png)\(")
 
 
@@ -60,7 +61,7 @@ def applies(observation: Observation) -> Answer:
 
 
 def _decoding_share(observation: Observation) -> float | None:
-    """None where too few stacks were seen to tell."""
+    """Returns the share of decoding in the work on a batch, or None if too few stacks were sampled."""
     from slipstream.diagnose.hotspots import FEWEST_SAMPLES, total
     from slipstream.diagnose.input_path import input_path
 
@@ -104,7 +105,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
     )
     flags.install(context.patches)
     allowance = CacheBudget(folder, free_bytes(), lambda why: flags.raise_flag(full, why))
-    what = f"what is decoded is kept in {folder}, {allowance.room_bytes / 1e9:,.1f} GB at the most"
+    what = f"decoded images are cached in {folder}, at most {allowance.room_bytes / 1e9:,.1f} GB"
     say_for_spawned(context, what)
     tell = functools.partial(flags.raise_flag, fault)
     keeping = DecodeCache(PixelStore(folder), allowance, tell, lambda: flags.raise_flag(kept))
@@ -114,7 +115,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
 
 
 def _obstacle(folder: Path) -> str:
-    """Why nothing can be kept there."""
+    """Returns why the folder cannot hold a cache, or ""."""
     from slipstream.machine.disk import read_disk_kind
 
     try:
@@ -123,7 +124,7 @@ def _obstacle(folder: Path) -> str:
         probe.write_bytes(b"")
         probe.unlink()
     except OSError as fault:
-        return f"{folder} cannot be written ({fault.strerror}): set SLIPSTREAM_CACHE to a folder that can"
+        return f"{folder} cannot be written ({fault.strerror}): set SLIPSTREAM_CACHE to a writable folder"
     if read_disk_kind(folder.resolve()) == "network":
         return f"{folder} is on a network drive, slower than decoding: set SLIPSTREAM_CACHE to a folder on a local disk"
     return ""
@@ -139,12 +140,12 @@ def _expect(keeping: DecodeCache, arguments: LoaderArguments) -> None:
     try:
         if allowance.expect(id(dataset), len(dataset), id(source), len(source)):
             weakref.finalize(dataset, allowance.forget, id(dataset)).atexit = False
-    except Exception:  # an iterable dataset, a length that lies, or a list, whose end nobody is told
+    except Exception:  # an iterable dataset, a wrong length, or a list, which supports no finalizer
         return
 
 
 def _follow_decoders(context: ApplyContext, keeping: DecodeCache) -> None:
-    """They may be imported long after torch, or never."""
+    """Patches each decoder when it is imported, which may be long after torch or never."""
     from slipstream.data.images.array_cache import ArrayDecoding
     from slipstream.data.images.pillow_cache import PillowDecoding
     from slipstream.data.images.webp_cache import WebPDecoding
@@ -167,19 +168,19 @@ def _fill(context: ApplyContext, keeping: DecodeCache, loader: Any, limit_s: flo
         return
 
     def is_over(num_made: int) -> bool:
-        """Full, or there are no images to be decoded."""
+        """Whether the cache is full or the samples contain no images."""
         return allowance.is_closed or (num_made >= _NUM_TRIED and not meter.num_kept + meter.num_found)
 
     share = prefill.fill(loader, lambda: loader.dataset.__getitem__, is_over, limit_s)
     if meter.num_kept + meter.num_found:
         context.changed(
-            f"before the race {share:.0%} of the coming epoch were decoded: {meter.num_kept:,} images kept "
-            f"({meter.kept_bytes / 1e9:,.2f} GB of disk), {meter.num_found:,} found"
+            f"before the race {share:.0%} of the next epoch was decoded: {meter.num_kept:,} images stored "
+            f"({meter.kept_bytes / 1e9:,.2f} GB of disk), {meter.num_found:,} already stored"
         )
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
     loader = observation.loader
     site = loader.getitem_site or loader.site if loader is not None else None
-    reason = "decode once, np.save the pixels, np.load(..., mmap_mode='r') from then on"
+    reason = "decode each image once, np.save the pixels, then use np.load(..., mmap_mode='r')"
     return [Edit("decode_cache", "by_hand", site, reason=reason)]

@@ -1,7 +1,7 @@
-"""Switches off the deterministic algorithms that the script asks for, to show what they cost.
+"""Switches off the deterministic algorithms that the script requests, to measure their cost.
 
-Helps where scatter, interpolation or cuDNN have a faster algorithm whose sums come in no fixed order. Hurts those who
-asked for determinism for a reason: two runs no longer agree to the bit. So it is timed, and never kept unasked.
+Helps where scatter, interpolation or cuDNN have a faster algorithm that sums in no fixed order. Hurts reproducibility:
+two runs no longer agree bit for bit. The technique is therefore timed, but kept only if you ask for it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
     import torch
 
     def switch_off(module: torch.nn.Module) -> None:
-        """At the first call: by then the script has asked for what it wants."""
+        """Runs at the first call, when the script has made its own settings."""
         is_on, warns_only = (
             torch.are_deterministic_algorithms_enabled(),
             torch.is_deterministic_algorithms_warn_only_enabled(),
@@ -64,4 +64,4 @@ def apply(context: ApplyContext, setting: Setting) -> None:
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
-    return [Edit("determinism_off", "by_hand", None, reason="whether two runs must agree to the bit is yours to say")]
+    return [Edit("determinism_off", "by_hand", None, reason="decide whether two runs must agree bit for bit")]

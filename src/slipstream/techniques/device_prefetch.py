@@ -1,9 +1,10 @@
-"""The next batch is copied to the device on a stream of its own while the step runs.
+"""Copies the next batch to the device on a separate stream while the step runs.
 
 Helps on accelerators where copies take a share of the step that pinned memory alone does not hide, above all where the
-script waits for the device in every step. Hurts where device memory is short: one more batch lies there. Needs workers
-to run ahead; without them the copy itself still overlaps. The script keeps its batches as they are, on the host: when
-it asks for a tensor on the device, the copy is there already. Same batches, same order, same bits.
+script waits for the device in every step. Hurts where device memory is short, because it holds one more batch. Workers
+are needed to prepare the next batch early; without them the copy itself still overlaps. The script still receives its
+batches on the host. When it requests a tensor on the device, the copy is already there. Batches, their order and their
+bits are unchanged.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ CARD = Card(
     needs=("accelerator",),
     claims=("loader.next",),
 )
-LEAST_SHARE = 0.01  # of the step that copies must take before hiding them can gain anything
+LEAST_SHARE = 0.01  # minimum share of the step that copies must take for hiding them to gain anything
 
 
 def applies(observation: Observation) -> Answer:
@@ -55,11 +56,11 @@ def apply(context: ApplyContext, setting: Setting) -> None:
         context.changed("batches are copied to the device ahead of their step")
 
     DevicePrefetch(Accelerator(), context.decline, on_change).install(context.patches)
-    context.on_loader(lambda arguments: pin(context, arguments))  # a copy out of pageable memory overlaps with nothing
+    context.on_loader(lambda arguments: pin(context, arguments))  # a copy from pageable memory overlaps with nothing
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
     loader = observation.loader
-    reason = "copy the next batch on a torch.Stream of its own before the step, and wait for it after"
+    reason = "copy the next batch on a separate torch.Stream before the step, and wait for it after the step"
     site = loader.site if loader is not None else None
     return [Edit(technique="device_prefetch", kind="by_hand", site=site, reason=reason)]

@@ -1,8 +1,8 @@
-"""Lets CUDA's caching allocator grow the segments that it has, in place of taking a new one for every size.
+"""Lets CUDA's caching allocator grow its existing segments instead of allocating a new one for every size.
 
-Helps where shapes vary from batch to batch and memory splinters: reserved and free, but in pieces too small to use.
-Hurts little: mapping pages is slower than taking a segment whole, in the first steps. Sharing tensors with other
-processes by CUDA's own handles needs a recent driver.
+Helps where shapes vary from batch to batch and memory becomes fragmented: reserved and free, but in pieces that are too
+small to use. Hurts little: in the first steps, mapping pages is slower than allocating a whole segment. Sharing tensors
+with other processes through CUDA handles needs a recent driver.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CARD = Card(
     needs=("cuda",),
 )
 _OPTION = "expandable_segments"
-_NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # the older and the newer
+_NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # the older name and the newer name
 
 
 def applies(observation: Observation) -> Answer:
@@ -44,7 +44,7 @@ def settings(observation: Observation) -> list[Setting]:
 
 
 def environment(setting: Setting) -> dict[str, str]:
-    """What must be in the environment when torch is loaded; what the user put there stays in front."""
+    """Returns the variables that must be set when torch is loaded. Options set by the user stay in front."""
     options = _options()
     if _OPTION not in options:
         options = ",".join(filter(None, (options, f"{_OPTION}:True")))
@@ -52,7 +52,7 @@ def environment(setting: Setting) -> dict[str, str]:
 
 
 def apply(context: ApplyContext, setting: Setting) -> None:
-    """Nothing can be done any more once the process runs: only whether it was done is said."""
+    """Reports whether the environment was set. Once torch is loaded, the option can no longer be changed."""
     import torch
 
     wanted = environment(setting)
@@ -65,7 +65,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
-    """Torch reads it when it is loaded."""
+    """Sets the variables in the script's environment, because torch reads them when it is loaded."""
     wanted = environment(setting)
     return [Edit("expandable_segments", "environment", None, argument=name, text=wanted[name]) for name in _NAMES]
 

@@ -1,10 +1,13 @@
-"""Pictures become arrays and tensors by C of ours, many bytes at a time.
+"""Converts images to arrays and tensors with C code that copies many bytes at a time.
 
-Helps where `np.array(image)` and `permute(2, 0, 1).contiguous()` are much of the input: torchvision's ToTensor does
-both for each of Pillow's images, and so do most scripts without it, above all where decoding and resizing are no longer
-the larger part. Hurts nowhere that we know; compiling takes a second, once on a machine, and needs a C compiler. Bytes
-only change places, so they are the same; still the first results, and then one in many, are made by Pillow and torch
-too and compared. RGB pictures only; the tensors' part in forked workers only, since models use the same method.
+Helps where `np.array(image)` and `permute(2, 0, 1).contiguous()` are a large part of the input work. Torchvision's
+ToTensor does both for each Pillow image, and so do most scripts without torchvision. The gain is largest where decoding
+and resizing no longer dominate. Hurts nowhere that is known. The C code is compiled once per machine, which takes a
+second and needs a C compiler.
+
+The result is bit-identical, because bytes only change places. As a safeguard the first results, and later a small
+sample, are also made by Pillow and torch and compared. Only RGB images are converted. Tensors are converted in forked
+workers only, because models use the same tensor method.
 """
 
 from __future__ import annotations
@@ -20,13 +23,13 @@ if TYPE_CHECKING:
     from slipstream.techniques._core.context import ApplyContext
 
 CARD = Card(
-    title="Pictures made arrays many bytes at a time",
+    title="Faster conversion of images to arrays",
     seam="loader",
     causes=("slow_transform", "slow_decode"),
     numerics="identical",
     needs=("pillow", "a C compiler"),
 )
-WHAT = "pictures become arrays and tensors by C of ours, with the same bytes"
+WHAT = "images are converted to arrays and tensors by slipstream's C code, with the same bytes"
 
 
 def applies(observation: Observation) -> Answer:
@@ -43,10 +46,10 @@ def apply(context: ApplyContext, setting: Setting) -> None:
 
         return ArrayConversion(PlaneKernel(), done, refused)
 
-    in_c(context, WHAT, "an array came out otherwise: Pillow and torch make them again", make)
+    in_c(context, WHAT, "an array differed from Pillow's and torch's: they convert the images again", make)
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
     loader = observation.loader
-    reason = "no edit does this: `slipstream run` with this recipe does"
+    reason = "no edit of the source does this: use `slipstream run` with this recipe"
     return [Edit("fast_arrays", "by_hand", loader.getitem_site if loader is not None else None, reason=reason)]

@@ -1,13 +1,15 @@
-"""JPEGs that Pillow opens are decoded when their pixels are needed, and no further down than a crop reaches.
+"""Decodes JPEGs opened by Pillow only when their pixels are needed, and only down to the last row of a crop.
 
-Helps where pictures are opened, converted to the mode that they have, and cropped: `convert("RGB")` makes no copy, and
-of a random crop the rows below it are not decoded. Hurts a little where every file has Huffman tables of its own: what
-the decoder would refuse is to be refused at the conversion, so it is first tried with one row. Damage further down may
-be noticed at the crop and not at the conversion, and the bytes of a file stay in memory until then. Where pictures are
-needed whole, only the copy is saved; where several parts are taken of one picture, it is decoded whole, once. The
-pixels are Pillow's, bit for bit: the first crops of every kind of JPEG, and then one in many, are also cut out of the
-whole picture and compared. Progressive JPEGs are decoded whole, CMYK as ever. Beside a cache of decoded pixels it saves
-the copy.
+Helps where images are opened, converted to the mode that they already have, and cropped: `convert("RGB")` makes no
+copy, and rows below a random crop are not decoded. If whole images are needed, only the copy is saved. If several parts
+are taken from one image, it is decoded whole, once. Beside a cache of decoded pixels the technique saves the copy.
+
+Hurts a little where every file has its own Huffman tables: a file that the decoder refuses must fail at the conversion,
+so one row is decoded there first. Damage further down a file may be noticed at the crop instead of at the conversion.
+The bytes of a file stay in memory until the crop.
+
+The pixels are bit-identical to Pillow's. The first crops of every kind of JPEG, and later a small sample, are also cut
+out of the whole image and compared. Progressive JPEGs are decoded whole. CMYK images are decoded by Pillow as before.
 """
 
 from __future__ import annotations
@@ -24,13 +26,13 @@ if TYPE_CHECKING:
     from slipstream.techniques._core.context import ApplyContext
 
 CARD = Card(
-    title="Pictures decoded as far as they are used",
+    title="JPEGs decoded only as far as they are used",
     seam="loader",
     causes=("slow_decode",),
     numerics="identical",
     needs=("pillow",),
     claims=("pictures.postponed",),
-    nesting=-1,  # a cache of decoded pixels stands above it
+    nesting=-1,  # a cache of decoded pixels wraps this technique
 )
 WHAT = "JPEGs are decoded as far as they are used"
 
@@ -50,10 +52,10 @@ def apply(context: ApplyContext, setting: Setting) -> None:
 
         return PartialDecode(on_use, on_doubt)
 
-    postpone(context, WHAT, "a picture came out otherwise: its kind is decoded whole again", make)
+    postpone(context, WHAT, "an image differed from Pillow's: images of its kind are decoded whole again", make)
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
     loader = observation.loader
-    reason = "leave out convert('RGB') for pictures that are RGB already: it copies them"
+    reason = "do not call convert('RGB') on images that are RGB already: it copies them"
     return [Edit("fast_decode", "by_hand", loader.getitem_site if loader is not None else None, reason=reason)]

@@ -1,11 +1,13 @@
-"""Pictures are resized by C of ours, many sums at a time, with the very pixels that Pillow gives.
+"""Resizes images with vectorised C code that gives exactly the pixels that Pillow gives.
 
-Helps where `Image.resize` takes much of the input: random crops that are resized (torchvision's RandomResizedCrop and
-Resize call it for Pillow's images), above all where decoding is no longer the larger part. Hurts nowhere that we know;
-compiling takes a second or two, once on a machine, and needs a C compiler. The pixels are Pillow's, bit for bit: the
-weights are the same, and sums of integers do not depend on their order. Still the first pictures of every mode and
-filter, and then one in many, are resized by Pillow too and compared. 8-bit pictures only, with the filters box,
-bilinear, Hamming, bicubic and Lanczos; with `reducing_gap`, in other modes, and by other libraries, as ever.
+Helps where `Image.resize` is a large part of the input work, as with random crops that are resized (torchvision's
+RandomResizedCrop and Resize call it for Pillow images). The gain is largest where decoding no longer dominates. Hurts
+nowhere that is known. The C code is compiled once per machine, which takes a second or two and needs a C compiler.
+
+The pixels are bit-identical to Pillow's: the weights are the same, and sums of integers do not depend on their order.
+As a safeguard the first images of every mode and filter, and later a small sample, are also resized by Pillow and
+compared. Only 8-bit images are resized this way, with the filters box, bilinear, Hamming, bicubic and Lanczos. Calls
+with `reducing_gap`, images in other modes and other libraries are unaffected.
 """
 
 from __future__ import annotations
@@ -21,14 +23,14 @@ if TYPE_CHECKING:
     from slipstream.techniques._core.context import ApplyContext
 
 CARD = Card(
-    title="Pictures resized many sums at a time",
+    title="Faster resizing of images",
     seam="loader",
     causes=("slow_transform", "slow_decode"),
     numerics="identical",
     needs=("pillow", "a C compiler"),
-    nesting=-2,  # what waits for the size that a picture is shrunk to stands above it
+    nesting=-2,  # techniques that postpone decoding until the target size is known wrap this one
 )
-WHAT = "Image.resize is done by C of ours, with Pillow's pixels"
+WHAT = "Image.resize is done by slipstream's C code, with Pillow's pixels"
 
 
 def applies(observation: Observation) -> Answer:
@@ -46,10 +48,10 @@ def apply(context: ApplyContext, setting: Setting) -> None:
 
         return Resizing(Resampler(), done, refused)
 
-    in_c(context, WHAT, "a picture came out otherwise: Pillow resizes again", make)
+    in_c(context, WHAT, "an image differed from Pillow's: Pillow resizes the images again", make)
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
     loader = observation.loader
-    reason = "no edit does this: `slipstream run` with this recipe does"
+    reason = "no edit of the source does this: use `slipstream run` with this recipe"
     return [Edit("fast_resize", "by_hand", loader.getitem_site if loader is not None else None, reason=reason)]

@@ -1,8 +1,8 @@
-"""Counts numbers too small for the normal range of fp32 (below 1.2e-38) as zero, in every thread that computes.
+"""Treats numbers below the normal range of fp32 (below 1.2e-38) as zero in every thread that computes.
 
-Helps where weights, gradients or activations decay into that range, which CPUs compute many times slower. Hurts only
-computations that live there. It is another rounding rule at the very bottom of the range, hence `reordered`: what it
-moves is 1e-31 of any number above 1e-7.
+Helps where weights, gradients or activations decay into that range, in which CPUs compute many times slower. Hurts only
+computations that need numbers of that size. The numerics class is `reordered`, because only rounding at the very bottom
+of the range changes: any number above 1e-7 changes by at most 1e-31 of its value.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def applies(observation: Observation) -> Answer:
 
 
 def applies_with(observation: Observation, recipe: Recipe) -> Answer:
-    """Denormals may come as a training converges, long after a check has looked: then its steps grow longer."""
+    """Asks again if steps become slower: denormals may appear as a training converges, long after the check."""
     if not _found_none(observation):
-        return no("it was asked before, as any other")
-    return _can_be_told(observation) if observation.is_slowing else no("steps do not grow longer")
+        return no("it was already considered together with the other techniques")
+    return _can_be_told(observation) if observation.is_slowing else no("steps do not become slower")
 
 
 def _found_none(observation: Observation) -> bool:
@@ -41,7 +41,7 @@ def _found_none(observation: Observation) -> bool:
 
 def _can_be_told(observation: Observation) -> Answer:
     if observation.device != "cpu":
-        return no(f"the model lives on {observation.device}, where denormals cost nothing")
+        return no(f"the model lives on {observation.device}, where denormals are not slower")
     if observation.torch is not None and observation.torch.flush_denormal:
         return no("the script does it already")
     return YES
@@ -52,12 +52,13 @@ def settings(observation: Observation) -> list[Setting]:
 
 
 def apply(context: ApplyContext, setting: Setting) -> None:
-    """The script's thread at once: later threads inherit its mode. Those that run by then: at the first call."""
+    """Sets the mode of the script's thread at once, because later threads inherit it. Threads that already run get the
+    mode at the first call of a model."""
     import torch
 
     tiny = torch.tensor(torch.finfo(torch.float32).tiny, dtype=torch.float32, device="cpu")
     if (tiny / 2).item() == 0.0:
-        context.decline("they are flushed already")
+        context.decline("denormals are already flushed")
         return
     if not torch.set_flush_denormal(True):
         context.decline("this CPU cannot flush denormals")
@@ -79,11 +80,12 @@ def apply(context: ApplyContext, setting: Setting) -> None:
         if share == 1.0:
             context.changed(f"denormals are zero in {torch.get_num_threads()} threads")
         else:
-            context.decline(f"only {share:.0%} of the work is done by threads that could be told")
+            context.decline(f"only {share:.0%} of the work runs in threads whose mode could be set")
 
     context.on_model(reach_all_threads)
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
-    """It counts for threads that are started later: it must stand before the first tensor is computed."""
+    """Inserts the call at the start of the script. The mode applies to threads that start later, so the call must come
+    before the first computation."""
     return [Edit("flush_denormals", "start", None, text="torch.set_flush_denormal(True)")]

@@ -1,9 +1,12 @@
-"""Replaces attention written by hand, softmax(q k^T) v, by torch's fused kernel, which never writes the weights down.
+"""Replaces hand-written attention, softmax(q k^T) v, by torch's fused kernel, which does not store the attention
+weights.
 
-Helps transformers with long sequences: the weights are what fills memory and time. Hurts short sequences a little.
-Only what is proved on the script's own batch, results and gradients, is replaced: scaled and masked in the usual ways
-(a causal or padding mask, added or filled in), without dropout on the weights. A row that is masked altogether with
-minus infinity gives zeros where the script would have given NaN.
+Helps transformers with long sequences, where the attention weights take most of the memory and time. Hurts short
+sequences a little.
+
+Attention is replaced only if its results and gradients agree on the script's own batch. Supported are the usual scaling
+and masking (a causal or padding mask, added or filled in) without dropout on the weights. A row that is masked
+completely with minus infinity gives zeros where the script's own code gives NaN.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ CARD = Card(
 def applies(observation: Observation) -> Answer:
     anatomy, model = observation.session.anatomy, observation.model
     if anatomy is not None and not anatomy.attentions:
-        return no("no attention written by hand was seen")
+        return no("no hand-written attention was seen")
     if model is not None and model.is_compiled:
         return no("the script compiles the model, and the compiler fuses attention in its own way")
     return YES
@@ -58,6 +61,6 @@ def apply(context: ApplyContext, setting: Setting) -> None:
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
     anatomy = observation.session.anatomy
     text = "torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)"
-    reason = "in place of the products and the softmax"
+    reason = "use this instead of the matrix products and the softmax"
     sites = list(dict.fromkeys(attention.site for attention in anatomy.attentions)) if anatomy else [None]
     return [Edit("fused_attention", "by_hand", site, text=text, reason=reason) for site in sites]

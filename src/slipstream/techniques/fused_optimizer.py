@@ -1,7 +1,8 @@
-"""Updates all parameters in one kernel for each group, in place of one pass over memory for every term of the formula.
+"""Updates all parameters of a group in one kernel. Unfused optimizers make one pass over memory for every term of the
+formula.
 
-Helps where the update is a visible part of the step: many parameters, small batches. Hurts rarely: on some CPUs and for
-a handful of large tensors the unfused loops are as fast. Checkpoints show the script's own flags and load anywhere.
+Helps where the update is a visible part of the step: many parameters or small batches. Hurts rarely: on some CPUs, and
+for a few large tensors, the unfused loops are as fast. Checkpoints show the script's own flags and load anywhere.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ def applies(observation: Observation) -> Answer:
         return no("no optimizer was seen")
     if optimizer.fused:
         return no("the script does it already")
-    if optimizer.fused is False or optimizer.foreach:  # foreach=False says what it is not to be, and fused is not that
-        return no("the script chose another implementation itself")
+    # foreach=False alone excludes one implementation, and not the fused one
+    if optimizer.fused is False or optimizer.foreach:
+        return no("the script selects another implementation")
     if not optimizer.can_fuse:
         return no(f"{optimizer.class_name} has no fused implementation on {optimizer.device}")
     return YES
@@ -52,7 +54,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
         if reason:
             context.decline(reason)
         elif _kind(optimizer) in _TAKE_SPARSE and not _has_gradients(optimizer):
-            # Stepped with a closure: whether gradients are sparse is only known after it ran.
+            # The script steps with a closure. Whether gradients are sparse is known only after the closure ran.
             handle = optimizer.register_step_post_hook(lambda optimizer, args, kwargs: later(optimizer, handle))
         else:
             fuse(optimizer)
@@ -62,7 +64,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
         try:
             reason = _why_not(optimizer)
             context.decline(reason) if reason else fuse(optimizer)
-        except Exception as fault:  # inside the script's own step
+        except Exception as fault:  # this runs inside the script's own step, which must not fail
             context.decline(f"{type(fault).__name__}: {fault}")
 
     def fuse(optimizer: torch.optim.Optimizer) -> None:
@@ -73,23 +75,23 @@ def apply(context: ApplyContext, setting: Setting) -> None:
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
-    """Of every optimizer that can: `apply` fuses them all."""
+    """Edits every optimizer that can be fused, because `apply` fuses all of them."""
     seen = [optimizer for optimizer in observation.session.optimizers if optimizer.can_fuse and not optimizer.fused]
     return [_edit(optimizer) for optimizer in seen]
 
 
 def _edit(optimizer: Optimizer) -> Edit:
     if optimizer.site is None:
-        return Edit("fused_optimizer", "by_hand", None, text="fused=True", reason="no line builds the optimizer")
+        return Edit("fused_optimizer", "by_hand", None, text="fused=True", reason="its line was not found")
     if optimizer.foreach:
-        reason = "the line says foreach=True, and torch takes one of them at a time"
+        reason = "the line says foreach=True, and torch does not accept foreach and fused together"
         return Edit("fused_optimizer", "by_hand", optimizer.site, text="fused=True", reason=reason)
     kind, now = optimizer.class_name, repr(optimizer.fused)
     return Edit("fused_optimizer", "argument", optimizer.site, kind, argument="fused", text="True", observed=now)
 
 
 class Fusion:
-    """One optimizer's flags: True while it steps, the script's own wherever the script looks at a checkpoint."""
+    """Sets the `fused` flags of one optimizer. They are True while it steps; checkpoints show the script's own values."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
@@ -123,7 +125,7 @@ class Fusion:
     def _after_state_dict(self, optimizer: Any, state_dict: dict[str, Any]) -> None:
         for index, group in enumerate(state_dict["param_groups"]):
             group["fused"] = self._flag(index)
-        for key, state in state_dict["state"].items():  # unfused, the count lives on the host
+        for key, state in state_dict["state"].items():  # an unfused optimizer keeps the step count on the host
             step = state.get("step") if isinstance(state, dict) else None
             if step is not None and hasattr(step, "device") and step.device.type != "cpu":
                 state_dict["state"][key] = {**state, "step": step.cpu()}
@@ -133,8 +135,8 @@ class Fusion:
 
 
 def _adapt(state: dict[str, Any], parameter: torch.Tensor) -> None:
-    """What unfused steps left behind: the count where the kernel wants it, and the moments in the parameter's own
-    layout, since the kernels walk all of them with one index."""
+    """Converts state left by unfused steps: the step count moves to the device that the kernel needs, and the moments
+    get the parameter's layout, because the kernel reads all of them with one index."""
     import torch
 
     for name, value in state.items():
@@ -152,13 +154,13 @@ def _why_not(optimizer: torch.optim.Optimizer) -> str:
         return f"{type(optimizer).__name__} has no fused implementation"
     for group in optimizer.param_groups:
         if group.get("fused") is not None or group.get("foreach"):
-            return "the script chose an implementation itself"
+            return "the script selects an implementation"
         for parameter in group["params"]:
             grad = parameter.grad
             if grad is not None and grad.is_sparse:
                 return "its gradients are sparse"
             if grad is not None and grad.stride() != parameter.stride():
-                return "its gradients are laid out in memory otherwise than the parameters"
+                return "its gradients and parameters have different memory layouts"
         reason = _ask_torch(kind, group)
         if reason:
             return reason
@@ -166,7 +168,7 @@ def _why_not(optimizer: torch.optim.Optimizer) -> str:
 
 
 def _kind(optimizer: torch.optim.Optimizer) -> str:
-    """The class of torch whose own step this is; "" for a step of somebody else's."""
+    """Returns the name of the torch class whose step this is, or "" if the step is not torch's own."""
     owner = next(kind for kind in type(optimizer).__mro__ if "step" in vars(kind))
     is_torchs = owner.__module__.startswith("torch.optim.") and owner.__name__ in _CLASSES
     known = next((kind.__name__ for kind in type(optimizer).__mro__ if kind.__name__ in _CLASSES), "")
@@ -178,7 +180,7 @@ def _has_gradients(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _ask_torch(kind: str, group: dict[str, Any]) -> str:
-    """torch's own checks of what may be fused, on an optimizer of one number with the same hyperparameters."""
+    """Runs torch's own checks for fused optimizers on an optimizer of one number with the same hyperparameters."""
     import torch
     from torch.optim.optimizer import _device_dtype_check_for_fused
 

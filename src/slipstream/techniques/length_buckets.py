@@ -1,11 +1,13 @@
-"""Batches of samples of similar length, so that less of every batch is padding.
+"""Builds batches of samples of similar length, so that batches contain less padding.
 
-Helps where texts or other sequences of very different lengths are padded to the longest of their batch. Hurts where
-lengths hardly differ: then it leaves the order alone. The permutation is the one that the plain loader draws; within
-stretches of fifty batches samples are sorted by length, batches are cut and shuffled. Every epoch still sees every
-sample once, in batches of the same size, but which samples meet in a batch is no longer left to chance alone. Only for
-loaders that torch shuffles and whose collate_fn is not torch's own; every sample is asked for its length once, which
-must take no more than a few seconds.
+Helps where texts or other sequences of very different lengths are padded to the longest sequence of their batch. Hurts
+where lengths hardly differ; in that case the order stays as it is.
+
+The permutation is the one that the plain loader draws. Within sections of fifty batches the samples are sorted by
+length, cut into batches, and the batches are shuffled. Every epoch still sees every sample once, in batches of the same
+size, but which samples share a batch is no longer random alone. The technique applies only to loaders that torch
+shuffles and whose collate_fn is not torch's default. Every sample is read once to get its length, which must take no
+more than a few seconds.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ CARD = Card(
     claims=("loader.order",),
 )
 VALUES = (True,)
-LEAST_SHARE = 0.05  # of the tokens: what regrouping could save is not worth another order
+LEAST_SHARE = 0.05  # of the tokens: below this share regrouping saves too little to justify another order
 
 
 def applies(observation: Observation) -> Answer:
@@ -37,11 +39,11 @@ def applies(observation: Observation) -> Answer:
     if loader is None:
         return no("the script has no DataLoader")
     if loader.is_iterable:
-        return no("an iterable dataset has an order of its own")
+        return no("an iterable dataset has its own order")
     if loader.batch_size is None or loader.batch_size < 2:
         return no("the loader has no batches of several samples")
     if loader.collate_name == "default_collate":
-        return no("batches are stacked as they are, and not padded by a collate_fn")
+        return no("batches are stacked without padding")
     if anatomy is None or anatomy.padding_share is None:
         return no("no padding was recognised in the batches")
     if anatomy.padding_share < LEAST_SHARE:
@@ -92,9 +94,9 @@ def _regroup(context: ApplyContext, known: KnownLengths, arguments: LoaderArgume
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
     loader = observation.loader
-    reason = "sort stretches of the shuffled order by length before batches are cut: a batch_sampler"
+    reason = "use a batch_sampler that sorts sections of the shuffled order by length before it cuts batches"
     if loader is not None and loader.framework == "transformers":
         reason = (
-            'let the Trainer group: train_sampling_strategy="group_by_length", before version 5 group_by_length=True'
+            'set in TrainingArguments: train_sampling_strategy="group_by_length", before version 5 group_by_length=True'
         )
     return [Edit("length_buckets", "by_hand", loader.site if loader is not None else None, reason=reason)]

@@ -1,9 +1,9 @@
-"""Keeps the state of Adam and AdamW in eight bits, by torchao's optimizers: about a quarter of the memory of fp32.
+"""Stores the state of Adam and AdamW in eight bits with torchao's optimizers, in about a quarter of the memory of fp32.
 
-Helps where the optimizer's state fills the memory: large models. Hurts the accuracy of the state, and so changes the
-training: validate it. Every shape of a weight is compiled once. Checkpoints hold full numbers and load without it. Only
-where torchao is installed and the weights are on a CUDA or XPU device; tensors of less than 4096 numbers stay as they
-are. Not run on a GPU yet.
+Helps large models, where the optimizer's state fills the memory. Hurts the accuracy of the state and so changes the
+training: validate the result. Each shape of a weight is compiled once. Checkpoints hold full-precision numbers and load
+without torchao. The technique needs torchao and weights on a CUDA or XPU device. Tensors with fewer than 4096 numbers
+are not changed. It has not been run on a GPU yet.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def applies(observation: Observation) -> Answer:
     if optimizer is None:
         return no("no optimizer was seen")
     if optimizer.class_name not in _CLASSES:
-        return no(f"{optimizer.class_name} has no version in eight bits: Adam and AdamW have")
+        return no(f"{optimizer.class_name} has no 8-bit version: only Adam and AdamW have one")
     if observation.device not in _DEVICES:
         return no(_ON_HOST.format(device=observation.device))
     if importlib.util.find_spec("torchao") is None:
@@ -61,11 +61,11 @@ def apply(context: ApplyContext, setting: Setting) -> None:
     classes: dict[str, Any] = {}
 
     def why_not(optimizer: Any) -> str:
-        """Asked before an optimizer's first update: torchao takes seconds to import, and only then is it needed."""
+        """Runs before the optimizer's first update, because torchao takes seconds to import and is not needed earlier."""
         reason = _why_not(optimizer)
         if not reason and not classes:
             classes.update(find_classes() or {})
-        return reason or ("" if classes else "torchao has no optimizers in eight bits: 0.15 and newer have")
+        return reason or ("" if classes else "this torchao has no 8-bit optimizers: install version 0.15 or newer")
 
     EightBit(context, classes, why_not).install()
 
@@ -73,17 +73,17 @@ def apply(context: ApplyContext, setting: Setting) -> None:
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
     optimizer = observation.optimizer
     name = optimizer.class_name if optimizer is not None else "AdamW"
-    reason = "its learning rate is a tensor, which a scheduler or the script may not replace by a number"
+    reason = "its learning rate is a tensor, which neither a scheduler nor the script may replace by a number"
     site = optimizer.site if optimizer is not None else None
     return [Edit("low_memory_optimizer", "by_hand", site, text=f"torchao.optim.{name}8bit(...)", reason=reason)]
 
 
 def _why_not(optimizer: Any) -> str:
     if type(optimizer).__name__ not in _CLASSES:
-        return f"{type(optimizer).__name__} is a class of its own"
+        return f"{type(optimizer).__name__} is not torch's own class"
     for group in optimizer.param_groups:
         if group.get("amsgrad") or group.get("maximize") or group.get("capturable") or group.get("differentiable"):
-            return "amsgrad, maximize, capturable and differentiable have no version in eight bits"
+            return "amsgrad, maximize, capturable and differentiable are not supported in eight bits"
         for parameter in group["params"]:
             if parameter.device.type not in _DEVICES:
                 return _ON_HOST.format(device=parameter.device.type)

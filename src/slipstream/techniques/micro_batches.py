@@ -1,12 +1,13 @@
-"""Trains on the script's whole batch in the memory of a part of it: the models that it calls run the batch in pieces
-without keeping anything, the script computes its loss on the whole result, and the backward pass computes piece by
-piece again.
+"""Trains on the script's whole batch in the memory of a part of it. The model runs the batch in pieces without storing
+activations, the script computes its loss on the whole result, and the backward pass recomputes piece by piece.
 
-Helps where activations fill the memory: the gradient is the full batch's whatever the loss, with class weights, padding
-that is ignored, clipping and contrastive losses outside the model, and dropout drops what it would have dropped. Hurts
-the time: every forward pass is made twice, small pieces keep a device less busy, and the random numbers of dropout are
-handed out operator by operator. Models in which samples touch each other, as in batch norm, that return their own loss,
-or that change themselves while they compute are left alone.
+Helps where activations fill the memory. The gradient is that of the full batch for any loss, including class weights,
+ignored padding, clipping, and contrastive losses outside the model. Dropout drops the same values as with the full
+batch. Hurts the step time: every forward pass runs twice, small pieces keep a device less busy, and the random numbers
+of dropout are assigned operator by operator.
+
+The technique declines for models in which samples depend on each other (batch norm), models that return their own loss,
+and models that change their own state while they compute.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ CARD = Card(
     memory="less",
     claims=("the model's graph", "recomputation"),
     purpose="memory",
-    nesting=25,  # inside autocast, which looks whether gradients are on
+    nesting=25,  # inside autocast, which checks whether gradients are enabled
 )
 VALUES = (2, 4, 8, 16, 32)
 
 
 def applies(observation: Observation) -> Answer:
     if observation.model is not None and observation.model.is_compiled:
-        return no("the script compiles the model, and every size of a piece would be compiled anew")
+        return no("the script compiles the model, and every size of a piece would be compiled again")
     return YES
 
 
@@ -50,7 +51,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
 
     def change(module: torch.nn.Module) -> None:
         if context.is_compiled(module):
-            context.decline("the script compiles the model, and every size of a piece would be compiled anew")
+            context.decline("the script compiles the model, and every size of a piece would be compiled again")
         else:
             context.wrap_call(module, MicroBatches(context, module, int(setting)).call)
 
@@ -59,5 +60,5 @@ def apply(context: ApplyContext, setting: Setting) -> None:
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
     site = observation.model.site if observation.model else None
-    reason = "each with backward(), its loss weighted by its share of what the whole loss divides by; then one step"
+    reason = "each with backward(), with its loss weighted by its share of the divisor of the whole loss; then one step"
     return [Edit("micro_batches", "by_hand", site, text=f"for part in batch.chunk({setting}):", reason=reason)]

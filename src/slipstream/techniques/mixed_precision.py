@@ -1,9 +1,12 @@
-"""Runs products and convolutions of the models that train in bf16 or fp16, keeping weights, losses and sums in fp32.
+"""Runs matrix products and convolutions of models in training in bf16 or fp16, and keeps weights, losses and sums in
+fp32.
 
-Helps where the device has units for it: most GPUs since 2017, a few CPUs since 2020. Hurts on CPUs without them, where
-it is many times slower, and that is seen within a step or two. Models are called under autocast only while they
-train with gradients on: evaluation keeps the script's own precision. What they return is fp32 again, so that the
-script's losses and metrics are computed as before. fp16 scales the loss, because small gradients would vanish.
+Helps where the device has units for these types: most GPUs since 2017, a few CPUs since 2020. Hurts on CPUs without
+such units, where it is many times slower; this shows within a step or two.
+
+Models run under autocast only in training mode with gradients enabled, so evaluation keeps the script's own precision.
+Their results are converted back to fp32, so the script computes its losses and metrics as before. fp16 scales the loss,
+because small gradients would otherwise become zero.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ CARD = Card(
     seam="module",
     causes=("full_precision",),
     numerics="approximate",
-    memory="less",  # activations take half
+    memory="less",  # activations take half the memory
     claims=("precision",),
     nesting=30,
 )
@@ -42,7 +45,7 @@ def applies(observation: Observation) -> Answer:
 
 
 def settings(observation: Observation) -> list[Setting]:
-    """fp16 on accelerators only, and first where they have no bf16 units."""
+    """Returns fp16 for accelerators only, and first for those without bf16 units."""
     facts = observation.torch
     if observation.device == "cpu":
         return ["bf16"]

@@ -1,6 +1,6 @@
-"""Changes nothing. Its rider is the base's twin: what it seems to win is the noise of this machine.
+"""Changes nothing. Its trial is the A/A control of the base: a gain measured for it is the noise of this machine.
 
-Helps never. Hurts never. If it wins, nothing that was measured beside it can be believed.
+Helps never. Hurts never. If it wins a race, do not trust the other results of that race.
 """
 
 from __future__ import annotations

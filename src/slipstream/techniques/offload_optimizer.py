@@ -1,9 +1,10 @@
-"""Keeps the optimizer's state (two numbers for every weight in Adam) in the host's memory, and brings it to the device
-for the length of each update.
+"""Keeps the optimizer's state (two numbers per weight in Adam) in host memory and copies it to the device for each
+update.
 
-Helps where the state leaves too little for activations: it is away while they are alive. Hurts the time: all of the
-state crosses the bus twice an update, so it pays with large batches or many accumulated ones. Same bits. Not for
-weights on the CPU, whose state has nowhere else to go. Not run on a GPU yet.
+Helps where the state leaves too little memory for activations: the state is not on the device while they exist. Hurts
+the step time: all of the state crosses the bus twice per update, so the technique pays off with large batches or many
+accumulated ones. The bits are unchanged. It does not apply to weights on the CPU, whose state is already on the host.
+It has not been run on a GPU yet.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from slipstream.techniques._core.context import ApplyContext
 
 CARD = Card(
-    title="Optimizer state with the host",
+    title="Optimizer state in host memory",
     seam="optimizer",
     causes=(),
     numerics="identical",
@@ -30,14 +31,14 @@ CARD = Card(
     purpose="memory",
 )
 _DEVICES = ("cuda", "xpu")
-_ON_HOST = "the weights are on the CPU, and their state is with the host already"
+_ON_HOST = "the weights are on the CPU, and their state is in host memory already"
 
 
 def applies(observation: Observation) -> Answer:
     if observation.device == "cpu":
         return no(_ON_HOST)
     if observation.device not in _DEVICES:
-        return no(f"{observation.device} shares its memory with the host, or is not known not to")
+        return no(f"{observation.device} shares its memory with the host, or may do so")
     if observation.optimizer is None:
         return no("no optimizer was seen")
     return YES
@@ -58,12 +59,12 @@ def apply(context: ApplyContext, setting: Setting) -> None:
         offloaded = Offloaded(optimizer)
         offloaded.install()
         context.patches.on_close(offloaded.remove)
-        context.changed(f"the state of {type(optimizer).__name__} waits with the host between updates")
+        context.changed(f"the state of {type(optimizer).__name__} stays in host memory between updates")
 
     context.on_optimizer(change)
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
     site = observation.optimizer.site if observation.optimizer is not None else None
-    reason = "it takes hooks around every update and checkpoint: `slipstream run` with this recipe has them"
+    reason = "it needs hooks around every update and checkpoint: use `slipstream run` with this recipe"
     return [Edit("offload_optimizer", "by_hand", site, reason=reason)]

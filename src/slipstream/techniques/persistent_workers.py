@@ -1,9 +1,11 @@
-"""Workers stay from epoch to epoch instead of being started anew.
+"""Keeps workers alive between epochs instead of starting new ones.
 
-Helps where epochs are short or the dataset is slow to open. Hurts in memory: they stay during validation too. Done so
-that shuffling and augmentation are the same as with fresh workers: the seeds of each epoch are drawn as before. Torch's
-own switch, written into a script, draws another shuffle from the second epoch on. A script that changes its dataset
-between epochs gets fresh workers each time, since the old ones would not see the change.
+Helps where epochs are short or the dataset is slow to open. Hurts memory use, because the workers also stay during
+validation.
+
+Shuffling and augmentation are the same as with new workers, because the seeds of each epoch are drawn as before.
+Torch's own `persistent_workers=True` in a script draws another shuffle from the second epoch on. If a script changes
+its dataset between epochs, it gets new workers each time, because the old ones would not see the change.
 """
 
 from __future__ import annotations
@@ -26,18 +28,18 @@ CARD = Card(
     numerics="redrawn",
     memory="more",
     claims=("loader.persistent_workers",),
-    nesting=1,  # sees the workers that others brought
+    nesting=1,  # runs after the techniques that add workers
 )
 
 
 def applies(observation: Observation) -> Answer:
-    from slipstream.diagnose.selection import is_several_epochs  # here: `run` needs none of it
+    from slipstream.diagnose.selection import is_several_epochs  # imported here because `run` does not need it
 
     loader, length = observation.loader, observation.session.length
     if loader is None:
         return no("the script has no DataLoader")
     if loader.num_workers == 0:
-        return no("the loader has no workers; where `workers` adds some, they stay anyway")
+        return no("the loader has no workers; workers that the technique `workers` adds stay alive anyway")
     if loader.persistent_workers:
         return no("the script does it already")
     if length is not None and length.num_epochs == 1 and not is_several_epochs(observation.session):
@@ -53,7 +55,8 @@ def apply(context: ApplyContext, setting: Setting) -> None:
     from slipstream.data.workers.persistent_epochs import LoaderEpochs
 
     epochs = LoaderEpochs(context.decline)
-    ours: set[int] = set()  # datasets: frameworks build a loader a second time, with our argument in it
+    # Datasets whose loaders we changed. Frameworks build a loader a second time, with our argument in it.
+    ours: set[int] = set()
     epochs.install(context.patches)
     context.on_loader(lambda arguments: _change(context, epochs, ours, arguments))
 
@@ -71,7 +74,7 @@ def _change(context: ApplyContext, epochs: LoaderEpochs, ours: set[int], argumen
         epochs.expect("kept" if id(dataset) in ours else None)
         return
     if isinstance(dataset, (IterDataPipe, MapDataPipe)):
-        context.decline("data pipes share and seed themselves")
+        context.decline("data pipes shard and seed themselves")
         return
     arguments["persistent_workers"] = True
     ours.add(id(dataset))

@@ -1,8 +1,11 @@
-"""Batches are built in pinned memory, and copied to the device without the host waiting.
+"""Builds batches in pinned memory and copies them to the device without blocking the host.
 
-Helps on accelerators where copies take a share of the step. Hurts where memory is short: pinned pages cannot be
-swapped. Only batches of loaders, and only towards the device: a copy back, or out of a buffer that the script fills
-itself, stays as it was. Not for a script that changes a batch in place after it has copied it. Same bits.
+Helps on accelerators where copies take a share of the step. Hurts where memory is short, because pinned pages cannot be
+swapped.
+
+Only copies of loader batches to the device are changed. A copy back to the host, or from a buffer that the script fills
+itself, stays as it was. Do not use it for a script that changes a batch in place after copying it. The bits are
+unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
     from slipstream.techniques._core.context import ApplyContext
 
 CARD = Card(
-    title="Pinned memory and copies without waiting",
+    title="Pinned memory and non-blocking copies",
     seam="transfer",
     causes=("pageable_transfer",),
     numerics="identical",
@@ -31,7 +34,7 @@ CARD = Card(
 
 
 def applies(observation: Observation) -> Answer:
-    from slipstream.diagnose.selection import transfers  # here: `run` needs none of it
+    from slipstream.diagnose.selection import transfers  # imported here because `run` does not need it
 
     loader, reason = observation.loader, why_no_copies(observation)
     if reason or loader is None:
@@ -53,7 +56,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
         return
 
     def on_change() -> None:
-        context.changed("copies of batches to the device no longer wait")
+        context.changed("copies of batches to the device no longer block")
 
     NonBlockingCopies(on_change).install(context.patches)
     context.on_loader(lambda arguments: pin(context, arguments))
@@ -81,7 +84,7 @@ def edit(observation: Observation, setting: Setting) -> list[Edit]:
 
 
 def _num_calls(observation: Observation, num_copies: int) -> int:
-    """How many copies one passage of the line makes: as many as came in each of the watched steps."""
+    """Returns how many copies one execution of the line makes, from the number of copies per observed step."""
     from slipstream.diagnose.selection import watched_steps
 
     num_batches = sum(step.num_batches for step in watched_steps(observation.session))

@@ -1,7 +1,8 @@
-"""Each worker holds more batches ready: prefetch_factor 4 or 8 in place of 2.
+"""Lets each worker prefetch more batches: prefetch_factor 4 or 8 instead of 2.
 
-Helps where batches take unequal times to build and the step waits for the slow ones. Hurts only in memory: the batches
-held ready lie in /dev/shm, and more of them are lost when an epoch is left early. Same batches, same order.
+Helps where batches take unequal times to build and the step waits for the slow ones. Hurts memory use only: the
+prefetched batches take room in /dev/shm, and more of them are discarded when an epoch ends early. Batches and their
+order are unchanged.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ if TYPE_CHECKING:
     from slipstream.techniques._core.context import ApplyContext, LoaderArguments
 
 CARD = Card(
-    title="More batches held ready",
+    title="More batches prefetched",
     seam="loader",
     causes=("shallow_prefetch",),
     numerics="identical",
     memory="more",
     claims=("loader.prefetch_factor",),
-    nesting=1,  # sees the workers that others brought
+    nesting=1,  # runs after the techniques that add workers
 )
 VALUES = range(1, 65)
 DEPTHS = (4, 8)
-DEFAULT = 2  # torch's own
+DEFAULT = 2  # torch's default
 
 
 def applies(observation: Observation) -> Answer:
@@ -36,16 +37,16 @@ def applies(observation: Observation) -> Answer:
 
 
 def applies_with(observation: Observation, recipe: Recipe) -> Answer:
-    """The same question beside other techniques: where they bring workers there is something to hold ready."""
+    """Answers the same question for a recipe: other techniques may add workers, which then prefetch."""
     loader = observation.loader
     if loader is None:
         return no("the script has no DataLoader")
     num_workers = recipe.setting_of("workers")
     count = loader.num_workers if num_workers is None else int(num_workers)
     if count == 0:
-        return no("the loader has no workers that could hold batches ready")
+        return no("the loader has no workers that could prefetch batches")
     if (loader.prefetch_factor or DEFAULT) >= max(DEPTHS):
-        return no(f"the script holds {loader.prefetch_factor} batches ready already")
+        return no(f"the script already prefetches {loader.prefetch_factor} batches")
     if not _depths(observation, loader, count):
         return no("/dev/shm or memory has no room for more batches")
     return YES

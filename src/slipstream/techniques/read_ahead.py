@@ -1,10 +1,12 @@
-"""The files of coming batches are read into memory by the system, some batches before anybody opens them.
+"""Asks the system to read the files of coming batches into memory several batches before they are opened.
 
-Helps on disks that are slow to find a file and on network drives, as long as the data is not in memory already: in the
-first epoch, or where it is larger than memory. Hurts hardly: a thread spends some microseconds on each file. Which ones
-a sample reads is learnt from the first batches and from the lists of paths that the dataset has; where they cannot be
-told from an index, or files are opened past Python, nothing is done. At most a tenth of the free memory is asked for
-ahead. Same batches, same order, same bits. A race shows little of it: what one rider read, the other finds in memory.
+Helps on disks with slow seeks and on network drives, as long as the data is not in memory yet: in the first epoch, or
+if the data is larger than memory. Hurts hardly: a thread spends a few microseconds per file.
+
+The files of each sample are learnt from the first batches and from the dataset's lists of paths. If they cannot be
+derived from the index, or files are opened outside Python, the technique does nothing. It requests at most a tenth of
+the free memory ahead. Batches, their order and their bits are unchanged. A race shows little of the gain, because one
+trial finds the files in memory that another trial read.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from slipstream.techniques._core.context import ApplyContext, LoaderArguments
 
 CARD = Card(
-    title="Files read before they are asked for",
+    title="Files read ahead",
     seam="loader",
     causes=("slow_read",),
     numerics="identical",
@@ -29,8 +31,8 @@ CARD = Card(
 )
 VALUES = range(1, 257)
 DEPTHS = (8, 32)  # batches
-LEAST_SHARE = 0.1  # of the work on a batch that reading must take
-SLOW_DISKS = {"hdd": 0.03, "network": 0.03}  # there a check that found the files in memory says little
+LEAST_SHARE = 0.1  # minimum share of reading in the work on a batch
+SLOW_DISKS = {"hdd": 0.03, "network": 0.03}  # lower, because the check may have found the files in memory
 
 
 def applies(observation: Observation) -> Answer:
@@ -38,21 +40,21 @@ def applies(observation: Observation) -> Answer:
     if loader is None:
         return no("the script has no DataLoader")
     if loader.is_iterable:
-        return no("an iterable dataset has no order that could be known ahead")
+        return no("an iterable dataset has no order that is known in advance")
     if disk == "memory":
         return no("the working directory lies in memory already")
     if loader.start_method not in ("", "fork"):
-        return no(f"workers are started by {loader.start_method}, and what they open is not seen")
+        return no(f"workers are started by {loader.start_method}, and the files that they open are not seen")
     share = _share_of_reading(observation)
     if share is None:
-        return no("where the time of a batch goes was not seen")
+        return no("the check did not see how the time of a batch is spent")
     if share < SLOW_DISKS.get(disk, LEAST_SHARE):
         return no(f"reading is only {share:.0%} of the work on a batch")
     return YES
 
 
 def _share_of_reading(observation: Observation) -> float | None:
-    from slipstream.diagnose.causes.slow_read import reads  # here: `run` needs none of it
+    from slipstream.diagnose.causes.slow_read import reads  # imported here because `run` does not need it
     from slipstream.diagnose.input_path import input_path
 
     summary = observation.summary
@@ -75,7 +77,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
 
 
 def _look(context: ApplyContext, ahead: ReadAhead, arguments: LoaderArguments) -> None:
-    """Changes no argument: what can be done shows when the first batches are read."""
+    """Changes no argument. What can be read ahead is known when the first batches are read."""
     from torch.utils.data import IterableDataset
 
     from slipstream.data.workers.worker_blockers import start_method

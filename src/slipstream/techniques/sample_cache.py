@@ -1,14 +1,15 @@
-"""Samples are kept in memory whole, from the first epoch on, and handed out as copies instead of being made again.
+"""Keeps whole samples in memory from the first epoch on and returns copies of them instead of making them again.
 
-Helps where samples are read, decoded and transformed the same way in every epoch, and all of them fit into a third of
-the memory that is free: validation, feature files, images without random augmentation. Hurts where a sample is quicker
-made than copied; with random augmentation, or too little memory, it does nothing. What it gains it gains from the
-second epoch on, and races time those. One store is shared by the script's
-process and its forked workers, so it is there once; with spawned workers it is not used. Every process first asks the
-dataset for a few samples twice, and in every epoch for a few kept ones again; the random generators are watched
-whenever a sample is made. A dataset that draws, counts, is changed, or answers otherwise loses all that was kept, with
-its memory, and is read as before. Not seen is a file or a clock that changes a sample and none of those that are asked
-for again.
+Helps where samples are read, decoded and transformed in the same way in every epoch, and all of them fit in a third of
+the free memory: validation, feature files, images without random augmentation. The gain starts with the second epoch,
+and races time that epoch. Hurts where making a sample is faster than copying it. With random augmentation, or too
+little memory, the technique does nothing.
+
+The script's process and its forked workers share one cache. With spawned workers the cache is not used. Every process
+first requests a few samples twice, and requests a few cached samples again in every epoch. The random generators are
+watched whenever a sample is made. If a dataset draws random numbers, counts calls, is changed, or returns another
+value, its cache is freed and the dataset is read as before. One case goes unnoticed: a file or a clock that changes
+some samples, but none of those that are requested again.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from slipstream.techniques._core.context import ApplyContext, LoaderArguments
 
 CARD = Card(
-    title="Samples kept in memory",
+    title="Samples cached in memory",
     seam="loader",
     causes=("slow_decode", "slow_read", "slow_transform", "no_workers", "worker_count"),
     numerics="identical",
@@ -52,7 +53,7 @@ def applies(observation: Observation) -> Answer:
     if site is not None and only_indexes_at(site.file, site.line):
         return no(f"{loader.dataset_name} only indexes what is in memory already")
     if loader.start_method not in ("", "fork"):
-        return no("workers are spawned here, and each would have to keep samples of its own")
+        return no("workers are spawned here, and each would need its own cache")
     length = observation.session.length
     if length is not None and length.num_epochs == 1 and length.around is None:
         return no("the training is one epoch long")
@@ -67,16 +68,17 @@ def apply(context: ApplyContext, setting: Setting) -> None:
     from slipstream.data.samples.sample_cache import SampleCache
 
     kept = SampleCache(
-        lambda place: context.changed(f"samples are kept in the loader built {place}"),
-        lambda why: context.decline(f"samples are not kept: {why}"),
+        lambda place: context.changed(f"samples are cached in the loader built {place}"),
+        lambda why: context.decline(f"samples are not cached: {why}"),
     )
-    fill_before_races(context, lambda loader, limit_s: _fill(context, kept, loader, limit_s))  # inside what follows
+    # installed first, so that it runs inside the patches that follow
+    fill_before_races(context, lambda loader, limit_s: _fill(context, kept, loader, limit_s))
     kept.install(context.patches)
     context.on_loader(lambda arguments: _admit(kept, arguments))
 
 
 def _admit(kept: SampleCache, arguments: LoaderArguments) -> None:
-    """Changes no argument."""
+    """Registers the dataset and changes no argument."""
     from slipstream.seams.user_code import current_site
 
     kept.admit(arguments["dataset"], where(current_site()))
@@ -85,10 +87,10 @@ def _admit(kept: SampleCache, arguments: LoaderArguments) -> None:
 def _fill(context: ApplyContext, kept: SampleCache, loader: Any, limit_s: float) -> None:
     num_kept, share = kept.fill(loader, limit_s)
     if num_kept:
-        context.changed(f"before the race {share:.0%} of the coming epoch were read: {num_kept:,} samples kept")
+        context.changed(f"before the race {share:.0%} of the next epoch was read: {num_kept:,} samples cached")
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
     loader = observation.loader
-    reason = "keep what __getitem__ returns in the dataset, or write the prepared samples to disk once"
+    reason = "cache what __getitem__ returns in the dataset, or write the prepared samples to disk once"
     return [Edit("sample_cache", "by_hand", loader.site if loader is not None else None, reason=reason)]

@@ -1,10 +1,12 @@
-"""JPEGs that the script shrinks at once are decoded at a half, a quarter or an eighth of their size.
+"""Decodes JPEGs that the script shrinks immediately at a half, a quarter or an eighth of their size.
 
-Helps where pictures are far larger than what is trained on: `Image.open(...).convert("RGB")`, then `resize`,
-`thumbnail`, or a crop that is resized, to half the size or less. Hurts the pixels a little: they are shrunk by libjpeg
-first, as Pillow's `thumbnail` does it, so the training is not the same. The script sees the full size, and its crops
-are in full coordinates: the picture is decoded when it is shrunk. Flipped, rotated or read before, it is decoded whole.
-The setting says how many times larger than asked for the decoded picture stays at least: 2 is closer to the full one.
+Helps where images are far larger than the training size: `Image.open(...).convert("RGB")` followed by `resize`,
+`thumbnail`, or a resized crop, to half the size or less. Hurts the pixels a little: libjpeg shrinks the image first, as
+Pillow's `thumbnail` does, so the training is not the same.
+
+The script sees the full size, and its crops use full coordinates, because the image is decoded only when it is shrunk.
+If the image is flipped, rotated or read before that, it is decoded whole. The setting is the minimum ratio of the
+decoded size to the requested size: 2 is closer to decoding the whole image.
 """
 
 from __future__ import annotations
@@ -21,16 +23,16 @@ if TYPE_CHECKING:
     from slipstream.techniques._core.context import ApplyContext
 
 CARD = Card(
-    title="Pictures decoded small where they are shrunk",
+    title="JPEGs decoded at a reduced size",
     seam="loader",
     causes=("slow_decode",),
     numerics="different",
     needs=("pillow",),
-    claims=("pictures.postponed", "image.cache"),  # what is decoded small is not what a cache keeps
+    claims=("pictures.postponed", "image.cache"),  # a cache must not store images of reduced size
     nesting=-1,
 )
 VALUES = (1, 2)
-WHAT = "JPEGs that are shrunk at once are decoded small"
+WHAT = "JPEGs that are shrunk immediately are decoded at a reduced size"
 
 
 def applies(observation: Observation) -> Answer:
@@ -48,10 +50,10 @@ def apply(context: ApplyContext, setting: Setting) -> None:
 
         return ScaledDecode(int(setting), on_use, on_waste)
 
-    postpone(context, WHAT, "no picture is shrunk to half its size or less before its pixels are used otherwise", make)
+    postpone(context, WHAT, "no image is shrunk to half its size or less before another use of its pixels", make)
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
     loader = observation.loader
-    reason = "call image.draft('RGB', size) after Image.open, with the size that is enough for the crop and the resize"
+    reason = "call image.draft('RGB', size) after Image.open, with a size that suffices for crop and resize"
     return [Edit("scaled_decode", "by_hand", loader.getitem_site if loader is not None else None, reason=reason)]

@@ -1,9 +1,9 @@
-"""Drops gradients where the script overwrites them with zeros: zero_grad(set_to_none=False) gives their memory back
-until the next backward pass makes them anew.
+"""Frees gradients instead of overwriting them with zeros: the memory of zero_grad(set_to_none=False) is free until the
+next backward pass allocates gradients again.
 
-Helps where the forward pass needs the memory: by the size of the parameters. Hurts nothing that is known; a script that
-reads a gradient between zero_grad and backward finds none. Parameters that a backward pass leaves out have zeros again
-after it, as they would have had, so that momentum and weight decay go on alike.
+Helps where the forward pass needs the memory: it frees the size of the parameters. Hurts nothing that is known, but a
+script that reads a gradient between zero_grad and backward finds None. Parameters that a backward pass does not reach
+get zeros after it, as the script's own call would leave them, so momentum and weight decay continue in the same way.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from slipstream.techniques._core.context import ApplyContext
 
 CARD = Card(
-    title="Gradients dropped, not zeroed",
+    title="Gradients freed instead of zeroed",
     seam="optimizer",
     causes=(),
     numerics="identical",
@@ -30,7 +30,7 @@ CARD = Card(
 def applies(observation: Observation) -> Answer:
     if observation.optimizer is None:
         return no("no optimizer was seen")
-    return YES  # how the script calls zero_grad is seen when it does
+    return YES  # how the script calls zero_grad is known only when it does
 
 
 def settings(observation: Observation) -> list[Setting]:
@@ -44,5 +44,5 @@ def apply(context: ApplyContext, setting: Setting) -> None:
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
-    reason = "a parameter that a step leaves out would then not be updated at all, where zeros let momentum go on"
+    reason = "a parameter without a gradient is then not updated, while a zero gradient lets momentum continue"
     return [Edit("set_to_none", "by_hand", None, text="optimizer.zero_grad()", reason=reason)]

@@ -1,10 +1,12 @@
-"""Computes again, in smaller and smaller pieces of the batch, what ran out of memory in the forward or backward pass of
-the models that the script calls. The script does not notice; `run --survive-oom` puts it on.
+"""Repeats a forward or backward pass that ran out of memory, in smaller and smaller pieces of the batch. The script
+does not notice. `run --survive-oom` switches it on.
 
-Helps where most batches fit and a long one now and then does not. Hurts little otherwise: results and gradients pass
-through one more operation. Not survived: what runs out elsewhere (the loss, the optimizer, copies of data), one sample
-that does not fit by itself, and models that cannot be cut: batch norm in training, models that return their own loss,
-that change themselves while they compute, or that the script compiles.
+Helps where most batches fit in memory and a long one sometimes does not. Hurts little otherwise: results and gradients
+pass through one more operation.
+
+It cannot repeat what runs out of memory elsewhere (the loss, the optimizer, copies of data) or a single sample that
+does not fit. It does not apply to models whose batch cannot be split: batch norm in training, models that return their
+own loss, models that change their own state while they compute, and models that the script compiles.
 """
 
 from __future__ import annotations
@@ -22,21 +24,21 @@ if TYPE_CHECKING:
     from slipstream.techniques._recompute.install import Survivor
 
 CARD = Card(
-    title="Out of memory, and going on",
+    title="Recovery from out of memory",
     seam="module",
     causes=(),
     numerics="reordered",
     memory="less",
     claims=("the model's graph",),
-    is_opt_in=True,  # where the host's memory runs out for good, the system ends the process and asks nobody
+    is_opt_in=True,  # if the host's memory runs out, the system kills the process without an exception
     purpose="memory",
-    nesting=25,  # inside autocast, which looks whether gradients are on
+    nesting=25,  # inside autocast, which checks whether gradients are enabled
 )
 
 
 def applies(observation: Observation) -> Answer:
     if observation.model is not None and observation.model.is_compiled:
-        return no("the script compiles the model, and every size of a piece would be compiled anew")
+        return no("the script compiles the model, and every size of a piece would be compiled again")
     return YES
 
 
@@ -51,7 +53,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
 
     def change(module: torch.nn.Module) -> None:
         if context.is_compiled(module):
-            context.decline("the script compiles the model, and every size of a piece would be compiled anew")
+            context.decline("the script compiles the model, and every size of a piece would be compiled again")
             return
         survivors.append(Survivor(context, module))
         context.wrap_call(module, survivors[-1].call)
@@ -62,7 +64,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
     site = observation.model.site if observation.model else None
-    reason = "a step that failed cannot be repeated from outside the model: slipstream run --survive-oom does it"
+    reason = "a failed step cannot be repeated from outside the model: use `slipstream run --survive-oom`"
     return [Edit("survive_oom", "by_hand", site, text="slipstream run --survive-oom", reason=reason)]
 
 
@@ -70,4 +72,4 @@ def _said(survivors: list[Survivor]) -> str:
     num, most = sum(one.num_survived for one in survivors), max((one.most_pieces for one in survivors), default=1)
     if not num:
         return ""
-    return f"survived {num} shortage{'s' * (num > 1)} of memory, with the batch in up to {most} pieces"
+    return f"recovered from {num} out-of-memory error{'s' * (num > 1)}, with the batch in up to {most} pieces"

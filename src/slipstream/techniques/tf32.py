@@ -1,7 +1,7 @@
-"""Lets matrix products of fp32 numbers run on TF32 units: ten bits of mantissa in, fp32 out.
+"""Lets fp32 matrix products run on TF32 units, which take inputs with ten bits of mantissa and return fp32.
 
-Helps where an NVIDIA GPU from Ampere on spends its time in fp32 products or convolutions. Hurts never in speed; models
-that need all 23 bits (some physics, some losses) show it in the gradients, which are compared.
+Helps where an NVIDIA GPU (Ampere or newer) spends its time in fp32 products or convolutions. Hurts the speed never.
+Models that need all 23 bits (some physics, some losses) show the difference in the gradients, which are compared.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def applies(observation: Observation) -> Answer:
     if observation.device != "cuda":
         return no(f"the model lives on {observation.device}, which has no TF32 units")
     if facts is not None and not facts.has_tf32:
-        return no("this GPU has no TF32 units; they came with Ampere")
+        return no("this GPU has no TF32 units; Ampere and newer GPUs have them")
     if facts is not None and facts.matmul_precision != "highest":
         return no("the script allows it already")
     if model is not None and "float32" not in model.dtypes:
@@ -49,7 +49,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
     matmul, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
 
     def allow(module: torch.nn.Module) -> None:
-        """At the first call: by then the script has set whatever it sets."""
+        """Runs at the first call, when the script has made its own settings."""
         parameter = next(module.parameters())
         if parameter.device.type != "cuda":
             context.decline(f"the model lives on {parameter.device.type}, which has no TF32 units")

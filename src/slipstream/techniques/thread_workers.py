@@ -1,13 +1,15 @@
-"""Batches are built by threads beside the step, within the training process, as many as the machine has cores for.
+"""Builds batches in threads of the training process, as many as the machine has cores for.
 
-Helps where a batch is made by code that gives up Python's lock (decoding, resizing, reading files) and is large enough
-that handing it from process to process costs. Hurts where samples are made by Python itself, and where the step is many
-small operations: both wait for the same lock. The script's loader, its order and its own random numbers stay as they
-are. Each thread reads through a dataset copy of its own, made as for a spawned worker: what holds a state is copied;
-large arrays, functions and locks are shared; a dataset that cannot be copied so (an open file, a connection) is left
-alone. Random augmentations draw what that many worker processes would draw, which for a script with as many workers is
-what it drew before. Without random numbers in the dataset the batches are those of worker processes bit for bit: each
-thread computes with one core, as a worker does.
+Helps where a batch is made by code that releases Python's GIL (decoding, resizing, reading files) and is so large that
+passing it between processes is expensive. Hurts where samples are made by Python code, and where the step consists of
+many small operations, because both wait for the same GIL.
+
+The script's loader, its order and its random numbers stay as they are. Each thread reads from its own copy of the
+dataset, made as for a spawned worker: stateful objects are copied; large arrays, functions and locks are shared. The
+technique declines if a dataset cannot be copied in this way (an open file, a connection). Random augmentations draw
+what the same number of worker processes would draw, so a script that already has that many workers sees no change.
+Without random numbers in the dataset, batches are bit-identical to those of worker processes, because each thread
+computes with one core, as a worker does.
 """
 
 from __future__ import annotations
@@ -34,13 +36,13 @@ CARD = Card(
     causes=("no_workers", "slow_decode", "slow_read", "slow_transform", "heavy_handover", "worker_restart"),
     numerics="redrawn",
     memory="more",
-    # samples are kept by processes, and packed into bytes by them: threads would do neither
+    # worker processes cache samples and pack them into bytes; threads do neither
     claims=("loader.num_workers", "loader.persistent_workers", "samples.kept", "batch.bytes"),
 )
 VALUES = range(1, 257)
 HELD = 2  # batches for each thread
-LEAST_SHARE = 0.02  # of the step that input must take before threads can gain anything
-MOST_PYTHON = 0.5  # of the work on a batch: threads cannot share it
+LEAST_SHARE = 0.02  # minimum share of input in the step for threads to gain anything
+MOST_PYTHON = 0.5  # of the work on a batch: threads cannot run it in parallel
 
 
 def applies(observation: Observation) -> Answer:
@@ -66,13 +68,13 @@ def applies(observation: Observation) -> Answer:
 
 def _why_none(loader: Loader) -> str:
     if loader.num_batches is not None and loader.num_batches < HELD:
-        return f"an epoch has {loader.num_batches} batches only"
+        return f"an epoch has only {loader.num_batches} batches"
     return "memory has no room for the batches of a thread"
 
 
 def _python_share(observation: Observation) -> float:
-    """Of the work on a batch; 0.0 where too few samples of the stack tell."""
-    from slipstream.diagnose.hotspots import FEWEST_SAMPLES, total  # here: `run` needs none of it
+    """Returns the share of Python code in the work on a batch, or 0.0 if too few stacks were sampled."""
+    from slipstream.diagnose.hotspots import FEWEST_SAMPLES, total  # imported here because `run` does not need it
     from slipstream.diagnose.input_path import input_path
     from slipstream.diagnose.stack_facts import mistaken_share, python_share
 
@@ -84,7 +86,7 @@ def _python_share(observation: Observation) -> float:
 
 
 def settings(observation: Observation) -> list[Setting]:
-    """The number that the diagnosis predicts for workers first, then doublings and halvings of it, nearest first."""
+    """Returns the number that the diagnosis predicts for workers, then its doublings and halvings, nearest first."""
     loader = observation.loader
     if loader is None:
         return []
@@ -95,14 +97,15 @@ def settings(observation: Observation) -> list[Setting]:
 
 
 def _most(observation: Observation, loader: Loader) -> int:
-    """Never more than cores after the container's quota, than memory holds batches of, than there is work for."""
+    """Returns the maximum number: limited by the cores after the container's quota, by the batches that fit in memory,
+    and by the amount of work."""
     in_memory = msgspec.structs.replace(observation.environment, shm_free_bytes=None)
     most = min(observation.num_cores, num_batches_held(in_memory, loader) // HELD)
     return min(most, loader.num_batches // HELD) if loader.num_batches is not None else most
 
 
 def _guess(observation: Observation) -> int:
-    from slipstream.diagnose.input_path import input_path  # here: `run` needs none of it
+    from slipstream.diagnose.input_path import input_path  # imported here because `run` does not need it
     from slipstream.diagnose.worker_count import best_num_workers
 
     summary = observation.summary
@@ -124,7 +127,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
 
 
 def _look(context: ApplyContext, threads: Threads, arguments: LoaderArguments, count: int) -> None:
-    """Changes no argument: without threads the loader is what the script built."""
+    """Changes no argument. Without threads the loader is what the script built."""
     from slipstream.data.threads.blockers import thread_obstacle
     from slipstream.seams.user_code import current_site
 
@@ -132,7 +135,7 @@ def _look(context: ApplyContext, threads: Threads, arguments: LoaderArguments, c
     place = where(current_site())
     reason = thread_obstacle(arguments)
     if reason:
-        context.decline(f"the loader built {place} has no threads: {reason}")
+        context.decline(f"the loader built {place} uses no threads: {reason}")
         return
     threads.expect(count)
     context.changed(f"{count} threads in place of num_workers={arguments['num_workers']} {place}")
@@ -141,7 +144,7 @@ def _look(context: ApplyContext, threads: Threads, arguments: LoaderArguments, c
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
     loader = observation.loader
     reason = (
-        "no argument of DataLoader does this: keep `slipstream run`, or write the loader with threads of your own "
+        "no argument of DataLoader does this: use `slipstream run`, or write a loader with your own threads "
         "(torchdata.nodes: a ParallelMapper of whole batches with method='thread')"
     )
     return [Edit("thread_workers", "by_hand", loader.site if loader is not None else None, reason=reason)]

@@ -1,13 +1,14 @@
-"""Batches are built in worker processes beside the step, as many as the machine has cores for.
+"""Builds batches in worker processes beside the step, as many as the machine has cores for.
 
-Helps where the step waits for input; and, as a smaller number, where workers take the cores that the step needs.
-Hurts where a batch is quicker built than handed over, or where the cores are busy already. Every loader with enough
-batches gets them, those of validation too: they read the same kind of data. Workers that the script did not have stay
-from epoch to epoch, as long as it leaves its dataset alone. Where they are a good part of the cores, the step's threads
-wait for each other asleep and not in a busy loop, which would take the cores from them. Without random numbers in the
-dataset the training stays the same bit for bit, shuffling included; with them augmentations are drawn anew. An iterable
-dataset gets one worker at most, which gives the same batches: several would make them of their shares, others in number
-and size.
+Helps where the step waits for input. A smaller number of workers helps where they take cores that the step needs. Hurts
+where building a batch is faster than passing it between processes, or where the cores are busy already.
+
+Every loader with enough batches gets workers, including those for validation, because they read the same kind of data.
+Added workers stay alive between epochs as long as the script does not change its dataset. If the workers use a large
+part of the cores, the threads of the step wait for each other asleep, because a busy loop would take the cores from the
+workers. Without random numbers in the dataset the training is bit-identical, including the shuffling; with them,
+augmentations draw other numbers. An iterable dataset gets at most one worker, which gives the same batches. Several
+workers would change the number and the size of its batches.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ CARD = Card(
     claims=("loader.num_workers",),
 )
 VALUES = range(257)
-HELD = 2  # batches that a worker holds ready, unless the script says otherwise
-LEAST_SHARE = 0.02  # of the step that input must take before workers can gain anything
+HELD = 2  # batches that a worker prefetches unless the script sets prefetch_factor
+LEAST_SHARE = 0.02  # minimum share of input in the step for workers to gain anything
 
 
 def applies(observation: Observation) -> Answer:
@@ -48,7 +49,7 @@ def applies(observation: Observation) -> Answer:
         return no("the iterable dataset does not share its data among workers (get_worker_info)")
     on_device = next((facts.device for facts in loader.tensor_facts if facts.device != "cpu"), None)
     if on_device is not None:
-        return no(f"the dataset makes its tensors on {on_device}, which a worker could not")
+        return no(f"the dataset makes its tensors on {on_device}, which a worker cannot do")
     if not settings(observation):
         return no(_why_none(observation, loader))
     if loader.num_workers == 0 and summary is not None and summary.step_ms > 0:
@@ -59,7 +60,8 @@ def applies(observation: Observation) -> Answer:
 
 
 def _may_shard(loader: Loader) -> bool:
-    """A dataset of the user's own that never names the question cannot share; of others the rider will know."""
+    """Whether workers may divide the dataset among themselves. A dataset of the user's own that never names
+    get_worker_info cannot. For other datasets only the trial can tell."""
     if loader.getitem_site is None:
         return True
     try:
@@ -73,12 +75,12 @@ def _why_none(observation: Observation, loader: Loader) -> str:
         return "another number of workers would change the batches of an iterable dataset in number and size"
     if num_batches_held(observation.environment, loader) < HELD:
         return "/dev/shm has no room for the batches of a worker"
-    return f"an epoch has {loader.num_batches} batches only"
+    return f"an epoch has only {loader.num_batches} batches"
 
 
 def settings(observation: Observation) -> list[Setting]:
-    """The number that the diagnosis predicts first, then doublings and halvings of it, nearest first. For an iterable
-    dataset one or none."""
+    """Returns the number that the diagnosis predicts, then its doublings and halvings, nearest first. For an iterable
+    dataset the number is one or none."""
     loader = observation.loader
     if loader is None:
         return []
@@ -92,20 +94,22 @@ def settings(observation: Observation) -> list[Setting]:
 
 
 def _most(observation: Observation, loader: Loader) -> int:
-    """Never more than cores after the container's quota, than /dev/shm holds batches of, than there is work for."""
+    """Returns the maximum number: limited by the cores after the container's quota, by the batches that fit in
+    /dev/shm, and by the amount of work."""
     prefetch = loader.prefetch_factor or HELD
     most = min(observation.num_cores, num_batches_held(observation.environment, loader) // prefetch)
     return min(most, loader.num_batches // 2) if loader.num_batches is not None else most
 
 
 def _guess(observation: Observation) -> int:
-    from slipstream.diagnose.input_path import input_path  # here: `run` needs none of it
+    from slipstream.diagnose.input_path import input_path  # imported here because `run` does not need it
     from slipstream.diagnose.worker_count import best_num_workers
 
     summary = observation.summary
     path = input_path(observation.session, summary) if summary is not None else None
     best = best_num_workers(observation.session, summary, path) if summary is not None and path is not None else 0
-    # One worker hides work but does not share it: where the forecast is a little off it loses, and two do not
+    # A single worker overlaps the work with the step but does not divide it. If the prediction is a little too low, one
+    # worker loses where two would not.
     return max(best, 2) if best else observation.num_cores
 
 
@@ -121,7 +125,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
     from slipstream.data.workers.persistent_epochs import LoaderEpochs
 
     epochs = LoaderEpochs(context.decline)
-    lent: set[int] = set()  # datasets whose loaders had none: frameworks build such a loader a second time
+    lent: set[int] = set()  # Datasets whose loaders had no workers. Frameworks build such a loader a second time.
     epochs.install(context.patches)
     context.on_loader(lambda arguments: _change(context, epochs, lent, arguments, int(setting)))
 
@@ -139,7 +143,7 @@ def _change(
     place = where(current_site())
     reason = obstacle(arguments, count)
     if not reason and _is_tiny(arguments, count):
-        reason = "it has too few batches to share"
+        reason = "it has too few batches for several workers"
     if reason:
         context.decline(f"the loader built {place} keeps num_workers {now}: {reason}")
         return
@@ -154,14 +158,14 @@ def _change(
 
 
 def _is_tiny(arguments: LoaderArguments, count: int) -> bool:
-    """Fewer batches than the workers would hold ready: an evaluation of a moment."""
+    """Whether there are fewer batches than the workers would prefetch, as in a short evaluation."""
     try:
         if arguments["batch_sampler"] is not None:
             num_batches = len(arguments["batch_sampler"])
         else:
             num_samples = len(arguments["sampler"] if arguments["sampler"] is not None else arguments["dataset"])
             num_batches = math.ceil(num_samples / (arguments["batch_size"] or 1))
-    except Exception:  # no length, or whatever the user's raises
+    except Exception:  # no length, or any exception of the user's code
         return False
     return bool(num_batches < HELD * count)
 
@@ -172,7 +176,7 @@ def edit(observation: Observation, setting: Setting) -> list[Edit]:
     if loader is not None and loader.num_workers == 0 and setting:
         arguments["persistent_workers"] = "True"
     if_given: tuple[str, ...] = ()
-    if setting == 0:  # torch refuses a loader without workers that is told what they should do
+    if setting == 0:  # torch rejects options for workers on a loader without workers
         arguments |= {"persistent_workers": "False", "prefetch_factor": "None", "timeout": "0"}
         if_given = ("persistent_workers", "prefetch_factor", "timeout")
     edits = argument_edits(observation, "workers", arguments, if_given)
