@@ -1,4 +1,4 @@
-"""python -m slipstream"""
+"""Run the command line with `python -m slipstream`."""
 
 from slipstream.cli import main
 

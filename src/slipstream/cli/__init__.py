@@ -1,4 +1,7 @@
-"""The command line: one file per command, each parses, calls and prints. Commands are imported when they are used."""
+"""The command line. Each command has one module, which parses the options, calls a workflow and prints the result.
+
+A command's module is imported only when that command is used.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,11 @@ import sys
 
 
 def main() -> None:
-    """Entry point. Click only parses: what a command then does runs outside of it, because a script's exceptions must
-    reach the interpreter as they are."""
+    """Parse the command line and run the command.
+
+    Click only parses. A command that runs the user's script returns a function, which is called outside of click, so
+    that an exception of the script reaches the interpreter unchanged.
+    """
     import click
 
     from slipstream.cli.group import slipstream

@@ -1,4 +1,4 @@
-"""slipstream cache: the decoded images on disk, shown and cleared."""
+"""slipstream cache: show the decoded images that are stored on disk, and delete them."""
 
 from __future__ import annotations
 
@@ -7,20 +7,25 @@ import click
 from slipstream.cli.group import Refused
 
 
-@click.command("cache", short_help="What decode_cache keeps on disk; clear it.")
+@click.command("cache", short_help="Show or clear the decoded images on disk.")
 @click.argument("action", required=False, type=click.Choice(["clear"]), metavar="[clear]")
-@click.option("--yes", is_flag=True, help="Clear without asking.")
+@click.option("--yes", is_flag=True, help="With clear: delete without asking first.")
 def command(action: str | None, yes: bool) -> None:
-    """Show what the technique decode_cache keeps on disk: where, how many images, how many bytes, from which folders.
+    """Show what the technique decode_cache stores on disk, or delete it.
+
+    The table lists the folder, the number of images, their size, and the folders that the images come from. Use this
+    command to see how much disk space the cache takes, and to free it.
 
     \b
-    slipstream cache
-    slipstream cache clear
-    slipstream cache clear --yes
-    SLIPSTREAM_CACHE=/scratch/cache slipstream run train.py      keeps them elsewhere
+    slipstream cache               show what is stored
+    slipstream cache clear         delete it, after a question
+    slipstream cache clear --yes   delete it without a question
 
-    Clearing is safe at any time, also while a training runs: an image that is gone is decoded again. Nothing is ever
-    dropped by itself. Images that have changed since leave their old pixels behind until the cache is cleared.
+    Clearing is safe at any time, even while a training runs: a missing image is decoded again. slipstream never
+    deletes cached images by itself. When an image file changes, its old pixels stay until you clear the cache.
+
+    To store the cache in another folder, set SLIPSTREAM_CACHE in the environment, as in
+    SLIPSTREAM_CACHE=/scratch/cache slipstream run train.py
     """
     from rich.console import Console
 
@@ -29,7 +34,7 @@ def command(action: str | None, yes: bool) -> None:
     from slipstream.report.text.numbers import in_bytes, plural
 
     if yes and action is None:
-        raise click.UsageError("--yes belongs to clear: slipstream cache clear --yes")
+        raise click.UsageError("--yes is only for clear, as in: slipstream cache clear --yes")
     try:
         holdings = survey()
     except OSError as error:

@@ -1,6 +1,7 @@
-"""slipstream check: ride along a script and say where its time goes.
+"""slipstream check: observe a script while it trains and report where its time goes.
 
-One ride of `check` or `memory`, with a live line while it lasts."""
+`run_check` is shared with `slipstream memory`: it runs one trial and shows a progress line meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from slipstream.cli.group import SCRIPT_SETTINGS, Action, instead_of_riding, read_script, script_argument
+from slipstream.cli.group import SCRIPT_SETTINGS, Action, plain_python_instead, read_script, script_argument
 from slipstream.cli.options import HtmlCommand, SpeedGate, gate_options, html_options, judge, read_gate, typed_options
 from slipstream.cli.output import OutputFormats, aside, give, refuse_two_on_stdout
 from slipstream.records import Session
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     cls=HtmlCommand,
     context_settings=SCRIPT_SETTINGS,
     options_metavar="[OPTIONS]",
-    short_help="Where does the time go, whose line is it, what would help?",
+    short_help="Find where the time goes, and what would help.",
 )
 @click.option("--steps", type=click.IntRange(min=1), default=None, metavar="N", help="Stop after about N steps.")
 @click.option(
@@ -44,11 +45,11 @@ if TYPE_CHECKING:
     "--torch-profile",
     type=click.Path(path_type=Path, resolve_path=True),
     metavar="FILE",
-    help="Keep torch's own profile of three steps, a Chrome trace; .gz packs it.",
+    help="Save torch's own profile of three steps as a Chrome trace; a name that ends in .gz is compressed.",
 )
-@click.option("--quiet", is_flag=True, help="The verdict and one line for each finding; no live line.")
+@click.option("--quiet", is_flag=True, help="Print only the verdict and one line for each finding; show no progress.")
 @click.option("--no-overlay", is_flag=True, help="Let the script write to the real file system.")
-@click.option("--forget-downloads", is_flag=True, help="First delete what earlier checks downloaded and kept.")
+@click.option("--forget-downloads", is_flag=True, help="First delete the files that earlier checks downloaded.")
 @script_argument
 def command(
     steps: int | None,
@@ -65,17 +66,24 @@ def command(
     is_module: bool,
     script: tuple[str, ...],
 ) -> Action | None:
-    """Ride along SCRIPT for about a minute and say where its time goes, which line is to blame, and what to do.
+    """Observe SCRIPT for about a minute and report where its time goes.
+
+    The report names the cause of each slowdown, the line of your code that is responsible, and what to do about it.
+    Start here if you do not know why a training is slow.
 
     \b
     slipstream check train.py --epochs 90
     slipstream check --steps 200 -m package.train --config small.yaml
     slipstream check --seconds 30 --json result.json train.py
-    slipstream check --html train.py                   and a report to look at
-    slipstream check --baseline main --fail-under 0.95 train.py      for a build server
 
-    Options of slipstream come before the script; everything after it is the script's own. The script runs unchanged
-    and is stopped when enough was seen. Files that it writes are thrown away.
+    The script runs unchanged and is stopped as soon as enough steps were observed. Files that it writes are discarded.
+    Options of slipstream come before the script; everything after the script's name is passed to the script.
+
+    \b
+    With a report for the browser:
+      slipstream check --html train.py
+    On a build server, exit with 3 if the step is slower than at commit main:
+      slipstream check --baseline main --fail-under 0.95 train.py
     """
     if forget_downloads:
         from slipstream.sandbox.downloads import forget_downloads as forget
@@ -84,7 +92,7 @@ def command(
         if not script:
             return None
     typed = read_script(script, is_module)
-    if (action := instead_of_riding("check", typed)) is not None:
+    if (action := plain_python_instead("check", typed)) is not None:
         return action
     refuse_two_on_stdout(json_path, html)
     result = CheckRequest(
@@ -100,7 +108,7 @@ def command(
 
 
 def _check_until_interrupted(*order: Any) -> int:
-    """Ctrl-C while the script rides is the script's; before and after that it is ours."""
+    """While the script runs, Ctrl-C goes to the script. Before and after that it ends the command."""
     try:
         return _check(*order)
     except KeyboardInterrupt:
@@ -119,14 +127,14 @@ def _check(
     from slipstream.supervise.check import CheckOptions, RefusalError
 
     try:
-        session = ride(CheckOptions(script, num_steps, seconds, use_overlay, profile=profile), result)
+        session = run_check(CheckOptions(script, num_steps, seconds, use_overlay, profile=profile), result)
     except RefusalError as error:
         click.echo(f"slipstream: {error}", err=True)
         return 2
     try:
         session = diagnose(session)
     except Exception:
-        save_session(session)  # a fault of ours must not cost the user the ride
+        save_session(session)  # an error in slipstream must not lose what was measured
         raise
     return _give(session, result)
 
@@ -139,8 +147,8 @@ def _give(session: Session, result: CheckRequest) -> int:
     return code or (judge(result.gate, session, is_aside=result.takes_stdout) if result.gate is not None else 0)
 
 
-def ride(order: CheckOptions, forms: OutputFormats) -> Session:
-    """Raises RefusalError."""
+def run_check(order: CheckOptions, forms: OutputFormats) -> Session:
+    """Run one trial of `check` or `memory` and return its session, without a diagnosis. Raises RefusalError."""
     from slipstream.report.terminal.live_check import LiveCheck
 
     with aside(forms.takes_stdout):

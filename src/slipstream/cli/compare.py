@@ -1,4 +1,4 @@
-"""slipstream compare: two sessions, what changed between them, and whether it is more than noise."""
+"""slipstream compare: show what changed between two sessions, and whether the difference is more than noise."""
 
 from __future__ import annotations
 
@@ -7,20 +7,24 @@ import click
 from slipstream.cli.group import Refused
 
 
-@click.command("compare", short_help="What changed between two sessions, beyond noise?")
+@click.command("compare", short_help="Show what changed between two sessions.")
 @click.argument("before", default="previous")
 @click.argument("after", default="latest")
-@click.option("--json", "as_json", is_flag=True, help="As JSON, on standard output, and nothing else.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON to standard output, and nothing else.")
 def command(before: str, after: str, as_json: bool) -> None:
-    """Compare two sessions: what changed, whether the step's difference is more than noise, and in which phase.
+    """Compare two saved sessions and show what changed between them.
+
+    The report says whether the step time differs by more than noise, and in which phase. Use it after a change of the
+    code, the machine or the software, to see whether the training became slower or faster.
 
     \b
     slipstream compare                                 the last two of the same script
     slipstream compare main HEAD                       measured at two commits
     slipstream compare 20260102T030405-train latest    by name, as slipstream history lists them
-    slipstream compare old.msgpack new.msgpack
+    slipstream compare old.msgpack new.msgpack         two files
 
-    Sessions of different times can differ by the machine alone. For a proof, let both take turns: slipstream tune.
+    Two sessions were measured at different times, so they can differ because the machine was busier. slipstream tune
+    avoids this: it measures both versions in turns.
     """
     from rich.console import Console
 

@@ -1,4 +1,4 @@
-"""`tune --fit` and `tune --memory-limit`: what fits, found out on the script as it is. Parses and prints."""
+"""`tune --fit` and `tune --memory-limit`: parse the options, run the search for what fits in memory, print it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def read_limit(ctx: click.Context, param: click.Parameter, value: str | None) -> int:
-    """0: none was typed."""
+    """The number of bytes in `value`; 0 if the option was not given."""
     from slipstream.workflows.fit import bytes_of
 
     if value is None:
@@ -33,7 +33,7 @@ def fit_until_interrupted(request: Request) -> int:
     try:
         return _fit(request)
     except KeyboardInterrupt:
-        _say("interrupted; nothing was changed.")
+        _say("interrupted; no file was changed.")
         return 130
 
 
@@ -101,8 +101,8 @@ def _write_recipe(session: Session, request: Request) -> None:
         if not request.quiet:
             click.echo(f"\n Wrote {path}. Train with it: slipstream run {' '.join(request.script)}")
     elif not request.quiet:
-        stays = "; the one that is there stays" if path.is_file() else ""
-        click.echo(f"\n Nothing was kept, so no {path} was written{stays}.")
+        stays = " The existing file was not changed." if path.is_file() else ""
+        click.echo(f"\n Nothing was kept, so no {path} was written.{stays}")
 
 
 def _say(sentence: str) -> None:

@@ -1,4 +1,4 @@
-"""slipstream history: the sessions of this directory, newest first."""
+"""slipstream history: list the saved sessions of this directory, newest first."""
 
 from __future__ import annotations
 
@@ -9,23 +9,25 @@ import click
 from slipstream.cli.group import Refused
 
 
-@click.command("history", short_help="List what was measured here so far.")
+@click.command("history", short_help="List the sessions that were saved here.")
 @click.argument("script", required=False, default="")
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="At most so many."
+    "--limit", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="List at most N sessions."
 )
-@click.option("--all", "is_all", is_flag=True, help="All of them.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON, on standard output, and nothing else.")
+@click.option("--all", "is_all", is_flag=True, help="List all sessions.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON to standard output, and nothing else.")
 def command(script: str, limit: int, is_all: bool, as_json: bool) -> None:
-    """List the saved sessions of this directory, newest first; with SCRIPT those whose command line has it in it.
+    """List the saved sessions of this directory, newest first.
+
+    With SCRIPT, list only the sessions whose command line contains it. Use the names in the list with slipstream
+    report, to show a session again, and with slipstream compare.
 
     \b
     slipstream history
     slipstream history train.py --limit 50
     slipstream history --all --json
-    slipstream compare previous latest                 what changed, and is it more than noise?
 
-    A commit with a + behind it had changes that were not committed.
+    A + after a commit means that there were uncommitted changes.
     """
     from rich.console import Console
 

@@ -1,4 +1,4 @@
-"""slipstream machine: how fast is this computer, and does anything look wrong?"""
+"""slipstream machine: measure the speed of this computer and point out what is unusually slow."""
 
 from __future__ import annotations
 
@@ -14,28 +14,31 @@ if TYPE_CHECKING:
     from slipstream.records import SpeedTest
 
 
-@click.command("machine", short_help="The speed test of this computer.")
-@click.option("--quick", is_flag=True, help="Less exact, in a third of the time.")
+@click.command("machine", short_help="Test the speed of this computer.")
+@click.option("--quick", is_flag=True, help="Measure less precisely, in a third of the time.")
 @click.option(
     "--folder",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     default=Path(),
     metavar="DIR",
-    help="Whose disk is read: where your data lies. Otherwise that of this directory.",
+    help="Test the disk that holds DIR, for example the folder of your data. Default: the current directory.",
 )
-@click.option("--json", "as_json", is_flag=True, help="As JSON, on standard output, and nothing else.")
-@click.option("--last", is_flag=True, help="Measure nothing: show the last test of this directory again.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON to standard output, and nothing else.")
+@click.option("--last", is_flag=True, help="Measure nothing; show the last test of this directory again.")
 def command(quick: bool, folder: Path, as_json: bool, last: bool) -> Action:
-    """Test the speed of this computer in about half a minute: disk, image decoding, memory, matrix multiplication in
-    every precision, copies to the device, process starts, a loader's hand-over. Each against what is usual.
+    """Test the speed of this computer in about half a minute.
+
+    The test measures the disk, image decoding, memory, matrix multiplication in every precision, copies to the device,
+    process starts, and the transfer of batches from a DataLoader worker. It compares each result with the usual range.
+    Use it to find out whether the machine itself is the reason for a slow training.
 
     \b
     slipstream machine
-    slipstream machine --folder /data/imagenet         another disk
+    slipstream machine --folder /data/imagenet         test the disk of this folder
     slipstream machine --quick --json
-    slipstream machine --last
+    slipstream machine --last                          show the last result again
 
-    Do nothing else meanwhile: everything that runs beside it makes it slower.
+    Close other programs first: everything that runs at the same time makes the results worse.
     """
     return functools.partial(_test, quick, folder.resolve(), as_json, last)
 
@@ -55,7 +58,7 @@ def _test(quick: bool, folder: Path, as_json: bool, last: bool) -> int:
         if test is None:
             test = _measure(quick, folder, show=not as_json)
             path = save_speedtest(test)
-    except StorageError as error:  # it is shown all the same
+    except StorageError as error:  # the result is shown even if it cannot be saved
         sentence = str(error)
     except OSError as error:
         return _refuse(f"{error.filename or folder}: {error.strerror}.")
@@ -78,7 +81,7 @@ def _refuse(sentence: str) -> int:
 
 
 def _measure(quick: bool, folder: Path, *, show: bool) -> SpeedTest:
-    """With a bar on stderr, where somebody looks at it."""
+    """Run the speed test, with a progress bar on stderr if that is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 

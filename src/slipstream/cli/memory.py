@@ -1,4 +1,4 @@
-"""slipstream memory: observe one step of a script and say what fills its memory."""
+"""slipstream memory: observe one step of a script and report what fills its memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from slipstream.cli.group import SCRIPT_SETTINGS, Action, instead_of_riding, read_script, script_argument
+from slipstream.cli.group import SCRIPT_SETTINGS, Action, plain_python_instead, read_script, script_argument
 from slipstream.cli.options import HtmlCommand, html_options, typed_options
 from slipstream.cli.output import OutputFormats, give, refuse_two_on_stdout
 
@@ -19,7 +19,7 @@ _SCHEDULE = "slipstream.memory.schedule:MemorySchedule"
     cls=HtmlCommand,
     context_settings=SCRIPT_SETTINGS,
     options_metavar="[OPTIONS]",
-    short_help="What fills the memory of a step, and what would fit?",
+    short_help="Show what fills the memory, and what would fit.",
 )
 @click.option(
     "--seconds",
@@ -27,7 +27,7 @@ _SCHEDULE = "slipstream.memory.schedule:MemorySchedule"
     default=60.0,
     show_default=True,
     metavar="S",
-    help="Stop S seconds after the first step at the latest.",
+    help="Stop at the latest S seconds after the first step.",
 )
 @click.option("--json", "json_path", type=click.Path(path_type=Path), metavar="FILE", help="Write the result as JSON.")
 @html_options
@@ -35,9 +35,9 @@ _SCHEDULE = "slipstream.memory.schedule:MemorySchedule"
     "--snapshot",
     type=click.Path(path_type=Path, resolve_path=True),
     metavar="FILE",
-    help="On CUDA: keep PyTorch's own memory snapshot of the observed step, for pytorch.org/memory_viz.",
+    help="On CUDA: save PyTorch's own memory snapshot of the observed step, for pytorch.org/memory_viz.",
 )
-@click.option("--quiet", is_flag=True, help="The sentence alone; no live line.")
+@click.option("--quiet", is_flag=True, help="Print only the summary; show no progress.")
 @click.option("--no-overlay", is_flag=True, help="Let the script write to the real file system.")
 @script_argument
 def command(
@@ -51,23 +51,25 @@ def command(
     is_module: bool,
     script: tuple[str, ...],
 ) -> Action | None:
-    """Observe a step of SCRIPT and say what fills its memory: every live byte by kind, by module and by line.
+    """Observe one step of SCRIPT and report what fills its memory, by kind, by module and by line.
+
+    The report shows the peak and what causes it, the live bytes during the step, an estimate of what each remedy would
+    free, and the largest batch that fits. Use it when a script runs out of memory, or before you choose a batch size.
 
     \b
     slipstream memory train.py --batch-size 32
     slipstream memory -m package.train --config small.yaml
-    slipstream memory --html train.py                  and a timeline to look at
+    slipstream memory --html train.py                  with a timeline for the browser
     slipstream memory --json memory.json train.py
 
-    After a few steps of warm-up, one step is observed as it is. The next steps get batches that are cut to one half and
-    to one quarter, which tells what larger batches would need. Then the script is stopped; files that it wrote are
-    thrown away. Options of slipstream come before the script; everything after it is the script's own.
+    After a few warm-up steps, slipstream observes one step as it is. It cuts the batches of the next steps to one half
+    and to one quarter, to estimate what larger batches would need. Then it stops the script and discards the files
+    that the script wrote. Only tensors on the device that holds the model are counted.
 
-    It tells the peak and what made it, the bytes over the step, about what each remedy would free, and the largest
-    batch that fits. What is counted is the memory of tensors on the device that holds the model.
+    Options of slipstream come before the script; everything after the script's name is passed to the script.
     """
     typed = read_script(script, is_module)
-    if (action := instead_of_riding("memory", typed)) is not None:
+    if (action := plain_python_instead("memory", typed)) is not None:
         return action
     refuse_two_on_stdout(json_path, html)
     forms = OutputFormats(json_path=json_path, html=html, no_open=no_open, quiet=quiet, options=typed_options())
@@ -75,7 +77,7 @@ def command(
 
 
 def _observe(script: list[str], seconds: float, use_overlay: bool, forms: OutputFormats, snapshot: str) -> int:
-    from slipstream.cli.check import ride
+    from slipstream.cli.check import run_check
     from slipstream.supervise.check import CheckOptions, RefusalError
     from slipstream.supervise.exit_status import exit_code, remark
 
@@ -83,7 +85,7 @@ def _observe(script: list[str], seconds: float, use_overlay: bool, forms: Output
         script, seconds=seconds, use_overlay=use_overlay, command="memory", schedule=_SCHEDULE, profile=snapshot
     )
     try:
-        session = ride(order, forms)
+        session = run_check(order, forms)
     except RefusalError as error:
         click.echo(f"slipstream: {error}", err=True)
         return 2

@@ -1,7 +1,10 @@
-"""`--baseline SESSION` and `--fail-under RATIO`: a check that fails a build when the step became slower.
+"""Options that several commands share.
 
-`--html [FILE]` and `--no-open`. The file may be left out: what follows is then the script or the session, and must
-never be taken for a file to write over."""
+`--baseline SESSION` and `--fail-under RATIO` let a check fail a build when the step became slower.
+
+`--html [FILE]` and `--no-open` write an HTML report. The file may be left out. The next word is then the script or the
+session, and must never be mistaken for a file to overwrite.
+"""
 
 from __future__ import annotations
 
@@ -26,30 +29,30 @@ class SpeedGate(msgspec.Struct, frozen=True):
 
 
 def gate_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives `baseline` and `fail_under`, for `read_gate`."""
+    """Add the options whose values `baseline` and `fail_under` go to `read_gate`."""
     function = click.option(
         "--fail-under",
         type=click.FloatRange(min=0.0, min_open=True),
         default=None,
         metavar="R",
-        help=f"Exit with {EXIT_SLOWER} if less than R times as fast as the baseline; {LEAST:g} unless told.",
+        help=f"Exit with {EXIT_SLOWER} if the speed is less than R times that of the baseline. Default: {LEAST:g}.",
     )(function)
     return click.option(
         "--baseline",
         default=None,
         metavar="SESSION",
-        help="Compare with this session: a file, or a name or commit as for slipstream compare.",
+        help="Compare with this session: a file, a name or a commit, as for slipstream compare.",
     )(function)
 
 
 def read_gate(baseline: str | None, fail_under: float | None, script: Sequence[str] = ()) -> SpeedGate | None:
-    """Before anything is measured: a baseline that cannot be read must not cost a minute."""
+    """Load the baseline. This happens before the check, so that a missing baseline does not waste a measurement."""
     from slipstream.store.lookup import find_session
     from slipstream.store.sessions import StorageError, load_session
 
     if baseline is None:
         if fail_under is not None:
-            raise click.UsageError("--fail-under compares with something: give --baseline SESSION too")
+            raise click.UsageError("--fail-under needs a session to compare with: give --baseline SESSION too")
         return None
     try:
         path: Path = find_session(baseline, is_timed=True, script=script)
@@ -57,13 +60,16 @@ def read_gate(baseline: str | None, fail_under: float | None, script: Sequence[s
     except StorageError as error:
         raise Refused(str(error)) from None
     if session.summary is None:
-        raise Refused(f"The baseline {path.stem} has seen no step, so there is nothing to compare with.")
+        raise Refused(f"The baseline {path.stem} has no training step, so there is nothing to compare with.")
     return SpeedGate(session, path.stem, LEAST if fail_under is None else fail_under)
 
 
 def judge(gate: SpeedGate, session: Session, *, is_aside: bool = False) -> int:
-    """Says one line, on standard error if `is_aside`. Slower has to be more than noise: a build that fails at random
-    is soon ignored."""
+    """Compare the session with the baseline, print one line, and return the exit code.
+
+    The line goes to standard error if `is_aside`. The check fails only if the slowdown is more than noise, because a
+    build that fails at random is soon ignored.
+    """
     from slipstream.report.terminal.comparison import gate_line
     from slipstream.verify.session_diff import compare
 
@@ -74,21 +80,26 @@ def judge(gate: SpeedGate, session: Session, *, is_aside: bool = False) -> int:
 
 
 OPTION: Final = "--html"
-BESIDE: Final = "beside the session"  # stands for the file where none was named
+BESIDE: Final = "beside the session"  # the value of --html without a file
 _ENDINGS: Final = (".html", ".htm")
 _TYPED: Final = "slipstream.typed"
 
 
 class HtmlCommand(click.Command):
-    """Takes what follows `--html` for its file only if it ends like one. Remembers what was typed."""
+    """A command with `--html [FILE]`. It also stores the words that the user typed, for `typed_options`.
+
+    The word after `--html` is its file only if it is `-` or ends in .html or .htm.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[_TYPED] = list(args)
         return super().parse_args(ctx, self._joined(ctx, list(args)))
 
     def _joined(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """`--html page.html` as one word, a bare `--html` with the default in it. From a script's name on, words are
-        the script's own."""
+        """Join `--html page.html` to one word, and add the default to a bare `--html`.
+
+        Words after the script's name belong to the script and are not changed.
+        """
         done: list[str] = []
         while args and args[0] != "--" and (args[0].startswith("-") or ctx.allow_interspersed_args):
             word = args.pop(0)
@@ -106,18 +117,18 @@ class HtmlCommand(click.Command):
 
 
 def html_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives `html` (None, BESIDE, "-" or a name) and `no_open`; the command must be an HtmlCommand."""
+    """Add the options for `html` (None, BESIDE, "-" or a file name) and `no_open`. Needs an HtmlCommand."""
     function = click.option("--no-open", is_flag=True, help="Do not open the HTML report.")(function)
     return click.option(
         OPTION,
         callback=_read_page,
         metavar="[FILE]",
-        help="Write a report to look at, and open it on a desktop; beside the session unless FILE is given.",
+        help="Write an HTML report and open it, if this is a desktop. Default for FILE: next to the saved session.",
     )(function)
 
 
 def typed_options() -> list[str]:
-    """The words before the script, as the user typed them, without `-m`: that belongs to the script."""
+    """The words before the script, as the user typed them. `-m` is left out because it belongs to the script."""
     context = click.get_current_context()
     typed: list[str] = context.meta.get(_TYPED, [])
     script = context.params.get("script") or ()
@@ -126,7 +137,7 @@ def typed_options() -> list[str]:
 
 def _read_page(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     if value is not None and value != BESIDE and not _is_page(value):
-        raise click.BadParameter(f"the file must end in .html, and this is {value!r}.")
+        raise click.BadParameter(f"the name of the file must end in .html, but it is {value!r}.")
     return value
 
 

@@ -1,11 +1,11 @@
-"""Opening a page where somebody sits in front of a screen, and nowhere else.
+"""What `check`, `tune`, `memory` and `report` print and write, in every format that the user asked for.
 
-`--trace`, `--tensorboard`, `--mlflow` and `--wandb` of report: a session for other programs.
+If the user gives `-` as a file, standard output receives that document and nothing else. The report and the output of
+the script then go to standard error.
 
-The result of `check`, `tune` and `memory` in every form that was asked for. With `-` for a file, standard output has
-that and nothing else: the report, and what the script itself prints, go to standard error.
-
-What `check`, `tune` and `report` print and write."""
+`--trace`, `--tensorboard`, `--mlflow` and `--wandb` export a session for other programs. An HTML report is opened in
+the browser only if the command runs in a terminal on a desktop.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def is_desktop(
     environment: Mapping[str, str] = os.environ, platform: str = sys.platform, has_terminal: bool | None = None
 ) -> bool:
-    """A terminal on a desktop: not a pipe, not another machine's, not a build server."""
+    """Whether this is a terminal on a desktop, and not a pipe, a remote login or a build server."""
     if has_terminal is None:
         has_terminal = sys.stdout.isatty()
     if not has_terminal or any(environment.get(name) for name in ("SSH_CONNECTION", "SSH_TTY", "CI")):
@@ -45,7 +45,7 @@ def is_desktop(
 
 
 def open_page(path: Path) -> None:
-    """A browser that cannot be started is no reason to fail: the file is there, and its name was printed."""
+    """Open the file in a browser. A failure is ignored: the file exists and its name was printed."""
     try:
         webbrowser.open(path.resolve().as_uri())
     except (webbrowser.Error, OSError):
@@ -53,7 +53,7 @@ def open_page(path: Path) -> None:
 
 
 class ExportRequest(msgspec.Struct, frozen=True):
-    """As typed."""
+    """The export options that the user gave."""
 
     trace: Path | None = None
     tensorboard: Path | None = None
@@ -62,20 +62,20 @@ class ExportRequest(msgspec.Struct, frozen=True):
 
 
 def export_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives `trace`, `tensorboard`, `mlflow` and `wandb`, for `Wanted`."""
+    """Add the options whose values `trace`, `tensorboard`, `mlflow` and `wandb` make an `ExportRequest`."""
     path = click.Path(path_type=Path)
     for option in (
-        click.option("--wandb", is_flag=True, help="Log it to Weights & Biases, offline, under ./wandb."),
-        click.option("--mlflow", is_flag=True, help="Log it to MLflow, as a run of its own."),
-        click.option("--tensorboard", type=path, metavar="DIR", help="Write scalars and the trace for TensorBoard."),
-        click.option("--trace", type=path, metavar="FILE", help="Write a trace for ui.perfetto.dev; .gz packs it."),
+        click.option("--wandb", is_flag=True, help="Log the session to Weights & Biases, offline, in ./wandb."),
+        click.option("--mlflow", is_flag=True, help="Log the session to MLflow as a new run."),
+        click.option("--tensorboard", type=path, metavar="DIR", help="Write scalars and a trace for TensorBoard."),
+        click.option("--trace", type=path, metavar="FILE", help="Write a trace for ui.perfetto.dev; .gz compresses."),
     ):
         function = option(function)
     return function
 
 
 def write_exports(session: Session, wanted: ExportRequest, *, is_aside: bool = False) -> None:
-    """What it says of them goes to standard error if `is_aside`."""
+    """Write the exports and print where they are, on standard error if `is_aside`."""
     from slipstream.report.exports.trackers import log_to_mlflow, log_to_wandb
 
     try:
@@ -86,7 +86,7 @@ def write_exports(session: Session, wanted: ExportRequest, *, is_aside: bool = F
 
             write_tensorboard(session, wanted.tensorboard)
             click.echo(
-                f"\n Wrote {wanted.tensorboard}. Look at it: tensorboard --logdir {wanted.tensorboard}", err=is_aside
+                f"\n Wrote {wanted.tensorboard}. Show it with: tensorboard --logdir {wanted.tensorboard}", err=is_aside
             )
     except OSError as error:
         raise Refused(f"The export cannot be written: {error}.") from None
@@ -95,11 +95,14 @@ def write_exports(session: Session, wanted: ExportRequest, *, is_aside: bool = F
         click.echo(f"\n Logged to MLflow as run {run}.", err=is_aside)
     if wanted.wandb:
         run = _logged("Weights & Biases", partial(log_to_wandb, session, Path.cwd()))
-        click.echo(f"\n Logged offline to {run}. Send it, if you want to: wandb sync {run}", err=is_aside)
+        click.echo(f"\n Logged offline to {run}. To upload it: wandb sync {run}", err=is_aside)
 
 
 def _logged(name: str, log: Callable[[], str]) -> str:
-    """Whatever a tracker raises is a sentence: its server, its account and its versions are its own affair."""
+    """Call `log` and turn every exception of the tracker into a message.
+
+    slipstream cannot foresee which exceptions the tracker's server, account or version causes.
+    """
     from slipstream.report.exports.trackers import MissingTrackerError
 
     try:
@@ -107,7 +110,7 @@ def _logged(name: str, log: Callable[[], str]) -> str:
     except MissingTrackerError as error:
         raise Refused(str(error)) from None
     except Exception as error:
-        raise Refused(f"{name} did not take the session: {type(error).__name__}: {error}") from None
+        raise Refused(f"{name} could not log the session: {type(error).__name__}: {error}") from None
 
 
 def write_trace(session: Session, path: Path, *, is_aside: bool = False) -> None:
@@ -116,7 +119,7 @@ def write_trace(session: Session, path: Path, *, is_aside: bool = False) -> None
     data = to_trace(session)
     write(gzip.compress(data) if path.suffix == ".gz" else data, path)
     if str(path) != "-":
-        where = "Look at it: drop it on https://ui.perfetto.dev, or open it in chrome://tracing."
+        where = "To look at it, open it at https://ui.perfetto.dev or in chrome://tracing."
         click.echo(f"\n Wrote {path}. {where}", err=is_aside)
 
 
@@ -124,14 +127,14 @@ STDOUT = "-"
 
 
 class OutputFormats(msgspec.Struct, frozen=True, kw_only=True):
-    """How the user wants it, as typed."""
+    """The output formats that the user asked for."""
 
     json_path: Path | None = None
     markdown_path: Path | None = None
     html: str | None = None
     no_open: bool = False
     quiet: bool = False
-    options: list[str] = []  # of slipstream, before the script
+    options: list[str] = []  # the options of slipstream, which stand before the script
 
     @property
     def takes_stdout(self) -> bool:
@@ -139,14 +142,14 @@ class OutputFormats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def refuse_two_on_stdout(*files: object) -> None:
-    """Two documents behind each other are none."""
+    """Raise a usage error if more than one document would go to standard output, where no reader could part them."""
     if sum(str(file) == STDOUT for file in files) > 1:
-        raise click.UsageError("standard output has room for one document: give the others a file in place of -")
+        raise click.UsageError("only one document can go to standard output: give the others a file instead of -")
 
 
 @contextlib.contextmanager
 def aside(is_wanted: bool = True) -> Iterator[None]:
-    """Meanwhile what goes to standard output, of ours or of a child's, goes to standard error."""
+    """While the block runs, send standard output to standard error, for this process and its child processes."""
     if not is_wanted:
         yield
         return
@@ -164,8 +167,11 @@ def aside(is_wanted: bool = True) -> Iterator[None]:
 def give(
     session: Session, forms: OutputFormats, remark: str = "", before_saving: Callable[[], None] = lambda: None
 ) -> bool:
-    """Whether all of it could be given, and there was nothing to remark: one form that fails does not cost the others.
-    What went wrong is said on standard error."""
+    """Print the session, save it, and write every format that was asked for.
+
+    A format that fails does not prevent the others. Errors, and `remark` if there is one, go to standard error.
+    Returns True if there were no errors and no remark.
+    """
     from slipstream.store.sessions import save_session
 
     sentences, path = [remark] if remark else [], None
@@ -187,8 +193,7 @@ def give(
 
 
 def _exports(session: Session, forms: OutputFormats, saved: Path | None) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Which file, and what writes it."""
-
+    """Yield each file that was asked for, with a function that writes it."""
     json_path, markdown_path, html = forms.json_path, forms.markdown_path, forms.html
     if json_path is not None:
         yield str(json_path), lambda: export(session, json_path)
@@ -199,7 +204,7 @@ def _exports(session: Session, forms: OutputFormats, saved: Path | None) -> Iter
 
 
 def show(session: Session, *, quiet: bool = False) -> None:
-    """On stdout."""
+    """Print the session on standard output."""
     from rich.console import Console
 
     from slipstream.report.terminal.session import render_brief, render_session
@@ -210,10 +215,10 @@ def show(session: Session, *, quiet: bool = False) -> None:
 
 @contextlib.contextmanager
 def noting(sentences: list[str]) -> Iterator[None]:
-    """One way of giving the result that fails must not cost the user the others."""
+    """Collect the message of an error in `sentences`, so that the other formats are still written."""
     try:
         yield
-    except BrokenPipeError:  # whoever read our output has seen enough
+    except BrokenPipeError:  # the reader of the output, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     except (StorageError, OSError) as error:
         sentences.append(str(error))
@@ -234,18 +239,20 @@ def export(session: Session, path: Path) -> None:
 
 
 def export_markdown(session: Session, path: Path) -> None:
-    """ValueError for a session that is no tuning."""
+    """Write the table of a tuning as Markdown. Raises ValueError if the session has no tuning."""
     from slipstream.report.markdown import to_markdown
 
     write(to_markdown(session).encode(), path)
 
 
 def export_html(session: Session, html: str, saved: Path | None, *, no_open: bool = False, quiet: bool = False) -> None:
-    """As `--html` asked for it: a name, standard output, or beside the session that was saved."""
+    """Write the HTML report where `html` says: to a file, to standard output, or next to the saved session."""
     from slipstream.report.html.page import to_page
 
     if html == BESIDE and saved is None:
-        raise StorageError("There is no place for the HTML report beside a session that was not saved; name one.")
+        raise StorageError(
+            "The session was not saved, so the HTML report cannot be written next to it. Name a file: --html page.html"
+        )
     path = saved.with_suffix(".html") if html == BESIDE and saved is not None else Path(html)
     write(to_page(session).encode("utf-8", "replace"), path)
     if html == "-":

@@ -1,4 +1,4 @@
-"""slipstream patch: the recipe as a diff of the user's own source."""
+"""slipstream patch: turn the recipe into a diff of the user's own source."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slipstream.cli.group import Action, Refused, require_torch
+from slipstream.cli.group import Action, Refused, require_training
 
 if TYPE_CHECKING:
     from slipstream.records import Recipe, Session, Verdict
@@ -23,7 +23,7 @@ RECIPE = "slipstream.toml"
 
 @click.command(
     "patch",
-    short_help="What tune kept, as a diff of your own source.",
+    short_help="Write what tune kept into your own source.",
     context_settings={"ignore_unknown_options": True},
 )
 @click.argument("script")
@@ -35,21 +35,28 @@ RECIPE = "slipstream.toml"
     metavar="FILE",
     default="latest",
     show_default=True,
-    help="The session that saw the lines: of tune, else of check.",
+    help="The session to take the line numbers from: the last of tune, or else of check.",
 )
 @click.option(
     "--recipe",
     "recipe_path",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="The recipe; otherwise this script's slipstream.toml, else what the session kept.",
+    help="The recipe. Default: this script's slipstream.toml, or else the recipe in the session.",
 )
-@click.option("--write", "is_written", is_flag=True, help="Change the files. Otherwise the diff is printed.")
-@click.option("--force", is_flag=True, help="With --write: even where git has uncommitted changes, or unproved.")
+@click.option("--write", "is_written", is_flag=True, help="Change the files instead of printing the diff.")
 @click.option(
-    "--prove", "is_proved", is_flag=True, help="First race the patched source, run bare, against the original."
+    "--force", is_flag=True, help="With --write: write even over uncommitted changes, or if the patch is not proved."
 )
-@click.option("--budget", default="2m", show_default=True, metavar="TIME", help="For --prove: 90s, 5m, 1h.")
+@click.option(
+    "--prove",
+    "is_proved",
+    is_flag=True,
+    help="First race the patched source, without slipstream, against the original.",
+)
+@click.option(
+    "--budget", default="2m", show_default=True, metavar="TIME", help="The time for --prove, such as 90s, 5m or 1h."
+)
 def command(
     script: str,
     arguments: tuple[str, ...],
@@ -61,23 +68,27 @@ def command(
     is_proved: bool,
     budget: str,
 ) -> Action | None:
-    """Write the recipe that `slipstream tune` kept into SCRIPT's own source, at the lines that it saw.
+    """Write the recipe that `slipstream tune` kept into the source of SCRIPT.
+
+    Without --write, the command prints a diff and changes nothing. Use it when you want the speed-up in your own code,
+    so that the training no longer needs slipstream. Run slipstream tune first.
 
     \b
-    slipstream tune train.py --epochs 90             finds out what helps
-    slipstream patch train.py                        shows it as a diff
-    slipstream patch train.py | git apply            applies it; or:
-    slipstream patch train.py --write
-    slipstream patch train.py --prove                races patched against original; the diff carries the result
+    slipstream patch train.py                        print the diff
+    slipstream patch train.py --write                change the files
+    slipstream patch train.py | git apply            the same, with git
+    slipstream patch train.py --prove                measure the patched source first
     slipstream patch --session nightly.msgpack -m package.train
 
-    Imported modules are changed where the call really is, inside the project only. Formatting and comments stay. What
-    cannot be written safely is listed on stderr, with the reason and the line to write by hand. Patching twice changes
-    nothing. Needs no torch, but for --prove.
+    An edit is made where the call is, also in imported modules, but only inside the project. Formatting and comments
+    stay as they are. Edits that cannot be made safely are listed on stderr, with the reason and the line to write by
+    hand. A second run changes nothing more.
+
+    With --prove, the result of the race stands above the diff. Only --prove needs torch.
     """
     typed = ["-m", script] if is_module else [script]
-    if arguments:  # the command of tune, with one word changed
-        _say(f"not used: {' '.join(arguments)} (nothing is run here; the session knows the command).")
+    if arguments:  # the user has typed the command of tune with `patch` in place of `tune`
+        _say(f"ignored: {' '.join(arguments)} (patch does not run the script, so it needs no arguments).")
     path = _source_file(typed)
     session = _session(session_name, path)
     recipe = _recipe(recipe_path, typed, path, session)
@@ -94,9 +105,9 @@ def command(
 
 def _why_nothing(patch: Patch, recipe: Recipe, session: Session) -> str:
     if patch.done:
-        return ": what can be written is there already"
+        return ": the source already has every edit that can be made"
     if not recipe.choices and session.command == "tune":
-        return ": the tuning kept nothing. slipstream check finds what else there is, and patch writes what it can"
+        return ": the tuning kept nothing. slipstream check may find other causes, and patch can fix some of them"
     return ""
 
 
@@ -117,31 +128,36 @@ def _seconds(budget: str) -> float:
 
 
 def _prove(patch: Patch, session: Session, path: Path, budget_s: float, is_written: bool, force: bool) -> int:
-    """The race, then what was asked for. A patch that lost, or whose numerics are not sound, is not written."""
+    """Race the patch, then print or write it.
+
+    A patch that is not proved faster, or whose numerics are not sound, is not written without --force.
+    """
     try:
         verdict = _race(patch, session, budget_s)
         words = _proof(verdict, session)
         _say(words)
         if is_written and verdict.decision != "kept" and not force:
             raise Refused(
-                "the patch is not proved, so nothing was written. A longer --budget decides more; or --force."
+                "the patch is not proved, so nothing was written. Try a longer --budget, or write it with --force."
             )
         _give(patch, path, is_written, force, words)
     except Refused as refusal:
         refusal.show()
         return refusal.exit_code
     except KeyboardInterrupt:
-        _say("interrupted; nothing was changed.")
+        _say("interrupted; no file was changed.")
         return 130
     return 0
 
 
 def _race(patch: Patch, session: Session, budget_s: float) -> Verdict:
-    require_torch("slipstream patch --prove")
+    require_training("slipstream patch --prove")
     if session.summary is None:
-        raise Refused("--prove needs a session that saw the script train, and this one saw no step.")
+        raise Refused(
+            "--prove needs a session with training steps, and this session has none. Run slipstream tune first."
+        )
     if Path(session.cwd) != Path.cwd():
-        raise Refused(f"--prove runs the script as the session did: go to {session.cwd}, where it was made.")
+        raise Refused(f"--prove must run the script where the session was made. Change to {session.cwd} first.")
     from slipstream.report.terminal.live_tune import LiveTune
     from slipstream.tuning.trials import RaceError
     from slipstream.workflows.prove_patch import prove
@@ -156,7 +172,7 @@ def _race(patch: Patch, session: Session, budget_s: float) -> Verdict:
 
 
 def _proof(verdict: Verdict, session: Session) -> str:
-    """In one line, which stands above the diff."""
+    """The result of the race in one line. It stands above the diff."""
     from slipstream.report.text.numbers import times
 
     speed = times(verdict.speed) if verdict.speed is not None else verdict.reason
@@ -175,7 +191,7 @@ def _source_file(typed: list[str]) -> Path:
         raise Refused(sentence)
     path = source_file(typed, Path())
     if path is None:
-        raise Refused(f"The module {typed[1]} does not lie in {Path.cwd()}. Go to the folder that holds it.")
+        raise Refused(f"The module {typed[1]} is not in {Path.cwd()}. Change to the folder that contains it.")
     return path
 
 
@@ -196,7 +212,7 @@ def _session(name: str, path: Path) -> Session:
             try:
                 session = load_session(file)
             except StorageError:
-                continue  # of an older slipstream
+                continue  # for example, written by an older version of slipstream
             if _is_of(session, path, root):
                 if session.tuning is not None:
                     return session
@@ -207,7 +223,11 @@ def _session(name: str, path: Path) -> Session:
 
 
 def _is_of(session: Session, path: Path, root: Path) -> bool:
-    """The same file, or the same place below the folder that the session lies in: projects are moved and mounted."""
+    """Whether the session is of the script at `path`.
+
+    The script is the same file, or has the same path relative to the folder of the sessions. The second case is for
+    projects that were moved or are mounted elsewhere.
+    """
     then, here = _script_of(session), Path(os.path.normpath(path.absolute()))
     if then == here:
         return True
@@ -239,8 +259,10 @@ def _recipe(given: Path | None, typed: list[str], path: Path, session: Session) 
     if kept.choices:
         _say(f"the session of {session.created[:16].replace('T', ' ')}: {kept}")
     elif made is None:
-        seen = "look at the memory" if session.command == "memory" else "check"
-        _say(f"only a {seen} was saved, so there is no recipe yet: slipstream tune {shlex.quote(str(path))} makes one.")
+        seen = "memory session" if session.command == "memory" else "check"
+        _say(
+            f"only a {seen} was saved, so there is no recipe yet. To make one: slipstream tune {shlex.quote(str(path))}"
+        )
     else:
         _say("the tuning kept nothing, so there is no recipe to write.")
     return kept
@@ -266,7 +288,7 @@ def _make(session: Session, recipe: Recipe, path: Path) -> Patch:
 
 
 def _show(patch: Patch, path: Path, words: str) -> None:
-    """`words` stand above the diff, where git and patch skip them."""
+    """Print the diff. `words` go above it, as a comment that git and patch skip."""
     from slipstream.rewrite.diff import root_of, unified
 
     root = root_of(patch.files, path, Path.cwd())
@@ -275,7 +297,7 @@ def _show(patch: Patch, path: Path, words: str) -> None:
     sys.stdout.buffer.write(unified(patch.files, root))
     sys.stdout.buffer.flush()
     place = "" if root == Path.cwd() else f" in {root}"
-    _say(f"not written yet: --write does it, or git apply{place}.")
+    _say(f"no file was changed. To apply the diff, add --write, or use git apply{place}.")
 
 
 def _write(patch: Patch, force: bool) -> None:
@@ -284,7 +306,7 @@ def _write(patch: Patch, force: bool) -> None:
 
     if not force and (dirty := uncommitted(patch.files)):
         names = ", ".join(str(path) for path in dirty)
-        raise Refused(f"{names}: git has no commit of this text to go back to. Commit first, or add --force.")
+        raise Refused(f"{names}: there are changes that are not committed to git. Commit them first, or add --force.")
     try:
         write(patch.files)
     except PatchError as error:
@@ -301,7 +323,7 @@ def _say_left(left: Sequence[LeftByHand], typed: Sequence[str]) -> None:
         reason = one.reason.rstrip(".")
         _say(f"by hand, {one.edit.technique}{where}: " + (f"{one.text}\n    {reason}." if one.text else f"{reason}."))
     if techniques := dict.fromkeys(one.edit.technique for one in left if one.edit.technique in catalogue()):
-        _say(f"until then, {', '.join(techniques)} by: slipstream run {' '.join(typed)}")
+        _say(f"until then, this command applies {', '.join(techniques)}: slipstream run {' '.join(typed)}")
 
 
 def _say(sentence: str) -> None:

@@ -1,4 +1,4 @@
-"""slipstream report: show a saved session again."""
+"""slipstream report: show a saved session again, or export it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from slipstream.cli.options import HtmlCommand, html_options
 from slipstream.cli.output import STDOUT, ExportRequest, export_options, refuse_two_on_stdout, write_exports
 
 
-@click.command("report", cls=HtmlCommand, short_help="Show a session again; as a page, a table, a trace.")
+@click.command("report", cls=HtmlCommand, short_help="Show a saved session again, or export it.")
 @click.argument("session", required=False)
-@click.option("--json", "json_path", type=click.Path(path_type=Path), metavar="FILE", help="Write it as JSON.")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), metavar="FILE", help="Write the session as JSON.")
 @click.option(
-    "--markdown", "markdown_path", type=click.Path(path_type=Path), metavar="FILE", help="Write tune's table."
+    "--markdown", "markdown_path", type=click.Path(path_type=Path), metavar="FILE", help="Write the table of tune."
 )
 @html_options
 @export_options
-@click.option("--quiet", is_flag=True, help="The verdict and one line for each finding; of a tuning the table.")
+@click.option(
+    "--quiet", is_flag=True, help="Print only the verdict and one line for each finding, or only the table of tune."
+)
 def command(
     session: str | None,
     json_path: Path | None,
@@ -30,16 +32,19 @@ def command(
     quiet: bool,
     **exports: Any,
 ) -> None:
-    """Show a saved SESSION again: a file, or a name or commit as for compare; without one, the last of this directory.
+    """Show a saved SESSION again, or write it in another format.
+
+    SESSION is a file, a name or a commit, as for slipstream compare. Without it, the command shows the last session of
+    this directory. Nothing is measured again.
 
     \b
     slipstream report
-    slipstream report --html                       to look at in a browser
-    slipstream report --json - | jq .step_ms       standard output has the document alone
-    slipstream report --markdown table.md          of the last tune
-    slipstream report --trace trace.json.gz        for ui.perfetto.dev
+    slipstream report 20260102T030405-train        a name that slipstream history lists
+    slipstream report --html                       a report for the browser
+    slipstream report --json - | jq .step_ms       JSON alone on standard output
+    slipstream report --markdown table.md          the table of the last tune
+    slipstream report --trace trace.json.gz        a trace for ui.perfetto.dev
     slipstream report --tensorboard runs/slipstream
-    slipstream report 20260102T030405-train        as slipstream history lists it
     """
     from slipstream.cli.output import export, export_html, export_markdown, show
     from slipstream.store.lookup import find_session

@@ -1,4 +1,4 @@
-"""slipstream run: the script as python runs it, in this process, with its recipe and nothing else in its loop."""
+"""slipstream run: run the script in this process, as python would, with its recipe applied."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from slipstream.cli.group import (
     is_switched_off,
     num_ranks,
     read_script,
-    require_torch,
+    require_training,
     script_argument,
 )
 
@@ -30,25 +30,27 @@ if TYPE_CHECKING:
 
 RECIPE: Final = "slipstream.toml"
 SURVIVAL: Final = "survive_oom"  # the technique that --survive-oom adds to any recipe
-_PREPARED: Final = "SLIPSTREAM_PREPARED"  # this process was started anew for the recipe's environment variables
+_PREPARED: Final = "SLIPSTREAM_PREPARED"  # set if this process was restarted with the recipe's environment variables
 
 
 @click.command(
     "run",
     context_settings=SCRIPT_SETTINGS,
     options_metavar="[OPTIONS]",
-    short_help="Train as python would, with what tune kept.",
+    short_help="Run the training with the recipe that tune wrote.",
 )
 @click.option(
     "--recipe",
     "recipe_path",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="The recipe; otherwise this script's slipstream.toml, here or beside it.",
+    help="The recipe. Default: slipstream.toml in this directory or next to the script, if it is for this script.",
 )
-@click.option("--no-recipe", is_flag=True, help="Train as it is, even if there is a recipe.")
-@click.option("--tune", "tune_first", is_flag=True, help="Make the recipe first: slipstream tune, then train with it.")
-@click.option("--survive-oom", "survives", is_flag=True, help="Out of memory? That batch again, in smaller pieces.")
+@click.option("--no-recipe", is_flag=True, help="Do not apply a recipe, even if there is one.")
+@click.option("--tune", "tune_first", is_flag=True, help="Run slipstream tune first, then train with the new recipe.")
+@click.option(
+    "--survive-oom", "survives", is_flag=True, help="If a batch runs out of memory, compute it again in pieces."
+)
 @script_argument
 def command(
     recipe_path: Path | None,
@@ -58,28 +60,37 @@ def command(
     is_module: bool,
     script: tuple[str, ...],
 ) -> Action:
-    """Run SCRIPT as python would, with the recipe that `slipstream tune` wrote, and say at the end how fast it went.
+    """Run SCRIPT as python would, with the recipe that `slipstream tune` wrote, and report its speed at the end.
+
+    This is the command for the real training: use it in place of python. It does not change your source.
 
     \b
-    slipstream tune train.py --epochs 90             makes slipstream.toml, once
-    slipstream run train.py --epochs 90              trains with it, source untouched
-    slipstream run --tune train.py --epochs 90       both
-    slipstream run --no-recipe -m package.train      as bare python, and one line at the end
-    slipstream run --survive-oom train.py            a batch that does not fit is computed in pieces
+    slipstream tune train.py --epochs 90             once: writes slipstream.toml
+    slipstream run train.py --epochs 90              trains with that recipe
+    slipstream run --tune train.py --epochs 90       does both
+    slipstream run --no-recipe -m package.train      trains without a recipe
+    slipstream run --survive-oom train.py            computes a batch that does not fit in pieces
 
-    The recipe is applied from the first step. Without one, weights, losses, printed lines and the exit code are those
-    of bare python. What slipstream says itself goes to stderr.
+    The recipe is applied from the first step. Without a recipe, the weights, losses, printed lines and exit code are
+    the same as with plain python. Messages of slipstream go to stderr.
     """
     if no_recipe and (recipe_path is not None or tune_first):
-        raise click.UsageError("--no-recipe stands alone: leave out --recipe and --tune, or leave out --no-recipe")
+        raise click.UsageError("--no-recipe cannot be combined with --recipe or --tune: leave out one or the other")
     typed = read_script(script, is_module)
     if is_switched_off():
         from slipstream.launch.as_main import become_python
 
         return functools.partial(become_python, typed)
-    require_torch("slipstream run")
+    if sys.platform != "linux":
+        from slipstream.launch.as_main import become_python
+
+        click.echo("slipstream: recipes are applied on Linux only. The script runs as plain Python.", err=True)
+        return functools.partial(become_python, typed)
+    require_training("slipstream run")
     if tune_first and num_ranks() > 1:
-        raise Refused(f"--tune races with one process, and this is one of {num_ranks()} ranks. Tune without torchrun.")
+        raise Refused(
+            f"--tune works with one process only, and this is one of {num_ranks()} ranks. Tune without torchrun."
+        )
     if tune_first:
         return functools.partial(_tune_and_run, typed, recipe_path, survives)
     return functools.partial(_run, typed, recipe_path, no_recipe, survives)
@@ -124,16 +135,19 @@ def _recipe_of(file: RecipeFile | None, survives: bool) -> Recipe:
 
     cards = {name: technique(name).CARD for name in (SURVIVAL, *(choice.technique for choice in recipe.choices))}
     if conflict := conflict_with(SURVIVAL, recipe, find_conflicts(cards)):
-        raise Refused(f"--survive-oom does not go with this recipe: {conflict}. --no-recipe trains without it.")
+        raise Refused(f"--survive-oom cannot be combined with this recipe: {conflict}. Leave one of them out.")
     return recipe.plus(Choice(SURVIVAL))
 
 
 def _explain(script: list[str], survives: bool, error: BaseException) -> Iterator[str]:
-    """What filled the memory, and the command that would help; one of them is said whatever becomes of the other."""
+    """Yield what filled the memory, and then the command that would help.
+
+    The command is given even if the memory could not be read.
+    """
     from slipstream.records import Remains
 
     remains = Remains({})
-    with contextlib.suppress(Exception):  # what cannot be read is not told
+    with contextlib.suppress(Exception):  # what cannot be read is left out
         from slipstream.memory.oom_report import read_remains
         from slipstream.report.text.oom import remains_lines
 
@@ -148,18 +162,18 @@ def _remedy(script: list[str], survives: bool, remains: Remains) -> str:
     fitting = f"slipstream tune --memory-limit {size} {typed} finds what makes this batch fit"
     if survives:
         return (
-            "out of memory, and not survived: it ran out outside the model's own forward and backward pass, one sample "
-            f"alone is too large, or the model cannot be cut into pieces; {fitting}"
+            "out of memory, and --survive-oom could not help: memory ran out outside the model's forward and backward "
+            f"pass, one sample alone is too large, or the model cannot be computed in pieces; {fitting}"
         )
-    if remains.has_batch_norm:  # in which samples touch each other: pieces of the batch would compute something else
-        return f"out of memory: {fitting}; slipstream tune --fit {typed} finds the largest batch that does"
+    if remains.has_batch_norm:  # it mixes the samples of a batch, so pieces of the batch give another result
+        return f"out of memory: {fitting}; slipstream tune --fit {typed} finds the largest batch that fits"
     return (
         f"out of memory: slipstream run --survive-oom {typed} computes a batch that does not fit in pieces; {fitting}"
     )
 
 
 def _hint(script: list[str]) -> str:
-    """Said at the very end: nothing of ours comes between the script's own lines."""
+    """A hint for the end of the run. slipstream prints nothing between the script's own lines."""
     return f"; no {RECIPE} here: slipstream tune {shlex.join(_named(script))} makes one"
 
 
@@ -172,26 +186,26 @@ def _named(script: list[str]) -> list[str]:
 
 
 def _find(script: list[str], given: Path | None) -> RecipeFile | None:
-    """The recipe of this script, if there is one that can be used; what is to be said about it is said here."""
+    """Find the recipe of this script and tell the user which one it is. None if there is none that can be used."""
     paths = [given] if given is not None else _beside(script)
     if not paths:
         return None
     if num_ranks() > 1:
-        _say(f"{paths[0]} was measured with one process and is not applied to {num_ranks()} ranks: training as it is.")
+        _say(f"{paths[0]} was measured with one process, so it is not applied to {num_ranks()} ranks.")
         return None
     for path in paths:
         file = _read(path)
         if given is not None or _is_of(file, script):
             break
     else:
-        _say(f"{path} was measured on {_name(file.script)}, not on {_name(script)}: training as it is.")
+        _say(f"{path} was measured on {_name(file.script)}, not on {_name(script)}, so it is not applied.")
         return None
-    if _PREPARED not in os.environ:  # else it was said before
+    if _PREPARED not in os.environ:  # otherwise this process was restarted and has printed it already
         from slipstream.recipe.file import differences
 
         _say(f"{path}: {file.recipe}")
         if changed := differences(file, script):
-            _say(f"{' '.join(changed)} If that matters here, slipstream tune makes a new one.")
+            _say(f"{' '.join(changed)} The recipe may no longer help; slipstream tune makes a new one.")
     return file
 
 
@@ -205,18 +219,21 @@ def _read(path: Path) -> RecipeFile:
 
 
 def _is_of(file: RecipeFile, script: list[str]) -> bool:
-    """Another script's recipe lies in the same folder often enough; one that names no script is for all of them."""
+    """Whether the recipe is for this script. A folder may hold the recipe of another script.
+
+    A recipe that names no script is for all scripts.
+    """
     return not file.script or Path(_name(file.script)).name == Path(_name(script)).name
 
 
 def _beside(script: list[str]) -> list[Path]:
-    """The recipes that are found without being named: here first, then beside the script."""
+    """The recipes that are used if none is named: first of this directory, then of the script's folder."""
     folders = [Path(), *([] if script[0] == "-m" else [Path(script[0]).parent])]
     return [folder / RECIPE for folder in dict.fromkeys(folders) if (folder / RECIPE).is_file()]
 
 
 def _prepare_environment(recipe: Recipe) -> None:
-    """Variables that libraries read when the process starts: it is started anew with them, once."""
+    """Restart the process once if the recipe sets environment variables, which libraries read at process start."""
     if os.environ.pop(_PREPARED, None):
         return
     from slipstream.techniques._core.catalogue import environment_of
@@ -225,11 +242,11 @@ def _prepare_environment(recipe: Recipe) -> None:
     for choice in recipe.choices:
         wanted |= environment_of(choice.technique, choice.setting)
     if any(os.environ.get(name) != value for name, value in wanted.items()):
-        _start_anew(sys.orig_argv[1:], {**wanted, _PREPARED: "1"})
+        _restart(sys.orig_argv[1:], {**wanted, _PREPARED: "1"})
 
 
 def _tune_and_run(script: list[str], recipe_path: Path | None, survives: bool = False) -> int | None:
-    """Tuning loads much into its process that the script must not find there: training gets a fresh one."""
+    """Tune, then train in a new process, because tuning imports modules that the script must not find loaded."""
     from slipstream.cli.tune import Request, tune_until_interrupted
 
     path = recipe_path or Path(RECIPE)
@@ -241,16 +258,16 @@ def _tune_and_run(script: list[str], recipe_path: Path | None, survives: bool = 
     module, rest = (["-m"], script[1:]) if script[0] == "-m" else ([], script)
     from slipstream.launch.as_main import interpreter_flags
 
-    _start_anew([*interpreter_flags(), "-m", "slipstream", "run", *how, *module, *rest], {})
+    _restart([*interpreter_flags(), "-m", "slipstream", "run", *how, *module, *rest], {})
     return None
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
-    """Tells a recipe that was written from one that was there before."""
+    """Identifies the version of the file, to tell a new recipe from one that existed before."""
     return (path.stat().st_mtime_ns, path.stat().st_ino) if path.is_file() else None
 
 
-def _start_anew(arguments: list[str], variables: dict[str, str]) -> None:
+def _restart(arguments: list[str], variables: dict[str, str]) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(sys.executable, [sys.executable, *arguments], {**os.environ, **variables})

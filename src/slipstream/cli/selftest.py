@@ -1,4 +1,4 @@
-"""slipstream selftest: does everything hold on this machine? With a report to attach to an issue."""
+"""slipstream selftest: test every technique and seam on this machine, and write a report for an issue."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 import click
 
-from slipstream.cli.group import Action, require_torch
+from slipstream.cli.group import Action, require_training
 
 
-@click.command("selftest", short_help="Does every technique hold on this device?")
+@click.command("selftest", short_help="Test every technique on this device.")
 @click.option("--device", default="cpu", show_default=True, metavar="DEVICE", help="cpu, cuda, cuda:1, mps, xpu.")
-@click.option("--only", default="", metavar="A,B", help="These techniques (or seams) and no others.")
+@click.option("--only", default="", metavar="A,B", help="Test only these techniques; seams tests the hooks.")
 @click.option(
     "--report",
     "report_path",
@@ -20,25 +20,27 @@ from slipstream.cli.group import Action, require_torch
     default=Path("slipstream-selftest.md"),
     show_default=True,
     metavar="FILE",
-    help="Where the report goes.",
+    help="The file for the report.",
 )
 def command(device: str, only: str, report_path: Path) -> Action:
-    """Put every technique and every seam through its contract on this machine, in minutes, and write a report.
+    """Test every technique and every seam (a hook in torch) on this machine, and write a report.
+
+    The test takes a few minutes. Use it after an update of torch, on a new kind of device, or before you report a bug.
 
     \b
     slipstream selftest
     slipstream selftest --device cuda
     slipstream selftest --only compile,seams
 
-    The exit code is 0 only if everything holds. Attach the report to an issue: it has the outcomes and the environment,
-    and nothing of your own code.
+    The exit code is 0 only if every test passes. Attach the report to an issue. It contains the results and a
+    description of the environment, and nothing of your own code.
     """
     from slipstream.testing.selftest import parts
 
     names = [name.strip() for name in only.split(",") if name.strip()]
     if unknown := [name for name in names if name not in parts()]:
         raise click.BadParameter(f"there is no {unknown[0]!r}; there are: {', '.join(parts())}.", param_hint="--only")
-    require_torch("slipstream selftest")
+    require_training("slipstream selftest")
     return functools.partial(_test, device, names or parts(), report_path)
 
 
@@ -59,7 +61,7 @@ def _test(device: str, names: list[str], report_path: Path) -> int:
                 if not outcome.is_ok:
                     click.echo(f"         {outcome.name}: {outcome.detail}")
             if name == SEAMS and not num_ok:
-                break  # no such device: nothing else will hold either
+                break  # there is no such device, so every other test would fail too
     except KeyboardInterrupt:
         click.echo("\nslipstream: interrupted; the report has what was tested so far.", err=True)
     report_path.parent.mkdir(parents=True, exist_ok=True)

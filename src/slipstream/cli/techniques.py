@@ -1,4 +1,4 @@
-"""slipstream techniques: the catalogue, from the cards."""
+"""slipstream techniques: list the techniques, or describe one of them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ import click
 from slipstream.cli.group import Refused
 
 
-@click.command("techniques", short_help="Everything that tune can try; with an ID, its card.")
+@click.command("techniques", short_help="List what tune can try, or describe one technique.")
 @click.argument("ident", required=False, metavar="[ID]")
 def command(ident: str | None) -> None:
-    """List every technique that `tune` can try; with an ID, show its card in full.
+    """List every technique that `slipstream tune` can try. With an ID, describe that technique in full.
+
+    Use it to look up the names in a recipe, and the names for --only and --without of tune.
 
     \b
     slipstream techniques
     slipstream techniques workers
-    slipstream tune --only workers,compile train.py
     """
     from rich.console import Console
 
@@ -24,7 +25,7 @@ def command(ident: str | None) -> None:
 
     known = catalogue()
     if ident is not None and ident not in known:
-        raise Refused(f"No technique is called {ident!r}. There are: {', '.join(known)}.")
+        raise Refused(f"There is no technique {ident!r}. The techniques are: {', '.join(known)}.")
     console = Console(highlight=False)
     if ident is None:
         render_catalogue(known, console)

@@ -1,4 +1,4 @@
-"""slipstream tune: race every remedy on the real script, keep what is faster beyond doubt and numerically sound."""
+"""slipstream tune: race every technique on the real script, and keep those that are proved faster and sound."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from slipstream.cli.group import (
     is_switched_off,
     num_ranks,
     read_script,
-    require_torch,
+    require_training,
     script_argument,
 )
 from slipstream.cli.options import HtmlCommand, html_options, typed_options
@@ -39,7 +39,7 @@ def _read_duration(ctx: click.Context, param: click.Parameter, value: str) -> fl
 
 
 def _read_names(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
-    """Techniques, with commas between them."""
+    """The techniques in a list that is separated by commas."""
     names = tuple(name.strip() for name in value.split(",") if name.strip())
     try:
         check_names(names)
@@ -49,7 +49,7 @@ def _read_names(ctx: click.Context, param: click.Parameter, value: str) -> tuple
 
 
 class Request(OutputFormats, frozen=True):
-    """What the user typed."""
+    """The options of the command."""
 
     script: list[str]
     budget_s: float = 300.0
@@ -60,7 +60,7 @@ class Request(OutputFormats, frozen=True):
     recipe_path: Path = Path("slipstream.toml")
     use_overlay: bool = True
     finds_batch: bool = False
-    limit_bytes: int = 0  # 0: none was typed
+    limit_bytes: int = 0  # 0: the option was not given
 
 
 @click.command(
@@ -68,7 +68,7 @@ class Request(OutputFormats, frozen=True):
     cls=HtmlCommand,
     context_settings=SCRIPT_SETTINGS,
     options_metavar="[OPTIONS]",
-    short_help="Race every remedy on SCRIPT; keep what is proved.",
+    short_help="Find what makes the script faster, and prove it.",
 )
 @click.option(
     "--budget",
@@ -77,16 +77,16 @@ class Request(OutputFormats, frozen=True):
     default="5m",
     show_default=True,
     metavar="TIME",
-    help="For the races: 90s, 5m, 1h.",
+    help="The time for the races, such as 90s, 5m or 1h.",
 )
-@click.option("--only", callback=_read_names, default="", metavar="A,B", help="Try these techniques and no others.")
-@click.option("--without", callback=_read_names, default="", metavar="A,B", help="Do not try these.")
+@click.option("--only", callback=_read_names, default="", metavar="A,B", help="Try only these techniques.")
+@click.option("--without", callback=_read_names, default="", metavar="A,B", help="Do not try these techniques.")
 @click.option(
     "--allow",
     type=click.Choice(get_args(NumericsClass)),
     default="approximate",
     show_default=True,
-    help="The loosest numerics that may be kept.",
+    help="Keep no technique that changes results more than this. The choices go from strict to loose.",
 )
 @click.option(
     "--seconds",
@@ -95,16 +95,21 @@ class Request(OutputFormats, frozen=True):
     default=CHECK_S,
     show_default=True,
     metavar="S",
-    help="Length of the check before the races.",
+    help="The length of the check before the races.",
 )
-@click.option("--fit", "finds_batch", is_flag=True, help="Find the largest and the fastest batch; race nothing else.")
+@click.option(
+    "--fit",
+    "finds_batch",
+    is_flag=True,
+    help="Find the largest batch that fits and the fastest one; race nothing else.",
+)
 @click.option(
     "--memory-limit",
     "limit_bytes",
     callback=read_limit,
     default=None,
     metavar="SIZE",
-    help="Make the script's batch fit in SIZE, like 6GiB; with --fit, find batches within it.",
+    help="Make the script's batch fit in SIZE, such as 6GiB. With --fit: find the batches that fit in SIZE.",
 )
 @click.option("--json", "json_path", type=click.Path(path_type=Path), metavar="FILE", help="Write the result as JSON.")
 @click.option("--markdown", "markdown_path", type=click.Path(path_type=Path), metavar="FILE", help="Write the table.")
@@ -115,39 +120,43 @@ class Request(OutputFormats, frozen=True):
     default=Path("slipstream.toml"),
     show_default=True,
     metavar="FILE",
-    help="Where the recipe goes.",
+    help="The file for the recipe.",
 )
 @html_options
-@click.option("--quiet", is_flag=True, help="The sentence and the table; nothing while it races.")
-@click.option("--no-overlay", is_flag=True, help="Let riders write to the real file system.")
+@click.option("--quiet", is_flag=True, help="Print only the summary and the table; show no progress.")
+@click.option("--no-overlay", is_flag=True, help="Let the script write to the real file system.")
 @script_argument
 def command(no_overlay: bool, is_module: bool, script: tuple[str, ...], **options: Any) -> Action:
-    """Race every remedy on SCRIPT, keep what is faster beyond doubt and numerically sound, and write slipstream.toml.
+    """Find out which techniques make SCRIPT faster, and write them to slipstream.toml.
+
+    A technique is kept only if it is proved faster and its numerics are sound. Use this command once for a training,
+    and again after larger changes. Afterwards, train with the result: slipstream run train.py --epochs 90
 
     \b
     slipstream tune train.py --epochs 90
     slipstream tune --budget 15m --markdown table.md train.py
-    slipstream tune --html train.py                    and a report to look at
+    slipstream tune --html train.py                    with a report for the browser
     slipstream tune --only workers,compile -m package.train --config small.yaml
     slipstream tune --allow redrawn train.py           nothing that lowers precision
     slipstream tune --fit train.py                     the largest batch that fits, and the fastest
-    slipstream tune --memory-limit 6GiB train.py       what makes this batch fit, at the least cost
-    slipstream run train.py --epochs 90                then train with what was kept
+    slipstream tune --memory-limit 6GiB train.py       make this batch fit, at the least cost
 
-    First a short check, then the races: copies of the script, each with its own recipe from its first line, take turns
-    of a few steps. Speed is compared turn by turn, losses and gradients step by step. Files that they write are thrown
-    away. Ctrl-C keeps what is decided: the same command again goes on from there. slipstream techniques lists what is
-    tried.
+    After a short check, slipstream starts several copies of the script, each with another recipe. The copies take
+    turns of a few steps. slipstream compares their speed turn by turn, and their losses and gradients step by step.
+    Files that the copies write are discarded.
+
+    After Ctrl-C, the same command continues with what was decided so far. slipstream techniques lists what can be
+    tried. Options of slipstream come before the script; everything after the script's name is passed to the script.
     """
     typed = read_script(script, is_module)
     if is_switched_off():
         raise Refused("SLIPSTREAM_DISABLE is set, so there is nothing to tune. Unset it.")
     if num_ranks() > 1:
         raise Refused(
-            f"tune races with one process each, and this is one of {num_ranks()} ranks (WORLD_SIZE). Tune the script"
-            " without torchrun, on one device."
+            f"slipstream tune starts the script itself, in one process, and this is one of {num_ranks()} ranks"
+            " (WORLD_SIZE). Tune the script without torchrun, on one device."
         )
-    require_torch("slipstream tune")
+    require_training("slipstream tune")
     refuse_two_on_stdout(*(options[name] for name in ("json_path", "markdown_path", "html")))
     request = Request(typed, use_overlay=not no_overlay, options=typed_options(), **options)
     if request.finds_batch or request.limit_bytes:
@@ -156,11 +165,11 @@ def command(no_overlay: bool, is_module: bool, script: tuple[str, ...], **option
 
 
 def tune_until_interrupted(request: Request) -> int:
-    """Ctrl-C during the check is the script's; after that it is ours."""
+    """During the check, Ctrl-C goes to the script. After that it ends the command."""
     try:
         return _tune(request)
     except KeyboardInterrupt:
-        _say("interrupted; nothing was changed. What was decided is remembered: the same command again goes on.")
+        _say("interrupted; no file was changed. To continue with what was decided so far, run the same command again.")
         return 130
 
 
@@ -177,7 +186,7 @@ def _tune(request: Request) -> int:
     live = LiveTune(sys.stderr, quiet=request.quiet)
     try:
         with live, aside(request.takes_stdout):
-            if not sys.stderr.isatty():  # otherwise the check has a line of its own there
+            if not sys.stderr.isatty():  # on a terminal, the check shows its own progress line
                 live.start()
                 live.note(f"check     about {request.check_s:.0f} s")
             session = tune_script(
@@ -211,8 +220,10 @@ def _show_check(live: LiveTune, session: Session) -> None:
 
 
 def show_failed_check(session: Session) -> int:
-    """What the script did in place of training, as check says it; or that it failed by itself, with its own traceback
-    above."""
+    """Print why the check saw no training, in the words of `check`, and return the exit code.
+
+    If the script failed by itself, its traceback was printed before, and one line says so.
+    """
     from slipstream.cli.output import show
     from slipstream.launch.target import display_name
     from slipstream.report.text.numbers import plural
@@ -225,7 +236,9 @@ def show_failed_check(session: Session) -> int:
         show(session, quiet=True)
     else:
         after = f"after {plural(len(session.steps), 'step')} with exit code {session.ending.exit_code}"
-        sentence = f"{display_name(session.script)} ended {after}, as it would have alone: nothing was tuned."
+        sentence = (
+            f"{display_name(session.script)} ended {after}, as it would without slipstream, so nothing was tuned."
+        )
     if sentence:
         _say(sentence)
     return exit_code(session) or 2
@@ -234,8 +247,8 @@ def show_failed_check(session: Session) -> int:
 def _give(session: Session, request: Request, summary: str) -> int:
     is_given = give(session, request, before_saving=functools.partial(_write_recipe, session, request))
     if was_interrupted(session):
-        so_far = f"{summary} so far. It is remembered: " if summary else "nothing was decided yet; "
-        _say(f"interrupted; {so_far}the same command again goes on from there.")
+        so_far = f"{summary} so far" if summary else "nothing was decided yet"
+        _say(f"interrupted; {so_far}. To continue from there, run the same command again.")
         return 130
     return 0 if is_given else 2
 
@@ -248,15 +261,15 @@ def _write_recipe(session: Session, request: Request) -> None:
     if was_interrupted(session):
         return
     if not tuning.is_complete:
-        click.echo(f"\n The tuning did not come to its end, so no {path} was written. The same command again goes on.")
+        click.echo(f"\n The tuning is not complete, so no {path} was written. To continue, run the same command again.")
     elif tuning.recipe.choices:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_recipe(path, tuning, session)
         if not request.quiet:
             click.echo(f"\n Wrote {path}. Train with it: slipstream run {' '.join(request.script)}")
     elif not request.quiet:
-        stays = "; the one that is there stays" if path.is_file() else ""
-        click.echo(f"\n Nothing was kept, so no {path} was written{stays}.")
+        stays = " The existing file was not changed." if path.is_file() else ""
+        click.echo(f"\n Nothing was kept, so no {path} was written.{stays}")
 
 
 def was_interrupted(session: Session) -> bool:

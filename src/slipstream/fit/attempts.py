@@ -1,5 +1,8 @@
-"""Rides that answer whether a batch or a recipe runs within a limit of memory, and how fast it is there. Each is a
-process of its own, which may run out without harm. Decides nothing."""
+"""Trials that show whether a batch size or a recipe runs within a memory limit, and how fast it is.
+
+Each trial is a separate process, so it can run out of memory without harm. The decisions are made in `search` and
+`shrink`.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,12 @@ from slipstream.verify.confidence_sequence import ConfidenceSequence
 from slipstream.wire.backend import RaceBackend
 
 NUM_STEPS: Final = 2  # after the warm-up, whose first step is the optimizer's first
-_FEWEST_STEPS: Final = 2  # of a script that ends by itself: it has updated, and come round again
+_FEWEST_STEPS: Final = 2  # if the script ends by itself: it has updated the weights and begun another step
 _ROUNDS: Final = 16
 _FEWEST_ROUNDS: Final = 6
-_AT_LEAST: Final = 3  # where steps are so long that others would have no time left
+_AT_LEAST: Final = 3  # rounds, if steps are so long that more rounds would leave no time for other candidates
 _RACE_SHARE: Final = 0.15  # of the time that is left
-_KNOWN: Final = 1.1  # the upper end of an interval over the lower: closer than that nobody asks
+_KNOWN: Final = 1.1  # upper over lower end of the interval; a narrower interval is of no use to the user
 _BLOCK_S: Final = 0.3
 _MOST_BLOCK_STEPS: Final = 200
 _ENDED = re.compile(r"the script ended after (\d+) steps")
@@ -33,17 +36,17 @@ _NEVER_RACED = Speed(1.0, 1.0, 1.0)
 
 class FitBackend(RaceBackend, Protocol):
     def bound(self, trial: int, limit_bytes: int) -> None:
-        """When it enters, it is held to so many bytes."""
+        """Limit the trial to this number of bytes when it starts."""
         ...
 
 
 class FitRun(msgspec.Struct, frozen=True):
-    """What is to be tried."""
+    """A batch size and a recipe to try. `is_held` says whether the memory limit applies."""
 
     batch_size: int
     recipe: Recipe = Recipe()
     is_held: bool = True
-    sets_batch: str = ""  # the technique that sets the size; "": the script's own
+    sets_batch: str = ""  # the technique that sets the batch size; "" if it is the script's own size
 
     @property
     def whole(self) -> Recipe:
@@ -56,6 +59,8 @@ class FitRun(msgspec.Struct, frozen=True):
 
 
 class FitAttempts:
+    """Makes attempts on a backend, and collects them in `made`."""
+
     def __init__(
         self, backend: FitBackend, tell: ProgressListener, limit_bytes: int, deadline_s: float, seed: int = 0
     ) -> None:
@@ -80,19 +85,22 @@ class FitAttempts:
 
     # --- does it run? -------------------------------------------------------------------------------------------------
 
-    def run(self, ride: FitRun) -> FitAttempt:
-        """For a few steps."""
-        trial = self._enter(ride)
-        attempt = self._ride(trial, ride)
+    def run(self, fit_run: FitRun) -> FitAttempt:
+        """Run it for a few steps."""
+        trial = self._enter(fit_run)
+        attempt = self._attempt(trial, fit_run)
         self._backend.leave(trial)
         return self._keep(attempt)
 
-    def anchor(self, ride: FitRun) -> FitAttempt:
-        """The same; the others are raced against it. Until then its memory is free: a race launches it anew."""
-        trial = self._enter(ride)
-        attempt = self._ride(trial, ride)
+    def anchor(self, fit_run: FitRun) -> FitAttempt:
+        """Run it for a few steps, and use it as the anchor: the trial that `race` compares the others with.
+
+        The trial ends afterwards, so that it holds no memory. A race starts it again.
+        """
+        trial = self._enter(fit_run)
+        attempt = self._attempt(trial, fit_run)
         record = self._backend.leave(trial)
-        if attempt.outcome == "ran" and attempt.step_ms is not None:  # a script that is over cannot be raced against
+        if attempt.outcome == "ran" and attempt.step_ms is not None:  # a script that has ended cannot be raced
             self._anchor, self._losses = trial, record.fingerprint.losses
             attempt = msgspec.structs.replace(attempt, rate=_NEVER_RACED)
         return self._keep(attempt)
@@ -102,25 +110,25 @@ class FitAttempts:
             self._backend.leave(self._anchor)
             self._anchor = None
 
-    def _enter(self, ride: FitRun) -> int:
+    def _enter(self, fit_run: FitRun) -> int:
         self._num_trials += 1
-        if ride.is_held:
+        if fit_run.is_held:
             self._backend.bound(self._num_trials, self._limit_bytes)
-        self._tell.entering(str(ride))
+        self._tell.entering(str(fit_run))
         return self._num_trials
 
-    def _ride(self, trial: int, ride: FitRun) -> FitAttempt:
-        failure = self._backend.enter(TrialSpec(trial, "fit", ride.whole))
+    def _attempt(self, trial: int, fit_run: FitRun) -> FitAttempt:
+        failure = self._backend.enter(TrialSpec(trial, "fit", fit_run.whole))
         timing = BlockTiming(trial, 0, 0, 0, 0.0, 0) if failure else self._backend.run_block(trial, 0, NUM_STEPS, 0)
         record = self._backend.record(trial)
-        outcome, reason = judge(failure or timing.failure, ride.is_held)
+        outcome, reason = judge(failure or timing.failure, fit_run.is_held)
         unheld = next((one for one in record.declined if UNHELD in one), "")
-        if ride.is_held and unheld:
+        if fit_run.is_held and unheld:
             outcome, reason = "failed", unheld.rpartition(": ")[2]
         return FitAttempt(
-            batch_size=ride.batch_size,
-            recipe=ride.recipe,
-            is_held=ride.is_held,
+            batch_size=fit_run.batch_size,
+            recipe=fit_run.recipe,
+            is_held=fit_run.is_held,
             outcome=outcome,
             reason=reason,
             start_bytes=record.start_bytes,
@@ -137,13 +145,16 @@ class FitAttempts:
 
     # --- how fast is it? ----------------------------------------------------------------------------------------------
 
-    def race(self, ride: FitRun) -> tuple[FitAttempt, TrialRecord]:
-        """Block by block against the anchor: samples per second, or steps where samples cannot be counted."""
+    def race(self, fit_run: FitRun) -> tuple[FitAttempt, TrialRecord]:
+        """Race it block by block against the anchor.
+
+        The rate is in samples per second, or in steps per second if samples cannot be counted.
+        """
         assert self._anchor is not None
-        trial = self._enter(ride)
-        attempt = self._ride(trial, ride)
+        trial = self._enter(fit_run)
+        attempt = self._attempt(trial, fit_run)
         if attempt.outcome == "ran":
-            self._tell.racing([str(ride)])
+            self._tell.racing([str(fit_run)])
             attempt = self._time(trial, attempt)
             self._tell.racing([])
         record = self._backend.leave(trial)
@@ -190,8 +201,11 @@ class FitAttempts:
         return statistics.median(self._anchor_rates) if self._anchor_rates else None
 
     def losses_apart(self, record: TrialRecord) -> float | None:
-        """The largest relative difference of a loss from the anchor's, over the steps that both made first; None: none
-        was seen. Of the same batches from the same weights."""
+        """The largest relative difference between a loss of this trial and the anchor's loss of the same step.
+
+        Only the first steps are compared: there, both trials have the same batches and began with the same weights.
+        None if there is no loss to compare.
+        """
         theirs: dict[int, list[float]] = {}
         for step, loss in record.fingerprint.losses:
             theirs.setdefault(step, []).append(loss)

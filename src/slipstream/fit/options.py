@@ -1,4 +1,4 @@
-"""What the user asked of a fit, and why it cannot be had. Frozen and whole before anything starts."""
+"""The options of a fit, which are complete and checked before anything starts, and the error for one that fails."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from slipstream.records import NumericsClass
 
 
 class FitError(Exception):
-    """A sentence for the user: what does not fit, and what would."""
+    """There is no solution. The message tells the user what does not fit, and what would."""
 
 
 class FitOptions(msgspec.Struct, frozen=True):
     limit_bytes: int
     limit_source: str = "--memory-limit"
-    finds_batch: bool = True  # --fit: the largest and the fastest; else only whether the script's own runs, and how
-    races: bool = True  # False: the largest is enough
+    # True (--fit): find the largest and the fastest batch. False: find only whether the script's own batch fits, and
+    # what makes it fit.
+    finds_batch: bool = True
+    races: bool = True  # False: find the largest batch, but not the fastest
     budget_s: float = 300.0
     only: tuple[str, ...] = ()
     without: tuple[str, ...] = ()

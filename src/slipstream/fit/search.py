@@ -1,5 +1,9 @@
-"""What fits in a limit of memory: whether the script's own batch does, else what makes it; and with --fit the largest
-and the fastest batch. Every answer was really run under the limit. Another batch is never kept unasked."""
+"""Find what fits within a memory limit.
+
+The search answers whether the script's own batch fits and, if not, which techniques make it fit. With --fit it also
+finds the largest and the fastest batch. Every answer was run under the limit. A recipe with another batch size is kept
+only if the user allowed it.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +24,11 @@ from slipstream.techniques._core.catalogue import Technique, catalogue
 from slipstream.techniques._core.observation import Observation
 from slipstream.tuning.progress import ProgressListener
 
-BATCH_CLAIM: Final = "loader.batch_size"  # what the technique claims that sets it
-_EQUAL: Final = 0.99  # of the best rate: as fast, as far as anybody would care
-_MUCH: Final = 0.01  # of the limit, that two starts differ by
-_MOST_RACED: Final = 5  # batch sizes beside the script's own
-_EDGE_SHARE: Final = 0.6  # of the time, for the largest; the rest is for the fastest
+BATCH_CLAIM: Final = "loader.batch_size"  # the claim of the technique that sets the batch size
+_EQUAL: Final = 0.99  # of the best rate: a smaller difference does not matter to the user
+_MUCH: Final = 0.01  # of the limit: if two starts with the same batch differ by more, the user is told
+_MOST_RACED: Final = 5  # batch sizes, besides the script's own
+_EDGE_SHARE: Final = 0.6  # of the time, for finding the largest batch; the rest is for the fastest
 
 
 def fit(
@@ -34,7 +38,10 @@ def fit(
     tell: ProgressListener,
     techniques: Mapping[str, Technique] | None = None,
 ) -> Fitting:
-    """`session`: of a ride that observed a step's memory. FitError: what was asked for cannot be had, and what can."""
+    """Search what fits. `session` is of a trial that observed the memory of a step.
+
+    Raises FitError if there is no solution. Its message says what would fit.
+    """
     return _Fit(session, backend, order, tell, catalogue() if techniques is None else techniques).result()
 
 
@@ -97,7 +104,7 @@ class _Fit:
             seconds_spent=self._backend.now_s() - self._start_s,
         )
 
-    # --- what cannot be had -------------------------------------------------------------------------------------------
+    # --- errors -------------------------------------------------------------------------------------------------------
 
     def _refuse_too_little(self) -> None:
         limit, parameters = self._order.limit_bytes, self._parameter_bytes
@@ -108,12 +115,12 @@ class _Fit:
             )
 
     def _would_fit(self, base: FitAttempt | None = None) -> str:
-        """A sentence with a limit that a batch of one would run in, as far as can be told."""
+        """A sentence with an estimate of the limit in which a batch of one would run."""
         if self._forecast is None:
             return ""
         if base is not None and base.peak_bytes:
             return f" A batch of one needs about {in_binary(self._held(base)(1))} in all."
-        return f" The tensors of a batch of one take about {in_binary(self._forecast.peak_bytes(1))}, the rest aside."
+        return f" The tensors alone, for a batch of one, take about {in_binary(self._forecast.peak_bytes(1))}."
 
     def _held(self, base: FitAttempt) -> Held:
         assert self._forecast is not None and base.peak_bytes is not None
@@ -125,14 +132,14 @@ class _Fit:
         if answer is None or not answer.is_yes:
             why = answer.reason if answer is not None else "no technique sets it"
             raise FitError(
-                f"the batch cannot be changed from outside: {why}. What a batch needs is told by `slipstream memory`;"
-                " `slipstream tune --memory-limit SIZE` without --fit finds what makes the batch as it is fit."
+                f"the batch cannot be changed from outside: {why}. `slipstream memory` shows what a batch needs;"
+                " `slipstream tune --memory-limit SIZE` without --fit finds what makes the script's own batch fit."
             )
 
     # --- the script as it is ------------------------------------------------------------------------------------------
 
     def _try_unheld(self) -> FitAttempt | None:
-        """Everything is compared with it. None: not even that runs here."""
+        """Run the script as it is without a limit, as the reference for everything else. None if it ran out."""
         base = self._trials.anchor(FitRun(self._own, is_held=False))
         if base.outcome == "ran_out":
             self._notes.append("The script as it is ran out of memory even without the limit.")
@@ -159,23 +166,24 @@ class _Fit:
             if edge.largest and self._backend.now_s() > self._start_s + _EDGE_SHARE * self._order.budget_s:
                 self._notes.append(_out_of_time(edge, size))
                 break
-            self._take(edge, self._trials.run(self._ride(size or edge.answer())))
+            self._take(edge, self._trials.run(self._fit_run(size or edge.answer())))
             if not edge.largest and edge.too_large <= 1:
                 need = self._would_fit(base) or " Give it more."
                 limit = in_binary(self._order.limit_bytes)
                 raise FitError(f"not even a batch of one runs within {limit}.{need}")
         if edge.spread_bytes > _MUCH * self._order.limit_bytes:
             self._notes.append(
-                f"Two starts with the same batch differed by {in_binary(edge.spread_bytes)}, and the edge is no sharper"
-                " than that. How the heap lies differs from start to start; with MALLOC_MMAP_THRESHOLD_=131072 in the"
-                " environment glibc maps every large block by itself."
+                f"Two starts with the same batch differed by {in_binary(edge.spread_bytes)}, so the largest batch is"
+                " known only to within that. The layout of the heap differs from start to start. To reduce the"
+                " difference, set MALLOC_MMAP_THRESHOLD_=131072 in the environment: glibc then maps every large block"
+                " separately."
             )
         if not edge.is_bounded:
-            self._notes.append(f"No batch was too large: {edge.largest} is all of the data at once.")
+            self._notes.append(f"No batch was too large: a batch of {edge.largest} holds all of the data.")
         return edge.answer()
 
     def _is_confirmed(self, edge: BatchBisection) -> bool:
-        """The answer ran twice: at the edge, once may be luck."""
+        """Whether the answer ran twice. So close to the limit, a single success may be chance."""
         times = [one for one in self._trials.made if one.is_held and one.batch_size == edge.answer()]
         return len(times) > 1 or not edge.is_bounded
 
@@ -184,41 +192,41 @@ class _Fit:
             edge.ran(trial.batch_size, trial.peak_bytes or 0)
         elif trial.outcome == "ran_out":
             edge.ran_out(trial.batch_size)
-        elif trial.outcome == "ended":  # so few batches that the script is over at once: no larger one can be tried
-            self._notes.append(f"Batches of {trial.batch_size} are so few that the script ends at once.")
+        elif trial.outcome == "ended":  # there are so few batches that no larger size can be tried either
+            self._notes.append(f"With batches of {trial.batch_size}, the data has so few that the script ends at once.")
             edge.ran_out(trial.batch_size)
-        elif self._runs_unheld(trial.batch_size):  # a library that gets no memory may say anything
+        elif self._runs_unheld(trial.batch_size):  # a library that gets no memory may fail with any message
             edge.ran_out(trial.batch_size)
         else:
             raise FitError(f"the script does not train with batches of {trial.batch_size}: {trial.reason}")
         self._refuse_unmoved(trial)
 
     def _runs_unheld(self, size: int) -> bool:
-        return self._trials.run(msgspec.structs.replace(self._ride(size), is_held=False)).outcome == "ran"
+        return self._trials.run(msgspec.structs.replace(self._fit_run(size), is_held=False)).outcome == "ran"
 
     def _refuse_unmoved(self, trial: FitAttempt) -> None:
-        """A size that was not set says nothing."""
+        """Raise FitError if the batch size was not set, because the attempt then shows nothing about that size."""
         said = f"{self._sets_batch}: "
         refusals = [one.removeprefix(f"not: {said}") for one in trial.changes if one.startswith(f"not: {said}")]
         is_set = any(one.startswith(said) for one in trial.changes)
         if trial.batch_size != self._own and refusals and not is_set:
             raise FitError(f"the batch cannot be changed from outside: {refusals[0]}.")
 
-    def _ride(self, size: int) -> FitRun:
+    def _fit_run(self, size: int) -> FitRun:
         return FitRun(size, sets_batch=self._sets_batch if size != self._own else "")
 
     # --- the fastest --------------------------------------------------------------------------------------------------
 
     def _find_fastest(self, largest: int) -> int | None:
         if not self._trials.has_anchor:
-            self._notes.append("Which batch is the fastest was not raced: the script as it is does not run.")
+            self._notes.append("The fastest batch was not searched: the script as it is does not run.")
             return None
         raced = []
         for size in ladder(self._own, largest):
             if not self._trials.has_time:
-                self._notes.append("There was no time for more sizes: a longer --budget races them.")
+                self._notes.append("There was no time to race more batch sizes: a longer --budget races them.")
                 break
-            trial, _ = self._trials.race(self._ride(size))
+            trial, _ = self._trials.race(self._fit_run(size))
             if trial.outcome == "ran" and trial.rate is not None:
                 raced.append(trial)
         own = next((one for one in self._trials.made if one.batch_size == self._own and one.is_held), None)
@@ -228,11 +236,11 @@ class _Fit:
     # --- what makes the batch fit -------------------------------------------------------------------------------------
 
     def _make_room(self) -> MemoryGap:
-        self._tell.note("this batch does not fit: what saves memory is tried")
+        self._tell.note("this batch does not fit: trying techniques that save memory")
         return make_room(self._trials, self._own, self._observation, self._known, self._order)
 
     def _choose(self, room: MemoryGap, fastest: int | None) -> Recipe:
-        """What keeps the training as it is comes first; another batch only where that was allowed."""
+        """Prefer a recipe that keeps the batch size. Choose another batch size only if the user allowed it."""
         if room.cheapest is not None:
             return room.cheapest.recipe
         if self._order.allow == "different" and fastest is not None and fastest != self._own:
@@ -242,14 +250,17 @@ class _Fit:
 
 def _out_of_time(edge: BatchBisection, size: int | None) -> str:
     if size is None or size < edge.largest:
-        return f"There was no time to run {edge.answer()} once more: a longer --budget makes sure of it."
+        return f"There was no time to run a batch of {edge.answer()} a second time: a longer --budget confirms it."
     between = f"between {edge.largest} and {edge.too_large - 1}"
-    return f"There was no time to come closer: the largest batch lies {between}. A longer --budget finds it."
+    return f"There was no time to search further: the largest batch is {between}. A longer --budget finds it."
 
 
 def ladder(own: int, largest: int) -> list[int]:
-    """Sizes worth racing, the largest first: doublings of the script's own up to it, and one half; where that does not
-    fit, half of what does."""
+    """The batch sizes to race, the largest first.
+
+    These are the largest size, the script's own size doubled repeatedly, and half of the script's own size. If the
+    script's own size does not fit, half of the largest size takes the place of the last one.
+    """
     sizes = {own * 2**power for power in range(1, 12) if own * 2**power < 0.9 * largest}
     sizes = set(sorted(sizes, reverse=True)[: _MOST_RACED - 2])
     if min(own, largest) > 1:
@@ -258,8 +269,11 @@ def ladder(own: int, largest: int) -> list[int]:
 
 
 def fastest_of(raced: list[FitAttempt], own: int) -> int | None:
-    """`own`: the script's batch, whose rate is 1, if that runs. Of those that are as fast as the best the script's own,
-    else the one that suits the hardware, and of these the smallest."""
+    """The fastest batch size. `own` is the script's own size, whose rate is 1, or 0 if it does not run.
+
+    Among sizes that are as fast as the best, the script's own size wins. Next comes the size that is divisible by the
+    highest power of two, because it suits the hardware, and then the smallest.
+    """
     rates = {trial.batch_size: trial.rate.ratio for trial in raced if trial.rate is not None}
     if own:
         rates[own] = 1.0

@@ -1,5 +1,8 @@
-"""The script's own batch does not fit: every technique that saves memory, alone and in pairs, really run within the
-limit; of those that run, the one that costs the least time."""
+"""Find what makes the script's own batch fit.
+
+Every technique that saves memory is run under the limit, alone and, if none is enough, in pairs. Among those that run,
+the one that costs the least time is chosen.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +23,21 @@ from slipstream.tuning.candidates import is_looser
 
 _MOST_SETTINGS: Final = 8
 _MOST_PAIRS: Final = 4
-# Of a loss in the first steps, for what claims the same mathematics; it is seen in every ride
+# The largest relative difference of a loss in the first steps for a technique that claims to compute the same. Every
+# trial records these losses, so the check costs nothing.
 _SAME: Final = 1e-2
 
 Known = Mapping[str, Technique]
-Next = Callable[[Mapping[Setting, bool]], "Setting | None"]  # given which settings ran and which did not
+# Chooses the next setting, given the settings that were tried and whether each of them ran. None: there are no more.
+Next = Callable[[Mapping[Setting, bool]], "Setting | None"]
 
 
 class MemoryGap(msgspec.Struct, frozen=True):
-    """What came of it."""
+    """The result of `make_room`."""
 
-    trials: list[FitAttempt] = []  # of those that ran, or the last of their technique
+    trials: list[FitAttempt] = []
     cheapest: FitAttempt | None = None
-    notes: list[str] = []  # who was not tried, and why
+    notes: list[str] = []  # which techniques were not tried, and why
 
 
 def make_room(
@@ -40,7 +45,7 @@ def make_room(
 ) -> MemoryGap:
     notes: list[str] = []
     tried: dict[str, list[FitAttempt]] = {}
-    inert: set[str] = set()  # of no effect here: not even together with others
+    inert: set[str] = set()  # techniques without effect on this script; they are not tried in pairs either
     for ident, next_setting in _candidates(observation, known, order, notes):
         tried[ident] = list(_try_settings(trials, own_batch, ident, next_setting, notes, inert))
     made = [trial for each in tried.values() for trial in each]
@@ -76,15 +81,21 @@ def _candidates(
 
 
 def _go_on(settings: Sequence[Setting], ran: Mapping[Setting, bool]) -> Setting | None:
-    """Names: all of them. Numbers: they ask for more and more, so the first that runs is the cheapest."""
+    """The next setting in the list.
+
+    Settings that are names are all tried. Settings that are numbers save more and cost more from one to the next, so
+    the first that runs is the cheapest.
+    """
     if any(_is_number(setting) and is_enough for setting, is_enough in ran.items()):
         return None
     return next((setting for setting in settings if setting not in ran), None)
 
 
 def _climb(ladder: Sequence[Setting], ran: Mapping[Setting, bool]) -> Setting | None:
-    """From the weakest and cheapest to the strongest. That one first, for where it is not enough none is; then by
-    halves the weakest that is."""
+    """The next setting of a ladder, which goes from the weakest and cheapest setting to the strongest.
+
+    The strongest is tried first: if it is not enough, no other is. Bisection then finds the weakest that is enough.
+    """
     weak = max((at for at, setting in enumerate(ladder) if ran.get(setting) is False), default=-1)
     enough = min((at for at, setting in enumerate(ladder) if ran.get(setting)), default=len(ladder))
     if not ran:
@@ -93,7 +104,7 @@ def _climb(ladder: Sequence[Setting], ran: Mapping[Setting, bool]) -> Setting | 
 
 
 def _settings(technique: Technique, observation: Observation) -> list[Setting]:
-    """Those that it proposes; after them the stronger ones that it allows."""
+    """The settings that the technique proposes, followed by the others that it allows, which are stronger."""
     proposed = list(technique.settings(observation))
     allowed: Sequence[Setting] = getattr(technique, "VALUES", ())
     return proposed + ([one for one in allowed if one not in proposed] if len(allowed) <= _MOST_SETTINGS else [])
@@ -112,7 +123,7 @@ def _try_settings(
         if why := _why_no_effect(ident, record):
             notes.append(f"{ident} had no effect: {why}")
             inert.add(ident)
-            return  # nor would another setting have
+            return  # another setting would have no effect either
         ran[setting] = trial.outcome == "ran"
 
 
@@ -120,8 +131,8 @@ def _is_number(setting: Setting) -> bool:
     return isinstance(setting, int) and not isinstance(setting, bool)
 
 
-def _try(trials: FitAttempts, ride: FitRun) -> tuple[FitAttempt, TrialRecord]:
-    trial, record = trials.race(ride) if trials.has_anchor else _alone(trials, ride)
+def _try(trials: FitAttempts, fit_run: FitRun) -> tuple[FitAttempt, TrialRecord]:
+    trial, record = trials.race(fit_run) if trials.has_anchor else _alone(trials, fit_run)
     apart = trials.losses_apart(record)
     if trial.outcome == "ran" and apart is not None and apart > _SAME:
         reason = f"it runs, but its losses are off by {apart:.1%} of those without it"
@@ -130,16 +141,16 @@ def _try(trials: FitAttempts, ride: FitRun) -> tuple[FitAttempt, TrialRecord]:
     return trial, record
 
 
-def _alone(trials: FitAttempts, ride: FitRun) -> tuple[FitAttempt, TrialRecord]:
-    """The script as it is does not run even without a limit: nothing to race against."""
+def _alone(trials: FitAttempts, fit_run: FitRun) -> tuple[FitAttempt, TrialRecord]:
+    """Run it without a race: the script as it is does not run even without a limit, so there is no anchor."""
     from slipstream.records import TrialSpec
 
-    trial = trials.run(ride)
-    return trial, TrialRecord(TrialSpec(0, "fit", ride.whole), changes=trial.changes)
+    trial = trials.run(fit_run)
+    return trial, TrialRecord(TrialSpec(0, "fit", fit_run.whole), changes=trial.changes)
 
 
 def _why_no_effect(ident: str, record: TrialRecord) -> str:
-    """It declined, and has changed nothing."""
+    """Why the technique changed nothing, in its own words; "" if it changed something."""
     said = f"{ident}: "
     if any(one.startswith(said) for one in record.changes):
         return ""
@@ -149,7 +160,7 @@ def _why_no_effect(ident: str, record: TrialRecord) -> str:
 def _try_pairs(
     trials: FitAttempts, own_batch: int, tried: Mapping[str, Sequence[FitAttempt]], known: Known
 ) -> list[FitAttempt]:
-    """The strongest settings of two that do not claim the same: where neither is enough."""
+    """Try pairs of techniques that have no conflict, each at its strongest setting, if no single one is enough."""
     conflicts = find_conflicts({ident: known[ident].CARD for ident in tried})
     strongest = {ident: _strongest([one.recipe.choices[0] for one in each]) for ident, each in tried.items() if each}
     pairs = [
@@ -161,19 +172,19 @@ def _try_pairs(
 
 
 def _weigh_unheld(trials: FitAttempts, own_batch: int, tried: Mapping[str, Sequence[FitAttempt]]) -> None:
-    """What each would need: where nothing fits, nobody should have to guess which limit would do."""
+    """Measure what each technique needs without a limit, so that the user need not guess which limit would do."""
     for each in tried.values():
         if each and trials.has_time:
             trials.run(FitRun(own_batch, Recipe((_strongest([one.recipe.choices[0] for one in each]),)), is_held=False))
 
 
 def _strongest(choices: Sequence[Choice]) -> Choice:
-    """Of numbers the last, of names the first: the technique's best guess."""
+    """The last of the settings if they are numbers. The first if they are names: it is the technique's best guess."""
     return choices[-1 if _is_number(choices[0].setting) else 0]
 
 
 def _cost(trial: FitAttempt) -> float:
-    """Seconds for a sample; of those that were not timed the last."""
+    """The relative time for a sample. Attempts that were not timed sort last."""
     if trial.rate is not None:
         return 1.0 / trial.rate.ratio
     return 1e3 + (trial.step_ms or 1e9)

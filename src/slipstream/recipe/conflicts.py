@@ -1,5 +1,8 @@
-"""Techniques that take the same thing for themselves. Collected from the cards before anything starts; a recipe never
-holds both, and the reason names both sides."""
+"""Conflicts between techniques that claim the same resource.
+
+Conflicts are collected from the cards of the techniques before anything starts. A recipe never holds both sides of a
+conflict.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from slipstream.techniques._core.card import Card
 class Conflict(msgspec.Struct, frozen=True):
     left: str
     right: str
-    claim: str  # what both take: "the model's call"
+    claim: str  # the resource that both claim, for example "the model's call"
 
     def __str__(self) -> str:
         return f"{self.left} and {self.right} both claim {self.claim}"
@@ -31,7 +34,7 @@ def find_conflicts(cards: Mapping[str, Card]) -> list[Conflict]:
 
 
 def conflict_with(technique: str, recipe: Recipe, conflicts: Iterable[Conflict]) -> Conflict | None:
-    """The first that keeps this technique out of that recipe."""
+    """The first conflict between the technique and the recipe, or None."""
     taken = {choice.technique for choice in recipe.choices}
     for conflict in conflicts:
         sides = {conflict.left, conflict.right}

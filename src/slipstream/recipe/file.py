@@ -1,5 +1,8 @@
-"""slipstream.toml: a recipe that people read and edit, with what it was measured on. Written as text, read and checked
-whole; what is wrong is said with its line and what is allowed. Imports nothing slow: `run` begins here."""
+"""Read and write slipstream.toml: a recipe that users read and edit, with a description of where it was measured.
+
+The whole file is checked when it is read. An error names the line and what is allowed there. This module imports
+nothing slow, because `slipstream run` reads the recipe before it starts the script.
+"""
 
 from __future__ import annotations
 
@@ -40,14 +43,14 @@ class RecipeFile(msgspec.Struct, frozen=True):
 
 
 def write_recipe(path: Path, tuning: Tuning, session: Session) -> None:
-    """Whole or not at all."""
-    from slipstream.recipe.text import recipe_text  # reading needs none of it
+    """Write the recipe of the tuning. The file is replaced as a whole, or not at all."""
+    from slipstream.recipe.text import recipe_text  # reading a recipe does not need it
 
     write_file(path, recipe_text(tuning, session, FORMAT).encode())
 
 
 def read_recipe(path: Path, techniques: Mapping[str, Technique] | None = None) -> RecipeFile:
-    """ValueError names the file, the line and what is allowed there."""
+    """Read and check a recipe. Raises ValueError, which names the file, the line and what is allowed there."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -62,7 +65,7 @@ def read_recipe(path: Path, techniques: Mapping[str, Technique] | None = None) -
 
 
 class _Reading:
-    """One file. The first fault ends it."""
+    """Reads one file. The first error ends it."""
 
     def __init__(self, path: Path, lines: TomlLines, data: dict[str, Any], techniques: Mapping[str, Technique]) -> None:
         self._path, self._lines, self._data, self._techniques = path, lines, data, techniques
@@ -91,24 +94,24 @@ class _Reading:
         choices = tuple(choice for choice in chosen if choice is not None)
         cards = {choice.technique: self._techniques[choice.technique].CARD for choice in choices}
         for conflict in find_conflicts(cards):
-            raise self._fault("recipe", conflict.right, f"{conflict}: a recipe holds one of them")
+            raise self._fault("recipe", conflict.right, f"{conflict}: a recipe can hold only one of them")
         return Recipe(choices)
 
     def _check_version(self) -> None:
         version = self._data.get("version")
         if version != FORMAT or isinstance(version, bool):
             got = "is missing" if version is None else f"is {version!r}"
-            raise self._fault("", "version", f"version {got}; this slipstream reads: {FORMAT}")
+            raise self._fault("", "version", f"version {got}; this version of slipstream reads: {FORMAT}")
 
     def _choice(self, name: str, value: object) -> Choice | None:
-        """None: switched off by hand, with false."""
+        """The choice in one line of the recipe. None if the user switched the technique off with false."""
         if name not in self._techniques or name == "nothing":
             names = ", ".join(ident for ident in self._techniques if ident != "nothing")
-            raise self._fault("recipe", name, f"no technique is called {name!r}; there are: {names}")
+            raise self._fault("recipe", name, f"there is no technique {name!r}; the techniques are: {names}")
         allowed = _allowed_settings(self._techniques[name])
         if value is False:
             return None
-        # True equals 1 in Python; a number of workers is not a switch.
+        # The types are compared too, because True equals 1 in Python, and `workers = true` is not one worker.
         if not any(value == setting and isinstance(value, bool) == isinstance(setting, bool) for setting in allowed):
             said = f"{name} = {_shown(value)}"
             raise self._fault("recipe", name, f"{said} is not possible; allowed: {_listed(allowed)}, or false")
@@ -151,7 +154,7 @@ class _Reading:
 
 
 def _allowed_settings(technique: Technique) -> Sequence[Setting]:
-    """A technique with variants names them as VALUES; any other is simply on."""
+    """The VALUES of a technique that has them. Any other technique can only be on."""
     values: Sequence[Setting] = getattr(technique, "VALUES", (True,))
     return values
 
@@ -163,7 +166,7 @@ def _listed(allowed: Sequence[Setting]) -> str:
 
 
 def _shown(value: object) -> str:
-    """As TOML writes it."""
+    """The value as TOML writes it."""
     if isinstance(value, bool):
         return str(value).lower()
     return f'"{value}"' if isinstance(value, str) else str(value)

@@ -1,4 +1,7 @@
-"""The script's own text, by which a recipe or a journal knows whether it is still the same. Reads, never imports."""
+"""Digests of the script's source, which show whether it changed since a recipe or a journal was written.
+
+The source files are read, never imported.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ from slipstream.records import Session
 
 
 def source_file(script: Sequence[str], cwd: str | Path) -> Path | None:
-    """None for a module that does not lie in the working directory: finding it would mean importing its package."""
+    """The file of the script.
+
+    None for a module outside of the working directory, because finding it would mean importing its package.
+    """
     if not script:
         return None
     if not is_module(script):
@@ -25,13 +31,13 @@ def source_file(script: Sequence[str], cwd: str | Path) -> Path | None:
 
 
 def script_digest(script: Sequence[str], cwd: str | Path) -> str:
-    """ "" where the file is not found."""
+    """The digest of the script's file; "" if the file is not found."""
     path = source_file(script, cwd)
     return _digest(path) if path is not None else ""
 
 
 def files_digest(session: Session) -> str:
-    """Of the user's own files that the check saw the training in: loaders, datasets, models, optimizers of theirs."""
+    """The digest of the user's files in which the check saw loaders, datasets, models and optimizers."""
     sites = [site for one in session.loaders for site in (one.site, one.getitem_site, one.collate_site)]
     sites += [one.site for one in session.models]
     sites += [site for one in session.optimizers for site in (one.site, one.step_site)]

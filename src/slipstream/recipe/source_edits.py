@@ -1,4 +1,8 @@
-"""A recipe as edits of the source: as a ride made them, else as each technique says from what the session saw."""
+"""A recipe as edits of the source.
+
+The edits come from a trial that ran with the recipe or, without such a trial, from what each technique derives from
+the session.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from slipstream.techniques._core.observation import Observation
 def edits_of(
     session: Session, recipe: Recipe, made: Sequence[Edit] = (), techniques: Mapping[str, Technique] | None = None
 ) -> list[Edit]:
-    """`made`: those of the rider that carried this recipe."""
+    """The edits for the recipe. `made` are the edits that a trial with this recipe recorded."""
     observation, known = Observation(session), techniques or catalogue()
     edits: list[Edit] = []
     for choice in recipe.choices:
@@ -25,7 +29,10 @@ def edits_of(
 
 
 def _unwritten(ident: str, technique: Technique, observation: Observation) -> list[Edit]:
-    """Of a recipe that this script has no use for, the reason: nothing of it is passed over in silence."""
+    """An edit that tells the user why there is nothing to write for this technique.
+
+    Without it, a technique that does not apply to the script would be left out without a message.
+    """
     answer = technique.applies(observation)
     if answer.is_yes or "already" in answer.reason:
         return []
@@ -33,7 +40,7 @@ def _unwritten(ident: str, technique: Technique, observation: Observation) -> li
 
 
 def edits_in(session: Session, recipe: Recipe) -> list[Edit]:
-    """Those that the session itself keeps come first: they were made on the machine that raced."""
+    """The edits for the recipe, preferably those stored in the session, which were made where the race ran."""
     tuning = session.tuning
     raced = {choice for choice in recipe.choices if tuning and choice in tuning.recipe.choices}
     names = {choice.technique for choice in raced}

@@ -1,4 +1,4 @@
-"""What has changed between the tuning that made a recipe and now: sentences, from facts that cost nothing to read."""
+"""Differences between now and the tuning that made a recipe, as sentences. Uses only facts that are fast to read."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from slipstream.recipe.script_digest import script_digest
 if TYPE_CHECKING:
     from slipstream.recipe.file import RecipeFile
 
-CORES_APART = 0.5  # fewer is rounding
+CORES_APART = 0.5  # a smaller difference comes from rounding
 
 
 def differences(
     file: RecipeFile, script: Sequence[str], cwd: str | Path | None = None, root: Path = Path("/")
 ) -> list[str]:
-    """`root` is where /proc and /sys hang."""
+    """What differs in the script, the machine and the software. `root` is the folder that holds /proc and /sys."""
     return [*_of_script(file, script, cwd or Path.cwd()), *_of_machine(file, root), *_of_software(file)]
 
 
@@ -74,7 +74,7 @@ def _num_cores(root: Path) -> float:
 
 
 def _gpu_names(root: Path) -> list[str] | None:
-    """As NVIDIA's driver lists them; None where it lists nothing, which need not mean that there are none."""
+    """The GPUs that NVIDIA's driver lists. None if it lists none, which does not prove that there are none."""
     listed = sorted((root / "proc/driver/nvidia/gpus").glob("*/information"))
     names = [
         line.partition(":")[2].strip()
@@ -97,12 +97,12 @@ def _of_software(file: RecipeFile) -> list[str]:
 
 
 def _release(version: str) -> str:
-    """2.13.0+cpu and 2.13.0 are the same: packages name themselves with and without the build."""
+    """The version without its build: 2.13.0+cpu and 2.13.0 are the same release."""
     return version.partition("+")[0]
 
 
 def _torch_version() -> str:
-    """From torch's own file, without importing torch; importlib.metadata would take longer than all the rest."""
+    """The version in torch's own file. Importing torch, or using importlib.metadata, would take much longer."""
     found = find_spec("torch")
     if found is None or not found.origin:
         return ""

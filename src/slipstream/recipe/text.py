@@ -1,7 +1,10 @@
-"""The text of slipstream.toml: a line for each technique, with the evidence beside it. A function of the tuning.
+"""The text of slipstream.toml, and the line numbers of its keys.
 
-On which line of a TOML text a key stands: parsers keep that to themselves. Good enough for the files that slipstream
-writes and people edit; a key that is not found has no line, never a wrong one."""
+`recipe_text` writes one line for each technique, with its evidence in a comment.
+
+`TomlLines` finds the line of a key, which TOML parsers do not tell. It handles the files that slipstream writes and
+users edit. For a key that it does not find it gives no line rather than a wrong one.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,10 @@ def _recipe(tuning: Tuning) -> str:
 
 
 def _proof(tuning: Tuning, choice: Choice) -> str:
-    """1.62x (1.55 to 1.70), identical; where its own race bounded nothing, what it is worth in the recipe."""
+    """The evidence for one technique, as in "1.62x (1.55 to 1.70), identical".
+
+    If the technique's own race gave no interval, this is its share of the recipe's gain.
+    """
     verdict = _evidence_of(tuning, choice)
     if verdict is None or verdict.speed is None:
         return ""
@@ -68,7 +74,7 @@ def _evidence_of(tuning: Tuning, choice: Choice) -> Verdict | None:
 
 
 def machine_facts(session: Session) -> dict[str, object]:
-    """By which `run` knows the machine again without asking torch."""
+    """The facts by which `run` recognises the machine without importing torch."""
     environment = session.environment
     return _known(
         cpu=environment.cpu,
@@ -84,7 +90,7 @@ def _evidence(tuning: Tuning, session: Session) -> str:
     facts: dict[str, object] = {"date": session.created, "slipstream": VERSION}
     total = tuning.total
     facts |= {"ratio": round(total.ratio, 4)} if total is not None else {}
-    if total is not None and total.is_bounded:  # else its bounds are none
+    if total is not None and total.is_bounded:  # otherwise low and high are not real bounds
         facts |= {"low": round(total.low, 4), "high": round(total.high, 4)}
     facts |= {
         "base_step_ms": round(tuning.base_step_ms, 4),
@@ -110,7 +116,7 @@ def _value(value: Setting | object) -> str:
         return str(value).lower()
     if isinstance(value, list):
         return f"[{', '.join(_value(one) for one in value)}]"
-    # JSON's strings are TOML's, save that TOML wants DEL escaped.
+    # Strings in JSON and TOML are alike, but TOML requires DEL to be escaped.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f") if isinstance(value, str) else repr(value)
 
 
@@ -133,5 +139,5 @@ class TomlLines:
                 self._lines.setdefault((table, key[1] or key[2] or key[3]), number)
 
     def line_of(self, table: str, key: str) -> int | None:
-        """`table` is "" for keys before the first one, and for the tables themselves."""
+        """The line of a key. `table` is "" for keys before the first table, and for the tables themselves."""
         return self._lines.get((table, key))

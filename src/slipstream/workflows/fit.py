@@ -1,5 +1,8 @@
-"""A fit from end to end, for the command: one ride that observes the memory of a step, the rides under the limit, one
-session; and what is kept as a tuning, for the recipe's file."""
+"""The workflow of `tune --fit` and `tune --memory-limit`.
+
+One trial observes the memory of a step. Further trials run under the memory limit. The result is one session.
+`as_tuning` turns the result into a tuning, from which the recipe file is written.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 _SCHEDULE: Final = "slipstream.memory.schedule:MemorySchedule"
 _OBSERVE_S: Final = 60.0
 _WARM_UP: Final = 3
-_SHARE: Final = 0.9  # of what is free: a machine that swaps, or whose kernel ends a process, is no place to try
+_SHARE: Final = 0.9  # of the free memory: with less left the machine swaps, or the kernel kills a process
 _UNITS: Final = {
     **{unit: 1024**power for power, unit in enumerate(("KiB", "MiB", "GiB", "TiB"), 1)},
     **{unit: 1024**power for power, unit in enumerate(("K", "M", "G", "T"), 1)},
@@ -28,7 +31,7 @@ _UNITS: Final = {
 
 
 def bytes_of(size: str) -> int:
-    """6GiB, 512MiB, 1.5GB; a bare letter is binary, as limits of the system have it."""
+    """Parse a size such as 6GiB, 512MiB or 1.5GB. A single letter is a binary unit, as in the limits of the system."""
     typed = size.strip().replace(" ", "")
     number = typed.rstrip("BbIiKkMmGgTt")
     unit = {name.lower(): factor for name, factor in _UNITS.items()}.get(typed[len(number) :].lower())
@@ -50,7 +53,11 @@ def fit_script(
     line: ProgressLine | None = None,
     on_seen: Callable[[Session], None] = lambda session: None,
 ) -> Session:
-    """A limit of 0 is what the device has. NothingToTuneError: no training was seen. FitError: it cannot be had."""
+    """Find out what fits, and return the session with the result.
+
+    A limit of 0 stands for the memory of the device. Raises NothingToTuneError if the script did not train, and
+    FitError if there is no solution.
+    """
     from slipstream.fit.search import fit
     from slipstream.sandbox.oom_messages import tells_shortage
     from slipstream.supervise.check import CheckOptions, shorten, supervise
@@ -59,7 +66,8 @@ def fit_script(
 
     asked = CheckOptions(script, seconds=_OBSERVE_S, use_overlay=use_overlay, command="tune", schedule=_SCHEDULE)
     session = supervise(asked, line)
-    has_seen = bool(session.footprints) or tells_shortage(session.ending.message)  # ended by our looking, or too large
+    # The observation may itself end the script, and a batch that is too large for the machine is a valid case.
+    has_seen = bool(session.footprints) or tells_shortage(session.ending.message)
     if exit_code(session) and not has_seen:
         raise NothingToTuneError(session)
     on_seen(session)
@@ -84,7 +92,7 @@ def fit_script(
 
 
 def with_limit(order: FitOptions, session: Session) -> FitOptions:
-    """The one that was typed, or what the device has."""
+    """Fill in the limit if the user gave none: the memory of the device, or a share of the free memory on the CPU."""
     if order.limit_bytes:
         return order
     from slipstream.machine.free_memory import free_bytes
@@ -99,7 +107,7 @@ def with_limit(order: FitOptions, session: Session) -> FitOptions:
 
 
 def as_tuning(fitting: Fitting) -> Tuning:
-    """What was kept, as the recipe's file is written from."""
+    """The result as a tuning, from which the recipe file is written."""
     base = next((attempt for attempt in fitting.attempts if not attempt.is_held), None)
     kept = [
         attempt

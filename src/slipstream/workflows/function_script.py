@@ -1,5 +1,8 @@
-"""A script that calls one function, for riders: they are new processes and cannot be handed an object of this one. The
-function is imported where it can be; in a notebook it is rebuilt from the cells that were run. Refuses the rest."""
+"""Write a script that calls one function, for trials to run.
+
+Trials are new processes, so they cannot use a function object of this process. The script imports the function if it
+is in a module. In a notebook the script contains the cells that the function needs. Other functions are refused.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from typing import Any
 from slipstream.store.safe_files import open_directory, write_file
 from slipstream.workflows.notebook_cells import needed_source
 
-_OPENING = '''"""Written by slipstream.tune({name}): what every rider runs. Written anew each time."""
+_OPENING = '''"""Written by slipstream.tune({name}). Every trial runs this file. Each call overwrites it."""
 
 import sys
 
@@ -34,8 +37,11 @@ _PICKLED = "*__import__('pickle').loads({args!r}), **__import__('pickle').loads(
 
 
 def write_script(function: Callable[..., Any], folder: Path) -> Path:
-    """In `folder`, which is created if needed, named after the function. ValueError: why it cannot be done, and what to
-    do."""
+    """Write the script to `folder` and return its path. The file has the name of the function.
+
+    The folder is created if needed. Raises ValueError, with the reason and what to do, for a function that another
+    process cannot find.
+    """
     function, arguments = _unwrapped(function)
     name = _name_of(function)
     source = _OPENING.format(name=name, folders=_folders())
@@ -46,21 +52,21 @@ def write_script(function: Callable[..., Any], folder: Path) -> Path:
 
 
 def _folders() -> list[str]:
-    """Where this process finds modules and another of the same interpreter would not."""
+    """Folders in this process's module path that a new process of the same interpreter would not have."""
     found = [Path.cwd(), *(Path(entry).resolve() for entry in sys.path if Path(entry or ".").is_dir())]
     own = (Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve())
     return list(dict.fromkeys(str(path) for path in found if not any(path.is_relative_to(root) for root in own)))
 
 
 def _unwrapped(function: Any) -> tuple[Any, str]:
-    """functools.partial(train, epochs=3) is the way to give arguments."""
+    """The function, and source text of its arguments, which users give as in functools.partial(train, epochs=3)."""
     if not isinstance(function, functools.partial):
         return function, ""
     try:
         args, kwargs = pickle.dumps(function.args), pickle.dumps(function.keywords)
     except Exception as error:
         raise ValueError(
-            f"The arguments of the partial cannot be handed to another process ({error}). Let the function make them."
+            f"The arguments of the partial cannot be sent to another process ({error}). Create them in the function."
         ) from None
     return function.func, _PICKLED.format(args=args, kwargs=kwargs)
 
@@ -69,8 +75,8 @@ def _name_of(function: Any) -> str:
     name, qualified = getattr(function, "__name__", ""), getattr(function, "__qualname__", "")
     if getattr(function, "__self__", None) is not None:
         raise ValueError(
-            f"{qualified} is a method of an object, and riders are new processes that do not have the object. Give a"
-            " function that makes the object and calls the method."
+            f"{qualified} is a method of an object, and the trials are new processes that do not have the object. Give"
+            " a function that creates the object and calls the method."
         )
     if not name.isidentifier() or qualified != name:
         raise ValueError(
@@ -96,7 +102,7 @@ def _definition(function: Any, name: str) -> str:
 
 
 def _cells() -> Sequence[str] | None:
-    """What was run in this notebook so far; None: this is none."""
+    """The cells that were run in this notebook so far; None outside of a notebook."""
     get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)
     shell = get_ipython() if get_ipython is not None else None
     return [str(cell) for cell in shell.user_ns.get("In", [])] if shell is not None else None

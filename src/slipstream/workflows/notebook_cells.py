@@ -1,5 +1,9 @@
-"""The part of a notebook that a function needs, from the cells that were run: definitions, imports, assignments and
-what was done to them since, each with all that it reads. Runs nothing, and refuses what it cannot find."""
+"""Select the statements of a notebook that a function needs.
+
+The selection contains the definitions, imports and assignments of all names that the function uses, the statements
+that changed their values later, and everything that these statements read in turn. It is made from the source of the
+cells that were run. Nothing is executed. A name that no cell defines is an error.
+"""
 
 from __future__ import annotations
 
@@ -12,25 +16,28 @@ from typing import Final
 import msgspec
 
 _NOTEBOOK_NAMES: Final = {"get_ipython", "display", "In", "Out", "exit", "quit"}
-_TRANSPARENT_MAGICS: Final = {"time", "capture"}  # of a cell: its body runs as it stands
+_TRANSPARENT_MAGICS: Final = {"time", "capture"}  # cell magics that run the body of the cell unchanged
 _IMPORTS: Final = (ast.Import, ast.ImportFrom)
 _DEFINITIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class Statement(msgspec.Struct, frozen=True):
-    """One of a cell's own statements, by the names it deals with."""
+    """A top-level statement of a cell, with the names that it uses."""
 
     text: str
-    binds: frozenset[str]  # gives them a value
-    replaces: frozenset[str]  # of those, whatever they were before
-    touches: frozenset[str]  # changes what they hold: model.eval(), settings["lr"] = 1
-    reads: frozenset[str]  # when it runs
-    defers: frozenset[str]  # when what it defines is called
+    binds: frozenset[str]  # names that it assigns
+    replaces: frozenset[str]  # of `binds`, the names whose earlier values no longer matter
+    touches: frozenset[str]  # names whose values it modifies, as model.eval() and settings["lr"] = 1 do
+    reads: frozenset[str]  # names that it reads when it runs
+    defers: frozenset[str]  # names that are read only when the function or class that it defines is called
     is_star: bool = False  # from module import *
 
 
 def needed_source(cells: Sequence[str], function: str) -> str:
-    """What must run before `function()` can be called, in the order it ran in the notebook."""
+    """The statements that must run before `function()` can be called, in the order of the notebook.
+
+    Raises ValueError if a name is needed that no cell defines.
+    """
     statements = [statement for cell in cells for statement in _statements(cell)]
     known = frozenset[str]().union(*(statement.binds for statement in statements))
     wanted = frozenset({function})
@@ -54,7 +61,10 @@ def needed_source(cells: Sequence[str], function: str) -> str:
 def _backwards(
     statements: Sequence[Statement], wanted: frozenset[str], function: str
 ) -> tuple[list[Statement], frozenset[str]]:
-    """From the last statement to the first: what gives the wanted names their values, and what that reads in turn."""
+    """Go from the last statement to the first and choose those that give the wanted names their values.
+
+    Names that a chosen statement reads are wanted too. Returns the chosen statements and the names that are missing.
+    """
     chosen: list[Statement] = []
     needed = wanted
     for statement in reversed(statements):
@@ -64,7 +74,7 @@ def _backwards(
         if not (statement.binds | statement.touches) & needed:
             continue
         if function in statement.reads:
-            continue  # it trains: riders do that themselves
+            continue  # the statement calls the training function, which the trials do themselves
         chosen.append(statement)
         needed = (needed - statement.replaces) | statement.reads
     chosen.reverse()
@@ -75,7 +85,7 @@ def _backwards(
 def _statements(cell: str) -> Iterator[Statement]:
     try:
         tree = ast.parse(cell)
-    except SyntaxError:  # a cell that failed, or one with await at its top
+    except SyntaxError:  # a cell that failed, or that uses await at top level
         return
     lines = cell.splitlines()
     for node in tree.body:
@@ -86,7 +96,7 @@ def _statements(cell: str) -> Iterator[Statement]:
 
 
 def _magic_body(node: ast.stmt) -> str | None:
-    """Of get_ipython().run_cell_magic('time', '', 'body')."""
+    """The body in get_ipython().run_cell_magic('time', '', 'body'); None for any other statement."""
     match node:
         case ast.Expr(
             ast.Call(
@@ -99,7 +109,7 @@ def _magic_body(node: ast.stmt) -> str | None:
 
 
 def _text(node: ast.stmt, siblings: Sequence[ast.stmt], lines: Sequence[str]) -> str:
-    """As it was written, comments included, unless it shares a line with another."""
+    """The statement as it was written, with comments. If it shares a line with another one, it is formatted again."""
     first, last = _first_line(node), node.end_lineno or node.lineno
     if any(other is not node and first <= (other.end_lineno or 0) and _first_line(other) <= last for other in siblings):
         return ast.unparse(node)
@@ -116,7 +126,7 @@ def _statement(node: ast.stmt, text: str) -> Statement:
     top = table.get_symbols()
     inside = {name for child in table.get_children() for name in _globals_of(child)}
     immediate = {symbol.get_name() for symbol in top if symbol.is_referenced()}
-    if isinstance(node, ast.ClassDef):  # its body runs at once, its methods do not
+    if isinstance(node, ast.ClassDef):  # the body of a class runs at once, its methods do not
         immediate |= {s.get_name() for body in table.get_children() for s in body.get_symbols() if s.is_global()}
     elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         immediate |= inside  # comprehensions
@@ -126,7 +136,7 @@ def _statement(node: ast.stmt, text: str) -> Statement:
     return Statement(
         text,
         binds,
-        binds if simple else frozenset(),  # importing twice is harmless, and what was done in between is kept
+        binds if simple else frozenset(),  # an import does not replace: changes made to the module since then are kept
         frozenset(_touched(node)),
         frozenset(immediate),
         frozenset(inside),
@@ -141,7 +151,7 @@ def _globals_of(table: symtable.SymbolTable) -> Iterator[str]:
 
 
 def _touched(node: ast.stmt) -> Iterator[str]:
-    """Names whose values a plain statement changes: by a method that it calls, by an attribute or item that it sets."""
+    """Names whose values a statement modifies, by calling a method or by setting an attribute or an item."""
     targets: list[ast.expr] = []
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute):
         targets = [node.value.func]

@@ -1,5 +1,8 @@
-"""A patch raced: the patched source, run bare, against the source as it is, with the same riders, statistics and
-numerics as a tuning. The real files are never touched: the patched rider finds the new text in its own overlay."""
+"""Race a patch: the patched source, with an empty recipe, against the original source.
+
+The race uses the same kind of trials, the same statistics and the same numerics check as a tuning. The real files are
+not changed: the patched trial finds the new text in its own overlay.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +41,17 @@ PATCH: Final = "patch"
 def prove(
     session: Session, files: Mapping[str, bytes], edits: Sequence[Edit], budget_s: float, tell: ProgressListener
 ) -> Verdict:
-    """`files`: the new text by path; `edits`: what was written. RaceError where the script could not be raced."""
+    """Race the patch and return the verdict on it.
+
+    `files` maps paths to the new text. `edits` are the edits in it. Raises RaceError if the script cannot be raced.
+    """
     known: dict[str, Technique] = {CONTROL: technique(CONTROL), PATCH: Patched(numerics_of(edits))}
     with ProcessBackend(session.script, tick=tick_of(session)) as process_backend:
         backend = PatchedBackend(process_backend, files)
         state = TuningState(session, backend, TuneOptions(budget_s), _QuietListener(tell), known, Journal("", {}))
         try:
-            if failure := state.pool.enter(state.base):  # first: how many fit beside it, its twins too, shows then
+            # The base starts first, because it shows how many trials, controls included, fit in memory beside it.
+            if failure := state.pool.enter(state.base):
                 raise RaceError(f"The script as it is could not be raced: {failure}.")
             race_total(state, Recipe((Choice(PATCH),)))
         finally:
@@ -55,7 +62,11 @@ def prove(
 
 
 def _weighed(verdict: Verdict) -> Verdict:
-    """A recipe whose techniques have won one by one may be kept after a few rounds; a patch has won nothing before."""
+    """Keep a patch only if the lower end of its interval is above 1.
+
+    A final race may keep a recipe after a few rounds, because its techniques were proved one by one. A patch has no
+    such earlier proof.
+    """
     is_faster = verdict.speed is not None and verdict.speed.low > 1.0
     if verdict.decision == "kept" and not is_faster:
         verdict = msgspec.structs.replace(verdict, decision="unsure", reason="not faster beyond doubt")
@@ -63,8 +74,11 @@ def _weighed(verdict: Verdict) -> Verdict:
 
 
 def numerics_of(edits: Sequence[Edit]) -> NumericsClass:
-    """The loosest of its techniques; but a source cannot draw the base's random numbers for the proof, so what draws
-    its own is judged by its curve."""
+    """The loosest numerics class of the techniques in the patch.
+
+    Patched source cannot be made to draw the same random numbers as the base. A technique that draws its own numbers is
+    therefore `redrawn`, and is judged by its loss curve.
+    """
     cards = [catalogue()[edit.technique].CARD for edit in edits if edit.technique in catalogue()]
     if any(card.needs_proof or card.numerics == "redrawn" for card in cards):
         return "redrawn"
@@ -72,7 +86,7 @@ def numerics_of(edits: Sequence[Edit]) -> NumericsClass:
 
 
 class Patched:
-    """The patch as a tuning asks about it."""
+    """The patch in the form of a technique, which is what a tuning expects."""
 
     __name__ = PATCH
 
@@ -86,14 +100,14 @@ class Patched:
         return [True]
 
     def apply(self, context: object, setting: Setting) -> None:
-        raise AssertionError("a patch is in the source: nothing is put in place")
+        raise AssertionError("a patch is part of the source and is never applied as a technique")
 
     def edit(self, observation: Observation, setting: Setting) -> list[Edit]:
         return []
 
 
 class _QuietListener:
-    """Passes on everything but the verdict, which is weighed once more before it is told."""
+    """Passes on every event except the verdict, which `prove` may still change before it reports it."""
 
     def __init__(self, tell: ProgressListener) -> None:
         self.racing, self.entering, self.block_done, self.left, self.note = (
@@ -109,7 +123,7 @@ class _QuietListener:
 
 
 class PatchedBackend:
-    """A relay on which the technique `patch` is the patched source and nothing else."""
+    """A backend on which a trial with the technique `patch` runs the patched source."""
 
     def __init__(self, process_backend: ProcessBackend, files: Mapping[str, bytes]) -> None:
         self._process_backend = process_backend
@@ -127,16 +141,16 @@ class PatchedBackend:
         self._process_backend.renew()
 
     def expect(self, spec: TrialSpec) -> None:
-        """Each starts by itself: what is laid over it must be there before."""
+        """Do nothing: a trial cannot be started ahead, because its overlay must contain the patched files before."""
 
     def run_block(self, trial: int, round: int, num_steps: int, lead_in: int) -> BlockTiming:
         return self._process_backend.run_block(trial, round, num_steps, lead_in)
 
     def record(self, trial: int) -> TrialRecord:
-        return self._told(trial, self._process_backend.record(trial))
+        return self._completed(trial, self._process_backend.record(trial))
 
     def leave(self, trial: int) -> TrialRecord:
-        return self._told(trial, self._process_backend.leave(trial))
+        return self._completed(trial, self._process_backend.leave(trial))
 
     def capacity(self) -> int:
         return self._process_backend.capacity()
@@ -144,8 +158,8 @@ class PatchedBackend:
     def now_s(self) -> float:
         return self._process_backend.now_s()
 
-    def _told(self, trial: int, record: TrialRecord) -> TrialRecord:
-        """With the recipe that it entered with, and what the patch changed, which the rider itself does not know."""
+    def _completed(self, trial: int, record: TrialRecord) -> TrialRecord:
+        """Add the recipe with the patch, and what the patch changed. The trial itself does not know either."""
         spec = self._specs[trial]
         is_patched = spec.recipe.setting_of(PATCH) is not None
         changes = [*record.changes, *([f"{PATCH}: {len(self._files)} files"] if is_patched else [])]

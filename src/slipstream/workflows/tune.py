@@ -1,5 +1,8 @@
-"""Tuning from end to end, for the command and for programs: a short check, the races, one session. And
-`slipstream.tune(function)`, which makes a script of a function first, because every rider is a process of its own."""
+"""The workflow of `slipstream tune` and of `slipstream.tune(function)`: a short check, then the races.
+
+The result is one session. `slipstream.tune(function)` first writes a script that calls the function, because every
+trial is a new process.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,13 @@ if TYPE_CHECKING:
     from slipstream.tuning.progress import ProgressListener
 
 CHECK_S: Final = 20.0
-INSIDE: Final = "SLIPSTREAM_TUNING"  # set for riders of a function: a module that tunes when imported would never end
+# Set in trials of a function. Without it, a module that calls slipstream.tune when imported would start trials forever.
+INSIDE: Final = "SLIPSTREAM_TUNING"
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class NothingToTuneError(Exception):
-    """The check did not see what a race needs; `session` says what it saw."""
+    """The check did not see a training that can be raced. `session` contains what it saw."""
 
     def __init__(self, session: Session) -> None:
         super().__init__("the check saw no training")
@@ -41,7 +45,11 @@ def tune_script(
     line: ProgressLine | None = None,
     on_check: Callable[[Session], None] = lambda session: None,
 ) -> Session:
-    """The session of the check, with the tuning in it. Raises NothingToTuneError where the check failed."""
+    """Check and tune a script. Returns the session of the check with the tuning in it.
+
+    `on_check` is called with the session between the check and the races. Raises NothingToTuneError if the check
+    failed.
+    """
     from slipstream.diagnose import diagnose
     from slipstream.supervise.check import CheckOptions, supervise
     from slipstream.supervise.exit_status import exit_code
@@ -56,7 +64,7 @@ def tune_script(
 
 
 def with_tuning(session: Session, tuning: Tuning, notes: list[str], written: list[str]) -> Session:
-    """`written`: by riders that could not be covered."""
+    """Add a tuning to the session of its check. `written` are files that trials without an overlay wrote."""
     from slipstream.supervise.check import shorten
 
     paths = list(dict.fromkeys([*session.written, *shorten(written, Path(session.cwd))]))
@@ -66,7 +74,7 @@ def with_tuning(session: Session, tuning: Tuning, notes: list[str], written: lis
 def _race(
     session: Session, order: TuneOptions, tell: ProgressListener, use_overlay: bool
 ) -> tuple[Tuning, list[str], list[str]]:
-    """With what the riders noted, and the files that they wrote for good."""
+    """Run the races. Returns the tuning, the notes of the trials, and the files that they wrote permanently."""
     from slipstream.diagnose.selection import is_on_cpu
     from slipstream.supervise.race import ProcessBackend, tick_of
     from slipstream.tuning.search import tune
@@ -85,7 +93,7 @@ def _race(
 
 
 def environment_of(recipe: Recipe) -> dict[str, str]:
-    """Variables that a rider needs before its process starts."""
+    """The environment variables that must be set before the process of a trial starts."""
     from slipstream.techniques._core import catalogue
 
     variables: dict[str, str] = {}
@@ -95,7 +103,7 @@ def environment_of(recipe: Recipe) -> dict[str, str]:
 
 
 def seconds_of(duration: str) -> float:
-    """90s, 5m, 1.5h or a bare number of seconds."""
+    """Parse a duration: 90s, 5m, 1.5h or a number of seconds."""
     number, unit = (duration[:-1], duration[-1]) if duration[-1:] in _UNITS else (duration, "s")
     try:
         seconds = float(number) * _UNITS[unit]
@@ -107,18 +115,18 @@ def seconds_of(duration: str) -> float:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """ValueError for a technique that does not exist, with those that do."""
+    """Raise ValueError for a technique that does not exist. The message lists those that do."""
     from slipstream.techniques._core.catalogue import catalogue
     from slipstream.tuning.candidates import CONTROL
 
     known = [name for name in catalogue() if name != CONTROL]
     for name in names:
         if name not in known:
-            raise ValueError(f"no technique is called {name!r}; there are: {', '.join(known)}")
+            raise ValueError(f"there is no technique {name!r}; the techniques are: {', '.join(known)}")
 
 
 def journal_of(script: Sequence[str], root: Path | None = None) -> Path:
-    """Where an interrupted tuning of this script, with these arguments, is remembered."""
+    """The file that stores the progress of a tuning of this script with these arguments."""
     import hashlib
 
     from slipstream.launch.target import file_stem
@@ -132,11 +140,11 @@ def journal_of(script: Sequence[str], root: Path | None = None) -> Path:
 
 
 class Tuned:
-    """What `slipstream.tune(train)` returns: `.session`, `.tuning`, `.recipe`; shows itself in a notebook."""
+    """The result of `slipstream.tune(train)`: `session`, `tuning` and `recipe`. A notebook shows it as a report."""
 
     def __init__(self, session: Session, script: Path, recipe_path: Path | None) -> None:
         self.session = session
-        self.script = script  # what the riders ran
+        self.script = script  # the script that the trials ran
         self.recipe_path = recipe_path  # None: nothing was kept
 
     @property
@@ -187,17 +195,17 @@ def tune_function(
 
     if os.environ.get(INSIDE):
         raise ValueError(
-            "slipstream.tune was called by a rider of slipstream.tune: importing the module starts it again. Put the"
-            ' call under `if __name__ == "__main__":`.'
+            "slipstream.tune was called inside a trial of slipstream.tune, because importing the module calls it again."
+            ' Put the call under `if __name__ == "__main__":`.'
         )
     if allow not in NUMERICS:
-        raise ValueError(f"allow={allow!r}: it is one of {', '.join(NUMERICS)}")
+        raise ValueError(f"allow={allow!r} is not a numerics class; the classes are: {', '.join(NUMERICS)}")
     check_names([*only, *without])
     budget_s = seconds_of(str(budget))
     script = write_script(function, make_folder(Path.cwd()) / "functions")
     typed = [os.path.relpath(script)]
     order = TuneOptions(budget_s, tuple(only), tuple(without), allow, str(journal_of(typed)))
-    session = _tune_told(typed, order, seconds, quiet)
+    session = _tune_with_progress(typed, order, seconds, quiet)
     save_session(session)
     tuned = Tuned(session, script, None)
     if tuned.recipe.choices and tuned.tuning.is_complete:
@@ -207,8 +215,8 @@ def tune_function(
     return tuned
 
 
-def _tune_told(script: list[str], order: TuneOptions, check_s: float, quiet: bool) -> Session:
-    """With progress in the cell's output, and the check's failure as an exception."""
+def _tune_with_progress(script: list[str], order: TuneOptions, check_s: float, quiet: bool) -> Session:
+    """Tune with progress in the output of the notebook cell. Raises ValueError if the check failed."""
     from slipstream.report.terminal.live_tune import LiveTune
     from slipstream.report.text.check import verdict
     from slipstream.supervise.check import RefusalError

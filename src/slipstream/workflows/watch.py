@@ -1,5 +1,8 @@
-"""Watching from inside a program or a notebook cell: the same session as `check`, without ceilings, since nothing of a
-training that is meant to last may be replaced."""
+"""`slipstream.watch()`: observe a training from inside a program or a notebook cell.
+
+The session is like that of `check`, but without ceilings. Measuring a ceiling replaces batches of the training, and
+`watch` must not do that to a training whose result the user wants to keep.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,11 @@ from slipstream.records import Ending, Session
 
 
 class Watch:
-    """`with slipstream.watch() as ride: train()`; afterwards `ride.session`, `print(ride)`, or the cell's output."""
+    """A context manager that observes the training inside its block.
+
+    After `with slipstream.watch() as watch: train()`, the result is in `watch.session`. `print(watch)` prints the
+    report, and a notebook shows it as the output of the cell.
+    """
 
     def __init__(self) -> None:
         self._session: Session | None = None
@@ -24,16 +31,16 @@ class Watch:
     @property
     def session(self) -> Session:
         if self._session is None:
-            raise ValueError("this ride is not over yet: its session is there after the with block")
+            raise ValueError("slipstream.watch is still observing; the session is available after the with block")
         return self._session
 
     def __enter__(self) -> Watch:
-        from slipstream.trial.lifecycle import TrialSettings, board
+        from slipstream.trial.lifecycle import TrialSettings, start_run
 
         self._start = time.monotonic()
         self._created = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
         self._spool = tempfile.TemporaryDirectory(prefix="slipstream-")
-        self._ride = board(TrialSettings(mode="watch", spool=self._spool.name))
+        self._trial = start_run(TrialSettings(mode="watch", spool=self._spool.name))
         return self
 
     def __exit__(
@@ -45,7 +52,7 @@ class Watch:
         from slipstream.wire.spool import SpoolReader
 
         ending = self._ending(raised)
-        self._ride.leave(ending)
+        self._trial.leave(ending)
         with self._spool:
             messages = list(SpoolReader(Path(self._spool.name)).read())
         cwd = os.getcwd()
@@ -80,7 +87,7 @@ class Watch:
         return text.getvalue()
 
     def __repr__(self) -> str:
-        return "<slipstream ride, still watching>" if self._session is None else str(self)
+        return "<slipstream.watch, still observing>" if self._session is None else str(self)
 
     def _repr_html_(self) -> str | None:
         if self._session is None:
