@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-processes test-parts test-hosts lint promises bench docs clean
+.PHONY: setup demo test test-fast test-processes test-parts test-hosts lint promises bench docs clean
 
 setup: $(READY)
 
@@ -23,10 +23,20 @@ demo: $(READY)
 	cd demo && $(abspath $(BIN))/slipstream tune --seconds 10 --budget 4m train.py
 	$(BIN)/python -m slipstream.testing.demo stopwatch demo
 
-# Two halves side by side, one for each core, and then alone what rests on timing: the zoo.
+# Two halves side by side, one for each core. The zoo depends on timing, so it runs alone afterwards.
 test: $(READY)
 	$(MAKE) --no-print-directory --jobs 3 lint test-processes test-parts
 	$(BIN)/python -m pytest tests/zoo
+
+# Lint, types, import rules and the tests that start no process of their own. Under two minutes.
+FAST := $(addprefix tests/,diagnose fit golden recipe report/exports report/json_export report/terminal report/text \
+	rewrite testing tuning verify/test_confidence_sequence.py verify/test_numerics.py)
+
+test-fast: $(READY)
+	$(MAKE) --no-print-directory --jobs 2 lint test-fast-pytest
+
+test-fast-pytest: $(READY)
+	$(BIN)/python -m pytest $(FAST)
 
 PROCESSES := $(addprefix tests/,promises supervise trial observe sandbox launch store machine wire workflows)
 

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from slipstream.workflows.watch import Watch
 
 __version__ = VERSION
-__all__ = ["__version__", "tune", "watch"]
+__all__ = ["DataLoader", "__version__", "tune", "watch"]
 
 
 def watch() -> Watch:
-    """Watches the training inside a `with` block, in a program or a notebook:
+    """Observes the training inside a `with` block, in a program or a notebook, and returns a `Watch`:
 
-    with slipstream.watch() as ride:
+    with slipstream.watch() as watch:
         train()
-    print(ride)
+    print(watch)
     """
     from slipstream.workflows.watch import Watch
 
@@ -30,15 +30,15 @@ def watch() -> Watch:
 
 
 def tune(function: Callable[..., Any], **options: Any) -> Tuned:
-    """Races techniques on a training function, in a program or a notebook, and writes slipstream.toml:
+    """Tries techniques on a training function, in a program or a notebook, and writes slipstream.toml:
 
     tuned = slipstream.tune(train, budget="5m")
     tuned                                           # the table
     slipstream.tune(functools.partial(train, epochs=3))
 
-    Options are those of the command: budget, only, without, allow, seconds (of the check), recipe (a path), quiet. The
-    function runs in processes of its own, from its first line, many times: it should take no input, and in a notebook
-    all that it needs must come from ordinary cells. docs/notebooks.md says more.
+    The options are those of the command: budget, only, without, allow, seconds (of the check), recipe (a path), quiet.
+    The function runs many times, each time from its first line in a process of its own. It must not ask for input. In
+    a notebook, everything that it needs must come from ordinary cells (docs/notebooks.md).
     """
     from slipstream.workflows.tune import tune_function
 
@@ -46,7 +46,8 @@ def tune(function: Callable[..., Any], **options: Any) -> Tuned:
 
 
 def __getattr__(name: str) -> Any:
-    """`slipstream.DataLoader` is a torch class: made when it is asked for, so that importing us imports no torch."""
+    """Imports `slipstream.DataLoader` on first use: it is a subclass of torch's, and `import slipstream` imports no
+    torch."""
     if name == "DataLoader":
         from slipstream.data.dataloader import DataLoader
 

@@ -1,3 +1,3 @@
-"""The version, where every room may read it."""
+"""The version, for every package to read."""
 
 VERSION = "0.1.0"

@@ -90,8 +90,14 @@ class Refused(click.ClickException):
         click.echo(f"slipstream: {self.format_message()}", file=file, err=file is None)
 
 
-def require_torch(what: str) -> None:
-    """Refuse a command that runs a script or torch itself where torch is not installed. `what` begins the sentence."""
+def require_training(what: str) -> None:
+    """Refuses a command that runs a training where it cannot: on other systems than Linux, and without torch. `what`
+    begins the sentence."""
+    if sys.platform != "linux":
+        raise Refused(
+            f"{what} runs on Linux only: it stops and resumes whole process trees and reads /proc. On other systems,"
+            " report, history, compare, patch and techniques work on saved sessions."
+        )
     if importlib.util.find_spec("torch") is None:
         raise Refused(
             f"torch is not installed in this Python: {sys.executable}. {what} needs it: pip install torch. Without it,"
@@ -99,19 +105,19 @@ def require_torch(what: str) -> None:
         )
 
 
-def instead_of_riding(command: str, script: list[str]) -> Action | None:
-    """Bare python where everything is switched off; None: ride. Refuses one rank of several, and a Python without
-    torch."""
+def plain_python_instead(command: str, script: list[str]) -> Action | None:
+    """The action that runs the script as plain Python if slipstream is switched off, else None. Refuses one rank of
+    several, and a machine on which no training can be observed."""
     if is_switched_off():
         from slipstream.launch.as_main import become_python
 
         return functools.partial(become_python, script)
     if num_ranks() > 1:
         raise Refused(
-            f"{command} rides with one process, and this is one of {num_ranks()} ranks (WORLD_SIZE). Start the script"
-            " without torchrun, on one device; slipstream run passes through."
+            f"{command} observes one process, and this is one of {num_ranks()} ranks (WORLD_SIZE). Start the script"
+            " without torchrun, on one device. slipstream run works under torchrun."
         )
-    require_torch(f"slipstream {command}")
+    require_training(f"slipstream {command}")
     return None
 
 

@@ -4,16 +4,19 @@ are relayed unchanged, and our live line shows only where the script left the cu
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import pty
 import select
 import shutil
 import signal
-import termios
+import sys
 import time
 from types import FrameType
 from typing import Any, Final
+
+if sys.platform != "win32":  # the command line refuses there, after it has imported this module
+    import fcntl
+    import pty
+    import termios
 
 _ERASE: Final = b"\r\x1b[2K"
 _REDRAW_S: Final = 0.25
