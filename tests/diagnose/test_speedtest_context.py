@@ -80,7 +80,7 @@ def test_handing_over() -> None:
     session = msgspec.structs.replace(made_session(), speedtest=made_test(hand_over=800.0))
     near = about_handing_over(session, 16_000_000, 25.0)
     assert "At the 800 MB/s" in near and "a batch of 16 MB takes 20 ms: only fewer bytes" in near
-    assert "yours 90 ms: it is not the bytes" in about_handing_over(session, 16_000_000, 90.0)
+    assert "yours 90 ms: the packing costs more than the bytes" in about_handing_over(session, 16_000_000, 90.0)
     assert about_handing_over(session, 0, 90.0) == "" == about_handing_over(session, 16_000_000, 0.0)
     stacks = [made_stack("handover", 0, 90, role="worker", file=""), made_stack("handover", 50, 90)]
     [fact] = made_loader().tensor_facts

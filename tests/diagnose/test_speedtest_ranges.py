@@ -59,5 +59,5 @@ def test_what_disturbs_everything_is_said_first() -> None:
     told = list(general_remarks(made_test(load=7.0, num_logical=8, shm_bytes=64 << 20)))
     assert "load of 7.0 on 2 cores" in told[0] and "2 of 8 cores" in told[1] and "--shm-size" in told[2]
     (idle,) = general_remarks(made_test(idle_file_s=60.0))
-    assert "nobody has used for 60 s" in idle
+    assert "were not used for 60 s" in idle
     assert list(general_remarks(made_test())) == []

@@ -117,7 +117,7 @@ def test_validation_that_did_not_come_when_its_epoch_was_over_is_not_reckoned():
         for epoch in (80, 100)
     ]
     assert seen[0].evaluation_share is None and seen[0].evaluation_note == ""
-    assert seen[1].evaluation_note.startswith("not seen: reckoned from 1 batch of another")
+    assert seen[1].evaluation_note.startswith("not seen, estimated from 1 batch of another")
 
 
 def test_how_long_it_takes():
@@ -158,8 +158,8 @@ def test_free_data_takes_away_no_more_than_the_wait_without_workers():
     ]
     uneven = diagnose(msgspec.structs.replace(session, steps=fast))
     assert uneven.summary.ceilings.compute_ms == pytest.approx(31)
-    assert any("too uneven" in note for note in uneven.notes)
-    assert not any("too uneven" in note for note in diagnose(session).notes)
+    assert any("too noisy" in note for note in uneven.notes)
+    assert not any("too noisy" in note for note in diagnose(session).notes)
 
 
 def test_inference_is_recognised():
@@ -180,17 +180,18 @@ def test_no_ceiling_is_longer_than_the_step():
     ceilings, step_ms = session.summary.ceilings, session.summary.step_ms
     assert ceilings.compute_ms == step_ms == ceilings.best_ms()
     assert ceilings.shared_ms < 0.7 * step_ms
-    assert any("too uneven" in note for note in session.notes)
+    assert any("too noisy" in note for note in session.notes)
     assert any(note.startswith("The machine was busy: a computing thread") for note in session.notes)
     drained = diagnose(made_session(num_workers=2, input_ms=0.1, work_ms=200.0)).summary
     assert drained.ceilings.best_ms() <= drained.step_ms
 
 
-def test_a_machine_that_was_busy_before_the_ride_is_said_to_have_been():
+def test_a_machine_that_was_busy_before_the_check_is_reported():
     """Two threads that spin while they wait for each other take all of their cores and hide the others."""
     environment = msgspec.structs.replace(made_environment(), load=5.5)
     busy = diagnose(made_session(has_loader=False, environment=environment)).notes
-    assert any(note.startswith("The machine was busy when the ride began: a load of 5.5 on 2 cores") for note in busy)
+    words = "The machine was busy when the measurement began: a load of 5.5 on 2 cores"
+    assert any(note.startswith(words) for note in busy)
     quiet = diagnose(made_session(has_loader=False)).notes
     assert not any("busy" in note for note in quiet)
 

@@ -299,7 +299,7 @@ def test_a_source_that_has_changed_is_refused(project: Project) -> None:
     project.write(IMPORTS + "loader = DataLoader(data)\n")
     edit = argument(project.site("loader ="))
     project.write(IMPORTS + "print('new')\nloader = DataLoader(data)\n")
-    with pytest.raises(PatchError, match=r"line 3, is not what the session saw .*Tune it again"):
+    with pytest.raises(PatchError, match=r"line 3, is not what the session recorded .*Tune it again"):
         project.patch(edit)
     project.write(IMPORTS + "loader = DataLoader(other)\n")
     with pytest.raises(PatchError, match="has changed since"):

@@ -59,14 +59,14 @@ def test_in_the_module_that_has_the_class(project: Project) -> None:
     path = project.write(MODEL, "nets/model.py")
     (file,) = project.patch(again("nets.model")).files
     assert file.path == path
-    assert "does not lie in the project" in project.why_left(again("torch.nn.modules.linear"))
+    assert "is not in the project" in project.why_left(again("torch.nn.modules.linear"))
 
 
 @pytest.mark.parametrize(
     ("before", "after", "reason"),
     [
         ("nn.Dropout(0.5)", "nn.BatchNorm1d(4)", "BatchNorm, whose statistics"),
-        ("scale=number + 1", "scale=1, cache=self.cache", "may hand something along"),
+        ("scale=number + 1", "scale=1, cache=self.cache", "may pass something on"),
         ("for number, block in enumerate(self.blocks):", "for number in range(2):", "no loops that call"),
         ("        return x\n", "        for block in self.blocks: x = block(x)\n        return x\n", "2 loops"),
     ],

@@ -86,7 +86,7 @@ def test_newer_syntax_is_read_or_refused(tmp_path: Path, version: tuple[int, int
 def test_a_patch_that_would_break_the_file_is_not_made(tmp_path: Path) -> None:
     from slipstream.rewrite.source import Splice
 
-    with pytest.raises(PatchError, match="would not be Python any more"):
+    with pytest.raises(PatchError, match="would not be valid Python"):
         SourceText(tmp_path / "train.py", b"x = (1)\n").spliced([Splice(4, 5, "")])
 
 

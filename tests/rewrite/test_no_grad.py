@@ -53,15 +53,15 @@ def test_a_loop_beside_the_training_is_put_under_it(project: Project) -> None:
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        ("def run(model, x):\n    model.eval()\n    y = model(x)\n    y.backward()\n", "also walks back"),
-        ("def run(model, x):\n    return model(x)\n", "may serve the training too"),
+        ("def run(model, x):\n    model.eval()\n    y = model(x)\n    y.backward()\n", "also calls backward"),
+        ("def run(model, x):\n    return model(x)\n", "may also be used for training"),
         ("@cached\ndef run(model, x):\n    model.eval()\n    return model(x)\n", "decorators of its own"),
         ("def run(model, x):\n    model.eval()\n    yield model(x)\n", "one by one"),
-        ("y = model(x)\n", "no loop of its own"),
-        ("model.eval()\nfor x in d:\n    y = model(x)\ny.backward()\n", "line 5 walks back y"),
-        ("for x in d:\n    y = model(x)\n", "no eval() stands before"),
-        ("model.eval()\nmodel.train()\nfor x in d:\n    y = model(x)\n", "no eval() stands before"),
-        ("def run(model, d):\n    for x in d:\n        y = model(x)\n    return y\n", "may serve the training too"),
+        ("y = model(x)\n", "no separate loop"),
+        ("model.eval()\nfor x in d:\n    y = model(x)\ny.backward()\n", "line 5 calls backward on y"),
+        ("for x in d:\n    y = model(x)\n", "no eval() comes before"),
+        ("model.eval()\nmodel.train()\nfor x in d:\n    y = model(x)\n", "no eval() comes before"),
+        ("def run(model, d):\n    for x in d:\n        y = model(x)\n    return y\n", "may also be used for training"),
     ],
 )
 def test_what_may_train_is_left_alone(project: Project, source: str, reason: str) -> None:
@@ -94,7 +94,7 @@ def test_findings_without_a_technique_are_cured() -> None:
 def test_where_the_evaluation_came_first_nothing_is_certain() -> None:
     model: Model = made_model(site=finding().site)
     (edit,) = cures(msgspec.structs.replace(made_session(model=model), findings=[finding()]))
-    assert edit.kind == "by_hand" and "may train" in edit.reason
+    assert edit.kind == "by_hand" and "used for training" in edit.reason
     (edit,) = cures(msgspec.structs.replace(made_session(), findings=[finding(function="main")]))
     assert edit.call == "main"
 

@@ -91,7 +91,7 @@ def test_start_comes_behind_the_import_of_torch(project: Project) -> None:
         ("import os\ntry:\n    import torch\nexcept ImportError:\n    pass\n", "does not import torch at its top"),
         ("import torch\nif big:\n    torch.set_num_threads(4)\n", "train.py:3 says torch.set_num_threads(4)"),
         ("from trainer import main\nmain()\n", "does not import torch at its top"),
-        ("from torch import nn\ntorch = None\n", "something else torch"),
+        ("from torch import nn\ntorch = None\n", "the name torch for something else"),
     ],
 )
 def test_start_is_left(project: Project, source: str, reason: str) -> None:
@@ -132,7 +132,7 @@ def test_before_the_imports(project: Project) -> None:
     [
         ("import time\n", "imports nothing that would read it"),
         ("import torch, os\nos.environ['OMP_WAIT_POLICY'] = 'ACTIVE'\n", "line 2 sets OMP_WAIT_POLICY"),
-        ("os = None\nimport torch\n", "something else os"),
+        ("os = None\nimport torch\n", "the name os for something else"),
     ],
 )
 def test_before_the_imports_is_left(project: Project, source: str, reason: str) -> None:
@@ -313,8 +313,8 @@ def test_scaler(project: Project) -> None:
         ),
         ("loss.backward()", "loss.backward(retain_graph=True)", "the loss.backward() is not one plain"),
         ("        schedule.step()", "        schedule.step()\n        other.backward()", "the loss.backward() is not"),
-        ("torch.nn.utils.clip", "weight.grad.mul_(2)\n        clip", "gradients are looked at"),
-        ("def train(model, loader):", "def train(model, loader, scaler):", "something else is called scaler"),
+        ("torch.nn.utils.clip", "weight.grad.mul_(2)\n        clip", "gradients are used"),
+        ("def train(model, loader):", "def train(model, loader, scaler):", "the name scaler is already used"),
         ("torch.optim.SGD", "make", "one name to one SGD"),
     ],
 )
@@ -343,7 +343,7 @@ def test_another_name_where_it_trains(project: Project) -> None:
         ("y = model(x)\ny.backward()\n", "not in a loop that trains"),
         ("for x in d:\n    y = model(x)\n", "not in a loop that trains"),
         ("for x in d:\n    y = model(x)\n    y.backward()\n    model = other\n", "becomes something else"),
-        ("compiled = 1\nfor x in d:\n    y = model(x)\n    y.backward()\n", "something else is called compiled"),
+        ("compiled = 1\nfor x in d:\n    y = model(x)\n    y.backward()\n", "the name compiled is already used"),
     ],
 )
 def test_another_name_is_left(project: Project, source: str, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""Makes the neighbouring module importable: tests are imported one by one, without a package around them."""
+"""Makes the neighbouring module importable, because tests are imported one by one and not as a package."""
 
 import sys
 from pathlib import Path

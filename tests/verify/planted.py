@@ -1,4 +1,4 @@
-"""Real trainings of a second, each with a planted fault or a sound technique, as a rider would have witnessed them."""
+"""Real trainings of a second, each with a planted fault or a sound technique, and their fingerprints."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BATCH = 16
 
 
 class Convnet(nn.Module):
-    """A bias before batch norm, whose gradient is pure rounding; dropout; a maximum that flips."""
+    """Has a bias before batch norm, whose gradient is pure rounding, dropout, and a maximum that flips."""
 
     def __init__(self, dropout: float = 0.2) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 
 @dataclass(frozen=True)
 class Change:
-    """What a planted technique does; the empty one is the base."""
+    """The effect of a planted technique. The empty one is the base."""
 
     gradient_scale: float = 1.0
     skipped_batch: int | None = None
@@ -81,7 +81,7 @@ class Change:
     is_norm_updated_twice: bool = False
     has_dropout: bool = True
     precision: torch.dtype | None = None
-    loss_scale: float = 1.0  # of the script itself: gradients so tiny that fp16 loses them
+    loss_scale: float = 1.0  # a property of the script: gradients so small that fp16 loses them
     is_channels_last: bool = False
     is_fused: bool = False
     is_compiled: bool = False
@@ -147,7 +147,7 @@ def _loss(call: Any, model: nn.Module, x: torch.Tensor, y: torch.Tensor, change:
         with torch.no_grad():
             draws = torch.get_rng_state()
             model(x)
-            torch.set_rng_state(draws)  # the dropout masks stay as they were
+            torch.set_rng_state(draws)  # the dropout masks stay the same
     if change.is_channels_last:
         x = x.contiguous(memory_format=torch.channels_last)
     with torch.autocast("cpu", dtype=change.precision) if change.precision else nullcontext():

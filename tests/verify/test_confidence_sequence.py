@@ -21,7 +21,7 @@ def _timing(seconds: float, trial: int = 0, round: int = 1, **facts: bool) -> Bl
 
 
 def _heavy(rng: random.Random) -> float:
-    """Symmetric, with tails so long that it has no variance."""
+    """Symmetric noise with such long tails that it has no variance."""
     return 0.02 * math.tan(math.pi * (rng.random() - 0.5))
 
 
@@ -32,7 +32,9 @@ def test_nothing_is_known_before_the_first_round() -> None:
 
 
 def test_even_a_certain_gain_needs_rounds_enough_to_rule_out_luck() -> None:
-    """Each round could have come out the other way round by a coin's toss: eight tosses are one in 256."""
+    """Each round could have come out the other way by the toss of a coin; eight equal tosses have a chance of one in
+    256.
+    """
     ratios = [math.log(2.0)] * 8
     assert not _compared(ratios).is_faster(0.01, 0.05 / 12)
     assert _compared([*ratios, math.log(2.0)]).is_faster(0.01, 0.05 / 12)
@@ -78,21 +80,21 @@ def test_one_outlier_does_not_undo_a_gain() -> None:
 
 @pytest.mark.parametrize("noise", ["heavy", "drifting", "bursts"])
 def test_no_look_at_a_useless_candidate_is_fooled_more_often_than_promised(noise: str) -> None:
-    """Every round is looked at, and the worst look counts."""
+    """The sequence is evaluated after every round, and the worst evaluation counts."""
     num_fooled, num_races = 0, 300
     for seed in range(num_races):
         rng = random.Random(f"{noise} {seed}")
         comparison, size = ConfidenceSequence(), 0.01
         for round in range(60):
             if noise == "drifting":
-                size *= math.exp(rng.gauss(0.0, 0.3))  # the scale wanders, as on a machine that others use too
+                size *= math.exp(rng.gauss(0.0, 0.3))  # the scale varies, as on a machine with other users
             elif noise == "bursts":
                 size = 0.2 if round % 13 == 0 else 0.01
             comparison.add(_heavy(rng) if noise == "heavy" else rng.choice((-1, 1)) * size * (0.5 + rng.random()))
             if comparison.is_faster(0.0, 0.05):
                 num_fooled += 1
                 break
-    # With 15 expected at the most, 24 would be one chance in a hundred; the seeds are fixed.
+    # At most 15 are expected. 24 would have a chance of one in a hundred. The seeds are fixed.
     assert num_fooled <= 23
 
 

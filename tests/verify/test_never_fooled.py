@@ -1,4 +1,4 @@
-"""A few dozen of the tunings that benchmarks/never_fooled.py runs by the thousand; seeds are fixed."""
+"""A few dozen of the thousands of tunings that benchmarks/never_fooled.py runs. The seeds are fixed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NUM_USELESS, NUM_USEFUL = 24, 12
 
 @cache
 def _useless() -> list[SimulatedOutcome]:
-    """Half in the noise of the machine that it was recorded on, half in made weather."""
+    """Half of them use the recorded noise of a machine, half use simulated noise."""
     recording = NoiseRecording.read(NOISE)
     made = [simulate(seed) for seed in range(NUM_USELESS // 2)]
     return made + [
@@ -28,7 +28,7 @@ def _useful() -> list[SimulatedOutcome]:
 
 
 def test_useless_candidates_are_not_kept() -> None:
-    # 5% would be one; fewer are kept by far, because the promise holds at every look and for all candidates together.
+    # 5% would be one. Far fewer are accepted, because the promise holds at all times and for all candidates together.
     assert sum(bool(one.kept) for one in _useless()) <= 1
 
 

@@ -1,4 +1,4 @@
-"""Planted faults in real trainings are rejected, sound techniques are not."""
+"""Planted faults in real trainings are rejected, and sound techniques are not."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from planted import BASE, Change, train
 from slipstream.records import Fingerprint, Numerics, NumericsClass
 from slipstream.verify.numerics import judge
 
-TINY = Change(loss_scale=1e-6)  # fp32 does not care; the gradients are below fp16's smallest number
+TINY = Change(loss_scale=1e-6)  # in fp32 this makes no difference; the gradients are below fp16's smallest number
 EVERYWHERE = [("convnet", "sgd"), ("convnet", "adam"), ("transformer", "sgd"), ("transformer", "adam")]
 CLAIMS: tuple[NumericsClass, ...] = ("identical", "reordered", "approximate")
 
 
 @cache
 def _base(model: str, optimizer: str, script: Change) -> tuple[Fingerprint, ...]:
-    """Base, twin, rounding, seed, coarse."""
+    """Base, control, rounding, seed, coarse."""
     known = train(model, optimizer, script, "base"), train(model, optimizer, script, "twin", num_steps=6)
     bands = train(model, optimizer, script, "rounding"), train(model, optimizer, script, "seed")
     return *known, *bands, train(model, optimizer, script, "coarse", num_steps=5)

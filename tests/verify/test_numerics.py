@@ -33,9 +33,6 @@ def _scaled(sketch: Sketch, by: float) -> Sketch:
     return Sketch(sketch.name, sketch.numel, sketch.norm * by, [value * by for value in sketch.values])
 
 
-# --- identical ------------------------------------------------------------------------------------------------------
-
-
 def test_the_same_bits_are_identical() -> None:
     verdict = judge("identical", BASE, made_fingerprint(), made_fingerprint(), ROUNDING, SEED)
     assert verdict.is_sound
@@ -91,9 +88,6 @@ def test_stricter_than_claimed_is_said() -> None:
         assert judge(claimed, BASE, made_fingerprint()).reason == f"bit-equal in 60 steps, stricter than {claimed}"
 
 
-# --- what cannot be told --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("claimed", ["identical", "reordered", "redrawn", "approximate", "different"])
 def test_without_losses_nothing_is_sound(claimed: Any) -> None:
     verdict = judge(claimed, BASE, _with(BASE, losses=[]))
@@ -117,11 +111,8 @@ def test_rough_gradients_without_a_coarse_control_are_unsure() -> None:
     calm = _with(rough, losses=made_fingerprint(rounding=1e-4).losses)
     verdict = judge("approximate", BASE, calm, None, ROUNDING, SEED)
     assert verdict.is_sound is None
-    assert "coarse twin" in verdict.reason
+    assert "coarse control" in verdict.reason
     assert judge("approximate", BASE, calm, None, ROUNDING, SEED, made_fingerprint(num_steps=5, rounding=0.2)).is_sound
-
-
-# --- what is not finite ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("claimed", ["identical", "reordered", "redrawn", "approximate", "different"])
@@ -144,9 +135,6 @@ def test_what_is_not_finite_in_the_base_either_is_not_held_against_anyone() -> N
     base = _with_loss(40, math.nan)
     verdict = judge("redrawn", base, made_fingerprint(rounding=1e-7), None, ROUNDING, SEED)
     assert verdict.is_sound
-
-
-# --- gradients ------------------------------------------------------------------------------------------------------
 
 
 def test_rounding_is_reordered() -> None:
@@ -202,9 +190,6 @@ def test_without_a_control_only_the_first_step_counts() -> None:
     assert judge("reordered", BASE, late(made_fingerprint(rounding=1e-7)), None, ROUNDING, None).is_sound is False
 
 
-# --- buffers --------------------------------------------------------------------------------------------------------
-
-
 def _with_buffers(fingerprint: Fingerprint, mean: float, count: int = 1) -> Fingerprint:
     buffers = [Sketch("bn.running_mean", 1, abs(mean), [mean]), Sketch("bn.num_batches_tracked", 1, count, [count])]
     snapshots = [msgspec.structs.replace(one, buffers=buffers) for one in fingerprint.snapshots]
@@ -224,12 +209,9 @@ def test_statistics_updated_twice_are_found(claimed: Any) -> None:
     assert "num_batches_tracked" in miscounted.reason
 
 
-# --- losses ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("claimed", ["reordered", "approximate"])
 def test_batches_that_slip_later_are_found(claimed: Any) -> None:
-    """The first gradients are the base's; from step 20 on each loss is that of the next batch."""
+    """The first gradients equal the base's. From step 20 on, each loss is that of the next batch."""
     losses = [(step, dict(BASE.losses).get(step + 1, 1.0) if step >= 20 else loss) for step, loss in BASE.losses]
     slipped = _with(made_fingerprint(rounding=1e-7), losses=losses)
     verdict = judge(claimed, BASE, slipped, None, ROUNDING, SEED, COARSE)

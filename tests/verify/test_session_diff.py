@@ -1,4 +1,4 @@
-"""Two sessions compared: beyond noise or not, in which phase, and what changed."""
+"""Two sessions are compared: whether the difference exceeds the noise, in which phase, and what changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ replace = msgspec.structs.replace
 
 
 def noisy(seed: int, spread: float = 0.1, num_steps: int = 80, **ms: float) -> Session:
-    """Every step longer or shorter by chance, and the machine drifting from stretch to stretch."""
+    """Every step is longer or shorter by chance, and the machine drifts from block to block."""
     draws = random.Random(seed)
     session = made_session(num_steps=num_steps, **ms)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""From records to a summary and findings. Pure functions: no torch, no clock, no files."""
+"""Computes a summary and findings from records. All functions are pure: they use no torch, no clock and no files."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ __all__ = ["diagnose"]
 
 
 def diagnose(session: Session) -> Session:
-    """The session with its summary and findings filled in; `notes` says in plain sentences what could not be known.
-    Diagnosing again gives the same session."""
+    """Return the session with its summary and findings filled in.
+
+    `notes` holds sentences about what could not be determined. Diagnosing a diagnosed session gives the same session.
+    """
     summary, notes = summarise(session)
     if summary is None:
         return msgspec.structs.replace(session, summary=None, findings=[], notes=_joined(session.notes, notes))

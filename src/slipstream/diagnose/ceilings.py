@@ -1,4 +1,8 @@
-"""The step if one resource were free: data (kept blocks), compute (drained loader), or perfect sharing of the cores."""
+"""Ceilings: the step time if one resource were free.
+
+The resources are data (measured in blocks that replay kept batches), compute (measured while the loader is drained),
+and perfect sharing of the cores.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +18,21 @@ from slipstream.diagnose.statistics import fmean, group_means, median
 from slipstream.diagnose.typical_step import typical_step
 from slipstream.records import Block, Ceilings, Loader, Session, Step
 
-FREE = 0.02  # of a step: a batch that was kept costs no more
-MOSTLY = 0.5  # of a block's time in steps with free data: below, its CPU time is that of something else
+FREE = 0.02  # share of a step; a step that waits no longer than this received a replayed batch
+# share of a block's time in steps with free data; below it, most of the block's CPU time belongs to other work
+MOSTLY = 0.5
 
 
 def find_ceilings(session: Session) -> Ceilings:
     loader = training_loader(session)
     notes: list[str] = []
     if loader is None and session.command == "check":
-        notes.append("No DataLoader feeds the steps, so none could be had with data for free: there are no ceilings.")
+        notes.append(
+            "No DataLoader feeds the steps, so the step could not be timed with free data: there are no ceilings."
+        )
     compute_ms = _compute_ms(session, loader)
     if compute_ms is None and loader is not None and session.command == "check":
-        notes.append("The ride ended before the step could be timed with data for free: there is no compute ceiling.")
+        notes.append("The script ended before the step could be timed with free data: there is no compute ceiling.")
     input_ms = _input_ms(session, loader)
     if input_ms is None and loader is not None and session.command == "check":
         notes.append("The loader was not drained: there is no input ceiling.")
@@ -38,8 +45,10 @@ def find_ceilings(session: Session) -> Ceilings:
 
 
 def kept_steps(session: Session, block: Block, loader: Loader | None) -> list[Step]:
-    """The steps of a kept block that waited for nothing, without the first ones, in which workers still fill their
-    buffers and take cores."""
+    """The steps of a replay block that did not wait for data.
+
+    The first steps are left out, because workers still fill their buffers then and use the cores.
+    """
     steps = [step for step in session.steps if step.block == block.index]
     steps = [step for step in steps if step.phases.get("input", 0.0) <= FREE * step.step_ms] or steps
     filling = max(2, (loader.prefetch_factor or 2) if loader and loader.num_workers else 2)
@@ -51,7 +60,7 @@ def _compute_ms(session: Session, loader: Loader | None) -> float | None:
     typical = typical_step(steps)
     if typical is None:
         return None
-    # Handing out a kept batch costs a copy, which is ours and not the script's.
+    # Copying a replayed batch is part of the measurement and not of the script, so its time is subtracted.
     return max(0.0, typical.step_ms - typical.phases["input"])
 
 
@@ -84,14 +93,14 @@ def _input_cpu_ms(session: Session, loader: Loader | None) -> float | None:
 
 
 def _compute_cpu_ms(session: Session, compute_ms: float | None) -> float | None:
-    """CPU time of the rider's process over kept blocks, where its input costs nothing."""
+    """CPU time of the trial's process over blocks with replayed batches, where input costs nothing."""
     if compute_ms is None:
         return None
     blocks = [block for block in blocks_of(session, ("kept",)) if block.cpu_ns > 0 and _is_mostly_free(session, block)]
     elapsed_ns = sum(block.end_ns - block.start_ns for block in blocks)
     if elapsed_ns > 0:
         return compute_ms * sum(block.cpu_ns for block in blocks) / elapsed_ns
-    # Not measured: every thread busy all the time is the most it can have been, and promises the least.
+    # The CPU time was not measured. All threads busy all the time is the upper bound, which predicts the smallest gain.
     facts, usable = session.environment.torch, max(1.0, session.environment.num_usable)
     return compute_ms * (min(facts.num_threads, usable) if facts and is_on_cpu(session) else 1.0)
 

@@ -1,5 +1,8 @@
-"""Whether work on samples gives the same in every epoch, so that once would be enough: from the random numbers that
-were drawn while batches were built and, where nobody looked, from the names of what was called."""
+"""Whether the work on samples gives the same result in every epoch, so that doing it once is enough.
+
+The answer comes from the random numbers that were drawn while batches were built. Where those were not observed, it
+comes from the names of the functions that were called.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,16 @@ from slipstream.diagnose.hotspots import total
 from slipstream.records import Loader, Session, StackCount
 
 RANDOM = re.compile(r"rng\b|rand|shuffle|choice|jitter|augment|noise|dropout", re.IGNORECASE)
-# Words become numbers by a fixed rule; what is random about texts (masks, crops) comes after it.
+# Tokenizers map words to numbers by a fixed rule. Random operations on texts (masks, crops) come after them.
 TEXT = re.compile(r"tokeni[sz]|\bbpe\b|lemmati[sz]|\bstem(mer)?\b|sentencepiece|vocab", re.IGNORECASE)
 PARSING = re.compile(r"\b(u?json|orjson|yaml)\.(loads?|safe_load)\b|\bfromstring\b|\bunpackb\b")
 TEXT_LEAVES = ("transformers/tokenization", "tokenizers/", "sentencepiece/", "tiktoken/", "nltk/", "spacy/")
 PARSING_LEAVES = ("json/decoder.py:", "json/scanner.py:", "etree/ElementTree.py:")
-MOST = 0.5  # of the samples that must be of a kind
+MOST = 0.5  # share of the samples that must be of one kind
 
 
 def draws(session: Session, loader: Loader) -> bool | None:
-    """Whether random numbers were drawn in building its batches; None: nobody looked."""
+    """Whether random numbers were drawn while the loader's batches were built; None if that was not observed."""
     seen = [fetch.drew for fetch in session.fetches if fetch.loader == loader.ident and fetch.drew is not None]
     return any(seen) if seen else loader.draws
 
@@ -33,8 +36,11 @@ def is_parsing(stacks: Sequence[StackCount]) -> bool:
 
 
 def repeats(session: Session, loader: Loader, stacks: Sequence[StackCount], others: Sequence[StackCount]) -> bool:
-    """Whether what these samples were taken in gives the same every time. `others`: all that builds the batch. A random
-    generator may be one that nobody could watch: then its name shows in what was called."""
+    """Whether the work that these samples were taken in gives the same result every time.
+
+    `others` holds the samples of everything that builds the batch. A random generator that cannot be observed is
+    recognised by its name among the called functions.
+    """
     if is_text(stacks) or is_parsing(stacks):
         return True
     return draws(session, loader) is False and not any(RANDOM.search(f"{one.expression} {one.leaf}") for one in others)

@@ -1,16 +1,14 @@
-"""What a cure can give at most: Amdahl's law, and nothing more optimistic.
-
-What the small races at the end of the ride say about a remedy."""
+"""The largest gain that a fix can give, by Amdahl's law, and what the rehearsals at the end of a check measured."""
 
 from __future__ import annotations
 
 from slipstream.records import Rehearsal, Session, Summary
 
-LEAST_GAIN = 1.03  # below this nobody would notice, and the machine's noise is larger
+LEAST_GAIN = 1.03  # smaller gains are below the noise of the machine
 
 
 def gain_of(step_ms: float, then_ms: float) -> float:
-    """Step now over step then; never below 1."""
+    """The step time now divided by the step time after the change; never below 1."""
     if step_ms <= 0 or then_ms >= step_ms:
         return 1.0
     return step_ms / max(then_ms, step_ms * 1e-3)
@@ -21,8 +19,8 @@ def gain_without(step_ms: float, removable_ms: float, share: float = 1.0) -> flo
     return gain_of(step_ms, step_ms - min(max(removable_ms, 0.0), step_ms) * share)
 
 
-FAR_OFF = 3.0  # times as long as in the script: something else ran beside the copy
-CLEARLY = 1.02  # what the interval must lie beyond before a remedy is believed
+FAR_OFF = 3.0  # ratio to the time in the script; if the copy was this much slower, other programs ran at the same time
+CLEARLY = 1.02  # the interval must lie above this gain before a remedy counts as faster
 
 
 def rehearsal_of(session: Session, remedy: str) -> Rehearsal | None:
@@ -30,8 +28,10 @@ def rehearsal_of(session: Session, remedy: str) -> Rehearsal | None:
 
 
 def rehearsed_gain(summary: Summary, rehearsal: Rehearsal, touched_ms: float) -> float:
-    """The step's gain if the touched part of it became quicker as the copy did; 1.0 if the copy did not clearly, or was
-    no picture of that part."""
+    """The gain of the step if the affected part of it became faster by the same factor as the rehearsal's copy.
+
+    Returns 1.0 if the copy did not become clearly faster, or if its time does not match that part of the step.
+    """
     if rehearsal.low < CLEARLY or rehearsal.now_ms > FAR_OFF * touched_ms:
         return 1.0
     return gain_without(summary.step_ms, touched_ms, 1 - 1 / rehearsal.ratio)

@@ -1,5 +1,8 @@
-"""A line that cuts a batch out of a table and converts it, rewritten: the whole table converted once, its rows indexed
-here. From the line's text alone; what is not known to mean the same row by row is left, and "" is the answer."""
+"""Rewrites a line that takes a batch out of a table and converts it.
+
+In the result, the whole table is converted once before the loop, and the line only indexes rows. The rewrite uses only
+the text of the line. If it is not certain that the rewritten line gives the same rows, the functions here return "".
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,10 @@ from typing import NamedTuple
 
 _MAKERS = {"tensor", "as_tensor", "from_numpy", "FloatTensor", "LongTensor", "DoubleTensor", "asarray", "array"}
 _MODULES = {"torch", "np", "numpy"}
-# What may be done to all rows at once in place of a few.
+# Operations that give the same result on all rows at once as on a few rows.
 _METHODS = {"float", "double", "half", "long", "int", "bool", "astype", "tolist", "to_numpy", "copy", "contiguous"}
 _ARRAYS = {"values", "to_numpy"}
-_MOVES = {"to", "cuda", "pin_memory"}  # stay where they are: the device may have no room for all rows
+_MOVES = {"to", "cuda", "pin_memory"}  # these stay in the loop, because the device may not have memory for all rows
 
 
 class _NotKnownError(Exception):
@@ -19,14 +22,16 @@ class _NotKnownError(Exception):
 
 
 class Hoisted(NamedTuple):
-    """One variable of the line: `all_x = whole` once, and `x = all_x[rows]` + moves in its place."""
+    """One variable of the line: `all_x = whole` once, and `x = all_x[rows]` followed by the moves in place of the old
+    value.
+    """
 
     name: str
     whole: str
     rows: str
     moves: str
-    tables: frozenset[str]  # names that the whole depends on
-    is_range: bool  # the rows are a slice: what is cut out is a view
+    tables: frozenset[str]  # names that the expression for the whole table depends on
+    is_range: bool  # the rows are a slice, so the result is a view
 
     @property
     def once(self) -> str:
@@ -34,12 +39,12 @@ class Hoisted(NamedTuple):
 
     @property
     def then(self) -> str:
-        """What the variable is given."""
+        """The new value of the variable."""
         return f"all_{self.name}[{self.rows}]"
 
 
 def hoisted(text: str) -> str:
-    """ "all_x = ...  # once, before the loop" and the line as it is then; "" for a line of another kind."""
+    """The line "all_x = ...  # once, before the loop" and the rewritten line; "" for a line of another form."""
     parts = hoist(text)
     before = [f"{part.once}  # once, before the loop" for part in parts]
     after = [f"{part.name} = {part.then}{part.moves}" for part in parts]
@@ -47,7 +52,7 @@ def hoisted(text: str) -> str:
 
 
 def hoist(text: str) -> list[Hoisted]:
-    """One for each variable that the line gives a value; none for a line of another kind."""
+    """One entry for each variable that the line assigns; none for a line of another form."""
     try:
         (statement,) = ast.parse(text.strip()).body
         if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
@@ -58,7 +63,7 @@ def hoist(text: str) -> list[Hoisted]:
 
 
 def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[str, ast.expr]]:
-    """x = ...; or x, y = ..., ..."""
+    """The (target, value) pairs of `x = ...` or `x, y = ..., ...`."""
     if isinstance(target, ast.Name):
         return [(target.id, value)]
     if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
@@ -87,11 +92,13 @@ def _text_of(rows: ast.expr) -> str:
 
 
 class _Reader:
-    """Goes down from the outermost conversion to the table's name, and takes the one choice of rows out."""
+    """Descends from the outermost conversion to the table's name, and takes out the one selection of rows."""
 
     def __init__(self) -> None:
         self.rows: ast.expr | None = None
-        self.is_array = False  # something on the way makes an array or a tensor of it: a table is not indexed so
+        # whether an operation on the way makes an array or a tensor of the table; a plain table is not indexed like
+        # this
+        self.is_array = False
 
     def strip(self, node: ast.expr) -> ast.expr:
         if isinstance(node, ast.Name):
@@ -139,7 +146,7 @@ class _Reader:
         return ast.Subscript(self.strip(table), chosen, ast.Load())
 
     def _take(self, rows: ast.expr) -> None:
-        if self.rows is not None or isinstance(rows, ast.Constant):  # chosen twice, or always the same row
+        if self.rows is not None or isinstance(rows, ast.Constant):  # rows are selected twice, or the row is constant
             raise _NotKnownError
         self.rows = rows
 
@@ -151,14 +158,14 @@ def _is_array(node: ast.expr) -> bool:
 
 
 def _is_columns(node: ast.expr) -> bool:
-    """ "age", ["age", "height"], features: a slice or a sum would be rows."""
+    """Whether the index selects columns: "age", ["age", "height"], features. A slice or a sum selects rows."""
     if isinstance(node, ast.List):
         return all(isinstance(one, ast.Constant) and isinstance(one.value, str) for one in node.elts)
     return isinstance(node, ast.Name) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
 def _is_setting(node: ast.expr) -> bool:
-    """torch.float32, "float32", True, float: what does not depend on the rows."""
+    """Whether the expression is a setting that does not depend on the rows: torch.float32, "float32", True, float."""
     if isinstance(node, ast.Attribute):
         return isinstance(node.value, ast.Name) and node.value.id in _MODULES
     return isinstance(node, ast.Constant) or (isinstance(node, ast.Name) and node.id in ("float", "int", "bool"))

@@ -1,5 +1,7 @@
-"""From counted stacks to lines: which of the user's lines a phase was spent on, and how much of it.
-Counts give shares; milliseconds come from the seams."""
+"""Attributes a phase to the user's lines, by counted stack samples.
+
+Sample counts give shares. The milliseconds come from the seams.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ import msgspec
 from slipstream.diagnose.selection import blocks_of, watched_kinds
 from slipstream.records import Session, Site, StackCount
 
-FEWEST_SAMPLES = 12  # a share from fewer says nothing
-NEAR_LINES = 20  # a comprehension this close to a function's line belongs to it
+FEWEST_SAMPLES = 12  # a share of fewer samples is not meaningful
+NEAR_LINES = 20  # a comprehension this close to a function's line belongs to that function
 
 
 class Hotspot(msgspec.Struct, frozen=True):
@@ -22,7 +24,10 @@ class Hotspot(msgspec.Struct, frozen=True):
 
 
 def watched_stacks(session: Session, role: str, phases: Collection[str] | None = None) -> list[StackCount]:
-    """Samples of the script as it is. Workers do the same work in every block, and do not know which one it is."""
+    """Samples of the unmodified script.
+
+    Samples of workers are taken from every block: workers do the same work in each, and do not know the block.
+    """
     wanted = {block.index for block in blocks_of(session, watched_kinds(session))}
     return [
         stack
@@ -38,7 +43,7 @@ def total(stacks: Sequence[StackCount], wanted: Callable[[StackCount], bool] = l
 
 
 def hottest_function(stacks: Sequence[StackCount]) -> list[StackCount]:
-    """The samples of the user's function that most were in, its comprehensions and lambdas included."""
+    """The samples of the user's function that occurs in most samples, with its comprehensions and lambdas."""
     functions: dict[tuple[str, str], list[StackCount]] = {}
     for stack in stacks:
         if stack.file:
@@ -47,7 +52,7 @@ def hottest_function(stacks: Sequence[StackCount]) -> list[StackCount]:
 
 
 def _owner(stack: StackCount, stacks: Sequence[StackCount]) -> str:
-    """The function itself; for a comprehension the one whose sampled lines lie nearest."""
+    """The function itself; for a comprehension, the function whose sampled lines are nearest."""
     if not stack.function.startswith("<") or stack.function == "<module>":
         return stack.function
     named = [one for one in stacks if one.file == stack.file and not one.function.startswith("<")]
@@ -65,7 +70,8 @@ def hottest_line(session: Session, stacks: Sequence[StackCount]) -> Hotspot | No
     (file, line), count = counts.most_common(1)[0]
     there = [stack for stack in stacks if (stack.file, stack.line) == (file, line)]
     most = max(there, key=lambda stack: stack.count)
-    # A loop is sampled where it jumps back, at some name on its line: the longest expression shows most of the line.
+    # A sample of a loop falls on the jump back, which points to some name on the line. The longest expression shows
+    # most of the line.
     whole = [stack for stack in session.stacks if (stack.file, stack.line) == (file, line)]
     longest = max((stack.expression for stack in [*there, *whole]), key=len)
     text = next((site.text for site in session.sites if (site.file, site.line) == (file, line)), longest)

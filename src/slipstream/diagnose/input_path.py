@@ -1,5 +1,8 @@
-"""The way of a batch: how long the step waits for it, how long one process works on it, on which lines; and the
-step that a change to it would leave. Predicts no better than the compute ceiling and the shared cores allow."""
+"""The input path: how long the step waits for a batch, how long one process works on it, and on which lines.
+
+It also predicts the step after a change to the input. A prediction is never better than the compute ceiling and the
+shared cores allow.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ from slipstream.diagnose.selection import batches_per_step, fetches_of, is_on_cp
 from slipstream.diagnose.statistics import fmean
 from slipstream.records import Ceilings, Loader, Session, StackCount, Summary
 
-DRAINED = 1.5  # times what the drained loader needs for a batch; more than that is not believed
-LEAST_SHARE = 0.05  # of the step that must be lost to input before any cure for it is worth a word
-# Handing a batch from a worker to the main process, on both sides. Rough and on the high side, so that workers are not
-# promised to steps too light for them; what they really give, tune measures.
+DRAINED = 1.5  # ratio to the time that the drained loader needs for a batch; a longer wait is not attributed to input
+LEAST_SHARE = 0.05  # share of the step that input must cost before a fix for it is reported
+# The cost of passing a batch from a worker to the main process, on both sides. The value is rough and on the high side,
+# so that workers are not recommended for steps that are too short for them. `tune` measures the real gain.
 SENDING_MS = 0.5
 SENDING_MS_PER_BYTE = 0.6e-6
 RECEIVING_MS = 0.4
@@ -25,10 +28,10 @@ class InputPath(msgspec.Struct, frozen=True):
     batches: float  # per step
     wait_ms: float  # per step, of the main process
     work_ms: float  # per step, of one process that builds batches
-    cpu_ms: float  # of that work
+    cpu_ms: float  # CPU share of that work
     waits: float  # share of the work that is waiting (disk, network, sleep) and needs no core
-    busy: float  # share of their time that workers build batches; 1.0 without workers
-    stacks: list[StackCount]  # where the building process was
+    busy: float  # share of the time in which workers build batches; 1.0 without workers
+    stacks: list[StackCount]  # stack samples of the building process
 
     def share(self, stacks: list[StackCount]) -> float:
         """The share of the work that these samples stand for."""
@@ -46,7 +49,7 @@ def input_path(session: Session, summary: Summary) -> InputPath | None:
     if loader.num_workers == 0:
         work_ms = _believed_ms(wait_ms, summary.ceilings)
     else:
-        # While the loader is drained nothing else takes the cores: the smaller of the two is the work itself.
+        # While the loader is drained, nothing else uses the cores, so the smaller of the two times is the work itself.
         drained = [fetch.wall_ns / 1e6 for fetch in fetches_of(session, loader, ("drain",))]
         means = [fmean(times) for times in (walls, drained) if times]
         work_ms = min(means) * batches if means else wait_ms * loader.num_workers
@@ -66,21 +69,27 @@ def input_path(session: Session, summary: Summary) -> InputPath | None:
 
 
 def _believed_ms(wait_ms: float, ceilings: Ceilings) -> float:
-    """Without workers the wait is the work. Where the drained loader needed far less, the rest was a queue for a core
-    (or for a cache that compute had emptied), which no cure for input takes away."""
+    """The part of the wait that input causes.
+
+    Without workers the wait is the work. If the drained loader needed far less time, the rest of the wait was a queue
+    for a core, or a refill of caches that the computation had emptied. No fix for input removes that part.
+    """
     if ceilings.input_ms is None:
         return wait_ms
     return min(wait_ms, DRAINED * max(ceilings.input_ms, ceilings.input_cpu_ms or 0.0))
 
 
 def lost_ms(summary: Summary, path: InputPath) -> float:
-    """What input costs the step: the wait, and with workers also what they take from the cores of the step."""
+    """What input costs the step: the wait and, with workers, also the time that workers take from the cores of the
+    step.
+    """
     compute_ms = summary.ceilings.compute_ms
     if path.loader.num_workers == 0:
         return path.work_ms
     if compute_ms is None:
         return path.wait_ms
-    # The compute ceiling is another stretch of time: below its noise only the wait itself is believed.
+    # The compute ceiling was measured at another time. A difference below its noise is ignored, and only the wait
+    # counts.
     starved_ms = summary.step_low_ms - compute_ms
     return max(path.wait_ms, starved_ms if starved_ms > 0.1 * summary.step_ms else 0.0)
 
@@ -98,7 +107,7 @@ def step_after(
     cpu_ms: float | None = None,
     num_workers: int | None = None,
 ) -> float:
-    """The step if a batch took this much work, by this many workers."""
+    """The predicted step if a batch took `work_ms` of work and this many workers built batches."""
     work_ms = path.work_ms if work_ms is None else work_ms
     cpu_ms = path.cpu_ms * (work_ms / path.work_ms if path.work_ms > 0 else 1.0) if cpu_ms is None else cpu_ms
     workers = path.loader.num_workers if num_workers is None else num_workers
@@ -111,14 +120,17 @@ def step_after(
         return min(summary.step_ms, _overlapped_ms(session, summary, floor_ms, work_ms, cpu_ms, workers))
     then_ms = _overlapped_ms(session, summary, floor_ms, work_ms, cpu_ms, workers)
     now_ms = _overlapped_ms(session, summary, floor_ms, path.work_ms, path.cpu_ms, path.loader.num_workers)
-    # The model says how the step changes; the run says how long it is now.
+    # The model predicts how the step changes; the measurement says how long it is now.
     scaled_ms = summary.step_ms * then_ms / now_ms if now_ms > 0 else summary.step_ms
     return min(summary.step_ms, max(floor_ms, scaled_ms))
 
 
 def floor_of(summary: Summary, path: InputPath) -> float:
-    """The step if input were free: what is left of it without its wait. With workers it may be less, since workers
-    that rest give their cores back; the compute ceiling shows that. A ceiling above the rest of the step is noise."""
+    """The step if input were free, which is the step without its wait.
+
+    With workers it may be shorter, because idle workers give their cores back; the compute ceiling shows that. A
+    ceiling above the step without its wait is noise.
+    """
     if path.loader.num_workers == 0:
         return summary.step_ms - path.work_ms
     without_ms = summary.step_ms - path.wait_ms
@@ -133,7 +145,7 @@ def batch_bytes(loader: Loader) -> int:
 
 
 def handover_ms(path: InputPath) -> tuple[float, float]:
-    """What a step's batches would cost the worker and the main process to pass on."""
+    """The cost, for the worker and for the main process, of passing on the batches of a step."""
     num_bytes = batch_bytes(path.loader)
     return (
         path.batches * (SENDING_MS + num_bytes * SENDING_MS_PER_BYTE),
@@ -154,8 +166,11 @@ def _overlapped_ms(
 def _waiting_share(
     session: Session, summary: Summary, loader: Loader, on_cpu: float, stacks: list[StackCount]
 ) -> float:
-    """Time off the CPU is waiting on a quiet machine. On a busy one, or with more workers than cores, it may be a queue
-    for a core, and only lines that were seen to wait or read are believed."""
+    """The share of the work that is waiting.
+
+    On a quiet machine, time off the CPU is waiting. On a busy machine, or with more workers than cores, it may be a
+    queue for a core. Then only samples on lines that wait or read count.
+    """
     off_cpu = 1 - min(1.0, on_cpu / granted_share(session, summary.ceilings))
     count = total(stacks)
     is_busy = session.environment.load >= 0.7 * session.environment.num_usable
@@ -165,7 +180,10 @@ def _waiting_share(
 
 
 def granted_share(session: Session, ceilings: Ceilings) -> float:
-    """On the CPU a step that has its data computes all the time: CPU time short of that was given to others."""
+    """The share of a core that each computing thread received.
+
+    On the CPU, a step that has its data computes all the time, so missing CPU time went to other programs.
+    """
     if not is_on_cpu(session) or not ceilings.compute_ms or not ceilings.compute_cpu_ms:
         return 1.0
     return max(0.05, min(1.0, ceilings.compute_cpu_ms / ceilings.compute_ms))
@@ -182,5 +200,5 @@ def _busy(session: Session, loader: Loader, walls: list[float]) -> float:
 def _building_stacks(session: Session, loader: Loader) -> list[StackCount]:
     if loader.num_workers == 0:
         return watched_stacks(session, "main", ("input",))
-    # A worker that waits with none of the user's lines on its stack waits for its next task: that is no work.
+    # A worker that waits without a user's line on its stack waits for its next task, which is not work.
     return [stack for stack in watched_stacks(session, "worker", ("input",)) if stack.stage != "wait" or stack.file]

@@ -1,4 +1,4 @@
-"""Memory that grows step by step, told apart from warm-up, caches and page-ins by a rise that lasts."""
+"""Detects memory that grows with every step. A rise that lasts distinguishes it from warm-up, caches and page-ins."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from slipstream.diagnose.training_time import training_length
 from slipstream.records import Leak, Memory, Session
 
 FEWEST_POINTS = 12
-LEAST_GRAPHS = 0.25  # per step; a graph kept now and then is kept on purpose
+LEAST_GRAPHS = 0.25  # per step; a script that keeps a graph less often does so on purpose
 LEAST_TENSORS = 0.25
-LEAST_BYTES = 20_000.0  # per step; our own records and a list of floats stay below
+LEAST_BYTES = 20_000.0  # per step; slipstream's own records and a list of floats stay below this
 _FEWEST_LOOKS = 4
-_STOPPED = 0.1  # of the pace at which it grew
-UNTOLD_STEPS = 20_000  # a training whose length nobody knows
+_STOPPED = 0.1  # of the average growth per step
+UNTOLD_STEPS = 20_000  # assumed length of a training whose length is unknown
 
 
 class GrowthTrend(msgspec.Struct, frozen=True):
     graphs_per_step: float
     tensors_per_step: float
     bytes_per_step: float
-    num_steps: int  # over which it was seen
+    num_steps: int  # steps over which the growth was observed
     steps_until_full: float | None
 
     @property
@@ -33,7 +33,7 @@ class GrowthTrend(msgspec.Struct, frozen=True):
 
 
 def find_growth(session: Session) -> GrowthTrend | None:
-    """None where nothing grows."""
+    """The growth, or None if nothing grows."""
     series = sorted(session.memory, key=lambda point: point.step)
     if len(series) < 2 or series[-1].step <= series[0].step:
         return None
@@ -42,16 +42,17 @@ def find_growth(session: Session) -> GrowthTrend | None:
     graphs = _rising([(point.step, point.num_graphs) for point in counted])
     tensors = _rising([(point.step, point.num_tensors) for point in counted])
     if len(counted) < 3 and not _is_filled(session.leaks, series[-1].step):
-        graphs = tensors = 0.0  # two looks are no trend, unless a container of the user's has grown alike
+        # two observations are not a trend, unless one of the user's containers has grown at the same rate
+        graphs = tensors = 0.0
     graphs = max(graphs, _added_up(session.leaks, series[-1].step))
-    # Live tensors are what counts: bytes that grow without them are pages of a memory map, or a cache.
+    # Live tensors decide. Bytes that grow without live tensors are pages of a memory map, or a cache.
     if graphs < LEAST_GRAPHS and (tensors < LEAST_TENSORS or held < LEAST_BYTES):
         return None
     return GrowthTrend(graphs, tensors, held, series[-1].step - series[0].step, _until_full(session, series[-1], held))
 
 
 def was_followed(memory: list[Memory]) -> bool:
-    """Whether live tensors were counted often enough to tell a leak from a cache."""
+    """Whether live tensors were counted often enough to distinguish a leak from a cache."""
     return len(_counted(memory)) >= _FEWEST_LOOKS
 
 
@@ -60,8 +61,10 @@ def _counted(memory: list[Memory]) -> list[tuple[int, int]]:
 
 
 def has_stopped(memory: list[Memory]) -> int | None:
-    """The step after which no more tensors were alive, of those at which they were counted; None: they grow, or nobody
-    has looked often enough."""
+    """The observed step after which the number of live tensors no longer grew.
+
+    None if it still grows, or if there were too few observations.
+    """
     counted = _counted(memory)
     rises = [(right[1] - left[1]) / (right[0] - left[0]) for left, right in pairwise(counted)]
     if not was_followed(memory) or rises[-1] > _STOPPED * max(rises):
@@ -70,7 +73,7 @@ def has_stopped(memory: list[Memory]) -> int | None:
 
 
 def _spaced(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Without looks that came soon after another: nothing can have grown in between."""
+    """The observations without those that follow another too soon to show any growth."""
     widest = max((right[0] - left[0] for left, right in pairwise(points)), default=0)
     kept = points[:1]
     for point in points[1:]:
@@ -80,7 +83,7 @@ def _spaced(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _rising(points: list[tuple[int, int]]) -> float:
-    """Per step, from the first look to the last; 0 unless every look found more, at about the same pace."""
+    """Growth per step from the first observation to the last; 0 unless each found more, at about the same rate."""
     slopes = [(right[1] - left[1]) / (right[0] - left[0]) for left, right in pairwise(points) if right[0] > left[0]]
     if not slopes or min(slopes) <= 0 or slopes[-1] < 0.5 * slopes[0]:
         return 0.0
@@ -88,13 +91,13 @@ def _rising(points: list[tuple[int, int]]) -> float:
 
 
 def _added_up(leaks: list[Leak], num_steps: int) -> float:
-    """Graphs a step that hang on one tensor: no tensor of theirs is alive, and they are memory all the same."""
+    """Graphs per step that hang on one tensor. None of their tensors is counted as alive, but they use memory."""
     most = max((leak.num_tensors for leak in leaks if leak.is_sum), default=0)
     return most / num_steps if most >= 0.7 * num_steps else 0.0
 
 
 def _leaked(leaks: list[Leak], num_steps: int) -> float:
-    """Bytes a step in containers that grew until the end."""
+    """Bytes per step in containers that grew until the end."""
     return sum(leak.num_bytes for leak in leaks if not leak.has_graph) / num_steps
 
 
@@ -103,8 +106,8 @@ def _is_filled(leaks: list[Leak], num_steps: int) -> bool:
 
 
 def _held_slope(session: Session, series: list[Memory]) -> float:
-    """Bytes per step; 0 unless both halves rise alike and hardly a stretch goes down."""
-    late = series[len(series) // 4 :]  # allocators, caches and cuDNN plans fill in the beginning
+    """Bytes per step; 0 unless both halves rise at the same rate and hardly any interval falls."""
+    late = series[len(series) // 4 :]  # allocators, caches and cuDNN plans fill up at the beginning
     if len(late) < FEWEST_POINTS:
         return 0.0
     points = [(float(point.step), float(_held_bytes(session, point))) for point in late]
@@ -119,7 +122,7 @@ def _held_bytes(session: Session, point: Memory) -> int:
 
 
 def _until_full(session: Session, last: Memory, held: float) -> float | None:
-    """Steps until memory runs out, if that is before the training ends."""
+    """Steps until memory is full, if that happens before the training ends."""
     machine = session.environment
     limit = machine.memory_limit_bytes or machine.memory_bytes
     if is_on_accelerator(session):

@@ -1,9 +1,9 @@
-"""What a reinforcement learner's environment takes of the step. It answers to the model, so nobody can prepare it
-beforehand: it is told, and no gain is promised for it.
+"""Notes: sentences about facts that are not findings, because no change to the script would gain time.
 
-Sentences about what the machine forbids, said instead of a recommendation that could not work.
-
-Whether the model learns in the mode it is meant to learn in. A sentence, not a finding: the cure gains no time."""
+They cover three subjects. A reinforcement learner's environment takes a part of the step, but depends on the model's
+actions, so that nothing can prepare it in advance. The machine may rule out a recommendation. The model may train in
+evaluation mode, which matters for the result and not for the time.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ STEPS = re.compile(r"\b\w*env\w*(\[[^\]]*\])?\.(step|reset)\s*\(", re.IGNORECASE
 
 
 def is_environment(stack: StackCount) -> bool:
-    """env.step(action), self.envs.step(actions), envs[i].reset()."""
+    """Whether the expression steps or resets an environment: env.step(action), self.envs.step(actions),
+    envs[i].reset().
+    """
     return bool(STEPS.search(stack.expression))
 
 
 def environment_note(session: Session, step_ms: float, phases: dict[str, float]) -> str:
-    """A sentence where it is a good part of the step, else ""."""
+    """A sentence if the environment takes a large part of the step, else ""."""
     step = sampled_step(session, step_ms, phases)
     taken_ms, stacks = phase_ms_of(session, {"other": step.other_ms}, is_environment)
     hot = hottest_line(session, stacks)
@@ -36,12 +38,12 @@ def environment_note(session: Session, step_ms: float, phases: dict[str, float])
         return ""
     return (
         f"The environment takes {ms(taken_ms)} of {ms(step.step_ms)} ms {step.words} ({hot.expression}, line "
-        f"{hot.site.line}). It answers to the model, so no loader can prepare it: more environments at once, or in "
-        "processes of their own, are what helps."
+        f"{hot.site.line}). It depends on the model's actions, so no loader can prepare it. Run more environments at "
+        "once, or run them in processes of their own."
     )
 
 
-BUSY = "The machine was busy"  # how the note about it begins
+BUSY = "The machine was busy"  # the beginning of the note, which other code recognises
 LONGER = "Times are longer than on a quiet machine; shares of the step mean more than milliseconds."
 
 
@@ -56,9 +58,9 @@ def machine_notes(session: Session, summary: Summary) -> list[str]:
     if granted < 0.8:
         notes.append(f"{BUSY}: a computing thread of the script had {granted:.0%} of a core. {LONGER}")
     elif is_busy(session.environment) and is_on_cpu(session):
-        # Threads that wait for each other spin: they take their cores' time, and it says nothing about the others.
+        # Threads that wait for each other spin. They use CPU time, which says nothing about other programs.
         load, usable = session.environment.load, session.environment.num_usable
-        notes.append(f"{BUSY} when the ride began: a load of {load:.1f} on {usable:g} cores. {LONGER}")
+        notes.append(f"{BUSY} when the measurement began: a load of {load:.1f} on {usable:g} cores. {LONGER}")
     if any(note.startswith(BUSY) for note in notes) and (threads := _undecided_threads(session)):
         notes.append(threads)
     if session.environment.gpus and is_on_cpu(session):
@@ -67,22 +69,27 @@ def machine_notes(session: Session, summary: Summary) -> list[str]:
 
 
 def _undecided_threads(session: Session) -> str:
-    """Fewer or more threads than cores, and the race against as many was run while others had the cores."""
+    """torch uses fewer or more threads than cores, and the race against one thread per core ran while other programs
+    used the cores.
+    """
     facts, cores, race = session.environment.torch, session.environment.num_cores, rehearsal_of(session, "threads")
     if facts is None or race is None or facts.num_threads == cores or race.low >= CLEARLY:
         return ""
     return (
         f"torch computes with {count(facts.num_threads, 'thread')} on {count(cores, 'core')}. {race.setting} were no "
-        f"faster ({rehearsed_words(race)}), but others had the cores meanwhile: check again on a quiet machine."
+        f"faster ({rehearsed_words(race)}), but other programs used the cores: check again on a quiet machine."
     )
 
 
-FEW = 3  # calls: one alone may be a look at something else
+FEW = 3  # calls; a single call may serve another purpose
 
 
 def mode_note(session: Session) -> str | None:
-    """A validation that calls eval() and a training that calls train() once, before its first epoch: from then on
-    dropout is off, and batch norm keeps its old statistics. A model that never was in training mode is meant so."""
+    """A note for a model that trains in evaluation mode.
+
+    This happens if validation calls eval() and the script calls train() only once, before its first epoch. From then on
+    dropout is off and batch norm keeps its old statistics. A model that never was in training mode is not reported.
+    """
     with_grad = (event for event in session.events if event.kind == "forward" and event.grad)
     calls = outside_evaluations(session, with_grad)
     for ident in dict.fromkeys(call.ident for call in calls if call.training):

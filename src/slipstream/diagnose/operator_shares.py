@@ -1,4 +1,4 @@
-"""Shares of the observed step, by kind of operator. Its milliseconds were taken under a profiler and mean nothing."""
+"""Shares of the profiled step, by kind of operator. Its milliseconds include the profiler's overhead."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from slipstream.records import Operator, Session, Summary
 
 
 def self_ms(operator: Operator) -> float:
-    """On the device where the operator ran there, else on the host."""
+    """The operator's own time on the device if it ran there, else on the host."""
     return operator.self_device_ms or operator.self_cpu_ms
 
 
@@ -17,7 +17,7 @@ def operators_ms(session: Session) -> float:
 
 
 def share_named(session: Session, *parts: str) -> float:
-    """The share of the operators' time spent in those whose name holds one of these parts."""
+    """The share of the operators' time spent in those whose name contains one of these parts."""
     whole = operators_ms(session)
     if session.anatomy is None or whole <= 0:
         return 0.0
@@ -32,7 +32,7 @@ def share_of_class(session: Session, name: str) -> float:
 
 
 def compute_phases_ms(summary: Summary) -> float:
-    """Forward, backward and optimizer of the step; what operators can be quicker in."""
+    """The time of forward, backward and optimizer in a step, which faster operators can reduce."""
     phases = summary.device_phases or summary.phases
     return sum(phases.get(phase, 0.0) for phase in COMPUTE_PHASES if phase != "transfer")
 

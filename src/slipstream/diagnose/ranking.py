@@ -1,4 +1,4 @@
-"""Which findings are worth a line, and in which order."""
+"""Decides which findings are shown, and in which order."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from slipstream.diagnose.gain import LEAST_GAIN
 from slipstream.diagnose.memory_growth import find_growth
 from slipstream.records import Finding, Session, Summary
 
-# These cost memory as well: worth saying whatever they gain in time.
+# These also cost memory, so they are shown whatever they gain in time.
 RISKS = ("growing_memory", "grad_in_evaluation", "worker_memory")
-# Cures that compete for the same argument or the same milliseconds: of each set only the better one is shown.
+# Fixes that compete for the same argument or the same milliseconds. Of each set only the better one is shown.
 RIVALS = (("worker_count", "shallow_prefetch"), ("slow_read", "slow_transform"), ("cpu_threads", "worker_count"))
 
 
 def find_all(session: Session, summary: Summary) -> tuple[list[Finding], list[str]]:
-    """Findings, best first, and sentences about causes that could not be looked for."""
+    """Findings, best first, and sentences about causes that could not be checked."""
     found: list[Finding] = []
     notes: list[str] = []
     for cause, find in catalogue().items():
         try:
             found += find(session, summary)
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-            # One cause that stumbles over odd records must not take the others with it; and it must not be silent.
-            notes.append(f"The cause {cause} could not be looked for: {type(error).__name__}: {error}.")
+            # A cause that fails on unusual records must not prevent the others, and the failure must be reported.
+            notes.append(f"The cause {cause} could not be checked: {type(error).__name__}: {error}.")
     worth = [finding for finding in found if finding.predicted_gain >= LEAST_GAIN or finding.cause in RISKS]
     return _without_rivals(sorted(worth, key=lambda finding: _urgency(session, finding))), notes
 
 
 def _urgency(session: Session, finding: Finding) -> tuple[bool, float, str]:
-    """A training that runs out of memory, or keeps a graph at every step, comes first whatever its speed."""
+    """The sort key. A training that runs out of memory, or keeps a graph at every step, comes first."""
     growth = find_growth(session) if finding.cause == "growing_memory" else None
     is_first = growth is not None and (growth.is_fatal or growth.graphs_per_step >= 0.5)
     return not is_first, -finding.predicted_gain, finding.cause

@@ -1,6 +1,4 @@
-"""Which of the session's blocks, steps and loaders belong to the training as the script wrote it.
-
-Copies from the host to the device during the watched steps."""
+"""Selects the blocks, steps, loaders and copies of a session that belong to the training as the script wrote it."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ def steps_of(session: Session, kinds: tuple[BlockKind, ...]) -> list[Step]:
 
 
 def watched_kinds(session: Session) -> tuple[BlockKind, ...]:
-    """The blocks that show the script as it is; a script too short for those leaves its warm-up."""
+    """The kinds of blocks that show the unmodified script. For a script that ended too early for those, the warm-up."""
     return ("watch",) if steps_of(session, ("watch",)) else ("warmup",)
 
 
@@ -32,7 +30,7 @@ def watched_steps(session: Session) -> list[Step]:
 
 
 def training_loader(session: Session) -> Loader | None:
-    """The loader that most batches of the steps came from. Validation loaders are asked inside evaluations only."""
+    """The loader that delivered most batches of the steps. Validation loaders deliver only inside evaluations."""
     if not session.loaders:
         return None
     known = {loader.ident: loader for loader in session.loaders}
@@ -41,13 +39,13 @@ def training_loader(session: Session) -> Loader | None:
     if not asked:
         asked = Counter(fetch.loader for fetch in session.fetches if fetch.loader in known)
     if not asked:
-        # Nothing was asked for: only a step that counted batches shows that a loader feeds the training.
+        # No batch request was recorded. Only a step that counted batches shows that a loader feeds the training.
         return session.loaders[0] if any(step.num_batches for step in session.steps) else None
     return known[asked.most_common(1)[0][0]]
 
 
 def _is_inside(time_ns: int, spans: list[tuple[int, int]]) -> bool:
-    """Whether one of these ordered, disjoint spans holds the time."""
+    """Whether one of these ordered, disjoint spans contains the time."""
     at = bisect_right(spans, (time_ns, sys.maxsize)) - 1
     return at >= 0 and time_ns < spans[at][1]
 
@@ -68,13 +66,13 @@ def batches_per_step(session: Session) -> float:
 
 
 def fetches_of(session: Session, loader: Loader, kinds: tuple[BlockKind, ...]) -> list[Fetch]:
-    """What was built for this loader while a block of these kinds ran."""
+    """The fetches for this loader while a block of these kinds ran."""
     spans = sorted((block.start_ns, block.end_ns) for block in blocks_of(session, kinds))
     return [fetch for fetch in session.fetches if fetch.loader == loader.ident and _is_inside(fetch.start_ns, spans)]
 
 
 def epoch_steps(session: Session) -> float | None:
-    """Steps in one epoch of the training loader, where its length is known."""
+    """Steps in one epoch of the training loader; None if its length is unknown."""
     loader, batches = training_loader(session), batches_per_step(session)
     if loader is None or not loader.num_batches or batches <= 0:
         return None
@@ -82,14 +80,14 @@ def epoch_steps(session: Session) -> float | None:
 
 
 def is_several_epochs(session: Session) -> bool:
-    """More than one epoch was seen, or the script says that there will be."""
+    """Whether more than one epoch was observed, or the script announces more than one."""
     if session.length and session.length.num_epochs is not None and session.length.around is None:
         return session.length.num_epochs > 1
     return sum(step.is_first_of_epoch for step in session.steps) > 1
 
 
 def is_single_epoch(session: Session) -> bool:
-    """The script says that there is one, and no loop goes through it again."""
+    """Whether the script announces exactly one epoch, and no loop repeats it."""
     length = session.length
     return length is not None and length.num_epochs == 1 and length.around is None
 
@@ -103,7 +101,7 @@ def main_optimizer(session: Session) -> Optimizer | None:
 
 
 def device_of(session: Session) -> str:
-    """Where the training computes: "cpu", "cuda:0"; "" where nobody knows."""
+    """The device of the training: "cpu", "cuda:0"; "" if unknown."""
     model, facts = main_model(session), session.environment.torch
     return (model.device if model else "") or (facts.device if facts else "")
 
@@ -122,7 +120,7 @@ def is_on_cuda(session: Session) -> bool:
 
 
 def most_frequent_site(session: Session, events: list[Event]) -> Site | None:
-    """For events whose `ident` names a place: the one that most of them came from."""
+    """For events whose `ident` names a source location: the location of most of them."""
     known = Counter(event.ident for event in events if 0 <= event.ident < len(session.sites))
     return session.sites[known.most_common(1)[0][0]] if known else None
 

@@ -1,4 +1,4 @@
-"""Numbers and code lines as a user reads them."""
+"""Formats numbers and lines of code for the reader of a finding."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from slipstream.records import Loader, Session, Site
 
 
 def ms(value: float) -> str:
-    """Three significant digits at most: 0.42, 4.2, 42, 420."""
+    """At most three significant digits: 0.42, 4.2, 42, 420."""
     if value >= 9.95:
         return f"{value:.0f}"
     return f"{value:.1f}" if value >= 0.995 else f"{value:.2f}"
@@ -33,17 +33,17 @@ def count(number: float, noun: str, plural: str = "") -> str:
 
 
 def taking(work: str, share: float) -> str:
-    """The title for one kind of work on a batch; "most" only where it is more than all the rest."""
+    """The title for one kind of work on a batch. It says "most" only for more than half."""
     return f"{work} takes {'most' if share > 0.5 else 'a good part'} of the input"
 
 
 def joined(*sentences: str) -> str:
-    """Those that are there."""
+    """The non-empty parts, joined."""
     return " ".join(sentence for sentence in sentences if sentence)
 
 
 def each_weight_turned(model: str) -> str:
-    """For models that `to(memory_format=...)` does not reach as a whole."""
+    """The change for models that `to(memory_format=...)` does not convert as a whole."""
     return (
         f"for w in {model}.parameters(): w.data = w.to(memory_format=torch.channels_last) if w.dim() == 4 else w.data"
     )
@@ -54,7 +54,7 @@ def place(site: Site | None) -> str:
 
 
 def with_argument(site: Site | None, call: str, name: str, value: str) -> str:
-    """The user's own line with the argument put in; a sketch of the call where the line does not hold all of it."""
+    """The user's own line with the argument inserted; a sketch of the call if the line does not contain all of it."""
     text = site.text if site else ""
     given = re.search(rf"\b{name}\s*=\s*", text)
     if given:
@@ -69,7 +69,7 @@ def with_argument(site: Site | None, call: str, name: str, value: str) -> str:
 
 
 def with_loader_argument(loader: Loader, name: str, value: str) -> str:
-    """Where a framework builds the loader, its own name for the same setting."""
+    """The same, with the framework's own name for the setting if a framework builds the loader."""
     if loader.framework == "transformers":
         return f"TrainingArguments(..., dataloader_{name}={value})"
     call = "DataLoader" if not loader.site or "DataLoader(" in loader.site.text else loader.class_name
@@ -77,8 +77,10 @@ def with_loader_argument(loader: Loader, name: str, value: str) -> str:
 
 
 def trainers_own(session: Session, site: Site | None, lightning: str, transformers: str) -> str:
-    """Where a trainer does it by itself, its own argument: the line that was seen starts the whole training. "" where
-    the loop is the user's."""
+    """The trainer's own argument, if a trainer does this by itself; "" if the loop is the user's.
+
+    With a trainer the observed line starts the whole training, so it cannot be edited to make the change.
+    """
     text, libraries = site.text if site is not None else "", session.environment.libraries
     if ".fit(" in text and {"lightning", "pytorch_lightning"} & set(libraries):
         return lightning
@@ -86,7 +88,7 @@ def trainers_own(session: Session, site: Site | None, lightning: str, transforme
 
 
 def _end_of_value(text: str, start: int) -> int:
-    """Where an argument's value ends: at a comma or a closing bracket that is not its own."""
+    """The end of an argument's value: the next comma or closing bracket that is not part of the value."""
     depth = 0
     for at in range(start, len(text)):
         if depth == 0 and text[at] in ",)]}":
@@ -96,7 +98,7 @@ def _end_of_value(text: str, start: int) -> int:
 
 
 def _closing(text: str, start: int) -> int:
-    """Where the parenthesis opened just before `start` closes; -1 if not on this line."""
+    """The position at which the parenthesis opened just before `start` closes; -1 if that is not on this line."""
     depth = 1
     for at in range(start, len(text)):
         depth += {"(": 1, ")": -1}.get(text[at], 0)

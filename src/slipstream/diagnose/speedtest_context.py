@@ -1,5 +1,8 @@
-"""What `slipstream machine` measured on this computer, beside what a run saw: a sentence that tells the machine's limit
-from the script's. Says nothing where no test of this very machine is known, or where the two cannot be compared."""
+"""Compares what `slipstream machine` measured on this computer with what a check observed.
+
+Each function returns a sentence that distinguishes the machine's limit from the script's. It returns "" if there is no
+test of this machine, or if the two measurements cannot be compared.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,18 @@ from slipstream.diagnose.speedtest_ranges import is_busy
 from slipstream.records import Session, Summary
 
 SOURCE = "(slipstream machine)"
-ALIKE = 1.5  # apart by no more than this, two measurements say the same
+ALIKE = 1.5  # two measurements within this ratio count as equal
 MUCH = 3.0
-PICTURE = "a photograph of 500 x 375"  # what the test decodes
-FILE_BYTES = 110_000  # of the test's small files
+PICTURE = "a photograph of 500 x 375"  # the picture that the test decodes
+FILE_BYTES = 110_000  # size of the test's small files
 
 
 def reading_of(session: Session, name: str, device: str = "cpu") -> float | None:
-    """None: not measured, on another machine, or the test or the ride began while it was busy with something else."""
+    """The speed test's reading; None if it cannot be used.
+
+    A reading is not used if it was not measured, comes from another machine, or if the test or the check began while
+    the machine was busy.
+    """
     test, here = session.speedtest, session.environment
     if test is None:
         return None
@@ -29,12 +36,12 @@ def reading_of(session: Session, name: str, device: str = "cpu") -> float | None
 
 
 def sample_ms(summary: Summary, step_ms: float) -> float | None:
-    """Of what a step's samples take together, one sample's part."""
+    """The time of one sample, from the time of all samples of a step."""
     return step_ms / summary.samples_per_step if summary.samples_per_step > 0 else None
 
 
 def about_decoding(session: Session, image_ms: float | None) -> str:
-    """For images that Pillow decodes: the test's picture is one of those."""
+    """For images that Pillow decodes, because Pillow also decodes the test's picture."""
     rate = reading_of(session, "decode")
     if rate is None or not image_ms:
         return ""
@@ -47,7 +54,7 @@ def about_decoding(session: Session, image_ms: float | None) -> str:
 
 
 def about_reading(session: Session, read_ms: float | None) -> str:
-    """Of one sample, against a small file that is not in memory."""
+    """The time to read one sample, compared with a small file that is not in memory."""
     rate, test = reading_of(session, "disk_files"), session.speedtest
     if rate is None or test is None or not read_ms:
         return ""
@@ -62,15 +69,15 @@ def about_reading(session: Session, read_ms: float | None) -> str:
 
 
 def about_handing_over(session: Session, batch_bytes: int, spent_ms: float) -> str:
-    """Of one batch of tensors, by a worker."""
+    """The time that a worker needs to pass on one batch of tensors."""
     rate = reading_of(session, "hand_over")
     if rate is None or not batch_bytes or spent_ms <= 0:
         return ""
     known_ms = batch_bytes / rate / 1000.0  # bytes over MB/s, in ms
     fact = f"At the {rate:,.0f} MB/s that one worker hands over here {SOURCE} a batch of {size(batch_bytes)} takes"
     if spent_ms > ALIKE * known_ms:
-        return f"{fact} {ms(known_ms)} ms, and yours {ms(spent_ms)} ms: it is not the bytes, it is how they are packed."
-    return f"{fact} {ms(known_ms)} ms: only fewer bytes, or memory that is used again, make it quicker."
+        return f"{fact} {ms(known_ms)} ms, and yours {ms(spent_ms)} ms: the packing costs more than the bytes."
+    return f"{fact} {ms(known_ms)} ms: only fewer bytes, or reused memory, make it faster."
 
 
 def about_starting(session: Session, start_ms: float, num_workers: int) -> str:
@@ -81,7 +88,7 @@ def about_starting(session: Session, start_ms: float, num_workers: int) -> str:
 
 
 def precision_ratio(session: Session, unit: str, device: str) -> float | None:
-    """How many times as fast as fp32 this machine multiplies in it."""
+    """How many times as fast as in fp32 this machine multiplies in this precision."""
     full, other = (reading_of(session, f"multiply_{name}", device.partition(":")[0]) for name in ("fp32", unit))
     return other / full if full and other else None
 

@@ -1,5 +1,8 @@
-"""A speed test against what is usual for such hardware, with a sentence on what looks wrong. The bounds are wide on
-purpose: a reading outside of them has a cause worth looking for, one inside says nothing."""
+"""Compares a speed test with the usual range for such hardware, and explains readings outside of it.
+
+The ranges are wide on purpose. A reading outside its range has a cause worth looking for. A reading inside its range
+means nothing.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,9 @@ _DISKS = {
     "hdd": (80.0, 300.0, "a spinning disk reads at the speed it turns"),
     "network": (80.0, 3000.0, "a gigabit line carries 120 MB/s, ten of them 1,200"),
 }
-_ANY_DISK = (80.0, 8000.0, "of some disk; of which kind could not be told")
+_ANY_DISK = (80.0, 8000.0, "the range of all disks; the kind of this one is unknown")
 _SMALL_FILES = {"ssd": 1000.0, "hdd": 50.0, "network": 100.0}
-# GFLOP/s of one core in fp32: vector width x 2 (multiply, add) x units x clock, and half of it lost on the way.
+# GFLOP/s of one core in fp32: vector width x 2 (multiply, add) x units x clock. Half of it is lost in practice.
 _PER_CORE = {"AVX2": (20.0, 150.0), "AVX512": (30.0, 300.0)}
 _ANY_CORE = (4.0, 150.0)
 
@@ -29,16 +32,16 @@ class UsualRange(msgspec.Struct, frozen=True):
     low: float | None
     high: float | None
     because: str
-    remark: str  # where it is worse; {value} stands for the reading
+    remark: str  # the text for a reading on the slow side; {value} stands for the reading
 
 
 def judge_machine(test: SpeedTest) -> list[Judgement]:
-    """In the order measured."""
+    """One judgement for each reading, in the order of measurement."""
     return [_judge(reading, test) for reading in test.readings]
 
 
 def general_remarks(test: SpeedTest) -> Iterator[str]:
-    """About no reading of its own."""
+    """Remarks that belong to no single reading."""
     environment = test.environment
     if is_busy(environment):
         yield BUSY.format(load=environment.load, cores=environment.num_usable)
@@ -50,7 +53,7 @@ def general_remarks(test: SpeedTest) -> Iterator[str]:
         yield f"/dev/shm has {megabytes:.0f} MB: loader workers hand batches over there. In Docker: --shm-size=8g."
     if environment.idle_file_s is not None:
         yield (
-            f"The system drops files from memory that nobody has used for {environment.idle_file_s:.0f} s (DAMON), "
+            f"The system drops files from memory that were not used for {environment.idle_file_s:.0f} s (DAMON), "
             "however much is free: data whose epoch takes longer may come from the disk in every epoch."
         )
 
@@ -143,7 +146,7 @@ def _of_device(reading: Reading) -> UsualRange | None:
 
 
 def _judge_precision(reading: Reading, test: SpeedTest) -> Judgement:
-    """Against fp32 on the same device: what mixed precision can gain at the most."""
+    """Compared with fp32 on the same device, which is the most that mixed precision can gain."""
     name = reading.name.removeprefix("multiply_")
     full = test.reading("multiply_fp32", reading.device)
     if full is None or full.value <= 0 or reading.value <= 0:

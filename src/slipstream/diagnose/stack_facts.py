@@ -1,4 +1,4 @@
-"""What a sample of the stack says about the work it was taken in: Python or C, collating or not."""
+"""Classifies a stack sample: Python or C, collating or not, logging or not."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from slipstream.diagnose.hotspots import Hotspot, hottest_line
 from slipstream.diagnose.input_path import InputPath
 from slipstream.records import Session, StackCount
 
-LOOP = 0.15  # of the samples in bytecode
+LOOP = 0.15  # share of the samples in bytecode
 TORCH_PICKS = ("data/dataset.py:", "data/dataloader.py:", "data/sampler.py:", "_utils/fetch.py:", "_utils/worker.py:")
 
 
 def python_share(stacks: Sequence[StackCount], mistaken: float = 0.0) -> float:
-    """How much of this was bytecode rather than C that a line called. On a busy machine some samples in C look like
-    bytecode: `mistaken` is their share where nothing but C can have run."""
+    """The share of samples in bytecode rather than in C code that a line called.
+
+    On a busy machine some samples in C look like bytecode. `mistaken` is their share where only C can have run.
+    """
     whole = sum(stack.count for stack in stacks)
     certain = sum(stack.count for stack in stacks if _is_comprehension(stack.expression))
     likely = sum(stack.count for stack in stacks if not stack.in_call and not _is_comprehension(stack.expression))
@@ -30,32 +32,35 @@ def is_python(stack: StackCount) -> bool:
 
 
 def is_loop(session: Session, stacks: Sequence[StackCount]) -> bool:
-    """Values go through Python one by one. Most of the other samples are the small calls that the loop makes."""
+    """Whether Python handles values one by one. Most other samples are then the small calls that the loop makes."""
     return python_share(stacks, mistaken_share(session)) >= LOOP
 
 
 def line_to_change(session: Session, stacks: Sequence[StackCount]) -> Hotspot | None:
-    """The hottest line; in a loop the one that loops, since the conversion of its list is heavy only because of it."""
+    """The hottest line. In a loop it is the looping line, because the conversion of its list is slow only because of
+    the loop.
+    """
     looping = [stack for stack in stacks if is_python(stack)] if is_loop(session, stacks) else []
-    # Between two lines of its loop a function is on none, and its head was written down: nothing runs there.
+    # Between two lines of its loop a function has no current line, and the sampler records its first line. Nothing runs
+    # there.
     inside = [stack for stack in looping if not stack.expression.startswith(("def ", "async def ", "@"))]
     return hottest_line(session, inside or looping or stacks)
 
 
 def mistaken_share(session: Session) -> float:
-    """The share of samples in backward, all of it C, that look like bytecode."""
+    """The share of samples in backward, which is C only, that look like bytecode."""
     stacks = [stack for stack in session.stacks if stack.role == "main" and stack.phase == "backward"]
     whole = sum(stack.count for stack in stacks)
     return sum(stack.count for stack in stacks if not stack.in_call) / whole if whole >= 30 else 0.0
 
 
 def _is_comprehension(expression: str) -> bool:
-    """Between two values of a comprehension: a call into C would show as that call."""
+    """Whether the sample is between two values of a comprehension. A call into C would show as that call."""
     return bool(re.search(r"\S.* for .+ in ", expression)) and expression[:1] in "[({"
 
 
 def is_collate(path: InputPath, stack: StackCount) -> bool:
-    """In the collate function, or in one that it calls."""
+    """Whether the sample is in the collate function, or in a function that it calls."""
     site = path.loader.collate_site
     return stack.stage == "collate" or (
         site is not None and stack.file == site.file and stack.function in (site.function, path.loader.collate_name)
@@ -63,27 +68,29 @@ def is_collate(path: InputPath, stack: StackCount) -> bool:
 
 
 def is_torch_picking(stack: StackCount) -> bool:
-    """torch's own dataset hands out a sample. A library's dataset or transform, also without a line of the user's, is
-    work on that sample."""
+    """Whether torch's own dataset returns a sample.
+
+    A library's dataset or transform is work on that sample, even without a line of the user's.
+    """
     return not stack.file and stack.leaf.startswith(TORCH_PICKS)
 
 
 TEXT_MAKERS = ("json/encoder.py:", "torch/_tensor_str.py:")
 LOGS = re.compile(
     r"\b(print|pprint|log|log_dict|add_scalars?|add_histogram|add_image|savefig|set_postfix|info|debug|warning"
-    r"|histogram|histc"  # no gradient goes through a histogram: people look at it
+    r"|histogram|histc"  # no gradient goes through a histogram, so it is made for people to read
     r"|to_csv|to_json|to_parquet|to_pickle|to_feather|to_excel|savetxt|savez|save_image|imwrite|imsave)\s*\("
     r"|\b(np|numpy)\.save\s*\(|\b(pickle|json)\.dump\s*\("
 )
 
 
 def is_logging(stack: StackCount) -> bool:
-    """Something is written down for people, or made ready for it. math.log, torch.log and x.log() do not."""
+    """Whether the sample writes or prepares something for people to read. math.log, torch.log and x.log() do not."""
     return stack.stage in ("logging", "metrics") or stack.leaf.startswith(TEXT_MAKERS) or asks_to_log(stack)
 
 
 def asks_to_log(stack: StackCount) -> bool:
-    """The expression itself does; what runs below it may be anything."""
+    """Whether the expression itself logs. What runs below it may be anything."""
     return bool(LOGS.search(re.sub(r"\b(math|torch|np|numpy)\.log\s*\(|\.log\(\)", "", stack.expression)))
 
 
@@ -92,7 +99,7 @@ MAKES_TENSORS = re.compile(r"\b(tensor|as_tensor|from_numpy|stack)\b")
 
 
 def reads_values(stack: StackCount) -> bool:
-    """Values are taken out of tensors, or something is computed from them outside torch: a metric in numpy."""
+    """Whether values are read out of tensors, or computed outside torch: a metric in numpy, for example."""
     if is_logging(stack):
         return False
     if stack.stage == "sync":

@@ -1,4 +1,4 @@
-"""Order statistics and robust slopes in plain Python: the records are small and no array library is a dependency."""
+"""Order statistics and robust slopes in plain Python. The records are small, so no array library is needed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ __all__ = ["fmean", "group_means", "median", "median_interval", "middle_half", "
 
 
 def group_means(values: Sequence[float], size: int) -> list[float]:
-    """Means of consecutive groups. A last group that is not full would be biased by the burst it cuts, so it is
-    left out, unless it is all there is."""
+    """Means of consecutive groups.
+
+    An incomplete last group would be biased by the burst that it cuts, so it is left out unless it is the only one.
+    """
     full = len(values) // size * size
     if full == 0:
         return [fmean(values)] if values else []
@@ -29,7 +31,7 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _binomial_rank(count: int) -> int:
-    """The largest r with P(at most r of `count` coins show heads) <= 2.5%; 0 where none is that rare."""
+    """The largest r with P(at most r of `count` coins show heads) <= 2.5%; 0 if there is none."""
     if count > 500:
         return max(0, math.floor(count / 2 - 1.96 * math.sqrt(count) / 2) - 1)
     tail, rank = 0.0, -1
@@ -42,13 +44,13 @@ def _binomial_rank(count: int) -> int:
 
 
 def middle_half(ordered: Sequence[int]) -> list[int]:
-    """The middle half of an ordered sequence, never empty for a sequence that is not."""
+    """The middle half of an ordered sequence; not empty unless the sequence is."""
     quarter = len(ordered) // 4
     return list(ordered[quarter : len(ordered) - quarter])
 
 
 def robust_slope(points: Sequence[tuple[float, float]], max_points: int = 120) -> float:
-    """Theil and Sen's slope: the median over pairs, which a single jump cannot move."""
+    """The Theil-Sen slope: the median over pairs, which a single jump cannot move."""
     thinned = points[:: max(1, len(points) // max_points)]
     slopes = [
         (right[1] - left[1]) / (right[0] - left[0])
@@ -60,7 +62,7 @@ def robust_slope(points: Sequence[tuple[float, float]], max_points: int = 120) -
 
 
 def rising_share(values: Sequence[float], num_bins: int = 10) -> float:
-    """How many of the steps from one bin's mean to the next go up: 1.0 for what grows all the time."""
+    """The share of changes from one bin's mean to the next that go up; 1.0 for values that always grow."""
     size = max(1, len(values) // num_bins)
     means = group_means(values, size)
     if len(means) < 2:

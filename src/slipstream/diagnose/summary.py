@@ -1,6 +1,7 @@
-"""Which ceiling binds the step. Says "unknown" rather than guess.
+"""The summary of a step: typical length, phases, ceilings, the limiting resource, and how long the training will take.
 
-The step in numbers: typical length, phases, ceilings, what binds, how long the training will take."""
+The limiting resource is "unknown" if the measurements do not decide it.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def find_bound(step_ms: float, phases: dict[str, float], ceilings: Ceilings, num
         return "cores"
     if wait_ms > busy_ms + other_ms:
         return "input"
-    # With workers a wait shows that input is the slower side, however short the wait itself is.
+    # With workers, any wait shows that input is the slower side, however short the wait is.
     slower = (
         ceilings.input_ms is not None
         and ceilings.compute_ms is not None
@@ -42,7 +43,7 @@ def find_bound(step_ms: float, phases: dict[str, float], ceilings: Ceilings, num
 
 
 def _cores_bind(step_ms: float, ceilings: Ceilings) -> bool:
-    """Neither side alone explains the step, but both together on these cores do."""
+    """Whether neither side alone explains the step, but both together on these cores do."""
     if ceilings.shared_ms is None or ceilings.compute_ms is None or ceilings.input_ms is None:
         return False
     alone_ms = max(ceilings.compute_ms, ceilings.input_ms)
@@ -53,11 +54,11 @@ NOISY = 1.3
 
 
 def summarise(session: Session) -> tuple[Summary | None, list[str]]:
-    """The summary, and plain sentences about what it rests on. None where no step was seen but those of the warm-up."""
+    """The summary, and sentences about its basis. The summary is None if only warm-up steps were observed."""
     typical = typical_step(settled_steps(session), num_workers(session))
     if typical is None:
         seen = "Only the warm-up" if session.steps else "No step"
-        return None, [f"{seen} was seen, so there is nothing to say about the time of a step."]
+        return None, [f"{seen} was seen, so the time of a step is unknown."]
     measured = _believable(find_ceilings(session), typical, num_workers(session), session.environment.num_usable)
     ceilings = _at_most(measured, typical.step_ms)
     validation = validation_cost(session, typical.step_ms, typical.phases)
@@ -82,9 +83,12 @@ def summarise(session: Session) -> tuple[Summary | None, list[str]]:
 
 
 def _believable(ceilings: Ceilings, typical: TypicalStep, workers: int, cores: float) -> Ceilings:
-    """Free data cannot make a step longer; without workers, whose cores it would free as well, it cannot take away more
-    than the wait for data. A compute ceiling outside of that is the machine's noise. The CPU time of one that
-    is too long was taken over the same noise and shrinks with it; its share of the cores stays what was seen."""
+    """Limits the compute ceiling to what is possible.
+
+    Free data cannot make a step longer. Without workers it cannot remove more than the wait for data; with workers it
+    also frees their cores. A compute ceiling outside these limits is noise. If the ceiling is too long, its CPU time is
+    scaled down with it, because both were measured under the same noise. Its share of the cores stays as measured.
+    """
     compute_ms, step_ms = ceilings.compute_ms, typical.step_ms
     least_ms = 0.0 if workers else step_ms - typical.phases.get("input", 0.0)
     if compute_ms is None:
@@ -95,13 +99,13 @@ def _believable(ceilings: Ceilings, typical: TypicalStep, workers: int, cores: f
     notes = list(ceilings.notes)
     if compute_ms > NOISY * step_ms:
         notes.append(
-            f"With data for free the step took {compute_ms / step_ms:.1f} times as long as with real data: "
-            "the machine was too uneven to tell the compute ceiling from the step."
+            f"With free data the step took {compute_ms / step_ms:.1f} times as long as with real data: "
+            "the machine was too noisy to distinguish the compute ceiling from the step."
         )
     elif compute_ms < step_ms:
         notes.append(
-            f"With data for free the step took {ms(compute_ms)} of {ms(step_ms)} ms, which its wait for data does not "
-            "explain: the machine was too uneven, and the compute ceiling is the step without that wait."
+            f"With free data the step took {ms(compute_ms)} of {ms(step_ms)} ms, which its wait for data does not "
+            "explain: the machine was too noisy, so the compute ceiling is taken as the step without that wait."
         )
     cpu_ms, shared_ms = ceilings.compute_cpu_ms, ceilings.shared_ms
     if cpu_ms is not None and compute_ms > step_ms:
@@ -115,7 +119,7 @@ def _believable(ceilings: Ceilings, typical: TypicalStep, workers: int, cores: f
 
 
 def _at_most(ceilings: Ceilings, step_ms: float) -> Ceilings:
-    """No ceiling is longer than the step: what the step did is possible."""
+    """Limits every ceiling to the measured step, which is known to be possible."""
     input_ms, shared_ms = (
         min(ms, step_ms) if ms is not None else None for ms in (ceilings.input_ms, ceilings.shared_ms)
     )
@@ -123,7 +127,7 @@ def _at_most(ceilings: Ceilings, step_ms: float) -> Ceilings:
 
 
 def settled_steps(session: Session) -> list[Step]:
-    """Watched steps, without those that lived on batches which workers had finished while data were free."""
+    """Observed steps, without those that used batches which workers had finished while data were free."""
     kept = {block.index for block in blocks_of(session, ("kept", "drain", "dissect"))}
     loader = training_loader(session)
     buffered = loader.num_workers * (loader.prefetch_factor or 2) if loader else 0
@@ -149,15 +153,13 @@ def _notes(session: Session, typical: TypicalStep) -> list[str]:
     if typical.mean_ms > UNEVEN * typical.step_ms and typical.num_steps >= FEW:
         notes.append(
             f"Most steps take {ms(typical.step_ms)} ms, but on average one takes {ms(typical.mean_ms)} ms: "
-            f"{percent(1 - typical.step_ms / typical.mean_ms)} of the time lies in what a few long steps do beyond it. "
-            "Phases and gains speak of the usual step."
+            f"{percent(1 - typical.step_ms / typical.mean_ms)} of the time is spent in a few long steps. "
+            "Phases and gains describe the usual step."
         )
     if watched_steps(session) and watched_kinds(session) == ("warmup",):
         notes.append(
             f"The script was short: the numbers rest on {typical.num_steps} of its first steps, warm-up included."
         )
     elif typical.num_steps < FEW:
-        notes.append(
-            f"Only {count(typical.num_steps, 'step')} could be watched: take the numbers as a first impression."
-        )
+        notes.append(f"Only {count(typical.num_steps, 'step')} could be observed: the numbers are a first impression.")
     return notes

@@ -1,4 +1,4 @@
-"""How long the training takes at this rate, and how long if input were free. Silent where its length is unknown."""
+"""How long the training takes at the measured rate, and with free input. Gives nothing if its length is unknown."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from slipstream.records import Ceilings, Session, Step
 
 
 def epoch_start_ms(session: Session, step_ms: float) -> float:
-    """What opening an epoch costs beyond an ordinary step."""
+    """The time that the first step of an epoch takes beyond an ordinary step."""
     return median([max(0.0, step.step_ms - step_ms) for step in _openers(session)] or [0.0])
 
 
 def epoch_wait_ms(session: Session, input_ms: float) -> float:
-    """What of that is waiting for data: workers that start, or that have no batch ready yet."""
+    """The part of that time that is waiting for data: workers start, or have no batch ready yet."""
     return median([max(0.0, step.phases.get("input", 0.0) - input_ms) for step in _openers(session)] or [0.0])
 
 
 def _openers(session: Session) -> list[Step]:
-    """Steps that open an epoch. The very first also pays for imports and warm-up."""
+    """The first steps of epochs. The very first is left out, because it also includes imports and warm-up."""
     firsts = [step for step in session.steps if step.is_first_of_epoch]
     return firsts[1:] or [step for step in firsts if step.index > 0]
 
@@ -30,8 +30,10 @@ def _openers(session: Session) -> list[Step]:
 def seconds_of_training(
     session: Session, typical: TypicalStep, ceilings: Ceilings, validation: ValidationCost | None
 ) -> tuple[float | None, float | None]:
-    """(at this rate, if input were free). Without workers free data save the wait and nothing else: a ceiling below
-    that was a quieter stretch of time."""
+    """The seconds (at this rate, with free input).
+
+    Without workers, free data save only the wait. A ceiling below that was measured in a quieter interval.
+    """
     step_ms = typical.mean_ms
     num_steps, num_epochs = training_length(session)
     if num_steps is None:
@@ -47,15 +49,18 @@ def seconds_of_training(
     free_ms, wait_ms = ceilings.compute_ms, typical.phases.get("input", 0.0)
     if num_workers(session) == 0:
         free_ms = max(free_ms, typical.step_ms - wait_ms)
-    # The ceiling is that of the typical step; what makes the average longer stays.
+    # The ceiling belongs to the typical step. The time that makes the average step longer stays.
     share = min(1.0, free_ms / typical.step_ms) if typical.step_ms > 0 else 1.0
     rest_ms = max(0.0, start_ms - epoch_wait_ms(session, wait_ms))
     return now, (num_steps * step_ms * share + num_epochs * rest_ms + validation_ms) / 1000
 
 
 def training_length(session: Session) -> tuple[float | None, float]:
-    """Steps and epochs of the whole training, as far as the script says. A number that the ride went past meant
-    something else: the steps of a rollout, of one epoch."""
+    """Steps and epochs of the whole training, as far as the script says.
+
+    A number that the trial exceeded has another meaning, such as the steps of a rollout or of one epoch, and is
+    ignored.
+    """
     length, epoch = session.length, epoch_steps(session)
     if length is None:
         return None, 0.0

@@ -1,4 +1,4 @@
-"""The typical step of a stretch of steps: a median that bursts of a loader cannot fool, its interval, its phases."""
+"""The typical step of a sequence of steps: a median robust against a loader's bursts, its interval, its phases."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slipstream.diagnose.statistics import fmean, median, median_interval, middl
 from slipstream.records import PHASES, Session, Step
 
 FEW = 8  # steps
-UNEVEN = 1.5  # the average step over the usual one
+UNEVEN = 1.5  # ratio of the average step to the usual one
 
 
 class TypicalStep(msgspec.Struct, frozen=True):
@@ -20,16 +20,19 @@ class TypicalStep(msgspec.Struct, frozen=True):
     step_ms: float
     low_ms: float
     high_ms: float
-    mean_ms: float  # over all steps: what the training really pays, rare long waits included
-    phases: dict[str, float]  # adds up to step_ms
+    mean_ms: float  # over all steps; this is what the training pays, with rare long waits
+    phases: dict[str, float]  # the phases add up to step_ms
     device_phases: dict[str, float] | None
     samples: float
     num_batches: float
 
 
 def typical_step(steps: Sequence[Step], group_size: int = 1) -> TypicalStep | None:
-    """With k workers every k-th step waits for all of them, so the unit is not the step but k consecutive ones.
-    Steps that open an epoch wait for workers to start and belong to the epoch; they stay out if others remain."""
+    """The typical step.
+
+    With k workers every k-th step waits for all of them, so the unit is a group of k consecutive steps. The first steps
+    of epochs wait for workers to start. They are left out if other steps remain.
+    """
     chosen = [step for step in steps if not step.is_first_of_epoch] or list(steps)
     groups = _consecutive_groups(chosen, max(1, group_size))
     if not groups:
@@ -59,13 +62,16 @@ class SampledStep(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """What comes after "ms": which step it is."""
+        """The words after "ms" that say which step is meant."""
         return "a step on average" if self.is_average else "a step"
 
 
 def sampled_step(session: Session, step_ms: float, phases: Mapping[str, float]) -> SampledStep:
-    """The step that samples of the stack speak of, given the usual one. They fall on all of the time: where a few long
-    steps hold a good part of it (a learner that plays for its next updates), that is the average step."""
+    """The step that stack samples describe, given the usual one.
+
+    Samples are spread over all of the time. If a few long steps take a large part of it (a reinforcement learner that
+    plays between its updates), samples describe the average step.
+    """
     steps = watched_steps(session)
     chosen = [step for step in steps if not step.is_first_of_epoch] or steps
     if len(chosen) < FEW or fmean([step.step_ms for step in chosen]) <= UNEVEN * step_ms:
@@ -75,7 +81,7 @@ def sampled_step(session: Session, step_ms: float, phases: Mapping[str, float]) 
 
 
 def _consecutive_groups(steps: Sequence[Step], size: int) -> list[list[Step]]:
-    """Groups never reach across two blocks: what happened in between belongs to neither."""
+    """Groups never span two blocks, because the time between blocks belongs to neither."""
     whole: list[list[Step]] = []
     for _, members in groupby(steps, key=lambda step: step.block):
         block = list(members)
@@ -89,7 +95,7 @@ def _scaled(phases: Sequence[dict[str, float]], total_ms: float) -> dict[str, fl
     if seen_ms <= 0:
         return {phase: total_ms if phase == "other" else 0.0 for phase in PHASES}
     scaled = {phase: ms * total_ms / seen_ms for phase, ms in means.items()}
-    # Rounding must not leave a sum that differs from the step in the last digit.
+    # Rounding must not make the sum differ from the step in the last digit.
     longest = max(scaled, key=scaled.__getitem__)
     scaled[longest] += total_ms - sum(scaled.values())
     return scaled

@@ -1,4 +1,4 @@
-"""How much of the epoch is evaluation: measured where one was seen, extrapolated where only its loader is known."""
+"""The share of an epoch that is evaluation: measured if one was observed, extrapolated if only its loader is known."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from slipstream.records import Evaluation, Loader, Session
 
 
 class ValidationCost(msgspec.Struct, frozen=True):
-    ms: float  # one evaluation
-    every_steps: float  # training steps from one to the next
+    ms: float  # duration of one evaluation
+    every_steps: float  # training steps from one evaluation to the next
     is_measured: bool
     note: str
-    is_once: bool = False  # seen once: how often it comes is the most that it can be
+    is_once: bool = False  # observed once: the frequency is an upper bound
 
     def share(self, step_ms: float) -> float:
         training_ms = self.every_steps * step_ms
@@ -26,7 +26,7 @@ class ValidationCost(msgspec.Struct, frozen=True):
 
 
 def validation_cost(session: Session, step_ms: float, phases: dict[str, float]) -> ValidationCost | None:
-    # A sanity check before the first step (Lightning's) happens once and is no part of an epoch.
+    # A sanity check before the first step (Lightning runs one) happens once and is not part of an epoch.
     seen = [evaluation for evaluation in session.evaluations if evaluation.after_step >= 0]
     if not seen:
         return _extrapolated(session, step_ms, phases)
@@ -34,8 +34,10 @@ def validation_cost(session: Session, step_ms: float, phases: dict[str, float]) 
 
 
 def is_playing(session: Session) -> bool:
-    """Whether what looks like evaluation makes the data: a reinforcement learner acts on a few states, without a
-    loader, and learns from batches of many."""
+    """Whether the apparent evaluation generates the data.
+
+    A reinforcement learner acts on a few states without a loader, and trains on larger batches.
+    """
     if not session.evaluations or any(evaluation.loader >= 0 for evaluation in session.evaluations):
         return False
     learning: defaultdict[int, list[float]] = defaultdict(list)
@@ -61,7 +63,7 @@ def _measured(session: Session, seen: list[Evaluation]) -> ValidationCost | None
 
 
 def _stretches(seen: list[Evaluation]) -> list[list[Evaluation]]:
-    """Evaluations after the same step (validation, then test) are one stop of the training."""
+    """Evaluations after the same step (validation, then test) count as one interruption of the training."""
     stops: dict[int, list[Evaluation]] = {}
     for evaluation in seen:
         stops.setdefault(evaluation.after_step, []).append(evaluation)
@@ -75,14 +77,15 @@ def _period(session: Session, stretches: list[list[Evaluation]]) -> float | None
     epoch = epoch_steps(session)
     if epoch is not None and after[0] + 1 >= 0.9 * epoch:
         return epoch
-    # Seen once, in the middle of an epoch: its period is at least what was trained before it and what went by without
-    # another one (a first look after step 0 is not one every step), and once may be all.
+    # The evaluation was observed once, in the middle of an epoch. Its period is at least the number of steps before it,
+    # and at least the number of steps after it without another one. An evaluation after step 0 does not mean one after
+    # every step, and a single one may be all.
     since = max((step.index for step in session.steps), default=0) - after[0]
     return float(max(after[0] + 1, since))
 
 
 def _full_ms(session: Session, evaluation: Evaluation) -> float:
-    """The ride may have ended inside the evaluation: then the rest of its loader is still to come."""
+    """The full duration of an evaluation. The trial may have ended inside it; then the rest of its loader is added."""
     ms = (evaluation.end_ns - evaluation.start_ns) / 1e6
     loader = next((one for one in session.loaders if one.ident == evaluation.loader), None)
     last_ns = max((step.end_ns for step in session.steps), default=0)
@@ -98,18 +101,17 @@ def _extrapolated(session: Session, step_ms: float, phases: dict[str, float]) ->
     if epoch is None or loader is None or len(others) != 1 or any(step.num_backwards == 0 for step in session.steps):
         return None
     if sum(step.num_batches for step in session.steps) > (loader.num_batches or 0) + 1:
-        return None  # a whole epoch went by, and the next began: once an epoch it is not
+        return None  # a whole epoch passed without an evaluation and the next began, so there is not one per epoch
     other = others[0]
     batch_ms = _input_ms(session, other) + phases.get("forward", 0.0) * _size_ratio(other, loader)
     ms = (other.num_batches or 0) * batch_ms
-    note = (
-        f"not seen: reckoned from {count(other.num_batches or 0, 'batch', 'batches')} of another loader, once an epoch"
-    )
+    batches = count(other.num_batches or 0, "batch", "batches")
+    note = f"not seen, estimated from {batches} of another loader, once an epoch"
     return ValidationCost(ms, epoch, False, note) if step_ms > 0 else None
 
 
 def _input_ms(session: Session, other: Loader) -> float:
-    """A batch of a loader that was not asked costs what others' batches cost."""
+    """The time to get a batch of a loader that delivered none, estimated from the batches of other loaders."""
     built = [(fetch.loader, fetch.wall_ns) for fetch in session.fetches]
     built = built or [(e.ident, e.end_ns - e.start_ns) for e in session.events if e.kind == "input" and not e.kept]
     walls = [wall_ns / 1e6 for loader, wall_ns in built if loader == other.ident] or [ns / 1e6 for _, ns in built]

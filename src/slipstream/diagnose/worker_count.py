@@ -1,4 +1,4 @@
-"""How many workers this loader should have on this machine, and what to know before starting them."""
+"""Recommends a number of workers for a loader on this machine, and says what to consider before they are used."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PREFETCHED = 2  # batches that a worker holds ready
 
 
 def best_num_workers(session: Session, summary: Summary, path: InputPath) -> int:
-    """The smallest number whose predicted step is within 3% of the best; 0 where workers would only cost."""
+    """The smallest number whose predicted step is within 3% of the best; 0 if workers would only cost time."""
     steps = {n: step_after(session, summary, path, num_workers=n) for n in range(1, _most(session, path) + 1)}
     best_ms = min(steps.values(), default=summary.step_ms)
     if best_ms >= summary.step_ms:
@@ -23,14 +23,16 @@ def best_num_workers(session: Session, summary: Summary, path: InputPath) -> int
 
 
 def _most(session: Session, path: InputPath) -> int:
-    """Work that waits needs no core of its own; work that computes gains nothing from more processes than cores."""
+    """The largest useful number. Waiting needs no core of its own; computation gains nothing from more processes than
+    cores.
+    """
     cores = max(1, math.floor(session.environment.num_usable + 0.25))
     most = 2 * cores if path.waits > 0.5 else cores
     return max(1, min(most, MOST_WORKERS, _fitting(session, path.loader)))
 
 
 def _fitting(session: Session, loader: Loader) -> int:
-    """Workers whose finished batches fit into half of /dev/shm."""
+    """The number of workers whose finished batches fit into half of /dev/shm."""
     free, num_bytes = session.environment.shm_free_bytes, batch_bytes(loader)
     return MOST_WORKERS if free is None or num_bytes == 0 else int(free / 2 / (num_bytes * PREFETCHED))
 

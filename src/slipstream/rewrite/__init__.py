@@ -1,1 +1,3 @@
-"""A recipe as edits of the user's own source. Reads records and source text alone: no torch, and nothing is run."""
+"""Turns a recipe into edits of the user's source. Reads only records and source text: it uses no torch and runs
+nothing.
+"""

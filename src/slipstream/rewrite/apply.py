@@ -1,5 +1,7 @@
-"""A patch written into the files: all of them or none, each whole or not at all. Not over changes that git does not
-know yet, unless that is wished."""
+"""Writes a patch into the files: either all files or none.
+
+Refuses to overwrite changes that are not committed to git, unless the caller allows it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from slipstream.rewrite.make_patch import ChangedFile
 
 
 def uncommitted(files: Sequence[ChangedFile]) -> list[Path]:
-    """Of these files, what git would say is changed or not its own. Outside of a repository: nothing."""
+    """The files with changes that are not committed, or that git does not track. Outside of a repository: none."""
     found = []
     for file in files:
         path = file.path.absolute()
@@ -27,14 +29,14 @@ def uncommitted(files: Sequence[ChangedFile]) -> list[Path]:
                 timeout=60,
             )
         except (OSError, subprocess.TimeoutExpired):
-            continue  # no git here: there is no tree to be dirty
+            continue  # git is not installed
         if done.returncode == 0 and done.stdout.strip():
             found.append(file.path)
     return found
 
 
 def write(files: Sequence[ChangedFile]) -> None:
-    """Raises PatchError, with every file as it was."""
+    """Writes all files. Raises PatchError, and leaves every file as it was, if one cannot be written."""
     ready: list[tuple[Path, ChangedFile]] = []
     replaced: list[tuple[Path, ChangedFile]] = []
     try:
@@ -65,6 +67,6 @@ def _partial(file: ChangedFile) -> Path:
 
 
 def _prepare(partial: Path, file: ChangedFile) -> None:
-    """The new text next to the old, with its mode."""
+    """Writes the new text to a file next to the old one, with the same mode."""
     partial.write_bytes(file.after)
     shutil.copymode(file.path, partial)

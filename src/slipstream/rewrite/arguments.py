@@ -1,5 +1,8 @@
-"""Arguments of one observed call: added behind the last, or changed where the source gives the very value that the
-session saw. All of a call's arguments are written or none: half of them may be worse than nothing."""
+"""Edits the arguments of one observed call.
+
+Arguments are added after the last one, or changed if the source has the same value that the session recorded. Either
+all of a call's edits are written or none, because half of them may be worse than nothing.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from slipstream.rewrite.locate import calls_at, one_call_at
 from slipstream.rewrite.names import ScopeNames
 from slipstream.rewrite.source import SourceText, Splice
 
-# What may be given without its name, in torch's own order.
+# Arguments that may be given by position, in torch's own order.
 _LOADER = ["dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn", "pin_memory"]
 POSITIONS = {
     "DataLoader": [*_LOADER, "drop_last", "timeout", "worker_init_fn", "multiprocessing_context"],
@@ -27,7 +30,7 @@ _FRAMEWORK = "TrainingArguments"
 
 
 def change_arguments(source: SourceText, names: ScopeNames, line: int, edits: Sequence[Edit]) -> list[Splice]:
-    """Of the call at this line that all these edits are about."""
+    """Changes the arguments of the call at this line, which all these edits refer to."""
     callee, num_calls = edits[0].call, edits[0].num_calls
     if num_calls > 1:
         calls = calls_at(source, names, line, callee)
@@ -41,7 +44,7 @@ def change_arguments(source: SourceText, names: ScopeNames, line: int, edits: Se
 
 
 def _only_call(source: SourceText, names: ScopeNames, line: int, callee: str) -> cst.Call:
-    """What a framework is told stands in one place, which need not be where it acts on it."""
+    """Finds the one call that configures a framework, which may be on another line than the observed one."""
     found = [call for call in source.all(cst.Call) if names.is_call_of(call, callee)]
     return found[0] if len(found) == 1 else one_call_at(source, names, line, callee)
 
@@ -66,18 +69,22 @@ def _change_call(source: SourceText, names: ScopeNames, call: cst.Call, edits: S
 
 
 def _is_unknown(names: ScopeNames, argument: cst.Arg) -> bool:
-    """`**keywords` of which the file does not show everything: it may hold the argument already, or not."""
+    """Whether the call has `**keywords` that the file does not fully show, so that it may contain the argument
+    already.
+    """
     return argument.star == "**" and isinstance(argument.value, cst.Name) and names.keywords_of(argument) is None
 
 
 def _override(source: SourceText, argument: cst.Arg, edits: Sequence[Edit]) -> Splice:
-    """Right whatever it holds, and nobody else who spreads it notices."""
+    """Overrides the argument in the call. This is right whatever the dictionary holds, and other uses of it are
+    unaffected.
+    """
     own = "".join(f', "{edit.argument}": {edit.text}' for edit in edits)
     return Splice(*source.span(argument.value), f"{{**{source.code(argument.value)}{own}}}")
 
 
 def _given(source: SourceText, names: ScopeNames, call: cst.Call, edit: Edit) -> cst.BaseExpression | None:
-    """The argument's value, where the call has it, or a dictionary that the call spreads."""
+    """The argument's value, if the call or a dictionary that the call unpacks has it."""
     positions = POSITIONS.get(edit.call, [])
     for index, argument in enumerate(call.args):
         if argument.keyword is not None and argument.keyword.value == edit.argument:
@@ -98,7 +105,7 @@ def _given(source: SourceText, names: ScopeNames, call: cst.Call, edit: Edit) ->
 
 
 def _entry(value: cst.Dict, key: str) -> cst.BaseExpression | None:
-    """Of a dictionary that is written in the call itself; what stands last counts."""
+    """The entry of a dictionary that is written in the call itself. The last one counts."""
     for element in reversed(value.elements):
         if not isinstance(element, cst.DictElement):
             return None
@@ -108,7 +115,7 @@ def _entry(value: cst.Dict, key: str) -> cst.BaseExpression | None:
 
 
 def _refuse_unknown(source: SourceText, names: ScopeNames, call: cst.Call, edits: Sequence[Edit]) -> None:
-    """What comes in by stars may hold the argument already."""
+    """Refuses unpacked arguments, which may contain the argument already."""
     line = source.lines_of(call)[0]
     for argument in call.args:
         if argument.star and names.keywords_of(argument) is None and not _is_unknown(names, argument):
@@ -127,12 +134,12 @@ def _change(source: SourceText, given: cst.BaseExpression, edit: Edit) -> list[S
         return []
     value = _value(now)
     if value is _NOT_A_LITERAL:
-        if _value(edit.text) == _value(edit.observed):  # whatever it says, it says what is wanted
+        if _value(edit.text) == _value(edit.observed):  # the value is right, wherever it comes from
             return []
         raise ByHandError(f"line {line} takes {edit.argument} from {now}: make that {edit.text}")
     if value == _value(edit.text):
         return []
-    if edit.observed and value is not None and value != _value(edit.observed):  # None: torch's own choice
+    if edit.observed and value is not None and value != _value(edit.observed):  # None: torch's own default
         raise ByHandError(f"line {line} says {edit.argument}={now}, and the session saw {edit.observed}: tune again")
     return [Splice(*source.span(given), edit.text)]
 
@@ -148,7 +155,7 @@ def _value(code: str) -> object:
 
 
 def add_arguments(source: SourceText, call: cst.Call, added: Sequence[str]) -> list[Splice]:
-    """Behind the last argument; on lines of their own where that one has one."""
+    """Adds arguments after the last one, on lines of their own if the last one has its own line."""
     if not call.args:
         opening = source.data.index(b"(", source.span(call.func)[1]) + 1
         return [Splice(opening, opening, ", ".join(added))]
@@ -159,7 +166,9 @@ def add_arguments(source: SourceText, call: cst.Call, added: Sequence[str]) -> l
     if has_comma:
         comma = re.compile(rb"\s*,").match(source.data, end)
         if comma is None:
-            raise ByHandError(f"a comment stands between the last argument on line {source.line_of(end)} and its comma")
+            raise ByHandError(
+                f"there is a comment between the last argument on line {source.line_of(end)} and its comma"
+            )
         behind = comma.end()
     if _has_own_lines(source, call, start, behind):
         indent = source.data[source.line_start(source.line_of(start)) : start].decode()
@@ -172,7 +181,7 @@ def add_arguments(source: SourceText, call: cst.Call, added: Sequence[str]) -> l
 
 
 def _has_own_lines(source: SourceText, call: cst.Call, start: int, behind: int) -> bool:
-    """The last argument begins a line, and nothing but a comment follows it there."""
+    """Whether the last argument begins a line, and only a comment follows it there."""
     line = source.line_of(start)
     before = source.data[source.line_start(line) : start]
     after = source.data[behind : source.line_start(source.line_of(behind - 1) + 1)].strip()

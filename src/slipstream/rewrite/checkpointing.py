@@ -1,5 +1,8 @@
-"""Blocks computed again: in the model's file, the one loop of a `forward` that calls block after block. Refuses what
-computing twice would change: batch norm counts every batch, and a cache that is handed along fills up."""
+"""Adds activation checkpointing to the one loop in a model's `forward` that calls block after block.
+
+Refuses models that a second forward pass would change: batch norm counts every batch, and a cache that blocks pass on
+grows.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ def compute_again(source: SourceText, names: ScopeNames, edit: Edit) -> list[Spl
     if found := _CHANGES.search(source.text):
         raise ByHandError(f"{source.path.name} has {found.group()}, whose statistics a second pass would change")
     if not call.args or _CACHE.search(", ".join(source.code(one) for one in call.args)):
-        raise ByHandError(f"line {line} may hand something along that a block changes")
+        raise ByHandError(f"line {line} may pass something on that a block changes")
     block = source.code(call.func)
     opening = source.span(call.args[0])[0]
     return [
@@ -46,7 +49,7 @@ def _is_in_forward(source: SourceText, loop: cst.For) -> bool:
 
 
 def _calls_of_blocks(source: SourceText, loop: cst.For) -> list[cst.Call]:
-    """Calls of the loop's own variable, whose result is kept."""
+    """Calls of the loop's own variable whose result is used."""
     own = {node.value for node in source.all(cst.Name, loop.target)}
     calls = [call for call in source.all(cst.Call, loop.body) if source.code(call.func) in own]
     kept = (cst.Assign, cst.AnnAssign, cst.AugAssign)
@@ -55,7 +58,7 @@ def _calls_of_blocks(source: SourceText, loop: cst.For) -> list[cst.Call]:
 
 def _import(source: SourceText, names: ScopeNames) -> list[Splice]:
     if names.is_given("torch"):
-        raise ByHandError("the file calls something else torch")
+        raise ByHandError("the file uses the name torch for something else")
     for statement in source.module.body:
         code = source.code(statement).split() if isinstance(statement, cst.SimpleStatementLine) else []
         if code[:1] in (["import"], ["from"]) and code[1].partition(".")[0] == "torch":

@@ -1,5 +1,8 @@
-"""What a script keeps from step to step (`losses.append(loss)`, `total += loss`) keeps its graph alive: it is detached.
-Only where the text shows that nothing which is kept there is walked back."""
+"""Detaches values that a script keeps from step to step (`losses.append(loss)`, `total += loss`), which keep their
+graph alive.
+
+An edit is made only if the text shows that backward is never called on the kept values.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ _LIBRARIES = ("torch.", "np.", "numpy.", "statistics.", "plt.", "writer.", "logg
 
 
 def keep_without_graph(source: SourceText, names: ScopeNames, line: int, edit: Edit) -> list[Splice]:
-    """`edit.call`: the name of what keeps them."""
+    """`edit.call` is the name of the container or variable that keeps the values."""
     statement = statement_at(source, line)
     kept = _kept(source, statement, edit.call)
     if kept is None:
@@ -25,7 +28,7 @@ def keep_without_graph(source: SourceText, names: ScopeNames, line: int, edit: E
     if source.code(kept).endswith((".detach()", ".item()")):
         return []
     if not isinstance(kept, cst.Name):
-        raise ByHandError(f"line {line} keeps {source.code(kept)}, which is more than one tensor by its name")
+        raise ByHandError(f"line {line} keeps {source.code(kept)}, whose name suggests more than one tensor")
     _refuse_walks(source, names, edit.call, statement, set())
     end = source.span(kept)[1]
     return [Splice(end, end, ".detach()")]
@@ -42,9 +45,9 @@ def _kept(source: SourceText, statement: cst.CSTNode, name: str) -> cst.BaseExpr
 
 
 def _refuse_walks(source: SourceText, names: ScopeNames, name: str, filled: cst.CSTNode, seen: set[str]) -> None:
-    """Follows it through assignments of its own function; what leaves the function is not followed."""
+    """Follows the value through assignments of its own function. A value that leaves the function is refused."""
     if not name.isidentifier():
-        raise ByHandError(f"{name} is seen by more than one function")
+        raise ByHandError(f"{name} is used by more than one function")
     seen.add(name)
     variable = variable_of(source, names, name, filled)
     for use in variable.read:
@@ -56,7 +59,7 @@ def _refuse_walks(source: SourceText, names: ScopeNames, name: str, filled: cst.
 
 
 def _refuse_givers(source: SourceText, name: str, use: cst.Name, chain: list[cst.CSTNode]) -> cst.CSTNode:
-    """The statement that reads it, where nothing in that walks it back or hands it on."""
+    """Refuses a statement that may call backward on the value or pass it on to something that may."""
     line, inner = source.lines_of(use)[0], use
     for outer in chain:
         if isinstance(outer, cst.BaseSmallStatement | cst.BaseCompoundStatement):
@@ -69,18 +72,18 @@ def _refuse_givers(source: SourceText, name: str, use: cst.Name, chain: list[cst
             raise ByHandError(f"line {line} walks {name} back")
         inner = outer  # type: ignore[assignment]
     if isinstance(outer, cst.Return) or any(isinstance(one, cst.Yield) for one in chain):
-        raise ByHandError(f"line {line} gives {name} away, and who gets it may walk it back")
+        raise ByHandError(f"line {line} passes {name} on, and the receiver may call backward on it")
     return outer
 
 
 def _ends_graph(source: SourceText, call: cst.Call) -> bool:
-    """What comes out is a number, or has no graph."""
+    """Whether the result is a number, or has no graph."""
     callee = source.code(call.func)
     return callee in ("float", "int", "len", "str", "print") or callee.endswith((".item", ".tolist", ".detach"))
 
 
 def _targets(statement: cst.CSTNode) -> list[cst.BaseExpression]:
-    """Other names for it, or for a part of it."""
+    """Other names for the value, or for a part of it."""
     if isinstance(statement, cst.Assign):
         return [target.target for target in statement.targets]
     return [statement.target] if isinstance(statement, cst.AugAssign | cst.AnnAssign | cst.For) else []
@@ -95,7 +98,7 @@ def _follow(
 
 
 def _is_plain(source: SourceText, call: cst.Call, inner: cst.CSTNode) -> bool:
-    """Given to what keeps no graph for later, or a method of it other than backward."""
+    """Whether the value goes to a function that keeps no graph, or is used by a method other than backward."""
     callee = source.code(call.func)
     if inner is call.func:
         return not callee.endswith(("backward", ".register_hook"))

@@ -1,4 +1,4 @@
-"""A patch as text: a unified diff in the files' own bytes, as `git apply` and `patch -p1` read it."""
+"""Formats a patch as a unified diff in the files' own bytes, which `git apply` and `patch -p1` accept."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ _NO_NEWLINE = "\\ No newline at end of file\n"
 
 
 def unified(files: Sequence[ChangedFile], root: Path) -> bytes:
-    """Paths are relative to `root`: that is where it is applied."""
+    """Paths are relative to `root`, in which the patch is applied."""
     return b"".join(_of_file(file, _relative(file.path, root)) for file in files)
 
 
 def root_of(files: Sequence[ChangedFile], script: Path, here: Path) -> Path:
-    """`here`, where `git apply` is typed, if that holds them all; else the script's folder, their repository, or the
-    folder that they share."""
+    """The folder for `git apply`: `here` if it contains all files; else the script's folder, the files' repository, or
+    the folder that they share.
+    """
     folder = script.absolute().parent
     paths = [file.path.absolute() for file in files]
     candidates = [here, folder, *([repository] if (repository := repository_of(folder)) else [])]
@@ -35,7 +36,7 @@ def _relative(path: Path, root: Path) -> str:
 
 
 def _of_file(file: ChangedFile, name: str) -> bytes:
-    # Latin-1 has a character for every byte: nothing is decoded, and nothing lost.
+    # Latin-1 maps every byte to a character, so no byte is lost.
     before, after = (_lines(raw.decode("latin-1")) for raw in (file.before, file.after))
     shown = name.encode().decode("latin-1")
     lines = difflib.unified_diff(before, after, f"a/{shown}", f"b/{shown}")
@@ -43,5 +44,5 @@ def _of_file(file: ChangedFile, name: str) -> bytes:
 
 
 def _lines(text: str) -> list[str]:
-    """Split at line feeds alone, as diff does."""
+    """Splits at line feeds only, as diff does."""
     return [line + "\n" for line in text.split("\n")[:-1]] + ([last] if (last := text.rpartition("\n")[2]) else [])

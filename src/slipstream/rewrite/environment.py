@@ -1,5 +1,8 @@
-"""A variable that a library reads when it is loaded, set in the script before the first import that may load it. What
-the user's shell says stays. Not for what the process itself reads when it starts: that cannot be in a source."""
+"""Sets an environment variable in the script, before the first import of a library that may read it.
+
+A value from the user's shell takes precedence. Variables that the process reads when it starts cannot be set in a
+source.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from slipstream.rewrite.source import SourceText, Splice
 
 
 def put_before_imports(source: SourceText, names: ScopeNames, edit: Edit) -> list[Splice]:
-    """`edit.argument`: the variable; `edit.text`: its value."""
+    """`edit.argument` is the variable, `edit.text` its value."""
     first = next((one for one in source.module.body if _loads(source, one)), None)
     if first is None:
         raise ByHandError("the script imports nothing that would read it: put it before the command")
@@ -24,12 +27,12 @@ def put_before_imports(source: SourceText, names: ScopeNames, edit: Edit) -> lis
     for node in source.all(cst.SimpleString):
         if node.evaluated_value == edit.argument:
             if source.span(node)[0] < source.span(first)[0]:
-                return []  # the user's own value, or ours
+                return []  # already set, by the user or by an earlier patch
             raise ByHandError(f"line {source.lines_of(node)[0]} sets {edit.argument}")
     before = list(source.module.body[: source.module.body.index(first)])
     has_os = any(_imports_os(one) for one in before)
     if not has_os and names.is_given("os"):
-        raise ByHandError("the file calls something else os")
+        raise ByHandError("the file uses the name os for something else")
     start = "" if has_os else f"import os{source.newline}"
     if before and _is_import(before[-1]):
         below = source.line_start(source.lines_of(before[-1])[1] + 1)
@@ -41,7 +44,7 @@ def put_before_imports(source: SourceText, names: ScopeNames, edit: Edit) -> lis
 
 
 def _loads(source: SourceText, statement: cst.CSTNode) -> bool:
-    """Imports something, at its top level or inside, that Python does not bring along."""
+    """Whether the statement imports, directly or in its body, something outside the standard library."""
     modules = [get_full_name_for_node(alias.name) for node in source.all(cst.Import, statement) for alias in node.names]
     for node in source.all(cst.ImportFrom, statement):
         modules.append(get_full_name_for_node(node.module) if node.module is not None and not node.relative else ".")

@@ -1,19 +1,19 @@
-"""Why something was not written: one edit that has to be made by hand, or a patch that is refused as a whole."""
+"""The reasons why something was not written: one edit must be made by hand, or the whole patch is refused."""
 
 from __future__ import annotations
 
 
 class ByHandError(Exception):
-    """This cannot be written safely for the user: why, as half a sentence."""
+    """The edit cannot be made safely. The message is the reason, as half a sentence."""
 
 
 class MissingError(ByHandError):
-    """What the session saw is not on this line."""
+    """The code that the session recorded is not on this line."""
 
 
 class PatchError(Exception):
-    """Nothing is written at all: a sentence for the user."""
+    """Nothing is written. The message is a sentence for the user."""
 
 
 class MovedError(PatchError):
-    """A line is no longer where the session saw it, and the edit is not there already."""
+    """A line has moved since the session recorded it, and the edit is not there already."""

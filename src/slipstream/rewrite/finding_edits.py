@@ -1,5 +1,8 @@
-"""Findings that no technique answers, as edits: written where the cure is mechanical and safe, else said with the line
-that the finding suggests."""
+"""Edits for findings that no technique fixes.
+
+An edit is written if the fix is mechanical and safe. Otherwise it is left to the user, with the line that the finding
+suggests.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,9 @@ def cures(session: Session) -> list[Edit]:
 
 
 def _is_ours(finding: Finding) -> bool:
-    """A technique for scripts with a loader does not help one that cuts its batches by hand."""
+    """Whether this package handles the finding. A technique for loaders does not help a script that slices its batches
+    itself.
+    """
     return not finding.techniques or finding.cause == "no_loader"
 
 
@@ -33,25 +38,29 @@ def _cure(session: Session, finding: Finding) -> Edit:
 
 
 def _without_grad(session: Session, finding: Finding) -> Edit:
-    """Where the model was first called is the training's function, unless the evaluation came first: then none is."""
+    """The first call of the model is in the training function, unless an evaluation came first; then no function is
+    excluded.
+    """
     site = finding.site
     assert site is not None
     text = "torch.no_grad()"
     training = {model.site for model in session.models if model.site is not None}
     if any((one.file, one.line) == (site.file, site.line) for one in training):
-        return Edit(finding.cause, "by_hand", site, text=f"with {text}:", reason="this line may train as well")
+        return Edit(
+            finding.cause, "by_hand", site, text=f"with {text}:", reason="this line may also be used for training"
+        )
     same = [one.function for one in training if (one.file, one.function) == (site.file, site.function)]
     return Edit(finding.cause, "without_grad", site, call=same[0] if same else "", text=text)
 
 
 def _on_device(session: Session, finding: Finding) -> Edit | None:
-    """A sum that is read in every step. Python adds in 64 bits, and so does every device but one."""
+    """A sum that is read in every step. Python adds in 64 bits, and so does every device except MPS."""
     site = finding.site
     if is_on_cpu(session):
-        return None  # nobody waits there: what costs is the loop, and no sum on the device takes it away
+        return None  # there is no wait on the CPU; the cost is the loop, and a sum on the device does not remove it
     if site is not None and _KEEPS.match(site.text):
         kept = site.text.partition("#")[0].strip().replace(".item()", ".detach()")
-        reason = f"{finding.title}; read them at once where they are used: torch.stack(...).tolist()"
+        reason = f"{finding.title}; read them together where they are used: torch.stack(...).tolist()"
         return Edit(finding.cause, "by_hand", site, text=kept, reason=reason)
     if site is None or not _READS.match(site.text):
         return None
@@ -61,7 +70,7 @@ def _on_device(session: Session, finding: Finding) -> Edit | None:
 
 
 def _once(session: Session, finding: Finding) -> Edit | None:
-    """A table that is converted batch by batch, where the line says how."""
+    """A table that is converted batch by batch, if the finding contains the new lines."""
     if finding.site is None or not hoist(finding.site.text):
         return None
     return Edit(finding.cause, "convert_once", finding.site, text=finding.change)

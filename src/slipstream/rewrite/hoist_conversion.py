@@ -1,5 +1,7 @@
-"""A batch that is cut out of a table and converted in every step: the whole table is converted once, before the loop.
-Only where nothing in the loop, and no function of the file, may change the table."""
+"""Converts a table once before the loop, instead of converting a batch of it in every step.
+
+An edit is made only if nothing in the loop, and no function of the file, may change the table.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from slipstream.rewrite.scopes import owns
 from slipstream.rewrite.source import SourceText, Splice
 from slipstream.rewrite.statements import outermost_loop
 
-# Methods of a table, and functions that it is given to, that leave it as it is.
+# Methods of a table, and functions that receive it, that do not change it.
 _READING = [
     "sample",
     "copy",
@@ -54,15 +56,15 @@ def convert_once(source: SourceText, names: ScopeNames, line: int, edit: Edit) -
     if not isinstance(assign, cst.Assign) or not parts:
         if f"= {_target_of(edit.text)}[" in source.code(statement):
             return []
-        raise MissingError(f"line {line} does not cut a batch out of a table")
+        raise MissingError(f"line {line} does not take a batch out of a table")
     loop = outermost_loop(source, statement)
     if loop is None:
-        raise ByHandError(f"line {line} is in no loop of its own function")
+        raise ByHandError(f"line {line} is not in a loop of its function")
     for part in parts:
         for table in sorted(part.tables):
             _refuse_changes(source, names, table, statement, loop)
         if not names.is_free(f"all_{part.name}"):
-            raise ByHandError(f"something else is called all_{part.name}")
+            raise ByHandError(f"the name all_{part.name} is already used")
     indent, above = source.indent_at(source.span(loop)[0]), line_above(source, loop)
     once = "".join(f"{indent}{part.once}{source.newline}" for part in parts)
     then = ", ".join(_cut(source, names, part, loop) for part in parts)
@@ -70,19 +72,19 @@ def convert_once(source: SourceText, names: ScopeNames, line: int, edit: Edit) -
 
 
 def _target_of(text: str) -> str:
-    """ "all_x" of the finding's own lines."""
+    """The name "all_x" in the lines that the finding suggests."""
     return text.partition(" ")[0]
 
 
 def _cut(source: SourceText, names: ScopeNames, part: Hoisted, loop: cst.CSTNode) -> str:
-    """A range of rows is a view: what the loop does to its batch must not reach the table."""
+    """Copies a slice of rows, because a slice is a view and changes of the batch must not reach the table."""
     is_view = part.is_range or _may_be_one(source, names, part.rows)
     copy = (".clone()" if "torch." in part.whole else ".copy()") if is_view else ""
     return f"{part.then}{copy}{part.moves}"
 
 
 def _may_be_one(source: SourceText, names: ScopeNames, rows: str) -> bool:
-    """A loop's own variable may be a number, and a slice has a name somewhere."""
+    """Whether the index may be a single row: a loop's own variable may be a number, and a slice may have a name."""
     for use in names.uses(rows) if rows.isidentifier() else []:
         parent = next(source.parents(use))
         if isinstance(parent, cst.For) and parent.target is use:
@@ -107,7 +109,7 @@ def _refuse_changes(
         if (loop in chain or is_shared) and not _only_reads(source, chain, use):
             raise ByHandError(f"line {source.lines_of(use)[0]} may change {table}")
     if not is_known:
-        raise ByHandError(f"{table} is made somewhere else")
+        raise ByHandError(f"{table} is created somewhere else")
 
 
 def _is_given(chain: list[cst.CSTNode], use: cst.Name) -> bool:
@@ -119,7 +121,9 @@ def _is_given(chain: list[cst.CSTNode], use: cst.Name) -> bool:
 
 
 def _only_reads(source: SourceText, chain: list[cst.CSTNode], use: cst.Name) -> bool:
-    """`frame["x"].values`, `len(frame)`, `frame.sample(...)`; not `frame["x"] = ...`, `shuffle(frame)`, `f = frame`."""
+    """Whether the use only reads: `frame["x"].values`, `len(frame)`, `frame.sample(...)`; not `frame["x"] = ...`,
+    `shuffle(frame)`, `f = frame`.
+    """
     inner: cst.CSTNode = use
     for outer in chain:
         is_part = isinstance(outer, cst.Attribute | cst.Subscript) and outer.value is inner
@@ -137,7 +141,9 @@ def _only_reads(source: SourceText, chain: list[cst.CSTNode], use: cst.Name) -> 
 
 
 def _is_cut(node: cst.CSTNode) -> bool:
-    """`frame["y"].values[rows]`: another batch of the table, and no second name for it."""
+    """Whether the use takes another batch out of the table, such as `frame["y"].values[rows]`, and is not a second name
+    for it.
+    """
     table = node.value if isinstance(node, cst.Subscript) else None
     return isinstance(table, cst.Attribute) and table.attr.value in ("values", "iloc", "loc")
 

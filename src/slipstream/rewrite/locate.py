@@ -1,4 +1,4 @@
-"""From a line that the session saw to the call and the statement that stand there now."""
+"""Finds the call and the statement that are now on a line which the session recorded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ Function = cst.FunctionDef | cst.Lambda
 
 
 def calls_at(source: SourceText, names: ScopeNames, line: int, callee: str) -> list[cst.Call]:
-    """Calls of this name that a frame on this line may have made: that begin there, or whose method's name does."""
+    """Calls of this name that a frame on this line may have made: they begin there, or the name of their method
+    does.
+    """
     named = [call for call in source.all(cst.Call) if names.is_call_of(call, callee)]
     exact = [call for call in named if line in (source.lines_of(call)[0], _name_line(source, call))]
     return exact or [call for call in named if source.lines_of(call)[0] <= line <= source.lines_of(call)[1]]
@@ -23,14 +25,14 @@ def calls_at(source: SourceText, names: ScopeNames, line: int, callee: str) -> l
 def one_call_at(source: SourceText, names: ScopeNames, line: int, callee: str) -> cst.Call:
     calls = calls_at(source, names, line, callee) or _calls_of_super(source, names, line, callee)
     if not calls:
-        raise MissingError(f"no call of {callee} is written on line {line}")
+        raise MissingError(f"there is no call of {callee} on line {line}")
     if len(calls) > 1:
-        raise ByHandError(f"{len(calls)} calls of {callee} stand on line {line}, and the session does not say which")
+        raise ByHandError(f"{len(calls)} calls of {callee} are on line {line}, and the session does not say which")
     return calls[0]
 
 
 def _calls_of_super(source: SourceText, names: ScopeNames, line: int, callee: str) -> list[cst.Call]:
-    """A class of the user's own passes its arguments on to torch's."""
+    """Calls of super().__init__ in a user's own class, which pass arguments on to torch's class."""
     found = calls_at(source, names, line, SUPER)
     return [call for call in found if any(isinstance(node, cst.ClassDef) for node in source.parents(call))]
 
@@ -50,29 +52,31 @@ def call_by_name(source: SourceText, line: int, name: str) -> cst.Call:
 
 
 def _name_line(source: SourceText, call: cst.Call) -> int:
-    """Since Python 3.11 a method's call is on the line of the method's name."""
+    """Since Python 3.11 the line of a method call is the line of the method's name."""
     name = call.func.attr if isinstance(call.func, cst.Attribute) else call.func
     return source.lines_of(name)[0]
 
 
 def statement_of(source: SourceText, node: cst.CSTNode) -> cst.CSTNode:
-    """The statement around it that begins a line of its own in a block: others can stand before it."""
+    """The enclosing statement that begins a line of its own in a block, so that other statements can be put before
+    it.
+    """
     chain = [node, *source.parents(node)]
     for inner, outer in itertools.pairwise(chain):
         if isinstance(outer, cst.IndentedBlock | cst.Module) and isinstance(inner, cst.BaseStatement):
             return inner
-    raise AssertionError("a node outside of every statement")
+    raise AssertionError("a node is outside of every statement")
 
 
 def statement_at(source: SourceText, line: int) -> cst.CSTNode:
-    """The innermost that begins on this line, or spans it."""
+    """The innermost statement that begins on this line, or spans it."""
     found = [
         node
         for node in source.all(cst.BaseStatement)  # type: ignore[type-abstract]
         if source.lines_of(node)[0] <= line <= source.lines_of(node)[1]
     ]
     if not found:
-        raise MissingError(f"no statement stands on line {line}")
+        raise MissingError(f"there is no statement on line {line}")
     return statement_of(source, found[-1])
 
 
@@ -87,20 +91,22 @@ def block_around(source: SourceText, statement: cst.CSTNode) -> list[cst.BaseSta
 
 
 def calls_method(source: SourceText, node: cst.CSTNode, *methods: str) -> bool:
-    """Whether anything in it calls a method of one of these names."""
+    """Whether anything in the node calls a method with one of these names."""
     return any(
         isinstance(call.func, cst.Attribute) and call.func.attr.value in methods for call in source.all(cst.Call, node)
     )
 
 
 def line_above(source: SourceText, statement: cst.CSTNode) -> int:
-    """Where a statement before this one goes, in bytes: above its decorators and above comments that belong to it."""
+    """The position in bytes for a new statement before this one: above its decorators and the comments that belong to
+    it.
+    """
     first = statement.decorators[0] if _is_decorated(statement) else statement  # type: ignore[attr-defined]
     line, indent = source.lines_of(first)[0], source.indent_at(source.span(first)[0])
     while line > 1 and source.line(line - 1).startswith(indent + "#") and not source.line(line - 1).startswith("#!"):
         line -= 1
     if line <= 2 and any("coding" in source.line(number) for number in (1, 2)):
-        line = source.lines_of(first)[0]  # what declares the encoding stays on top
+        line = source.lines_of(first)[0]  # a line that declares the encoding stays at the top
     return source.line_start(line)
 
 

@@ -1,5 +1,8 @@
-"""Edits as one patch: every file read once, every edit written, there already, or left to the user with the reason.
-A source that is not what the session saw is refused as a whole. Writes nothing."""
+"""Combines edits into one patch.
+
+Every file is read once. Every edit is written, found to be there already, or left to the user with a reason. The whole
+patch is refused if the source differs from what the session recorded. This module writes no files.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ class ChangedFile(msgspec.Struct, frozen=True):
 
 
 class LeftByHand(msgspec.Struct, frozen=True):
-    """To be done by hand: where, what to write and why it was not."""
+    """An edit that the user must make: where, what to write, and why it was not written."""
 
     edit: Edit
     where: str
@@ -55,7 +58,7 @@ class LeftByHand(msgspec.Struct, frozen=True):
 class Patch(msgspec.Struct, frozen=True):
     files: list[ChangedFile]
     written: list[Edit]
-    done: list[Edit]  # there already
+    done: list[Edit]  # already there
     left: list[LeftByHand]
 
 
@@ -95,16 +98,20 @@ class _Patching:
         return Patch([file for file in files if file.after != file.before], self._written, self._done, self._left)
 
     def _settle_moved(self) -> None:
-        """Where all that can be written is there, our own lines have moved the others; else the source has changed."""
+        """Handles edits whose line has moved. If all edits that can be written are there already, an earlier patch has
+        moved the others. Otherwise the source has changed.
+        """
         for group, why in self._moved:
             if self._written or not self._done:
                 raise why
             self._left += [
-                LeftByHand(edit, _where(edit.site), edit.reason or "tune again to see its line") for edit in group
+                LeftByHand(edit, _where(edit.site), edit.reason or "tune again to find its line") for edit in group
             ]
 
     def _refuse_alone(self, edit: Edit) -> None:
-        """A variable helps only with what it is set for."""
+        """Refuses an environment variable whose technique has other edits that could not be written, because it helps
+        only together with them.
+        """
         moved = [one for group, _ in self._moved for one in group]
         left = any(one.technique == edit.technique for one in (*(one.edit for one in self._left), *moved))
         if edit.kind == "environment" and left and edit.technique not in {one.technique for one in self._there()}:
@@ -144,7 +151,9 @@ class _Patching:
         return self._sources[path]
 
     def _at_line(self, source: SourceText, site: Site, write: Callable[[int], list[Splice]]) -> list[Splice]:
-        """On the line that the session saw. If that has moved, only an edit that is there already is recognised."""
+        """Makes the edit on the line that the session recorded. If that line has moved, only an edit that is there
+        already is recognised.
+        """
         if not site.text or source.line(site.line).strip() == site.text:
             return write(site.line)
         wanted = self._bare(site.text)
@@ -156,12 +165,12 @@ class _Patching:
                 except MissingError:
                     continue
         raise MovedError(
-            f"{source.path}, line {site.line}, is not what the session saw ({site.text}): the source has changed since."
-            " Tune it again: slipstream tune."
+            f"{source.path}, line {site.line}, is not what the session recorded ({site.text}):"
+            " the source has changed since then. Tune it again: slipstream tune."
         )
 
     def _bare(self, line: str) -> str:
-        """A line without anything that this patch could have put there."""
+        """The line without anything that this patch could have added."""
         for edit in self._edits:
             if edit.kind == "argument":
                 line = re.sub(rf"(,\s*)?\b{edit.argument}=[^,()]*", "", line)
@@ -175,11 +184,11 @@ class _Patching:
             elif edit.kind == "convert_once" and edit.site is not None:
                 line = _once_converted(line) if line == edit.site.text else line
                 line = re.sub(r"\.(clone|copy)\(\)", "", line)
-        return re.sub(r"[(),\s{}*]|\b(True|False|None|\d+)\b", "", line)  # values that have no name may have changed
+        return re.sub(r"[(),\s{}*]|\b(True|False|None|\d+)\b", "", line)  # values without a name may have changed
 
 
 def _once_converted(line: str) -> str:
-    """As it is then; a comment behind it stays."""
+    """The line after the conversion is hoisted. A comment after it stays."""
     _, mark, comment = line.partition("#")
     parts = hoist(line)
     names, values = [part.name for part in parts], [part.then + part.moves for part in parts]
@@ -187,8 +196,7 @@ def _once_converted(line: str) -> str:
 
 
 def _closed_up(splices: Sequence[Splice], newline: str) -> list[Splice]:
-    """Statements that are put at one place, one below the other: only the first brings the empty line above, or the
-    import."""
+    """Joins statements that are inserted at one place. Only the first keeps the empty line above, or the import."""
     opened: set[int] = set()
     os_line = f"import os{newline * 2}"
     closed: list[Splice] = []
@@ -220,7 +228,7 @@ _WRITERS: Final[dict[str, Callable[[SourceText, ScopeNames, int, Edit], list[Spl
 
 
 def _writer(source: SourceText, edits: Sequence[Edit], renamed: Mapping[str, str]) -> Callable[[int], list[Splice]]:
-    """`renamed`: what this patch itself calls the model; a source that has it is patched already."""
+    """`renamed` is the name that this patch gives the model. A source that uses it is already patched."""
     names, first = ScopeNames(source), edits[0]
     if first.kind == "argument":
         return lambda line: change_arguments(source, names, line, edits)
@@ -237,7 +245,9 @@ def _writer(source: SourceText, edits: Sequence[Edit], renamed: Mapping[str, str
 
 
 def _grouped(edits: Sequence[Edit]) -> list[list[Edit]]:
-    """What is written together or not at all: the arguments of one call, the statements of one technique."""
+    """Groups edits that are written together or not at all: the arguments of one call, the statements of one
+    technique.
+    """
     groups: dict[object, list[Edit]] = {}
     whole = {edit.technique for edit in edits if edit.kind in _WRITERS or edit.kind == "start"}
     for number, edit in enumerate(edits):
@@ -255,7 +265,7 @@ def _grouped(edits: Sequence[Edit]) -> list[list[Edit]]:
 
 
 def _together(group: list[Edit]) -> list[list[Edit]]:
-    """The arguments of one call are one change; statements are one each."""
+    """Whether the edits are one change. The arguments of one call are; statements are one change each."""
     return [group] if group[0].kind == "argument" else [[edit] for edit in group]
 
 

@@ -1,4 +1,6 @@
-"""What the names of one file mean, as far as its own text says: imports, aliases, partials. Follows no other file."""
+"""Resolves the names of one file as far as its own text defines them: imports, aliases, partials. Reads no other
+file.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ class ScopeNames:
 
     @cached_property
     def _imports(self) -> dict[str, str]:
-        """Local name to the name that was imported. One that is imported as two different things means nothing."""
+        """Local name to imported name. A name with two different imports is left out."""
         found: dict[str, str] = {}
         for node in self._source.all(cst.Import):
             for alias in node.names:
@@ -32,7 +34,7 @@ class ScopeNames:
 
     @cached_property
     def _aliases(self) -> dict[str, cst.BaseExpression]:
-        """Names that one assignment in the file gives a value, and no other."""
+        """Names with exactly one assignment in the file, and their values."""
         values: dict[str, list[cst.BaseExpression]] = {}
         for node in self._source.all(cst.Assign):
             for target in node.targets:
@@ -41,7 +43,7 @@ class ScopeNames:
         return {name: found[0] for name, found in values.items() if len(found) == 1}
 
     def meaning(self, node: cst.BaseExpression, depth: int = 0) -> str:
-        """ "torch.utils.data.DataLoader" for DL; "" for what is more than a dotted name."""
+        """The full name, such as "torch.utils.data.DataLoader" for DL; "" for anything but a dotted name."""
         name = get_full_name_for_node(node) if isinstance(node, cst.Name | cst.Attribute) else None
         if name is None or (isinstance(node, cst.Attribute) and not _is_dotted(node)):
             return ""
@@ -62,7 +64,7 @@ class ScopeNames:
         return self.meaning(call.func).rpartition(".")[2] == wanted
 
     def keywords_of(self, argument: cst.Arg) -> dict[str, cst.BaseExpression] | None:
-        """What `**arguments` brings, where the file shows it whole: one dictionary that is only ever spread."""
+        """The keywords in `**arguments`, if the file shows all of them: one dictionary that is only ever unpacked."""
         name = _name(argument.value) if argument.star == "**" else ""
         value = self._aliases.get(name)
         uses = [node for node in self._source.all(cst.Name) if node.value == name]
@@ -86,7 +88,7 @@ class ScopeNames:
 
     @property
     def torch(self) -> str:
-        """What the file calls torch at its top level; "" where it does not import it by itself."""
+        """The file's top-level name for torch; "" if the file does not import torch itself."""
         for statement in self._source.module.body:
             for node in getattr(statement, "body", ()) if isinstance(statement, cst.SimpleStatementLine) else ():
                 for alias in node.names if isinstance(node, cst.Import) else ():
@@ -96,11 +98,11 @@ class ScopeNames:
         return ""
 
     def is_free(self, name: str) -> bool:
-        """Whether the file uses it for nothing but attributes and names of arguments."""
+        """Whether the file uses the name only for attributes and arguments, or not at all."""
         return not self.uses(name)
 
     def uses(self, name: str) -> list[cst.Name]:
-        """Where it stands for a value, in the order of the text."""
+        """The uses of the name as a value, in the order of the text."""
         found = [node for node in self._source.all(cst.Name) if node.value == name]
         return [node for node in found if not self._is_label(node)]
 
@@ -110,14 +112,14 @@ class ScopeNames:
         return is_attribute or (isinstance(parent, cst.Arg) and parent.keyword is node)
 
     def is_given(self, name: str) -> bool:
-        """Whether something in the file is given this name, other than by an import."""
+        """Whether something in the file, other than an import, binds this name."""
         kinds = (cst.AssignTarget, cst.AnnAssign, cst.NamedExpr, cst.For, cst.Param, cst.FunctionDef, cst.ClassDef)
         named = [node for node in self._source.all(cst.Name) if node.value == name]
         return any(isinstance(next(self._source.parents(node)), kinds) for node in named)
 
 
 def _imported(alias: cst.ImportAlias, origin: str) -> tuple[str, str]:
-    """ "import torch.utils.data" binds torch."""
+    """The name that an import binds: "import torch.utils.data" binds torch."""
     name = get_full_name_for_node(alias.name) or ""
     whole = f"{origin}.{name}" if origin else name
     if alias.asname is not None:
@@ -151,7 +153,7 @@ def _name(node: cst.CSTNode) -> str:
 
 
 def _is_dotted(node: cst.BaseExpression) -> bool:
-    """a.b.c, and not a().b or a[0].b."""
+    """Whether the expression is a.b.c, and not a().b or a[0].b."""
     while isinstance(node, cst.Attribute):
         node = node.value
     return isinstance(node, cst.Name)

@@ -1,5 +1,7 @@
-"""Gradients switched off where the session saw an evaluation run with them: the function that holds it, or its loop.
-Only where the text shows that nothing in it, and nothing made in it, is walked back."""
+"""Disables gradients in an evaluation that ran with them: for the function that contains it, or for its loop.
+
+An edit is made only if the text shows that backward is called on nothing in it and nothing made in it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ _SWITCHES = ("no_grad", "inference_mode")
 
 
 def switch_gradients_off(source: SourceText, names: ScopeNames, line: int, edit: Edit) -> list[Splice]:
-    """`edit.call`: the function that trains, by name: what is called so is never touched as a whole."""
+    """`edit.call` is the name of the training function. A function of this name is never changed as a whole."""
     statement, text = statement_at(source, line), as_written(names, edit.text)
     if any(_is_off(source, node) for node in (statement, *source.parents(statement))):
         return []
@@ -40,17 +42,17 @@ def _wrap_loop(source: SourceText, names: ScopeNames, line: int, statement: cst.
     loops = [node for node in (statement, *source.parents(statement)) if isinstance(node, cst.For)]
     loops = [loop for loop in loops if not calls_method(source, loop, *_NEEDS_GRADIENTS)]
     if not loops or function_around(source, loops[-1]) is not function:
-        raise ByHandError(f"no loop of its own is around line {line}")
+        raise ByHandError(f"no separate loop contains line {line}")
     if source.all(cst.Yield, loops[-1]):
-        raise ByHandError(f"the loop around line {line} gives its results one by one")
+        raise ByHandError(f"the loop around line {line} yields its results one by one")
     if not _follows_eval(source, loops[-1]):
-        raise ByHandError(f"no eval() stands before the loop around line {line}: it may serve the training too")
+        raise ByHandError(f"no eval() comes before the loop around line {line}: it may also be used for training")
     _refuse_later_backward(source, loops[-1], function)
     return [*import_torch(source, names), *indented(source, [loops[-1]], f"with {text}:")]
 
 
 def _follows_eval(source: SourceText, loop: cst.For) -> bool:
-    """Of the switches before it in its block, the last is to evaluation."""
+    """Whether the last call of eval() or train() before the node in its block is eval()."""
     statements = block_around(source, loop)
     for statement in reversed(statements[: statements.index(loop)]):
         if calls_method(source, statement, "eval", "train"):
@@ -69,11 +71,11 @@ def _is_off(source: SourceText, node: cst.CSTNode) -> bool:
 def _decorate(source: SourceText, names: ScopeNames, function: cst.FunctionDef, text: str) -> list[Splice]:
     name, line = function.name.value, source.lines_of(function)[0]
     if calls_method(source, function, *_NEEDS_GRADIENTS):
-        raise ByHandError(f"{name} on line {line} also walks back, steps or asks for gradients")
+        raise ByHandError(f"{name} on line {line} also calls backward, steps or uses gradients")
     if function.asynchronous is not None or source.all(cst.Yield, function):
-        raise ByHandError(f"{name} on line {line} gives its results one by one")
+        raise ByHandError(f"{name} on line {line} yields its results one by one")
     if name == "forward" or not calls_method(source, function, "eval"):
-        raise ByHandError(f"{name} on line {line} may serve the training too")
+        raise ByHandError(f"{name} on line {line} may also be used for training")
     others = [source.code(decorator.decorator) for decorator in function.decorators]
     if any(other not in _PLAIN_DECORATORS for other in others):
         raise ByHandError(f"{name} on line {line} has decorators of its own")
@@ -83,7 +85,7 @@ def _decorate(source: SourceText, names: ScopeNames, function: cst.FunctionDef, 
 
 
 def _refuse_later_backward(source: SourceText, loop: cst.For, function: cst.CSTNode | None) -> None:
-    """What the loop made must not be walked back after it."""
+    """Refuses a loop whose results are passed to backward after it."""
     made = {source.code(target.target) for target in source.all(cst.AssignTarget, loop)}
     made |= {source.code(one.target) for one in source.all(cst.AugAssign, loop)}
     end = source.span(loop)[1]
@@ -92,4 +94,4 @@ def _refuse_later_backward(source: SourceText, loop: cst.For, function: cst.CSTN
             continue
         owner = source.code(call.func.value)
         if call.func.attr.value == "backward" and owner in made:
-            raise ByHandError(f"line {source.lines_of(call)[0]} walks back {owner}, which this loop makes")
+            raise ByHandError(f"line {source.lines_of(call)[0]} calls backward on {owner}, which this loop makes")

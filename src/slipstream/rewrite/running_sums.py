@@ -1,5 +1,8 @@
-"""`total += loss.item()` in every step makes the host wait for the device. The sum is kept on the device and read where
-it is used, bit for bit the same number. Only where the text shows every place that reads it, and none in every step."""
+"""Keeps a running sum on the device. `total += loss.item()` in every step makes the host wait for the device.
+
+The sum is read where it is used, and is bit for bit the same number. An edit is made only if the text shows every place
+that reads the sum, and none of them runs in every step.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,14 @@ _ZEROS = ("0", "0.", "0.0", ".0", "0.00")
 
 
 class _Read(NamedTuple):
-    """`loss.item()` or `float(loss)`: the whole call, and what is read."""
+    """`loss.item()` or `float(loss)`: the whole call, and the tensor that is read."""
 
     call: cst.Call
     tensor: cst.BaseExpression
 
 
 def keep_sum_on_device(source: SourceText, names: ScopeNames, line: int, edit: Edit) -> list[Splice]:
-    """`edit.argument`: what keeps a sum of floats as exact as Python's, where the device can."""
+    """`edit.argument` is the dtype that keeps a sum of floats as exact as Python's, if the device supports it."""
     statement = statement_at(source, line)
     adds = [one for one in source.all(cst.AugAssign, statement) if isinstance(one.operator, cst.AddAssign)]
     if len(adds) != 1 or not isinstance(adds[0].target, cst.Name):
@@ -37,14 +40,14 @@ def keep_sum_on_device(source: SourceText, names: ScopeNames, line: int, edit: E
     if not reads and ".detach()" in source.code(add):
         return []
     if len(reads) != 1 or not _is_term(add.value, reads[0].call):
-        raise ByHandError(f"line {line} does more than to add one number of the device's")
+        raise ByHandError(f"line {line} does more than add one number from the device")
     loop = _loop_around(source, add)
     if loop is None:
-        raise ByHandError(f"no loop is around line {line}")
+        raise ByHandError(f"no loop contains line {line}")
     variable = variable_of(source, names, name, add)
     kind = _kind(source, names, variable, reads[0], loop)
     if kind == "int" and add.value is not reads[0].call:
-        raise ByHandError(f"whether {name} is a whole number cannot be told from the text")
+        raise ByHandError(f"whether {name} is a whole number is not clear from the text")
     inside = [use for use in variable.read if loop in source.parents(use)]
     splices = [_detached(source, reads[0], edit.argument if kind == "float" else "")]
     splices += [_as_number(source, add, use, loop, kind) for use in inside]
@@ -62,7 +65,7 @@ def _read(call: cst.Call) -> _Read | None:
 
 
 def _is_term(value: cst.BaseExpression, call: cst.Call) -> bool:
-    """`loss.item()`, or that times something: Python and the device multiply alike."""
+    """Whether the expression is `loss.item()`, or that times something. Python and the device multiply alike."""
     if value is call:
         return True
     if not isinstance(value, cst.BinaryOperation) or not isinstance(value.operator, cst.Multiply):
@@ -80,22 +83,22 @@ def _loop_around(source: SourceText, node: cst.CSTNode) -> cst.For | cst.While |
 
 
 def _kind(source: SourceText, names: ScopeNames, variable: Variable, read: _Read, loop: cst.CSTNode) -> str:
-    """What the sum is to Python in the end: the first values say it, or what is added."""
+    """The Python type of the final sum, from its first values or from what is added."""
     if len(variable.added) > 1:
-        raise ByHandError(f"something else is added to {variable.name} too")
+        raise ByHandError(f"something else is also added to {variable.name}")
     codes = [source.code(value) if value is not None else "?" for _, value in variable.given]
     for (node, _), code in zip(variable.given, codes, strict=True):
         if code not in _ZEROS:
-            raise ByHandError(f"line {source.lines_of(node)[0]} gives {variable.name} another value than 0")
+            raise ByHandError(f"line {source.lines_of(node)[0]} sets {variable.name} to a value other than 0")
     if any("." in code for code in codes) or _is_walked_back(source, read.tensor, loop):
         return "float"
     if _counts(source, names, read.tensor):
         return "int"
-    raise ByHandError(f"whether {variable.name} is a whole number cannot be told from the text")
+    raise ByHandError(f"whether {variable.name} is a whole number is not clear from the text")
 
 
 def _is_walked_back(source: SourceText, tensor: cst.BaseExpression, loop: cst.CSTNode) -> bool:
-    """What has gradients is no whole number."""
+    """Whether backward is called on the value. A value with gradients is not an integer."""
     return any(
         isinstance(call.func, cst.Attribute)
         and call.func.attr.value == "backward"
@@ -105,7 +108,9 @@ def _is_walked_back(source: SourceText, tensor: cst.BaseExpression, loop: cst.CS
 
 
 def _counts(source: SourceText, names: ScopeNames, tensor: cst.BaseExpression, depth: int = 0) -> bool:
-    """`(guess == y).sum()`, `guess.eq(y).sum()`, `torch.sum(guess == y)`, or a name for it."""
+    """Whether the value counts: `(guess == y).sum()`, `guess.eq(y).sum()`, `torch.sum(guess == y)`, or a name for one
+    of these.
+    """
     if isinstance(tensor, cst.Name) and depth < 2:
         values = [value for _, value in variable_of(source, names, tensor.value, tensor).given]
         return all(value is not None and _counts(source, names, value, depth + 1) for value in values)
@@ -128,7 +133,8 @@ def _counts(source: SourceText, names: ScopeNames, tensor: cst.BaseExpression, d
 
 def _detached(source: SourceText, read: _Read, exact: str) -> Splice:
     text = source.code(read.tensor)
-    if not isinstance(read.tensor, _ATOMS) or read.tensor.lpar:  # a node's own parentheses are not in its span
+    # The span of a node does not include its own parentheses.
+    if not isinstance(read.tensor, _ATOMS) or read.tensor.lpar:
         text = f"({text})"
     return Splice(*source.span(read.call), f"{text}.detach(){exact}")
 
@@ -144,7 +150,7 @@ def _as_number(source: SourceText, add: cst.AugAssign, use: cst.Name, loop: cst.
 
 
 def _is_now_and_then(chain: list[cst.CSTNode], use: cst.CSTNode) -> bool:
-    """Below a condition that is asked in the loop; the condition itself is asked in every step."""
+    """Whether the use is below a condition inside the loop. The condition itself runs in every step."""
     inner = use
     for outer in chain:
         if isinstance(outer, cst.If) and inner is not outer.test:
@@ -154,12 +160,14 @@ def _is_now_and_then(chain: list[cst.CSTNode], use: cst.CSTNode) -> bool:
 
 
 def _behind(source: SourceText, loop: cst.CSTNode, variable: Variable, inside: list[cst.Name], text: str) -> Splice:
-    """One read when the loop is through: all that follow see a number."""
+    """One read after the loop, so that everything that follows sees a number."""
     later = [use for use in variable.read if use not in inside]
     for around in _catchers(source, loop):
         for use in later:
             if not {around.body, getattr(around, "orelse", None)} & set(source.parents(use)):
-                raise ByHandError(f"line {source.lines_of(use)[0]} may read {variable.name} of a loop that broke off")
+                raise ByHandError(
+                    f"line {source.lines_of(use)[0]} may read {variable.name} after an exception in the loop"
+                )
     statement = statement_of(source, loop)
     last = source.lines_of(statement)[1]
     below = source.line_start(last + 1)
@@ -168,7 +176,7 @@ def _behind(source: SourceText, loop: cst.CSTNode, variable: Variable, inside: l
 
 
 def _catchers(source: SourceText, loop: cst.CSTNode) -> list[cst.Try | cst.TryStar | cst.With]:
-    """What goes on behind the loop although something was raised in it."""
+    """The statements that continue after the loop although an exception was raised in it."""
     found: list[cst.Try | cst.TryStar | cst.With] = []
     for parent in source.parents(loop):
         if isinstance(parent, cst.FunctionDef | cst.Lambda):

@@ -1,5 +1,7 @@
-"""One variable in one function, or at the top of one file: where it is given a value, and where it is read. Refuses
-variables that other functions may see or change: for these the text of one function proves nothing."""
+"""One variable in one function, or at the top level of one file: where it is assigned, and where it is read.
+
+Refuses variables that other functions may see or change, because the text of one function proves nothing about them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ _BINDERS = (cst.For, cst.CompFor, cst.NamedExpr, cst.Param, cst.AsName, cst.Del,
 
 
 class Variable(NamedTuple):
-    """`given`: the values of its plain assignments, None for one that cannot be told, like a loop's own variable."""
+    """`given` holds the values of its plain assignments, with None for a value that is unknown, such as that of a
+    loop's variable.
+    """
 
     name: str
     given: list[tuple[cst.Name, cst.BaseExpression | None]]
@@ -25,11 +29,11 @@ class Variable(NamedTuple):
 
 
 def variable_of(source: SourceText, names: ScopeNames, name: str, node: cst.CSTNode) -> Variable:
-    """As the function around `node` has it."""
+    """The variable in the scope of the function around `node`."""
     scope = function_around(source, node)
     kinds = (cst.FunctionDef, cst.Lambda, cst.ClassDef)
     if isinstance(next((one for one in source.parents(node) if isinstance(one, kinds)), None), cst.ClassDef):
-        raise ByHandError(f"{name} is an attribute of a class, which everybody sees")
+        raise ByHandError(f"{name} is an attribute of a class, which all code can access")
     found = Variable(name, [], [], [])
     for use in names.uses(name):
         if function_around(source, use) is not scope:
@@ -45,27 +49,27 @@ def variable_of(source: SourceText, names: ScopeNames, name: str, node: cst.CSTN
         else:
             found.read.append(use)
     if not found.given:
-        raise ByHandError(f"{name} gets its first value somewhere else")
+        raise ByHandError(f"{name} is first assigned somewhere else")
     return found
 
 
 def _refuse_seen(source: SourceText, names: ScopeNames, use: cst.Name, scope: cst.CSTNode | None) -> None:
-    """A function that has a variable of its own by this name is none of our business."""
+    """Refuses uses in other functions. A function with its own variable of this name does not count."""
     functions = [node for node in source.parents(use) if isinstance(node, cst.FunctionDef | cst.Lambda)]
     is_inside = scope is None or scope in functions
     is_shared = any(item.name.value == use.value for item in source.all(cst.NameItem))
     if is_shared or (is_inside and not any(owns(source, names, one, use.value) for one in functions if one != scope)):
-        raise ByHandError(f"another function sees {use.value} on line {source.lines_of(use)[0]}")
+        raise ByHandError(f"another function uses {use.value} on line {source.lines_of(use)[0]}")
 
 
 def owns(source: SourceText, names: ScopeNames, function: cst.CSTNode | None, name: str) -> bool:
-    """Whether the function has a variable of its own by this name."""
+    """Whether the function has its own variable of this name."""
     own = [use for use in names.uses(name) if function_around(source, use) is function]
     return any(_value(source, use) is not None or _is_bound(next(source.parents(use)), use) for use in own)
 
 
 def _value(source: SourceText, use: cst.Name) -> cst.BaseExpression | None:
-    """What this assignment gives it: of `a, b = 0, 1` its own part."""
+    """The value that this assignment gives the variable: its own part of `a, b = 0, 1`."""
     parent = next(source.parents(use))
     if isinstance(parent, cst.AnnAssign) and parent.target is use:
         return parent.value
@@ -83,13 +87,13 @@ def _value(source: SourceText, use: cst.Name) -> cst.BaseExpression | None:
 
 
 def _is_bound(parent: cst.CSTNode, use: cst.Name) -> bool:
-    """By something that is no assignment."""
+    """Whether the name is bound by something other than an assignment."""
     places = [getattr(parent, place, None) for place in ("target", "name")]
     return isinstance(parent, _BINDERS) and (isinstance(parent, cst.Del) or use in places)
 
 
 def _is_unpacked(source: SourceText, use: cst.Name) -> bool:
-    """`for a, b in pairs`, `a, b = pair`, `with f() as (a, b)`."""
+    """Whether the name is unpacked: `for a, b in pairs`, `a, b = pair`, `with f() as (a, b)`."""
     kinds = (cst.Element, cst.StarredElement, cst.Tuple, cst.List)
     inner: cst.CSTNode = use
     for outer in source.parents(use):

@@ -1,5 +1,8 @@
-"""One source file: its bytes, its tree, and where every node lies. Splices leave every other byte as it is: encoding,
-byte order mark, line endings, tabs. Refuses what this Python or libcst cannot read."""
+"""One source file: its bytes, its syntax tree, and the position of every node.
+
+Splices leave every other byte unchanged: encoding, byte order mark, line endings, tabs. A file that this Python or
+libcst cannot parse is refused.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ _Node = TypeVar("_Node", bound=cst.CSTNode)
 
 
 class Splice(NamedTuple):
-    """`start` to `end` of the source, in bytes of UTF-8, become `text`."""
+    """Replaces `start` to `end` of the source, in bytes of UTF-8, by `text`."""
 
     start: int
     end: int
@@ -51,11 +54,9 @@ class SourceText:
         self._spans = cast("Mapping[cst.CSTNode, CodeSpan]", known[ByteSpanPositionProvider])
         self._parents = cast("Mapping[cst.CSTNode, cst.CSTNode]", known[ParentNodeProvider])
         if self.module.code != self.text:
-            raise PatchError(_unreadable(path, "it does not come out again as it went in"))
-        self._found: dict[type[cst.CSTNode], Sequence[cst.CSTNode]] = {}  # a name's uses are asked for again and again
+            raise PatchError(_unreadable(path, "libcst does not reproduce it exactly"))
+        self._found: dict[type[cst.CSTNode], Sequence[cst.CSTNode]] = {}  # the uses of a name are requested many times
         self._starts = [0, *(found.end() for found in _NEWLINE.finditer(self.data))]
-
-    # --- where ------------------------------------------------------------------------------------------------------
 
     def span(self, node: cst.CSTNode) -> tuple[int, int]:
         span = self._spans[node]
@@ -66,13 +67,13 @@ class SourceText:
         return self.data[start:end].decode()
 
     def parents(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-        """The nearest first."""
+        """The enclosing nodes, the nearest first."""
         while (parent := self._parents.get(node)) is not None:
             yield parent
             node = parent
 
     def all(self, kind: type[_Node], inside: cst.CSTNode | None = None) -> list[_Node]:
-        """In the order of the text."""
+        """All nodes of this type, in the order of the text."""
         if inside is None and kind in self._found:
             return cast("list[_Node]", self._found[kind])
         nodes = _descendants(inside) if inside is not None else self._spans
@@ -81,8 +82,6 @@ class SourceText:
         if inside is None:
             self._found[kind] = found
         return found
-
-    # --- lines, counted from 1 ----------------------------------------------------------------------------------------
 
     def line_of(self, offset: int) -> int:
         return bisect.bisect_right(self._starts, offset)
@@ -95,7 +94,7 @@ class SourceText:
         return self._starts[line - 1] if line <= len(self._starts) else len(self.data)
 
     def line(self, line: int) -> str:
-        """With its ending; "" beyond the end."""
+        """The line with its ending; "" after the last line."""
         return self.data[self.line_start(line) : self.line_start(line + 1)].decode() if line > 0 else ""
 
     @property
@@ -103,7 +102,7 @@ class SourceText:
         return len(self._starts)
 
     def indent_at(self, offset: int) -> str:
-        """The white space that the line begins with."""
+        """The white space at the beginning of the line."""
         text = self.line(self.line_of(offset))
         return text[: len(text) - len(text.lstrip(" \t\f"))]
 
@@ -111,10 +110,10 @@ class SourceText:
     def newline(self) -> str:
         return self.module.default_newline
 
-    # --- the change -------------------------------------------------------------------------------------------------
-
     def spliced(self, splices: Iterable[Splice]) -> bytes:
-        """The file with these changes, as bytes in its own encoding. Those at one place come in the order given."""
+        """The file with these changes, as bytes in its own encoding. Changes at one place are applied in the given
+        order.
+        """
         pieces: list[bytes] = []
         at = 0
         for start, end, text in sorted(splices, key=lambda splice: splice.start):
@@ -125,8 +124,8 @@ class SourceText:
         raw = self._bom + data.decode().encode(self._encoding)
         if fault := _fault_in(self.path, raw):
             raise PatchError(
-                f"{self.path} would not be Python any more with this patch ({fault}), so none was made: that is a fault"
-                " of slipstream's. Leave techniques out of the recipe until it goes."
+                f"{self.path} would not be valid Python with this patch ({fault}), so no patch was made. This is a bug"
+                " in slipstream. Remove techniques from the recipe until the patch works."
             )
         return raw
 
@@ -138,10 +137,10 @@ def _descendants(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
 
 
 def _fault_in(path: Path, raw: bytes) -> str:
-    """Why Python does not read it; "": it does."""
+    """Why Python cannot parse it; "" if it can."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # SyntaxWarnings are the user's, and said when the script runs
+            warnings.simplefilter("ignore")  # SyntaxWarnings are about the user's code and appear when the script runs
             compile(raw, str(path), "exec", flags=ast.PyCF_ONLY_AST, dont_inherit=True)
     except (SyntaxError, ValueError, LookupError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None)

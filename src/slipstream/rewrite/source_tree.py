@@ -1,5 +1,7 @@
-"""Which file here is the one that a session saw, and whether it is the user's own to change. A session may have been
-made on another machine: its paths are read from the script's folder on."""
+"""Finds the local file that a session refers to, and decides whether it belongs to the user and may be changed.
+
+A session may come from another machine, so its paths are resolved relative to the script's folder.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 class SourceTree:
     def __init__(self, session: Session, script: Path, script_then: Path) -> None:
-        """`script`: as it lies here; `script_then`: as it lay when the session was made."""
+        """`script` is the local path; `script_then` is the path when the session was recorded."""
         self.script = script
         self._then = Path(os.path.normpath(session.cwd))
         here, then = Path(os.path.normpath(script.absolute())), Path(os.path.normpath(script_then))
@@ -26,7 +28,7 @@ class SourceTree:
         self._repository = repository_of(here.parent)
 
     def file(self, name: str) -> Path:
-        """Raises ByHandError for what is not to be changed."""
+        """The local file. Raises ByHandError for a file that must not be changed."""
         if name.startswith("<"):
             raise ByHandError(f"the code has no file ({name})")
         path = Path(os.path.normpath(name))
@@ -40,7 +42,9 @@ class SourceTree:
         return path
 
     def module(self, name: str) -> Path:
-        """Of a module by its dotted name, as the script imports it. Raises ByHandError for what is not the user's."""
+        """The file of a module, by the dotted name that the script imports. Raises ByHandError if it is not the
+        user's.
+        """
         if name == "__main__":
             return self.script
         for root in (self.script.absolute().parent, self._root, *([self._repository] if self._repository else [])):
@@ -49,18 +53,19 @@ class SourceTree:
                 if path.is_file():
                     self._check(path)
                     return path
-        raise ByHandError(f"the module {name} does not lie in the project")
+        raise ByHandError(f"the module {name} is not in the project")
 
     def _check(self, path: Path) -> None:
         roots = [self.script.absolute().parent, *([self._repository] if self._repository else [])]
-        # A session names its own working directory, and somebody else may have written it: only this one counts.
+        # A session names its working directory, and another person may have written the session. Only the local working
+        # directory counts.
         if self._root.resolve() == Path.cwd().resolve():
             roots.append(self._root)
         real = os.path.realpath(path)
         if set(_INSTALLED) & set(path.parts) or real.startswith(library_roots()):
             raise ByHandError(f"{path} belongs to an installed package")
         if not any(Path(real).is_relative_to(root.resolve()) for root in roots):
-            raise ByHandError(f"{path} lies outside of the project")
+            raise ByHandError(f"{path} is outside of the project")
 
 
 def repository_of(folder: Path) -> Path | None:

@@ -1,4 +1,6 @@
-"""Statements beside the user's own: before one that the session saw, at the script's start, around a forward pass."""
+"""Inserts statements next to the user's: before one that the session recorded, at the script's start, or around a
+forward pass.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +28,16 @@ _ATOMS = (cst.Name, cst.Attribute, cst.Call, cst.Subscript)
 
 
 def as_written(names: ScopeNames, text: str) -> str:
-    """With torch by the name that the file has for it."""
+    """The text with the file's own name for torch."""
     return re.sub(r"\btorch\.", f"{names.torch or 'torch'}.", text)
 
 
 def import_torch(source: SourceText, names: ScopeNames) -> list[Splice]:
-    """Where the file does not have the bare name: before its first import from torch."""
+    """Inserts `import torch` before the file's first import from torch, if the file lacks the bare name."""
     if names.torch:
         return []
     if names.is_given("torch"):
-        raise ByHandError("the file calls something else torch")
+        raise ByHandError("the file uses the name torch for something else")
     for statement in source.module.body:
         if isinstance(statement, cst.SimpleStatementLine) and _imports_from_torch(statement):
             start = source.line_start(source.lines_of(statement)[0])
@@ -51,9 +53,6 @@ def _imports_from_torch(statement: cst.SimpleStatementLine) -> bool:
         elif isinstance(part, cst.ImportFrom) and part.module is not None and not part.relative:
             names.append(get_full_name_for_node(part.module))
     return any(name is not None and name.partition(".")[0] == "torch" for name in names)
-
-
-# --- before -----------------------------------------------------------------------------------------------------------
 
 
 def put_before(source: SourceText, names: ScopeNames, line: int, edit: Edit) -> list[Splice]:
@@ -74,7 +73,9 @@ def put_before(source: SourceText, names: ScopeNames, line: int, edit: Edit) -> 
 
 
 def _model_at(source: SourceText, statement: cst.CSTNode, called: str) -> str:
-    """Whose parameters the statement takes. The session knows how many parameters the optimizer has: all of them."""
+    """The model whose parameters the statement takes. According to the session the optimizer has all of the model's
+    parameters.
+    """
     owners = {
         source.code(call.func.value)
         for call in source.all(cst.Call, statement)
@@ -88,18 +89,17 @@ def _model_at(source: SourceText, statement: cst.CSTNode, called: str) -> str:
     return owner
 
 
-# --- start ------------------------------------------------------------------------------------------------------------
-
-
 def put_at_start(source: SourceText, names: ScopeNames, edit: Edit) -> list[Splice]:
-    """Several of them share the empty line before the first: the patch sees to it."""
+    """Inserts statements at the script's start. Several share the empty line before the first; the patch handles
+    that.
+    """
     text = as_written(names, edit.text)
     for statement in source.all(cst.SimpleStatementLine):
         code = "; ".join(source.code(part).strip() for part in statement.body)
         if code == text:
             return []
         if _target(code) == _target(text):
-            line = f"{source.path.name}:{source.lines_of(statement)[0]}"  # no site of the session stands beside it
+            line = f"{source.path.name}:{source.lines_of(statement)[0]}"  # no line of the session is next to it
             raise ByHandError(f"{line} says {code}: change it there")
     imports = import_torch(source, names)
     last = _last_import(source)
@@ -109,12 +109,12 @@ def put_at_start(source: SourceText, names: ScopeNames, edit: Edit) -> list[Spli
 
 
 def _target(code: str) -> str:
-    """What is set: the call without its arguments, or the left side of an assignment."""
+    """What the statement sets: the call without its arguments, or the left side of an assignment."""
     return re.split(r"\(|\s*=[^=]", code, maxsplit=1)[0].strip() if re.search(r"\(|=", code) else ""
 
 
 def _last_import(source: SourceText) -> cst.CSTNode:
-    """Of those that stand together with torch's own: before the first function, class, loop or condition behind it."""
+    """The last import of the group that includes torch's, before the first function, class, loop or condition."""
     last: cst.CSTNode | None = None
     has_torch = False
     for statement in source.module.body:
@@ -128,11 +128,10 @@ def _last_import(source: SourceText) -> cst.CSTNode:
     return last
 
 
-# --- around -----------------------------------------------------------------------------------------------------------
-
-
 def put_around(source: SourceText, names: ScopeNames, line: int, edit: Edit) -> list[Splice]:
-    """From the forward pass to just before its backward pass, or to the function's return: the loss belongs to it."""
+    """Wraps the code from the forward pass to just before its backward pass, or to the function's return, because the
+    loss belongs to it.
+    """
     text = as_written(names, edit.text)
     statement = statement_of(source, call_by_name(source, line, edit.call)) if edit.call else statement_at(source, line)
     if any(_enters(source, node, text) for node in (statement, *source.parents(statement))):
@@ -151,12 +150,14 @@ def put_around(source: SourceText, names: ScopeNames, line: int, edit: Edit) -> 
         last -= 1
     last = _end_of_loss(source, block, first, last)
     if last == first:
-        raise ByHandError(f"line {line} computes the loss and walks it back in one statement")
+        raise ByHandError(f"line {line} computes the loss and calls backward in one statement")
     return [*import_torch(source, names), *indented(source, block[first:last], f"with {text}:")]
 
 
 def _end_of_loss(source: SourceText, block: list[cst.BaseStatement], first: int, last: int) -> int:
-    """Behind the last statement that makes what is walked back; what is only looked at in between stays outside."""
+    """The end of the last statement that contributes to the loss. Statements in between that only read values stay
+    outside.
+    """
     calls = source.all(cst.Call, block[last]) if last < len(block) else []
     walked = [
         call.func.value for call in calls if isinstance(call.func, cst.Attribute) and call.func.attr.value == "backward"
@@ -181,7 +182,7 @@ def _enters(source: SourceText, node: cst.CSTNode, text: str) -> bool:
 
 
 def _only_clears(source: SourceText, statement: cst.BaseStatement) -> bool:
-    """optimizer.zero_grad() on a line of its own."""
+    """Whether the statement is optimizer.zero_grad() on its own line."""
     is_short = isinstance(statement, cst.SimpleStatementLine) and len(source.all(cst.Call, statement)) == 1
     return is_short and calls_method(source, statement, "zero_grad")
 
@@ -191,7 +192,7 @@ def _returns(statement: cst.CSTNode) -> bool:
 
 
 def indented(source: SourceText, statements: list[cst.BaseStatement], header: str) -> list[Splice]:
-    """These statements below a header. Lines that begin inside a string stay where they are."""
+    """These statements, indented below a header. Lines that begin inside a string stay where they are."""
     first, last = source.lines_of(statements[0])[0], source.lines_of(statements[-1])[1]
     inside = {
         line
@@ -211,17 +212,16 @@ def indented(source: SourceText, statements: list[cst.BaseStatement], header: st
     return splices
 
 
-# --- callee -----------------------------------------------------------------------------------------------------------
-
-
 def call_otherwise(source: SourceText, names: ScopeNames, line: int, edit: Edit) -> list[Splice]:
-    """`compiled = torch.compile(model)` before the loop, and `compiled(x)` in it: the model itself stays what it is."""
+    """Puts `compiled = torch.compile(model)` before the loop, and `compiled(x)` in it. The model itself stays
+    unchanged.
+    """
     done = [call for call in source.all(cst.Call) if source.code(call.func) == edit.text]
     if any(source.lines_of(call)[0] <= line <= source.lines_of(call)[1] for call in done):
         return []
     call = call_by_name(source, line, edit.call)
     if not names.is_free(edit.text):
-        raise ByHandError(f"something else is called {edit.text}")
+        raise ByHandError(f"the name {edit.text} is already used")
     loop = outermost_loop(source, call)
     if loop is None or not calls_method(source, loop, *_BACKWARD):
         raise ByHandError(f"line {line} is not in a loop that trains")
@@ -234,7 +234,7 @@ def call_otherwise(source: SourceText, names: ScopeNames, line: int, edit: Edit)
 
 
 def outermost_loop(source: SourceText, node: cst.CSTNode) -> cst.CSTNode | None:
-    """In the function that the node is in."""
+    """The outermost loop around the node in its function."""
     found: cst.CSTNode | None = None
     for parent in source.parents(node):
         if isinstance(parent, cst.FunctionDef | cst.Lambda | cst.ClassDef):
@@ -242,9 +242,6 @@ def outermost_loop(source: SourceText, node: cst.CSTNode) -> cst.CSTNode | None:
         if isinstance(parent, cst.For | cst.While):
             found = parent
     return statement_of(source, found) if found is not None else None
-
-
-# --- input ------------------------------------------------------------------------------------------------------------
 
 
 def put_behind_input(source: SourceText, names: ScopeNames, line: int, edit: Edit) -> list[Splice]:

@@ -1,5 +1,8 @@
-"""Loss curves side by side: step i against step i where both saw the same batches, window against window where they did
-not. What other seeds and other rounding do to a curve says how far another may stray. See docs/numerics.md."""
+"""Compares loss curves: step by step if both trainings saw the same batches, window by window if they did not.
+
+The deviations of the controls (another seed, other rounding) determine how far a candidate may deviate. See
+docs/numerics.md.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +17,19 @@ import msgspec
 
 from slipstream.records import Fingerprint
 
-Curve = dict[int, float]  # by step
+Curve = dict[int, float]  # step to loss
 
 MAX_WINDOWS = 6
 WINDOW_STEPS = 8  # at least
 FIRST_STEPS = 3  # are compared one by one
-DEVIATIONS = 4.0  # of a window's mean: chance alone reaches that in one of 16,000 windows
-SEED_TIMES = 3.0  # as far as another seed went
-RIPPLE_TIMES = 3.0  # as far as a twin's ups and downs are from the base's
-MISALIGNED = 1.0  # of the base's own ups and downs; curves that saw other batches are 1.4 or 1.7 of them apart
+DEVIATIONS = 4.0  # standard errors of a window's mean; chance alone exceeds this in one of 16,000 windows
+SEED_TIMES = 3.0  # times the deviation of another seed
+RIPPLE_TIMES = 3.0  # times the deviation of a control's fluctuations from the base's
+MISALIGNED = 1.0  # times the base's own fluctuations; curves of other batches are 1.4 or 1.7 of them apart
 
 
 def curves(fingerprint: Fingerprint) -> list[Curve]:
-    """One for each of the losses of a step: a GAN has two, accumulation several."""
+    """One curve for each of the losses of a step. A GAN has two, gradient accumulation several."""
     found: list[Curve] = []
     num_seen: dict[int, int] = {}
     for step, value in fingerprint.losses:
@@ -39,14 +42,14 @@ def curves(fingerprint: Fingerprint) -> list[Curve]:
 
 
 def is_divided(base: Fingerprint, candidate: Fingerprint) -> bool:
-    """Whether every batch of the base's comes to the candidate in pieces, each with a loss that is its share."""
+    """Whether the candidate receives every batch of the base in pieces, each with its share of the loss."""
     ours, theirs = (Counter(step for step, _ in one.losses) for one in (base, candidate))
-    both = sorted(set(ours) & set(theirs))[:-1]  # the last may still lack one
+    both = sorted(set(ours) & set(theirs))[:-1]  # the last step may still lack a loss
     return bool(both) and all(theirs[step] > ours[step] for step in both)
 
 
 def added_up(fingerprint: Fingerprint) -> Fingerprint:
-    """All losses of a step as one, without the last step, which may still lack some."""
+    """The sum of all losses of a step, without the last step, which may still lack some."""
     sums: Curve = {}
     for step, value in fingerprint.losses:
         sums[step] = sums.get(step, 0.0) + value
@@ -54,7 +57,7 @@ def added_up(fingerprint: Fingerprint) -> Fingerprint:
 
 
 def common_steps(base: Curve, other: Curve) -> list[int]:
-    """Where the base's loss is finite and the other has one."""
+    """The steps at which the base's loss is finite and the other training has a loss."""
     return [step for step, value in base.items() if step in other and math.isfinite(value)]
 
 
@@ -69,9 +72,12 @@ def find_non_finite(base: Fingerprint, candidate: Fingerprint) -> str:
 def find_stray_step(
     base: Curve, candidate: Curve, controls: Sequence[tuple[Curve, float]], floors: tuple[float, float]
 ) -> str:
-    """Of curves that saw the same batches: the first steps one by one, which may differ by a multiple of what each twin
-    does; later ones by windows, whose ups and downs are the batches' and must be the base's. The floors are of the
-    first step and of later ones, relative."""
+    """Compares curves that saw the same batches. Returns a fault as half a sentence, or "".
+
+    The first steps are compared one by one, and may differ by a multiple of what each control differs by. Later steps
+    are compared by windows: their fluctuations come from the batches and must match the base's. The two floors are
+    relative and belong to the first step and to later ones.
+    """
     steps = common_steps(base, candidate)
     first, floor = (share * _scale(base, steps) for share in floors)
     limit = 0.0
@@ -90,22 +96,22 @@ def find_stray_step(
         widest = max([widest, *(_ripple(base, window, control) for control, _ in controls)])
         limit = max(floor, MISALIGNED * _ripple(base, window), RIPPLE_TIMES * widest)
         if _ripple(base, window, candidate) > limit:
-            return f"losses do not rise and fall with the base's in steps {window[0]} to {window[-1]}: other batches?"
+            return f"losses do not follow the base's in steps {window[0]} to {window[-1]}: other batches?"
     return ""
 
 
 def find_stray_window(base: Curve, candidate: Curve, seeds: Sequence[Curve]) -> str:
-    """Of curves that need not have seen the same batches: means of windows."""
+    """Compares curves that need not have seen the same batches, by the means of windows."""
     for window in windows_of(base, candidate, seeds):
         if abs(window.theirs - window.ours) > window.limit:
             where = f"in steps {window.first} to {window.last}"
             means = f"the mean loss is {window.theirs:.4g} {where}, the base's {window.ours:.4g}"
-            return f"{means}: more than chance and seeds explain"
+            return f"{means}: more than chance and other seeds explain"
     return ""
 
 
 class LossWindow(NamedTuple):
-    """Steps, the mean loss of the base and of the candidate in them, and how far apart these may be."""
+    """A range of steps, the mean losses of base and candidate in it, and how far apart these may be."""
 
     first: int
     last: int
@@ -115,7 +121,7 @@ class LossWindow(NamedTuple):
 
 
 def windows_of(base: Curve, candidate: Curve, seeds: Sequence[Curve]) -> list[LossWindow]:
-    """In order."""
+    """The windows, in order."""
     steps = common_steps(base, candidate)
     windows = _windows(steps)
     other_seed = max((_shift(base, seed, windows) for seed in seeds), default=0.0)
@@ -128,7 +134,7 @@ def windows_of(base: Curve, candidate: Curve, seeds: Sequence[Curve]) -> list[Lo
 
 
 def worst_loss(base: Curve, candidate: Curve) -> float | None:
-    """The largest difference of a step, relative to the base's usual loss."""
+    """The largest difference in one step, relative to the base's usual loss."""
     steps = common_steps(base, candidate)
     scale = _scale(base, steps)
     away = [abs(candidate[step] - base[step]) for step in steps if math.isfinite(candidate[step])]
@@ -152,13 +158,13 @@ def _mean(curve: Curve, window: Sequence[int]) -> float:
 
 
 def _spread(curve: Curve, window: Sequence[int]) -> float:
-    """Standard deviation about the window's mean; the trend inside it counts, which only widens the band."""
+    """Standard deviation around the window's mean. It includes the trend in the window, which only widens the band."""
     mean = _mean(curve, window)
     return math.sqrt(sum((curve[step] - mean) ** 2 for step in window) / max(1, len(window) - 1))
 
 
 def _ripple(base: Curve, window: Sequence[int], other: Curve | None = None) -> float:
-    """Root mean square of the steps up and down: of the base, or of how far another curve is from it."""
+    """Root mean square of the changes from step to step, of the base or of its difference to another curve."""
     known = [step for step in window if other is None or step in other]
     away = [base[step] - (other[step] if other is not None else 0.0) for step in known]
     return math.sqrt(fmean([(right - left) ** 2 for left, right in pairwise(away)] or [0.0]))

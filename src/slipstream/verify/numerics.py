@@ -1,5 +1,8 @@
-"""Did a candidate train as the base did? Compares what two riders' trainings left behind, by the class of numerics that
-its recipe claims. Knows witnesses alone: no tensors, no techniques. See docs/numerics.md for the bands and why."""
+"""Decides whether a candidate trained like the base.
+
+It compares the fingerprints of two trials by the numerics class that the recipe claims. It uses only fingerprints, no
+tensors and no techniques. docs/numerics.md explains the tolerances.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +34,13 @@ from slipstream.verify.tolerances import (
     worst_error,
 )
 
-# Of the losses, relative: at the first step, and later. A skipped batch moves them by a percent or more; rounding by
-# 1e-7, bfloat16 by 1e-3 at most.
+# Relative floors of the losses, at the first step and later. A skipped batch moves a loss by a percent or more,
+# rounding by 1e-7, and bfloat16 by at most 1e-3.
 _LOSS_FLOORS: dict[NumericsClass, tuple[float, float]] = {"reordered": (1e-5, 1e-4), "approximate": (5e-3, 5e-3)}
 _NO_PRECISION_LOSS = (1e-2, 1e-2)
-_TIMES = 30.0  # as far as the rounding twin's losses at first
-_COARSE_TIMES = 8.0  # as far as the coarse twin's
-_GRADIENT_TIMES = 1.0  # as far, relatively, as gradients that passed
+_TIMES = 30.0  # times the deviation of the rounding control's losses
+_COARSE_TIMES = 8.0  # times the deviation of the coarse control's losses
+_GRADIENT_TIMES = 1.0  # times the relative deviation of gradients that passed
 
 
 def judge(
@@ -49,38 +52,43 @@ def judge(
     seed: Fingerprint | None = None,
     coarse: Fingerprint | None = None,
 ) -> Numerics:
-    """`twin` is the base once more, `rounding` moved by one ulp, `coarse` with weights rounded to bfloat16, `seed` with
-    another seed. Without them bands are narrower or fewer steps are judged; what cannot be told is None."""
-    if claimed != "identical" and is_divided(base, candidate):  # accumulated: the shares add up to the batch's loss
+    """Judges the candidate's numerics against the base.
+
+    `control` repeats the base, `rounding` is the base perturbed by one ulp, `coarse` is the base with weights rounded
+    to bfloat16, and `seed` is the base with another seed. Without them the tolerances are narrower or fewer steps are
+    judged. The result's `is_sound` is None if the records do not decide it.
+    """
+    # With accumulation, the shares add up to the batch's loss.
+    if claimed != "identical" and is_divided(base, candidate):
         base, candidate = added_up(base), added_up(candidate)
         control, rounding, seed, coarse = (one and added_up(one) for one in (control, rounding, seed, coarse))
-    hearing = _Hearing(claimed, base, candidate, control, rounding, seed, coarse)
-    if hearing.num_common == 0:
-        unseen = "no loss was seen" if not candidate.losses or not base.losses else "no step of both was seen"
+    check = _CandidateCheck(claimed, base, candidate, control, rounding, seed, coarse)
+    if check.num_common == 0:
+        unseen = "no loss was seen" if not candidate.losses or not base.losses else "no step was seen in both"
         return Numerics(claimed, None, unseen)
     fault = find_non_finite(base, candidate)
     if fault:
-        return hearing.unsound(fault)
+        return check.unsound(fault)
     if claimed == "different":
-        return hearing.sound("changes the training by design; its losses are finite, no more was asked")
+        return check.sound("changes the training by design; its losses are finite, and nothing else is checked")
     difference = first_difference(base, candidate)
     if not difference:
         beyond = "" if claimed == "identical" else f", stricter than {claimed}"
-        return hearing.sound(f"bit-equal in {hearing.num_common} steps{beyond}")
+        return check.sound(f"bit-equal in {check.num_common} steps{beyond}")
     if claimed == "identical":
-        return hearing.identical(difference)
+        return check.identical(difference)
     if claimed == "redrawn":
-        return hearing.redrawn()
-    return hearing.close(claimed)
+        return check.redrawn()
+    return check.close(claimed)
 
 
 def first_difference(base: Fingerprint, other: Fingerprint) -> str:
-    """Where two trainings differ in a bit, as half a sentence; "" where they do not."""
+    """The first bit in which two trainings differ, as half a sentence; "" if they are equal."""
     num_both = min(len(base.losses), len(other.losses))
     if base.losses[:num_both] == other.losses[:num_both]:
         return _digest_difference(base, other)
     ours_by_step, others_by_step = Counter(step for step, _ in base.losses), Counter(step for step, _ in other.losses)
-    last = min(max(ours_by_step, default=0), max(others_by_step, default=0))  # may still lack a loss
+    last = min(max(ours_by_step, default=0), max(others_by_step, default=0))  # this step may still lack a loss
     for step in sorted(ours_by_step):
         if step < last and others_by_step[step] != ours_by_step[step]:
             return (
@@ -101,8 +109,8 @@ def _digest_difference(base: Fingerprint, other: Fingerprint) -> str:
     return ""
 
 
-class _Hearing:
-    """One candidate's case."""
+class _CandidateCheck:
+    """Compares one candidate with the base and the controls."""
 
     def __init__(
         self,
@@ -130,24 +138,24 @@ class _Hearing:
 
     @property
     def own_control(self) -> Fingerprint | None:
-        """Where it does not repeat the base, it shows how much the script itself strays."""
+        """The control, if it does not repeat the base. It then shows how much the script varies by itself."""
         return None if self.is_repeatable else self.control
 
     @cached_property
     def controls(self) -> list[Fingerprint]:
-        """Right by construction: what they differ by is rounding."""
+        """Controls that are correct by construction and differ from the base only by rounding."""
         return [one for one in (self.rounding, self.own_control) if one is not None]
 
     @cached_property
     def redraws(self) -> list[Fingerprint]:
-        """Right by construction: what they differ by is chance."""
+        """Controls that are correct by construction and differ from the base only by chance."""
         return [one for one in (self.seed, self.own_control) if one is not None]
 
     def identical(self, difference: str) -> Numerics:
         if self.is_repeatable:
             return self.unsound(difference)
         verdict = self.close("reordered") if self.base.snapshots and self.candidate.snapshots else self.redrawn()
-        reason = f"the script does not repeat itself bit for bit; beside its own twin: {verdict.reason}"
+        reason = f"the script does not repeat itself bit for bit; compared with its A/A control: {verdict.reason}"
         return Numerics(self.claimed, verdict.is_sound, reason, verdict.worst_gradient, verdict.worst_loss)
 
     def redrawn(self) -> Numerics:
@@ -159,7 +167,7 @@ class _Hearing:
         return self.sound(f"the loss curve stays within {band} in {self.num_common} steps")
 
     def close(self, judged: NumericsClass) -> Numerics:
-        """Same batches, same mathematics: gradients, buffers, losses."""
+        """Judges a candidate with the same batches and the same mathematics by gradients, buffers and losses."""
         is_approximate = judged == "approximate"
         likes = [*self.controls, *([self.coarse] if is_approximate and self.coarse is not None else [])]
         found = gradient_gaps(self.base, self.candidate, SMALL)
@@ -169,12 +177,12 @@ class _Hearing:
         band = APPROXIMATE if is_approximate else REORDERED
         fault = self._fault(band, likes) or self._loss_fault(_LOSS_FLOORS[judged], likes)
         if not fault:
-            losses = _told("losses", self._worst_loss() or 0.0)
-            return self.sound(f"{_told('gradients', off)} at first, {losses} in {self.num_common} steps", off)
+            losses = _describe_error("losses", self._worst_loss() or 0.0)
+            return self.sound(f"{_describe_error('gradients', off)} at first, {losses} in {self.num_common} steps", off)
         is_unknown = is_approximate and self.coarse is None
         if not is_unknown or self._fault(NO_PRECISION, likes) or self._loss_fault(_NO_PRECISION_LOSS, likes):
             return self.unsound(fault, off)
-        reason = f"{fault}; without the coarse twin nobody can tell whether that is its precision"
+        reason = f"{fault}; without the coarse control it is unknown whether its precision explains that"
         return Numerics(self.claimed, None, reason, off, self._worst_loss())
 
     def _fault(self, band: Tolerance, likes: list[Fingerprint]) -> str:
@@ -182,7 +190,7 @@ class _Hearing:
         weak = weak_gradients(self.base, self.controls) if band is not REORDERED else set()
         gradients = gradient_gaps(self.base, self.candidate, negligible, weak)
         buffers = buffer_gaps(self.base, self.candidate)
-        if not likes:  # later steps stray by themselves, and nobody knows how far
+        if not likes:  # later steps deviate by themselves, by an unknown amount
             first = min(gradients)
             gradients, buffers = {first: gradients[first]}, {first: buffers[first]}
         fault = find_gradient_fault(
@@ -191,7 +199,7 @@ class _Hearing:
         return fault or find_buffer_fault(band, buffers, [buffer_gaps(self.base, like) for like in likes], gradients)
 
     def _loss_fault(self, floors: tuple[float, float], likes: list[Fingerprint]) -> str:
-        """After the gradients: what they were allowed to differ by shows in later losses too."""
+        """Judges the losses. Deviations that the gradients were allowed also appear in later losses."""
         found = gradient_gaps(self.base, self.candidate, SMALL).values()
         later = max([floors[1], *(_GRADIENT_TIMES * gaps.together for gaps in found)])
         for number, (ours, theirs) in enumerate(self.pairs):
@@ -215,10 +223,10 @@ class _Hearing:
         return Numerics(self.claimed, False, reason, worst_gradient, self._worst_loss())
 
 
-def _told(what: str, error: float) -> str:
+def _describe_error(what: str, error: float) -> str:
     return f"{what} off by at most {percent(error)}" if error else f"{what} the same"
 
 
 def _curves_of(fingerprints: list[Fingerprint], number: int) -> list[Curve]:
-    """Of the loss of this number in each step."""
+    """The curves of the loss with this number in each step."""
     return [found[number] for found in map(curves, fingerprints) if number < len(found)]

@@ -1,5 +1,7 @@
-"""Two sessions of different times: what changed, and whether the step's difference is more than the noise inside them.
-Knows nothing of how the machine itself changed in between: riders that take turns do, and that is tune."""
+"""Compares two sessions of different times: what changed, and whether the step's difference exceeds their noise.
+
+The comparison does not know how the machine itself changed in between. Trials that take turns do; use `tune` for that.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,12 @@ from slipstream.diagnose.summary import settled_steps
 from slipstream.records import PHASES, Difference, Environment, Outcome, PhaseChange, Session, SessionComparison, Step
 
 NUM_DRAWS = 600
-MOST_UNITS = 240  # of a session: beyond, neighbours are averaged. Medians of more tell nothing new
+MOST_UNITS = 240  # per session; with more, neighbours are averaged, because medians of more units add nothing
 FEWEST_UNITS = 8
-NEGLIGIBLE = 0.02  # steps within 2% of each other are the same whatever the interval: no two starts agree better
+# Steps within 2% of each other count as equal whatever the interval, because two starts never agree better.
+NEGLIGIBLE = 0.02
 
-Unit = dict[str, float]  # "step" and phases to ms, of neighbouring steps
+Unit = dict[str, float]  # "step" and phases to ms, averaged over neighbouring steps
 
 
 def compare(before: Session, after: Session, names: tuple[str, str] = ("before", "after")) -> SessionComparison:
@@ -29,7 +32,7 @@ def compare(before: Session, after: Session, names: tuple[str, str] = ("before",
     is_same = _is_same_machine(before.environment, after.environment)
     if before.summary is None or after.summary is None:
         missing = " and ".join(name for name, one in zip(names, (before, after), strict=True) if one.summary is None)
-        note = f"No step was seen in {missing}, so there is nothing to compare but the circumstances."
+        note = f"No step was seen in {missing}, so only the settings and the machine can be compared."
         return SessionComparison(*names, "unknown", differences, is_same_machine=is_same, notes=[note])
     draws = _draws(units_of(before), units_of(after))
     ratio = before.summary.step_ms / after.summary.step_ms
@@ -55,11 +58,8 @@ def _outcome(ratio: float, low: float, high: float) -> Outcome:
     return "faster" if ratio > 1 else "slower"
 
 
-# --- what changed ----------------------------------------------------------------------------------------------------
-
-
 def changes(before: Session, after: Session) -> Iterator[Difference]:
-    """In the order in which one would suspect them."""
+    """The differences, the most likely causes first."""
     for name, old, new in [
         ("script", _script(before), _script(after)),
         ("arguments", _arguments(before), _arguments(after)),
@@ -128,10 +128,10 @@ def _notes(before: Session, after: Session, names: tuple[str, str]) -> Iterator[
         yield "These are two different scripts."
     per_step = [round(one.summary.samples_per_step) if one.summary else 0 for one in (before, after)]
     if per_step[0] != per_step[1]:
-        yield f"A step had {per_step[0]:,} samples before and {per_step[1]:,} after: its time alone says little."
+        yield f"A step had {per_step[0]:,} samples before and {per_step[1]:,} after: step times are not comparable."
     for name, session in zip(names, (before, after), strict=True):
         if (num_units := sum(map(len, units_of(session)))) < FEWEST_UNITS:
-            yield f"{name} has only {num_units} steps to judge by: too few for an interval that means anything."
+            yield f"{name} has only {num_units} steps: too few for a meaningful interval."
         load, cores = session.environment.load, session.environment.num_usable
         if any(note.startswith(f"{BUSY}:") for note in session.notes):
             yield f"{BUSY} during {name}: its threads did not get the cores that they asked for."
@@ -139,11 +139,10 @@ def _notes(before: Session, after: Session, names: tuple[str, str]) -> Iterator[
             yield f"{BUSY} when {name} began: a load of {load:.1f} on {cores:g} cores."
 
 
-# --- how sure ---------------------------------------------------------------------------------------------------------
-
-
 def units_of(session: Session) -> list[list[Unit]]:
-    """Watched steps, block by block, averaged over as many as there are workers: every k-th step waits for all."""
+    """Observed steps of each block, averaged over as many as there are workers, because every k-th step waits for all
+    workers.
+    """
     steps = [step for step in settled_steps(session) if not step.is_first_of_epoch] or settled_steps(session)
     size = max(1, num_workers(session), ceil(len(steps) / MOST_UNITS))
     blocks = [list(members) for _, members in groupby(steps, key=lambda step: step.block)]
@@ -158,14 +157,16 @@ def _unit(steps: Sequence[Step]) -> Unit:
 
 
 def _draws(before: list[list[Unit]], after: list[list[Unit]]) -> list[tuple[Unit, Unit]]:
-    """Medians of both sessions, as they might as well have come out. The same draws for the same sessions."""
+    """Resampled medians of both sessions. The same sessions always give the same draws."""
     generator = random.Random(0)
     return [(_redrawn(before, generator), _redrawn(after, generator)) for _ in range(NUM_DRAWS)]
 
 
 def _redrawn(blocks: list[list[Unit]], generator: random.Random) -> Unit:
-    """Blocks with replacement, and in each of them stretches of neighbours: steps next to each other are alike, and
-    blocks that are minutes apart show how the machine drifts."""
+    """A block bootstrap: blocks with replacement, and in each of them runs of neighbouring steps.
+
+    Neighbouring steps are correlated, and blocks that are minutes apart show the machine's drift.
+    """
     drawn: list[Unit] = []
     for _ in blocks:
         block = generator.choice(blocks)
@@ -179,7 +180,7 @@ def _redrawn(blocks: list[list[Unit]], generator: random.Random) -> Unit:
 
 
 def _interval(values: Sequence[float], middle: float) -> tuple[float, float]:
-    """95%, and never without the estimate itself."""
+    """The 95% interval, extended so that it contains the estimate."""
     ordered = sorted(values)
     at = int(len(ordered) * 0.025)
     return min(ordered[at], middle), max(ordered[-1 - at], middle)

@@ -1,4 +1,6 @@
-"""How far one rider's sketched tensors lie from the base's: tensor by tensor, and all together. Judges nothing."""
+"""Measures how far a trial's sketched tensors are from the base's, for each tensor and for all together. Judges
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +16,21 @@ WEAK = 1e-2
 
 
 class TensorDistance(msgspec.Struct, frozen=True):
-    """Of one tensor, relative to the base's norm."""
+    """The distance of one tensor, relative to the base's norm."""
 
     name: str
-    norm: float  # the base's
+    norm: float  # of the base
     error: float
-    trouble: str = ""  # beyond measuring: "is not finite", "is missing"
-    is_count: bool = False  # one whole number: equal or not
+    trouble: str = ""  # a difference that has no size: "is not finite", "is missing"
+    is_count: bool = False  # a single integer: equal or not
 
 
 class TensorDistances(msgspec.Struct, frozen=True):
-    """Of one snapshot."""
+    """The distances of one snapshot."""
 
     tensors: dict[str, TensorDistance]
-    together: float = 0.0  # the error of all tensors as one
-    norm_ratio: float = 1.0  # of all tensors as one: 0.9 where gradients were scaled by 0.9
+    together: float = 0.0  # the error of all tensors as one vector
+    norm_ratio: float = 1.0  # norm of all tensors as one vector; 0.9 if gradients were scaled by 0.9
 
     @property
     def typical(self) -> float:
@@ -38,8 +40,11 @@ class TensorDistances(msgspec.Struct, frozen=True):
 def gradient_gaps(
     base: Fingerprint, other: Fingerprint, negligible: float, weak: Collection[str] = ()
 ) -> dict[int, TensorDistances]:
-    """By step, for the steps that both witnessed. A gradient smaller than `negligible` beside the largest is measured
-    against the largest; one that is `weak` already if it is smaller than WEAK."""
+    """Distances by step, for the steps that both fingerprints contain.
+
+    A gradient smaller than `negligible` relative to the largest is measured against the largest. A gradient in `weak`
+    is measured so already if it is smaller than WEAK.
+    """
     return {step: _gaps(left.gradients, right.gradients, negligible, weak) for step, left, right in _pairs(base, other)}
 
 
@@ -48,8 +53,11 @@ def buffer_gaps(base: Fingerprint, other: Fingerprint) -> dict[int, TensorDistan
 
 
 def weak_gradients(base: Fingerprint, controls: Sequence[Fingerprint]) -> set[str]:
-    """Those that rounding alone moves by a hundredth or more at the first step: a bias before batch norm, whose
-    gradient is zero but for rounding. In lower precision it is the rounding of that precision."""
+    """The gradients that rounding alone moves by a hundredth or more at the first step.
+
+    An example is a bias before batch norm, whose gradient would be zero without rounding. In lower precision it
+    consists of the rounding of that precision.
+    """
     found = [gradient_gaps(base, control, 1e-9) for control in controls]
     firsts = [gaps[min(gaps)] for gaps in found if gaps]
     return {gap.name for gaps in firsts for gap in gaps.tensors.values() if gap.error > WEAK}
@@ -69,7 +77,7 @@ def _gaps(
     square_error = square_base = square_other = 0.0
     for ours in base:
         if ours.num_bad:
-            continue  # the base's own is not finite: nothing to be held to
+            continue  # the base's own value is not finite, so there is nothing to compare with
         name, match = ours.name, theirs.pop(ours.name, None)
         scale = max(ours.norm, (WEAK if name in weak else negligible) * largest)
         trouble = _trouble(ours, match, negligible * largest)
@@ -85,14 +93,14 @@ def _gaps(
     known = {one.name for one in base}
     for name, extra in theirs.items():
         if name not in known and (extra.num_bad or extra.norm > negligible * largest):
-            tensors[name] = TensorDistance(name, 0.0, math.inf, "is there, and the base has none")
+            tensors[name] = TensorDistance(name, 0.0, math.inf, "exists, and the base has none")
     if not square_base:
         return TensorDistances(tensors)
     return TensorDistances(tensors, math.sqrt(square_error / square_base), math.sqrt(square_other / square_base))
 
 
 def _matched(base: Sequence[Sketch], other: Sequence[Sketch]) -> dict[str, Sketch]:
-    """By name; by place where no name is the same but every size is, as under a wrapper that renames."""
+    """Matches tensors by name. If no name matches but all sizes do, as under a wrapper that renames, by position."""
     by_name = {one.name: one for one in other}
     if any(one.name in by_name for one in base) or [one.numel for one in base] != [one.numel for one in other]:
         return by_name

@@ -1,5 +1,8 @@
-"""How far gradients and buffers may lie from the base's before something other than rounding must be to blame. Bands
-have floors, measured, and grow with what twins that are right by construction differ by. See docs/numerics.md."""
+"""Tolerances for gradients and buffers: how far they may be from the base's before rounding cannot explain it.
+
+Tolerances have measured floors, and grow with the deviations of controls that are correct by construction. See
+docs/numerics.md.
+"""
 
 from __future__ import annotations
 
@@ -9,28 +12,30 @@ import msgspec
 
 from slipstream.verify.tensor_distance import TensorDistances
 
-SMALL = 1e-3  # beside the largest gradient: may be rounding, where no twin tells
+SMALL = 1e-3  # relative to the largest gradient; a smaller one may be rounding if no control shows otherwise
 
-DRIFT_TIMES = 3.0  # of the gradients' error, in the buffers of the steps after
+DRIFT_TIMES = 3.0  # times the error of the gradients, in the buffers of later steps
 
 
 class Tolerance(msgspec.Struct, frozen=True):
-    """Errors are relative: 0.01 is one percent of the base's norm. A limit is a floor, or `times` the twin's error."""
+    """Errors are relative: 0.01 is one percent of the base's norm. A limit is a floor, or `times` the control's
+    error.
+    """
 
     each: float  # floor for one tensor
     each_times: float
-    typical: float  # floor for the median tensor: what is off everywhere, if only a little
+    typical: float  # floor for the median tensor, which shows small errors in all tensors
     typical_times: float
-    together: float  # floor for all as one
+    together: float  # floor for all tensors as one vector
     together_times: float
-    norm: float  # how far the norm of all as one may be from the base's
+    norm: float  # how far the norm of all tensors as one vector may be from the base's
     buffer: float  # floor for one buffer
-    negligible: float  # beside the largest gradient
-    later: float  # floors of later steps, in those of the first: weights are no longer the same then
+    negligible: float  # relative to the largest gradient
+    later: float  # factor of the floors in later steps, because the weights are no longer equal then
 
 
-# Other rounding stays far below these floors, but for a single ReLU that flips in the candidate and not in the twin.
-# The loss and the buffers do not jump when a ReLU flips: they are held to more.
+# Different rounding stays far below these floors, except for a single ReLU that flips in the candidate and not in the
+# control. The loss and the buffers do not jump when a ReLU flips, so their tolerances are narrower.
 REORDERED = Tolerance(
     each=0.03,
     each_times=30.0,
@@ -43,8 +48,8 @@ REORDERED = Tolerance(
     negligible=1e-6,
     later=10.0,
 )
-# Lower precision differs from model to model, and the coarse twin with it. Floors are low enough for dropout switched
-# off to stand out (tests/verify/test_never_wrong.py).
+# The effect of lower precision differs between models, and the coarse control shows it. The floors are low enough to
+# detect disabled dropout (tests/verify/test_never_wrong.py).
 APPROXIMATE = Tolerance(
     each=0.2,
     each_times=5.0,
@@ -57,7 +62,8 @@ APPROXIMATE = Tolerance(
     negligible=1e-4,
     later=1.0,
 )
-# Lower precision, and no coarse twin to say what it does to this model: beyond this no precision is to blame.
+# For lower precision without a coarse control that shows its effect on this model. No precision explains more than
+# this.
 NO_PRECISION = msgspec.structs.replace(APPROXIMATE, each=2.0, typical=0.8, together=0.8, norm=0.08, buffer=0.5)
 
 
@@ -85,7 +91,7 @@ def find_gradient_fault(
             limit = max(wider * floor, times * known)
             if error > limit:
                 return _off(what, error, step, limit)
-        # What was let pass here grows from step to step, as it would in a twin
+        # Deviations that passed here grow from step to step, as they would in a control.
         worst.add(gaps)
     return ""
 
@@ -96,7 +102,7 @@ def find_buffer_fault(
     controls: list[Mapping[int, TensorDistances]],
     gradients: Mapping[int, TensorDistances],
 ) -> str:
-    """After the gradients: what they were allowed to differ by is in the weights from the next step on."""
+    """Judges the buffers. Deviations that the gradients were allowed are in the weights from the next step on."""
     worst = _Worst()
     drift = 0.0
     for step, gaps in sorted(found.items()):
@@ -114,7 +120,9 @@ def find_buffer_fault(
 
 
 def worst_error(found: Mapping[int, TensorDistances]) -> float:
-    """Of one gradient at the first step; those that are nothing beside the largest may be rounding and do not count."""
+    """The error of the worst gradient at the first step. Gradients that are negligible beside the largest do not
+    count.
+    """
     if not found:
         return 0.0
     gaps = found[min(found)].tensors.values()
@@ -123,7 +131,7 @@ def worst_error(found: Mapping[int, TensorDistances]) -> float:
 
 
 def _off(what: str, error: float, step: int, limit: float) -> str:
-    return f"{what} off by {percent(error)} at step {step}, where at most {percent(limit)} can be rounding"
+    return f"{what} off by {percent(error)} at step {step}, where rounding explains at most {percent(limit)}"
 
 
 def percent(share: float) -> str:
@@ -133,7 +141,7 @@ def percent(share: float) -> str:
 
 
 class _Worst:
-    """What was seen to be rounding up to a step. Errors feed on each other from step to step, so it never narrows."""
+    """The largest errors of the controls up to a step. Errors accumulate from step to step, so these never decrease."""
 
     def __init__(self) -> None:
         self.each: dict[str, float] = {}

@@ -364,7 +364,7 @@ def test_a_kept_graph_has_its_line():
         (Leak("outputs", 80, 80_000, Site(FILE, 44, "outputs.append(out)")), "outputs.append(out.detach())"),
         (
             Leak("all", 80, 80_000, Site(FILE, 44, "all.append(model(x))")),
-            "keep loss.item() of what is one number, and .detach().cpu() copies of what else is needed later",
+            "keep loss.item() of a single number, and .detach().cpu() copies of everything else that is needed later",
         ),
     ],
 )

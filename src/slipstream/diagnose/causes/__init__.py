@@ -1,4 +1,7 @@
-"""The catalogue of causes: one module each, its stem is the cause's id. It finds them by looking into itself."""
+"""The catalogue of causes. Each cause is one module of this package, and the module's name is the cause's id.
+
+The catalogue lists the modules of the package, so a new cause needs no registration.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,6 @@ Find = Callable[[Session, Summary], list[Finding]]
 
 @cache
 def catalogue() -> dict[str, Find]:
-    """Cause id to the function that looks for it."""
+    """Maps each cause id to the function that looks for the cause."""
     names = sorted(module.name for module in iter_modules(__path__))
     return {name: import_module(f"{__name__}.{name}").find for name in names}

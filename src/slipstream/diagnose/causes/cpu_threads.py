@@ -1,4 +1,4 @@
-"""torch computes with more threads than there are cores, or with fewer while cores stand idle."""
+"""torch computes with more threads than there are cores, or with fewer threads while cores are idle."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from slipstream.diagnose.selection import blocks_of, is_on_cpu, main_model, num_
 from slipstream.diagnose.source_hints import count, ms
 from slipstream.records import Finding, Rehearsal, Session, Site, Summary
 
-LARGE_MS = 0.1  # an operator shorter than this is not worth a second thread
-SPEED_UP = 0.9  # what is left of a perfect split
-ASSUMED_PARALLEL = 0.5  # without an anatomy
+LARGE_MS = 0.1  # a shorter operator is not worth a second thread
+SPEED_UP = 0.9  # efficiency of splitting an operator over threads
+ASSUMED_PARALLEL = 0.5  # assumed if no step was profiled
 
 
 def find(session: Session, summary: Summary) -> list[Finding]:
@@ -42,8 +42,8 @@ def _rehearsed(session: Session, summary: Summary, threads: int, rehearsal: Rehe
 
 def _too_many(session: Session, summary: Summary, threads: int) -> Finding:
     usable = max(1.0, session.environment.num_usable)
-    # Threads that have no core wait at every barrier for those that do. How much that costs depends on how many
-    # barriers there are; these are the lower ends of what we have seen.
+    # Threads without a core make all others wait at every barrier. The cost depends on the number of barriers. These
+    # values are the lower ends of what was measured.
     crowding = threads / usable
     lost = 0.35 if crowding >= 4 else 0.2 if crowding >= 2 else 0.08
     wanted = max(1, int(usable))
@@ -65,7 +65,7 @@ def _too_few(session: Session, summary: Summary, threads: int, cores: int) -> li
         cores -= round(ceilings.input_cpu_ms / summary.step_ms)  # cores that the workers keep busy
     used = _cores_used(session, summary)
     if cores <= threads or (used is not None and used < 0.8 * threads):
-        return []  # the threads it has are not busy: more would not be either
+        return []  # the existing threads are not busy, so more threads would not be either
     parallel = _parallel_share(session)
     now_ms = _computing_ms(summary)
     then_ms = now_ms * (1 - parallel + parallel * threads / (cores * SPEED_UP))
@@ -85,7 +85,7 @@ def _too_few(session: Session, summary: Summary, threads: int, cores: int) -> li
 
 
 def _cores_used(session: Session, summary: Summary) -> float | None:
-    """Cores that the process kept busy: with data for free, or, where that was not tried, in the watched steps."""
+    """Cores that the process kept busy, measured with free data or, if that was not tried, in the observed steps."""
     ceilings = summary.ceilings
     if ceilings.compute_cpu_ms and ceilings.compute_ms:
         return ceilings.compute_cpu_ms / ceilings.compute_ms

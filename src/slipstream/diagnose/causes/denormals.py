@@ -1,4 +1,6 @@
-"""Numbers too small for normal floating point, which CPUs handle many times slower. GPUs do not mind."""
+"""The CPU computes with denormal numbers, which are too small for normal floating point and many times slower. GPUs are
+not affected.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,10 @@ from slipstream.diagnose.source_hints import ms, percent
 from slipstream.records import Finding, Session, Summary
 
 LEAST_SHARE = 1e-3
-SLOWER = 40.0  # an operation on a vector with a denormal in it, against one without; CPUs differ from 10 to 150
-PROCESSES = 8  # values in a vector: one denormal slows all of them
-MOST_SAVED = 0.7  # of the compute; memory and the operators that do not care stay
-SCALED = "x = x * 2.0**40  # where the data are read: the same digits, and none of them denormal"
+SLOWER = 40.0  # slowdown of an operation on a vector that contains a denormal; CPUs differ from 10 to 150
+PROCESSES = 8  # values in a vector: one denormal slows down all of them
+MOST_SAVED = 0.7  # share of the compute time; memory access and unaffected operators stay as they are
+SCALED = "x = x * 2.0**40  # where the data are read: the same digits, none of them denormal"
 
 
 def find(session: Session, summary: Summary) -> list[Finding]:
@@ -40,8 +42,8 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             change=SCALED if needs_them else "torch.set_flush_denormal(True)",
             site=model.site if model else None,
             techniques=[] if needs_them else ["flush_denormals"],
-            advice="Flushed to zero, the results are no longer finite: these numbers mean something here. Scaled data "
-            "train the same only where what follows normalises them."
+            advice="Flushed to zero, the results are no longer finite, so the denormal values matter here. Scaled data "
+            "train the same only if a later layer normalises them."
             if needs_them
             else "It acts on the calling thread only; scaling the data up works everywhere.",
         )

@@ -1,4 +1,4 @@
-"""Floats travel to the device where the bytes they were made from would do. Accelerators only."""
+"""Floats are copied to the device although the bytes that they were made from would be enough. Accelerators only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from slipstream.diagnose.source_hints import ms, size
 from slipstream.records import Finding, Session, Summary
 
 LEAST_SHARE = 0.03
-SAVED = 0.75  # one byte for four
+SAVED = 0.75  # one byte instead of four
 
 
 def find(session: Session, summary: Summary) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""Every step prints, logs, draws, writes down or rates something for people to read."""
+"""Every step prints, logs, draws, writes or computes metrics for people to read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slipstream.diagnose.stack_facts import asks_to_log, is_logging
 from slipstream.diagnose.typical_step import sampled_step
 from slipstream.records import Finding, Session, Site, StackCount, Summary
 
-SAVED = 0.95  # logging every twentieth step
+SAVED = 0.95  # the share that remains if only every twentieth step logs
 LEAST_SHARE = 0.03
 
 
@@ -42,8 +42,10 @@ def find(session: Session, summary: Summary) -> list[Finding]:
 
 
 def _lines(stacks: list[StackCount]) -> set[tuple[str, int]]:
-    """Lines that log: turning the values into text is part of the price. A line that starts a whole training is not one
-    of them because a trainer logs now and then."""
+    """Lines that log, including the conversion of values into text.
+
+    A line that starts a whole training does not count, even if its trainer logs now and then.
+    """
     every, logging = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
     for stack in stacks:
         if stack.file and stack.stage != "compute":

@@ -1,4 +1,4 @@
-"""Checkpoints are written so often that the training stands still for them."""
+"""Checkpoints are saved so often that saving takes a noticeable part of the training."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     if rate == 0:
         return []
     one_ms = fmean([(event.end_ns - event.start_ns) / 1e6 for event in events])
-    # Saving may fall between the steps that count as typical: what the training pays is the mean. The step
-    # without it is a typical one: a few that stall, where the disk is busy with what was saved, do not make it long.
+    # Saving may fall between the steps that count as typical, so the cost is taken from the mean step. The step without
+    # saving is the typical one: a few steps that stall while the disk writes a checkpoint do not make it longer.
     plain_ms = min(summary.step_ms, median([step.step_ms - step.saving_ms for step in steps]))
     now_ms = plain_ms + rate * one_ms
     site = most_frequent_site(session, events)
@@ -47,7 +47,7 @@ def _savings(session: Session) -> list[Event]:
 
 
 def _per_step(session: Session, events: list[Event], num_steps: int) -> float:
-    """Saves per step; 0 where one save says nothing about the next."""
+    """Saves per step; 0 if only one save was observed, because the next cannot be predicted from it."""
     if not events or num_steps == 0:
         return 0.0
     if len(events) == 1:

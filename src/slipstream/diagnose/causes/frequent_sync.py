@@ -1,5 +1,6 @@
-"""The host waits for the device in every step (.item(), .cpu(), printing a tensor), so that the device then waits
-for the host. On the CPU nobody waits, but values that are read out of tensors one by one take their time in Python."""
+"""The host waits for the device in every step (.item(), .cpu(), printing a tensor), and the device then waits for the
+host. On the CPU there is no such wait, but reading values out of tensors one by one takes time in Python.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from slipstream.records import Event, Finding, Session, Site, Summary
 LEAST_SHARE = 0.05  # of a step on the CPU
 WHOLE = "one call over the whole tensor in place of single values: hits += (preds == labels).sum()"
 OF_GRADIENTS = "one call for all of them, read at once: torch.stack(torch._foreach_norm(gradients)).tolist()"
-SAVED = 0.9  # the same over whole tensors, or every tenth step
+SAVED = 0.9  # the share that remains with calls over whole tensors, or every tenth step
 
 
 def find(session: Session, summary: Summary) -> list[Finding]:
@@ -22,7 +23,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
 
 
 def _find_reads(session: Session, summary: Summary) -> list[Finding]:
-    """On the CPU."""
+    """Reads of single values, on the CPU."""
     reading_ms, stacks = phase_ms_of(session, {"other": summary.phases.get("other", 0.0)}, reads_values)
     hot = hottest_line(session, stacks)
     if hot is None or total(stacks) < FEWEST_SAMPLES or reading_ms < LEAST_SHARE * summary.step_ms:
@@ -32,11 +33,11 @@ def _find_reads(session: Session, summary: Summary) -> list[Finding]:
             cause="frequent_sync",
             title="Every step reads values out of tensors",
             evidence=f"{ms(reading_ms)} of {ms(summary.step_ms)} ms a step ({percent(reading_ms / summary.step_ms)}) "
-            "go into values that are read out of tensors (.item(), .tolist(), .numpy()) and what is made of them.",
+            "go into reading values out of tensors (.item(), .tolist(), .numpy()) and computing with them.",
             predicted_gain=gain_without(summary.step_ms, reading_ms, SAVED),
             change=OF_GRADIENTS if "grad" in hot.site.text else WHOLE,
             site=hot.site,
-            advice="What is only looked at, every fiftieth step is enough: if step % 50 == 0: ...",
+            advice="For values that are only displayed, every fiftieth step is enough: if step % 50 == 0: ...",
         )
     ]
 
@@ -50,7 +51,7 @@ def _find_waits(session: Session, summary: Summary) -> list[Finding]:
     sync_ms = fmean([step.sync_ms for step in steps])
     if per_step < 0.5 or sync_ms < 0.02 * summary.step_ms:
         return []
-    # Without the wait the host runs ahead, and the step is as long as the busier of the two.
+    # Without the wait the host runs ahead, and the step takes as long as the busier of the two.
     device_ms = sum(ms for phase, ms in device.items() if phase not in ("input", "other"))
     then_ms = max(device_ms, summary.step_ms - sync_ms)
     site = most_frequent_site(session, events)

@@ -1,4 +1,4 @@
-"""A large part of the epoch is validation."""
+"""Validation takes a large part of each epoch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slipstream.records import Evaluation, Finding, Session, Site, Summary
 
 LEAST_SHARE = 0.15
 WANTED_SHARE = 0.05
-SAME_LENGTH = 0.05  # of an epoch: a last, smaller step may or may not be among those counted
+SAME_LENGTH = 0.05  # tolerance in epochs: a smaller last step may or may not be counted
 
 
 def find(session: Session, summary: Summary) -> list[Finding]:
@@ -23,12 +23,12 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     if cost is None or not cost.is_measured or not steps or summary.is_inference:
         return []
     if any(evaluation.grad for evaluation in session.evaluations if evaluation.after_step >= 0):
-        return []  # its time is not what it should be; grad_in_evaluation costs nothing to cure and comes first
+        return []  # its time is not representative; fixing grad_in_evaluation costs nothing and comes first
     step_ms = max(summary.step_ms, fmean([step.step_ms for step in steps]))
     share = cost.share(step_ms)
     if share < LEAST_SHARE:
         return []
-    # As seldom as brings it down to a twentieth of the training.
+    # The interval at which validation takes a twentieth of the training time.
     rarer = max(2, math.ceil(share / (1 - share) / WANTED_SHARE)) if share < 1 else 2
     seen = [evaluation for evaluation in session.evaluations if evaluation.after_step >= 0]
     sites = Counter(site for one in seen if (site := _who_validates(session, one)))
@@ -37,7 +37,8 @@ def find(session: Session, summary: Summary) -> list[Finding]:
         Finding(
             cause="frequent_validation",
             title="Much of the epoch is validation",
-            # A product, since the mean step that the time is made of would stand beside the median of the headline.
+            # The evidence shows a product, because the mean step behind it would differ from the median in the
+            # headline.
             evidence=f"Validation takes {ms(cost.ms)} ms{_how_often(cost)}, beside {ms(cost.every_steps * step_ms)} ms "
             f"of training: {percent(share)} of the time{' at the most' if cost.is_once else ''}.",
             predicted_gain=gain_of(1.0, (1 - share) + share / rarer),
@@ -50,7 +51,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
 
 
 def _who_validates(session: Session, evaluation: Evaluation) -> Site | None:
-    """The line of the loop that asks for it; where a trainer calls the model, the line that starts the trainer."""
+    """The line of the loop that calls validation; with a trainer, the line that starts the trainer."""
     is_trainers = bool(trainers_own(session, evaluation.site, "its own", "its own"))
     return evaluation.site if is_trainers else evaluation.caller or evaluation.site
 
@@ -61,7 +62,7 @@ def _how_often(cost: ValidationCost) -> str:
 
 
 def _change(session: Session, site: Site | None, cost: ValidationCost, rarer: int) -> str:
-    """Counted in epochs where it comes with every one: the line then stands in the loop over epochs."""
+    """The change, in epochs if validation runs every epoch, because the line is then in the loop over epochs."""
     steps = f"{rarer * cost.every_steps:.0f}"
     transformers = f'TrainingArguments(..., eval_strategy="steps", eval_steps={steps})'
     text = site.text if site is not None else "validate(...)"
@@ -76,6 +77,6 @@ def _change(session: Session, site: Site | None, cost: ValidationCost, rarer: in
 
 
 def _waits(session: Session) -> bool:
-    """Evaluation itself mostly waits for its loader."""
+    """Whether evaluation mostly waits for its loader."""
     seen = [one for one in session.evaluations if one.after_step >= 0]
     return sum(one.input_ms for one in seen) > sum(one.forward_ms for one in seen)

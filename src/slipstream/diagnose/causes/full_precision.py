@@ -1,5 +1,6 @@
-"""Everything is computed in fp32 on hardware with faster units. Nothing to say on a CPU without bf16 units, where
-lower precision is many times slower."""
+"""Everything is computed in fp32 on hardware with faster units for lower precision. Not reported on a CPU without bf16
+units, where lower precision is many times slower.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from slipstream.diagnose.source_hints import joined, ms, percent
 from slipstream.diagnose.speedtest_context import SOURCE, precision_ratio
 from slipstream.records import Finding, Session, Summary, TorchFacts
 
-SAVED = {"bf16": 0.5, "fp16": 0.5, "tf32": 0.35}  # of the time in tensor contractions
+SAVED = {"bf16": 0.5, "fp16": 0.5, "tf32": 0.35}  # share of the time in tensor contractions
 
 
 def find(session: Session, summary: Summary) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""Validation runs with gradients on: it builds a graph that nobody walks, and holds its memory."""
+"""Validation runs with gradients enabled. It builds an autograd graph that is never used, and keeps its memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from slipstream.diagnose.source_hints import ms, percent
 from slipstream.diagnose.validation import validation_cost
 from slipstream.records import Finding, Session, Summary
 
-SAVED = 0.25  # of the forward pass: bookkeeping of the graph and the writes of what backward would need
+SAVED = 0.25  # share of the forward pass: bookkeeping of the graph, and storing what backward would need
 
 
 def find(session: Session, summary: Summary) -> list[Finding]:

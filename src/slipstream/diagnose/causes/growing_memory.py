@@ -1,4 +1,6 @@
-"""Memory grows step by step because tensors, or whole graphs, are kept alive. A risk more than a matter of speed."""
+"""Memory grows with every step because tensors, or whole autograd graphs, are kept alive. This is a risk of running out
+of memory more than a loss of time.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ from slipstream.records import Finding, Leak, Session, Summary
 _KEPT = re.compile(r"(?:\.(?:append|appendleft|add)\(|\+=\s*|\]\s*=\s*)(?P<what>[A-Za-z_][\w.]*)\s*\)?\s*(?:#.*)?$")
 _NUMBER_BYTES = 16
 ALIKE = 0.7
-_NO_GRAPHS = "keep loss.item() of what is one number, and .detach().cpu() copies of what else is needed later"
-_LET_GO = "keep .detach().cpu() copies, or let go of what earlier steps made"
+_NO_GRAPHS = "keep loss.item() of a single number, and .detach().cpu() copies of everything else that is needed later"
+_LET_GO = "keep .detach().cpu() copies, or drop the tensors of earlier steps"
 
 
 def find(session: Session, _summary: Summary) -> list[Finding]:
@@ -22,7 +24,7 @@ def find(session: Session, _summary: Summary) -> list[Finding]:
         return []
     has_graph = growth.graphs_per_step > 0
     fitting = [leak for leak in session.leaks if leak.has_graph == has_graph] or session.leaks
-    # Of those that hold about as many, the one whose tensors are the largest: it fills the memory.
+    # Among the leaks with about as many tensors, the one with the largest tensors fills the memory.
     most = max((one.num_tensors for one in fitting), default=0)
     fullest = [one for one in fitting if one.num_tensors >= ALIKE * most or _explains(one, growth)]
     leak = max(fullest, key=lambda one: (one.num_bytes, one.num_tensors, one.site is not None), default=None)
@@ -41,7 +43,7 @@ def find(session: Session, _summary: Summary) -> list[Finding]:
 
 
 def _explains(leak: Leak, growth: GrowthTrend) -> bool:
-    """Most of what the memory grows by is in these tensors themselves."""
+    """Whether most of the growth is in these tensors themselves."""
     return leak.num_bytes > 0.5 * growth.bytes_per_step * growth.num_steps > 0
 
 
@@ -62,7 +64,7 @@ def _evidence(growth: GrowthTrend, leak: Leak | None) -> str:
 
 
 def _change(leak: Leak | None) -> str:
-    """The line itself with what is kept as a number, or without its graph where it is more than one number."""
+    """The user's line, changed to keep a number, or a tensor without its graph if it is more than one number."""
     text = leak.site.text if leak and leak.site else ""
     found = _KEPT.search(text)
     is_number = leak is None or leak.is_sum or leak.num_bytes <= _NUMBER_BYTES * leak.num_tensors
@@ -73,14 +75,14 @@ def _change(leak: Leak | None) -> str:
 
 
 def _values_advice(growth: GrowthTrend, leak: Leak | None) -> str:
-    """Where the graphs are not what fills the memory, letting go of them frees little of it."""
+    """Advice if the graphs are not what fills the memory, so that dropping them frees little of it."""
     if leak is None or not _explains(leak, growth):
         return ""
     return f"The values themselves are {size(leak.num_bytes / leak.num_tensors)} each: keep few of them, or a number."
 
 
 def _cache_advice(session: Session, growth: GrowthTrend, leak: Leak | None) -> str:
-    """What fills by key may be a cache; whether it stops is seen after the first epoch."""
+    """A container that fills by key may be a cache. Whether it stops growing is known only after the first epoch."""
     loader = training_loader(session)
     num_batches = (loader.num_batches or 0) if loader is not None else 0
     if leak is None or leak.site is None or "] =" not in leak.site.text or growth.num_steps >= num_batches:

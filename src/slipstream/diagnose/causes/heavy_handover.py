@@ -11,12 +11,12 @@ from slipstream.diagnose.source_hints import ms, percent
 from slipstream.diagnose.speedtest_context import about_handing_over
 from slipstream.records import Finding, Session, StackCount, Summary
 
-SAVED = 0.8  # tensors in shared memory, or buffers used again, leave little to copy
+SAVED = 0.8  # the share that remains with tensors in shared memory, or with reused buffers
 LEAST_SHARE = 0.25
 LARGE = 1_000_000  # bytes
-# Past the wait for a first byte: the main process takes in what a worker is writing.
+# Frames after the wait for the first byte: the main process reads what a worker is writing.
 RECEIVING = ("connection.py:_recv", "connection.py:recv_bytes")
-# The queue's own frame inside a call: objects made anew out of the bytes. What brings tensors has frames of its own.
+# The queue's own frame inside a call: it builds new objects from the bytes. Tensors are received in other frames.
 UNPICKLING = "multiprocessing/queues.py:get"
 
 
@@ -25,17 +25,18 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     if path is None or path.loader.num_workers == 0 or not costs_time(summary, path):
         return []
     if path.loader.num_workers > session.environment.num_usable + 1:
-        return []  # so many processes queue for the cores that every handover looks long
+        return []  # so many processes wait for the cores that every handover looks slow
     in_main, in_worker = _share_in_main(session, _is_handover), _share_in_workers(path)
     unpickles = _share_in_main(session, _unpickles) >= LEAST_SHARE
     if max(in_main, in_worker) < LEAST_SHARE or (0 < batch_bytes(path.loader) < LARGE and not unpickles):
-        return []  # a small batch of tensors waits for its turn, not for its copy; what rides beside them may be large
-    # The main process unpickles while its step stands still: that part of the wait goes away for certain. The
-    # workers' part goes away as far as it is their work that the step waits for.
+        # A small batch of tensors waits for its turn and not for its copy; other objects in the batch may be large.
+        return []
+    # The main process unpickles while its step is blocked, so that part of the wait certainly goes away. The workers'
+    # part goes away only as far as the step waits for the workers.
     share = min(1.0, in_main + (1 - in_main) * in_worker)
     then_ms = max(min(floor_of(summary, path), summary.step_ms), summary.step_ms - SAVED * share * path.wait_ms)
     arrays = "" if path.loader.tensor_facts else "; the batch holds no tensors, so all of it is pickled through a pipe"
-    # Workers that hardly work are hardly sampled: of them nothing is known.
+    # Workers with little work have too few samples, so nothing is known about their time.
     is_known = total(path.stacks) >= FEWEST_SAMPLES
     beside = f" and {percent(in_worker)} of the workers' time" if is_known else ""
     return [

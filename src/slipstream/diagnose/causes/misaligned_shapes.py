@@ -1,4 +1,4 @@
-"""Dimensions that the tensor cores must pad. Known to matter on accelerators only."""
+"""A layer has a dimension that the tensor cores must pad. Known to matter on accelerators only."""
 
 from __future__ import annotations
 
@@ -32,6 +32,6 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             predicted_gain=gain_without(summary.step_ms, contracting_ms * share, SAVED),
             change=f"{worst.dimension}={worst.wanted}",
             site=model.site if model else None,
-            advice="This changes the model; pad the vocabulary or the classes rather than what they mean.",
+            advice="This changes the model: pad the vocabulary or the classes with unused entries.",
         )
     ]

@@ -1,4 +1,4 @@
-"""cuDNN takes its first guess for every convolution although shapes never change. CUDA only."""
+"""cuDNN uses its default algorithm for every convolution although shapes never change. CUDA only."""
 
 from __future__ import annotations
 
@@ -34,6 +34,6 @@ def find(session: Session, summary: Summary) -> list[Finding]:
 
 
 def _has_fixed_shapes(session: Session) -> bool:
-    """The last batch of an epoch may be smaller; others may not differ."""
+    """Whether all batches have the same shape. The last batch of an epoch may be smaller."""
     samples = [step.samples for step in watched_steps(session)]
     return bool(samples) and samples.count(max(set(samples), key=samples.count)) >= 0.9 * len(samples)

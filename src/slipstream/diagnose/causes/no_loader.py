@@ -16,10 +16,10 @@ from slipstream.diagnose.typical_step import sampled_step
 from slipstream.records import Finding, Session, StackCount, Summary
 
 LEAST_SHARE = 0.15  # of the step
-# Between the model's answer and backward most lines are the loss; some scripts fetch the next batch there.
+# Between the forward pass and backward most lines compute the loss, but some scripts fetch the next batch there.
 FETCHES = re.compile(r"^(?!.*(loss|criterion)).*(batch|load|fetch|sample|data|next)", re.IGNORECASE)
-LEAST_ON_LINE = 0.05  # of the step, on the line to change
-SAVED = 0.85  # prepared once, or by array operations, or beside the step in a loader
+LEAST_ON_LINE = 0.05  # share of the step, on the line to change
+SAVED = 0.85  # the share that remains if data are prepared once, by array operations, or in parallel by a loader
 PREPARING = ("read", "decode", "transform", "collate", "python", "other")
 GENERAL = "convert once before the loop (data = torch.from_numpy(array)) and index it here: data[rows]"
 ASIDE = "Or move this into a Dataset and let a DataLoader's workers prepare the next batch meanwhile."
@@ -41,7 +41,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
         return []
     share = total(stacks, lambda stack: (stack.file, stack.line) == (hot.site.file, hot.site.line)) / total(stacks)
     if share * preparing_ms < LEAST_ON_LINE * step.step_ms:
-        return []  # a little on each of many lines: none of them is the one to change
+        return []  # the time is spread over many lines, so no single line is worth changing
     lines = hoisted(hot.site.text)
     return [
         Finding(
@@ -59,7 +59,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
 
 
 def _preparing_lines(stacks: list[StackCount]) -> list[StackCount]:
-    """All samples of the lines that prepare data. A line's torch calls count with it where the line converts."""
+    """All samples of the lines that prepare data. The torch calls of a line count if the line converts data."""
     lines: defaultdict[tuple[str, int], list[StackCount]] = defaultdict(list)
     for stack in stacks:
         if stack.file:
@@ -75,7 +75,7 @@ def _prepares(line: list[StackCount]) -> bool:
 
 def _is_preparing(stack: StackCount) -> bool:
     if "detach(" in stack.expression:
-        return False  # it had a graph: an answer of the model, not data
+        return False  # it had a graph, so it is an output of the model and not data
     if stack.stage == "loss" and FETCHES.search(stack.function):
         return True
     return stack.stage in PREPARING or bool(CONVERTS.search(stack.expression))

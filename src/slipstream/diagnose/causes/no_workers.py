@@ -1,4 +1,4 @@
-"""The loader builds every batch in the training process, while the step stands still."""
+"""The loader builds every batch in the training process, while the step waits."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from slipstream.diagnose.source_hints import count, ms, with_loader_argument
 from slipstream.diagnose.worker_count import best_num_workers, worker_advice
 from slipstream.records import Finding, Loader, Session, Summary
 
-SHORT_EPOCH_MS = 60e3  # starting workers takes from a tenth of a second to some seconds
-WORTH = 2.0  # times what it costs to hand the batch over: below, workers gain next to nothing and may lose
+SHORT_EPOCH_MS = 60e3  # starting workers takes from a tenth of a second to a few seconds
+WORTH = 2.0  # ratio to the cost of passing the batch on; below it, workers gain almost nothing and may cost time
 
 
 def find(session: Session, summary: Summary) -> list[Finding]:
@@ -23,7 +23,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     then_ms = step_after(session, summary, path, num_workers=workers)
     steps = epoch_steps(session) if is_several_epochs(session) else None
     if steps is not None:
-        then_ms += path.work_ms / max(steps, 1.0)  # nobody has built the first batch of an epoch before it is asked for
+        then_ms += path.work_ms / max(steps, 1.0)  # the first batch of an epoch is built only when it is requested
     usable = count(session.environment.num_usable, "usable core")
     kind = "; most of that is waiting, which needs no core" if path.waits > 0.5 else ""
     return [
@@ -42,7 +42,9 @@ def find(session: Session, summary: Summary) -> list[Finding]:
 
 
 def _change(loader: Loader, workers: int, is_short: bool) -> str:
-    """Workers that stay where epochs are short: started anew for each, they cost more than they gain."""
+    """Recommends persistent workers for short epochs, because starting workers for each epoch would cost more than they
+    gain.
+    """
     prefix = "dataloader_" if loader.framework == "transformers" else ""
     staying = f", {prefix}persistent_workers=True" if is_short else ""
     return with_loader_argument(loader, "num_workers", f"{workers}{staying}")

@@ -1,4 +1,4 @@
-"""A good part of the tokens that the model computes is padding."""
+"""A large part of the tokens that the model computes is padding."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from slipstream.diagnose.source_hints import ms, percent
 from slipstream.records import Finding, Loader, Session, Site, Summary
 
 LEAST_SHARE = 0.15
-SAVED = 0.8  # batches of similar lengths are not batches of equal lengths
+SAVED = 0.8  # the share that remains: batches of similar lengths are not batches of equal lengths
 STACKED = "default_collate"
 
 
@@ -18,7 +18,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     share = session.anatomy.padding_share if session.anatomy is not None else None
     if share is None or share < LEAST_SHARE or not is_compute_bound(summary):
         return []
-    # The optimizer works on weights, and does not care how many tokens there were
+    # The time of the optimizer depends on the weights and not on the number of tokens.
     tokens_ms = compute_phases_ms(summary) - (summary.device_phases or summary.phases).get("optimizer", 0.0)
     is_stacked = loader is not None and loader.collate_name == STACKED
     return [
@@ -31,7 +31,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             change=_change(session, loader),
             site=_site(session, loader),
             techniques=[] if is_stacked or loader is None else ["length_buckets"],
-            advice="Batches of similar lengths would leave still less of it." if is_stacked else "",
+            advice="Batches of similar lengths would contain even less padding." if is_stacked else "",
         )
     ]
 
@@ -42,7 +42,7 @@ def _looked_at(session: Session) -> str:
 
 
 def _site(session: Session, loader: Loader | None) -> Site | None:
-    """Where batches are put together; where no loader does it, the line that hands them to the model."""
+    """The line that builds batches; without a loader, the line that passes them to the model."""
     if loader is None:
         model = main_model(session)
         return model.site if model is not None else None
@@ -51,11 +51,11 @@ def _site(session: Session, loader: Loader | None) -> Site | None:
 
 def _change(session: Session, loader: Loader | None) -> str:
     if loader is not None and loader.collate_name == STACKED:
-        return "samples as long as they are, padded to the longest of the batch in a collate_fn: pad_sequence(...)"
-    if loader is None:  # whether they are padded to one length or to the longest of the batch was not seen
-        return "pad to the longest of the batch; sort stretches of the shuffled order by length, then cut batches"
+        return "return samples unpadded, and pad to the longest of the batch in a collate_fn: pad_sequence(...)"
+    if loader is None:  # it is unknown whether samples are padded to a fixed length or to the longest of the batch
+        return "pad to the longest of the batch; sort sections of the shuffled order by length, then form batches"
     if loader.framework != "transformers":
-        return "let similar lengths meet: sort stretches of the shuffled order by length, then cut batches"
+        return "batch similar lengths together: sort sections of the shuffled order by length, then form batches"
     version = session.environment.libraries.get("transformers", "")
     is_old = version.partition(".")[0] in ("3", "4")
     return "group_by_length=True" if is_old else 'train_sampling_strategy="group_by_length"'

@@ -1,4 +1,6 @@
-"""Batches are copied to the device out of ordinary memory, which is slow and cannot overlap. Accelerators only."""
+"""Batches are copied to the device from pageable memory, which is slow and cannot overlap with computation.
+Accelerators only.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from slipstream.diagnose.speedtest_context import about_copying
 from slipstream.records import Finding, Session, Summary
 
 LEAST_SHARE = 0.03
-SAVED = 0.7  # pinned memory copies at two to three times the rate, and the copy overlaps
+SAVED = 0.7  # pinned memory copies two to three times as fast, and the copy overlaps with computation
 
 
 def find(session: Session, summary: Summary) -> list[Finding]:

@@ -1,4 +1,6 @@
-"""Workers rest part of the time, yet the step waits: batches differ in length and too few are held ready."""
+"""Workers are idle part of the time, yet the step waits, because batches take different times to build and too few are
+held ready.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from slipstream.diagnose.source_hints import ms, percent, with_loader_argument
 from slipstream.diagnose.statistics import fmean
 from slipstream.records import Finding, Session, Summary
 
-UNEVEN = 0.4  # spread of the batches' times over their mean
+UNEVEN = 0.4  # standard deviation of the batches' times over their mean
 DEEP = 8
 
 
@@ -23,11 +25,11 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     walls = [fetch.wall_ns / 1e6 for fetch in fetches_of(session, path.loader, watched_kinds(session))]
     if len(steps) < 10 or len(walls) < 10 or path.busy > 0.85:
         return []
-    # Rare long batches do not show in the median: what the training pays is the mean.
+    # Rare long batches do not show in the median, so the cost is taken from the mean.
     wait_ms = fmean([step.phases.get("input", 0.0) for step in steps])
     step_ms = fmean([step.step_ms for step in steps])
     spread = pstdev(walls) / fmean(walls) if fmean(walls) > 0 else 0.0
-    # A long batch hurts only if it takes longer than the step needs for those that were built beside it.
+    # A long batch costs time only if it takes longer than the step needs for the batches that were built in parallel.
     long_ms = sorted(walls)[int(0.95 * (len(walls) - 1))]
     if wait_ms < 0.08 * step_ms or spread < UNEVEN or long_ms < path.loader.num_workers * (step_ms - wait_ms):
         return []
@@ -37,7 +39,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
         Finding(
             cause="shallow_prefetch",
             title="Too few batches are held ready",
-            evidence=f"The mean step waits {ms(wait_ms)} of {ms(step_ms)} ms although workers rest "
+            evidence=f"The mean step waits {ms(wait_ms)} of {ms(step_ms)} ms although workers are idle "
             f"{percent(1 - path.busy)} of the time: batches take {ms(min(walls))} to {ms(max(walls))} ms.",
             predicted_gain=gain_of(step_ms, then_ms),
             change=with_loader_argument(path.loader, "prefetch_factor", str(DEEP)),

@@ -1,4 +1,4 @@
-"""Putting samples together into a batch takes longer than making them."""
+"""Combining samples into a batch takes longer than making the samples."""
 
 from __future__ import annotations
 
@@ -12,30 +12,32 @@ from slipstream.diagnose.stack_facts import is_collate, is_torch_picking, line_t
 from slipstream.records import Finding, Loader, Session, StackCount, Summary
 
 LEAST_SHARE = 0.35
-OWN = 0.8  # a collate function of the user's: padded or stacked by one call for the whole batch
+OWN = 0.8  # the share that remains if a collate function of the user's pads or stacks with one call per batch
 DEFAULT = (
-    0.9  # torch's own, sample by sample: indexing the arrays once per batch instead (measured: 7 to 24 times quicker)
+    # For torch's own collating, sample by sample: arrays indexed once per batch instead (measured: 7 to 24 times
+    # faster).
+    0.9
 )
 
-LEAST_GAIN = 1.08  # torch's own collating is a part of every loader: below this it is not an illness
+LEAST_GAIN = 1.08  # torch's own collating is part of every loader; below this share it is normal
 
 
 def find(session: Session, summary: Summary) -> list[Finding]:
     path = input_path(session, summary)
     if path is None or not costs_time(summary, path) or path.loader.collate_name == "default_convert":
-        return []  # batch_size=None: batches come whole, and nothing is put together
+        return []  # batch_size=None: the dataset returns whole batches, and nothing is combined
     site = path.loader.collate_site
     stacks = [stack for stack in path.stacks if is_collate(path, stack)]
-    if site is None:  # torch picks every sample and stacks them: one job, which a batched index does at once
+    if site is None:  # torch picks every sample and stacks them; a batched index does both at once
         stacks = [stack for stack in path.stacks if is_collate(path, stack) or is_torch_picking(stack)]
     share = path.share(stacks)
     if share < LEAST_SHARE:
         return []
-    # A library's collator may stand before the user's, and calls it.
+    # A library's collator may appear in the stack before the user's, and call it.
     own = [stack for stack in stacks if path.loader.collate_name != "default_collate" and stack.file]
     is_own = total(own) > 0.5 * total(stacks)
     if not is_own and path.loader.collate_name != "default_collate":
-        return []  # a library's collator (of graphs, of tokens) makes what no index into arrays gives
+        return []  # a library's collator (of graphs, of tokens) builds objects that an index into arrays cannot give
     hot = line_to_change(session, own) if is_own else None
     then_ms = step_after(session, summary, path, work_ms=path.work_ms * (1 - share * (OWN if is_own else DEFAULT)))
     if not is_own and gain_of(summary.step_ms, then_ms) < LEAST_GAIN:

@@ -13,11 +13,13 @@ from slipstream.diagnose.speedtest_context import about_decoding, sample_ms
 from slipstream.records import Finding, Loader, Session, StackCount, Summary
 
 LEAST_SHARE = 0.3  # of the work on a batch
-CACHED = 0.95  # a cache of decoded pixels leaves a copy out of a memory map
-NS_PER_PIXEL = 20.0  # that a slow core takes at the most to decode one of a JPEG: more time was more pixels
-SHRUNK = 4.0  # times the pixels that are kept: only from half the width and height on libjpeg can decode less
+CACHED = 0.95  # the share that remains with a cache of decoded pixels: a copy out of a memory map
+# The most that a slow core needs to decode one megapixel of a JPEG; a longer time means more pixels.
+NS_PER_PIXEL = 20.0
+# Ratio to the pixels that are kept; libjpeg can decode at a smaller size only from half the width and height.
+SHRUNK = 4.0
 SHRINKS = re.compile(r"\b(resize|thumbnail|reduce)\b")
-QUICKER = 0.1  # what decoding less saves of each decode, where there is no second epoch to cache for
+QUICKER = 0.1  # the share of each decode that scaled decoding saves, if there is no second epoch to cache for
 
 
 def find(session: Session, summary: Summary) -> list[Finding]:
@@ -28,8 +30,8 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     share = path.share(stacks)
     if share < LEAST_SHARE:
         return []
-    # Against no_workers the larger prediction comes first. On few cores that is the cache (workers only spread the
-    # decoding over cores that the step also needs), on many cores the workers: both orders are right there.
+    # Compared with no_workers, the larger prediction comes first. On few cores that is the cache, because workers only
+    # spread the decoding over cores that the step also needs. On many cores it is the workers. Both orders are right.
     is_single = is_single_epoch(session)
     removed = share * (QUICKER if is_single else CACHED)
     then_ms = step_after(session, summary, path, work_ms=path.work_ms * (1 - removed))
@@ -57,8 +59,11 @@ def find(session: Session, summary: Summary) -> list[Finding]:
 
 
 def _decoded_smaller(path: InputPath, stacks: list[StackCount], image_ms: float | None, granted: float) -> str:
-    """Where JPEGs are decoded, then shrunk, and their time (as much of a core as was granted) says that they are far
-    larger than what is kept of them. A crop is another matter: it may be enlarged."""
+    """Advice for JPEGs that are decoded and then shrunk.
+
+    It is given if the decoding time, scaled by the share of a core that was granted, shows that the images are far
+    larger than what is kept of them. It does not apply to a crop, which may be enlarged.
+    """
     is_jpeg = any("JpegImagePlugin" in stack.leaf for stack in stacks)
     shrunk = [stack for stack in path.stacks if SHRINKS.search(f"{stack.leaf} {stack.expression}")]
     is_cropped = any("crop" in f"{stack.leaf} {stack.expression}".lower() for stack in path.stacks)
@@ -84,5 +89,5 @@ def _kept_pixels(loader: Loader) -> tuple[int, int] | None:
 
 
 def _is_pillows(stacks: list[StackCount]) -> bool:
-    """All but a few of them, and so images."""
+    """Whether almost all samples are in Pillow, so that the files are images."""
     return total(stacks, lambda stack: "PIL/" in stack.leaf) >= 0.9 * total(stacks)

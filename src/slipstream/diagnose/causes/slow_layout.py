@@ -1,4 +1,4 @@
-"""Convolutions in the default memory layout, where channels_last was quicker on a copy of the model."""
+"""Convolutions use the default memory layout, although channels_last was faster on a copy of the model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from slipstream.records import Finding, Session, Summary
 def find(session: Session, summary: Summary) -> list[Finding]:
     model, rehearsal = main_model(session), rehearsal_of(session, "channels_last")
     if model is None or rehearsal is None or not is_compute_bound(summary):
-        return []  # it helps some models on some devices and hurts others: without a race there is nothing to say
+        # Channels_last helps some models on some devices and hurts others, so it is reported only after a race.
+        return []
     share = share_named(session, "convolution", "conv2d", "conv3d")
     computing_ms = compute_phases_ms(summary) - summary.phases.get("optimizer", 0.0)
     return [

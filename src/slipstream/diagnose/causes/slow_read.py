@@ -1,4 +1,4 @@
-"""Samples wait for a disk or a network, or far more is read than used."""
+"""Samples wait for a disk or a network, or far more data is read than used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slipstream.diagnose.speedtest_context import about_reading, sample_ms
 from slipstream.records import Finding, Session, StackCount, Summary
 
 LEAST_SHARE = 0.3
-AHEAD = 0.9  # read before it is asked for, or kept: what is left is a copy from memory
+AHEAD = 0.9  # the share that remains if the data is read in advance or cached: a copy from memory
 READS = re.compile(r"\b(open|read\w*|recv|urlopen|fromfile|memmap|mmap|get_object|download\w*)\s*\(")
 
 
@@ -42,7 +42,9 @@ def find(session: Session, summary: Summary) -> list[Finding]:
 
 
 def reads(stack: StackCount) -> bool:
-    """A wait counts where the line itself asks a file or a socket; a wait elsewhere is not ours to name."""
+    """Whether the sample reads. A wait counts if the line itself uses a file or a socket; other waits have unknown
+    causes.
+    """
     return stack.stage == "read" or (stack.stage in ("wait", "other") and bool(READS.search(stack.expression)))
 
 

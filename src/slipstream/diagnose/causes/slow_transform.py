@@ -1,4 +1,4 @@
-"""What is done to each sample is slow: above all Python that touches every value on its own."""
+"""The transforms of each sample are slow, most often because Python code handles every value separately."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from slipstream.diagnose.source_hints import ms, percent
 from slipstream.diagnose.stack_facts import is_collate, is_loop, is_torch_picking, line_to_change
 from slipstream.records import Finding, Session, StackCount, Summary
 
-CONCENTRATED = 0.4  # of the work, in one function or on one line
+CONCENTRATED = 0.4  # share of the work, in one function or on one line
 VECTORISED = 0.9  # a Python loop over values becomes ten times faster or more as one array operation
-# Inside a library's own C a cleverer call (other size, dtype, order) may save some, and nobody knows how much.
+# Inside a library's C code, another call (other size, dtype or order) may save time. The amount is unknown.
 CLEVERER = 0.3
 CONCENTRATED_IN_C = 0.6
-ONCE = 0.9  # texts as numbers are small: what is left is to index them
+ONCE = 0.9  # tokenized texts are small; what remains is indexing them
 LESS = "do less here: a smaller input, a cheaper dtype"
 TOKENS = "tokenize all texts once, before the training, and index the results here"
 PARSED = "parse all of it once, before the training, store arrays (np.save, torch.save) and read those here"
-SAME = "do it once: store what this gives before the training, or keep it from the first epoch, and read that here"
+SAME = "do it once: store the result before the training, or keep it from the first epoch, and read it here"
 BEFORE_RANDOM = "do once, before the training, what comes before the random part; the rest on a smaller input"
 VECTORS = "one array operation in place of the loop: NumPy or torch on the whole sample"
 STAGES = ("transform", "python", "compute", "other")
@@ -43,8 +43,9 @@ def find(session: Session, summary: Summary) -> list[Finding]:
 
 
 def _in_a_library(session: Session, summary: Summary, path: InputPath) -> list[Finding]:
-    """A library's dataset and its transforms: no line of the user's is below the loader, so its own line stands for
-    them, and the library's busiest function is named."""
+    """For a library's dataset and its transforms. No line of the user's is below the loader, so the loader's own line
+    is shown, and the evidence names the library's busiest function.
+    """
     inside = [
         stack for stack in path.stacks if stack.stage in STAGES and not stack.file and not is_collate(path, stack)
     ]
@@ -99,29 +100,32 @@ class _Cure(NamedTuple):
 
 
 def _cure(session: Session, path: InputPath, inside: list[StackCount], loops: bool) -> _Cure:
-    """What gives the same in every epoch is best done once. Only of texts it is promised that all of it is saved: of
-    other samples nobody knows whether the results have room, and a cleverer call may be the shorter way."""
+    """Work that gives the same result in every epoch is best done once.
+
+    Only for texts does the prediction assume that all of it is saved. For other samples it is unknown whether the
+    results fit in memory or on disk, and a better call may be simpler.
+    """
     saved = VECTORISED if loops else CLEVERER
     if is_single_epoch(session):
         return _Cure(VECTORS if loops else LESS, saved)
     if is_text(inside) or is_parsing(inside):
         return _Cure(TOKENS if is_text(inside) else PARSED, max(saved, ONCE), "It gives the same in every epoch.")
     is_same, has_drawn = repeats(session, path.loader, inside, path.stacks), draws(session, path.loader)
-    drew = "Building its batches drew no random number, so that it gives the same in every epoch" if is_same else ""
+    drew = "Building its batches drew no random number, so it gives the same in every epoch" if is_same else ""
     if loops:
-        return _Cure(VECTORS, saved, f"{drew}: once, before the training, would do as well." if is_same else "")
+        return _Cure(VECTORS, saved, f"{drew}: doing it once, before the training, would also work." if is_same else "")
     if is_same:
         return _Cure(SAME, saved, f"{drew}.")
     return _Cure(BEFORE_RANDOM if has_drawn else f"{LESS}, or the result kept from an earlier epoch", saved)
 
 
 def _answers(session: Session, path: InputPath, inside: list[StackCount], loops: bool = False) -> list[str]:
-    """Samples that draw random numbers, or come from a stream, are not kept."""
+    """Samples that draw random numbers, or come from a stream, cannot be cached."""
     may_keep = not path.loader.is_iterable and not draws(session, path.loader)
     quicker = ["fast_resize"] if not loops and _resizes(inside) else []
     return [*quicker, *(["sample_cache"] if may_keep else []), *([] if loops else ["thread_workers"]), "workers"]
 
 
 def _resizes(stacks: list[StackCount]) -> bool:
-    """Above all Pillow's pictures."""
+    """Whether the work resizes images, usually Pillow's."""
     return 2 * total(stacks, lambda stack: stack.leaf.endswith("PIL/Image.py:resize")) >= total(stacks)

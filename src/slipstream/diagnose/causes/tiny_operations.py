@@ -1,4 +1,4 @@
-"""So many small operators that launching them, from Python, takes longer than what they compute."""
+"""A step runs so many small operators that launching them from Python takes longer than their computation."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from slipstream.diagnose.selection import main_model
 from slipstream.diagnose.source_hints import ms, percent
 from slipstream.records import Anatomy, Finding, Session, Site, StackCount, Summary
 
-FEWEST = 300  # operators in a step; small models are small and not ill
+FEWEST = 300  # operators in a step; a small model with fewer is normal
 TINY_MS = 0.020  # mean time of an operator under the profiler
-LAUNCH_MS = 0.008  # what one operator costs in Python, dispatcher and autograd before it computes anything
-OTHER_KIND = 3.0  # times the step: so much longer it is not for an operator that is quicker than that
+LAUNCH_MS = 0.008  # cost of one operator in Python, dispatcher and autograd before it computes anything
+OTHER_KIND = 3.0  # ratio to the step; an even longer time cannot come from operators this fast
 LEAST_SHARE = 0.4
 SAVED = 0.6
 LOSS_SAVED = (
-    0.9  # a loop over samples as one expression over the batch (measured: a triplet loss became 9 times quicker)
+    # The share that remains of a loop over samples as one expression over the batch (measured: a triplet loss became 9
+    # times faster).
+    0.9
 )
 RECURRENT = ("RNN", "LSTM", "GRU")
 RECURRENT_OPERATORS = ("aten::rnn_", "aten::lstm", "aten::gru")
@@ -30,18 +32,20 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     if anatomy is None or compute_phases_ms(summary) + loss_ms < 0.5 * summary.step_ms:
         return []
     if anatomy.num_operators * LAUNCH_MS > OTHER_KIND * summary.step_ms:
-        return []  # the step that was taken apart was one of the few long ones: it says nothing of the usual one
+        return []  # the profiled step was one of the few long ones, so it does not describe the usual step
     is_of_loss = loss_ms > forward_ms and total(in_loss) >= FEWEST_SAMPLES
     if model is not None and model.is_compiled and not is_of_loss:
         return []
     mean_ms, num_operators = _mean_ms(anatomy), anatomy.num_operators
-    slower = 1 / granted_share(session, summary.ceilings)  # a thread that others keep from its core launches later
+    # A thread that other programs keep from its core launches operators later.
+    slower = 1 / granted_share(session, summary.ceilings)
     launching_ms = num_operators * (1 - _recurrent_share(anatomy)) * LAUNCH_MS * slower
     launching_ms = min(launching_ms, forward_ms + backward_ms + loss_ms)
     is_launching = launching_ms >= LEAST_SHARE * (compute_phases_ms(summary) + loss_ms)
     if num_operators < FEWEST or mean_ms > TINY_MS * slower or not is_launching:
         return []
-    # What a loop in the loss does, backward does once more; its part of backward is taken for its part of forward.
+    # Backward repeats what a loop in the loss does. The loop's share of backward is assumed to equal its share of
+    # forward.
     looping_ms = loss_ms + backward_ms * loss_ms / (loss_ms + forward_ms) if is_of_loss else 0.0
     saved_ms = max(LOSS_SAVED * looping_ms, SAVED * launching_ms)
     one = "one operator over the whole tensor in place of the loop"
@@ -61,12 +65,14 @@ def find(session: Session, summary: Summary) -> list[Finding]:
 
 
 def _is_loss(stack: StackCount) -> bool:
-    """Between the model's answer and backward: the script's own lines, and torch's below them."""
+    """Whether the sample is between forward pass and backward: in the script's own lines, or in torch below them."""
     return stack.stage == "loss" and bool(stack.file)
 
 
 def _recurrent_share(anatomy: Anatomy) -> float:
-    """The part of the model inside torch's own recurrent layers: their loop runs in C++, and compiling leaves them."""
+    """The share of the model inside torch's own recurrent layers. Their loop runs in C++, and compiling does not change
+    them.
+    """
     if not any(operator.name.startswith(RECURRENT_OPERATORS) for operator in anatomy.operators):
         return 0.0
     whole = sum(one.forward_ms + one.backward_ms for one in anatomy.modules)
@@ -80,8 +86,9 @@ def _mean_ms(anatomy: Anatomy) -> float:
 
 
 def _site(session: Session, in_loss: list[StackCount]) -> Site | None:
-    """The user's line in the loss, or else in the forward pass, that most samples were on; else the line that called
-    the model."""
+    """The user's line in the loss, or else in the forward pass, with the most samples; else the line that called the
+    model.
+    """
     hot = hottest_line(session, in_loss or watched_stacks(session, "main", ("forward",)))
     model = main_model(session)
     return hot.site if hot else model.site if model else None

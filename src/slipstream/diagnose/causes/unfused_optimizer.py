@@ -1,4 +1,4 @@
-"""The optimizer walks over its tensors one by one where one fused call could do it."""
+"""The optimizer updates its tensors one by one, although one fused call could update all of them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from slipstream.diagnose.source_hints import ms, percent, place, with_argument
 from slipstream.records import Finding, Optimizer, Session, Summary
 
 LEAST_SHARE = 0.08  # of the step
-LEAST_GAIN = 1.05  # nearly every script could fuse something: below this it is not worth a line
-COLDER = 3.0  # times the copy, which is in the caches: what an update takes beyond that, fusing does not touch
-SMALL = 20_000  # values per tensor: below, calls cost more than arithmetic
-SLOW_US = 20.0  # a tensor in an update of the user's own: several calls each; lists (torch._foreach_*) take less
-OWN_SAVED = 0.7  # of such an update: what the same arithmetic over lists leaves out
+LEAST_GAIN = 1.05  # nearly every script could fuse something; below this gain it is not reported
+COLDER = 3.0  # ratio to the rehearsed copy, whose data is in the caches; fusing does not reduce time beyond that
+SMALL = 20_000  # values per tensor; below it, calls cost more than arithmetic
+SLOW_US = 20.0  # per tensor, in a user's own update with several calls each; lists (torch._foreach_*) take less
+OWN_SAVED = 0.7  # the share of such an update that the same arithmetic over lists saves
 OF_TORCH = "torch.optim.swa_utils averages weights, and torch.nn.utils.clip_grad_norm_ limits gradients, over lists."
-WALK_SAVED = 0.6  # of a loop in the script itself, whose tensors nobody counted
+WALK_SAVED = 0.6  # for a loop in the script itself, whose tensors were not counted
 
 
 def find(session: Session, summary: Summary) -> list[Finding]:
@@ -63,8 +63,9 @@ def _find_unfused(session: Session, summary: Summary, updates: list[tuple[Optimi
 
 
 def _find_own(summary: Summary, updates: list[tuple[Optimizer, float]]) -> list[Finding]:
-    """A class of the user's own that walks over many small tensors in Python: nothing here to switch on, but a loop to
-    replace."""
+    """A user's own optimizer class that loops over many small tensors in Python. There is no option to enable, but the
+    loop can be replaced.
+    """
     for one, spent_ms in updates:
         tensor_us = 1000 * spent_ms / max(1, one.num_tensors)
         gain = gain_without(summary.step_ms, spent_ms, OWN_SAVED)
@@ -89,7 +90,7 @@ def _find_own(summary: Summary, updates: list[tuple[Optimizer, float]]) -> list[
 
 
 def _find_walk(session: Session, summary: Summary) -> list[Finding]:
-    """A loop over parameters outside every optimizer: weights updated by hand, an average of them, gradients scaled."""
+    """A loop over parameters outside every optimizer: weights updated by hand, their average, or scaled gradients."""
     walking_ms, stacks = phase_ms_of(
         session, {"other": summary.phases.get("other", 0.0)}, lambda stack: stack.stage == "update"
     )
@@ -103,7 +104,7 @@ def _find_walk(session: Session, summary: Summary) -> list[Finding]:
             title="A loop walks over the parameters one by one",
             evidence=f"{ms(walking_ms)} of {ms(summary.step_ms)} ms a step "
             f"({percent(walking_ms / summary.step_ms)}) go into a loop of the script over its parameters: several "
-            "calls into torch for each, and every one of them goes through its memory anew.",
+            "calls into torch for each, and every call reads and writes its memory again.",
             predicted_gain=gain,
             change="torch.optim with fused=True, or lists in place of the loop: torch._foreach_mul_(...), ...",
             advice=OF_TORCH if session.optimizers else "",
@@ -117,8 +118,9 @@ def _at(optimizer: Optimizer) -> str:
 
 
 def _updates(session: Session, summary: Summary) -> list[tuple[Optimizer, float]]:
-    """Every optimizer with its milliseconds a step, most first: with two of them (GANs) the larger one may be the one
-    that seldom steps."""
+    """Every optimizer with its milliseconds per step, longest first. With two of them (GANs), the longer one may be the
+    one that steps less often.
+    """
     whole_ms, known = summary.phases.get("optimizer", 0.0), {one.ident: one for one in session.optimizers}
     spent_ns: Counter[int] = Counter()
     for event in session.events:
@@ -131,8 +133,11 @@ def _updates(session: Session, summary: Summary) -> list[tuple[Optimizer, float]
 
 
 def _saved(optimizer: Optimizer) -> float:
-    """The part of its time that fusing removes. Many small tensors: nearly all is overhead. Large ones: memory is
-    passed over once instead of once per operation, of which Adam has a dozen and SGD two or three."""
+    """The share of its time that fusing removes.
+
+    With many small tensors nearly all of the time is overhead. With large ones a fused update passes over memory once
+    instead of once per operation; Adam has a dozen operations and SGD two or three.
+    """
     walks_one_by_one = not optimizer.foreach and (optimizer.foreach is False or optimizer.device.startswith("cpu"))
     is_small = optimizer.num_parameters < SMALL * max(1, optimizer.num_tensors)
     if walks_one_by_one and is_small:
@@ -143,7 +148,7 @@ def _saved(optimizer: Optimizer) -> float:
 
 
 def _change(optimizer: Optimizer) -> str:
-    """torch refuses foreach and fused together, so an argument that asks for foreach makes room."""
+    """torch does not accept foreach and fused together, so an existing foreach argument is removed."""
     site = optimizer.site
     if site is None:
         return f"{optimizer.class_name}(..., fused=True)"

@@ -1,4 +1,4 @@
-"""Too few workers for the work, or so many that they take the cores the step needs."""
+"""The loader has too few workers for its work, or so many that they take the cores that the step needs."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def _too_few(session: Session, summary: Summary, path: InputPath) -> list[Findin
 def _too_many(session: Session, summary: Summary, path: InputPath) -> list[Finding]:
     alone_ms, beside_ms = _compute_alone_ms(session, path), sum(summary.phases.get(phase, 0.0) for phase in COMPUTE)
     if alone_ms is None or beside_ms < 1.15 * alone_ms:
-        return []  # the step computes as fast beside them as alone: they take nothing from it
+        return []  # the step computes as fast with busy workers as without, so they take nothing from it
     workers = max(1, math.floor(session.environment.num_usable))
     if path.loader.num_workers * path.busy < 1:
-        return []  # less than one is at work at a time: fewer would build the same batches beside the same steps
-    # Fewer workers give back at most what the step lost to them.
+        return []  # less than one worker is active at a time, so fewer workers would not change the step
+    # Fewer workers give back at most the time that the step lost to them.
     given_back_ms = beside_ms - alone_ms
     model_ms = max(floor_of(summary, path), path.work_ms / workers, _shared_ms(summary))
     then_ms = max(model_ms, summary.step_ms - given_back_ms)
@@ -63,7 +63,7 @@ def _too_many(session: Session, summary: Summary, path: InputPath) -> list[Findi
             cause="worker_count",
             title=f"Too many workers: {path.loader.num_workers}",
             evidence=f"Forward, backward, optimizer take {ms(beside_ms)} ms beside {path.loader.num_workers} workers "
-            f"and {ms(alone_ms)} ms while they rest, on {count(session.environment.num_usable, 'usable core')}.",
+            f"and {ms(alone_ms)} ms while they are idle, on {count(session.environment.num_usable, 'usable core')}.",
             predicted_gain=gain_of(summary.step_ms, then_ms),
             change=with_loader_argument(path.loader, "num_workers", str(workers)),
             site=path.loader.site,

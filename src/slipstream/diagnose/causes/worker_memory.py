@@ -1,12 +1,13 @@
-"""Worker processes copy the dataset's Python objects, page by page, only because they read them. A risk more than a
-matter of speed."""
+"""Worker processes copy the dataset's Python objects, page by page, although they only read them. This is a risk of
+running out of memory more than a loss of time.
+"""
 
 from __future__ import annotations
 
 from slipstream.diagnose.source_hints import size
 from slipstream.records import Finding, LargeContainer, Loader, Session, Summary, WorkerMemory
 
-LEAST_GROWTH = 4_000_000  # bytes a worker: below are buffers that find their size
+LEAST_GROWTH = 4_000_000  # bytes per worker; smaller growth is buffers that reach their final size
 FEWEST_BATCHES = 4
 
 
@@ -19,7 +20,7 @@ def find(session: Session, _summary: Summary) -> list[Finding]:
 
 
 def _of_loader(session: Session, loader: Loader, container: LargeContainer) -> Finding | None:
-    if loader.start_method != "fork":  # a spawned worker has all of it from the beginning
+    if loader.start_method != "fork":  # a spawned worker has a full copy from the beginning
         return None
     seen = [one for one in session.worker_memory if one.loader == loader.ident and one.num_batches >= FEWEST_BATCHES]
     grown = [one for one in seen if _growth(one) >= LEAST_GROWTH]

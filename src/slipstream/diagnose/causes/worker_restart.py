@@ -1,4 +1,4 @@
-"""Workers are started anew at every epoch, and the first batch waits for them."""
+"""Workers are started again at every epoch, and the first batch waits for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     if not is_several_epochs(session):
         return []
     start_ms = epoch_start_ms(session, summary.step_ms)
-    # Workers that stay still have to build the epoch's first batch; only their start is saved.
+    # Persistent workers still have to build the epoch's first batch; only their start is saved.
     saved_ms = start_ms - path.work_ms
     epoch_ms = steps * summary.step_ms + start_ms
     if saved_ms <= 0:
@@ -44,7 +44,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
 
 
 def _where(session: Session) -> str:
-    """A worker_init_fn, or a dataset that is put together as it is unpickled."""
+    """The location of a worker's start-up work: a worker_init_fn, or a dataset that is built when it is unpickled."""
     stacks = watched_stacks(session, "worker", ("start",))
     own = [stack for stack in stacks if stack.file]
     hot = hottest_line(session, own)
