@@ -186,7 +186,7 @@ def test_lightning_says_what_it_cannot_keep(case: dict[str, Any], reason: str, r
 def test_a_batch_that_makes_no_equal_pieces(riding: Any) -> None:
     with riding(("accumulation", 16)) as context:
         fit()
-    assert context.declined == ["accumulation: a batch of 8 does not make 16 equal pieces"]
+    assert context.declined == ["accumulation: a batch of 8 cannot be split into 16 equal pieces"]
 
 
 # --- the Hugging Face Trainer -----------------------------------------------------------------------------------------
@@ -411,7 +411,7 @@ def test_a_loop_without_accumulate(riding: Any) -> None:
             sizes.append(len(x))
             accelerator.backward(cross_entropy(model, x, y))
             optimizer.step()
-    assert sizes == [4, 4] and "micro_batches is the answer there" in context.declined[0]
+    assert sizes == [4, 4] and "try micro_batches instead" in context.declined[0]
 
 
 def test_a_loop_without_a_framework(riding: Any) -> None:
@@ -421,7 +421,7 @@ def test_a_loop_without_a_framework(riding: Any) -> None:
         for x, y in DataLoader(make_data(8), batch_size=4):
             cross_entropy(net, x, y).backward()
             optimizer.step()
-    assert len(context.declined) == 1 and "micro_batches is the answer there" in context.declined[0]
+    assert len(context.declined) == 1 and "try micro_batches instead" in context.declined[0]
 
 
 # --- what was observed ------------------------------------------------------------------------------------------------

@@ -177,7 +177,7 @@ class CachedStack(Stack):
     ("model", "reason"),
     [
         (Stack(*(InPlace(8) for _ in range(3))), "InPlace changes its inputs while it computes"),
-        (CachedStack(*(Cached(8) for _ in range(3))), "Cached is given a Cache, which it may change"),
+        (CachedStack(*(Cached(8) for _ in range(3))), "Cached receives a Cache, which it may change"),
         (stack(2), "Stack does not consist mostly of at least three equal blocks"),
     ],
 )

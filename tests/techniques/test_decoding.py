@@ -33,8 +33,8 @@ def decoding(leaf: str = "PIL/ImageFile.py:load", **session: Any) -> Observation
 @pytest.mark.parametrize("module", [fast_decode, scaled_decode])
 def test_only_where_pillow_was_seen_decoding(module: Any) -> None:
     assert module.applies(decoding()).is_yes
-    assert module.applies(decoding("cv2/__init__.py:imread")).reason == "Pillow was not seen decoding pictures"
-    assert module.applies(Observation(made_session())).reason == "Pillow was not seen decoding pictures"
+    assert module.applies(decoding("cv2/__init__.py:imread")).reason == "Pillow was not seen decoding images"
+    assert module.applies(Observation(made_session())).reason == "Pillow was not seen decoding images"
     assert module.applies(decoding(has_loader=False)).reason == "the script has no DataLoader"
 
 
@@ -106,7 +106,7 @@ def test_resizing_is_for_what_pillow_resizes() -> None:
         pytest.skip("there is no C compiler")
     assert fast_resize.applies(resizing(40)).is_yes
     assert fast_resize.applies(resizing(1)).reason == "resizing by Pillow is 2% of the work on a batch"
-    assert fast_resize.applies(resizing(40, "cv2/__init__.py:resize")).reason == "Pillow was not seen resizing pictures"
+    assert fast_resize.applies(resizing(40, "cv2/__init__.py:resize")).reason == "Pillow was not seen resizing images"
     assert fast_resize.applies(resizing(40, has_loader=False)).reason == "the script has no DataLoader"
 
 

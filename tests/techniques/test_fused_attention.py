@@ -154,7 +154,7 @@ def test_the_usual_ways_are_replaced_and_learn_the_same(kind: type[nn.Module], r
 def test_what_no_kernel_does_is_computed_as_it_was_written(kind: type[nn.Module], riding: Any) -> None:
     distance, context = both(kind, riding)
     assert not context.changes and context.declined == [
-        "fused_attention: no attention written by hand was found in Sequential"
+        "fused_attention: no hand-written attention was found in Sequential"
     ]
     assert distance == 0.0
 

@@ -1,1 +1,1 @@
-"""Live bytes by kind, by module and by line over one observed step; what a remedy would free, what would fit."""
+"""Live bytes by kind, module and line over one observed step; what a remedy would free, and what would fit."""

@@ -1,4 +1,5 @@
-"""From blocks and names to a footprint: which kind every byte is, when the most was alive, and whose it was. Pure."""
+"""Computes a footprint from allocations and names: the kind of every byte, the time of the peak, and the module and
+line that own the bytes. Pure functions."""
 
 from __future__ import annotations
 
@@ -16,31 +17,32 @@ MAX_MODULES = 200
 MAX_LINES = 50
 MAX_MOMENTS = 160
 _OLD = -math.inf
-_STEP_OWNS = ("activations", "temporary", "other")  # kinds that a step makes and should let go of
+_STEP_OWNS = ("activations", "temporary", "other")  # kinds that a step creates and should free
 
 
 class Scene(msgspec.Struct):
-    """All that was seen."""
+    """Everything that was observed."""
 
     trace: AllocationTrace
     snaps: list[list[Name]]
-    first_snap: int  # taken as the observed step began: everything alive then
+    first_snap: int  # taken when the observed step began, with everything alive then
     end_ns: int
     sites: list[Site]
     modules: list[tuple[str, str]]  # path, class
-    outputs: dict[int, tuple[int, list[int]]] = {}  # module to the snap of its last return, and what it returned then
+    # by module: the snap of its last return, and the addresses that it returned
+    outputs: dict[int, tuple[int, list[int]]] = {}
     has_true_count: bool = False  # the allocator counts everything alive, not only what the trace saw
 
 
 class Owned(msgspec.Struct, gc=False):
-    """A block and what it is."""
+    """An allocation with its kind and owner."""
 
     block: Allocation
     kind: str
 
 
 def account(scene: Scene, device: str, num_samples: int = 0, batch_size: int = 0, room_bytes: int = 0) -> Footprint:
-    """`room_bytes`: what is free on the device beside what is alive as the step ends."""
+    """Computes the footprint. `room_bytes`: free memory of the device beside what is alive when the step ends."""
     start_ns = scene.trace.snaps[scene.first_snap]
     owned = list(_classify(scene, start_ns))
     unexplained = _unexplained(owned, start_ns) if scene.has_true_count else 0
@@ -72,13 +74,14 @@ def account(scene: Scene, device: str, num_samples: int = 0, batch_size: int = 0
 
 
 def _reserved(owned: list[Owned], device: str) -> int:
-    """The CPU's allocator keeps nothing back; what some of torch's own report there is another number."""
+    """Returns the reserved bytes. The CPU's allocator reserves nothing; the number that some of torch's allocators
+    report there means something else."""
     if device.startswith("cpu"):
         return 0
     return max((one.block.reserved_bytes for one in owned), default=0)
 
 
-# --- what a block is ------------------------------------------------------------------------------------------------
+# --- kinds of allocations -------------------------------------------------------------------------------------------
 
 
 def _classify(scene: Scene, start_ns: int) -> Iterator[Owned]:
@@ -94,7 +97,8 @@ def _classify(scene: Scene, start_ns: int) -> Iterator[Owned]:
 
 
 def _match(scene: Scene, births: dict[int, list[Allocation]]) -> tuple[dict[int, tuple[str, int]], list[Owned]]:
-    """Names of blocks, and storages that no block of the trace explains: older ones, and memory of other allocators."""
+    """Returns the names of allocations, and the storages that no allocation of the trace explains: older ones, and
+    memory of other allocators."""
     named: dict[int, tuple[str, int]] = {}
     strangers: dict[int, Owned] = {}
     for number, names in enumerate(scene.snaps):
@@ -114,7 +118,7 @@ def _match(scene: Scene, births: dict[int, list[Allocation]]) -> tuple[dict[int,
 
 
 def _is_to_be_counted(number: int, name: Name, scene: Scene) -> bool:
-    """What is alive as the step begins; later only a batch that came in shared memory."""
+    """Whether a storage outside the trace counts: it was alive when the step began, or is a batch in shared memory."""
     return number == scene.first_snap or (number > scene.first_snap and name.kind == "inputs")
 
 
@@ -126,14 +130,14 @@ def _kind_of(block: Allocation, backward_ns: list[int], start_ns: int) -> str:
     if block.phase == "forward":
         following = bisect.bisect_right(backward_ns, block.start_ns)
         if following < len(backward_ns) and block.end_ns > backward_ns[following]:
-            return "activations"  # a backward pass finds it alive
+            return "activations"  # alive during a backward pass
     if block.start_ns < start_ns <= block.end_ns and block.phase != "backward":
-        return "other"  # left by the step before
+        return "other"  # left by the previous step
     return "temporary" if block.end_ns < math.inf else "other"
 
 
 def _unexplained(owned: list[Owned], start_ns: int) -> int:
-    """What the allocator counts beyond what we know, at the first allocation of the step."""
+    """Returns the bytes that the allocator counts beyond the known ones, at the first allocation of the step."""
     births = [one.block for one in owned if one.block.start_ns >= start_ns and one.block.total_bytes]
     if not births:
         return 0
@@ -142,11 +146,11 @@ def _unexplained(owned: list[Owned], start_ns: int) -> int:
     return max(0, first.total_bytes - known)
 
 
-# --- when it was alive ----------------------------------------------------------------------------------------------
+# --- live bytes over time -------------------------------------------------------------------------------------------
 
 
 class History:
-    """The live bytes by kind, change by change, from the step's start to its end."""
+    """Live bytes by kind, change by change, from the start of the step to its end."""
 
     def __init__(self, owned: list[Owned], start_ns: int, end_ns: int) -> None:
         self._start_ns, self._end_ns = start_ns, end_ns
@@ -198,7 +202,7 @@ def _changes(owned: list[Owned], start_ns: int, end_ns: int) -> Iterator[tuple[f
             yield one.block.end_ns, False, one
 
 
-# --- whose it was ---------------------------------------------------------------------------------------------------
+# --- owners -----------------------------------------------------------------------------------------------------------
 
 
 def _by_module(alive: list[Owned], scene: Scene) -> list[ModuleBytes]:
@@ -208,7 +212,7 @@ def _by_module(alive: list[Owned], scene: Scene) -> list[ModuleBytes]:
             sums[one.block.module][one.kind] += one.block.num_bytes
     ranked = sorted(sums, key=lambda module: -sums[module].total())[:MAX_MODULES]
     inside = {scene.modules[module][0] for module in ranked}
-    # Blocks that hold all of theirs in modules further down
+    # modules whose bytes all belong to modules inside them
     holders = {path[:at] for path in inside for at, letter in enumerate(path) if letter == "."} - inside
     ranked += [module for module, (path, _) in enumerate(scene.modules) if path in holders]
     saved = {one.block.address: one.block for one in alive if one.kind == "activations"}
@@ -219,7 +223,8 @@ def _by_module(alive: list[Owned], scene: Scene) -> list[ModuleBytes]:
 
 
 def _output_bytes(scene: Scene, module: int, saved: dict[int, Allocation]) -> int:
-    """What of a module's last output is among the saved blocks. One that was born later only has its address."""
+    """Returns how much of a module's last output is among the saved allocations. An allocation made later may share
+    only the address, and does not count."""
     number, addresses = scene.outputs.get(module, (-1, []))
     time_ns = scene.trace.snaps.get(number, 0)
     blocks = [saved[address] for address in set(addresses) if address in saved]
@@ -236,7 +241,8 @@ def _by_line(alive: list[Owned], scene: Scene) -> list[LineBytes]:
 
 
 def _growth(owned: list[Owned], scene: Scene, start_ns: int) -> Growth | None:
-    """Blocks of the step before that are alive at the end of this one: a step later they are held for good."""
+    """Returns allocations of the previous step that are alive at the end of this one. They have survived a whole step,
+    so they count as held for good."""
     kept = [
         one.block
         for one in owned

@@ -1,5 +1,5 @@
-"""What an address is: the storages of parameters, gradients, optimizer state and inputs, and of every other tensor that
-Python knows. Holds no tensor: an address counts for the moment at which it was asked."""
+"""Names for addresses: the storages of parameters, gradients, optimizer state and inputs, and of every other tensor
+that Python knows. No tensor is kept alive, so a name is valid only for the moment of the query."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from slipstream.seams.batches import walk_tensors
 
 
 class AddressNames:
-    """Everything with a name on one device."""
+    """All named storages on one device."""
 
     def __init__(self, entries: list[ModuleEntry], optimizers: list[Any], device: str) -> None:
         self._device = device
         self._optimizers = optimizers
-        self.owners: dict[int, int] = {}  # id of a parameter to the module that has it
+        self.owners: dict[int, int] = {}  # id of a parameter to the module that owns it
         self._weights: list[tuple[torch.Tensor, int]] = []
         for index, entry in enumerate(entries):
             own = [*entry.module._parameters.values(), *entry.module._buffers.values()]
@@ -28,7 +28,7 @@ class AddressNames:
                 if tensor is not None and id(tensor) not in self.owners:
                     self.owners[id(tensor)] = index
                     self._weights.append((tensor, index))
-        for optimizer in optimizers:  # a parameter of no module that was called
+        for optimizer in optimizers:  # parameters of modules that were not called
             for parameter in _parameters(optimizer):
                 if id(parameter) not in self.owners:
                     self.owners[id(parameter)] = -1
@@ -53,17 +53,17 @@ class AddressNames:
                     yield from self.name(tensor, "optimizer_state", self.owners.get(id(parameter), -1))
 
     def inputs(self, batch: Any) -> Iterator[Name]:
-        """Of whatever holds tensors."""
+        """Yields names for all tensors inside `batch`, which may be any structure."""
         for _, tensor in walk_tensors(batch):
             yield from self.name(tensor, "inputs", -1)
 
     def everything(self) -> Iterator[Name]:
-        """The named ones first: an address keeps the first name that it gets."""
+        """Yields named storages first, because an address keeps the first name that it gets."""
         yield from self.weights()
         yield from self.optimizer_state()
         yield from self.gradients()
         for thing in gc.get_objects():
-            # By type alone: isinstance would ask objects for their __class__, and some of them answer with code.
+            # Compare types directly: isinstance asks objects for __class__, and for some of them that runs code.
             if issubclass(type(thing), torch.Tensor):
                 yield from self.name(thing, "other", -1)
 
@@ -72,12 +72,13 @@ class AddressNames:
             storage = _storage(tensor)
             if str(tensor.device) == self._device and storage is not None:
                 yield Name(storage.data_ptr(), storage.nbytes(), kind, module)
-        except (RuntimeError, NotImplementedError, AttributeError):  # sparse, fake, functional: no storage of its own
+        # sparse, fake or functional tensors have no storage
+        except (RuntimeError, NotImplementedError, AttributeError):
             return
 
 
 def _storage(tensor: torch.Tensor) -> Any:
-    """None: nothing there, or a file that is only mapped."""
+    """Returns the storage, or None if it is empty or only maps a file."""
     storage = tensor.untyped_storage()
     return storage if storage.nbytes() and storage.filename is None else None
 

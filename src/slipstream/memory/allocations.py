@@ -1,5 +1,5 @@
-"""Allocations as torch's profiler reported them, turned into blocks with a life, a maker and a line. Reads the tree of
-events alone: it is the allocator's own account, so nothing that a kernel takes for itself is missed."""
+"""Reads the allocations that torch's profiler recorded and gives each its lifetime, its module and its line. Only the
+tree of events is read. It is the allocator's own record, so memory that a kernel allocates internally is included."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import msgspec
 
 from slipstream.observe.anatomy.trace import BACKWARD, INPUT, MODULE, OPTIMIZER, OWN
 
-LINE: Final = "slipstream::line::"  # around a call into torch; the number of the user's line follows
+LINE: Final = "slipstream::line::"  # around a call into torch; the index of the user's line follows
 SNAP: Final = "slipstream::snap::"  # a moment at which addresses were given names; its number follows
 _ALLOCATION: Final = "[memory]"
 
 
 class Allocation(msgspec.Struct, gc=False):
-    """One allocation, from birth to death."""
+    """One allocation, from its creation to its release."""
 
     address: int
     num_bytes: int
@@ -28,7 +28,7 @@ class Allocation(msgspec.Struct, gc=False):
     operator: str = ""
     module: int = -1
     line: int = -1
-    total_bytes: int = 0  # the allocator's own count after it
+    total_bytes: int = 0  # the allocator's own total after it
     reserved_bytes: int = 0
 
 
@@ -48,7 +48,7 @@ class AllocationTrace(msgspec.Struct):
 
 
 class _Place(msgspec.Struct, frozen=True, gc=False):
-    """What surrounds an event."""
+    """The context of an event."""
 
     phase: str = ""
     operator: str = ""
@@ -61,7 +61,8 @@ class _Reader:
     def __init__(self, device: str) -> None:
         self._device = device
         self.snaps: dict[int, int] = {}
-        self.makers: dict[int, tuple[int, int, int]] = {}  # of a graph's node: when, module, line
+        # for each node of the graph: time, module and line of the operator that created it
+        self.makers: dict[int, tuple[int, int, int]] = {}
         self.boundaries: list[tuple[int, str]] = []
         self.changes: list[tuple[int, Any, _Place]] = []
 
@@ -101,7 +102,8 @@ class _Reader:
         return place if place.operator else replace(place, operator=name)
 
     def _note_maker(self, event: Any, start_ns: int, place: _Place) -> None:
-        """Operators that make no node of the graph share the number of the next one that does: the latest made it."""
+        """Stores which operator created a node of the graph. Operators that create no node have the sequence number of
+        the next one that does, so the latest operator with a number created the node."""
         sequence = getattr(event.extra_fields, "sequence_number", -1)
         if sequence >= 0 and (sequence not in self.makers or self.makers[sequence][0] <= start_ns):
             self.makers[sequence] = (start_ns, place.module, place.line)
@@ -116,7 +118,7 @@ def read_trace(roots: Iterable[Any], device: str) -> AllocationTrace:
 
 
 def _pair(reader: _Reader) -> Iterator[Allocation]:
-    """Births with deaths. A death without a birth is of a block older than the trace."""
+    """Pairs allocations with releases. A release without an allocation belongs to memory older than the trace."""
     alive: dict[int, Allocation] = {}
     starts = [start_ns for start_ns, _ in reader.boundaries]
     for time_ns, change, place in sorted(reader.changes, key=lambda each: each[0]):
@@ -134,7 +136,7 @@ def _make_block(time_ns: int, change: Any, place: _Place, reader: _Reader, start
         _, made_in, made_at = reader.makers.get(place.sequence, (0, -1, -1))
         module, line = (module, line) if module >= 0 else (made_in, made_at if made_at >= 0 else line)
     phase = place.phase
-    if not phase:  # neither loader nor backward nor update: forward if a backward comes next
+    if not phase:  # neither loader nor backward nor update: forward if a backward pass follows
         following = bisect.bisect_right(starts, time_ns)
         is_forward = following < len(starts) and reader.boundaries[following][1] == "backward"
         phase = "forward" if is_forward or module >= 0 else "other"

@@ -1,5 +1,5 @@
-"""What autograd keeps for a backward pass that has not come: the tensors that live graphs have saved, each with the
-module whose weights it belongs to or follows. Computes nothing: what a hook would have to unpack is left out."""
+"""Finds what autograd keeps for a pending backward pass: the tensors that live graphs have saved, each with the module
+whose weights it belongs to or follows. Nothing is computed: tensors that a hook would have to unpack are left out."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import torch
 
 _MOST_NODES: Final = 500_000
 _SAVED: Final = "_raw_saved_"
-# Between a weight and the operation that takes it
+# nodes between a weight and the operation that uses it
 _LOOKS: Final = ("TBackward0", "TransposeBackward0", "PermuteBackward0", "ViewBackward0", "ToCopyBackward0")
 
 
 class Graph:
-    """`owners`: the id of a parameter to the index of its module."""
+    """Walks autograd graphs. `owners`: the id of a parameter to the index of its module."""
 
     def __init__(self, roots: Iterable[Any], owners: Mapping[int, int]) -> None:
         self._owners = owners
@@ -30,7 +30,7 @@ class Graph:
                 yield tensor, module
 
     def _walk(self, root: Any) -> None:
-        """Inputs before what is made of them."""
+        """Visits nodes so that inputs come before the nodes that use them."""
         todo = [(root, False)]
         while todo and len(self._modules) < _MOST_NODES:
             node, is_ready = todo.pop()
@@ -43,7 +43,7 @@ class Graph:
                 todo += [(node, True), *((one, False) for one in before if one not in self._modules)]
 
     def _module_of(self, node: Any, before: list[Any]) -> int:
-        """Its weight's; where it takes none, that of the last operation before it."""
+        """Returns the module of the node's weight, or that of the last operation before it if it has no weight."""
         if (weight := getattr(node, "variable", None)) is not None:
             return self._owners.get(id(weight), -1)
         weights = [self._modules.get(one, -1) for one in before if _is_weight(one)]
@@ -62,7 +62,8 @@ class Graph:
                 for one in raw if isinstance(raw, (list, tuple)) else [raw]:
                     if one.unpack_hook is None and isinstance(one.data, torch.Tensor):
                         yield one.data
-            except (RuntimeError, AttributeError):  # let go of by backward; nothing there; a torch that does not say
+            # freed by backward, not present, or not exposed by this version of torch
+            except (RuntimeError, AttributeError):
                 continue
 
 

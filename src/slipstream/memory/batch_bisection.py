@@ -1,6 +1,6 @@
-"""Which batch to try next, between the largest that ran and the smallest that ran out, until they are a percent apart.
-Guesses from what the sizes that ran really held, and halves where guesses miss. What the same batch held more one time
-than another is kept free below the edge. Pure: whoever tries is elsewhere."""
+"""Chooses the next batch size to try, between the largest that ran and the smallest that ran out of memory, until they
+are one percent apart. It guesses from the memory that earlier sizes used, and bisects if guesses fail. The variation in
+memory between runs of one size is kept free below the limit. Pure: the caller runs the sizes."""
 
 from __future__ import annotations
 
@@ -10,33 +10,34 @@ from typing import Final
 
 from slipstream.memory.forecast import Forecast
 
-NARROW: Final = 0.01  # of the batch: an edge that is known so well is known
-SUITED: Final = 0.02  # of the batch that a size which suits the hardware, and what is kept free, may cost
-_SPREAD: Final = 0.0025  # of the limit: two starts of one script differ by that at least
-_GUESSES: Final = 4  # by the line; then the interval is halved
-_BACK: Final = 0.95  # of what ran out, where the line said that it would not
+NARROW: Final = 0.01  # of the batch: the precision at which the limit counts as known
+SUITED: Final = 0.02  # of the batch: what a size that suits the hardware, plus the memory kept free, may cost
+_SPREAD: Final = 0.0025  # of the limit: the minimum difference between two starts of one script
+_GUESSES: Final = 4  # guesses by linear extrapolation before the interval is bisected
+_BACK: Final = 0.95  # of a size that ran out of memory although the extrapolation predicted that it fits
 _MOST: Final = 1 << 20
-_SUITS_UP_TO: Final = 64  # a multiple of more is no better
+_SUITS_UP_TO: Final = 64  # multiples of higher powers of two are no better
 
 Held = Callable[[int], float]  # batch size to bytes
 
 
 class BatchBisection:
-    """`next_size`, try it, `ran` or `ran_out`; until there is none. Sizes are not below one, nor above `most`."""
+    """Call `next_size`, run that size, report `ran` or `ran_out`, and repeat until `next_size` returns None. Sizes are
+    at least one and at most `most`."""
 
     def __init__(self, limit_bytes: int, own_batch: int, most: int | None = None, foretold: Held | None = None) -> None:
         self._limit_bytes = limit_bytes
         self._own = own_batch
         self._most = max(1, most if most is not None else _MOST)
         self._foretold = foretold
-        self._held: dict[int, int] = {}  # of what ran; 0: not known
+        self._held: dict[int, int] = {}  # of sizes that ran; 0: not known
         self._failed: set[int] = set()
         self._num_guesses = 0
-        self.spread_bytes = int(_SPREAD * limit_bytes)  # what the same batch held more one time than another
+        self.spread_bytes = int(_SPREAD * limit_bytes)  # the largest difference in memory between two runs of one size
 
     @property
     def largest(self) -> int:
-        """That ran; 0: none yet. What ran once and failed another time has not run."""
+        """Returns the largest size that ran, or 0. A size that ran once and failed another time does not count."""
         return max((size for size in self._held if size < self.too_large), default=0)
 
     @property
@@ -45,7 +46,7 @@ class BatchBisection:
 
     @property
     def is_bounded(self) -> bool:
-        """By memory, and not by the data."""
+        """Whether memory, and not the amount of data, sets the limit."""
         return bool(self._failed)
 
     def ran(self, size: int, held_bytes: int = 0) -> None:
@@ -58,7 +59,7 @@ class BatchBisection:
         self._failed.add(size)
 
     def next_size(self) -> int | None:
-        """None: the edge is known, and the answer has run."""
+        """Returns the next size, or None if the limit is known and the answer has run."""
         low, high = self.largest, self.too_large
         if high <= 1:
             return None
@@ -67,8 +68,8 @@ class BatchBisection:
         return min(max(self._propose(low, high), low + 1), high - 1)
 
     def answer(self) -> int:
-        """A little below the largest that ran, where it will run again; one that suits the hardware if that costs next
-        to nothing. The largest itself where no memory set the edge."""
+        """Returns a size a little below the largest that ran, so that it will run again, and one that suits the
+        hardware if that costs almost nothing. Returns the largest size itself if memory does not set the limit."""
         wanted = self._wanted()
         return wanted if wanted in self._held else self.largest
 
@@ -81,7 +82,7 @@ class BatchBisection:
         return suit(safe, math.ceil((1.0 - SUITED) * low))
 
     def _bytes_each(self) -> float:
-        """What a sample more takes; 0.0: not known."""
+        """Returns the bytes per additional sample, or 0.0 if not known."""
         known = sorted(size for size, held in self._held.items() if held)
         if len(known) > 1:
             return max(0.0, (self._held[known[-1]] - self._held[known[0]]) / (known[-1] - known[0]))
@@ -96,14 +97,14 @@ class BatchBisection:
             if not self._failed:
                 return 2 * low if low else self._own
             return (low + high) // 2
-        if guess <= low:  # as the line has it this is the edge: prove it
+        if guess <= low:  # by extrapolation `low` is the limit: confirm that the next size fails
             return low + step_at(low)
         if guess >= high and not self.is_bounded:
             return high - 1
         return guess if guess < high else max((low + high) // 2, int(_BACK * high))
 
     def _guess(self) -> int | None:
-        """Where the line meets the limit: through what was held, or as it was foretold."""
+        """Returns the size at which the linear extrapolation reaches the limit, from measured or predicted memory."""
         known = sorted(size for size, held in self._held.items() if held)
         if len(known) > 1:
             small, large = known[-2:]
@@ -120,7 +121,8 @@ class BatchBisection:
 
 
 def held_by(forecast: Forecast, own_batch: int, own_bytes: int) -> Held:
-    """What a process holds at another batch: what it holds at its own, and the difference in tensors."""
+    """Returns a function that predicts a process's memory at another batch size: the memory at its own size plus the
+    difference in tensors."""
     own = forecast.peak_bytes(own_batch)
     return lambda size: own_bytes + forecast.peak_bytes(size) - own
 
@@ -130,7 +132,7 @@ def step_at(size: int) -> int:
 
 
 def suit(size: int, least: int) -> int:
-    """Of the sizes from `least` on up to this, the largest multiple of the highest power of two, up to 64."""
+    """Returns, among the sizes from `least` to `size`, the largest multiple of the highest power of two up to 64."""
     power = _SUITS_UP_TO
     while power > 1:
         rounded = size - size % power
@@ -141,7 +143,7 @@ def suit(size: int, least: int) -> int:
 
 
 def num_twos(size: int) -> int:
-    """The highest power of two that it is a multiple of, up to 64."""
+    """Returns the highest power of two, up to 64, that divides the size."""
     return min(_SUITS_UP_TO, size & -size) if size > 0 else 1
 
 

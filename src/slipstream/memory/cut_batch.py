@@ -1,4 +1,5 @@
-"""A smaller batch out of a larger one: the first samples of everything in it. What cannot be cut says so by None."""
+"""Makes a smaller batch from a larger one: the first samples of everything in it. Returns None if a batch cannot be
+cut."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ class _UncuttableError(Exception):
 
 
 def cut_batch(batch: Any, wanted: int) -> Any:
-    """The first `wanted` samples, in memory of their own; the batch itself if it has no more; None: cannot be cut."""
+    """Returns the first `wanted` samples in their own memory, the batch itself if it has no more samples, or None if it
+    cannot be cut."""
     size = count_samples(batch)
     if size <= wanted:
         return batch if size else None
@@ -29,7 +31,7 @@ def cut_batch(batch: Any, wanted: int) -> Any:
 
 
 def _cut(part: Any, size: int, wanted: int, depth: int) -> Any:
-    def again(inner: Any) -> Any:
+    def cut_inner(inner: Any) -> Any:
         return _cut(inner, size, wanted, depth + 1)
 
     if depth > _MAX_DEPTH:
@@ -41,11 +43,11 @@ def _cut(part: Any, size: int, wanted: int, depth: int) -> Any:
     if isinstance(part, MutableMapping):
         cut = copy.copy(part)
         for key, value in part.items():
-            cut[key] = again(value)
+            cut[key] = cut_inner(value)
         return cut
     if type(part) is list or isinstance(part, tuple):
-        return _cut_sequence(part, size, wanted, again)
-    raise _UncuttableError  # an object of the script's own: who knows what hangs together in it
+        return _cut_sequence(part, size, wanted, cut_inner)
+    raise _UncuttableError  # an object of the script's own class, whose structure is not known
 
 
 def _cut_tensor(tensor: torch.Tensor, size: int, wanted: int) -> torch.Tensor:
@@ -55,9 +57,9 @@ def _cut_tensor(tensor: torch.Tensor, size: int, wanted: int) -> torch.Tensor:
     return cut.pin_memory() if tensor.device.type == "cpu" and tensor.is_pinned() else cut
 
 
-def _cut_sequence(part: Any, size: int, wanted: int, again: Callable[[Any], Any]) -> Any:
+def _cut_sequence(part: Any, size: int, wanted: int, cut_inner: Callable[[Any], Any]) -> Any:
     is_samples = len(part) == size and not isinstance(part[0], torch.Tensor)
-    parts = [again(inner) for inner in (part[:wanted] if is_samples else part)]
+    parts = [cut_inner(inner) for inner in (part[:wanted] if is_samples else part)]
     if type(part) in (list, tuple):
         return type(part)(parts)
     if hasattr(part, "_fields"):

@@ -1,5 +1,5 @@
-"""What only the device knows: how much is free there, and on CUDA what the caching allocator keeps beyond the tensors.
-The CUDA parts have not been run on a GPU yet."""
+"""Queries of the device: how much memory is free, and on CUDA what the caching allocator keeps beyond the tensors. The
+CUDA parts have not been run on a GPU yet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slipstream.machine.free_memory import free_bytes
 
 
 def device_of(models: list[Any]) -> str:
-    """Where most of the parameters are."""
+    """Returns the device of most of the parameters."""
     sizes: dict[str, int] = {}
     for model in models:
         for parameter in model.parameters():
@@ -20,12 +20,13 @@ def device_of(models: list[Any]) -> str:
 
 
 def counts_everything(device: str) -> bool:
-    """The caching allocators count from the process's start; the CPU's only while a profiler looks."""
+    """Whether the allocator counts from the start of the process, as caching allocators do. The CPU's allocator counts
+    only under a profiler."""
     return not device.startswith("cpu")
 
 
 def read_room_bytes(device: str) -> int:
-    """What tensors could have beyond those that are alive. 0: not known."""
+    """Returns the bytes that tensors could use beyond those that are alive, or 0 if not known."""
     if device == "cpu":
         return free_bytes()
     if device.startswith("cuda"):
@@ -35,12 +36,12 @@ def read_room_bytes(device: str) -> int:
 
 
 def read_split_bytes(device: str) -> int:
-    """Reserved and free, but in pieces of segments that are otherwise in use: fragmentation."""
+    """Returns bytes that are reserved and free, but in segments that are otherwise in use (fragmentation)."""
     if not device.startswith("cuda"):
         return 0
     return int(torch.cuda.memory_stats(device).get("inactive_split_bytes.all.peak", 0))
 
 
 def profiled_device(device: str) -> str | None:
-    """What the profiler is to follow beside the CPU."""
+    """Returns the device that the profiler must follow besides the CPU."""
     return device.partition(":")[0] if device.startswith(("cuda", "xpu")) else None

@@ -1,5 +1,6 @@
-"""The peak as a function of the batch: each phase's peak is a fixed part and a part for every sample, from two observed
-sizes; the largest of them is the peak. Pure. A third size tells how far that can be trusted."""
+"""Predicts the peak memory as a function of the batch size. Each phase's peak has a fixed part and a part per sample,
+computed from two observed sizes; the largest phase is the peak. A third size gives the error of the prediction. Pure
+functions."""
 
 from __future__ import annotations
 
@@ -16,15 +17,15 @@ class Forecast(msgspec.Struct, frozen=True):
     device: str
     observed: dict[int, int]  # batch size to peak bytes
     fixed_bytes: dict[str, float]  # by phase
-    sample_bytes: dict[str, float]  # by phase: what one sample more in the batch adds
-    error: float | None  # of the same rule at a size that was observed, as a share; None: only two sizes
+    sample_bytes: dict[str, float]  # by phase: what one more sample in the batch adds
+    error: float | None  # relative error of the rule at a third observed size; None: only two sizes
     capacity_bytes: int
 
     def peak_bytes(self, batch_size: int) -> int:
         return round(max(self.fixed_bytes[phase] + self.sample_bytes[phase] * batch_size for phase in self.fixed_bytes))
 
     def largest_batch(self, capacity_bytes: int | None = None) -> int:
-        """That fits; 0: none does, or no end is in sight."""
+        """Returns the largest batch that fits, or 0 if none fits or there is no limit."""
         limit = self.capacity_bytes if capacity_bytes is None else capacity_bytes
         if not limit or not any(slope > 0 for slope in self.sample_bytes.values()):
             return 0
@@ -36,7 +37,7 @@ class Forecast(msgspec.Struct, frozen=True):
 
 
 def forecast(footprints: list[Footprint]) -> Forecast | None:
-    """None: fewer than two sizes were observed, or the sizes could not be told."""
+    """Returns None if fewer than two sizes were observed or the sizes are not known."""
     by_size = {footprint.batch_size: footprint for footprint in reversed(footprints) if footprint.batch_size}
     sizes = sorted(by_size, reverse=True)
     if len(sizes) < 2:

@@ -1,5 +1,6 @@
-"""Observes the memory of one training step after a step of lead-in, under torch's profiler, then takes everything back.
-Costs these steps a few times their duration, changes none of their numbers; where it cannot observe it says why."""
+"""Observes the memory of one training step under torch's profiler, after one lead-in step, and then removes everything
+that it installed. The two steps take a few times as long; their numbers do not change. If observation is not possible,
+the reason is recorded."""
 
 from __future__ import annotations
 
@@ -20,18 +21,19 @@ from slipstream.seams.batches import count_samples, walk_tensors
 
 
 class Observer:
-    """`start`, a step, `turn`, a step, `stop`: all in the thread that runs the script. The step between the last two is
-    the observed one; what the first makes has a birth and a maker when the second finds it alive. Good for once."""
+    """Call `start`, run a step, call `turn`, run a step, call `stop`, all in the thread that runs the script. The
+    second step is the observed one. Tensors made in the first step have a known allocation and owner if the second step
+    finds them alive. An instance is used once."""
 
     def __init__(self, models: list[Any], optimizers: list[Any]) -> None:
         self.reason = ""
         self.num_samples = 0
         self.batch_size = 0
-        self._is_fed = False  # by a loader
+        self._is_fed = False  # a loader supplies the batches
         self.device = device_of(models)
         self._entries = list_modules(models)
         self._names = AddressNames(self._entries, optimizers, self.device)
-        # A compiled callable would be compiled anew under a mode, and the lines inside it are gone anyway
+        # A compiled callable would be recompiled under a mode, and the lines inside it are not visible anyway.
         self._marks = TraceMarks(self._entries, self._names, with_lines=not any(is_sealed(model) for model in models))
         self._profile: QuietProfile | None = None
         self._first_snap = -1
@@ -64,8 +66,8 @@ class Observer:
         self._marks.snap(self._names.inputs(batch))
 
     def see_call(self, arguments: Any, is_model: bool = True) -> None:
-        """What the model is called with: inputs, where no graph made them; the batch itself, where no loader did. A
-        loss is a module too, but the rows that it is given may be tokens and no samples."""
+        """Records what the model is called with: tensors that no graph made are inputs, and they are the batch if no
+        loader supplied one. A loss is a module too, but the rows that it receives may be tokens instead of samples."""
         tensors = [tensor for _, tensor in walk_tensors(arguments) if not tensor.requires_grad]
         if is_model and not self._is_fed:
             self.num_samples += count_samples(tensors)
@@ -73,7 +75,7 @@ class Observer:
         self._marks.snap(self._names.inputs(tensors))
 
     def stop(self) -> Footprint | None:
-        """None: never came to the observed step, or could not read it."""
+        """Returns None if the observed step was not reached or could not be read."""
         if self._first_snap >= 0:
             self._marks.snap([*self._names.weights(), *self._names.optimizer_state(), *self._names.gradients()])
             room_bytes = read_room_bytes(self.device)

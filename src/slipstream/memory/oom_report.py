@@ -1,5 +1,6 @@
-"""What filled the memory when it ran out: the bytes that an exception left alive, by kind, by module and by the user's
-line. Reads a training that is over; what backward had in hand at that moment is not seen on the CPU."""
+"""Reports what filled the memory when it ran out: the bytes that the exception left alive, by kind, by module and by
+the user's line. The training is over at this point. On the CPU, temporary memory of the backward pass is not
+included."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ Blocks = dict[int, Name]  # by address
 
 
 def read_remains(error: BaseException) -> Remains:
-    """Keeps hold of nothing: all of it goes when the exception does."""
+    """Reads what is alive. Keeps no reference: the memory is freed together with the exception."""
     things = gc.get_objects()
     models = [thing for thing in things if issubclass(type(thing), nn.Module)]
     optimizers = [thing for thing in things if issubclass(type(thing), torch.optim.Optimizer)]
@@ -54,7 +55,8 @@ def _held_bytes(device: str) -> int:
 
 
 def _blocks(names: AddressNames, tensors: list[torch.Tensor], trace: list[TracebackType]) -> Blocks:
-    """The first name that an address gets stays, but for the batch, which a graph saves like anything else."""
+    """Returns the storages by address. An address keeps the first name that it gets, except the batch, which a graph
+    may also have saved."""
     graph = Graph((tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None), names.owners)
     found = [*names.weights(), *names.optimizer_state(), *names.gradients()]
     for tensor, module in graph.saved():
@@ -82,7 +84,7 @@ def _sums(blocks: Blocks) -> tuple[Counter[str], dict[int, Counter[str]]]:
 
 
 def _lines(entries: list[ModuleEntry], modules: dict[int, Counter[str]]) -> list[LineBytes]:
-    """Of activations alone: weights are made where nobody waits for them."""
+    """Returns lines for activations only, because the line that creates a weight does not matter to the user."""
     known = {entry.path: entry.module for entry in entries}
     lines: Counter[Site] = Counter()
     for index, held in modules.items():
@@ -92,7 +94,7 @@ def _lines(entries: list[ModuleEntry], modules: dict[int, Counter[str]]) -> list
 
 
 def _caller(path: str, known: dict[str, nn.Module]) -> Site | None:
-    """The line that calls a module, in the `forward` of the nearest class of the user's around it."""
+    """Returns the line that calls a module, in the `forward` of the nearest enclosing class of the user's code."""
     parts = path.split(".") if path else []
     for depth in range(len(parts), -1, -1):
         module = known.get(".".join(parts[:depth]))
@@ -103,7 +105,7 @@ def _caller(path: str, known: dict[str, nn.Module]) -> Site | None:
 
 
 def _naming(code: CodeType, name: str) -> Site:
-    """The first line that has `self.name` in it; where none has, the function's own."""
+    """Returns the first line that contains `self.name`, or the function's own line."""
     try:
         texts, first = inspect.getsourcelines(code)
     except OSError:
@@ -130,7 +132,7 @@ def _last_line(trace: list[TracebackType]) -> Site | None:
 
 
 def _innermost(trace: list[TracebackType], entries: list[ModuleEntry]) -> str:
-    """The module that was being computed, with its class; "": none, or the model itself."""
+    """Returns the module that was running, with its class, or "" if there is none or it is the model itself."""
     paths = {id(entry.module): f"{entry.path} ({entry.class_name})" for entry in entries if entry.path}
     called = (link.tb_frame.f_locals.get("self") for link in reversed(trace))
     return next((paths[id(one)] for one in called if id(one) in paths), "")

@@ -1,5 +1,5 @@
-"""What each remedy would free at the peak, from a footprint alone: arithmetic on what was seen, and no measurement.
-Where another phase would then be the peak, that is counted."""
+"""Computes what each remedy would free at the peak, from a footprint alone. The numbers are calculated, not measured.
+If another phase would then be the peak, that is taken into account."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slipstream.records import Footprint, ModuleBytes
 
 _LEAST_SHARE = 0.01
 _STATE_LEFT = 0.26  # of fp32 states in eight bits, with a scale for every block of 256
-_ACTIVATIONS_LEFT = 0.5  # of fp32 in bfloat16
+_ACTIVATIONS_LEFT = 0.5  # of fp32 activations in bfloat16
 _APART = ("cuda", "xpu")
 
 Kinds = dict[str, int]
@@ -21,13 +21,13 @@ Kinds = dict[str, int]
 class Remedy(msgspec.Struct, frozen=True):
     name: str
     what: str  # one short line
-    freed_bytes: int  # about
+    freed_bytes: int  # approximate
     numerics: str
-    price: str  # what it costs
+    price: str  # the cost
 
 
 def list_remedies(footprint: Footprint) -> list[Remedy]:
-    """Most first; without those that would free next to nothing."""
+    """Returns remedies, largest first, without those that free almost nothing."""
     makers: list[Callable[[Footprint], Remedy | None]] = [
         _checkpointing,
         _micro_batches,
@@ -41,13 +41,13 @@ def list_remedies(footprint: Footprint) -> list[Remedy]:
 
 
 def _freed(footprint: Footprint, change: Callable[[Kinds], float]) -> int:
-    """The peak now less the peak then; `change` gives what one phase's peak loses."""
+    """Returns the present peak minus the new peak. `change` returns what one phase's peak loses."""
     then = [sum(kinds.values()) - change(kinds) for kinds in footprint.phases.values()]
     return max(0, round(footprint.peak_bytes - max(then, default=footprint.peak_bytes)))
 
 
 def _checkpointing(footprint: Footprint) -> Remedy | None:
-    """Of repeated blocks only the inputs are kept, and the inside of one at a time."""
+    """Repeated blocks store only their inputs, and one block at a time stores its activations."""
     most, what = 0, ""
     for (parent, class_name), blocks in _repeated(footprint.modules).items():
         sums = [sum(m.kinds.get("activations", 0) for m in inner) for inner in blocks.values()]
@@ -55,16 +55,16 @@ def _checkpointing(footprint: Footprint) -> Remedy | None:
         kept = outputs + max(sums)
         freed = sum(sums) - kept
         if freed > most:
-            most, what = freed, f"{len(blocks)} x {class_name} in {parent or 'the model'}: computed again in backward"
+            most, what = freed, f"{len(blocks)} x {class_name} in {parent or 'the model'}: recomputed in backward"
     if not most:
         return None
     share = most / max(1, footprint.kinds.get("activations", 0))
     freed = _freed(footprint, lambda kinds: share * kinds.get("activations", 0))
-    return Remedy("checkpointing", what, freed, "identical", "a forward pass more")
+    return Remedy("checkpointing", what, freed, "identical", "one more forward pass")
 
 
 def _repeated(modules: list[ModuleBytes]) -> dict[tuple[str, str], dict[str, list[ModuleBytes]]]:
-    """Siblings of one class, each with all that is inside it: those that contain modules of their own."""
+    """Returns siblings of one class, each with everything inside it. Only modules that contain other modules count."""
     classes = {module.path: module.class_name for module in modules}
     groups: dict[tuple[str, str], dict[str, list[ModuleBytes]]] = defaultdict(lambda: defaultdict(list))
     for module in modules:
@@ -78,12 +78,12 @@ def _repeated(modules: list[ModuleBytes]) -> dict[tuple[str, str], dict[str, lis
 
 
 def _micro_batches(footprint: Footprint) -> Remedy | None:
-    # In batch norm samples touch each other: pieces would compute something else, and the technique refuses
+    # Batch norm mixes samples, so pieces would give another result, and the technique declines.
     if footprint.batch_size < 2 or any("BatchNorm" in module.class_name for module in footprint.modules):
         return None
     inside = sum(module.kinds.get("activations", 0) for module in footprint.modules)
     share = inside / max(1, footprint.kinds.get("activations", 0))
-    # What an optimizer takes for a moment has the size of the weights, whatever the batch.
+    # Temporary memory of an optimizer has the size of the weights, whatever the batch.
     update = footprint.phases.get("optimizer")
 
     def halved(kinds: Kinds) -> float:
@@ -92,7 +92,7 @@ def _micro_batches(footprint: Footprint) -> Remedy | None:
 
     freed = _freed(footprint, halved)
     what = f"the model in two halves of {-(-footprint.batch_size // 2)}, the same gradient"
-    return Remedy("micro_batches", what, freed, "reordered", "a forward pass more")
+    return Remedy("micro_batches", what, freed, "reordered", "one more forward pass")
 
 
 def _bf16(footprint: Footprint) -> Remedy | None:
@@ -108,14 +108,14 @@ def _small_state(footprint: Footprint) -> Remedy | None:
 
 
 def _state_away(footprint: Footprint) -> Remedy | None:
-    """Between updates; for the length of one the state is back."""
+    """The state is on the host between updates, and on the device during an update."""
     if not _is_apart(footprint):
         return None
     update = footprint.phases.get("optimizer")
     freed = _freed(footprint, lambda kinds: 0 if kinds is update else kinds.get("optimizer_state", 0))
-    return Remedy("offload_optimizer", "optimizer state with the host", freed, "identical", "a copy there and back")
+    return Remedy("offload_optimizer", "optimizer state in host memory", freed, "identical", "a copy there and back")
 
 
 def _is_apart(footprint: Footprint) -> bool:
-    """Whether the device has memory of its own: on the CPU both techniques of the optimizer's state say no."""
+    """Whether the device has its own memory. On the CPU both techniques for the optimizer's state decline."""
     return footprint.device.startswith(_APART)

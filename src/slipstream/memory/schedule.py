@@ -1,5 +1,5 @@
-"""What the rider of `memory` does when: warm up, observe a step of the script's own batch, then steps of cut batches,
-stop. The ride is thrown away, so that a step on fewer samples harms nobody."""
+"""The schedule of a `memory` run: warm up, observe a step with the script's own batch, then steps with cut batches, and
+stop. The results of the run are discarded, so a step on fewer samples does no harm."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from slipstream.seams.module import ModuleSeam
 from slipstream.seams.patching import Substitute
 from slipstream.seams.training import OptimizerSeam
 
-_WARM_UP = 3  # steps: optimizer state is made in the first, buffers of libraries in the next
-_ATTEMPTS = 4  # at a step whose batch is whole and that no epoch's end falls into
+_WARM_UP = 3  # steps: the first creates the optimizer state, the next ones the buffers of libraries
+_ATTEMPTS = 4  # attempts to observe a step with a whole batch that does not contain the end of an epoch
 _CUTS = (2, 4)  # one half, one quarter
 
 
@@ -68,7 +68,7 @@ class MemorySchedule(Schedule):
             self.finish()
 
     def _begin_again(self) -> None:
-        """One profiler right after another crashes: see QuietProfile."""
+        """Waits a step before the next profiler: starting one right after another crashes, see QuietProfile."""
         self._enter("pause", None)
 
     def _start(self) -> bool:
@@ -103,24 +103,24 @@ class MemorySchedule(Schedule):
         self._spare(self._snapshot.keep)
         self._recorder.write(Told(footprint=footprint))
         if footprint.growth is not None and self._following is None:
-            self._follow()  # before batches are cut, which the script may keep too
+            self._follow()  # before batches are cut, because the script may keep those too
         else:
             self._cut_next()
 
     def _cut_next(self) -> None:
         first, num_cuts = self._footprints[0].batch_size, len(self._footprints) - 1
         if self._loader < 0:
-            self._cannot_cut = "no DataLoader hands out the batches"
+            self._cannot_cut = "the script has no DataLoader"
         if self._cannot_cut or num_cuts >= len(_CUTS) or first < _CUTS[num_cuts]:
             self._wanted = 0
             self.finish()
             return
-        self.tell_leaks()  # a script that takes no smaller batch ends now, and its variables with it
+        self.tell_leaks()  # a script that fails on a smaller batch ends now, and its variables are lost
         self._wanted, self._num_attempts = first // _CUTS[num_cuts], 0
         self._begin_again()
 
     def _follow(self) -> None:
-        """Looks once more whether what the observed step left behind goes on growing."""
+        """Checks whether what the observed step left behind continues to grow."""
         if self._following is None:
             facts = self._recorder.subjects.get((Loader, self._loader))
             self._following = LeakFollowUp(facts.num_batches if isinstance(facts, Loader) else None)
@@ -135,7 +135,7 @@ class MemorySchedule(Schedule):
         return self._first_ns > 0 and (self._clock.now_ns() - self._first_ns) / 1e9 > self._seconds
 
     def _expected(self) -> int:
-        """The last batch of an epoch may be short, and says nothing about the others."""
+        """Returns the usual number of samples. The last batch of an epoch may be short and is not representative."""
         if self._wanted:
             return self._wanted
         facts = self._recorder.subjects.get((Loader, self._loader))
@@ -150,23 +150,24 @@ class MemorySchedule(Schedule):
         super().finish()
 
     def _why_not_cut(self) -> str:
-        """We may have ended the ride, and not the script."""
+        """Returns the reason. Either this schedule or the script may have ended the run."""
         if self._is_late():
-            return f"the {self._seconds:g} seconds were over before a smaller batch was observed; --seconds gives more"
-        return "the script ended when it was given a smaller batch"
+            return f"the {self._seconds:g} seconds ended before a smaller batch was observed; use a larger --seconds"
+        return "the script ended when it received a smaller batch"
 
     def break_off(self) -> None:
-        """Before processes are started: a fork under the profiler may crash. The next step is observed instead."""
+        """Stops observing before processes are started, because a fork under the profiler may crash. The next step is
+        observed instead."""
         if self._observer is not None:
             self._spare(self._end)
 
     @property
     def takes_blame(self) -> bool:
-        """The script raises where it was given a batch that it does not expect: our doing."""
+        """Whether an exception of the script is our fault, because it received a smaller batch than it expects."""
         return self._wanted > 0 and not self.is_done
 
     def _spare(self, task: Callable[[], Any]) -> Any:
-        """Whatever fails is a sentence in the session, and the script goes on."""
+        """Runs `task`. A failure is recorded in the session, and the script continues."""
         token = self._recorder.enter("other")
         try:
             return task()
@@ -179,7 +180,7 @@ class MemorySchedule(Schedule):
     # --- batches ----------------------------------------------------------------------------------------------------
 
     def supply(self, iterator: Any, loader: int) -> Substitute | None:
-        """The script's own next batch, seen on its way, and cut where a smaller one is to be observed."""
+        """Returns the script's own next batch after recording it, cut if a smaller one is to be observed."""
         if self._observer is None or not self._is_trained(loader):
             return None
         recorder = self._recorder
@@ -199,7 +200,7 @@ class MemorySchedule(Schedule):
     def _cut(self, batch: Any) -> Any:
         cut = cut_batch(batch, self._wanted)
         if cut is None:
-            self._cannot_cut = "the batches cannot be cut, for they are not made of tensors with a sample in each row"
+            self._cannot_cut = "the batches cannot be cut: they do not consist of tensors with one row per sample"
             return batch
         return cut
 

@@ -1,6 +1,6 @@
-"""PyTorch's own snapshot of the caching allocator over the observed step, for its viewer (pytorch.org/memory_viz):
-every segment, every block, and the stack that asked for it. CUDA has one; the CPU's allocator keeps no history. The
-recording itself has not been run on a GPU yet."""
+"""Records PyTorch's own snapshot of the caching allocator over the observed step, for its viewer
+(pytorch.org/memory_viz). The snapshot contains every segment, every block, and the stack that requested it. Only CUDA
+has one; the CPU's allocator keeps no history. The recording has not been run on a GPU yet."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-_MAX_ENTRIES = 1_000_000  # births and deaths of blocks; older ones are forgotten
+_MAX_ENTRIES = 1_000_000  # allocations and releases; older ones are dropped
 
 
 class AllocatorSnapshot:
-    """`start` before the observed steps, `keep` after them. Without a path it does nothing."""
+    """Call `start` before the observed steps and `keep` after them. Without a path it does nothing."""
 
     def __init__(self, path: str, history: Any = None) -> None:
         self.path = path
@@ -28,7 +28,7 @@ class AllocatorSnapshot:
         if self._is_recording:
             self._history._dump_snapshot(self.path)
             self.end()
-            self.path = ""  # of the script's own batch, and not of smaller ones
+            self.path = ""  # the snapshot is of the script's own batch, not of smaller ones
 
     def end(self) -> None:
         if self._is_recording:

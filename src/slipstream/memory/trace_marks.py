@@ -1,5 +1,5 @@
-"""Marks in the profiler's trace for the observed steps: which module runs, which line of the user's called torch, when
-addresses were given names. Changes no value and draws no random number; undone whole."""
+"""Adds marks to the profiler's trace during the observed steps: which module runs, which line of the user's code called
+torch, and when addresses were given names. Changes no value, draws no random number, and is removed completely."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from slipstream.seams.user_code import make_site, user_frame
 
 
 class LineMarks(TorchFunctionMode):
-    """Notes the user's line around every call into torch."""
+    """Marks every call into torch with the user's line."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class LineMarks(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        # Asking for a shape is a call too, and allocates nothing; a range that opens inside ours would end with it
+        # Reading a shape is a call too, but allocates nothing. A range that opens inside ours would end with it.
         if not self.is_on or name == "__get__" or "_record_function" in name:
             return func(*args, **kwargs)
         index = self._index()
@@ -58,7 +58,7 @@ class LineMarks(TorchFunctionMode):
         enter()
 
     def leave(self) -> None:
-        """Also from below a mode that the script has entered since."""
+        """Leaves the mode, even if the script has entered another mode since."""
         self.is_on = False
         stack: Any = overrides
         if self not in stack._get_current_function_mode_stack():
@@ -71,11 +71,11 @@ class LineMarks(TorchFunctionMode):
 
 
 class TraceMarks:
-    """`start` and `stop` in the thread that runs the script."""
+    """Call `start` and `stop` in the thread that runs the script."""
 
     def __init__(self, entries: list[ModuleEntry], names: AddressNames, *, with_lines: bool) -> None:
         self.snaps: list[list[Name]] = []
-        self.outputs: dict[int, tuple[int, list[int]]] = {}  # module to the snap of its last return, and the addresses
+        self.outputs: dict[int, tuple[int, list[int]]] = {}  # by module: the snap of its last return, and the addresses
         self._entries = entries
         self._names = names
         self._lines = LineMarks() if with_lines else None
@@ -104,7 +104,7 @@ class TraceMarks:
         return self._lines.sites() if self._lines is not None else []
 
     def snap(self, names: Iterable[Name]) -> int:
-        """From now on these addresses have these names."""
+        """Gives these addresses these names from now on."""
         with torch._C.DisableTorchFunction(), Range(f"{SNAP}{len(self.snaps)}"):
             self.snaps.append(list(names))
         return len(self.snaps) - 1
@@ -138,6 +138,6 @@ class TraceMarks:
             self._open.pop()[1].__exit__(None, None, None)
 
     def _before_update(self, *_: Any) -> None:
-        """Gradients are at hand just before an update; afterwards the script may have dropped them."""
+        """Names gradients just before an update, because the script may free them afterwards."""
         if threading.get_ident() == self._thread:
             self.snap(self._names.gradients())

@@ -61,7 +61,7 @@ def settings(observation: Observation) -> list[Setting]:
 
 
 def environment(setting: Setting) -> dict[str, str]:
-    """Returns the environment variables that must be set when the process starts. Values set by the user stay in front."""
+    """Returns the variables that must be set when the process starts. Values set by the user stay in front."""
     if setting in _LIBRARIES:
         return {"LD_PRELOAD": _joined(os.environ.get("LD_PRELOAD", ""), _path(str(setting)), ":")}
     if setting == "huge_pages":

@@ -28,7 +28,7 @@ VALUES = range(1, 257)
 
 def applies(observation: Observation) -> Answer:
     if observation.device != "cpu":
-        return no(f"the model lives on {observation.device}, not on the CPU")
+        return no(f"the model is on {observation.device}, not on the CPU")
     if observation.torch is not None and not settings(observation):
         return no(f"there is one core, and the script uses {observation.torch.num_threads} thread")
     return YES

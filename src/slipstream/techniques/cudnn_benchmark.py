@@ -30,7 +30,7 @@ CARD = Card(
 def applies(observation: Observation) -> Answer:
     facts, model = observation.torch, observation.model
     if observation.device != "cuda":
-        return no(f"the model lives on {observation.device}: cuDNN is for NVIDIA GPUs")
+        return no(f"the model is on {observation.device}: cuDNN is for NVIDIA GPUs")
     if facts is not None and facts.cudnn_benchmark:
         return no("the script does it already")
     if facts is not None and facts.deterministic:
@@ -54,7 +54,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
         if torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled():
             context.decline("the script asks for determinism, which excludes this option")
         elif next(module.parameters()).device.type != "cuda":
-            context.decline(f"the model lives on {next(module.parameters()).device.type}: cuDNN is for NVIDIA GPUs")
+            context.decline(f"the model is on {next(module.parameters()).device.type}: cuDNN is for NVIDIA GPUs")
         else:
             torch.backends.cudnn.benchmark = True
             context.changed("cudnn.benchmark False -> True")

@@ -41,7 +41,7 @@ def _found_none(observation: Observation) -> bool:
 
 def _can_be_told(observation: Observation) -> Answer:
     if observation.device != "cpu":
-        return no(f"the model lives on {observation.device}, where denormals are not slower")
+        return no(f"the model is on {observation.device}, where denormals are not slower")
     if observation.torch is not None and observation.torch.flush_denormal:
         return no("the script does it already")
     return YES

@@ -91,7 +91,7 @@ def _edit(optimizer: Optimizer) -> Edit:
 
 
 class Fusion:
-    """Sets the `fused` flags of one optimizer. They are True while it steps; checkpoints show the script's own values."""
+    """Sets the `fused` flags of one optimizer: True while it steps, the script's own values in checkpoints."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer

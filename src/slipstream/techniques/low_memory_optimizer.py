@@ -61,7 +61,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
     classes: dict[str, Any] = {}
 
     def why_not(optimizer: Any) -> str:
-        """Runs before the optimizer's first update, because torchao takes seconds to import and is not needed earlier."""
+        """Runs before the optimizer's first update: importing torchao takes seconds and is not needed earlier."""
         reason = _why_not(optimizer)
         if not reason and not classes:
             classes.update(find_classes() or {})

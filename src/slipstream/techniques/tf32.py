@@ -29,7 +29,7 @@ CARD = Card(
 def applies(observation: Observation) -> Answer:
     facts, model = observation.torch, observation.model
     if observation.device != "cuda":
-        return no(f"the model lives on {observation.device}, which has no TF32 units")
+        return no(f"the model is on {observation.device}, which has no TF32 units")
     if facts is not None and not facts.has_tf32:
         return no("this GPU has no TF32 units; Ampere and newer GPUs have them")
     if facts is not None and facts.matmul_precision != "highest":
@@ -52,7 +52,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
         """Runs at the first call, when the script has made its own settings."""
         parameter = next(module.parameters())
         if parameter.device.type != "cuda":
-            context.decline(f"the model lives on {parameter.device.type}, which has no TF32 units")
+            context.decline(f"the model is on {parameter.device.type}, which has no TF32 units")
             return
         torch.set_float32_matmul_precision("high")
         torch.backends.cudnn.allow_tf32 = True

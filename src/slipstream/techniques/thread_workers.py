@@ -23,7 +23,7 @@ from slipstream.data.workers.shm_budget import num_batches_held
 from slipstream.records import Edit, Loader, Setting
 from slipstream.techniques._core.card import YES, Answer, Card, no
 from slipstream.techniques._core.observation import Observation
-from slipstream.techniques._core.openmp_wait_policy import patience
+from slipstream.techniques._core.openmp_wait_policy import wait_policy
 from slipstream.techniques._core.source_edits import where
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _guess(observation: Observation) -> int:
 
 
 def environment(setting: Setting) -> dict[str, str]:
-    return patience(int(setting))
+    return wait_policy(int(setting))
 
 
 def apply(context: ApplyContext, setting: Setting) -> None:

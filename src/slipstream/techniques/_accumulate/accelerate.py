@@ -1,9 +1,12 @@
-"""What a user's loop around Accelerate must be like to have its batches cut, as far as that can be seen from outside:
-its code, what was prepared, and the graph of its loss. Refuses what it does not know.
+"""Gradient accumulation in a loop that uses Accelerate's accumulate().
 
-Accumulation in a loop with Accelerate's accumulate(): every batch that the training loader hands out is cut, and the
-gradient state told of so many steps. What the loop does once a batch (clip, step a scheduler, drop gradients) happens
-once a batch. A loss that cannot be put together is found at the first piece, which then counts for nothing."""
+Every batch of the training loader is cut into pieces, and Accelerate's gradient state gets the number of pieces.
+Whatever the loop does once per batch (clip gradients, step a scheduler, zero gradients) happens once per batch.
+
+The module checks from outside whether a loop can be changed in this way: it inspects the loop's code, the prepared
+objects, and the graph of the loss. It declines what it does not know. A loss that cannot be combined from pieces is
+detected at the first piece; that piece is then discarded.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,8 @@ if TYPE_CHECKING:
 
 
 def loop_of(frame: FrameType | None) -> FrameType | None:
-    """The user's frame that asks for batches; None: a framework does, which accumulates in its own way."""
+    """Returns the user's frame that requests batches, or None if a framework requests them, which accumulates in its
+    own way."""
     while frame is not None and not is_user_code(frame.f_code.co_filename):
         if str(frame.f_globals.get("__name__", "")).startswith(("transformers.", "lightning.", "pytorch_lightning.")):
             return None
@@ -49,9 +53,9 @@ def refuse_loop(accelerator: Any, loop: FrameType) -> None:
     if str(accelerator.distributed_type).rpartition(".")[2] not in ("NO", "MULTI_CPU"):
         raise RefusedError(f"{accelerator.distributed_type} accumulates in its own way")
     if accelerator.gradient_accumulation_steps != 1:
-        raise RefusedError("the script accumulates itself: its gradient_accumulation_steps can be raised")
+        raise RefusedError("the script accumulates gradients already: raise its gradient_accumulation_steps instead")
     if "accumulate" not in loop.f_code.co_names:
-        raise RefusedError("the loop does not call accelerator.accumulate(): micro_batches is the answer there")
+        raise RefusedError("the loop does not call accelerator.accumulate(): try micro_batches instead")
     models = accelerator._models
     for model in models:
         refuse_mixing(model)
@@ -62,26 +66,27 @@ def refuse_loop(accelerator: Any, loop: FrameType) -> None:
             continue
         if any(id(parameter) in learning for group in thing.param_groups for parameter in group["params"]):
             raise RefusedError(
-                f"{type(thing).__name__} was not prepared by Accelerate, and would update at every piece"
+                f"{type(thing).__name__} was not prepared by Accelerate, and would update after every piece"
             )
 
 
 def refuse_loss(loss: Any, num_samples: int) -> None:
-    """From the loss of one piece alone: that of the batch is never computed."""
+    """Checks the loss of one piece. The loss of the whole batch is never computed."""
     if not isinstance(loss, torch.Tensor) or loss.dim() or loss.grad_fn is None:
         raise RefusedError("its loss is not one number")
     refuse_uneven(loss, num_samples)
     if compares_samples(loss, num_samples):
-        raise RefusedError("its loss compares the samples of a batch with each other; micro_batches may do it")
+        raise RefusedError("its loss compares the samples of a batch with each other; micro_batches may apply")
     if not is_known_mean(loss):
         made = loss.grad_fn.name().rstrip("0123456789").removesuffix("Backward")
         raise RefusedError(
-            f"its loss comes from {made}, and is not known to be a mean over samples; micro_batches may do it"
+            f"its loss comes from {made}, and is not known to be a mean over samples; micro_batches may apply"
         )
 
 
 def stays_within(args: tuple[Any, ...], accelerators: Any) -> bool:
-    """Whether a scheduler's or an accelerator's call concerns the loop that is cut: others do as they always do."""
+    """Whether a call of a scheduler or an accelerator belongs to the loop whose batches are cut. Other calls are not
+    changed."""
     owner = args[0] if args else None
     optimizer = getattr(owner, "optimizer", None)
     if isinstance(owner, torch.optim.lr_scheduler.LRScheduler) and optimizer is not None:
@@ -94,7 +99,7 @@ MODULE = "accelerate.accelerator"
 
 
 class _Piece(msgspec.Struct):
-    """What the script has in its hands."""
+    """The piece that the script is working on."""
 
     num_samples: int
     share: float  # of its batch's samples
@@ -109,7 +114,7 @@ class InAccelerate:
         self._num_pieces = num_pieces
         self._accelerators: weakref.WeakSet[Any] = weakref.WeakSet()
         self._piece: _Piece | None = None
-        self._is_proved = False  # the loss was seen to be a mean
+        self._is_proved = False  # the loss was found to be a mean
         self._is_off = False
         self.is_met = False
 
@@ -150,7 +155,7 @@ class InAccelerate:
         return iterate
 
     def _find(self, shard: Any) -> Any:
-        """The accelerator of a loop that trains from this loader; None: it does not train."""
+        """Returns the accelerator of a loop that trains from this loader, or None if the loop does not train."""
         known = [one for one in self._accelerators if any(shard is loader for loader in one._dataloaders)]
         loop = loop_of(sys._getframe(2))
         if not known or loop is None or not torch.is_grad_enabled():
@@ -164,13 +169,13 @@ class InAccelerate:
     def _pieces(self, shard: Any, batches: Iterator[Any], accelerator: Any) -> Iterator[Any]:
         state = accelerator.gradient_state
         told = {name: state.plugin_kwargs.get(name) for name in ("num_steps", "adjust_scheduler")}
-        # A scheduler that was made for so many batches would else count pieces
+        # A scheduler that was created for a number of batches would otherwise count pieces.
         state.plugin_kwargs.update(num_steps=self._num_pieces, adjust_scheduler=False)
         try:
             for whole in batches:
                 is_end = shard.end_of_dataloader
                 for piece, part in self._cut(whole):
-                    # accumulate() adds one, and looks whether that makes a whole number of updates
+                    # accumulate() adds one and checks whether the sum is a multiple of the number of steps.
                     accelerator.step = self._num_pieces - 1 if piece.is_last else 0
                     shard.end_of_dataloader = is_end and piece.is_last
                     self._piece = piece
@@ -178,7 +183,7 @@ class InAccelerate:
                     if self._is_off:
                         break
                 self._piece = None
-                if self._is_off:  # as if nothing had been
+                if self._is_off:  # continue with the whole batch, as if it had not been cut
                     state.plugin_kwargs.update(told)
                     shard.end_of_dataloader = is_end
                     yield whole
@@ -194,7 +199,7 @@ class InAccelerate:
         rng_state = RngState(accelerator.device.type)
         yield part
         if not self._is_proved and not self._is_off:
-            self._refuse("the loop calls backward() itself, and not accelerator.backward(): nothing weighs the pieces")
+            self._refuse("the loop does not call accelerator.backward(), so the pieces cannot be weighted")
         if self._is_off:
             for trial in trials:
                 trial.rewind()
@@ -214,7 +219,7 @@ class InAccelerate:
         num = cut.length(tensors) if any(cut.is_cut) else 0
         strange = [one for one in others_in(whole) if not isinstance(one, PLAIN) or isinstance(one, (str, bytes))]
         if not num or strange or any(one.dim() and not is_cut for one, is_cut in zip(tensors, cut.is_cut, strict=True)):
-            self._refuse("a batch is not made of tensors with a sample in each row")
+            self._refuse("a batch does not consist of tensors with one row per sample")
             return []
         spans = bounds(num, self._num_pieces)
         self._context.changed(
@@ -246,7 +251,7 @@ class InAccelerate:
                 except RefusedError as refusal:
                     self._refuse(str(refusal))
             if self._is_off:
-                return None  # this piece counts for nothing: the whole batch comes next
+                return None  # this piece is discarded: the whole batch comes next
             piece.num_backward += 1
             factor = self._num_pieces * piece.share
             return original(accelerator, loss if factor == 1.0 else loss * factor, **kwargs)
@@ -254,15 +259,15 @@ class InAccelerate:
         return backward
 
     def _wrap_zero_grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Before the first backward pass of a batch or after the last one, as the script means it: in between the
-        gradients of other pieces are there."""
+        """Zeroes gradients only before the first backward pass of a batch or after the last one, as the script intends.
+        In between, the gradients of other pieces are present."""
 
         def zero_grad(owner: Any, set_to_none: bool | None = None) -> Any:
             piece = self._piece
             if piece is None or (piece.is_last and piece.num_backward):
                 return original(owner) if set_to_none is None else original(owner, set_to_none=set_to_none)
             if piece.is_first and not piece.num_backward:
-                target = getattr(owner, "optimizer", owner)  # Accelerate's own waits for the last piece
+                target = getattr(owner, "optimizer", owner)  # Accelerate's own zero_grad waits for the last piece
                 if target is owner:
                     return original(owner, set_to_none=set_to_none is not False)
                 return target.zero_grad(set_to_none=set_to_none is not False)
@@ -280,7 +285,7 @@ class InAccelerate:
 
 
 def _norm(*args: Any, **kwargs: Any) -> Any:
-    """Of the gradients as they are so far, which nobody clips."""
+    """Returns the norm of the gradients accumulated so far. They are not clipped yet."""
     given = (
         args[1] if len(args) > 1 and hasattr(args[0], "gradient_state") else args[0] if args else kwargs["parameters"]
     )

@@ -1,5 +1,5 @@
-"""Accumulation in Lightning: the training loader of a fit divided as the fit sets up its data, and the Trainer's own
-accumulate_grad_batches multiplied. Put back when the fit ends."""
+"""Gradient accumulation in Lightning. When a fit sets up its data, the batches of the training loader are divided and
+the Trainer's accumulate_grad_batches is multiplied. Both are restored when the fit ends."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class InLightning:
         self._trainer: Any = None
         self._loader: Any = None
         self._divided: Divided | None = None
-        self._before = 1  # what the script accumulates itself
+        self._before = 1  # the script's own accumulate_grad_batches
         self.is_met = False
 
     def install(self, fit_loop: ModuleType) -> None:
         patches = self._context.patches
         automatic: Any = sys.modules[fit_loop.__name__.replace("fit_loop", "optimization.automatic")]
-        # Loaders pass here after the strategy had its say and before anyone counts their batches
+        # Loaders pass here after the strategy has processed them and before their batches are counted.
         patches.around(fit_loop, "_process_dataloader", "accumulation.loader", None, self._after_loader)
         patches.around(vars(fit_loop)["_FitLoop"], "teardown", "accumulation.end", None, self._after_fit)
         rewrite_arguments(
@@ -43,15 +43,15 @@ class InLightning:
     def _after_loader(self, token: Any, args: tuple[Any, ...], kwargs: dict[str, Any], loader: Any) -> None:
         trainer = args[0]
         if self._trainer is trainer and self._loader is loader:
-            return  # of an epoch later
+            return  # a later epoch of the same fit
         self.is_met = True
         try:
             if self._trainer is trainer:
-                raise RefusedError("it trains from several loaders at once")
+                raise RefusedError("the fit trains from several loaders at once")
             self._begin(trainer, loader)
         except RefusedError as refusal:
             self._put_back()
-            self._trainer = trainer  # nothing more of this fit's
+            self._trainer = trainer  # do not change any other loader of this fit
             self._context.decline(str(refusal))
 
     def _begin(self, trainer: Any, loader: Any) -> None:
@@ -77,7 +77,8 @@ class InLightning:
         )
 
     def _weigh(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Each piece by its samples: Lightning divides by a fixed number, also where the last batch is smaller."""
+        """Weights each piece by its number of samples. Lightning divides by a fixed number, even if the last batch is
+        smaller."""
         if self._divided is None or len(args) < 2:
             return args, kwargs
         share = self._divided.share(self._trainer.fit_loop.epoch_loop.batch_idx)
@@ -102,11 +103,11 @@ def _refuse(trainer: Any) -> None:
     if trainer.strategy.handles_gradient_accumulation:
         raise RefusedError(f"{type(trainer.strategy).__name__} accumulates itself")
     if any(type(callback).__name__ == "GradientAccumulationScheduler" for callback in trainer.callbacks):
-        raise RefusedError("a GradientAccumulationScheduler changes how much is accumulated")
+        raise RefusedError("a GradientAccumulationScheduler changes the number of accumulated batches")
     if any(type(optimizer).__name__ == "LBFGS" for optimizer in trainer.optimizers):
         raise RefusedError("LBFGS computes the loss of a batch more than once")
     if trainer.reload_dataloaders_every_n_epochs:
-        raise RefusedError("the loaders are made anew in the middle of the training")
+        raise RefusedError("the loaders are rebuilt during the training")
     for name in ("limit_train_batches", "val_check_interval"):
         if not isinstance(getattr(trainer, name), float) or getattr(trainer, name) != 1.0:
             raise RefusedError(f"{name}={getattr(trainer, name)} counts batches, and would count pieces")

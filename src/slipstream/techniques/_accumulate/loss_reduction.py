@@ -1,5 +1,5 @@
-"""Whether the loss of a batch is put together from those of its pieces as a framework does it that accumulates: tried
-on a few samples, on a copy of the model, before anything is trained. Leaves no trace of having tried."""
+"""Checks whether the loss of a batch can be combined from the losses of its pieces in the way that frameworks
+accumulate. The check runs a few samples through a copy of the model before the training starts, and leaves no trace."""
 
 from __future__ import annotations
 
@@ -20,45 +20,46 @@ from slipstream.techniques._recompute.rng_state import RngState
 from slipstream.techniques._recompute.split_batch import Cut, filled, frame_of, tensors_in
 
 _NUM_SAMPLES = 4
-_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}  # of the loss; in lower precision 3e-2
+_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}  # relative to the loss; 3e-2 in lower precision
 _MAX_NODES = 5000
-_MEAN = 1  # as torch numbers reductions
-TOKENS = "its loss averages over tokens, and pieces of a batch may hold more of them or fewer; micro_batches is exact"
+_MEAN = 1  # torch's number for the reduction "mean"
+TOKENS = "its loss averages over tokens, and pieces of a batch hold different numbers of them; micro_batches is exact"
 
-Loss = Callable[[Any, Any], Any]  # of a copy of the model and a batch
+Loss = Callable[[Any, Any], Any]  # takes a copy of the model and a batch
 
 
 def refuse_mixing(model: torch.nn.Module, always: bool = False) -> None:
-    """`always`: everything is put to training before each step."""
+    """Raises RefusedError if a layer mixes samples. `always`: every layer is set to training mode before each step."""
     for layer in model.modules():
         if isinstance(layer, _BatchNorm) and (always or layer.training):
             raise RefusedError(f"{type(layer).__name__} mixes the samples of a batch")
 
 
 def try_losses(model: torch.nn.Module, loader: Any, loss: Loss, *, is_sum: bool = False) -> None:
-    """RefusedError: why the loss of pieces is not the batch's. `is_sum`: pieces are added up, not averaged."""
+    """Raises RefusedError with the reason if the losses of pieces do not combine to the loss of the batch. `is_sum`:
+    pieces are added, not averaged."""
     device = next(model.parameters()).device.type
     rng_state = RngState(device)
     try:
         with _quiet():
             batch = fetch_few(loader)
-            control = copy_module(model).eval()  # what dropout drops depends on the shape
+            control = copy_module(model).eval()  # in training mode the dropout mask would depend on the shape
             _compare(batch, lambda part: loss(control, part), is_sum)
     except RefusedError:
         raise
-    except Exception as fault:  # ours or the script's: its own comes again
-        raise RefusedError(f"the loss of a few samples could not be tried: {type(fault).__name__}: {fault}") from None
+    except Exception as fault:  # of our code or the script's; the script raises its own again
+        raise RefusedError(f"the loss of some samples could not be computed: {type(fault).__name__}: {fault}") from None
     finally:
         rng_state.put_back()
 
 
 def fetch_few(loader: Any) -> Any:
-    """A batch of samples from all over the data set, made as the loader makes it."""
+    """Returns a batch of samples from all over the dataset, made as the loader makes it."""
     base = base_of(loader)
     length = len(base.dataset)
     num = min(_NUM_SAMPLES, length)
     if num < 2:
-        raise RefusedError("the data set has less than two samples")
+        raise RefusedError("the dataset has fewer than two samples")
     indices = [length * index // num for index in range(num)]
     fetcher: Any = _MapDatasetFetcher(base.dataset, True, base.collate_fn, False)
     return fetcher.fetch(indices)
@@ -69,7 +70,7 @@ def _compare(batch: Any, loss: Callable[[Any], Any], is_sum: bool) -> None:
     cut = Cut(tensors)
     num = cut.length(tensors) if any(cut.is_cut) else 0
     if num < 2:
-        raise RefusedError("a batch is not made of tensors with a sample in each row")
+        raise RefusedError("a batch does not consist of tensors with one row per sample")
     with torch.enable_grad():
         whole = loss(batch)
         if not is_sum:
@@ -87,15 +88,15 @@ def _compare(batch: Any, loss: Callable[[Any], Any], is_sum: bool) -> None:
 def _why(whole: float, first: float, second: float, is_sum: bool) -> str:
     numbers = f"{whole:.4g} for the batch, {first:.4g} and {second:.4g} for two pieces"
     if is_sum:
-        return f"the model is told how many labels an update has, and does not divide by it: a loss of {numbers}"
+        return f"the model receives the number of labels per update but does not divide by it: a loss of {numbers}"
     if abs(whole - first - second) <= 1e-3 * abs(whole):
         return f"its loss is a sum over the batch, which the framework would divide: {numbers}; micro_batches is exact"
-    return f"its loss is not the mean of its samples' losses: {numbers}; micro_batches may do it"
+    return f"its loss is not the mean of its samples' losses: {numbers}; micro_batches may apply"
 
 
 def refuse_uneven(loss: torch.Tensor, num_samples: int) -> None:
-    """What the graph of a loss says of its mean: a cross entropy with class weights or with more than one target for a
-    sample divides by another number in each piece."""
+    """Raises RefusedError if the graph of the loss shows a mean with another divisor in each piece: a cross entropy
+    with class weights or with more than one target per sample."""
     for node in _nodes(loss):
         if not node.name().startswith(("NllLoss", "NllLoss2D")) or node._saved_reduction != _MEAN:
             continue
@@ -108,7 +109,7 @@ def refuse_uneven(loss: torch.Tensor, num_samples: int) -> None:
 
 
 def compares_samples(loss: torch.Tensor, num_samples: int) -> bool:
-    """Whether a cross entropy asks which sample of the batch belongs to which, as contrastive losses do."""
+    """Whether a cross entropy matches the samples of a batch with each other, as contrastive losses do."""
     targets = [node._saved_target for node in _nodes(loss) if node.name().startswith("NllLoss")]
     return num_samples > 1 and any(
         one.numel() == num_samples and torch.equal(one.flatten().cpu(), torch.arange(num_samples)) for one in targets
@@ -116,7 +117,7 @@ def compares_samples(loss: torch.Tensor, num_samples: int) -> bool:
 
 
 def is_known_mean(loss: torch.Tensor) -> bool:
-    """Whether the last thing that makes the loss, but for factors and sums of several, is a mean that torch knows."""
+    """Whether the loss is a mean known to torch, apart from factors and sums of several such means."""
     ends: list[Any] = []
     todo: list[Any] = [loss.grad_fn]
     while todo and len(ends) < 32:
@@ -151,7 +152,8 @@ def _nodes(loss: torch.Tensor) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """A module that logs from outside of a training warns about it; and what it prints is no part of the training."""
+    """Suppresses warnings and output. A module that logs outside a training warns, and its output is not part of the
+    training."""
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         yield

@@ -1,5 +1,6 @@
-"""A loader's batches handed out in pieces, one after another: the samples of every batch stay together and in order, so
-that as many updates see the same samples. Refuses what it cannot divide evenly."""
+"""Makes a loader return its batches in consecutive pieces. The samples of every batch stay together and in order, so
+the number of updates and the samples of each update stay the same. Batches that cannot be divided evenly are refused.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from slipstream.techniques._recompute.split_batch import bounds
 
 
 class Divided(BatchSampler):
-    """Stands in a loader for the batch sampler that it was built with."""
+    """Replaces the batch sampler that a loader was built with."""
 
     def __init__(self, whole: BatchSampler, num_pieces: int) -> None:
         super().__init__(whole.sampler, whole.batch_size // num_pieces, whole.drop_last)
@@ -30,7 +31,7 @@ class Divided(BatchSampler):
         return full * self.num_pieces + (0 if self.whole.drop_last else min(rest, self.num_pieces))
 
     def share(self, index: int) -> float:
-        """Of its batch's samples: what the piece of this number in the epoch holds."""
+        """Returns the share of its batch's samples that the piece with this index in the epoch holds."""
         number, place = divmod(index, self.num_pieces)
         full, rest = divmod(len(self.whole.sampler), self.whole.batch_size)  # type: ignore[arg-type]
         total = self.whole.batch_size if number < full or not rest else rest
@@ -39,20 +40,20 @@ class Divided(BatchSampler):
 
 
 def divide(loader: Any, num_pieces: int) -> Divided:
-    """From its next epoch on. RefusedError: why not."""
+    """Divides the loader's batches from its next epoch on. Raises RefusedError if that is not possible."""
     loader = base_of(loader)
     sampler = getattr(loader, "batch_sampler", None)
     if not isinstance(loader, DataLoader):
         raise RefusedError(f"the batches come from {type(loader).__name__}, and not from a DataLoader")
     if isinstance(loader.dataset, IterableDataset) or sampler is None:
-        raise RefusedError("the data set hands out its samples itself: nothing says where a batch ends")
+        raise RefusedError("the dataset is iterable, so the end of a batch is not known")
     if type(sampler) is not BatchSampler:
-        raise RefusedError(f"{type(sampler).__name__} makes the batches, and its sizes are not known")
+        raise RefusedError(f"{type(sampler).__name__} makes the batches, and their sizes are not known")
     if loader._iterator is not None:
-        raise RefusedError("the loader's workers have begun with whole batches")
+        raise RefusedError("the loader's workers have already started with whole batches")
     _refuse_odd(sampler.batch_size, num_pieces)
     divided = Divided(sampler, num_pieces)
-    vars(loader)["batch_sampler"] = divided  # the attribute itself may not be set any more
+    vars(loader)["batch_sampler"] = divided  # DataLoader does not allow the attribute to be set after construction
     return divided
 
 
@@ -64,10 +65,10 @@ def restore(loader: Any) -> None:
 
 
 def base_of(loader: Any) -> Any:
-    """Accelerate's loaders stand around the one that makes the batches."""
+    """Returns the loader that makes the batches. Accelerate's loaders wrap it."""
     return vars(loader).get("base_dataloader", loader) if hasattr(loader, "__dict__") else loader
 
 
 def _refuse_odd(batch_size: int, num_pieces: int) -> None:
     if batch_size % num_pieces:
-        raise RefusedError(f"a batch of {batch_size} does not make {num_pieces} equal pieces")
+        raise RefusedError(f"a batch of {batch_size} cannot be split into {num_pieces} equal pieces")

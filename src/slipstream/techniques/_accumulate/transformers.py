@@ -1,6 +1,6 @@
-"""Accumulation in the Hugging Face Trainer: the loader of one train() divided, and gradient_accumulation_steps
-multiplied. The Trainer divides by the number of labels in an update where the model can; elsewhere pieces are weighed
-by their samples. Put back when train() ends."""
+"""Gradient accumulation in the Hugging Face Trainer. For one train() the loader's batches are divided and
+gradient_accumulation_steps is multiplied. If the model supports it, the Trainer divides by the number of labels in an
+update; otherwise pieces are weighted by their samples. Both are restored when train() ends."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class InTransformers:
 
 
 class _Training:
-    """One call of train(). Its methods stand on the instance: a subclass may have its own."""
+    """One call of train(). It replaces methods on the Trainer instance, because a subclass may define its own."""
 
     def __init__(self, context: ApplyContext, trainer: Any, num_pieces: int) -> None:
         self._context = context
@@ -122,7 +122,7 @@ class _Training:
 
 
 def _is_scaled(trainer: Any, labels: Any) -> bool:
-    """Whether the Trainer takes the loss as one that was divided by the labels of a whole update."""
+    """Whether the Trainer treats the loss as already divided by the number of labels of a whole update."""
     told = getattr(trainer, "loss_is_scaled_for_ga", None)
     if told is not None:
         return bool(told)
@@ -136,10 +136,10 @@ def _refuse(trainer: Any) -> None:
     if args.n_gpu > 1:
         raise RefusedError(f"the Trainer spreads its batches over {args.n_gpu} devices")
     if args.auto_find_batch_size:
-        raise RefusedError("auto_find_batch_size changes the batch itself")
+        raise RefusedError("auto_find_batch_size changes the batch size by itself")
     if getattr(trainer, "is_deepspeed_enabled", False):
         raise RefusedError("DeepSpeed accumulates itself")
-    # functools.wraps and subclasses: the Trainer's own step is asked
+    # Inspect the Trainer's own step, even behind functools.wraps or a subclass.
     step = next(vars(kind)["training_step"] for kind in type(trainer).__mro__[::-1] if "training_step" in vars(kind))
     if _DIVISOR not in step.__code__.co_names:
-        raise RefusedError("this version of transformers does not weigh the pieces of an update: 4.49 and newer do")
+        raise RefusedError("this version of transformers does not weight the pieces of an update: use 4.49 or newer")

@@ -1,11 +1,11 @@
-"""Where a racing rider's process begins, given to python as a file so that every frame below the script is known as
-ours. As runner's, with techniques at hand."""
+"""Entry point of a racing trial's process. It is passed to Python as a file, so that every frame below the script is
+known as ours. It does the same as the entry point of `slipstream.trial`, with techniques available."""
 
 import os
 import sys
 
 if sys.path and sys.path[0] == os.path.dirname(os.path.abspath(__file__)):
-    del sys.path[0]  # python put this directory there; the script must find its own modules, and we ours
+    del sys.path[0]  # Python put this directory there; the script and slipstream must find their own modules
 
 from slipstream.techniques._core.apply_recipe import apply_recipe
 from slipstream.trial.forked import READY, ForkSafety, serve

@@ -1,4 +1,4 @@
-"""A rider's recipe put in place: called once in the riding process, when the script has imported torch."""
+"""Applies a trial's recipe. Called once in the script's process, when the script has imported torch."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 def apply_recipe(
     recipe: Recipe, patches: Patches, complain: Callable[[str, BaseException], None], is_proof: bool = False
 ) -> ApplyContext:
-    """A technique that cannot be put in place is declined; the others stand. The order of the recipe does not matter:
-    which wrapper stands inside which is said by the cards."""
+    """Applies all techniques of a recipe. A technique that fails to apply is declined; the others stay applied. The
+    order of the recipe does not matter: the cards define the nesting of wrappers."""
     from slipstream.techniques._core.context import (
-        ApplyContext,  # with torch, which the script has imported by now and not before
+        ApplyContext,  # imported late because it needs torch, which the script has imported by now
     )
 
     context = ApplyContext(patches, complain, is_proof)

@@ -1,4 +1,4 @@
-"""What every technique says about itself, and how it answers whether it applies. No torch."""
+"""The card with which every technique describes itself, and its answer to whether it applies. Does not import torch."""
 
 from __future__ import annotations
 
@@ -16,18 +16,23 @@ Purpose = Literal["speed", "memory", "fit"]
 class Card(msgspec.Struct, frozen=True):
     title: str  # "Worker processes for the loader"
     seam: Seam
-    causes: tuple[str, ...]  # the findings it answers
+    causes: tuple[str, ...]  # the findings that it answers
     numerics: NumericsClass
     memory: Memory = "same"
-    needs: tuple[str, ...] = ()  # "cuda", "accelerator", a package; said in the list, tested by applies()
-    claims: tuple[str, ...] = ()  # what it takes for itself: two techniques that claim the same thing do not combine
-    is_opt_in: bool = False  # tried and timed, never kept unless named with --only
-    needs_proof: bool = False  # timed with other random numbers than the base's: the proof is a rider of its own
-    is_ground: bool = False  # makes one start of a script as fast as the next: raced first, and the others on top of it
-    is_later: bool = False  # gains from the second epoch on, by what it kept of the first: races time those
-    nesting: int = 0  # lower is put in place first: of wrappers around a module it stands nearest to the module's code
-    purpose: Purpose = "speed"  # memory: costs time, and is raced only where --only names it, or where memory is short
-    # fit: not raced, for its step is other work; `tune --fit` uses it
+    needs: tuple[str, ...] = ()  # "cuda", "accelerator", a package; shown in the list, checked by applies()
+    claims: tuple[str, ...] = ()  # resources for exclusive use: techniques with a common claim are not combined
+    is_opt_in: bool = False  # tried and timed, but kept only if named with --only
+    # Timed with other random numbers than the base's, so its numerics are checked by a separate trial.
+    needs_proof: bool = False
+    # Reduces the differences between starts of a script. It is raced first, and the others on top of it.
+    is_ground: bool = False
+    # Gains from the second epoch on, through what it stored in the first. Races time later epochs.
+    is_later: bool = False
+    # Lower values are applied first. Of several wrappers around a module, the lowest is the innermost.
+    nesting: int = 0
+    # "memory" costs time and is raced only if --only names it or memory is short. "fit" is not raced, because its step
+    # does other work; `tune --fit` uses it.
+    purpose: Purpose = "speed"
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -39,5 +44,5 @@ YES = Answer(True)
 
 
 def no(reason: str) -> Answer:
-    """Why not, as half a sentence: "the script does it already"."""
+    """Returns a negative answer. The reason is half a sentence: "the script does it already"."""
     return Answer(False, reason)

@@ -1,5 +1,5 @@
-"""Every technique there is: the modules of this package that have a card.
-Imports no torch; a technique's `apply` does."""
+"""The catalogue of techniques: all modules of the package that have a card. Does not import torch; only a technique's
+`apply` does."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from slipstream.techniques._core.observation import Observation
 
 
 class Technique(Protocol):
-    """What a technique's module offers. Optional beside it: `environment(setting) -> dict[str, str]`, variables that
-    must be set before the process starts."""
+    """The interface of a technique's module. A module may also define `environment(setting) -> dict[str, str]`, the
+    variables that must be set before the process starts."""
 
     __name__: str
     __doc__: str
@@ -33,7 +33,7 @@ class Technique(Protocol):
 
 
 class _Catalogue(Mapping[str, Technique]):
-    """A technique is imported when it is looked up: `run` needs those of its recipe and no others."""
+    """Imports a technique when it is looked up, because `run` needs only those of its recipe."""
 
     def __init__(self) -> None:
         found = pkgutil.iter_modules(package.__path__)
@@ -56,7 +56,7 @@ class _Catalogue(Mapping[str, Technique]):
 
 @lru_cache(maxsize=1)
 def catalogue() -> Mapping[str, Technique]:
-    """By id, which is the file's stem."""
+    """Returns all techniques by id, which is the stem of the file name."""
     return _Catalogue()
 
 
@@ -68,6 +68,6 @@ def technique(ident: str) -> Technique:
 
 
 def environment_of(ident: str, setting: Setting) -> dict[str, str]:
-    """Variables that this technique needs before the process starts."""
+    """Returns the variables that this technique needs before the process starts."""
     make = getattr(technique(ident), "environment", None)
     return dict(make(setting)) if make is not None else {}

@@ -1,5 +1,6 @@
-"""Where techniques take hold of a riding script: calls whose arguments they change, modules and optimizers as they
-first appear, calls that they wrap. A technique that fails is set aside and said once; the script goes on without it."""
+"""The interface through which techniques change a running script. They can change arguments of calls, see modules and
+optimizers when they first appear, and wrap calls. A technique that fails is disabled and reported once; the script
+continues without it."""
 
 from __future__ import annotations
 
@@ -23,14 +24,14 @@ from slipstream.seams.outermost import OutermostFinder, is_being_built
 from slipstream.seams.patching import Patches, rewrite_arguments
 from slipstream.seams.user_code import current_site
 
-LoaderArguments = dict[str, Any]  # every argument of DataLoader(...), by name, defaults filled in
-Wrapper = Callable[..., Any]  # wrapper(call, *args, **kwargs): what to do around a module's call
+LoaderArguments = dict[str, Any]  # every argument of DataLoader(...) by name, with defaults filled in
+Wrapper = Callable[..., Any]  # wrapper(call, *args, **kwargs): runs around a module's call
 _SETTLING_STEPS = 3
-FINGERPRINT = "witness"  # who looks in a race and changes nothing
+FINGERPRINT = "witness"  # the technique id of the fingerprint, which observes a race and changes nothing
 
 
 class ApplyContext:
-    """What one technique holds. All of a ride's rigs share what they found and what they say."""
+    """What one technique works with. All contexts of a trial share the objects that they found and their messages."""
 
     def __init__(
         self, patches: Patches, complain: Callable[[str, BaseException], None], is_proof: bool = False
@@ -41,19 +42,21 @@ class ApplyContext:
         self.changes: list[str] = []
         self.declined: list[str] = []
         self.edits: list[Edit] = []
-        self.last_words: list[Callable[[], str]] = []  # asked when the script has ended, for the line that sums up
+        self.last_words: list[Callable[[], str]] = []  # called when the script has ended, for the summary line
         self._complain = complain
         self._shared = _Shared()
 
     def named(self, technique: str) -> ApplyContext:
-        """The same rig in the name of one technique, which may speak at any time: from a wrapper, steps later."""
+        """Returns this context under the name of one technique. The technique may report at any time, also from a
+        wrapper many steps later."""
         view = copy.copy(self)
         view.technique = technique
         return view
 
     @property
     def is_racing(self) -> bool:
-        """Blocks of this ride are timed against others': what is paid once may be paid before the first of them."""
+        """Whether blocks of this trial are timed against others'. One-time costs may then be paid before the first
+        block."""
         return self._shared.is_racing
 
     @is_racing.setter
@@ -62,23 +65,22 @@ class ApplyContext:
 
     @property
     def once_ns(self) -> int:
-        """Spent so far on what is paid once."""
+        """Nanoseconds spent so far on one-time costs."""
         return self._shared.once_ns
 
     @contextmanager
     def once(self) -> Iterator[None]:
-        """Around what a whole training pays once, wherever in the script it falls: it counts in no block, nor as what
-        an epoch takes to begin."""
+        """Marks work that a training pays for once. Its time counts neither in a block nor in the start of an epoch."""
         start_ns = time.perf_counter_ns()
         try:
             yield
         finally:
             self._shared.once_ns += time.perf_counter_ns() - start_ns
 
-    # --- what a technique says -------------------------------------------------------------------------------------
+    # --- reports of a technique -------------------------------------------------------------------------------------
 
     def changed(self, what: str) -> None:
-        """Once for each thing that was really changed: "num_workers 0 -> 2 at train.py:31"."""
+        """Reports one thing that was really changed: "num_workers 0 -> 2 at train.py:31"."""
         sentence = f"{self.technique}: {what}"
         if sentence not in self.changes:
             self.changes.append(sentence)
@@ -89,20 +91,20 @@ class ApplyContext:
             self.declined.append(sentence)
 
     def edit(self, **edit: Any) -> None:
-        """The change as data, at the line where the script is now unless `site` says otherwise."""
+        """Records the change as data, at the script's current line unless `site` is given."""
         site = edit.pop("site", None) or current_site()
         self.edits.append(Edit(technique=self.technique, site=site, **edit))
 
-    # --- where it takes hold -----------------------------------------------------------------------------------------
+    # --- hooks ------------------------------------------------------------------------------------------------------
 
     def on_loader(self, change: Callable[[LoaderArguments], None]) -> None:
-        """`change` edits the arguments of every DataLoader(...) in place, before it is built."""
+        """Calls `change` with the arguments of every DataLoader(...) before it is built, to be edited in place."""
         if not self._shared.loader_changes:
             rewrite_arguments(self.patches, DataLoader, "__init__", "technique.loader", self._rewrite_loader)
         self._shared.loader_changes.append((self.technique, change))
 
     def on_model(self, change: Callable[[torch.nn.Module], None]) -> None:
-        """`change` meets every module with parameters that the script itself calls, once, before its first call."""
+        """Calls `change` once for every module with parameters that the script itself calls, before its first call."""
         if self._shared.finder is None:
             self._shared.finder = OutermostFinder(self._find)
             self._shared.finder.install(self.patches)
@@ -110,14 +112,14 @@ class ApplyContext:
         self._shared.model_changes.append((self.technique, change))
 
     def on_optimizer(self, change: Callable[[torch.optim.Optimizer], None]) -> None:
-        """`change` meets every optimizer once, before its first step."""
+        """Calls `change` once for every optimizer, before its first step."""
         if not self._shared.optimizer_changes:
             hook = self.patches.guard("technique.optimizer", self._before_step)
             self.patches.on_close(register_optimizer_step_pre_hook(hook).remove)
         self._shared.optimizer_changes.append((self.technique, change))
 
     def wrap_call(self, module: torch.nn.Module, wrapper: Wrapper) -> None:
-        """Stands around this instance's call. The wrapper put on later is the outer one."""
+        """Wraps this instance's call. Of several wrappers, the one added last is the outermost."""
         inner = call_slot.content(module)
         reference = weakref.ref(module)
 
@@ -138,13 +140,14 @@ class ApplyContext:
         self.patches.on_close(put_back)
 
     def is_compiled(self, module: torch.nn.Module) -> bool:
-        """By the script: what stands in the slot for us or for a seam does not count."""
+        """Whether the script compiles the module. A call that we or a seam put there does not count."""
         return call_slot.is_compiled(module)
 
-    # --- inside ----------------------------------------------------------------------------------------------------
+    # --- internals --------------------------------------------------------------------------------------------------
 
     def _may_change(self, technique: str) -> bool:
-        """Not one of many ranks: recipes are measured with one process, and ranks that differ would wait for ever."""
+        """False in one of several ranks: recipes are measured with one process, and ranks that differ would wait
+        forever."""
         count = _num_ranks()
         if count > 1 and technique != FINGERPRINT:
             self.named(technique).decline(f"this is one of {count} ranks, and recipes are measured with one process")
@@ -178,9 +181,9 @@ class ApplyContext:
         if module in met or next(module.parameters(), None) is None:
             return
         if torch.utils.data.get_worker_info() is not None:
-            return  # a transform
+            return  # a transform, not a model
         if is_backward() or is_being_built(sys._getframe(1)):
-            return  # a part of a model that is computed again, or tried
+            return  # part of a model that is recomputed or tried
         met[module] = None
         for technique, change in self._shared.model_changes:
             if self._may_change(technique):
@@ -194,7 +197,7 @@ class ApplyContext:
                     self._try(technique, change, optimizer)
 
     def _follow_updates(self) -> None:
-        """The search ends a few updates after it began; a new optimizer begins it anew."""
+        """Ends the search a few updates after it began. A new optimizer starts it again."""
         seen: weakref.WeakSet[Any] = weakref.WeakSet()
         num_updates = 0
 
@@ -219,14 +222,15 @@ class _Shared:
         self.loader_changes: list[tuple[str, Callable[[LoaderArguments], None]]] = []
         self.model_changes: list[tuple[str, Callable[[torch.nn.Module], None]]] = []
         self.optimizer_changes: list[tuple[str, Callable[[torch.optim.Optimizer], None]]] = []
-        self.met: MutableMapping[Any, None] = WeakIdKeyDictionary()  # models and optimizers; a hash may change
+        # models and optimizers; keyed by identity because a hash may change
+        self.met: MutableMapping[Any, None] = WeakIdKeyDictionary()
         self.finder: OutermostFinder | None = None
         self.is_racing = False
         self.once_ns = 0
 
 
 def _num_ranks() -> int:
-    """Of the process group that the script has made, however it was started."""
+    """Returns the size of the process group that the script created, however it was started."""
     group = torch.distributed
     return group.get_world_size() if group.is_available() and group.is_initialized() else 1
 

@@ -1,5 +1,5 @@
-"""Pictures that Pillow decodes or resizes: whether a check saw any, decoding that is postponed until it is known what
-for, what C of ours does in place of Pillow's, and what is said when workers, too, do it otherwise."""
+"""Shared code of the techniques for images that Pillow decodes or resizes: whether a check saw any, postponed decoding,
+replacements of Pillow functions in C, and reports from workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from slipstream.techniques._core.context import ApplyContext, LoaderArguments
 
 Notice = Callable[[], None]
-_UNSEEN = "Pillow was not seen resizing pictures"
+_UNSEEN = "Pillow was not seen resizing images"
 _LEAST_RESIZING = 0.05  # of the work on a batch
 _RESIZES = re.compile(r"\.resize\(|\.thumbnail\(|\b(Resize|RandomResizedCrop)\(|\bImageOps\.(fit|pad|contain|cover)\(")
 
@@ -28,17 +28,18 @@ class Installable(Protocol):
 
 
 def why_no_pictures(observation: Observation) -> str:
-    """ "" where Pillow was seen decoding."""
+    """Returns why no images are decoded by Pillow, or ""."""
     if observation.loader is None:
         return "the script has no DataLoader"
     if not any(stack.stage == "decode" and "PIL/" in stack.leaf for stack in observation.session.stacks):
-        return "Pillow was not seen decoding pictures"
+        return "Pillow was not seen decoding images"
     return ""
 
 
 def postpone(context: ApplyContext, what: str, otherwise: str, make: Callable[[Notice, Notice], LazyDecode]) -> None:
-    """Pictures are decoded when their pixels are needed, by what `make` gives; it is called with how to tell that it
-    was done, which is said as `what`, and that it was not, said as `otherwise`. It may import Pillow."""
+    """Decodes images only when their pixels are needed, with the object that `make` returns. `make` gets two callbacks:
+    one reports `what` when decoding was postponed, the other reports `otherwise` when it was not. `make` may import
+    Pillow."""
     try:
         from slipstream.data.images.lazy_decode import why_not_here
         from slipstream.data.workers.worker_flags import WorkerFlags
@@ -57,7 +58,8 @@ def postpone(context: ApplyContext, what: str, otherwise: str, make: Callable[[N
 
 
 def in_c(context: ApplyContext, what: str, otherwise: str, make: Callable[[Notice, Notice], Installable]) -> None:
-    """What `make` gives does it in C of ours, and is told of as `postpone` tells. It may import Pillow and compile."""
+    """Installs a replacement in C that `make` returns. The callbacks are those of `postpone`. `make` may import Pillow
+    and compile."""
     from slipstream.data.images.c_build import CompileError
     from slipstream.data.workers.worker_flags import WorkerFlags
 
@@ -76,7 +78,7 @@ def in_c(context: ApplyContext, what: str, otherwise: str, make: Callable[[Notic
 
 
 def or_no_compiler(reason: str) -> Answer:
-    """Yes where nothing else speaks against it and there is a compiler."""
+    """Returns a positive answer if there is no other reason against it and a compiler exists."""
     from slipstream.data.images.c_build import find_compiler
 
     if reason:
@@ -85,8 +87,8 @@ def or_no_compiler(reason: str) -> Answer:
 
 
 def why_no_resizing(observation: Observation) -> str:
-    """ "" where it is worth the name among what a batch takes; or, of a check too short to tell, where the source of
-    the samples says it."""
+    """Returns why resizing is not worth replacing, or "". It must be a noticeable share of the work on a batch. If the
+    check was too short to tell, the source of the dataset decides."""
     from slipstream.diagnose.hotspots import FEWEST_SAMPLES, total
     from slipstream.diagnose.input_path import input_path
 
@@ -110,10 +112,11 @@ def _calls_resize(site: Site | None) -> bool:
 
 
 def say_for_spawned(context: ApplyContext, what: str) -> None:
-    """Forked workers tell when they have done it; spawned ones are not heard, and it is said when they are made."""
+    """Reports the change when a loader with spawned workers is built. Forked workers report it themselves when it
+    happens; spawned workers cannot."""
 
     def look(arguments: LoaderArguments) -> None:
-        from slipstream.data.workers.worker_blockers import start_method  # here: it imports torch
+        from slipstream.data.workers.worker_blockers import start_method  # imported here because it imports torch
 
         if arguments["num_workers"] and start_method(arguments) != "fork":
             context.changed(what)

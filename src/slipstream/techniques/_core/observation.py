@@ -1,16 +1,16 @@
-"""What a check saw of the script, as techniques ask about it. Reads records alone, so that it works without torch, and
-imports diagnose only when asked: `run` imports every technique before the script, and asks nothing."""
+"""What a check observed about the script, as techniques query it. It reads records only, so it works without torch. It
+imports `diagnose` only when needed, because `run` imports every technique before the script and queries nothing."""
 
 from __future__ import annotations
 
 from slipstream.records import Loader, Model, Optimizer, Session, Summary, TorchFacts
 
-_UNNAMED, _UNASKED = 100, 101  # ranks behind all that a finding names: its cause was found, or not even that
+_UNNAMED, _UNASKED = 100, 101  # ranks after all that a finding names: the cause was found, or not even that
 
 
 class Observation:
     def __init__(self, session: Session, is_slowing: bool = False) -> None:
-        """`is_slowing`: riders have seen since that its steps grow longer as it trains."""
+        """`is_slowing`: later trials showed that steps become slower as the training proceeds."""
         self.session = session
         self.environment = session.environment
         self.is_slowing = is_slowing
@@ -25,19 +25,19 @@ class Observation:
 
     @property
     def device(self) -> str:
-        """cpu, cuda, mps, xpu: where the model lives."""
+        """Returns the device of the model: cpu, cuda, mps or xpu."""
         from slipstream.diagnose.selection import device_of
 
         return device_of(self.session).partition(":")[0] or "cpu"
 
     @property
     def num_cores(self) -> int:
-        """That may be used: after affinity and the container's quota."""
+        """Returns the number of usable cores, after affinity and the container's quota."""
         return max(1, int(self.environment.num_usable))
 
     @property
     def model(self) -> Model | None:
-        """The largest."""
+        """Returns the largest model."""
         from slipstream.diagnose.selection import main_model
 
         return main_model(self.session)
@@ -50,17 +50,18 @@ class Observation:
 
     @property
     def loader(self) -> Loader | None:
-        """That training learns from; None where the script has no DataLoader."""
+        """Returns the loader used for training, or None if the script has no DataLoader."""
         from slipstream.diagnose.selection import training_loader
 
         return training_loader(self.session)
 
     def gain_of(self, causes: tuple[str, ...]) -> float:
-        """The largest gain that a finding predicts for any of these causes; 1.0 where there is none."""
+        """Returns the largest gain that a finding predicts for any of these causes, or 1.0 if there is none."""
         return max((f.predicted_gain for f in self.session.findings if f.cause in causes), default=1.0)
 
     def rank_of(self, ident: str, causes: tuple[str, ...]) -> int:
-        """How soon a finding names it: 0 for the first that one names, and last whoever no finding is about."""
+        """Returns the position of the technique among those that findings name: 0 for the first one. Techniques that no
+        finding names come last."""
         findings = self.session.findings
         named = [finding.techniques.index(ident) for finding in findings if ident in finding.techniques]
         is_asked = any(finding.cause in causes for finding in findings)

@@ -1,5 +1,5 @@
-"""Runs a function once in every thread of the OpenMP pool that torch computes with. Starts the pool if there is none,
-so it must not be used before the script trains: a process that forks afterwards may not compute in the child."""
+"""Runs a function once in every thread of the OpenMP pool that torch computes with. The pool is started if it does not
+exist. Do not use this before the script trains: if a process forks afterwards, its child may be unable to compute."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 
 from slipstream.data.threads.openmp import loaded_runtimes
 
-_SHARE = 65_536  # elements for each thread: twice what torch hands out at the least
+_SHARE = 65_536  # elements for each thread: twice the smallest share that torch gives to a thread
 
 
 def run_in_pool(function: Callable[[], object]) -> bool:
-    """Whether the runtime could be asked. libgomp, libomp and Intel's all have this entry point."""
+    """Returns whether the runtime could be called. libgomp, libomp and Intel's runtime all have this entry point."""
     for library in loaded_runtimes():
         parallel = getattr(library, "GOMP_parallel", None)
         if parallel is None:
@@ -28,6 +28,7 @@ def run_in_pool(function: Callable[[], object]) -> bool:
 
 
 def share_that_flushes() -> float:
-    """Of the pool's work: half of the smallest normal number, computed by all threads, compared as bits."""
+    """Returns the share of the pool's work that flushes denormals. All threads halve the smallest normal number, and
+    the results are compared as bits."""
     smallest = torch.full((_SHARE * torch.get_num_threads(),), torch.finfo(torch.float32).tiny, device="cpu")
     return float((smallest.mul_(0.5).view(torch.int32) == 0).double().mean())

@@ -1,4 +1,5 @@
-"""Batches that are copied to a device: on which devices that can overlap, and loaders told to pin their memory."""
+"""Shared code for batches that are copied to a device: which devices can overlap copies with the step, and how a loader
+is made to pin its memory."""
 
 from __future__ import annotations
 
@@ -14,18 +15,19 @@ DEVICES = ("cuda", "xpu")
 
 
 def why_no_copies(observation: Observation) -> str:
-    """ "" where the training loader's batches travel to a device."""
+    """Returns why the training loader's batches are not copied to a device, or ""."""
     if observation.device not in DEVICES:
         return f"the model is on {observation.device}: copies overlap with the step on CUDA, ROCm or XPU devices only"
     if observation.loader is None:
         return "the script has no DataLoader"
-    if any(facts.device != "cpu" for facts in observation.loader.tensor_facts):  # even one cannot be pinned
+    # a single tensor on the device cannot be pinned
+    if any(facts.device != "cpu" for facts in observation.loader.tensor_facts):
         return "the loader's batches are on the device already"
     return ""
 
 
 def lacks_device(context: ApplyContext) -> bool:
-    """And says so."""
+    """Whether no suitable device exists. Declines in that case."""
     from slipstream.observe.torch_facts import read_torch_facts
 
     if read_torch_facts().accelerator in DEVICES:
@@ -42,9 +44,7 @@ def pin(context: ApplyContext, arguments: LoaderArguments) -> None:
         return
     device = held_on_device(arguments["dataset"])
     if device:
-        context.decline(
-            f"the loader built {where(current_site())} keeps its memory: its dataset lies on {device} already"
-        )
+        context.decline(f"the loader built {where(current_site())} is not pinned: its dataset is on {device} already")
     else:
         arguments["pin_memory"] = True
         context.changed(f"pin_memory False -> True {where(current_site())}")

@@ -1,5 +1,5 @@
-"""What a technique keeps from the first epoch on is made before a race, so that what is timed is what all epochs after
-the first look like. Only until the first update: later it would be timed itself."""
+"""Fills a technique's cache before a race, so that the race times what every epoch after the first looks like. This
+happens only until the first update, because later the filling itself would be timed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from slipstream.techniques._core.context import ApplyContext
 
-Fill = Callable[[Any, float], None]  # of a loader, in so many seconds at the most
+Fill = Callable[[Any, float], None]  # takes a loader and a time limit in seconds
 
 
 def fill_before_races(context: ApplyContext, fill: Fill) -> None:
-    """Every dataset once, as its first epoch begins."""
+    """Calls `fill` once for every dataset, when its first epoch begins."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
     from torch.utils.data import DataLoader
 
@@ -30,7 +30,7 @@ def fill_before_races(context: ApplyContext, fill: Fill) -> None:
         filled.add(id(loader.dataset))
         reason = prefill.cannot_fill(loader)
         if reason:
-            context.decline(f"nothing was made before the race: {reason}")
+            context.decline(f"the cache was not filled before the race: {reason}")
             return
         with context.once():
             fill(loader, left_s)

@@ -1,6 +1,5 @@
-"""The call that built a loader: how a technique names it in a sentence, and one of its arguments as an edit.
-
-The model as edits name it: a statement about it, where the optimizer takes its parameters, and what it is given."""
+"""Edits of the user's source that several techniques need: arguments of the call that built a loader, statements about
+the model before the optimizer gets its parameters, and changes of the model's inputs."""
 
 from __future__ import annotations
 
@@ -14,14 +13,15 @@ from slipstream.techniques._core.observation import Observation
 
 
 def where(site: Site | None) -> str:
-    """ "at train.py:31"; a loader that no line of the user's built has no place."""
+    """Returns "at train.py:31", or a text without a place for a loader that no line of the user's code built."""
     return f"at {os.path.basename(site.file)}:{site.line}" if site is not None else "in a framework"
 
 
 def argument_edits(
     observation: Observation, technique: str, arguments: dict[str, str], if_given: tuple[str, ...] = ()
 ) -> list[Edit]:
-    """One edit for each argument of the training loader's call; those in `if_given` only where the call has them."""
+    """Returns one edit for each argument of the training loader's call. Arguments in `if_given` are edited only if the
+    call has them."""
     loader = observation.loader
     edits = [_argument_edit(loader, technique, argument, text) for argument, text in arguments.items()]
     return [msgspec.structs.replace(edit, is_if_given=edit.argument.endswith(if_given or "?")) for edit in edits]
@@ -30,7 +30,7 @@ def argument_edits(
 def _argument_edit(loader: Loader | None, technique: str, argument: str, text: str) -> Edit:
     observed = repr(getattr(loader, argument, ""))
     if loader is None or loader.site is None:
-        reason = f"pass {argument}={text} to the DataLoader; its line was not seen"
+        reason = f"pass {argument}={text} to the DataLoader; its line was not found"
         return Edit(technique=technique, kind="by_hand", site=None, argument=argument, text=text, reason=reason)
     call = _callee(loader)
     if call == "TrainingArguments":
@@ -40,22 +40,24 @@ def _argument_edit(loader: Loader | None, technique: str, argument: str, text: s
 
 def _callee(loader: Loader) -> str:
     if loader.framework == "transformers":
-        return "TrainingArguments"  # the Trainer builds the loader as it is told there
+        return "TrainingArguments"  # the Trainer builds the loader from these arguments
     assert loader.site is not None
     return loader.class_name if loader.class_name in loader.site.text else "DataLoader"
 
 
-_PLACE = re.compile(r"\[0\]\[(\d+)\]|\[1\]\['(\w+)'\]")  # an argument itself, nothing inside it
+_PLACE = re.compile(r"\[0\]\[(\d+)\]|\[1\]\['(\w+)'\]")  # an argument itself, not something inside it
 
 
 def why_by_hand(observation: Observation) -> str:
-    """ "" where one model is called, as most scripts do: techniques change all of them, and edits know one."""
+    """Returns why the edits must be made by hand, or "" if the script calls one model. Techniques change all models,
+    but an edit can name only one."""
     count = sum(model.num_parameters > 0 for model in observation.session.models)
-    return f"the script calls {count} models: for each of them" if count > 1 else ""
+    return f"the script calls {count} models: apply it to each of them" if count > 1 else ""
 
 
 def model_edit(observation: Observation, technique: str, text: str) -> Edit:
-    """Just before the optimizer is built: there the model is complete, has its name, and was not called yet."""
+    """Returns an edit just before the line that builds the optimizer. There the model is complete, has a name, and has
+    not been called yet."""
     model, optimizer = observation.model, observation.optimizer
     shown = text.format(model=model.name or "model" if model else "model")
     reason = "once, after the model is built and moved to its device"
@@ -70,9 +72,9 @@ def model_edit(observation: Observation, technique: str, text: str) -> Edit:
 
 
 def input_edits(observation: Observation, technique: str, text: str, num_dimensions: int) -> list[Edit]:
-    """What is put behind every tensor of so many dimensions that the model is given."""
+    """Returns edits that append `text` to every model input with this number of dimensions."""
     model = observation.model
-    reason = "behind the images that the model is given"
+    reason = "append it to the images passed to the model"
     by_hand = [Edit(technique, "by_hand", model.site if model else None, text=text, reason=reason)]
     if model is None or model.site is None or not model.name or why_by_hand(observation):
         return by_hand

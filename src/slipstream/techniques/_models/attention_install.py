@@ -1,5 +1,5 @@
-"""Finds the modules that write attention by hand, proves on the script's own batch that the fused kernel gives the same
-result and the same gradients, and only then lets them use it. What cannot be proved stays as it was written."""
+"""Finds modules with hand-written attention, verifies on the script's own batch that the fused kernel gives the same
+result and gradients, and only then lets them use it. Attention that cannot be verified stays as it is."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from slipstream.techniques._recompute.rng_state import ModuleSnapshot
 if TYPE_CHECKING:
     from slipstream.techniques._core.context import ApplyContext
 
-_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}  # of the norm; in lower precision 2e-2
+_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}  # relative to the norm; 2e-2 in lower precision
 
 
 class AttentionSearch:
-    """Around an outermost module: its first call in training is looked through, the others pass."""
+    """Wraps an outermost module. Its first call in training is searched for attention; the other calls pass through."""
 
     def __init__(self, context: ApplyContext, module: torch.nn.Module) -> None:
         self._context = context
@@ -38,14 +38,14 @@ class AttentionSearch:
         with ModuleSnapshot(module) as trial:
             try:
                 result = self._look(call, args, kwargs)
-            except Exception as fault:  # ours or the script's: its own comes again
+            except Exception as fault:  # of our code or the script's; the script raises its own again
                 trial.rewind()
-                self._context.decline(f"could not be looked for: {type(fault).__name__}: {fault}")
+                self._context.decline(f"the search for attention failed: {type(fault).__name__}: {fault}")
                 return call(*args, **kwargs)
         for owner in self._owners.values():
             self._context.wrap_call(owner, FusedAttention(self._context, owner).call)
         if not self._owners:
-            self._context.decline(f"no attention written by hand was found in {type(module).__name__}")
+            self._context.decline(f"no hand-written attention was found in {type(module).__name__}")
         self._owners.clear()
         return result
 
@@ -69,14 +69,14 @@ class AttentionSearch:
         shared = [one for one, other in zip(weights.place, self._stack, strict=False) if one is other]
         if error is None or not error <= allowed:
             size = "not a number" if error is None else f"{error:.1e} of the norm, {allowed:.0e} allowed"
-            self._context.decline(f"the fused kernel differs from the script's attention: {size}")
+            self._context.decline(f"the result of the fused kernel differs from that of the script's attention: {size}")
         elif shared:
             self._owners[id(shared[-1])] = shared[-1]
         return result
 
 
 def _disagreement(weights: Deferred, values: torch.Tensor, result: torch.Tensor) -> float | None:
-    """The largest difference of results and gradients, relative to their norms."""
+    """Returns the largest difference of results and gradients, relative to their norms."""
     plan = weights.plan
     sources = [plan.query, plan.keys, values]
     with torch.enable_grad():
@@ -94,7 +94,7 @@ def _disagreement(weights: Deferred, values: torch.Tensor, result: torch.Tensor)
 
 
 class FusedAttention:
-    """Around a module in which attention was found and proved."""
+    """Wraps a module in which attention was found and verified."""
 
     def __init__(self, context: ApplyContext, module: torch.nn.Module) -> None:
         self._context = context
@@ -108,9 +108,9 @@ class FusedAttention:
         try:
             with AttentionCall(self._fuse, self._context.decline):
                 return convert(call(*args, **kwargs), settle)
-        except Exception as fault:  # ours or the script's: its own comes again
+        except Exception as fault:  # of our code or the script's; the script raises its own again
             self._is_on = False
-            self._context.decline(f"{self._name} went back to its own attention: {type(fault).__name__}: {fault}")
+            self._context.decline(f"{self._name} uses its own attention again: {type(fault).__name__}: {fault}")
             return call(*args, **kwargs)
 
     def _fuse(self, weights: Deferred, values: torch.Tensor, manual: Callable[[], torch.Tensor]) -> torch.Tensor:

@@ -1,6 +1,6 @@
-"""Attention written by hand, recognised while it is being computed: the product of queries and keys is put off until it
-is known what it is for. Scaled, masked, through a softmax and into a product with the values it becomes one fused
-call; used in any other way it is computed as the script wrote it, so that the result is the same either way."""
+"""Recognises hand-written attention while it is being computed. The product of queries and keys is deferred until its
+use is known. If it is scaled, masked, passed through a softmax and multiplied with the values, it becomes one fused
+call. If it is used in any other way, it is computed as the script wrote it, so the result is the same in both cases."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-_LOW_ENOUGH = -1e4  # filled in before a softmax, it leaves a weight of exactly zero
+_LOW_ENOUGH = -1e4  # a value filled in before a softmax that gives a weight of exactly zero
 _T: Any = torch.Tensor
 _broadcast: Any = torch.broadcast_shapes
 
@@ -45,15 +45,17 @@ _FACTS = {
 
 
 class AttentionPlan:
-    """softmax(scale * query @ keys + bias, where kept), as far as it has come. Never changed, only copied."""
+    """The computation softmax(scale * query @ keys + bias, where kept) as far as it is known. Plans are never changed,
+    only copied."""
 
     def __init__(self, query: torch.Tensor, keys: torch.Tensor) -> None:
         self.query = query
         self.keys = keys  # as it was multiplied: (..., width, positions)
         self.scale = 1.0
-        self.factors: tuple[torch.Tensor, ...] = ()  # scales that are tensors: asking for their value would wait
+        # scales that are tensors: reading their values would wait for the device
+        self.factors: tuple[torch.Tensor, ...] = ()
         self.bias: torch.Tensor | None = None
-        self.keep: torch.Tensor | None = None  # True where a weight may be other than zero
+        self.keep: torch.Tensor | None = None  # True where a weight may be nonzero
         self.is_blank_uniform = False  # filled with a finite number: rows without any True have equal weights
         self.is_soft = False
         self.versions = (query._version, keys._version)
@@ -87,7 +89,7 @@ class AttentionPlan:
 
 
 class Deferred(torch.Tensor):
-    """Looks like the tensor that it stands for. Whatever is not on the way to a fused call computes it."""
+    """Behaves like the tensor that it stands for. An operation that cannot lead to a fused call computes the tensor."""
 
     _thunk: Callable[[], torch.Tensor] | None
     _value: torch.Tensor | None
@@ -112,30 +114,31 @@ class Deferred(torch.Tensor):
         return self._value
 
     def part(self) -> None:
-        """Before it is changed in place: what was derived from it goes on from what it was."""
+        """Detaches tensors derived from this one before it is changed in place: they keep its present plan."""
         if self._value is None:
             self._value = self.compute().clone()
 
     @property
     def is_computed(self) -> bool:
-        """From then on it may be changed in place, by a view too, and the plan no longer says what it is."""
+        """Whether the tensor was computed. From then on it may be changed in place, also through a view, so the plan no
+        longer describes it."""
         return self._value is not None
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _FACTS:  # asked by ourselves, outside the mode: known without computing it
+        if func in _FACTS:  # queried by our own code outside the mode: known without computing the tensor
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
         return func(*_real(args), **_real(kwargs or {}))
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        raise RuntimeError(f"{func} met a tensor that was put off")
+        raise RuntimeError(f"{func} was called with a deferred tensor")
 
 
 class AttentionCall(TorchFunctionMode):
-    """Active inside one module's call. `decide` is told of every attention that could be fused, and returns its
-    result; `place` tells where the script is."""
+    """Is active inside one module's call. `decide` gets every attention that could be fused and returns its result.
+    `place` tells where the script is."""
 
     def __init__(
         self,
@@ -160,7 +163,7 @@ class AttentionCall(TorchFunctionMode):
         target = args[0] if args else None
         if func in _IN_PLACE and isinstance(target, Deferred):
             outcome = self._follow(_IN_PLACE[func], args, kwargs)
-            if outcome is not None:  # the same object goes on with what was done to it
+            if outcome is not None:  # an operation in place returns the same object
                 target._thunk, target._value, target.plan = outcome._thunk, None, outcome.plan
                 return target
         if isinstance(target, Deferred) and _is_in_place(func):
@@ -177,7 +180,7 @@ class AttentionCall(TorchFunctionMode):
         return Deferred.make((shape, query.device, grad), AttentionPlan(query, keys), thunk, self._place(), dtype)
 
     def _follow(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """The next thing on the way to a fused call; None if it leads away from it."""
+        """Returns the next deferred tensor on the way to a fused call, or None if the operation leads elsewhere."""
         if func in _PRODUCTS:
             return self._end(func, args, kwargs)
         index = next((i for i, value in enumerate(args) if isinstance(value, Deferred)), None)
@@ -325,7 +328,7 @@ def _with_heads(mask: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def _is_causal(keep: torch.Tensor, num_queries: int, num_keys: int) -> bool:
-    """Asked on the CPU only: elsewhere the host would have to wait for the answer."""
+    """Whether the mask is causal. Checked on the CPU only, because on other devices the host would have to wait."""
     if (
         keep.device.type != "cpu"
         or keep.numel() != num_queries * num_keys
@@ -337,7 +340,7 @@ def _is_causal(keep: torch.Tensor, num_queries: int, num_keys: int) -> bool:
 
 
 def _cast_dtype(func: Any, source: Deferred, others: list[Any], kwargs: dict[str, Any]) -> torch.dtype | None:
-    """The floating-point type that it asks for; None for anything else that these calls can do."""
+    """Returns the floating-point type that the call converts to, or None for any other use of these calls."""
     if func is _T.contiguous:
         return source.dtype if not others and not kwargs else None
     if func in (_T.float, _T.half, _T.bfloat16):
@@ -350,9 +353,9 @@ def _cast_dtype(func: Any, source: Deferred, others: list[Any], kwargs: dict[str
 
 
 def _thunk(func: Any, args: Any, kwargs: Any) -> Callable[[], torch.Tensor]:
-    """The computation as the script wrote it, under the modes that were on where it was written."""
+    """Returns the computation as the script wrote it, under the modes that were active there."""
     is_grad = torch.is_grad_enabled()
-    # What stands in for a tensor may be changed in place afterwards: its state now counts.
+    # A deferred tensor may be changed in place afterwards, so its present state is captured.
     parts = [(value._thunk, value._value) if isinstance(value, Deferred) else None for value in args]
     memory: list[torch.Tensor] = []
 
@@ -380,5 +383,5 @@ def _real(thing: Any) -> Any:
 
 
 def settle(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor that leaves the module, computed if it was put off."""
+    """Returns a tensor that leaves the module, computed if it was deferred."""
     return tensor.compute() if isinstance(tensor, Deferred) else tensor

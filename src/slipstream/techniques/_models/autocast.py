@@ -1,5 +1,5 @@
-"""A model's call under autocast while it trains, its results in fp32 again. Steps aside for good as soon as the script
-turns out to use autocast itself."""
+"""Runs a model under autocast while it trains and converts its results back to fp32. Switches itself off for good if
+the script uses autocast itself."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class _Calls(threading.local):
-    """Like autocast itself, each thread's own: a backward pass recomputes checkpoints in others."""
+    """Per-thread state, like autocast's own, because a backward pass recomputes checkpoints in other threads."""
 
-    depth = 0  # of calls under our autocast
+    depth = 0  # number of nested calls under our autocast
     is_entering = False
 
 
 class Switch:
-    """Whether autocast is ours to use; one for all models of a script."""
+    """Whether our autocast may be used. All models of a script share one switch."""
 
     def __init__(self, context: ApplyContext, dtype: torch.dtype) -> None:
         self.context = context
@@ -47,16 +47,16 @@ class Switch:
         self.context.patches.around(torch.autocast, "__enter__", "technique.autocast", None, after)
 
     def is_ours(self, device: str) -> bool:
-        """The autocast that is on now: of a model around this one, or of a checkpoint that is computed again."""
+        """Whether the active autocast is ours: that of an enclosing model, or of a checkpoint that is recomputed."""
         return self.calls.depth > 0 or (is_backward() and torch.get_autocast_dtype(device) is self.dtype)
 
     def _is_recomputing(self, context: Any) -> bool:
-        """A checkpoint enters again the autocast that it found: ours."""
+        """Whether a checkpoint is being recomputed, which enters the autocast of its forward pass (ours) again."""
         if is_backward() and getattr(context, "fast_dtype", None) is self.dtype:
             return True
         checkpoint = getattr(sys.modules.get("torch.utils.checkpoint"), "__file__", None)
         frame: Any = sys._getframe(1)
-        for _ in range(4):  # through the patch, to whoever entered it
+        for _ in range(4):  # through the patch to the frame that entered it
             if frame is not None and frame.f_code.co_filename == checkpoint:
                 return True
             frame = frame.f_back if frame is not None else None

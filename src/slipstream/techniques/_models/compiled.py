@@ -1,5 +1,5 @@
-"""One model's call, compiled while it trains; and what the compiler is told so that it never harms the script: a model
-that it cannot compile runs uncompiled, whatever the reason."""
+"""Compiles one model's call while it trains, and configures the compiler so that it never harms the script: a model
+that cannot be compiled, for whatever reason, runs uncompiled."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ _numbers = itertools.count()
 
 
 class Compiled:
-    """One model's call, compiled. The module is an argument of the compiled function, so that nothing keeps it alive;
-    `_call_impl` in place of the module, so that hooks count, bare containers too, and our own slot is not looked at."""
+    """The compiled call of one model. The module is an argument of the compiled function, so that nothing keeps it
+    alive. The function calls `_call_impl` instead of the module, so that hooks run, bare containers work, and our own
+    wrapper is skipped."""
 
     def __init__(self, context: ApplyContext, module: torch.nn.Module, mode: str) -> None:
         self._context = context
@@ -44,7 +45,7 @@ class Compiled:
         return result
 
     def _first_call(self, module: Any, call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        from torch._dynamo.exc import TorchDynamoException  # heavy: not before something is compiled
+        from torch._dynamo.exc import TorchDynamoException  # slow to import: not before something is compiled
 
         before = _num_graphs()
         with ModuleSnapshot(module) as trial:
@@ -59,7 +60,7 @@ class Compiled:
             self._is_captured = True
             self._context.changed(f"{type(module).__name__} compiled into {num_graphs} graph{'s' * (num_graphs > 1)}")
         else:
-            self._step_aside(f"nothing of {type(module).__name__} was captured")
+            self._step_aside(f"the compiler captured nothing of {type(module).__name__}")
         return result
 
     def _step_aside(self, reason: str) -> None:
@@ -72,8 +73,8 @@ def _run(module: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _fresh(function: Any) -> Any:
-    """The same function with a code object of its own: the compiler counts recompilations by code object, and two
-    models must not use up each other's."""
+    """Returns the same function with a new code object. The compiler counts recompilations per code object, and two
+    models must not share one limit."""
     name = f"run_{next(_numbers)}"
     return type(function)(function.__code__.replace(co_name=name), function.__globals__, name)
 
@@ -85,8 +86,8 @@ def _num_graphs() -> int:
 
 
 def configure(context: ApplyContext) -> None:
-    """What fails to compile runs uncompiled, and fails in the forward pass: the backward is compiled along with it, and
-    not when the script calls it, where nothing could be repaired."""
+    """Makes the compiler run uncompiled what it cannot compile, and fail in the forward pass: the backward pass is
+    compiled together with it, and not when the script calls backward, where a failure could not be repaired."""
     import torch._dynamo.config as dynamo
     import torch._functorch.config as autograd
     import torch._inductor.config as inductor

@@ -1,5 +1,5 @@
-"""Adam and AdamW of the script's whose update is torchao's, with state in eight bits. The script keeps its optimizer
-object: schedulers write its learning rate, checkpoints hold full numbers and load anywhere."""
+"""Replaces the update of the script's Adam and AdamW with torchao's, whose state has eight bits. The script keeps its
+optimizer object: schedulers set its learning rate, and checkpoints hold full-precision numbers and load anywhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SIGNED = {"exp_avg": True, "exp_avg_sq": False}
 
 
 def find_classes() -> dict[str, Any] | None:
-    """Of torchao, by the class of torch that they stand for; None: not installed."""
+    """Returns torchao's classes by the torch class that they replace, or None if torchao is not installed."""
     try:
         from torchao.optim import Adam8bit, AdamW8bit
     except ImportError:
@@ -26,19 +26,19 @@ def find_classes() -> dict[str, Any] | None:
 
 
 class EightBit:
-    """Stands in Adam.step, which AdamW inherits: an optimizer is taken over before it has made its first state."""
+    """Replaces Adam.step, which AdamW inherits. An optimizer is taken over before it creates its first state."""
 
     def __init__(self, context: ApplyContext, classes: dict[str, Any], why_not: Callable[[Any], str]) -> None:
         self._context = context
         self._classes = classes
         self._why_not = why_not
-        self._inner: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # None: left alone
+        self._inner: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # None: not replaced
 
     def install(self) -> None:
         for owner in (torch.optim.Adam, torch.optim.AdamW):
             if "step" in vars(owner):
                 step: Any = torch.optim.Optimizer.profile_hook_step(self._wrap(_bare(owner.step)))
-                step.hooked = True  # torch would else wrap it a second time
+                step.hooked = True  # otherwise torch would wrap it a second time
                 self._context.patches.replace(owner, "step", step)
 
     def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -53,7 +53,7 @@ class EightBit:
             if inner is None:
                 return original(optimizer, closure)
             _tell(inner, optimizer)
-            return _bare(type(inner).step)(inner, closure)  # the hooks of the script's own have run
+            return _bare(type(inner).step)(inner, closure)  # the hooks of the script's optimizer have already run
 
         return step
 
@@ -85,7 +85,7 @@ def make_inner(optimizer: Any, classes: dict[str, Any]) -> Any:
 
 
 def narrow(inner: Any) -> None:
-    """State that is there already, from a checkpoint, in eight bits."""
+    """Converts existing state, loaded from a checkpoint, to eight bits."""
     for parameter, state in inner.state.items():
         for name, is_signed in _SIGNED.items():
             value = state.get(name)
@@ -107,7 +107,7 @@ def _hyper(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tell(inner: Any, optimizer: Any) -> None:
-    """What the script or a scheduler has changed since."""
+    """Copies settings that the script or a scheduler has changed."""
     for number, group in enumerate(optimizer.param_groups):
         if number == len(inner.param_groups):
             inner.add_param_group({"params": list(group["params"]), **_hyper(group)})
@@ -117,5 +117,5 @@ def _tell(inner: Any, optimizer: Any) -> None:
 
 
 def _bare(step: Any) -> Any:
-    """Without the hooks that torch puts around it."""
+    """Returns the step without the hooks that torch wraps around it."""
     return step.__wrapped__ if getattr(step, "hooked", False) else step

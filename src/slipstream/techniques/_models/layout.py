@@ -1,5 +1,5 @@
-"""One model with the channels innermost: its convolution weights, the images it is given, and what it returns turned
-back. A model that cannot live with it is turned back for good, and its call is made again."""
+"""Runs one model with the channels innermost: converts its convolution weights and its images, and converts its results
+back. If a model does not work with this layout, the old layout is restored for good and the call is repeated."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class Layout:
-    """The first call with images of a size is a trial: a model that insists on contiguous activations
-    (`x.view(...)` after a convolution) gets its old layout back, and its call again. So does one that takes to it
-    later, in another branch."""
+    """Wraps a model. The first call with images of each size is an attempt: if the model needs contiguous activations
+    (`x.view(...)` after a convolution), its old layout is restored and the call is repeated. The same happens if a
+    later call fails, in another branch of the model."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Layout:
             weight.data = weight.data.contiguous(memory_format=wanted)
             if weight.grad is not None:
                 weight.grad.data = weight.grad.data.contiguous(memory_format=wanted)
-        for optimizer in self._optimizers:  # fused ones walk weights and moments with one index
+        for optimizer in self._optimizers:  # fused optimizers read weights and moments with one index
             for weight in self._weights:
                 _turn_state(optimizer.state.get(weight, {}), weight.shape, wanted)
 
@@ -90,7 +90,7 @@ def _turn_state(state: dict[str, Any], shape: torch.Size, wanted: torch.memory_f
 
 
 def convolution_weights(module: torch.nn.Module) -> list[torch.nn.Parameter]:
-    """Weights of two-dimensional convolutions only: other tensors of four dimensions are the script's to view."""
+    """Returns the weights of 2D convolutions only. The script may view other tensors of four dimensions."""
     kinds = (torch.nn.Conv2d, torch.nn.ConvTranspose2d)
     found = [layer.weight for layer in module.modules() if isinstance(layer, kinds)]
     return [weight for weight in found if isinstance(weight, torch.nn.Parameter) and weight.dim() == 4]

@@ -1,6 +1,6 @@
-"""Loss scaling that the script does not see: backward starts from a larger gradient, and when it returns every gradient
-it touched has been divided again, so that clipping, accumulation and logging by hand find what they would have found.
-An update whose gradients overflowed is skipped. Scales are powers of two, so that scaling rounds nothing."""
+"""Scales the loss without the script's knowledge. Backward starts from a larger gradient. When it returns, every
+gradient that it changed has been divided again, so clipping, accumulation and logging in the script see the usual
+values. An update whose gradients overflowed is skipped. Scales are powers of two, so scaling causes no rounding."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class LossScale:
         self._know(module.parameters())
 
     def expect(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Before a call under autocast: inputs that collect gradients are leaves too."""
+        """Registers inputs that collect gradients before a call under autocast: they are leaves too."""
         self._is_active = True
         self._know(tensor for _, tensor in walk_tensors([args, kwargs]) if tensor.requires_grad and tensor.is_leaf)
 
@@ -97,7 +97,7 @@ class LossScale:
             self._pass(given, starts)
 
     def _try(self, given: dict[str, Any], starts: list[torch.Tensor | None]) -> None:
-        """As often as it takes: at the end of the first passes a scale is found that overflows nowhere."""
+        """Repeats the pass until nothing overflows. The first passes find a suitable scale in this way."""
         kept = {"retain_graph": True, **{name: value for name, value in given.items() if name != "retain_graph"}}
         earlier = [(leaf, leaf.grad, leaf.grad.clone() if leaf.grad is not None else None) for leaf in self._alive()]
         while not self._pass(kept, starts, may_repeat=self.scale > 1.0):
@@ -107,7 +107,7 @@ class LossScale:
                     grad.copy_(values)
 
     def _pass(self, given: dict[str, Any], starts: list[torch.Tensor | None], may_repeat: bool = False) -> bool:
-        """One backward pass, scaled and unscaled. False: it overflowed and shall be repeated."""
+        """Runs one backward pass, scaled and unscaled. Returns False if it overflowed and must be repeated."""
         scale = self.scale
         with torch.no_grad():
             _multiply(self._gradients(), scale)
@@ -130,21 +130,22 @@ class LossScale:
         return not may_repeat
 
     def _spoil(self) -> None:
-        """Leaves zeros where nothing can be read any more, and has the updates that would use them skipped."""
+        """Writes zeros into gradients that cannot be used and skips the updates that would use them."""
         with torch.no_grad():
             for leaf in self._alive():
                 grad = leaf.grad
                 if grad is not None and not bool(torch.isfinite(_dense(grad)).all()):
                     _dense(grad).zero_()
                     self._bad.add(id(leaf))
-        if self._stepping:  # a closure: the optimizer reads the gradients when this backward returns
+        if self._stepping:  # in a closure the optimizer reads the gradients when this backward returns
             self._hide(self._stepping[-1])
 
     def _run_grad(self, given: dict[str, Any]) -> Any:
-        """torch.autograd.grad hands its result to the script: it is repeated until nothing overflows."""
+        """Repeats torch.autograd.grad until nothing overflows, because its result goes to the script."""
         starts = _starts(_listed(given["outputs"]), given.get("grad_outputs"))
         while True:
-            # Activations that retain their gradient collect it here too, at every attempt: then nothing is scaled.
+            # Activations that retain their gradient would collect it at every attempt, so nothing is scaled in this
+            # case.
             scale = 1.0 if any(not leaf.is_leaf for leaf in self._alive()) else self._grad_scale
             scaled = [start * scale if start is not None else None for start in starts]
             kept = {"retain_graph": True} if scale > 1.0 else {}
@@ -161,7 +162,7 @@ class LossScale:
         self._hide(optimizer)
 
     def _hide(self, optimizer: Any) -> None:
-        """Without gradients, an optimizer leaves weights and moments as they are."""
+        """Hides the gradients: without them an optimizer leaves weights and moments as they are."""
         parameters = _parameters(optimizer)
         if self._bad.isdisjoint(map(id, parameters)):
             return
@@ -200,7 +201,8 @@ class LossScale:
         self._know(args[:1])
 
     def _knows_all(self, roots: list[torch.Tensor]) -> bool:
-        """Parameters that are met here first are fine; any other leaf might be a new one at every step."""
+        """Whether all leaves are known. New parameters are registered here; any other leaf might be a new one at every
+        step."""
         for leaf in _leaves_below(roots):
             if _has_hooks(leaf):
                 return False
@@ -238,7 +240,8 @@ def _listed(tensors: Any) -> list[torch.Tensor]:
 
 
 def _starts(roots: list[torch.Tensor], given: Any) -> list[torch.Tensor | None]:
-    """What backward starts from. A root of several elements without a gradient stays without: torch refuses it."""
+    """Returns what backward starts from. A root with several elements and no gradient stays without one, because torch
+    rejects it."""
     starts = [None] * len(roots) if given is None else _listed(given)
     return [
         torch.ones_like(root) if start is None and root.requires_grad and root.numel() == 1 else start
@@ -256,7 +259,7 @@ def _multiply(grads: list[torch.Tensor], factor: float) -> None:
 
 
 def _unscale(grads: list[torch.Tensor], scale: float) -> bool:
-    """Divides in place; whether any element is not finite. One question to the device for each kind of gradient."""
+    """Divides in place and returns whether any element is not finite. Asks the device once per kind of gradient."""
     overflowed = False
     kinds: dict[Any, list[torch.Tensor]] = {}
     for grad in grads:

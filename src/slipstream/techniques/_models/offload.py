@@ -1,5 +1,5 @@
-"""An optimizer whose state waits in the host's memory: brought to the device for the update, taken away after it. Same
-values, same layout; checkpoints show the state where it would have been."""
+"""Keeps an optimizer's state in host memory: copies it to the device before the update and back after it. Values and
+layout stay the same. Checkpoints show the state on the device, where it would have been."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ Move = Callable[[torch.Tensor, torch.device], torch.Tensor]
 
 
 def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """In order with the kernels that will read it: on the device's current stream."""
+    """Copies on the device's current stream, in order with the kernels that read the tensor."""
     return tensor.to(device, non_blocking=tensor.is_pinned())
 
 
 def to_host(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Into pinned memory, and the host waits: the copy is whole when the memory on the device is used again."""
+    """Copies into pinned memory and waits, so that the copy is complete before the device memory is reused."""
     kept = torch.empty_like(tensor, device="cpu", pin_memory=True)
     kept.copy_(tensor)
     return kept
 
 
 class Offloaded:
-    """`bring` and `take` are the only places that touch the device."""
+    """Offloads the state of one optimizer. Only `bring` and `take` touch the device."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, bring: Move = to_device, take: Move = to_host) -> None:
         self._optimizer = optimizer
         self._bring, self._take = bring, take
-        self._homes: dict[tuple[int, str], torch.device] = {}  # of what is away: the parameter's id and its name
-        self.num_bytes = 0  # that wait with the host
+        # devices of offloaded tensors, by the parameter's id and the tensor's name
+        self._homes: dict[tuple[int, str], torch.device] = {}
+        self.num_bytes = 0  # in host memory
         self._undo: list[Any] = []
 
     def install(self) -> None:
@@ -60,7 +61,7 @@ class Offloaded:
         self.num_bytes = 0
 
     def send_out(self) -> None:
-        """What lies where its parameter lies; a count of steps is with the host anyway."""
+        """Offloads tensors that are on their parameter's device. A step count is on the host anyway."""
         for parameter, state in self._optimizer.state.items():
             for name, value in list(state.items()) if isinstance(state, dict) else ():
                 key = (id(parameter), name)
@@ -78,7 +79,7 @@ class Offloaded:
             return None
 
         def closed(*inner: Any, **named: Any) -> Any:
-            """Forward and backward run in here: the state is wanted after them."""
+            """Runs the script's closure (forward and backward) and brings the state to the device after it."""
             self.send_out()
             result = closure(*inner, **named)
             self.bring_in()
@@ -89,7 +90,7 @@ class Offloaded:
         return (args[0], closed, *args[2:]), kwargs
 
     def _after_state_dict(self, optimizer: Any, state_dict: dict[str, Any]) -> None:
-        """What was handed out stays on the device: the script may keep it, or write it to a file."""
+        """Leaves the returned state on the device, because the script may keep it or save it."""
         handed = state_dict["state"]
         for key, state in list(handed.items()):
             handed[key] = dict(state) if isinstance(state, dict) else state

@@ -1,5 +1,5 @@
-"""zero_grad that drops gradients where the script asks for zeros. The backward pass that follows puts zeros wherever
-the script would have found them: an optimizer treats no gradient otherwise than one of zeros."""
+"""Makes zero_grad free gradients where the script asks for zeros. The next backward pass writes zeros wherever the
+script would have found them, because an optimizer treats a missing gradient differently from a zero gradient."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 class DroppedGradients:
     def __init__(self, context: ApplyContext) -> None:
         self._context = context
-        self._owed: dict[int, weakref.ref[torch.Tensor]] = {}  # parameters whose gradient would be zeros now
+        # parameters whose gradient the script expects to be zeros
+        self._owed: dict[int, weakref.ref[torch.Tensor]] = {}
         self._is_on = True
 
     def install(self) -> None:
@@ -39,11 +40,11 @@ class DroppedGradients:
             if set_to_none:
                 for parameter in given:
                     self._owed.pop(id(parameter), None)
-                self._context.decline("the script drops its gradients already")
+                self._context.decline("the script already sets its gradients to None")
                 return original(owner, set_to_none)
             for parameter in given:
                 self._drop(parameter)
-            return original(owner, set_to_none)  # what is left: views, of which someone else holds the whole
+            return original(owner, set_to_none)  # the remaining gradients are views of tensors that someone else holds
 
         return zero_grad
 
@@ -57,7 +58,7 @@ class DroppedGradients:
         self._owed[id(parameter)] = weakref.ref(parameter)
 
     def _after(self, *_: Any) -> None:
-        if not self._owed or is_backward():  # a backward pass within another: the outer one is still to come
+        if not self._owed or is_backward():  # a backward pass inside another: the outer one is still running
             return
         for reference in self._owed.values():
             parameter = reference()

@@ -1,5 +1,6 @@
-"""One block whose activations are not kept: the backward pass computes it again from its inputs, with the random
-numbers and the buffers of the first time, and leaves buffers as they were: batch norm would count a batch twice."""
+"""Runs one block without storing its activations. The backward pass recomputes the block from its inputs, with the
+random numbers and buffers of the first time, and restores the buffers afterwards, because batch norm would otherwise
+count a batch twice."""
 
 from __future__ import annotations
 
@@ -42,19 +43,20 @@ class Checkpointed:
         return self._first(block, call, args, kwargs) if self._changing is None else self._keep(call, args, kwargs)
 
     def _may_repeat(self, block: torch.nn.Module, args: Any, kwargs: Any) -> bool:
-        """What it is given, and its buffers, are as they were when it is computed again. A cache of keys and values
-        would not be, and sparse or nested tensors cannot be guarded or put back."""
+        """Whether inputs and buffers are unchanged when the block is recomputed. A cache of keys and values would
+        change, and sparse or nested tensors can be neither protected nor restored."""
         strange = next((other for other in others_in((args, kwargs)) if not isinstance(other, PLAIN)), None)
         if strange is not None:
-            self._step_aside(f"{self._name} is given a {type(strange).__name__}, which it may change")
+            self._step_aside(f"{self._name} receives a {type(strange).__name__}, which it may change")
         elif not all(map(has_rows, tensors_in((args, kwargs)))):
-            self._step_aside(f"{self._name} is given a sparse or nested tensor, which it may change")
+            self._step_aside(f"{self._name} receives a sparse or nested tensor, which it may change")
         elif self._changing is None and not all(map(has_rows, block.buffers())):
-            self._step_aside(f"{self._name} has a sparse or nested buffer, which could not be put back")
+            self._step_aside(f"{self._name} has a sparse or nested buffer, which cannot be restored")
         return self._is_on
 
     def _first(self, block: torch.nn.Module, call: Any, args: Any, kwargs: Any) -> Any:
-        """Looks whether it writes into what it is given, before it does, and which buffers it changes."""
+        """Runs the first call, which detects writes into inputs before they happen and finds the buffers that the block
+        changes."""
         before = [(buffer, buffer.detach().clone()) for buffer in block.buffers()]
         self._changing = [buffer for buffer, _ in before]
         with ModuleSnapshot(block) as trial:
@@ -79,7 +81,7 @@ class Checkpointed:
         @contextlib.contextmanager
         def again() -> Iterator[None]:
             if [tensor._version for tensor in tensors_in((args, kwargs))] != versions:
-                raise RuntimeError(f"checkpointing: what {self._name} was given has changed since: leave it out here")
+                raise RuntimeError(f"checkpointing: the inputs of {self._name} have changed: do not use it here")
             now, after = _values([buffer for buffer, _ in then]), RngState(self._device)
             _put(then)
             rng_state.put_back()
@@ -93,7 +95,7 @@ class Checkpointed:
             functools.partial(call, **kwargs),
             *args,
             use_reentrant=False,
-            preserve_rng_state=False,  # `again` does it, for Python's and numpy's generators too
+            preserve_rng_state=False,  # `again` does it, also for the generators of Python and NumPy
             context_fn=lambda: (contextlib.nullcontext(), again()),
         )
 
@@ -103,7 +105,7 @@ class Checkpointed:
 
 
 def _is_equal(buffer: torch.Tensor, value: torch.Tensor) -> bool:
-    """False for types that torch cannot compare: such a buffer is put back every time."""
+    """Returns False for types that torch cannot compare. Such a buffer is always restored."""
     try:
         return torch.equal(buffer, value)
     except (NotImplementedError, RuntimeError):
@@ -116,4 +118,4 @@ def _values(buffers: list[torch.Tensor]) -> Values:
 
 def _put(values: Values) -> None:
     for buffer, value in values:
-        buffer.data.copy_(value)  # not seen by autograd, which batch norm's own update is not either
+        buffer.data.copy_(value)  # invisible to autograd, as batch norm's own update is

@@ -1,6 +1,6 @@
-"""One call of a module whose gradients come from computing it again, in pieces. Autograd sees one operation from the
-weights and the inputs to the results, so that parameters' hooks, `autograd.grad` and a retained graph work as ever.
-Refuses nothing itself: what may be cut is examined before."""
+"""Computes the gradients of one module call by recomputing it in pieces. Autograd sees one operation from weights and
+inputs to results, so hooks of parameters, `autograd.grad` and retained graphs work as usual. This module refuses
+nothing; whether a call can be split is checked before."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.autograd import backward, grad  # torch's own: who stands around them later looks at the script's passes
+from torch.autograd import backward, grad  # torch's originals: patches of these names see only the script's own passes
 
 from slipstream.data.transport.malloc import return_freed
 from slipstream.sandbox.oom_messages import hints_at_shortage
@@ -24,15 +24,15 @@ Gradients = list[torch.Tensor | None]
 
 
 class _Depth(threading.local):
-    num = 0  # of calls in this thread that are ours already
-    num_pieces = 0  # of them those that compute a piece
+    num = 0  # calls in this thread that are already ours
+    num_pieces = 0  # those of them that compute a piece
 
 
 _depth = _Depth()
 
 
 def is_inside() -> bool:
-    """Somewhere below a call that is ours: a module that is outermost at other times."""
+    """Whether this call is inside one of our calls, for a module that is outermost at other times."""
     return _depth.num > 0
 
 
@@ -41,7 +41,8 @@ def is_in_pieces() -> bool:
 
 
 class PiecewiseCall:
-    """`is_random`: the module draws, so the whole batch's numbers are recorded and given out to the pieces."""
+    """One call in pieces. `is_random`: the module draws random numbers, so those of the whole batch are recorded and
+    distributed to the pieces."""
 
     def __init__(self, call: Any, cut: Cut, args: Any, kwargs: Any, device: str, is_random: bool) -> None:
         self._call = call
@@ -51,17 +52,18 @@ class PiecewiseCall:
         self._rng_state = RngState(device)
         self._climate = [(kind, torch.get_autocast_dtype(kind)) for kind in {"cpu", device} if _is_cast(kind)]
         self._draws: list[torch.Tensor] | None = None
-        self._kept: tuple[Tensors, list[torch.Tensor]] | None = None  # leaves and results of a graph that was kept
+        self._kept: tuple[Tensors, list[torch.Tensor]] | None = None  # leaves and results of a stored graph
         self.is_random = is_random
         self.num_pieces = 1
-        self.on_shortage: Callable[[int], None] | None = None  # told into how many pieces: then it is redone
-        self.on_end: Callable[[bool], None] = lambda is_survived: None  # of a backward pass
-        self.on_twice: Callable[[], None] = lambda: None  # gradients of gradients are wanted
+        # called with the number of pieces before a pass that ran out of memory is repeated
+        self.on_shortage: Callable[[int], None] | None = None
+        self.on_end: Callable[[bool], None] = lambda is_survived: None  # called after a backward pass
+        self.on_twice: Callable[[], None] = lambda: None  # called if gradients of gradients are requested
 
     # --- forward ---------------------------------------------------------------------------------------------------
 
     def keep(self, tensors: Tensors) -> Any:
-        """As the script would have called it, its graph kept below ours."""
+        """Calls the module as the script would have done, and keeps its graph."""
         leaves = _leaves(tensors)
         with torch.enable_grad():
             result = self._run(leaves)
@@ -70,7 +72,7 @@ class PiecewiseCall:
         return filled(result, [one.detach() for one in self._kept[1]])
 
     def compute(self, tensors: Tensors, num_pieces: int) -> Any:
-        """The results without a graph."""
+        """Returns the results without a graph."""
         self.num_pieces = num_pieces
         if self.is_random:
             return self._record(tensors)
@@ -80,7 +82,7 @@ class PiecewiseCall:
         self._forget_casts()
         if self._rng_state.is_as_now():
             return result
-        self.rewind()  # it drew this time: dropout that was switched on later
+        self.rewind()  # random numbers were drawn this time: dropout was switched on later
         self.is_random = True
         return self._record(tensors)
 
@@ -92,19 +94,19 @@ class PiecewiseCall:
             result = self._run(tensors)
         self._draws = recording.draws
         self._forget_casts()
-        # A view that was made here could not be changed in place by the script.
+        # The script could not change a view in place if it was created here.
         return filled(result, [one.clone() if one._is_view() else one for one in tensors_in(result)])
 
     def _forget_casts(self) -> None:
-        """Autocast keeps the weights that it cast, and these have no gradient."""
+        """Clears autocast's cache of cast weights, because they have no gradient."""
         if self._climate:
             torch.clear_autocast_cache()
 
     # --- backward --------------------------------------------------------------------------------------------------
 
     def gradients(self, tensors: Tensors, weights: Tensors, arrived: Gradients) -> Gradients:
-        """Of tensors and weights, for what arrived at the results."""
-        if torch.is_grad_enabled():  # create_graph=True: they must be differentiable themselves
+        """Returns the gradients of tensors and weights for the gradients that arrived at the results."""
+        if torch.is_grad_enabled():  # create_graph=True: the gradients must be differentiable themselves
             self.on_twice()
             return self._differentiable(tensors, weights, arrived)
         now = RngState(self._device)
@@ -118,7 +120,7 @@ class PiecewiseCall:
             self.on_end(found is not None)
 
     def _from_kept(self, weights: Tensors, arrived: Gradients) -> Gradients | None:
-        kept, self._kept = self._kept, None  # a second backward pass computes it again
+        kept, self._kept = self._kept, None  # a second backward pass recomputes the graph
         if kept is None:
             return None
         try:
@@ -151,12 +153,13 @@ class PiecewiseCall:
     def _sum(self, tensors: Tensors, weights: Tensors, arrived: Gradients, spans: list[tuple[int, int]]) -> Gradients:
         if self.is_random and self._draws is None and len(spans) > 1:
             self.rewind()
-            with self._as_then():
+            with self._forward_conditions():
                 self._record(tensors)
         totals: Gradients = [None] * len(tensors)
         rows: list[Gradients] = [[] for _ in tensors]
         held = [weight.grad for weight in weights]
-        _set_gradients(weights, [None] * len(weights))  # torch adds up there, weight by weight, in the least memory
+        # torch accumulates into .grad weight by weight, which needs the least memory
+        _set_gradients(weights, [None] * len(weights))
         try:
             self._add_up(tensors, weights, arrived, spans, totals, rows)
             summed = [weight.grad for weight in weights]
@@ -195,14 +198,14 @@ class PiecewiseCall:
     ) -> Gradients:
         start, stop = span
         leaves = _leaves(self._cut.piece(tensors, start, stop), like=tensors)
-        self.rewind()  # Python's and numpy's numbers, too, are those of the first time
+        self.rewind()  # the random numbers of Python and NumPy, too, must be those of the first time
         replaying = None
         if self.is_random and not is_whole:
             assert self._draws is not None
             replaying = RandomReplay(self._draws, start, stop, self._cut.length(tensors))
         _depth.num_pieces += 1
         try:
-            with self._as_then(), replaying or contextlib.nullcontext():
+            with self._forward_conditions(), replaying or contextlib.nullcontext():
                 results = tensors_in(self._run(leaves))
         finally:
             _depth.num_pieces -= 1
@@ -216,7 +219,7 @@ class PiecewiseCall:
         now = RngState(self._device)
         self.rewind()
         try:
-            with self._as_then(), _muted(weights):
+            with self._forward_conditions(), _muted(weights):
                 results = tensors_in(self._run(tensors))
                 return _grad(results, arrived, [*tensors, *weights], is_twice=True)
         finally:
@@ -233,8 +236,8 @@ class PiecewiseCall:
             _depth.num -= 1
 
     @contextlib.contextmanager
-    def _as_then(self) -> Iterator[None]:
-        """Under the autocast of the forward pass; gradients on."""
+    def _forward_conditions(self) -> Iterator[None]:
+        """Restores the autocast state of the forward pass and enables gradients."""
         with contextlib.ExitStack() as stack:
             then = dict(self._climate)
             for kind in {"cpu", self._device}:
@@ -246,13 +249,13 @@ class PiecewiseCall:
             yield
 
 
-class _Passage(torch.autograd.Function):
-    """From the weights and the inputs to the results in one step."""
+class _PiecewiseFunction(torch.autograd.Function):
+    """The single autograd operation from weights and inputs to results."""
 
     @staticmethod
-    def forward(ctx: Any, again: PiecewiseCall, results: list[torch.Tensor], num_tensors: int, *given: Any) -> Any:
+    def forward(ctx: Any, piecewise: PiecewiseCall, results: list[torch.Tensor], num_tensors: int, *given: Any) -> Any:
         learning, *learners = given
-        ctx.again, ctx.num_tensors = again, num_tensors
+        ctx.piecewise, ctx.num_tensors = piecewise, num_tensors
         ctx.save_for_backward(*learners)
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(one for one, learns in zip(results, learning, strict=True) if not learns))
@@ -262,29 +265,30 @@ class _Passage(torch.autograd.Function):
     def backward(ctx: Any, *arrived: Any) -> Any:
         saved = ctx.saved_tensors
         tensors, weights = saved[: ctx.num_tensors], saved[ctx.num_tensors :]
-        found = ctx.again.gradients(tensors, weights, list(arrived))
+        found = ctx.piecewise.gradients(tensors, weights, list(arrived))
         return None, None, None, None, *found
 
 
-def tied(again: PiecewiseCall, result: Any, learning: Sequence[bool], tensors: Tensors, weights: Tensors) -> Any:
-    """The results as the script gets them, their gradients ours to compute. `learning`: which of them had any."""
+def tied(piecewise: PiecewiseCall, result: Any, learning: Sequence[bool], tensors: Tensors, weights: Tensors) -> Any:
+    """Returns the results for the script, connected to our backward pass. `learning`: which of the results have
+    gradients."""
     results = tensors_in(result)
     if len(learning) != len(results):
         learning = [one.is_floating_point() for one in results]
-    outcome = _Passage.apply(again, results, len(tensors), learning, *tensors, *weights)  # type: ignore[no-untyped-call]
+    outcome = _PiecewiseFunction.apply(piecewise, results, len(tensors), learning, *tensors, *weights)  # type: ignore[no-untyped-call]
     return filled(result, outcome)
 
 
 def is_shortage(fault: BaseException) -> bool:
-    """Whether memory may have run out, on the host or on a device."""
+    """Whether the exception may mean that memory ran out, on the host or on a device."""
     if isinstance(fault, (MemoryError, torch.OutOfMemoryError)):
         return True
     return isinstance(fault, RuntimeError) and hints_at_shortage(str(fault))
 
 
 def make_room(device: str) -> None:
-    """After the frames of what failed are gone. On the host the heap keeps what was freed, and what a library below
-    torch then asks the system for may find no room beside it."""
+    """Frees cached memory. Call it when the frames of the failed call are gone. On the host the heap keeps freed
+    memory, and a library below torch that requests memory from the system may then find none."""
     gc.collect()
     return_freed()
     if device not in ("cpu", "meta"):
@@ -298,7 +302,7 @@ def _leaves(tensors: Tensors, like: Tensors = ()) -> list[torch.Tensor]:
 
 
 def _grad(results: Tensors, arrived: Gradients, wanted: Tensors, is_twice: bool = False) -> Gradients:
-    """None for whatever asks for none or gets none."""
+    """Returns gradients, with None for tensors that need or get none."""
     pairs = _pairs(results, arrived)
     asked = [index for index, one in enumerate(wanted) if one.requires_grad]
     found: Gradients = [None] * len(wanted)
@@ -326,7 +330,7 @@ def _accumulate(results: Tensors, arrived: Gradients, wanted: Tensors) -> None:
 def _pairs(results: Tensors, arrived: Gradients) -> list[tuple[torch.Tensor, torch.Tensor]]:
     pairs = [(a, b) for a, b in zip(results, arrived, strict=True) if b is not None and a.requires_grad]
     if any(result.shape != gradient.shape for result, gradient in pairs):
-        raise RefusedError("computed again, its results have another size")
+        raise RefusedError("its recomputed results have another size")
     return pairs
 
 
@@ -337,7 +341,7 @@ def _set_gradients(weights: Tensors, gradients: Gradients) -> None:
 
 @contextlib.contextmanager
 def _muted(weights: Tensors) -> Iterator[None]:
-    """Hooks on weights are called once, for the whole gradient, when it leaves us."""
+    """Disables hooks on weights. They run once, for the whole gradient, when it is returned."""
     kinds = ("_backward_hooks", "_post_accumulate_grad_hooks")
     found = [hooks for one in weights for kind in kinds if (hooks := getattr(one, kind, None))]
     hooked = [(hooks, dict(hooks)) for hooks in found]

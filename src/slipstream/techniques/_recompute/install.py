@@ -1,5 +1,6 @@
-"""Around an outermost module: its calls in training computed in pieces, always in so many (micro-batches) or only where
-memory runs out. A module that cannot be cut is called as the script calls it, and it is said why."""
+"""Wraps an outermost module so that its training calls are computed in pieces: always in a fixed number
+(micro-batches), or only when memory runs out. A module that cannot be split is called as the script calls it, and the
+reason is reported."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class InPieces:
-    """What both have in common: which calls are theirs, and what is known about them."""
+    """Common base: decides which calls are split and stores what is known about them."""
 
     def __init__(self, context: ApplyContext, module: torch.nn.Module) -> None:
         self.context = context
@@ -26,7 +27,7 @@ class InPieces:
         self._module = weakref.ref(module)
         self.device = next(module.parameters()).device.type
         self._forms: dict[Any, Form | None] = {}
-        self._norms: list[torch.nn.Module] = []  # that mix samples while they train
+        self._norms: list[torch.nn.Module] = []  # layers that mix samples while they train
         self._is_on = True
 
     def call(self, call: Any, *args: Any, **kwargs: Any) -> Any:
@@ -40,17 +41,17 @@ class InPieces:
         weights = [weight for weight in module.parameters() if weight.requires_grad]
         if form is None or form.cut.length(tensors) < 2 or not (weights or any(one.requires_grad for one in tensors)):
             return call(*args, **kwargs)
-        again = PiecewiseCall(call, form.cut, args, kwargs, self.device, form.is_random)
-        again.on_twice = self._on_twice
+        piecewise = PiecewiseCall(call, form.cut, args, kwargs, self.device, form.is_random)
+        piecewise.on_twice = self._on_twice
         try:
-            result = self.compute(again, tensors, form)
+            result = self.compute(piecewise, tensors, form)
         except RefusedError as refusal:
-            again.rewind()
+            piecewise.rewind()
             self.step_aside(str(refusal))
             return call(*args, **kwargs)
-        return tied(again, result, form.learning, tensors, weights)
+        return tied(piecewise, result, form.learning, tensors, weights)
 
-    def compute(self, again: PiecewiseCall, tensors: list[torch.Tensor], form: Form) -> Any:
+    def compute(self, piecewise: PiecewiseCall, tensors: list[torch.Tensor], form: Form) -> Any:
         raise NotImplementedError
 
     def step_aside(self, reason: str) -> None:
@@ -58,7 +59,7 @@ class InPieces:
         self.context.decline(f"{self.name}: {reason}")
 
     def _on_twice(self) -> None:
-        self.step_aside("the script asks for gradients of gradients, which pieces do not have")
+        self.step_aside("the script requests gradients of gradients, which are not available in pieces")
 
     def _form(self, module: Any, call: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> Form | None:
         kind = kind_of(tensors)
@@ -77,14 +78,14 @@ class InPieces:
         except RefusedError as refusal:
             self._forms[kind] = None
             self.context.decline(f"{self.name}: {refusal}")
-        except Exception as fault:  # of ours, before anything was computed
+        except Exception as fault:  # an error of our code, before anything was computed
             self._forms[kind] = None
             self.context.decline(f"{self.name}: {type(fault).__name__}: {fault}")
         return self._forms[kind]
 
 
 def _is_too_soon(module: torch.nn.Module, tensors: list[torch.Tensor]) -> bool:
-    """Whether this call says nothing about later ones: a batch of one, or the call that makes lazy weights."""
+    """Whether this call tells nothing about later ones: a batch of one, or the call that creates lazy weights."""
     first = next((one for one in tensors if one.dim()), None)
     is_single = first is not None and has_rows(first) and len(first) < 2
     return is_single or any(map(torch.nn.parameter.is_lazy, module.parameters()))
@@ -95,38 +96,39 @@ class MicroBatches(InPieces):
         super().__init__(context, module)
         self._num_pieces = num_pieces
 
-    def compute(self, again: PiecewiseCall, tensors: list[torch.Tensor], form: Form) -> Any:
-        result = again.compute(tensors, self._num_pieces)
-        form.is_random = again.is_random
+    def compute(self, piecewise: PiecewiseCall, tensors: list[torch.Tensor], form: Form) -> Any:
+        result = piecewise.compute(tensors, self._num_pieces)
+        form.is_random = piecewise.is_random
         self.context.changed(f"{self.name} in {self._num_pieces} pieces of its batch")
         return result
 
 
 class Survivor(InPieces):
-    """Calls as the script's until memory runs out; then halved until they fit. Larger batches start where it did."""
+    """Calls the module as the script does until memory runs out, then in halves until they fit. Batches at least as
+    large start with the number of pieces found."""
 
     def __init__(self, context: ApplyContext, module: torch.nn.Module) -> None:
         super().__init__(context, module)
         self.num_survived = 0
         self.most_pieces = 1
-        self._fits: dict[int, int] = {}  # pieces, by the bytes of the inputs that needed them
+        self._fits: dict[int, int] = {}  # number of pieces, by the bytes of the inputs that needed them
 
-    def compute(self, again: PiecewiseCall, tensors: list[torch.Tensor], form: Form) -> Any:
+    def compute(self, piecewise: PiecewiseCall, tensors: list[torch.Tensor], form: Form) -> Any:
         size = sum(tensor.nbytes for tensor in tensors)
         num_pieces = max((num for least, num in self._fits.items() if size >= least), default=1)
         shortage = Shortage(self, size)
-        again.on_shortage, again.on_end = shortage.meet, shortage.end
-        self.context.changed(f"{self.name} is ready to be computed in pieces")
+        piecewise.on_shortage, piecewise.on_end = shortage.meet, shortage.end
+        self.context.changed(f"{self.name} can be computed in pieces")
         while True:
             try:
-                result = again.keep(tensors) if num_pieces == 1 else again.compute(tensors, num_pieces)
+                result = piecewise.keep(tensors) if num_pieces == 1 else piecewise.compute(tensors, num_pieces)
             except Exception as fault:
                 if not is_shortage(fault) or num_pieces >= form.cut.length(tensors):
                     raise
             else:
                 shortage.end(is_survived=True)
                 return result
-            again.rewind()
+            piecewise.rewind()
             num_pieces *= 2
             make_room(self.device)
             shortage.meet(num_pieces)
@@ -137,13 +139,13 @@ class Survivor(InPieces):
 
 
 class Shortage:
-    """Of one call, in its forward or its backward pass: survived once both have come to their end. The forward pass may
-    fit in pieces that the backward pass does not."""
+    """Tracks one call that may run out of memory in its forward or backward pass. It has recovered when both have
+    ended. The forward pass may fit in fewer pieces than the backward pass."""
 
     def __init__(self, survivor: Survivor, size: int) -> None:
         self._survivor = survivor
         self._size = size
-        self._num_pieces = 0  # that it took; 0: there was none
+        self._num_pieces = 0  # number of pieces needed; 0: memory did not run out
         self._is_counted = False
 
     def meet(self, num_pieces: int) -> None:

@@ -1,5 +1,5 @@
-"""Changes the tensors inside what a module takes or returns, and leaves everything around them as it was: tuples stay
-tuples, a framework's own output class stays that class. Where nothing changes, the very same object comes back."""
+"""Changes the tensors inside a module's arguments or results and keeps the structure around them: tuples stay tuples,
+and a framework's output class stays that class. If nothing changes, the same object is returned."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ Change = Callable[[torch.Tensor], torch.Tensor]
 
 
 def convert(thing: Any, change: Change, depth: int = 0) -> Any:
-    """A shallow copy with the changed tensors in it. What cannot be copied and filled again is left alone."""
+    """Returns a shallow copy with the changed tensors. Objects that cannot be copied and refilled are returned
+    unchanged."""
     if isinstance(thing, torch.Tensor):
         return change(thing)
     if depth == _MAX_DEPTH:
         return thing
     if isinstance(thing, (tuple, list)):
         return _convert_sequence(thing, change, depth)
-    if isinstance(thing, Mapping):  # a Hugging Face ModelOutput is one too, and keeps its attributes in step
+    if isinstance(thing, Mapping):  # includes Hugging Face's ModelOutput, which keeps its attributes in sync
         parts = {key: convert(value, change, depth + 1) for key, value in thing.items()}
         return _filled(thing, {key: value for key, value in parts.items() if value is not thing[key]}, is_mapping=True)
     if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
@@ -37,7 +38,7 @@ def _convert_sequence(thing: Any, change: Change, depth: int) -> Any:
     parts = [convert(value, change, depth + 1) for value in thing]
     if all(new is old for new, old in zip(parts, thing, strict=True)):
         return thing
-    if hasattr(thing, "_fields"):  # a named tuple takes its parts one by one
+    if hasattr(thing, "_fields"):  # a named tuple takes its parts as separate arguments
         return type(thing)(*parts)
     return parts if type(thing) is list else tuple(parts) if type(thing) is tuple else _rebuilt(thing, parts)
 

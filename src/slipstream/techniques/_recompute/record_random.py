@@ -1,6 +1,6 @@
-"""Random numbers of one call of a module, operator by operator: recorded for the whole batch, and given out again in
-slices, so that a piece of the batch meets the dropout that it met in the whole. Refuses kernels that draw inside
-themselves. Works below autograd, so that gradients follow."""
+"""Records the random numbers of one module call, operator by operator, for the whole batch, and replays them in slices,
+so that each piece of the batch gets the dropout that it got in the whole. Kernels that draw random numbers internally
+are refused. The recording works below autograd, so gradients follow."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _DROPOUT = torch.ops.aten.native_dropout.default
-_COINS = ("aten::bernoulli", "aten::bernoulli_")  # zeros and ones: a byte each is enough
-_TOSSED = (torch.ops.aten.bernoulli_.float, torch.ops.aten.bernoulli_.Tensor)  # into a tensor that is there
+_BERNOULLI = ("aten::bernoulli", "aten::bernoulli_")  # zeros and ones: one byte each suffices
+# they write into an existing tensor, unlike the others
+_BERNOULLI_IN_PLACE = (torch.ops.aten.bernoulli_.float, torch.ops.aten.bernoulli_.Tensor)
 
 
 class RefusedError(Exception):
@@ -20,8 +21,8 @@ class RefusedError(Exception):
 
 
 class RandomRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Keeps what is drawn in `draws`. Whoever writes into `guarded` tensors is refused before it is done.
-    `is_lenient`: whoever draws inside itself is not refused; then not all draws are kept."""
+    """Records random numbers in `draws`. Raises RefusedError before an operator writes into a tensor of `guarded`.
+    `is_lenient`: operators that draw internally are not refused; `draws` is then incomplete."""
 
     def __init__(self, guarded: Iterable[torch.Tensor] = (), is_lenient: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -60,7 +61,7 @@ class RandomRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class RandomReplay(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Gives out the part that belongs to samples `start` to `stop` of `length`."""
+    """Replays the part that belongs to samples `start` to `stop` of `length`."""
 
     def __init__(self, draws: list[torch.Tensor], start: int, stop: int, length: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -77,7 +78,8 @@ class RandomReplay(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is _DROPOUT:
             mask = self._part(drawn, args[0].shape)
             return args[0] * mask * (1.0 / (1.0 - args[1]) if args[1] < 1.0 else 0.0), mask
-        if func in _TOSSED:  # not drawn a second time: on a CPU that is dearer than most of what a model computes
+        # Not drawn a second time: on a CPU that costs more than most operations of a model.
+        if func in _BERNOULLI_IN_PLACE:
             return args[0].copy_(self._part(drawn, args[0].shape))
         result = func(*args, **kwargs)
         return result.copy_(self._part(drawn, result.shape))
@@ -86,7 +88,7 @@ class RandomReplay(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return next(self._left, None) is None
 
     def _part(self, drawn: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-        """Along the one dimension that is the batch, perhaps with heads folded into it."""
+        """Returns the slice along the batch dimension, which may be folded with attention heads."""
         if drawn.shape == shape:
             return drawn
         differing = [d for d in range(min(drawn.dim(), len(shape))) if drawn.shape[d] != shape[d]]
@@ -95,11 +97,11 @@ class RandomReplay(TorchDispatchMode):  # type: ignore[no-untyped-call]
             fold, rest = divmod(drawn.shape[along], self._length)
             if not rest and shape[along] == fold * (self._stop - self._start):
                 return drawn.narrow(along, fold * self._start, shape[along])
-        raise RefusedError(f"random numbers of shape {list(drawn.shape)} cannot be cut to {list(shape)}")
+        raise RefusedError(f"random numbers of shape {list(drawn.shape)} cannot be sliced to {list(shape)}")
 
 
 def _storage(tensor: torch.Tensor) -> int:
-    """0 for sparse tensors, which have none. Writes into them are not noticed."""
+    """Returns the address of the storage, or 0 for sparse tensors, which have none: writes to them go unnoticed."""
     return int(tensor.untyped_storage()._cdata) if tensor.layout == torch.strided else 0
 
 
@@ -107,7 +109,8 @@ def _is_draw(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     if torch.Tag.nondeterministic_seeded not in func.tags:
         return False
     for index, argument in enumerate(func._schema.arguments):
-        if argument.name in ("dropout_p", "dropout"):  # attention and recurrent kernels, which may be told to draw none
+        # attention and recurrent kernels, which draw nothing if this is zero
+        if argument.name in ("dropout_p", "dropout"):
             chance = kwargs.get(argument.name, args[index] if index < len(args) else argument.default_value)
             return bool(chance)
     return True
@@ -117,5 +120,5 @@ def _drawn(func: Any, result: Any) -> torch.Tensor:
     if func is _DROPOUT:
         return result[1]  # type: ignore[no-any-return]
     if not isinstance(result, torch.Tensor):
-        raise RefusedError(f"{func._schema.name} draws random numbers inside itself")
-    return result.bool() if func._schema.name in _COINS else result.clone()
+        raise RefusedError(f"{func._schema.name} draws random numbers internally")
+    return result.bool() if func._schema.name in _BERNOULLI else result.clone()

@@ -1,8 +1,9 @@
-"""The state of every generator that a module may draw from: torch's on the host and on one device, Python's and
-numpy's. Captured, compared and put back.
+"""Snapshots of what a module call may change. `RngState` captures, compares and restores all random generators: torch's
+on the host and one device, Python's and NumPy's.
 
-A call of the script's module that may have to be made a second time: what the first attempt changed without leaving
-a result, its buffers and the random numbers drawn, can be put back."""
+`ModuleSnapshot` lets a call of the script's module be repeated: it restores the buffers and the random state that a
+failed attempt changed.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ import torch
 
 class RngState:
     def __init__(self, device: str) -> None:
-        """As they are now. `device`: cpu, cuda, ..."""
+        """Captures the present state. `device`: cpu, cuda, ..."""
         self._device: Any = torch.get_device_module(device) if device not in ("cpu", "meta") else None
         self._python = random.getstate()
         self._numpy = _numpy().get_state(legacy=False) if _numpy() is not None else None
@@ -33,7 +34,7 @@ class RngState:
             self._device.set_rng_state(self._on_device)
 
     def is_as_now(self) -> bool:
-        """Nothing was drawn since."""
+        """Whether nothing was drawn since."""
         if random.getstate() != self._python or not torch.equal(torch.get_rng_state(), self._host):
             return False
         if self._device is not None and not torch.equal(self._device.get_rng_state(), self._on_device):
@@ -42,7 +43,7 @@ class RngState:
 
 
 def _numpy() -> Any:
-    """Only where the script has imported it."""
+    """Returns numpy only if the script has imported it."""
     return getattr(sys.modules.get("numpy"), "random", None)
 
 

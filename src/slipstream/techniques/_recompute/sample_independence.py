@@ -1,5 +1,5 @@
-"""Whether a module gives every sample the same whatever else is in the batch: tried on the first samples of the
-script's own batch, whole and in halves, before anything relies on it. Leaves no trace of having tried."""
+"""Checks whether a module's result for a sample is independent of the other samples in the batch. It runs the first
+samples of the script's own batch, whole and in halves, before anything relies on the answer, and leaves no trace."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from slipstream.techniques._recompute.split_batch import (
 )
 
 _NUM_SAMPLES = 4
-_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}  # of the norm; in lower precision 2e-2
+_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}  # relative to the norm; 2e-2 in lower precision
 _HOOKS = ("_forward_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class Form:
-    """What was learnt about calls of one kind."""
+    """What is known about calls of one kind."""
 
     def __init__(self, cut: Cut, learning: list[bool], is_random: bool) -> None:
         self.cut = cut
@@ -37,12 +37,12 @@ class Form:
 
 
 def kind_of(tensors: Sequence[torch.Tensor]) -> Any:
-    """Calls that are alike but for their sizes."""
+    """Returns a key that is equal for calls that differ only in sizes."""
     return tuple((one.dim(), one.dtype, one.requires_grad, one.layout, one.is_nested) for one in tensors)
 
 
 def examine(module: torch.nn.Module, call: Any, args: Any, kwargs: Any, device: str) -> Form:
-    """RefusedError: why it cannot be computed in pieces."""
+    """Raises RefusedError with the reason if the call cannot be computed in pieces."""
     why = why_not(module)
     if why:
         raise RefusedError(why)
@@ -50,18 +50,18 @@ def examine(module: torch.nn.Module, call: Any, args: Any, kwargs: Any, device: 
     cut = Cut(tensors)
     length = min(_NUM_SAMPLES, cut.length(tensors)) if any(cut.is_cut) else 0
     if length < 2:
-        raise RefusedError("it is not given a batch of samples")
+        raise RefusedError("it does not receive a batch of samples")
     few = [one.detach().requires_grad_(one.requires_grad) for one in cut.piece(tensors, 0, length)]
     frame, rng_state, before = frame_of((args, kwargs)), RngState(device), _attributes(module)
     with ModuleSnapshot(module) as trial:
         try:
             form = _compare(module, call, frame, cut, few, length)
             if _attributes(module) != before:
-                raise RefusedError("it keeps tensors of a call beside its results")
+                raise RefusedError("it stores tensors of a call besides its results")
             return form
         except RefusedError:
             raise
-        except Exception as fault:  # ours or the script's: its own comes again
+        except Exception as fault:  # of our code or the script's; the script raises its own again
             raise RefusedError(f"a few samples could not be computed: {type(fault).__name__}: {fault}") from None
         finally:
             trial.rewind()
@@ -69,7 +69,7 @@ def examine(module: torch.nn.Module, call: Any, args: Any, kwargs: Any, device: 
 
 
 def why_not(module: torch.nn.Module) -> str:
-    """What can be seen without a call; "" if nothing speaks against it."""
+    """Returns a reason that is visible without a call, or ""."""
     for layer in module.modules():
         if isinstance(layer, _BatchNorm) and layer.training:
             return f"{type(layer).__name__} mixes the samples of a batch"
@@ -87,8 +87,8 @@ def _compare(module: torch.nn.Module, call: Any, frame: Any, cut: Cut, few: list
     _look_at(whole, results, length)
     is_random = not rng_state.is_as_now()
     known = {id(one) for one in (*few, *module.parameters())}
-    if any(id(leaf) not in known for leaf in _learners(results)):
-        raise RefusedError("it reads tensors that learn and are not its own weights")
+    if any(id(leaf) not in known for leaf in _graph_leaves(results)):
+        raise RefusedError("it uses trainable tensors that are not its own weights")
     spans, halves = bounds(length, 2), []
     for start, stop in spans:
         rng_state.put_back()
@@ -100,9 +100,9 @@ def _compare(module: torch.nn.Module, call: Any, frame: Any, cut: Cut, few: list
     together = joined(halves, spans)
     for one, other in zip(results, tensors_in(together), strict=True):
         if not _is_close(one.detach(), other):
-            raise RefusedError("what it gives a sample depends on the others in the batch")
+            raise RefusedError("its result for a sample depends on the others in the batch")
     if any(list(others_in(half)) != list(others_in(whole)) for half in halves):
-        raise RefusedError("it returns numbers of its own that depend on the batch")
+        raise RefusedError("it returns Python numbers that depend on the batch")
     return Form(cut, [one.requires_grad for one in results], is_random)
 
 
@@ -113,7 +113,7 @@ def _look_at(whole: Any, results: list[torch.Tensor], length: int) -> None:
         raise RefusedError("its results do not have one row for each sample")
     for other in others_in(whole):
         if not isinstance(other, PLAIN):
-            raise RefusedError(f"it returns a {type(other).__name__}, which cannot be cut")
+            raise RefusedError(f"it returns a {type(other).__name__}, which cannot be split")
 
 
 def _is_close(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -125,8 +125,8 @@ def _is_close(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool(apart <= _TOLERANCE.get(one.dtype, 2e-2) * size.clamp_min(1e-30))
 
 
-def _learners(results: list[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """The leaves of their graph."""
+def _graph_leaves(results: list[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Yields the leaves of the results' graph."""
     left = [one.grad_fn for one in results if one.grad_fn is not None]
     seen = set(left)
     while left:
@@ -141,7 +141,7 @@ def _learners(results: list[torch.Tensor]) -> Iterator[torch.Tensor]:
 
 
 def _attributes(module: torch.nn.Module) -> set[tuple[int, str, int]]:
-    """Tensors that its parts hold as plain attributes: a loss for the script to pick up later, a state."""
+    """Returns tensors that submodules hold as plain attributes: a state, or a loss that the script reads later."""
     return {
         (id(layer), name, id(value))
         for layer in module.modules()

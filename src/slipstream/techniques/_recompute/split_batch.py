@@ -1,5 +1,5 @@
-"""A call's arguments and results seen as tensors in a frame of tuples, dicts and other things: taken out, put in again,
-cut along the batch and joined."""
+"""Separates the arguments and results of a call into tensors and the structure around them, and splits and joins the
+tensors along the batch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def tensors_in(thing: Any) -> list[torch.Tensor]:
 
 
 def frame_of(thing: Any) -> Any:
-    """The same without its tensors, so that it keeps none of them alive."""
+    """Returns the structure without its tensors, so that it keeps none of them alive."""
     place = torch.empty(0)
     return convert(thing, lambda tensor: place)
 
@@ -37,12 +37,12 @@ def filled(frame: Any, tensors: Sequence[torch.Tensor]) -> Any:
     left = iter(tensors)
     thing = convert(frame, lambda tensor: next(left))
     if next(left, None) is not None or any(a is not b for a, b in zip(tensors_in(thing), tensors, strict=True)):
-        raise RefusedError(f"{type(frame).__name__} cannot be taken apart and put together again")
+        raise RefusedError(f"{type(frame).__name__} cannot be taken apart and rebuilt")
     return thing
 
 
 def others_in(thing: Any) -> Iterator[Any]:
-    """What is neither a tensor nor a frame around some."""
+    """Yields everything that is neither a tensor nor a structure around tensors."""
     if isinstance(thing, torch.Tensor):
         return
     if isinstance(thing, (tuple, list)):
@@ -59,22 +59,22 @@ def others_in(thing: Any) -> Iterator[Any]:
 
 
 def has_rows(tensor: torch.Tensor) -> bool:
-    """False for sparse and nested tensors, which have no storage of rows."""
+    """Whether the tensor has rows in its storage. False for sparse and nested tensors."""
     return tensor.layout == torch.strided and not tensor.is_nested
 
 
 class Cut:
-    """Which of a call's tensors hold one row for each sample. The others go to every piece as they are. Raises
-    RefusedError for tensors that cannot be cut."""
+    """Which of a call's tensors hold one row per sample. The others are passed to every piece unchanged. Raises
+    RefusedError for tensors that cannot be split."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         if not all(map(has_rows, tensors)):
-            raise RefusedError("sparse and nested tensors cannot be cut into pieces")
+            raise RefusedError("sparse and nested tensors cannot be split into pieces")
         first = next((tensor for tensor in tensors if tensor.dim()), None)
         self.is_cut = [tensor.dim() > 0 and first is not None and len(tensor) == len(first) for tensor in tensors]
 
     def length(self, tensors: Sequence[torch.Tensor]) -> int:
-        """Samples of a later batch; 0: it has another form."""
+        """Returns the number of samples of a later batch, or 0 if it has another structure."""
         lengths = {len(tensor) if tensor.dim() else 0 for tensor, cut in zip(tensors, self.is_cut, strict=True) if cut}
         return lengths.pop() if len(lengths) == 1 else 0
 
@@ -83,18 +83,18 @@ class Cut:
 
 
 def bounds(length: int, num_pieces: int) -> list[tuple[int, int]]:
-    """Nearly equal ones; no more of them than samples."""
+    """Returns nearly equal spans, at most one per sample."""
     num = min(num_pieces, length)
     edges = [length * index // num for index in range(num + 1)]
     return list(pairwise(edges))
 
 
 def joined(results: Sequence[Any], spans: Sequence[tuple[int, int]]) -> Any:
-    """One result for the whole batch."""
+    """Returns one result for the whole batch."""
     columns = [tensors_in(result) for result in results]
     for (start, stop), column in zip(spans, columns, strict=True):
         if len(column) != len(columns[0]) or any(not one.dim() or len(one) != stop - start for one in column):
             raise RefusedError("its results do not have one row for each sample")
     if any(len({tuple(one.shape[1:]) for one in rows}) > 1 for rows in zip(*columns, strict=True)):
-        raise RefusedError("its results have other sizes for other samples of a batch")
+        raise RefusedError("its results have different sizes for different samples")
     return filled(results[0], [torch.cat(rows) for rows in zip(*columns, strict=True)])
