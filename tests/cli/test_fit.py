@@ -1,4 +1,4 @@
-"""tune --fit and --memory-limit as a user types them: bad input, and what is given and written in the end."""
+"""tune --fit and --memory-limit: bad input, and the output and files at the end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_sizes() -> None:
     assert [bytes_of(one) for one in typed] == [6 << 30, 512 << 20, 1_500_000_000, 2 << 30, 3 << 30, 10 << 10]
 
 
-def test_what_is_kept_is_written_and_runs_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kept_recipe_is_written_and_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("")
     recipe = Recipe((Choice("checkpointing", "half"),))
@@ -40,7 +40,7 @@ def test_what_is_kept_is_written_and_runs_again(tmp_path: Path, monkeypatch: pyt
         FitAttempt(32, outcome="ran_out"),
         FitAttempt(32, recipe, peak_bytes=1 << 30, step_ms=118.0, rate=Speed(1 / 1.18, 0.82, 0.87, 12)),
     ]
-    fitting = Fitting(1 << 30, "--memory-limit", "cpu", 32, False, trials=trials, recipe=recipe)
+    fitting = Fitting(1 << 30, "--memory-limit", "cpu", 32, False, attempts=trials, recipe=recipe)
     session = msgspec.structs.replace(made_session(), cwd=str(tmp_path), command="tune", fitting=fitting)
     assert _give(session, Request(["train.py"], json_path=Path("out/fit.json"), markdown_path=Path("fit.md"))) == 0
     read = read_recipe(tmp_path / "slipstream.toml")
@@ -52,9 +52,9 @@ def test_what_is_kept_is_written_and_runs_again(tmp_path: Path, monkeypatch: pyt
     assert saved is not None and load_session(saved).fitting == fitting
 
 
-def test_another_batch_is_a_line_of_the_recipe_only_where_it_was_allowed() -> None:
+def test_another_batch_size_is_in_the_recipe_only_if_allowed() -> None:
     trials = [FitAttempt(32, is_held=False, step_ms=9.0), FitAttempt(96, rate=Speed(1.2, 1.1, 1.3, 12))]
-    fitting = Fitting(1 << 30, "--memory-limit", "cpu", 32, True, trials=trials, largest=96, fastest=96)
+    fitting = Fitting(1 << 30, "--memory-limit", "cpu", 32, True, attempts=trials, largest=96, fastest=96)
     assert not as_tuning(fitting).verdicts
     kept = as_tuning(msgspec.structs.replace(fitting, recipe=Recipe((Choice("batch_size", 96),))))
     assert kept.total == Speed(1.2, 1.1, 1.3, 12) and kept.verdicts[0].choice == Choice("batch_size", 96)

@@ -18,7 +18,7 @@ SOURCE = ROOT / "src" / "slipstream"
 
 # Pillow is not a dependency. Techniques for images act only where the script has imported it, the speed test reports
 # that it is missing, and the demo and selftest look for it first.
-IMPORTS_PILLOW = re.compile(r"data/\w+|runner/speedtest/decode|testing/(jpegs|photographs|trainings)")
+IMPORTS_PILLOW = re.compile(r"data/[\w/]+|machine/speedtest/decode|testing/(jpegs|photographs|trainings)")
 
 
 def undeclared_imports(folder: Path, declared: set[str]) -> list[str]:

@@ -491,7 +491,7 @@ RIDING = """
 import resource, sys
 from pathlib import Path
 from PIL import Image, ImageFile
-from slipstream.data import keeping
+from slipstream.data.images import decode_cache
 from slipstream.data.images.cache_budget import CacheBudget
 from slipstream.data.images.pillow_cache import PillowDecoding
 from slipstream.data.images.pixel_store import PixelStore
@@ -499,9 +499,9 @@ from slipstream.seams.patching import Patches
 photographs, folder, limit = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-keeping.SETTLED_NS, keeping.SLOW_S = 0, 1e9
+decode_cache.SETTLED_NS, decode_cache.SLOW_S = 0, 1e9
 said = []
-kept = keeping.Keeping(PixelStore(folder), CacheBudget(folder, 10**9, said.append), said.append)
+kept = decode_cache.DecodeCache(PixelStore(folder), CacheBudget(folder, 10**9, said.append), said.append)
 PillowDecoding(kept).install(Patches(lambda seam, fault: sys.exit(repr(fault)), lambda: False), ImageFile)
 total = 0
 for _ in range(3):

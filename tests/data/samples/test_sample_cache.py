@@ -71,7 +71,7 @@ def test_batches_are_the_same_and_the_dataset_is_hardly_asked(riding: Any, how: 
     with riding(sample_cache=True) as context:
         ours = epochs(Made(tally), **how)
     assert are_same(ours, bare)
-    assert context.declined == [] and len(context.changes) == 1 and "test_kept_samples.py:" in context.changes[0]
+    assert context.declined == [] and len(context.changes) == 1 and "test_sample_cache.py:" in context.changes[0]
     assert NUM <= calls(tally) < 2.5 * NUM, "of three epochs"
 
 
@@ -367,7 +367,7 @@ def test_memory_that_is_nearly_full_is_said(riding: Any, monkeypatch: pytest.Mon
     monkeypatch.setattr(shared_arena, "total_bytes", lambda: 10**9)
     with riding(sample_cache=True) as context:
         epochs(Made(), 1)
-    assert context.declined == ["sample_cache: samples are not kept: memory is nearly full"] and context.changes == []
+    assert context.declined == ["sample_cache: samples are not cached: memory is nearly full"] and context.changes == []
 
 
 def test_the_memory_of_a_container_counts_and_not_the_machines(riding: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -387,7 +387,7 @@ def test_a_fault_of_ours_is_not_the_scripts(riding: Any, monkeypatch: pytest.Mon
 
     bare = epochs(Made())
     for name in ("sample", "payload", "put"):
-        monkeypatch.setattr(cache_reader.Shelf, name, break_down)
+        monkeypatch.setattr(cache_reader.SharedArena, name, break_down)
         with riding(sample_cache=True) as context:
             assert are_same(epochs(Made()), bare)
         assert "planted" in context.declined[0]

@@ -62,10 +62,10 @@ def test_nothing_stands_against_a_plain_dataset() -> None:
 
 
 def test_what_does() -> None:
-    assert "one by one" in asked(Stream())
+    assert "one at a time" in asked(Stream())
     assert "through connection, an open Connection" in asked(Global())
-    assert "worker_init_fn prepares a process" in asked(Plain(), 2, print)
-    assert "worker_init_fn prepares a process" in asked(Plain(), 2, lambda number: torch.set_num_threads(2))
+    assert "worker_init_fn prepares a worker process" in asked(Plain(), 2, print)
+    assert "worker_init_fn prepares a worker process" in asked(Plain(), 2, lambda number: torch.set_num_threads(2))
     assert asked(Plain(), 2, lambda number: np.random.seed(torch.initial_seed() % 2**32)) == ""
 
 
@@ -80,7 +80,7 @@ def test_the_trainers_own_seeding_is_known() -> None:
 
 
 def test_generators_outside_of_the_dataset_are_found_and_its_own_are_not() -> None:
-    assert "draws from dice" in asked(Transformed(jitter))
+    assert "draws from the global rng_state" in asked(Transformed(jitter))
     assert "draws from generator" in asked(Transformed(closed_over(np.random.default_rng(3))))
     assert asked(Transformed(np.random.default_rng(3))) == ""
 
@@ -111,5 +111,5 @@ def test_refused_loader_is_left_alone_and_the_next_is_not(riding: Any) -> None:
     with riding(thread_workers=2) as context:
         assert [int(batch) for batch in DataLoader(Stream(), 1)] == [1]
         assert [int(batch) for batch in DataLoader([3, 4], 1)] == [3, 4]
-    assert "one by one" in context.declined[0] and "test_thread_obstacles.py:" in context.declined[0]
+    assert "one at a time" in context.declined[0] and "test_blockers.py:" in context.declined[0]
     assert len(context.changes) == 1

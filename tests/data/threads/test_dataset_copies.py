@@ -30,7 +30,7 @@ def held(**things: Any) -> tuple[Holder, Holder]:
 def test_what_holds_a_state_is_copied() -> None:
     things = {
         "cache": {},
-        "dice": random.Random(3),
+        "rng_state": random.Random(3),
         "noise": np.random.default_rng(3),
         "scratch": np.zeros(8),
         "buffer": torch.zeros(8),

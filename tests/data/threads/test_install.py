@@ -173,7 +173,7 @@ def test_draws_that_cannot_be_kept_apart_are_taken_back(dataset: Any, riding: Ri
     bare = read(dataset(), 3, shuffle=True)
     with riding(thread_workers=2) as context:
         assert read(dataset(), 3, shuffle=True) == bare
-    assert "in a way that threads cannot keep apart" in context.declined[0]
+    assert "in a way that cannot be separated by thread" in context.declined[0]
 
 
 # --- threads that work ----------------------------------------------------------------------------------------------
@@ -432,7 +432,7 @@ def test_a_fault_of_ours_costs_the_script_nothing(riding: Riding, monkeypatch: p
         raise MemoryError("planted")
 
     bare = read(Samples(), 3, shuffle=True)
-    monkeypatch.setattr("slipstream.data.threads.iterator.Crew", fail)
+    monkeypatch.setattr("slipstream.data.threads.iterator.BatchThreads", fail)
     with riding(thread_workers=2) as context:
         assert read(Samples(), 3, shuffle=True) == bare
     assert "MemoryError: planted" in context.declined[0]

@@ -57,7 +57,8 @@ def test_lent_workers_change_no_bit(riding: Any, numbers: Any, build: Any) -> No
     with riding(workers=2) as context:
         torch.manual_seed(0)
         assert read(build(numbers())) == bare
-    assert len(context.changes) == 1 and context.changes[0].startswith("workers: num_workers 0 -> 2 at test_epochs.py:")
+    [change] = context.changes
+    assert change.startswith("workers: num_workers 0 -> 2 at test_persistent_epochs.py:")
 
 
 def test_model_built_after_the_iterator_gets_the_same_weights(riding: Any, numbers: Any) -> None:
@@ -228,7 +229,7 @@ def test_workers_are_lent_to_four_loaders_at_a_time(riding: Any, numbers: Any) -
         del loaders[0]
         fresh = DataLoader(numbers(8), 2)
         assert read_one(fresh) == list(map(float, range(8))) and fresh.num_workers == 1
-    assert any("lent to four loaders already" in sentence for sentence in context.declined)
+    assert any("four other loaders already have added workers" in sentence for sentence in context.declined)
 
 
 def test_dataset_changed_while_it_is_read_gets_no_workers_any_more(riding: Any, numbers: Any) -> None:
