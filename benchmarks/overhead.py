@@ -22,7 +22,7 @@ from intervals import Interval, paired_interval
 from loop import OUTLIER, REST, WARM, WIDTHS, Loop
 from page import machine, write_page
 from slipstream.records import Ending
-from slipstream.trial.lifecycle import TrialSettings, board
+from slipstream.trial.lifecycle import TrialSettings, start_run
 
 WATCHING_US = 25.0
 SAMPLING_SHARE = 0.03
@@ -43,7 +43,7 @@ def bare(loop: Loop, num_steps: int) -> float:
 
 
 def riding(loop: Loop, num_steps: int, mode: str) -> float:
-    ride = board(TrialSettings(mode=mode))  # type: ignore[arg-type]
+    ride = start_run(TrialSettings(mode=mode))  # type: ignore[arg-type]
     try:
         return loop.block(num_steps)
     finally:
@@ -113,7 +113,7 @@ def measure(step_ms: float, num_rounds: int, block_ms: float, clock: Clock) -> R
 def _beside(loop: Loop, num_steps: int) -> float:
     """CPU time, in µs a step, of the thread that writes out what check has seen. It does so twice a second: blocks are
     too short to meet it, and the step it falls on is an outlier."""
-    ride = board(TrialSettings(mode="watch"))
+    ride = start_run(TrialSettings(mode="watch"))
     try:
         start = time.process_time() - time.thread_time()
         loop.block(num_steps)

@@ -17,7 +17,7 @@ from slipstream.memory.leak_follow_up import NUM_LOOKS, LeakFollowUp
 from slipstream.records import Ending, Footprint, Leak, Memory, Seen, Told
 from slipstream.seams.stop import StopTrial
 from slipstream.testing.made_sessions import made_session
-from slipstream.trial.lifecycle import TrialSettings, board
+from slipstream.trial.lifecycle import TrialSettings, start_run
 
 SCHEDULE = "slipstream.memory.schedule:MemorySchedule"
 DATA = TensorDataset(torch.randn(40, 8), torch.randint(0, 4, (40,)))
@@ -62,7 +62,7 @@ def train(keep: str, fixed_size: int = -1) -> None:
 
 
 def ride(keep: str) -> tuple[list[Footprint], list[Leak], list[Memory]]:
-    boarded = board(TrialSettings(mode="check", schedule=SCHEDULE, seconds=60))
+    boarded = start_run(TrialSettings(mode="check", schedule=SCHEDULE, seconds=60))
     with pytest.raises(StopTrial):
         train(keep)
     boarded.leave(Ending("stopped", 0, 0.0))
@@ -88,7 +88,7 @@ def test_losses_with_their_graphs_go_on() -> None:
 
 def test_a_script_that_takes_no_smaller_batch_has_its_leak_told() -> None:
     """It raises when batches are cut, and its variables are gone by the time that the ride is over."""
-    boarded = board(TrialSettings(mode="check", schedule=SCHEDULE, seconds=60))
+    boarded = start_run(TrialSettings(mode="check", schedule=SCHEDULE, seconds=60))
     with pytest.raises(RuntimeError, match="shape"):
         train("loss", fixed_size=4)
     boarded.leave(Ending("stopped", 0, 0.0))

@@ -14,7 +14,7 @@ from slipstream.memory.schedule import MemorySchedule
 from slipstream.observe.anatomy.quiet_profiler import QuietProfile
 from slipstream.records import Ending, Footprint, Told
 from slipstream.seams.stop import StopTrial
-from slipstream.trial.lifecycle import ScriptRun, TrialSettings, board
+from slipstream.trial.lifecycle import ScriptRun, TrialSettings, start_run
 
 SCHEDULE = "slipstream.memory.schedule:MemorySchedule"
 DATA = TensorDataset(torch.randn(60, 16), torch.randint(0, 4, (60,)))
@@ -34,7 +34,7 @@ def train(data: Dataset[Any] = DATA, batch_size: int = 16, fixed: int = 0, num_w
 def ride(
     *args: Any, seconds: float = 60, **kwargs: Any
 ) -> tuple[list[Footprint], list[str], ScriptRun, BaseException | None]:
-    boarded = board(TrialSettings(mode="check", schedule=SCHEDULE, seconds=60))
+    boarded = start_run(TrialSettings(mode="check", schedule=SCHEDULE, seconds=60))
     raised: BaseException | None = None
     try:
         train(*args, **kwargs)
@@ -72,7 +72,7 @@ def test_a_ride_that_was_over_before_batches_were_cut_says_so(monkeypatch: pytes
 
 def test_the_rows_that_a_loss_is_given_are_no_batch() -> None:
     """A language model without a loader: five sequences of seven tokens are 35 rows to the loss."""
-    boarded = board(TrialSettings(mode="check", schedule=SCHEDULE, seconds=60))
+    boarded = start_run(TrialSettings(mode="check", schedule=SCHEDULE, seconds=60))
     model, criterion = nn.Sequential(nn.Embedding(11, 8), nn.Linear(8, 11)), nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     tokens = torch.randint(0, 11, (5, 7))
@@ -87,7 +87,7 @@ def test_the_rows_that_a_loss_is_given_are_no_batch() -> None:
 
 
 def test_its_own_exceptions_stay_its_own() -> None:
-    boarded = board(TrialSettings(mode="check", schedule=SCHEDULE))
+    boarded = start_run(TrialSettings(mode="check", schedule=SCHEDULE))
     ending = Ending("raised", 1, 0.0, "ValueError: ours")
     assert boarded.excuse(ending) == ending
     boarded.leave(ending)

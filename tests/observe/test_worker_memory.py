@@ -17,7 +17,7 @@ from slipstream.observe.worker_memory import private_bytes
 from slipstream.records import Ending, Finding, Session
 from slipstream.seams.large_containers import find_container
 from slipstream.testing.made_sessions import made_environment
-from slipstream.trial.lifecycle import TrialSettings, board
+from slipstream.trial.lifecycle import TrialSettings, start_run
 from slipstream.wire.spool import SpoolReader
 
 NUM = 200_000
@@ -40,7 +40,7 @@ def strings() -> list[str]:
 
 def watched(dataset: Any, folder: Path) -> Session:
     gc.collect()
-    ride = board(TrialSettings(mode="watch", spool=str(folder), script=["train.py"]))
+    ride = start_run(TrialSettings(mode="watch", spool=str(folder), script=["train.py"]))
     try:
         loader = DataLoader(dataset, batch_size=250, num_workers=1, shuffle=True)
         for step, _ in enumerate(loader):

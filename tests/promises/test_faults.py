@@ -1,5 +1,8 @@
-"""Training never dies of us: with any one of our callbacks broken, the script ends with the same weights, and what was
-switched off is said once."""
+"""An error in slipstream never ends the training.
+
+With any one callback of slipstream broken, the script ends with the same weights, and slipstream reports once what it
+switched off.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,10 @@ from command import start
 from slipstream.observe import recorder
 from slipstream.records import Ending
 from slipstream.testing.faults import broken, listing
-from slipstream.trial.lifecycle import TrialSettings, board
+from slipstream.trial.lifecycle import TrialSettings, start_run
 
 SCRIPT = Path(__file__).with_name("everything.py")
-RARELY, ALWAYS = 10**18, 0  # how long after a batch another one goes the long way through the seams, in ns
+RARELY, ALWAYS = 10**18, 0  # the time between two batches that take the slow path through the seams, in ns
 MODES = (("run", RARELY), ("watch", ALWAYS), ("watch", RARELY))
 Weights = dict[str, torch.Tensor]
 
@@ -41,23 +44,23 @@ def _fresh_compiler() -> Iterator[None]:
     torch.compiler.reset()
 
 
-def ride(mode: Any, long_way_ns: int, train: Callable[[], Weights]) -> Weights:
-    """As often as the clock says, a batch goes the long way: here the test says it."""
+def train_in_mode(mode: Any, long_way_ns: int, train: Callable[[], Weights]) -> Weights:
+    """Train in the given mode. The test, not the clock, decides how often a batch takes the slow path."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recorder, "_CPU_TIMED_NS", long_way_ns)
-        riding = board(TrialSettings(mode=mode))
+        trial = start_run(TrialSettings(mode=mode))
         try:
             return train()
         finally:
-            riding.leave(Ending("finished", 0, 0.0))
+            trial.leave(Ending("finished", 0, 0.0))
 
 
 def reached() -> dict[tuple[str, int], set[str]]:
-    """The callbacks that the script reaches in each mode, found by riding once when tests are collected."""
+    """The callbacks that the script reaches in each mode, found by one run when the tests are collected."""
     train, found = runpy.run_path(str(SCRIPT))["train"], {}
     for mode, long_way_ns in MODES:
         with listing() as called:
-            ride(mode, long_way_ns, train)
+            train_in_mode(mode, long_way_ns, train)
         found[mode, long_way_ns] = called
     return found
 
@@ -80,7 +83,7 @@ def test_training_survives_a_broken_callback(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     with broken(callback):
-        weights = ride(mode, long_way_ns, train)
+        weights = train_in_mode(mode, long_way_ns, train)
     assert all(torch.equal(weights[name], expected[name]) for name in expected)
     complaints = [line for line in capfd.readouterr().err.splitlines() if line.startswith("slipstream: ")]
     assert any(f"planted in {callback}" in line for line in complaints)

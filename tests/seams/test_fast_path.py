@@ -23,7 +23,7 @@ def riding(with_shortcut: bool = True) -> Iterator[ScriptRun]:
     ride = ScriptRun(TrialSettings(mode="watch"))
     if not with_shortcut:
         ride.recorder.bar_shortcut()
-    ride.board()
+    ride.start()
     try:
         yield ride
     finally:

@@ -49,7 +49,7 @@ class Numbers(Dataset[torch.Tensor]):
 def test_a_loader_tells_whether_its_batches_draw(draw: Callable[[torch.Tensor], Any], draws: bool) -> None:
     """The order is drawn too, at the first batch of every epoch: that is the sampler's, and says nothing of samples."""
     ride = ScriptRun(TrialSettings(mode="watch"))
-    ride.board()
+    ride.start()
     try:
         loader = DataLoader(Numbers(draw), batch_size=16, shuffle=True)
         for _ in range(3):

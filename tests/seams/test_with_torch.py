@@ -25,7 +25,7 @@ from slipstream.wire.spool import MemorySink
 @contextmanager
 def riding() -> Iterator[ScriptRun]:
     ride = ScriptRun(TrialSettings(mode="watch"))
-    ride.board()
+    ride.start()
     try:
         yield ride
     finally:

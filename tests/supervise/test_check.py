@@ -1,4 +1,4 @@
-"""Whole rides of tiny scripts through supervise, and the command in its own process where signals are sent to it."""
+"""Complete runs of tiny scripts through `supervise`. Tests that send signals run the command in its own process."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(autouse=True)
 def leaves_nothing() -> object:
-    before = set(rooms()), {process.pid for process in psutil.Process().children(recursive=True)}
+    before = set(workspaces()), {process.pid for process in psutil.Process().children(recursive=True)}
     yield
-    mine = {path for path in rooms() if path.name.startswith(f"slipstream-check-{os.getpid()}-")}
+    mine = {path for path in workspaces() if path.name.startswith(f"slipstream-check-{os.getpid()}-")}
     assert not mine - before[0]
     assert {process.pid for process in psutil.Process().children(recursive=True)} <= before[1]
     return None
 
 
-def rooms() -> list[Path]:
+def workspaces() -> list[Path]:
     return [path for place in (tempfile.gettempdir(), "/dev/shm") for path in Path(place).glob("slipstream-check-*")]
 
 
@@ -99,7 +99,7 @@ def test_the_scripts_own_failure_is_kept(here: Path, capfd: pytest.CaptureFixtur
     assert capfd.readouterr().err == bare.stderr
 
 
-def test_a_trial_that_is_killed_has_told_what_it_saw(here: Path) -> None:
+def test_what_a_killed_trial_recorded_is_kept(here: Path) -> None:
     write(here / "train.py", "if step == 200: import os; os.kill(os.getpid(), 9)")
     session = supervise(CheckOptions(["train.py"], seconds=30.0))
     assert (session.ending.reason, session.ending.exit_code) == ("killed", 137)
@@ -107,7 +107,7 @@ def test_a_trial_that_is_killed_has_told_what_it_saw(here: Path) -> None:
     assert session.steps
 
 
-def test_nothing_to_look_at(here: Path) -> None:
+def test_a_script_without_a_step(here: Path) -> None:
     (here / "train.py").write_text("print('hello')")
     session = supervise(CheckOptions(["train.py"]))
     assert exit_code(session) == 2
@@ -148,7 +148,7 @@ def test_a_cache_variable_does_not_open_the_folder(
 
 
 @pytest.mark.skipif(overlay.probe()[0] is None, reason="no overlay")
-def test_an_overlay_that_fails_after_all(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_overlay_that_cannot_be_created(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepare = overlay.prepare
 
     def prepare_badly(*args: Any, **kwargs: Any) -> overlay.OverlayPlan:
@@ -168,11 +168,11 @@ def test_processes_left_behind_are_ended(here: Path, capfd: pytest.CaptureFixtur
         "print('left', child.pid, flush=True)\n"
     )
     supervise(CheckOptions(["train.py"]))
-    [said] = [line for line in capfd.readouterr().out.splitlines() if line.startswith("left ")]
-    assert not psutil.pid_exists(int(said.removeprefix("left ")))
+    [line_left] = [line for line in capfd.readouterr().out.splitlines() if line.startswith("left ")]
+    assert not psutil.pid_exists(int(line_left.removeprefix("left ")))
 
 
-def test_rooms_of_dead_processes_are_swept(tmp_path: Path) -> None:
+def test_workspaces_of_ended_processes_are_removed(tmp_path: Path) -> None:
     from slipstream.sandbox.workspace import sweep
 
     dead = subprocess.Popen([sys.executable, "-c", ""])
@@ -184,7 +184,8 @@ def test_rooms_of_dead_processes_are_swept(tmp_path: Path) -> None:
 
 
 def start_check(here: Path) -> tuple[subprocess.Popen[str], int]:
-    """A check in its own session, once the script says that it is well under way; and the rider's process."""
+    """Starts a check in its own session and waits until the script prints "many". Returns it and the trial's
+    process."""
     check = subprocess.Popen(
         [sys.executable, "-m", "slipstream", "check", "--seconds", "60", "train.py"],
         stdout=subprocess.PIPE,
@@ -198,7 +199,7 @@ def start_check(here: Path) -> tuple[subprocess.Popen[str], int]:
     return check, psutil.Process(check.pid).children()[0].pid
 
 
-def test_an_interrupt_is_the_scripts_and_the_session_is_saved(here: Path) -> None:
+def test_an_interrupt_reaches_the_script_and_the_session_is_saved(here: Path) -> None:
     write(here / "train.py", "if step == 100: print('many', flush=True)")
     check, trial = start_check(here)
     check.send_signal(signal.SIGINT)
@@ -218,13 +219,13 @@ def test_a_second_interrupt_kills(here: Path) -> None:
     check, trial = start_check(here)
     for _ in range(2):
         check.send_signal(signal.SIGINT)
-        time.sleep(0.5)  # two that are pending together are one
+        time.sleep(0.5)  # two pending signals would be delivered as one
     out, _ = check.communicate(timeout=60)
     assert check.returncode == 137 and "killed" in out
     assert not psutil.pid_exists(trial)
 
 
-def test_a_killed_check_takes_its_trial_along(here: Path) -> None:
+def test_the_trial_of_a_killed_check_ends(here: Path) -> None:
     (here / "train.py").write_text("import time\nprint('many', flush=True)\ntime.sleep(600)\n")
     check, trial = start_check(here)
     check.kill()
@@ -233,6 +234,6 @@ def test_a_killed_check_takes_its_trial_along(here: Path) -> None:
     while psutil.pid_exists(trial) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not psutil.pid_exists(trial)
-    for path in rooms():
+    for path in workspaces():
         if path.name.startswith(f"slipstream-check-{check.pid}-"):
             overlay.remove(path)

@@ -1,3 +1,5 @@
+"""The exit code and remark of a finished check."""
+
 from __future__ import annotations
 
 import msgspec
@@ -13,7 +15,7 @@ def ended(session: Session, **changes: object) -> Session:
 
 
 @pytest.mark.parametrize("command", ["check", "tune", "memory"])
-def test_a_missing_device_sends_the_command_that_was_typed_elsewhere(command: str) -> None:
+def test_the_remark_on_a_missing_device_names_the_command_that_was_typed(command: str) -> None:
     ending = Ending("raised", 1, 1.0, "AssertionError: Torch not compiled with CUDA enabled")
     session = ended(made_session(), ending=ending, command=command)
     assert exit_code(session) == 2

@@ -1,4 +1,4 @@
-"""Riders that are forked from a process with torch in it: the same training, and nobody is left."""
+"""Trials that are forked from a process that has imported torch. They train alike, and no process is left behind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import os, sys
 was_there = "torch" in sys.modules
 os.environ.update(dict([sys.argv[1].split("=")] if len(sys.argv) > 1 else []))
 import torch
-print("its own words")
+print("output of the script")
 data = torch.utils.data.TensorDataset(torch.randn(4_000, 8), torch.randn(4_000, 1))
 model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Dropout(0.2), torch.nn.Linear(32, 1))
 optimizer = torch.optim.SGD(model.parameters(), 0.05)
@@ -50,8 +50,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     assert not set(psutil.Process().children(recursive=True)) - before
 
 
-def was_there(record: TrialRecord) -> bool:
-    """Torch, before the script's first line: as the script itself found."""
+def was_imported(record: TrialRecord) -> bool:
+    """Whether torch was imported before the script's first line. The script records this as its first loss."""
     return record.fingerprint.losses[0][1] == 1.0
 
 
@@ -59,30 +59,30 @@ def training(record: TrialRecord) -> tuple[list[tuple[int, float]], list[tuple[i
     return record.fingerprint.losses[1::2], record.fingerprint.digests
 
 
-def ride(process_backend: ProcessBackend, ident: int, recipe: Recipe = BARE) -> TrialRecord:
-    assert process_backend.enter(TrialSpec(ident, "candidate" if recipe.choices else "base", recipe)) == ""
-    timing = process_backend.run_block(ident, 0, 6, 1)
+def run(backend: ProcessBackend, ident: int, recipe: Recipe = BARE) -> TrialRecord:
+    assert backend.enter(TrialSpec(ident, "candidate" if recipe.choices else "base", recipe)) == ""
+    timing = backend.run_block(ident, 0, 6, 1)
     assert (timing.num_steps, timing.failure) == (6, "")
-    return process_backend.record(ident)
+    return backend.record(ident)
 
 
 def variables(recipe: Recipe) -> dict[str, str]:
     return {"A_VARIABLE": "1"} if recipe.choices else {}
 
 
-def test_a_forked_trial_trains_as_one_that_starts_cold(here: Path) -> None:
+def test_a_forked_trial_trains_like_one_in_a_new_process(here: Path) -> None:
     other = Recipe((Choice("nothing"),))
-    with ProcessBackend(["train.py"]) as process_backend:
-        cold = ride(process_backend, 0)
-    with ProcessBackend(["train.py"], may_fork=True, environment_of=variables) as process_backend:
-        forked, again = ride(process_backend, 0), ride(process_backend, 1)
-        with_variable = ride(process_backend, 2, other)
-        assert len(process_backend._fork_servers._known) == 2, "one process for each environment"
-        ready = process_backend._fork_servers._known[frozenset({("PYTHONHASHSEED", "0")})]
-        assert ready is not None
-        ready._process.kill()
-        assert not was_there(ride(process_backend, 3)), "where that process is gone riders start by themselves"
-    assert not was_there(cold) and was_there(forked) and was_there(again) and was_there(with_variable)
+    with ProcessBackend(["train.py"]) as backend:
+        cold = run(backend, 0)
+    with ProcessBackend(["train.py"], may_fork=True, environment_of=variables) as backend:
+        forked, again = run(backend, 0), run(backend, 1)
+        with_variable = run(backend, 2, other)
+        assert len(backend._fork_servers._known) == 2, "one server for each environment"
+        server = backend._fork_servers._known[frozenset({("PYTHONHASHSEED", "0")})]
+        assert server is not None
+        server._process.kill()
+        assert not was_imported(run(backend, 3)), "without the server trials start in new processes"
+    assert not was_imported(cold) and was_imported(forked) and was_imported(again) and was_imported(with_variable)
     assert len(training(cold)[0]) > 10
     assert training(cold) == training(forked) == training(again) == training(with_variable)
 
@@ -90,97 +90,99 @@ def test_a_forked_trial_trains_as_one_that_starts_cold(here: Path) -> None:
 @pytest.mark.parametrize(
     ("variable", "is_forked"),
     [("OMP_NUM_THREADS=2", False), ("PYTORCH_NVML_BASED_CUDA_CHECK=1", True)],
-    ids=["means_it", "lightning_does"],
+    ids=["set_by_user", "set_by_lightning"],
 )
-def test_a_script_that_sets_what_torch_reads_when_it_is_imported_starts_cold(
+def test_a_script_that_sets_a_variable_that_torch_reads_at_import_starts_in_a_new_process(
     here: Path, variable: str, is_forked: bool
 ) -> None:
-    with ProcessBackend(["train.py", variable], may_fork=True) as process_backend:
-        record = ride(process_backend, 0)
-        assert was_there(record) is is_forked and record.num_launches == 1
-        assert was_there(ride(process_backend, 1)) is is_forked, "and so do all that follow"
+    with ProcessBackend(["train.py", variable], may_fork=True) as backend:
+        record = run(backend, 0)
+        assert was_imported(record) is is_forked and record.num_launches == 1
+        assert was_imported(run(backend, 1)) is is_forked, "as do all later trials"
         why = "the script sets OMP_NUM_THREADS, which torch reads while it is imported"
-        assert process_backend.notes == ([] if is_forked else [COLD.format(why)])
+        assert backend.notes == ([] if is_forked else [COLD.format(why)])
 
 
-def test_a_script_beside_a_module_that_is_imported_already_starts_cold(here: Path) -> None:
+def test_a_script_beside_a_module_that_is_already_imported_starts_in_a_new_process(here: Path) -> None:
     (here / "msgspec.py").write_text("")
-    with ProcessBackend(["train.py"], may_fork=True) as process_backend:
-        assert not was_there(ride(process_backend, 0))
+    with ProcessBackend(["train.py"], may_fork=True) as backend:
+        assert not was_imported(run(backend, 0))
 
 
-def test_what_could_be_told_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reasons_against_forking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "train.py"
     script.write_text("")
     (tmp_path / "models").mkdir()
-    (tmp_path / "json").mkdir()  # of data
-    fairness = ForkSafety()
+    (tmp_path / "json").mkdir()  # a data folder, not a package
+    fork_safety = ForkSafety()
     monkeypatch.setenv("LD_LIBRARY_PATH", "/set/by/opencv")
-    assert (fairness.obstacle_at_first([str(script)]), fairness.obstacle_by_now()) == ("", "")
-    assert "is a folder" in fairness.obstacle_at_first([str(tmp_path)]), "which is its own first place"
+    assert (fork_safety.obstacle_at_first([str(script)]), fork_safety.obstacle_by_now()) == ("", "")
+    assert "is a folder" in fork_safety.obstacle_at_first([str(tmp_path)]), (
+        "which is the first entry of its import path"
+    )
     (tmp_path / "psutil.py").write_text("")
     (tmp_path / "pytest").mkdir()
     (tmp_path / "pytest" / "__init__.py").write_text("")
-    assert fairness.shadows(tmp_path) == ["psutil", "pytest"]
-    assert fairness.obstacle_at_first([str(script)]).endswith(f"the name of psutil in {tmp_path}")
+    assert fork_safety.shadows(tmp_path) == ["psutil", "pytest"]
+    assert fork_safety.obstacle_at_first([str(script)]).endswith(f"the name of psutil in {tmp_path}")
     with monkeypatch.context() as patch:
         patch.syspath_prepend(tmp_path)
-        assert fairness.obstacle_by_now().endswith(f"the name of psutil in {tmp_path}")
+        assert fork_safety.obstacle_by_now().endswith(f"the name of psutil in {tmp_path}")
     with monkeypatch.context() as patch:
         patch.setattr(os, "sched_getaffinity", lambda pid: {0, 99})
-        assert "cores" in fairness.obstacle_by_now()
-    assert fairness.obstacle_by_now() == ""
+        assert "cores" in fork_safety.obstacle_by_now()
+    assert fork_safety.obstacle_by_now() == ""
 
 
-def test_a_script_that_fails_only_beside_torch_starts_cold(here: Path) -> None:
+def test_a_script_that_fails_after_torch_is_imported_starts_in_a_new_process(here: Path) -> None:
     (here / "train.py").write_text("import sys\nassert 'torch' not in sys.modules, 'torch came first'\n" + TRAIN)
-    with ProcessBackend(["train.py"], may_fork=True) as process_backend:
-        assert not was_there(ride(process_backend, 0)) and len(process_backend.notes) == 1
-        assert "did not come to a step (AssertionError: torch came first)" in process_backend.notes[0]
+    with ProcessBackend(["train.py"], may_fork=True) as backend:
+        assert not was_imported(run(backend, 0)) and len(backend.notes) == 1
+        assert "did not reach a step (AssertionError: torch came first)" in backend.notes[0]
 
 
-def test_after_a_renewal_trials_come_from_another_process(here: Path) -> None:
-    with ProcessBackend(["train.py"], may_fork=True) as process_backend:
-        assert was_there(ride(process_backend, 0))
-        (first,) = process_backend._fork_servers._known.values()
-        process_backend.renew()
-        assert was_there(ride(process_backend, 1))
-        (second,) = process_backend._fork_servers._known.values()
+def test_after_a_renewal_trials_are_forked_from_another_process(here: Path) -> None:
+    with ProcessBackend(["train.py"], may_fork=True) as backend:
+        assert was_imported(run(backend, 0))
+        (first,) = backend._fork_servers._known.values()
+        backend.renew()
+        assert was_imported(run(backend, 1))
+        (second,) = backend._fork_servers._known.values()
         assert first is not None and second is not None and first._process.pid != second._process.pid
-        assert process_backend.run_block(0, 1, 2, 1).num_steps == 2, "who rode before rides on"
+        assert backend.run_block(0, 1, 2, 1).num_steps == 2, "earlier trials continue"
 
 
-def test_where_torch_cannot_be_imported_beforehand_trials_start_cold(here: Path, tmp_path: Path) -> None:
+def test_trials_start_in_new_processes_if_the_server_cannot_start(here: Path, tmp_path: Path) -> None:
     entry = tmp_path / "entry.py"
     entry.write_text(
         "import sys\nfrom slipstream.trial.main import main\n"
         "from slipstream.techniques._core.apply_recipe import apply_recipe\n"
         "if sys.argv[1] == '--ready': sys.exit(1)\nmain(sys.argv[1], apply_recipe)\n"
     )
-    with ProcessBackend(["train.py"], may_fork=True, entry=str(entry)) as process_backend:
-        assert not was_there(ride(process_backend, 0)) and list(process_backend._fork_servers._known.values()) == [None]
+    with ProcessBackend(["train.py"], may_fork=True, entry=str(entry)) as backend:
+        assert not was_imported(run(backend, 0)) and list(backend._fork_servers._known.values()) == [None]
 
 
 DRIVE = """
 import sys
 from slipstream.records import TrialSpec
 from slipstream.supervise.race import ProcessBackend
-with ProcessBackend(["train.py"], may_fork=True) as process_backend:
-    assert process_backend.enter(TrialSpec(0, "base")) == ""
-    assert process_backend.run_block(0, 0, 2, 1).num_steps == 2
-    print("standing", flush=True)
+with ProcessBackend(["train.py"], may_fork=True) as backend:
+    assert backend.enter(TrialSpec(0, "base")) == ""
+    assert backend.run_block(0, 0, 2, 1).num_steps == 2
+    print("paused", flush=True)
     sys.stdin.readline()
 """
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_none_of_them_outlives_the_process_backend(here: Path, number: signal.Signals) -> None:
+def test_no_process_outlives_the_backend(here: Path, number: signal.Signals) -> None:
     (here / "drive.py").write_text(DRIVE)
     pipe = subprocess.PIPE
     driver = subprocess.Popen([sys.executable, "drive.py"], stdin=pipe, stdout=pipe, stderr=pipe, text=True)
-    assert driver.stdout is not None and driver.stdout.readline() == "standing\n"
+    assert driver.stdout is not None and driver.stdout.readline() == "paused\n"
     below = psutil.Process(driver.pid).children(recursive=True)
-    assert len(below) == 3, "the one that waits, the rider, its worker"
+    assert len(below) == 3, "the server, the trial and its worker"
     assert sorted(process.status() for process in below) == ["sleeping", "stopped", "stopped"]
     driver.send_signal(number)
     driver.communicate(timeout=20)
@@ -188,7 +190,7 @@ def test_none_of_them_outlives_the_process_backend(here: Path, number: signal.Si
     assert not alive
 
 
-def test_a_child_that_we_did_not_start() -> None:
+def test_a_child_that_another_process_started() -> None:
     pid = os.posix_spawn("/bin/sleep", ["sleep", "100"], os.environ)
     child = ForkedProcess(pid)
     assert child.poll() is None
@@ -196,4 +198,4 @@ def test_a_child_that_we_did_not_start() -> None:
         child.wait(0.01)
     os.kill(pid, signal.SIGKILL)
     assert child.wait(5.0) == -signal.SIGKILL and child.poll() == -signal.SIGKILL
-    assert ForkedProcess(pid).wait(1.0) == 0, "somebody has waited for it already"
+    assert ForkedProcess(pid).wait(1.0) == 0, "it has already been waited for"

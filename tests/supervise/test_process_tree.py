@@ -1,4 +1,4 @@
-"""A process and all that it started: stopped, continued, weighed and ended together, orphans included."""
+"""A process and everything that it started, including orphans, is stopped, continued, measured and ended together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from slipstream.supervise.orphans import no_leftovers
 from slipstream.supervise.process_tree import ProcessTree
 
-# A leader with a child, and a grandchild whose own parent is gone
+# A group leader with a child, and with a grandchild whose own parent has ended
 FAMILY = """
 import os, subprocess, sys, time
 os.setpgid(0, 0)
@@ -30,8 +30,8 @@ def states(pids: list[int]) -> set[str]:
     return {psutil.Process(pid).status() for pid in pids}
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted on Linux alone")
-def test_a_family_stands_still_goes_on_and_ends() -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted only on Linux")
+def test_a_tree_is_stopped_continued_and_ended() -> None:
     with no_leftovers():
         process = subprocess.Popen([sys.executable, "-c", FAMILY], stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
@@ -47,7 +47,7 @@ def test_a_family_stands_still_goes_on_and_ends() -> None:
         assert states(members) == {"stopped"}
         assert tree.memory_bytes(process.pid) > 1 << 20
         used_s = tree.cpu_s()
-        assert used_s > 0.0 and tree.cpu_s() == used_s, "who stands still uses nothing"
+        assert used_s > 0.0 and tree.cpu_s() == used_s, "stopped processes use no CPU"
         tree.resume()
         assert "stopped" not in states(members)
         tree.stop()
@@ -58,7 +58,7 @@ def test_a_family_stands_still_goes_on_and_ends() -> None:
         assert not [pid for pid in members if Path(f"/proc/{pid}").exists()]
 
 
-# A rider that was forked, as its brothers were, from a process that has much; it has a worker that writes little
+# Trials that are forked from a process with much memory. Each has a worker with a little memory of its own.
 FORKING = """
 import os, sys, time
 many = bytearray(os.urandom(1 << 20) * 64)
@@ -67,22 +67,22 @@ for number in range(int(sys.argv[1])):
         os.setpgid(0, 0)
         if os.fork() == 0:
             own = bytearray(os.urandom(1 << 20) * 16)
-            os.write(1, b"%d\\n" % os.getppid())  # whole, beside its brothers'
+            os.write(1, b"%d\\n" % os.getppid())  # one write, so that the lines of several trials do not mix
         break
 time.sleep(100)
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="sizes are read from /proc")
-def test_what_a_trial_shares_with_others_counts_for_each_of_them_and_with_its_workers_once() -> None:
+def test_memory_shared_with_other_trials_counts_fully_and_memory_shared_with_workers_once() -> None:
     with no_leftovers():
-        alone, beside = weights(1), weights(3)
-    assert all(80 << 20 < weight < 120 << 20 for weight in beside), "what it was forked with, and the worker's own"
-    assert beside == pytest.approx(3 * alone, rel=0.02), "however many there are"
+        alone, beside = measured_bytes(1), measured_bytes(3)
+    assert all(80 << 20 < size < 120 << 20 for size in beside), "the memory it was forked with, and the worker's own"
+    assert beside == pytest.approx(3 * alone, rel=0.02), "independent of the number of trials"
 
 
-def weights(num_trials: int) -> list[int]:
-    """Of so many riders, as the relay weighs each of them."""
+def measured_bytes(num_trials: int) -> list[int]:
+    """The memory of each of `num_trials` trials, as the backend measures it."""
     command = [sys.executable, "-c", FORKING, str(num_trials)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None

@@ -1,4 +1,4 @@
-"""A check on a pseudo-terminal: the script still sees one, and our live line never mixes with its output."""
+"""A check on a terminal: the script still writes to a terminal, and the live line never mixes with its output."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_the_script_keeps_its_terminal(tmp_path: Path) -> None:
     assert "size 91 True True True" in text
     assert "answer yes" in text
     assert "waiting for the first step" in text  # the live line was there
-    # Nothing of ours stands in the middle of the script's line, and each drawing is erased before more is printed.
+    # The live line never interrupts a line of the script, and it is erased before more is printed.
     assert "half line" in text.replace("yes\r\n", "")
     shown = re.sub(r"\r\x1b\[2K[^\r\n]*(?=\r\x1b\[2K)", "", text)
     assert "waiting for the first step" not in shown

@@ -1,4 +1,4 @@
-"""Races of a tiny script with real processes. Riders start slowly, so that one heat serves most of the questions."""
+"""Races of a tiny script with real processes. Trials start slowly, so that one race answers most questions."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ import sys, torch
 data = torch.utils.data.TensorDataset(torch.randn(40_000, 8), torch.randn(40_000, 1))
 model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.BatchNorm1d(32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
 optimizer = torch.optim.SGD(model.parameters(), 0.05)
-open("written.txt", "w").write("by a rider")
+open("written.txt", "w").write("by a trial")
 for x, y in torch.utils.data.DataLoader(data, batch_size=4, shuffle=True, num_workers=int(sys.argv[1])):
     optimizer.zero_grad()
     (model(x) - y).square().mean().backward()
     optimizer.step()
-    print("noise of the script's own")
+    print("output of the script")
 """
 
-# Stands in for techniques/_core/__main__.py: the recipe names what goes wrong in the optimizer's step
+# Replaces techniques/_core/__main__.py. The name of the technique says what goes wrong in the optimizer's step.
 ENTRY = """
 import sys, time
 from slipstream.records import Recipe
@@ -51,7 +51,7 @@ def apply(recipe, patches, complain, is_proof):
         for choice in recipe.choices:
             if choice.technique == "slow": time.sleep(0.25)
             if choice.technique == "raises" and num_steps > 12:
-                while time.process_time() < 3.5 + begun_s: pass  # longer than the limit, but it computes
+                while time.process_time() < 3.5 + begun_s: pass  # longer than the limit, but it uses CPU
                 raise ValueError("of its own")
             begun_s = time.process_time()
             if choice.technique == "hangs" and num_steps > 12: time.sleep(1000)
@@ -67,7 +67,7 @@ def recipe(name: str) -> Recipe:
     return Recipe((Choice(name),))
 
 
-def rooms() -> set[Path]:
+def workspaces() -> set[Path]:
     return {path for place in (tempfile.gettempdir(), "/dev/shm") for path in Path(place).glob("slipstream-check-*")}
 
 
@@ -81,19 +81,19 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "entry.py").write_text(ENTRY)
-    before, processes = rooms(), set(psutil.Process().children(recursive=True))
+    before, processes = workspaces(), set(psutil.Process().children(recursive=True))
     yield tmp_path
-    assert not {path for path in rooms() - before if f"-{os.getpid()}-" in path.name}
+    assert not {path for path in workspaces() - before if f"-{os.getpid()}-" in path.name}
     assert not set(psutil.Process().children(recursive=True)) - processes
     assert not (tmp_path / "written.txt").exists()
 
 
-def states(process_backend: ProcessBackend, trial: int) -> list[str]:
-    return [psutil.Process(pid).status() for pid in process_backend._processes[trial]._tree.members()]
+def states(backend: ProcessBackend, trial: int) -> list[str]:
+    return [psutil.Process(pid).status() for pid in backend._processes[trial]._tree.members()]
 
 
-@pytest.mark.timeout(400)  # eight riders import torch, two at a time
-def test_a_scheduler(here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.timeout(400)  # eight trials import torch, two at a time
+def test_a_race(here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     specs = [
         TrialSpec(0, "base"),
         TrialSpec(1, "twin", recipe("nothing")),
@@ -103,20 +103,20 @@ def test_a_scheduler(here: Path, capfd: pytest.CaptureFixture[str], monkeypatch:
         TrialSpec(5, "candidate", recipe("hangs")),
         TrialSpec(6, "seed"),
     ]
-    with ProcessBackend(["train.py", "0"], entry=str(here / "entry.py"), limit_s=5.0) as process_backend:
-        others_stand = _look_at_others(process_backend)
-        reasons = [_enter(process_backend, spec, following) for spec, following in itertools.pairwise(specs)]
-        assert others_stand and all(others_stand), "steps of the warm-up are not slowed by who starts beside them"
+    with ProcessBackend(["train.py", "0"], entry=str(here / "entry.py"), limit_s=5.0) as backend:
+        others_are_stopped = _record_others(backend)
+        reasons = [_enter(backend, spec, following) for spec, following in itertools.pairwise(specs)]
+        assert others_are_stopped and all(others_are_stopped), "trials that start do not slow the steps of a warm-up"
         assert reasons[:3] == ["", "", ""] and reasons[4:] == ["", ""]
         assert reasons[3].startswith(SLOWER) and "ms a step instead of" in reasons[3]
-        assert process_backend.leave(3).timings[0].num_steps == 4  # two raised the suspicion, two confirmed it
-        assert process_backend.capacity() > 1
-        assert list(process_backend._ahead) == [6], "it was expected, and has not entered yet"
-        _is_held_for_a_while(process_backend, monkeypatch)
+        assert backend.leave(3).timings[0].num_steps == 4  # two steps raised the suspicion, two confirmed it
+        assert backend.capacity() > 1
+        assert list(backend._ahead) == [6], "it was announced and has not entered yet"
+        _check_that_holding_ends(backend, monkeypatch)
         for round_ in range(2):
             for trial in (1, 0, 2):
-                timing = process_backend.run_block(trial, round_, STEPS, LEAD_IN)
-                assert not process_backend._ahead, "nobody starts beside a block that is timed"
+                timing = backend.run_block(trial, round_, STEPS, LEAD_IN)
+                assert not backend._ahead, "no trial starts while a block is timed"
                 assert (timing.trial, timing.round, timing.num_steps, timing.failure, timing.is_last) == (
                     trial,
                     round_,
@@ -124,74 +124,76 @@ def test_a_scheduler(here: Path, capfd: pytest.CaptureFixture[str], monkeypatch:
                     "",
                     False,
                 )
-                num_between = 0 if trial else 14  # the base ran beside the slow one, and then up to the end of a block
+                num_between = (
+                    0 if trial else 14
+                )  # the base ran between steps of the slow trial, and then to the end of a block
                 assert timing.first_step == 5 + LEAD_IN + num_between + round_ * (STEPS + LEAD_IN)
                 assert timing.num_samples == 4 * STEPS and timing.seconds > 0
-                assert {state for other in (0, 1, 2) for state in states(process_backend, other)} == {"stopped"}
-        timing = process_backend.run_block(4, 0, 20, 1)
-        assert timing.failure == process_backend.record(4).failure == "ValueError: of its own" and timing.is_last
-        assert (timing.first_step, timing.num_steps) == (12, 0), "how far it came"
-        assert process_backend.run_block(4, 1, 20, 1).failure
-        timing = process_backend.run_block(5, 0, 20, 1)
+                assert {state for other in (0, 1, 2) for state in states(backend, other)} == {"stopped"}
+        timing = backend.run_block(4, 0, 20, 1)
+        assert timing.failure == backend.record(4).failure == "ValueError: of its own" and timing.is_last
+        assert (timing.first_step, timing.num_steps) == (12, 0), "the step that it reached"
+        assert backend.run_block(4, 1, 20, 1).failure
+        timing = backend.run_block(5, 0, 20, 1)
         assert re.fullmatch(r"had not reached a step after \d+ s, and was ended", timing.failure)
-        assert "stopped" in states(process_backend, 0)  # costs only itself
+        assert "stopped" in states(backend, 0)  # the other trials are not affected
 
-        base, control, rounding = (process_backend.leave(trial).fingerprint for trial in (0, 1, 2))
+        base, control, rounding = (backend.leave(trial).fingerprint for trial in (0, 1, 2))
         num_steps = 5 + 2 * (STEPS + LEAD_IN)
         assert len(control.losses) == num_steps and len(control.snapshots) == 3 and len(control.digests) == 3
         assert (control.losses, control.snapshots) == (base.losses[:num_steps], base.snapshots)
         assert control.digests[0] == base.digests[0]
         assert rounding.digests[0] != base.digests[0]
         assert rounding.losses[0][1] == pytest.approx(base.losses[0][1], rel=1e-4)
-        _rides_by_relaunching(process_backend, specs[6], base.losses)
-    assert "noise" not in "".join(capfd.readouterr())
+        _check_runs_by_restarting(backend, specs[6], base.losses)
+    assert "output of the script" not in "".join(capfd.readouterr())
 
 
-def _look_at_others(process_backend: ProcessBackend) -> list[bool]:
-    """At every step of a warm-up: whether those that start beside it stand still."""
-    seen, judge = list[bool](), process_backend._judge_pace
+def _record_others(backend: ProcessBackend) -> list[bool]:
+    """Records at every step of a warm-up whether the trials that are starting are stopped."""
+    seen, judge = list[bool](), backend._judge_pace
 
     def look(process: TrialProcess, log: TrialLog, slow_start: SlowStart) -> None:
-        for other in process_backend._ahead.values():
+        for other in backend._ahead.values():
             seen.append({psutil.Process(pid).status() for pid in other._tree.members()} <= {"stopped", "zombie"})
         judge(process, log, slow_start)
 
-    process_backend._judge_pace = look  # type: ignore[method-assign]
+    backend._judge_pace = look  # type: ignore[method-assign]
     return seen
 
 
-def _is_held_for_a_while(process_backend: ProcessBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Should the one that warms up wait for what the other one has locked, neither stands still for ever."""
-    trial, other = process_backend._processes[0], process_backend._ahead[6]
+def _check_that_holding_ends(backend: ProcessBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial in its warm-up may wait for a lock that a held trial has. The held trial continues after a while."""
+    trial, other = backend._processes[0], backend._ahead[6]
     start_s = other.start_s
-    with process_backend._alone(trial):
+    with backend._alone(trial):
         other.hold()
         trial.on_wait()
         assert other.is_held and other.start_s == start_s
         monkeypatch.setattr("slipstream.supervise.race._MOST_HELD_S", 0.0)
         trial.on_wait()
-        assert not other.is_held and other.start_s > start_s, "what it stood still for is no part of its start"
+        assert not other.is_held and other.start_s > start_s, "the time that it was held is no part of its start"
     assert "stopped" not in {psutil.Process(pid).status() for pid in other._tree.members()}
 
 
-def _enter(process_backend: ProcessBackend, spec: TrialSpec, following: TrialSpec) -> str:
-    """While the next one is launched already, from the second on."""
-    process_backend.expect(following)
-    reason = process_backend.enter(spec)
-    assert list(process_backend._ahead) == ([] if spec.role == "base" else [following.ident])
-    assert not any(process.is_held for process in process_backend._ahead.values())
+def _enter(backend: ProcessBackend, spec: TrialSpec, following: TrialSpec) -> str:
+    """Enters a trial. From the second trial on, the next one is started at the same time."""
+    backend.expect(following)
+    reason = backend.enter(spec)
+    assert list(backend._ahead) == ([] if spec.role == "base" else [following.ident])
+    assert not any(process.is_held for process in backend._ahead.values())
     return reason
 
 
-def _rides_by_relaunching(process_backend: ProcessBackend, seed: TrialSpec, losses: list[tuple[int, float]]) -> None:
-    """No two fit: the base is launched anew for its lap, and sees what it saw before."""
-    process_backend.capacity = lambda: 1  # type: ignore[method-assign]
-    assert process_backend.enter(seed) == ""
-    timing = process_backend.run_block(0, 2, STEPS, LEAD_IN)
+def _check_runs_by_restarting(backend: ProcessBackend, seed: TrialSpec, losses: list[tuple[int, float]]) -> None:
+    """Only one trial fits in memory: the base is started again for its block, and records the same losses as before."""
+    backend.capacity = lambda: 1  # type: ignore[method-assign]
+    assert backend.enter(seed) == ""
+    timing = backend.run_block(0, 2, STEPS, LEAD_IN)
     assert (timing.first_step, timing.num_steps, timing.failure) == (5 + LEAD_IN, STEPS, "")
-    record = process_backend.record(0)
+    record = backend.record(0)
     assert record.num_launches == 2 and record.fingerprint.losses == losses
-    other = process_backend.record(6)
+    other = backend.record(6)
     assert not other.failure and len(other.fingerprint.losses) == 5
     assert all(a != b for a, b in zip(other.fingerprint.losses, losses, strict=False))
 
@@ -200,40 +202,40 @@ DRIVE = """
 import sys
 from slipstream.records import TrialSpec
 from slipstream.supervise.race import ProcessBackend
-with ProcessBackend(["train.py", "2"], use_overlay=False) as process_backend:
-    assert process_backend.enter(TrialSpec(0, "base")) == ""
-    assert process_backend.run_block(0, 0, 2, 1).num_steps == 2
-    print("standing", flush=True)
+with ProcessBackend(["train.py", "2"], use_overlay=False) as backend:
+    assert backend.enter(TrialSpec(0, "base")) == ""
+    assert backend.run_block(0, 0, 2, 1).num_steps == 2
+    print("paused", flush=True)
     sys.stdin.readline()
-    print("riding", flush=True)
-    process_backend.run_block(0, 1, 10**9, 1)
+    print("running", flush=True)
+    backend.run_block(0, 1, 10**9, 1)
 """
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_no_process_outlives_the_process_backend(here: Path, number: signal.Signals) -> None:
+def test_no_process_outlives_the_backend(here: Path, number: signal.Signals) -> None:
     (here / "drive.py").write_text(DRIVE)
     command = [sys.executable, "drive.py"]
     driver = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, stderr=subprocess.PIPE)
     assert driver.stdin is not None and driver.stdout is not None
-    assert driver.stdout.readline() == "standing\n"
+    assert driver.stdout.readline() == "paused\n"
     trials = psutil.Process(driver.pid).children(recursive=True)
     assert len(trials) == 3  # the loader's workers too
     assert {process.status() for process in trials} == {"stopped"}
-    if number == signal.SIGINT:  # while it rides; the other one while it stands, when it hears nothing
+    if number == signal.SIGINT:  # SIGINT is sent while a block runs, SIGKILL while the trial is paused and stopped
         driver.stdin.write("\n")
         driver.stdin.flush()
-        assert driver.stdout.readline() == "riding\n"
+        assert driver.stdout.readline() == "running\n"
         time.sleep(0.2)
         driver.send_signal(number)
         assert "KeyboardInterrupt" in driver.communicate(timeout=20)[1]
-        assert not [path for path in rooms() if f"-{driver.pid}-" in path.name]
+        assert not [path for path in workspaces() if f"-{driver.pid}-" in path.name]
     else:
         driver.kill()
         driver.communicate(timeout=20)
     _, alive = psutil.wait_procs(trials, timeout=5)
     assert not alive
-    (here / "written.txt").unlink()  # no overlay: real
+    (here / "written.txt").unlink()  # a real file, because there is no overlay
 
 
 BURSTY = """
@@ -248,36 +250,37 @@ while True:
 """
 
 
-@pytest.mark.timeout(400)  # eight riders import torch, one after the other
+@pytest.mark.timeout(400)  # eight trials import torch, one after the other
 def test_a_slow_start_is_compared_with_the_base_in_the_same_seconds(here: Path) -> None:
-    """While the file is there, every step of every rider takes 15 times as long: as beside another program."""
+    """While the file exists, every step of every trial takes 15 times as long, as it does while another program
+    runs."""
     (here / "train.py").write_text(BURSTY)
     burst = here / "burst"
-    with ProcessBackend(["train.py", str(burst)], entry=str(here / "entry.py"), use_overlay=False) as process_backend:
-        assert process_backend.enter(TrialSpec(0, "base")) == ""
-        assert process_backend.enter(TrialSpec(1, "candidate", recipe("slow"))).startswith(SLOWER)
-        assert process_backend.leave(1).timings[0].num_steps == 4
-        between = process_backend.record(0).timings
+    with ProcessBackend(["train.py", str(burst)], entry=str(here / "entry.py"), use_overlay=False) as backend:
+        assert backend.enter(TrialSpec(0, "base")) == ""
+        assert backend.enter(TrialSpec(1, "candidate", recipe("slow"))).startswith(SLOWER)
+        assert backend.leave(1).timings[0].num_steps == 4
+        between = backend.record(0).timings
         assert [timing.round for timing in between] == [-1] * 3 and {timing.num_steps for timing in between} == {
             STEPS_BESIDE
         }
 
         burst.touch()
-        assert process_backend.enter(TrialSpec(2, "candidate", recipe("nothing"))) == ""
+        assert backend.enter(TrialSpec(2, "candidate", recipe("nothing"))) == ""
         burst.unlink()
-        assert len(process_backend.record(0).timings) > 3, "the base ran while the candidate was held"
+        assert len(backend.record(0).timings) > 3, "the base ran while the candidate was held"
         for trial in (0, 2):
-            timing = process_backend.run_block(trial, 1, STEPS, LEAD_IN)
+            timing = backend.run_block(trial, 1, STEPS, LEAD_IN)
             assert (timing.first_step + timing.num_steps - 5) % (STEPS + LEAD_IN) == 0, (
                 "blocks end at the same steps again"
             )
-        assert process_backend.leave(2).num_launches == 1
+        assert backend.leave(2).num_launches == 1
 
-        process_backend.capacity = lambda: 1  # type: ignore[method-assign]
-        process_backend.leave(0)
-        assert process_backend.enter(TrialSpec(3, "candidate", recipe("slow"))).startswith(SLOWER)
-        assert process_backend.leave(3).num_launches == 2 and process_backend.record(0).num_launches == 2
+        backend.capacity = lambda: 1  # type: ignore[method-assign]
+        backend.leave(0)
+        assert backend.enter(TrialSpec(3, "candidate", recipe("slow"))).startswith(SLOWER)
+        assert backend.leave(3).num_launches == 2 and backend.record(0).num_launches == 2
         burst.touch()
-        assert process_backend.enter(TrialSpec(4, "candidate", recipe("nothing"))) == ""
+        assert backend.enter(TrialSpec(4, "candidate", recipe("nothing"))) == ""
         burst.unlink()
-        assert process_backend.leave(4).num_launches == 2
+        assert backend.leave(4).num_launches == 2

@@ -1,5 +1,5 @@
-"""Every shape of training that `tune` promises to race, with real riders that are forked: they stand, go on, and train
-as their twin does."""
+"""Races of every shape of training that `tune` promises to support, with forked trials. Each trial pauses, continues,
+and trains like its control."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def test_a_race_of(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     trials = [TrialSpec(0, "base"), TrialSpec(1, "twin", Recipe((Choice("nothing"),)))]
-    with ProcessBackend([str(case.file)], tick=SHAPES[case.name], may_fork=True) as process_backend:
-        assert [process_backend.enter(trial) for trial in trials] == ["", ""]
+    with ProcessBackend([str(case.file)], tick=SHAPES[case.name], may_fork=True) as backend:
+        assert [backend.enter(trial) for trial in trials] == ["", ""]
         for number in range(2):
             for trial in trials:
-                timing = process_backend.run_block(trial.ident, number, 2, 1)
+                timing = backend.run_block(trial.ident, number, 2, 1)
                 assert (timing.failure, timing.num_steps) == ("", 2) and timing.seconds > 0.0
-        base, control = (process_backend.record(trial.ident).fingerprint for trial in trials)
-        assert process_backend.notes == [], "both were forked"
+        base, control = (backend.record(trial.ident).fingerprint for trial in trials)
+        assert backend.notes == [], "both were forked"
     assert base.digests and base.digests == control.digests and base.losses == control.losses
     assert base.losses or case.name == "odd_inference"

@@ -1,3 +1,5 @@
+"""When a slow start ends a candidate."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -11,7 +13,7 @@ BASE_S = 0.01
 
 
 def _judge(steps_s: Sequence[float], beside_s: Sequence[float]) -> tuple[list[TooSlow | None], int]:
-    """What is decided after every step, and how often the base ran."""
+    """The decisions after every step, and how often the base ran."""
     slow_start, left = SlowStart(), list(beside_s)
 
     def time_beside() -> float:
@@ -25,19 +27,19 @@ def _judge(steps_s: Sequence[float], beside_s: Sequence[float]) -> tuple[list[To
 @pytest.mark.parametrize(
     ("steps", "is_slow"),
     [
-        ([(0.5, 0.0)], False),  # one slow step may be the machine's
+        ([(0.5, 0.0)], False),  # the machine may cause one slow step
         ([(0.01, 0.0), (0.5, 0.0)], False),
         ([(0.5, 0.0), (0.4, 0.0)], True),
         ([(0.5, 0.49), (0.5, 0.49)], False),  # waits for workers that start
         ([(0.04, 0.0), (0.04, 0.0)], True),
-        ([(0.024, 0.0), (0.024, 0.0)], False),  # short steps vary by themselves
+        ([(0.024, 0.0), (0.024, 0.0)], False),  # short steps vary by this much anyway
     ],
 )
 def test_two_slow_steps_in_a_row_raise_a_suspicion(steps: list[tuple[float, float]], is_slow: bool) -> None:
     assert is_suspect([Ticked(seconds, input_s, False) for seconds, input_s in steps], BASE_S) == is_slow
 
 
-def test_a_candidate_that_is_really_slower_leaves_after_two_turns() -> None:
+def test_a_candidate_that_is_really_slower_is_ended_after_two_turns() -> None:
     verdicts, num_beside = _judge([0.3] * 4, [BASE_S] * 9)
     assert verdicts == [None, None, None, TooSlow(0.3, BASE_S)]
     assert num_beside == 1 + NUM_TURNS
@@ -47,12 +49,15 @@ def test_a_candidate_that_is_really_slower_leaves_after_two_turns() -> None:
     ("steps_s", "beside_s"),
     [
         ([0.3] * 4, [0.3, 0.3, 0.3]),  # a burst that lasts
-        ([0.3] * 4, [BASE_S, 0.3, 0.3]),  # one that had not begun yet where the base ran first
-        ([0.3] * 4, [0.3, BASE_S, BASE_S]),  # or has ended before the candidate's last step: only one turn is left
-        ([0.3, 0.3, BASE_S, 0.3], [BASE_S]),  # between the candidate's steps
+        ([0.3] * 4, [BASE_S, 0.3, 0.3]),  # a burst that began after the base ran first
+        (
+            [0.3] * 4,
+            [0.3, BASE_S, BASE_S],
+        ),  # a burst that ended before the candidate's last step, so that only one turn is slow
+        ([0.3, 0.3, BASE_S, 0.3], [BASE_S]),  # one step of the candidate is fast
         ([0.3] * 4, [0.0, 0.0, 0.0]),  # the base could not be timed
         ([0.3] * 4, [BASE_S, 0.0, BASE_S]),
     ],
 )
-def test_a_burst_of_load_lets_nobody_leave(steps_s: list[float], beside_s: list[float]) -> None:
+def test_a_burst_of_load_does_not_end_a_candidate(steps_s: list[float], beside_s: list[float]) -> None:
     assert set(_judge(steps_s, beside_s)[0]) == {None}

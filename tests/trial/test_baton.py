@@ -1,4 +1,5 @@
-"""The rider's side of the baton, with a relay played by a thread: what it counts, when it stands, who holds it."""
+"""The trial's side of the baton, with a thread as the backend: what is counted, when the script pauses, and which
+process holds the baton."""
 
 from __future__ import annotations
 
@@ -30,36 +31,36 @@ from slipstream.wire.protocol import (
     Ticked,
     Welcome,
     Wire,
-    Word,
+    WireMessage,
     listen,
 )
 
 WARM_UP = 3
 
 
-class Other:
-    """The relay: says what it is told to say whenever the rider stands, and remembers what it heard."""
+class FakeBackend:
+    """The backend. It sends the given answers when the trial is paused, and stores the messages that it receives."""
 
-    def __init__(self, path: Path, answers: list[Word]) -> None:
-        self.heard: list[Word] = []
+    def __init__(self, path: Path, answers: list[WireMessage]) -> None:
+        self.received: list[WireMessage] = []
         self._answers = answers
         self._listener = listen(path)
-        self._thread = threading.Thread(target=self._play, daemon=True)
+        self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
-    def _play(self) -> None:
+    def _serve(self) -> None:
         wire = Wire(self._listener.accept()[0])
-        while (word := wire.receive(20.0)) is not None:
-            self.heard.append(word)
-            if isinstance(word, Joined | Ticked):
+        while (message := wire.receive(20.0)) is not None:
+            self.received.append(message)
+            if isinstance(message, Joined | Ticked):
                 wire.send(Welcome())
-            elif isinstance(word, Standing | Report) and self._answers:
+            elif isinstance(message, Standing | Report) and self._answers:
                 wire.send(self._answers.pop(0))
 
-    def close(self) -> list[Word]:
+    def close(self) -> list[WireMessage]:
         self._listener.close()
         self._thread.join(20.0)
-        return self.heard
+        return self.received
 
 
 @pytest.fixture
@@ -82,8 +83,8 @@ def train(num_steps: int, on_step: Callable[[int], None] = lambda step: None) ->
         on_step(step)
 
 
-def test_blocks_of_the_asked_length_then_the_end(tmp_path: Path, patches: Patches) -> None:
-    process_backend = Other(tmp_path / "baton", [Tell(), Go(4, 2), Go(1, 0), Stop()])
+def test_blocks_have_the_requested_length_and_then_the_script_stops(tmp_path: Path, patches: Patches) -> None:
+    backend = FakeBackend(tmp_path / "baton", [Tell(), Go(4, 2), Go(1, 0), Stop()])
     baton = Baton(str(tmp_path / "baton"), WARM_UP)
     baton.count_updates(patches)
     baton.report = lambda: Report([(baton.num_ticks, 0.0)])
@@ -91,26 +92,26 @@ def test_blocks_of_the_asked_length_then_the_end(tmp_path: Path, patches: Patche
     with pytest.raises(StopTrial):
         train(100, steps.append)
     with pytest.raises(StopTrial):
-        train(1)  # a script that caught the first
+        train(1)  # the script caught the first exception
     baton.finish(Ending("stopped", 0, 0.0))
     patches.close()
     baton._wire.close()  # type: ignore[union-attr]
-    heard = process_backend.close()
-    assert isinstance(heard[0], Joined) and heard[0].process == os.getpid() and heard[0].at_s > 0.0
-    assert [type(word) for word in heard[1:5]] == [Ticked, Ticked, Ticked, Standing]
-    assert heard[5] == Report([(3, 0.0)])  # asked for after the warm-up alone
-    blocks = [(w.first_step, w.num_steps) for w in heard if isinstance(w, Standing)]
-    # three steps of warm-up, two of lead-in, four timed, then one more at once
+    received = backend.close()
+    assert isinstance(received[0], Joined) and received[0].process == os.getpid() and received[0].at_s > 0.0
+    assert [type(message) for message in received[1:5]] == [Ticked, Ticked, Ticked, Standing]
+    assert received[5] == Report([(3, 0.0)])  # requested only after the warm-up
+    blocks = [(m.first_step, m.num_steps) for m in received if isinstance(m, Standing)]
+    # three steps of warm-up, two of lead-in, four timed, then one timed without lead-in
     assert blocks == [(3, 0), (5, 4), (9, 1)]
     assert len(steps) == 9 and baton.num_ticks == 11  # the tenth was stopped inside its update
-    assert all(w.seconds > 0 for w in heard if isinstance(w, Standing) and w.num_steps)
+    assert all(m.seconds > 0 for m in received if isinstance(m, Standing) and m.num_steps)
 
 
-def test_where_the_first_optimizers_training_is_over_the_next_ones_steps_count(
+def test_when_the_first_optimizer_has_finished_the_steps_of_the_next_one_count(
     tmp_path: Path, patches: Patches
 ) -> None:
-    """A model that is trained before another one, and kept."""
-    baton = Baton(str(tmp_path / "nobody"), WARM_UP)
+    """One model is trained after another, and the first model stays alive."""
+    baton = Baton(str(tmp_path / "no_socket"), WARM_UP)
     baton.count_updates(patches)
     first, second = (torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), 0.1) for _ in range(2))
     counts = []
@@ -118,11 +119,11 @@ def test_where_the_first_optimizers_training_is_over_the_next_ones_steps_count(
         for _ in range(num_steps):
             optimizer.step()
         counts.append(baton.num_ticks)
-    assert counts == [5, 5, 6, 7, 17, 17], "as long as the first goes on, the second belongs to its step"
+    assert counts == [5, 5, 6, 7, 17, 17], "while the first optimizer steps, the second belongs to the same step"
 
 
-def test_data_threads_stand_while_the_script_stands_and_not_longer(tmp_path: Path, patches: Patches) -> None:
-    process_backend = Other(tmp_path / "baton", [Tell(), Go(50, 1)])
+def test_data_threads_are_held_exactly_while_the_script_is_paused(tmp_path: Path, patches: Patches) -> None:
+    backend = FakeBackend(tmp_path / "baton", [Tell(), Go(50, 1)])
     baton = Baton(str(tmp_path / "baton"), WARM_UP)
     baton.count_updates(patches)
     baton.report = lambda: Report([(0, float(data_threads.is_held()))])
@@ -130,11 +131,11 @@ def test_data_threads_stand_while_the_script_stands_and_not_longer(tmp_path: Pat
     train(6, lambda step: held.append(data_threads.is_held()))
     patches.close()
     baton._wire.close()  # type: ignore[union-attr]
-    assert Report([(0, 1.0)]) in process_backend.close() and held == [False] * 6
+    assert Report([(0, 1.0)]) in backend.close() and held == [False] * 6
 
 
-def test_a_script_that_ends_by_itself_says_so(tmp_path: Path, patches: Patches) -> None:
-    process_backend = Other(tmp_path / "baton", [Go(50, 1)])
+def test_the_end_of_the_script_is_reported(tmp_path: Path, patches: Patches) -> None:
+    backend = FakeBackend(tmp_path / "baton", [Go(50, 1)])
     baton = Baton(str(tmp_path / "baton"), WARM_UP)
     baton.count_updates(patches)
     train(6)
@@ -142,34 +143,34 @@ def test_a_script_that_ends_by_itself_says_so(tmp_path: Path, patches: Patches) 
     baton.finish(ending)
     patches.close()
     baton._wire.close()  # type: ignore[union-attr]
-    assert process_backend.close()[-1] == Finished(ending, Report())
+    assert backend.close()[-1] == Finished(ending, Report())
 
 
-def test_what_raised_before_its_first_tick_is_reported_where_that_is_asked_for(tmp_path: Path) -> None:
-    """A rider of a fit that runs out of memory in its first step: a technique of its may have declined before."""
+def test_an_exception_before_the_first_tick_is_reported_on_request(tmp_path: Path) -> None:
+    """A memory fit may run out of memory in its first step, after one of its techniques has declined."""
     raised, report = Ending("raised", 1, 0.1, "RuntimeError: out of memory"), Report(declined=["pieces: batch norm"])
-    process_backend = Other(tmp_path / "baton", [])
+    backend = FakeBackend(tmp_path / "baton", [])
     baton = Baton(str(tmp_path / "baton"), WARM_UP)
     baton.report = lambda: report
     baton.finish(raised)
     assert not baton.is_held
     baton.finish(raised, is_always_told=True)
     baton._wire.close()  # type: ignore[union-attr]
-    process_backend._thread.join(20.0)
-    assert process_backend.close() == [Finished(raised, report)]
+    backend._thread.join(20.0)
+    assert backend.close() == [Finished(raised, report)]
 
 
-def test_who_comes_second_rides_on_unheld(tmp_path: Path, patches: Patches) -> None:
-    baton = Baton(str(tmp_path / "nobody"), WARM_UP)
+def test_the_second_process_of_a_trial_runs_without_the_baton(tmp_path: Path, patches: Patches) -> None:
+    baton = Baton(str(tmp_path / "no_socket"), WARM_UP)
     baton.count_updates(patches)
     train(5)
     assert baton.num_ticks == 5 and not baton.is_held
 
 
-def test_a_fault_of_ours_at_a_tick_does_not_reach_the_script(
+def test_a_fault_of_slipstream_at_a_tick_does_not_reach_the_script(
     tmp_path: Path, patches: Patches, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    baton = Baton(str(tmp_path / "nobody"), WARM_UP)
+    baton = Baton(str(tmp_path / "no_socket"), WARM_UP)
     baton.count_updates(patches)
 
     def fail() -> None:
@@ -177,12 +178,12 @@ def test_a_fault_of_ours_at_a_tick_does_not_reach_the_script(
 
     baton._next = fail
     train(2)
-    assert "could not time it: RuntimeError: ours" in capsys.readouterr().err
+    assert "could not time this trial: RuntimeError: ours" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("tick", ["backward", "forward", "input"])
 def test_other_ticks(tmp_path: Path, patches: Patches, tick: str) -> None:
-    baton = Baton(str(tmp_path / "nobody"), WARM_UP)
+    baton = Baton(str(tmp_path / "no_socket"), WARM_UP)
     context = apply_recipe(Recipe(), patches, lambda seam, fault: None)
     if tick == "backward":
         baton.count_backwards(patches)
@@ -199,22 +200,22 @@ def test_other_ticks(tmp_path: Path, patches: Patches, tick: str) -> None:
     assert baton.num_ticks == 4
 
 
-def test_a_forked_child_lets_go_of_its_parents_baton(tmp_path: Path, patches: Patches) -> None:
-    process_backend = Other(tmp_path / "baton", [])
+def test_a_forked_child_does_not_use_its_parents_baton(tmp_path: Path, patches: Patches) -> None:
+    backend = FakeBackend(tmp_path / "baton", [])
     baton = Baton(str(tmp_path / "baton"), WARM_UP)
     baton.count_updates(patches)
     train(1)
     assert baton.is_held
     wire = baton._wire
     baton.forget()
-    train(WARM_UP + 1)  # would stand still for ever
+    train(WARM_UP + 1)  # would wait forever with the baton
     assert not baton.is_held
     assert wire is not None
     wire.close()
-    assert [type(word) for word in process_backend.close()] == [Joined, Ticked]
+    assert [type(message) for message in backend.close()] == [Joined, Ticked]
 
 
-def test_compiling_is_noticed() -> None:
+def test_compilation_is_counted() -> None:
     before = num_compiled()
     torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1))
     once = num_compiled()
@@ -223,7 +224,9 @@ def test_compiling_is_noticed() -> None:
     assert num_compiled() == once
 
 
-def test_workers_stand_still_before_anyone_knows_and_go_on_with_the_script(tmp_path: Path, patches: Patches) -> None:
+def test_workers_are_stopped_before_the_backend_knows_and_continue_with_the_script(
+    tmp_path: Path, patches: Patches
+) -> None:
     worker = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(100,), daemon=True)
     worker.start()
     seen: list[str] = []
@@ -233,12 +236,12 @@ def test_workers_stand_still_before_anyone_knows_and_go_on_with_the_script(tmp_p
 
     def report() -> Report:
         deadline_s = time.monotonic() + 5.0
-        while state() != "stopped" and time.monotonic() < deadline_s:  # a signal takes its way
+        while state() != "stopped" and time.monotonic() < deadline_s:  # a signal takes effect with a delay
             time.sleep(0.001)
         seen.append(state())
         return Report()
 
-    process_backend = Other(tmp_path / "baton", [Tell(), Go(2, 1), Tell(), Stop()])
+    backend = FakeBackend(tmp_path / "baton", [Tell(), Go(2, 1), Tell(), Stop()])
     baton = Baton(str(tmp_path / "baton"), WARM_UP)
     baton.count_updates(patches)
     baton.report = report
@@ -246,11 +249,11 @@ def test_workers_stand_still_before_anyone_knows_and_go_on_with_the_script(tmp_p
         with pytest.raises(StopTrial):
             train(100, lambda step: seen.append(state()) if step == WARM_UP else None)
         assert seen[0] == seen[2] == "stopped" and seen[1] != "stopped"
-        assert state() != "stopped", "it may end with the script"
+        assert state() != "stopped", "it can end with the script"
     finally:
         worker.kill()
         worker.join()
         baton.finish(Ending("stopped", 0, 0.0))
         patches.close()
         baton._wire.close()  # type: ignore[union-attr]
-        process_backend.close()
+        backend.close()

@@ -1,4 +1,4 @@
-"""Processes that a script starts are boarded, each by every way of starting one; and no fault of ours stops them."""
+"""slipstream is set up in processes that a script starts, with every start method, and no fault of it stops them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slipstream.records import Boarded, Ended, Ending
 from slipstream.seams.patching import Patches
 from slipstream.supervise.check import CheckOptions, supervise
 from slipstream.trial.child_processes import ChildSettings, follow, unfollow
-from slipstream.trial.lifecycle import TrialSettings, board
+from slipstream.trial.lifecycle import TrialSettings, start_run
 from slipstream.wire.spool import SpoolReader
 
 TRAIN = """
@@ -38,37 +38,37 @@ def nothing() -> None:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_children_say_that_they_board(tmp_path: Path, method: str) -> None:
-    ride = board(TrialSettings(mode="check", spool=str(tmp_path), script=["train.py"]))
-    follow(ride)
+def test_children_record_that_they_start(tmp_path: Path, method: str) -> None:
+    run = start_run(TrialSettings(mode="check", spool=str(tmp_path), script=["train.py"]))
+    follow(run)
     try:
         child = multiprocessing.get_context(method).Process(target=nothing)
         child.start()
         child.join()
     finally:
-        unfollow(ride)
-        ride.leave(Ending("finished", 0, 0.0))
+        unfollow(run)
+        run.leave(Ending("finished", 0, 0.0))
     assert child.exitcode == 0
     roles = {process: m.role for process, m in SpoolReader(tmp_path).read() if isinstance(m, Boarded)}
     assert roles == {os.getpid(): "rider", child.pid: "child"}
 
 
 def test_a_forked_child_leaves_its_parents_changes_in_place(tmp_path: Path) -> None:
-    """Their undoing may touch what both share; the child's record is written all the same."""
+    """Undoing them may change objects that both share. The child's messages are still written."""
     shared = multiprocessing.Value("i", 0)
-    ride = board(TrialSettings(mode="check", spool=str(tmp_path), script=["train.py"]))
-    own = ride.patches or Patches(ride.complain, lambda: False)
-    ride.patches = own
+    run = start_run(TrialSettings(mode="check", spool=str(tmp_path), script=["train.py"]))
+    own = run.patches or Patches(run.complain, lambda: False)
+    run.patches = own
     own.on_close(lambda: setattr(shared, "value", shared.value + 1))
-    follow(ride)
+    follow(run)
     try:
         child = multiprocessing.get_context("fork").Process(target=nothing)
         child.start()
         child.join()
         assert (child.exitcode, shared.value) == (0, 0)
     finally:
-        unfollow(ride)
-        ride.leave(Ending("finished", 0, 0.0))
+        unfollow(run)
+        run.leave(Ending("finished", 0, 0.0))
     assert shared.value == 1
     assert {process for process, m in SpoolReader(tmp_path).read() if isinstance(m, Ended)} == {os.getpid(), child.pid}
 
@@ -77,17 +77,17 @@ def test_following_leaves_nothing_behind(tmp_path: Path) -> None:
     from multiprocessing import spawn
 
     before = spawn.get_preparation_data
-    ride = board(TrialSettings(mode="check", spool=str(tmp_path)))
-    follow(ride)
+    run = start_run(TrialSettings(mode="check", spool=str(tmp_path)))
+    follow(run)
     assert spawn.get_preparation_data is not before
-    unfollow(ride)
-    ride.leave(Ending("finished", 0, 0.0))
+    unfollow(run)
+    run.leave(Ending("finished", 0, 0.0))
     assert spawn.get_preparation_data is before
 
 
-def test_a_child_that_cannot_board_goes_on() -> None:
+def test_a_child_that_slipstream_cannot_set_up_continues() -> None:
     for module, argument in (("no.such.module", b""), ("slipstream.trial.child_processes", b"not settings")):
-        assert pickle.loads(pickle.dumps({"a": ChildSettings(module, "board_spawned", argument), "b": 1}))["b"] == 1
+        assert pickle.loads(pickle.dumps({"a": ChildSettings(module, "start_spawned", argument), "b": 1}))["b"] == 1
 
 
 def test_training_in_a_spawned_child_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,3 +1,5 @@
+"""The measured cost of starting an epoch."""
+
 from __future__ import annotations
 
 import time
@@ -13,7 +15,7 @@ from slipstream.trial.epoch_starts import EpochStarts
 
 
 class SlowToOpen(Dataset[torch.Tensor]):
-    """The first sample of every epoch takes long, as when workers start."""
+    """The first sample of every epoch takes long, as it does when workers start."""
 
     def __len__(self) -> int:
         return 4
@@ -32,22 +34,22 @@ def starts() -> Iterator[EpochStarts]:
     patches.close()
 
 
-def test_what_the_first_batch_of_an_epoch_waits_beyond_a_usual_one_is_its_start(starts: EpochStarts) -> None:
+def test_an_epoch_start_is_the_first_wait_minus_a_usual_wait(starts: EpochStarts) -> None:
     loader = DataLoader(SlowToOpen(), batch_size=1)
     for _ in range(3):
         for _ in loader:
             starts.confirm()
     assert 0.045 < starts.estimate_s() < 0.5
-    assert starts.total_ns / 1e9 == pytest.approx(2 * starts.estimate_s()), "the first pays for more than a start"
+    assert starts.total_ns / 1e9 == pytest.approx(2 * starts.estimate_s()), "the first start includes one-off work"
 
 
-def test_before_a_second_epoch_the_first_must_do(starts: EpochStarts) -> None:
+def test_the_estimate_uses_the_first_epoch_until_there_is_a_second(starts: EpochStarts) -> None:
     for _ in DataLoader(SlowToOpen(), batch_size=1):
         starts.confirm()
     assert starts.total_ns == 0 and starts.estimate_s() > 0.045
 
 
-def test_loaders_that_nothing_is_learnt_from_have_no_starts(starts: EpochStarts) -> None:
+def test_loaders_without_updates_have_no_starts(starts: EpochStarts) -> None:
     training, validation = iter(DataLoader(SlowToOpen())), DataLoader(SlowToOpen())
     next(training)
     starts.confirm()
@@ -58,7 +60,7 @@ def test_loaders_that_nothing_is_learnt_from_have_no_starts(starts: EpochStarts)
     assert starts.total_ns == 0
 
 
-def test_what_is_paid_once_is_no_part_of_a_start(starts: EpochStarts) -> None:
+def test_one_off_work_is_no_part_of_a_start(starts: EpochStarts) -> None:
     spent_ns = 0
 
     class Filled(DataLoader[torch.Tensor]):

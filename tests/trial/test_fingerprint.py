@@ -1,4 +1,4 @@
-"""What a training did, as the witness saw it: losses, gradients just before the update, buffers, digests."""
+"""The fingerprint of a training: losses, gradients just before the update, buffers, digests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slipstream.seams.patching import Patches
 from slipstream.trial.fingerprint import FingerprintRecorder
 
 
-class Seen:
+class Recording:
     def __init__(self, by_hand: bool = False) -> None:
         self.num_ticks = 0
         self.patches = Patches(self.fail, lambda: False)
@@ -25,10 +25,10 @@ class Seen:
 
 
 @pytest.fixture
-def seen() -> Iterator[Seen]:
-    seen = Seen()
-    yield seen
-    seen.patches.close()
+def recording() -> Iterator[Recording]:
+    recording = Recording()
+    yield recording
+    recording.patches.close()
 
 
 def make() -> torch.nn.Module:
@@ -36,32 +36,32 @@ def make() -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Linear(8, 40), torch.nn.BatchNorm1d(40), torch.nn.Linear(40, 1))
 
 
-def test_losses_are_those_that_backward_was_called_on(seen: Seen) -> None:
+def test_losses_are_the_tensors_that_backward_is_called_on(recording: Recording) -> None:
     weight = torch.ones(3, requires_grad=True)
     losses = []
     for step in range(2):
-        seen.num_ticks = step
+        recording.num_ticks = step
         loss = (weight * (step + 1)).sum()
         loss.backward()
         losses.append((step, loss.item()))
     (weight * 2).backward(torch.ones(3))
     torch.autograd.backward([weight.sum(), weight.prod()])
-    assert seen.fingerprint.take_losses() == [*losses, (1, 6.0), (1, 3.0), (1, 1.0)]
-    assert seen.fingerprint.take_losses() == []
+    assert recording.fingerprint.take_losses() == [*losses, (1, 6.0), (1, 3.0), (1, 1.0)]
+    assert recording.fingerprint.take_losses() == []
 
 
-def test_a_loss_changed_in_place_afterwards_is_told_as_it_was(seen: Seen) -> None:
+def test_a_loss_that_is_changed_in_place_afterwards_is_recorded_with_its_old_value(recording: Recording) -> None:
     loss = torch.ones(1, requires_grad=True).sum()
     loss.backward()
     with torch.no_grad():
         loss += 5
-    assert seen.fingerprint.take_losses() == [(0, 1.0)]
+    assert recording.fingerprint.take_losses() == [(0, 1.0)]
 
 
-def test_backward_inside_backward_is_not_a_loss(seen: Seen) -> None:
+def test_backward_inside_backward_is_not_a_loss(recording: Recording) -> None:
     layer = torch.nn.Linear(2, 2)
     checkpoint(layer, torch.ones(1, 2, requires_grad=True), use_reentrant=True).sum().backward()
-    assert len(seen.fingerprint.take_losses()) == 1
+    assert len(recording.fingerprint.take_losses()) == 1
 
 
 def plain(optimizer: Any, loss: Callable[[], torch.Tensor]) -> None:
@@ -81,9 +81,9 @@ def by_closure(optimizer: Any, loss: Callable[[], torch.Tensor]) -> None:
 
 
 @pytest.mark.parametrize("step", [plain, by_closure])
-def test_gradients_of_the_first_three_steps(seen: Seen, step: Callable[..., None]) -> None:
+def test_gradients_of_the_first_three_steps(recording: Recording, step: Callable[..., None]) -> None:
     model = make()
-    seen.fingerprint.meet(model)
+    recording.fingerprint.add_module(model)
     extra = torch.nn.Parameter(torch.ones(1))
     optimizer = torch.optim.SGD([*model.parameters(), extra], 0.1)
     data = torch.randn(16, 8)
@@ -92,55 +92,55 @@ def test_gradients_of_the_first_three_steps(seen: Seen, step: Callable[..., None
         step(optimizer, lambda: (model(data) * extra).square().mean())
         assert isinstance(model[0], torch.nn.Linear) and model[0].weight.grad is not None
         expected.append(float(model[0].weight.grad.double().norm()))
-    told = seen.fingerprint.take_snapshots()
-    assert [snapshot.step for snapshot in told] == [0, 1, 2]
-    for snapshot, norm in zip(told, expected, strict=False):
+    snapshots = recording.fingerprint.take_snapshots()
+    assert [snapshot.step for snapshot in snapshots] == [0, 1, 2]
+    for snapshot, norm in zip(snapshots, expected, strict=False):
         gradients = {sketch.name: sketch for sketch in snapshot.gradients}
         assert gradients["Sequential.0.weight"].norm == pytest.approx(norm)
         assert "optimizer0.group0.6" in gradients and len(gradients) == 7
         assert {sketch.name for sketch in snapshot.buffers} == {"Sequential.1.running_mean", "Sequential.1.running_var"}
-    assert seen.fingerprint.aside_ns > 0
+    assert recording.fingerprint.aside_ns > 0
 
 
-def test_each_optimizer_has_its_own_first_steps(seen: Seen) -> None:
+def test_each_optimizer_has_its_own_first_steps(recording: Recording) -> None:
     first, second = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
-    seen.fingerprint.meet(first)
-    seen.fingerprint.meet(second)
+    recording.fingerprint.add_module(first)
+    recording.fingerprint.add_module(second)
     optimizers = [torch.optim.SGD(model.parameters(), 0.1) for model in (first, second)]
     for _ in range(2):
         plain(optimizers[0], lambda: first(torch.ones(1, 2)).sum())
     plain(optimizers[1], lambda: second(torch.ones(1, 2)).sum())
-    seen.fingerprint.end_snapshots()
+    recording.fingerprint.end_snapshots()
     plain(optimizers[1], lambda: second(torch.ones(1, 2)).sum())
-    names = [[sketch.name for sketch in snapshot.gradients] for snapshot in seen.fingerprint.take_snapshots()]
+    names = [[sketch.name for sketch in snapshot.gradients] for snapshot in recording.fingerprint.take_snapshots()]
     assert names == [
         ["Linear.weight", "Linear.bias", "Linear2.weight", "Linear2.bias"],
         ["Linear.weight", "Linear.bias"],
     ]
 
 
-def test_a_script_that_updates_by_hand() -> None:
-    seen = Seen(by_hand=True)
+def test_a_script_that_updates_its_weights_without_an_optimizer() -> None:
+    recording = Recording(by_hand=True)
     layer = torch.nn.Linear(2, 1)
-    seen.fingerprint.meet(layer)
+    recording.fingerprint.add_module(layer)
     for _ in range(4):
         layer(torch.ones(1, 2)).sum().backward()
         with torch.no_grad():
             for parameter in layer.parameters():
                 parameter -= 0.1 * parameter.grad
                 parameter.grad = None
-    seen.patches.close()
-    told = seen.fingerprint.take_snapshots()
-    assert [[sketch.name for sketch in snapshot.gradients] for snapshot in told] == 3 * [
+    recording.patches.close()
+    snapshots = recording.fingerprint.take_snapshots()
+    assert [[sketch.name for sketch in snapshot.gradients] for snapshot in snapshots] == 3 * [
         ["Linear.weight", "Linear.bias"]
     ]
 
 
-def test_a_digest_tells_one_changed_bit_of_a_weight_or_a_buffer(seen: Seen) -> None:
+def test_a_digest_changes_with_one_bit_of_a_weight_or_a_buffer(recording: Recording) -> None:
     model = make()
-    seen.fingerprint.meet(model)
-    before = seen.fingerprint.digest()
-    assert seen.fingerprint.digest() == before
+    recording.fingerprint.add_module(model)
+    before = recording.fingerprint.digest()
+    assert recording.fingerprint.digest() == before
     buffer = dict(model.named_buffers())["1.running_mean"]
     buffer[3] = torch.nextafter(buffer[3], torch.tensor(1.0))
-    assert seen.fingerprint.digest() != before
+    assert recording.fingerprint.digest() != before

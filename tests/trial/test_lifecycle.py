@@ -1,4 +1,4 @@
-"""A ride's end, when signals come in the middle of it."""
+"""Signals that arrive while the session is being written."""
 
 from __future__ import annotations
 

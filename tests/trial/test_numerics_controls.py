@@ -1,4 +1,4 @@
-"""The rounding twin: every weight one step of its own precision away, nothing else."""
+"""The controls that differ by rounding: by one ulp of each weight, or by rounding to bfloat16."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_every_weight_moves_by_one_ulp_up_or_down(dtype: torch.dtype) -> None:
     assert not layer.bias.any()
 
 
-def test_a_shared_weight_moves_once_and_every_control_alike() -> None:
+def test_a_shared_weight_moves_once_and_all_controls_move_alike() -> None:
     def control() -> torch.Tensor:
         torch.manual_seed(0)
         first = torch.nn.Linear(8, 8)

@@ -1,4 +1,4 @@
-"""What `run` says at the end: time saved against the measured base, without the pauses between steps."""
+"""The lines that `run` prints at the end, with the time saved against the measured base, without pauses."""
 
 from __future__ import annotations
 
@@ -22,77 +22,77 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def updates(clock: Any, gaps_ms: list[float], num_optimizers: int = 1) -> StepCount:
-    tally = StepCount()
-    tally._early = None
+    step_count = StepCount()
+    step_count._early = None
     optimizers = [object() for _ in range(num_optimizers)]
     for index, gap_ms in enumerate(gaps_ms):
         clock.now_ns += int(gap_ms * 1e6)
-        tally._after_update(optimizers[index % num_optimizers], None, None)
-    return tally
+        step_count._after_update(optimizers[index % num_optimizers], None, None)
+    return step_count
 
 
-def words(
-    tally: StepCount | None,
+def lines(
+    step_count: StepCount | None,
     base_step_ms: float | None,
     declined: tuple[str, ...] = (),
     changes: tuple[str, ...] = (),
     told: tuple[Any, ...] = (),
 ) -> list[str]:
-    ride = ScriptRun(TrialSettings(mode="run"))
-    ride.tally = tally
-    ride.context = SimpleNamespace(declined=list(declined), changes=list(changes), last_words=list(told))  # type: ignore[assignment]
-    return list(last_words(ride, base_step_ms))
+    run = ScriptRun(TrialSettings(mode="run"))
+    run.step_count = step_count
+    run.context = SimpleNamespace(declined=list(declined), changes=list(changes), last_words=list(told))  # type: ignore[assignment]
+    return list(last_words(run, base_step_ms))
 
 
-def test_techniques_have_a_last_word(clock: Any) -> None:
-    [line] = words(updates(clock, [20.0] * 9), None, told=(lambda: "", lambda: "survived 2 shortages"))
+def test_techniques_add_to_the_summary_line(clock: Any) -> None:
+    [line] = lines(updates(clock, [20.0] * 9), None, told=(lambda: "", lambda: "survived 2 shortages"))
     assert line.endswith(" steps/s); survived 2 shortages")
 
 
-def test_steps_are_averaged_and_pauses_left_out(clock: Any) -> None:
+def test_the_mean_step_excludes_pauses(clock: Any) -> None:
     bursts = updates(clock, [1000.0, *[10.0, 30.0] * 50, 9000.0, *[10.0, 30.0] * 50])
-    assert bursts.step_s() == pytest.approx(0.020), "neither the start nor the validation, but both kinds of step"
+    assert bursts.step_s() == pytest.approx(0.020), "without start-up and validation, with both kinds of step"
 
 
-def test_two_optimizers_make_one_step(clock: Any) -> None:
+def test_updates_of_two_optimizers_are_one_step(clock: Any) -> None:
     assert updates(clock, [5.0, 15.0] * 40, num_optimizers=2).step_s() == pytest.approx(0.020, rel=0.02)
 
 
 @pytest.mark.parametrize("num_updates", [0, 1, 2])
-def test_too_few_steps_say_nothing(clock: Any, num_updates: int) -> None:
+def test_too_few_steps_have_no_step_time(clock: Any, num_updates: int) -> None:
     assert updates(clock, [10.0] * num_updates).step_s() is None
 
 
 def test_time_saved(clock: Any) -> None:
-    tally = updates(clock, [20.0] * 3001)
-    [line] = words(tally, 50.0)
+    step_count = updates(clock, [20.0] * 3001)
+    [line] = lines(step_count, 50.0)
     assert line.startswith("slipstream: 3,001 steps in ")
     without = "that tune measured without the recipe"
     assert line.endswith(f"; 20.0 ms a step, in place of the 50.0 ms {without}: about 1.5 min saved")
-    [line] = words(tally, 15.0)
+    [line] = lines(step_count, 15.0)
     assert line.endswith(f"; 20.0 ms a step, no faster than the 15.0 ms {without}")
-    [line] = words(tally, None)
+    [line] = lines(step_count, None)
     assert "saved" not in line and "tune" not in line
 
 
-def test_what_was_not_applied_is_said(clock: Any) -> None:
-    [_, line] = words(updates(clock, [20.0] * 5), None, ("compile: no compiler",))
+def test_a_technique_that_was_not_applied_is_reported(clock: Any) -> None:
+    [_, line] = lines(updates(clock, [20.0] * 5), None, ("compile: no compiler",))
     assert line == "slipstream: not applied: compile: no compiler"
 
 
-def test_what_was_applied_but_not_everywhere_is_a_note(clock: Any) -> None:
+def test_a_technique_that_was_not_applied_everywhere_is_a_note(clock: Any) -> None:
     declined = ("workers: the loader of validation keeps none", "compile: no compiler")
-    [_, note, refusal] = words(updates(clock, [20.0] * 5), None, declined, ("workers: num_workers 0 -> 2",))
+    [_, note, refusal] = lines(updates(clock, [20.0] * 5), None, declined, ("workers: num_workers 0 -> 2",))
     assert note == "slipstream: note: workers: the loader of validation keeps none"
     assert refusal == "slipstream: not applied: compile: no compiler"
 
 
-def test_a_fault_while_leaving_is_said_and_stays_ours(capsys: pytest.CaptureFixture[str]) -> None:
-    ride = ScriptRun(TrialSettings(mode="run"))
-    ride.patches = Patches(ride.complain, lambda: False)
+def test_a_fault_while_patches_are_undone_is_reported_and_not_raised(capsys: pytest.CaptureFixture[str]) -> None:
+    run = ScriptRun(TrialSettings(mode="run"))
+    run.patches = Patches(run.complain, lambda: False)
     undone: list[str] = []
-    ride.patches.on_close(lambda: undone.append("the rest"))
-    ride.patches.on_close(lambda: {}["ours"])
-    ride.leave(Ending("finished", 0, 0.0))
-    assert undone == ["the rest"] and "KeyError: 'ours'" in ride.complaints[0]
+    run.patches.on_close(lambda: undone.append("the rest"))
+    run.patches.on_close(lambda: {}["ours"])
+    run.leave(Ending("finished", 0, 0.0))
+    assert undone == ["the rest"] and "KeyError: 'ours'" in run.complaints[0]
     assert "'leaving'" in capsys.readouterr().err

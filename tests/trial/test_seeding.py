@@ -1,4 +1,5 @@
-"""Equal random numbers for every rider, whatever the script does about seeds; other ones for the seed twin."""
+"""All trials get the same random numbers, however the script seeds. The control with another seed gets different
+ones."""
 
 from __future__ import annotations
 
@@ -36,41 +37,41 @@ def from_the_system() -> list[Any]:
     return unseeded()
 
 
-def ride(script: Any, seed: int = 0, shift: int = 0) -> list[Any]:
+def run(script: Any, seed: int = 0, shift: int = 0) -> list[Any]:
     def fail(seam: str, fault: BaseException) -> None:
         raise AssertionError(seam) from fault
 
     patches = Patches(fail, lambda: False)
-    arrivals = ImportHooks()
-    Seeding(seed, shift, patches).install(arrivals)
+    import_hooks = ImportHooks()
+    Seeding(seed, shift, patches).install(import_hooks)
     try:
         drawn: list[Any] = script()
         return drawn
     finally:
         patches.close()
-        arrivals.close()
+        import_hooks.close()
         assert not patches.leftovers
 
 
 @pytest.mark.parametrize("script", [unseeded, from_the_system])
-def test_what_the_script_leaves_open_is_the_same_for_all(script: Any) -> None:
-    first = ride(script)
+def test_unseeded_random_numbers_are_the_same_in_all_trials(script: Any) -> None:
+    first = run(script)
     random.random(), np.random.rand(), torch.rand(1)
-    assert ride(script) == first
-    assert all(a != b for a, b in zip(ride(script, seed=1), first, strict=True))
+    assert run(script) == first
+    assert all(a != b for a, b in zip(run(script, seed=1), first, strict=True))
 
 
-def test_the_scripts_own_seeds_are_its_own_but_for_the_seed_control() -> None:
+def test_seeds_of_the_script_are_kept_except_in_the_seed_control() -> None:
     bare = seeded()
-    assert ride(seeded, seed=1) == bare
-    shifted = ride(seeded, shift=SHIFT)
+    assert run(seeded, seed=1) == bare
+    shifted = run(seeded, shift=SHIFT)
     assert all(a != b for a, b in zip(shifted, bare, strict=True))
-    assert ride(seeded, shift=SHIFT) == shifted
+    assert run(seeded, shift=SHIFT) == shifted
 
 
-def test_two_unseeded_generators_are_two() -> None:
+def test_two_unseeded_generators_differ() -> None:
     def script() -> list[Any]:
         return [float(np.random.default_rng().random()), float(np.random.default_rng().random())]
 
-    first, second = ride(script)
+    first, second = run(script)
     assert first != second

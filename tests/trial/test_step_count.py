@@ -1,23 +1,25 @@
+"""What counts as a step with several optimizers."""
+
 from __future__ import annotations
 
 from slipstream.trial.step_count import StepCount
 
 
 def counting() -> StepCount:
-    tally = StepCount()
-    tally._early = None
-    return tally
+    step_count = StepCount()
+    step_count._early = None
+    return step_count
 
 
-def test_a_search_for_the_learning_rate_comes_before_the_training() -> None:
-    tally, finder, trainer = counting(), object(), object()
+def test_updates_of_a_learning_rate_finder_are_added_to_those_of_the_training() -> None:
+    step_count, finder, trainer = counting(), object(), object()
     for optimizer in [finder] * 3 + [trainer] * 20:
-        tally._after_update(optimizer, None, None)
-    assert tally.num_steps == 23
+        step_count._after_update(optimizer, None, None)
+    assert step_count.num_steps == 23
 
 
-def test_the_rarer_of_two_optimizers_at_a_time_counts() -> None:
-    tally, critic, generator = counting(), object(), object()
+def test_of_two_optimizers_in_use_together_the_one_that_steps_less_often_counts() -> None:
+    step_count, critic, generator = counting(), object(), object()
     for optimizer in ([critic] * 5 + [generator]) * 4:
-        tally._after_update(optimizer, None, None)
-    assert tally.num_steps == 4
+        step_count._after_update(optimizer, None, None)
+    assert step_count.num_steps == 4

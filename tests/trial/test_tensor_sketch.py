@@ -1,4 +1,4 @@
-"""Sketches tell norms of differences; fingerprints tell single bits."""
+"""Sketches show the norm of a difference. Fingerprints show a change of a single bit."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def distance(left: list[float], right: list[float]) -> float:
     return math.dist(left, right)
 
 
-def test_a_small_tensor_is_kept_as_it_is() -> None:
-    told = sketch("bias", torch.tensor([3.0, float("nan"), -4.0, float("inf")]))
-    assert (told.numel, told.norm, told.values, told.num_bad) == (4, 5.0, [3.0, 0.0, -4.0, 0.0], 2)
+def test_a_small_tensor_is_stored_completely() -> None:
+    result = sketch("bias", torch.tensor([3.0, float("nan"), -4.0, float("inf")]))
+    assert (result.numel, result.norm, result.values, result.num_bad) == (4, 5.0, [3.0, 0.0, -4.0, 0.0], 2)
 
 
 @pytest.mark.parametrize("numel", [EXACT + 1, 30_000, 1_500_000])
-def test_the_difference_of_sketches_is_as_long_as_the_difference(numel: int) -> None:
+def test_the_norm_of_the_difference_of_sketches_estimates_that_of_the_tensors(numel: int) -> None:
     generator = torch.Generator().manual_seed(numel)
     base = torch.randn(numel, generator=generator)
     other = base + 1e-3 * torch.randn(numel, generator=generator)
@@ -36,8 +36,8 @@ def test_one_bad_row_or_column_does_not_hide_in_one_bucket(axis: int) -> None:
     base = torch.zeros(512, 512)
     other = base.clone()
     other.select(axis, 7).fill_(1.0)
-    told = distance(sketch("weight", base).values, sketch("weight", other).values)
-    assert told == pytest.approx(math.sqrt(512), rel=0.3)
+    estimate = distance(sketch("weight", base).values, sketch("weight", other).values)
+    assert estimate == pytest.approx(math.sqrt(512), rel=0.3)
 
 
 def test_memory_format_does_not_matter_and_the_scripts_random_numbers_stay() -> None:
@@ -54,11 +54,11 @@ def test_memory_format_does_not_matter_and_the_scripts_random_numbers_stay() -> 
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.bool, torch.cfloat])
-def test_a_fingerprint_knows_every_bit(dtype: torch.dtype) -> None:
+def test_a_fingerprint_depends_on_every_bit(dtype: torch.dtype) -> None:
     tensor = torch.zeros(1000).to(dtype)
     before = [int(part) for part in fingerprint(tensor)]
     if dtype.is_floating_point:
-        tensor[617] = -0.0  # equal to what was there, in other bits
+        tensor[617] = -0.0  # equal to the old value, but with other bits
     else:
         tensor[617] = 1
     assert [int(part) for part in fingerprint(tensor)] != before

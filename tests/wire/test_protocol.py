@@ -1,4 +1,4 @@
-"""Words over the baton's socket: whole, in order, however they are cut up; addresses longer than the system allows."""
+"""Messages over the baton's socket arrive complete and in order, however they are split; long addresses work."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from slipstream.records import Sketch, Snapshot
 from slipstream.wire.protocol import Go, Joined, Report, Tell, Wire, connect, listen
 
 
-def test_a_word_arrives_as_it_was_sent_and_the_end_is_none() -> None:
+def test_a_message_arrives_as_it_was_sent_and_a_closed_end_is_none() -> None:
     left, right = (Wire(end) for end in socket.socketpair())
     report = Report([(0, 1.5)], [Snapshot(0, [Sketch("w", 2, 1.0, [0.5, float("nan")], 1)])], [(1, "ab")])
-    for word in (Joined(7), Go(3, 1)):
-        assert left.send(word)
+    for message in (Joined(7), Go(3, 1)):
+        assert left.send(message)
     assert left.send(report)
     assert [right.receive(1.0), right.receive(1.0)] == [Joined(7), Go(3, 1)]
     assert repr(right.receive(1.0)) == repr(report)
@@ -27,7 +27,7 @@ def test_a_word_arrives_as_it_was_sent_and_the_end_is_none() -> None:
     right.close()
 
 
-def test_a_word_in_pieces() -> None:
+def test_a_message_that_arrives_in_pieces() -> None:
     near, far = socket.socketpair()
     sender, receiver = socket.socketpair()
     Wire(sender).send(Go(5, 2))
@@ -38,7 +38,7 @@ def test_a_word_in_pieces() -> None:
         end.close()
 
 
-def test_a_path_longer_than_an_address_may_be(tmp_path: Path) -> None:
+def test_a_path_longer_than_a_socket_address_may_be(tmp_path: Path) -> None:
     folder = tmp_path / ("long" * 30) / ("longer" * 20)
     folder.mkdir(parents=True)
     listener = listen(folder / "baton")

@@ -1,8 +1,8 @@
-"""What torch itself recorded of the observed step, kept for whoever wants to look at it in torch's own viewers: its
-profile, or the memory snapshot of `memory`.
+"""The parent's side of `check`. It starts the trial, relays its terminal, reads its messages, ends it if necessary, and
+leaves nothing behind. It returns the session as it was recorded and draws no conclusions.
 
-The parent's side of `check`: starts the rider, relays its terminal, reads its messages, ends it if it must, and
-leaves nothing behind. Concludes nothing: it returns the session as it was seen."""
+It also copies torch's own recording of the observed step to where the user wants it: the profile or, for `memory`, the
+memory snapshot. Both can be opened in torch's viewers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ _MORE = {"check": "; slipstream report --trace FILE lays it over the phases", "m
 
 
 def keep_profile(made: Path, path: Path, command: str = "check") -> list[str]:
-    """Where the user wants it, packed if its name ends in .gz. Returns notes: a check does not fail of it."""
+    """Copies the file to where the user wants it, compressed if the name ends in .gz. Returns notes for the session: an
+    error here does not make the check fail."""
     if not made.is_file() or not made.stat().st_size:
         return [f"There is no {_NAMES[command]} in {path}: {_MISSING[command]}."]
     try:
@@ -61,18 +62,18 @@ def keep_profile(made: Path, path: Path, command: str = "check") -> list[str]:
 
 
 _POLL_S = 0.05
-_GRACE_S = 30.0  # beyond the asked time, before a rider that does not stop is interrupted
+_GRACE_S = 30.0  # beyond the requested time, before a trial that does not stop is interrupted
 _PATIENCE_S = 10.0  # between interrupting and killing
-_START_FACTOR = 10  # a script may take this many times the asked time to reach its first step
+_START_FACTOR = 10  # a script may take this many times the requested time to reach its first step
 _MOST_WRITTEN = 200
 
 
 class RefusalError(Exception):
-    """The command cannot be carried out: a sentence for the user, who did not get a ride."""
+    """The script was not run. The message is a sentence for the user."""
 
 
 class ProgressLine(Protocol):
-    """What is shown while the script rides."""
+    """The line that is shown while the script runs."""
 
     def take(self, progress: Progress) -> None: ...
 
@@ -80,56 +81,56 @@ class ProgressLine(Protocol):
 
 
 class CheckOptions(msgspec.Struct, frozen=True):
-    """What the user asked for."""
+    """What the user requested."""
 
     script: list[str]
     num_steps: int = 0
     seconds: float = 60.0
     use_overlay: bool = True
     command: str = "check"
-    schedule: str = ""  # of another command than check
-    count_loopback: bool = False  # tests: a download from this machine is one
+    schedule: str = ""  # module:class, for commands other than check
+    count_loopback: bool = False  # for tests: treat a download from this machine as a download
     least_kept_bytes: int = 1 << 20
-    profile: str = ""  # a file for torch's own profile of the observed step; of memory: for its snapshot
+    profile: str = ""  # a file for torch's profile of the observed step or, for `memory`, for its snapshot
 
 
-def supervise(order: CheckOptions, line: ProgressLine | None = None) -> Session:
-    """One ride from start to end."""
+def supervise(options: CheckOptions, line: ProgressLine | None = None) -> Session:
+    """Runs the script once, from start to end."""
     cwd = Path.cwd()
     created = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     environment, revision = read_environment(cwd), read_revision(cwd)
     with no_leftovers():
-        ride = _ride_covered(order, line, cwd)
+        run = _run_with_overlay(options, line, cwd)
     session = assemble(
-        ride.messages,
-        command=order.command,
-        script=order.script,
+        run.messages,
+        command=options.command,
+        script=options.script,
         cwd=str(cwd),
         created=created,
         environment=environment,
-        ending=ride.ending,
+        ending=run.ending,
     )
-    environment = msgspec.structs.replace(session.environment, readings=ride.gpus.stop())
+    environment = msgspec.structs.replace(session.environment, readings=run.gpus.stop())
     idle = gpu_present_but_unused(environment, environment.torch) if environment.torch is not None else ""
     return msgspec.structs.replace(
         session,
         environment=environment,
         revision=revision,
-        torch_profile=_placed(session.torch_profile, order.profile),
+        torch_profile=_placed(session.torch_profile, options.profile),
         speedtest=known_speedtest(cwd),
-        notes=[*([idle] if idle else []), *session.notes, *ride.notes],
-        passed_through=ride.passed_through,
-        written=shorten(list(dict.fromkeys([*session.written, *ride.written])), cwd),
+        notes=[*([idle] if idle else []), *session.notes, *run.notes],
+        passed_through=run.passed_through,
+        written=shorten(list(dict.fromkeys([*session.written, *run.written])), cwd),
     )
 
 
 def _placed(profile: TorchProfile | None, path: str) -> TorchProfile | None:
-    """Where the user wanted it, and not where the rider wrote it; None where it could not be brought there."""
+    """The profile with the path that the user chose, or None if it could not be copied there."""
     return msgspec.structs.replace(profile, path=path) if profile is not None and Path(path).is_file() else None
 
 
 class _CheckRun:
-    """One rider, watched from outside."""
+    """The state of one run, seen from the parent."""
 
     def __init__(self, line: ProgressLine | None) -> None:
         self.line = line
@@ -141,7 +142,7 @@ class _CheckRun:
         self.ending = Ending("killed", 1, 0.0)
         self.start_s = time.monotonic()
         self.first_step_s: float | None = None
-        self.first_step_ns = 0  # since the epoch, as files have it
+        self.first_step_ns = 0  # since the epoch, like the times of files
         self.is_told_to_end = False
         self.process = 0
 
@@ -164,86 +165,87 @@ def _is_step(message: Message) -> bool:
     return isinstance(message, Seen) and any(event.kind in ("backward", "optimizer") for event in message.events)
 
 
-def _ride_covered(order: CheckOptions, line: ProgressLine | None, cwd: Path) -> _CheckRun:
-    """Under an overlay if there can be one; otherwise, or if making it fails after all, without."""
-    parent, own_user, reason = overlay.probe() if order.use_overlay else (None, False, "--no-overlay")
+def _run_with_overlay(options: CheckOptions, line: ProgressLine | None, cwd: Path) -> _CheckRun:
+    """Runs the script under an overlay, or without one if an overlay is not possible or cannot be created."""
+    parent, own_user, reason = overlay.probe() if options.use_overlay else (None, False, "--no-overlay")
     if parent is not None:
-        ride = _ride_in_room(order, line, cwd, Workspace(parent), own_user=own_user)
-        if isinstance(ride, _CheckRun):
-            return ride
-        reason = ride
-    ride = _ride_in_room(order, line, cwd, Workspace(overlay.temporary_directory()), own_user=None)
-    assert isinstance(ride, _CheckRun)
-    ride.notes.append(
+        run = _run_in_workspace(options, line, cwd, Workspace(parent), own_user=own_user)
+        if isinstance(run, _CheckRun):
+            return run
+        reason = run
+    run = _run_in_workspace(options, line, cwd, Workspace(overlay.temporary_directory()), own_user=None)
+    assert isinstance(run, _CheckRun)
+    run.notes.append(
         f"No throw-away file system ({reason}): checkpoints and logs of known libraries were redirected and"
         " deleted; other files that the script wrote are real."
     )
-    return ride
+    return run
 
 
-def _ride_in_room(
-    order: CheckOptions, line: ProgressLine | None, cwd: Path, room: Workspace, *, own_user: bool | None
+def _run_in_workspace(
+    options: CheckOptions, line: ProgressLine | None, cwd: Path, workspace: Workspace, *, own_user: bool | None
 ) -> _CheckRun | str:
-    """A string: the overlay could not be made, and why."""
-    ride = _CheckRun(line)
+    """Returns a string, the reason, if the overlay could not be created."""
+    run = _CheckRun(line)
     try:
-        plan = room.cover(cwd, order.script, own_user=own_user) if own_user is not None else None
+        plan = workspace.cover(cwd, options.script, own_user=own_user) if own_user is not None else None
         settings = TrialSettings(
             mode="check",
-            num_steps=order.num_steps,
-            seconds=order.seconds,
-            spool=str(room.spool),
-            script=order.script,
-            schedule=order.schedule,
-            profile=str(room.scratch / PROFILE) if order.profile else "",
+            num_steps=options.num_steps,
+            seconds=options.seconds,
+            spool=str(workspace.spool),
+            script=options.script,
+            schedule=options.schedule,
+            profile=str(workspace.scratch / PROFILE) if options.profile else "",
         )
-        exit_code = _run(ride, Ticket(settings, str(room.scratch), plan, order.count_loopback), room)
-        if exit_code == EXIT_UNCOVERED and (room.spool / UNCOVERED).exists():
-            return (room.spool / UNCOVERED).read_text()
-        if exit_code == EXIT_REFUSED and (room.spool / REFUSED).exists():
-            raise RefusalError((room.spool / REFUSED).read_text())
-        ride.ending = _ending(ride, exit_code)
-        if order.profile:
-            ride.notes += keep_profile(room.scratch / PROFILE, Path(order.profile), order.command)
+        exit_code = _run_process(run, Ticket(settings, str(workspace.scratch), plan, options.count_loopback), workspace)
+        if exit_code == EXIT_UNCOVERED and (workspace.spool / UNCOVERED).exists():
+            return (workspace.spool / UNCOVERED).read_text()
+        if exit_code == EXIT_REFUSED and (workspace.spool / REFUSED).exists():
+            raise RefusalError((workspace.spool / REFUSED).read_text())
+        run.ending = _ending(run, exit_code)
+        if options.profile:
+            run.notes += keep_profile(workspace.scratch / PROFILE, Path(options.profile), options.command)
         if plan is not None:
-            until_ns = ride.first_step_ns or time.time_ns()
+            until_ns = run.first_step_ns or time.time_ns()
             try:
-                ride.notes += downloads.keep_downloads(plan, cwd, room.spool, until_ns, order.least_kept_bytes)
+                run.notes += downloads.keep_downloads(plan, cwd, workspace.spool, until_ns, options.least_kept_bytes)
             except OSError as error:
-                ride.notes.append(f"What the script downloaded could not be kept: {error}.")
-            ride.written += [path for path, _ in overlay.written(plan)]
-            ride.passed_through = [path for path in plan.through if not overlay.is_below(path, str(room.path))]
-            ride.notes += [
+                run.notes.append(f"What the script downloaded could not be kept: {error}.")
+            run.written += [path for path, _ in overlay.written(plan)]
+            run.passed_through = [path for path in plan.through if not overlay.is_below(path, str(workspace.path))]
+            run.notes += [
                 f"{name} names {path}, where the script or its working directory is: what was written there was thrown"
                 " away, too."
-                for name, path in overlay.covered_caches(protected_folders(cwd, order.script))
+                for name, path in overlay.covered_caches(protected_folders(cwd, options.script))
             ]
-        return ride
+        return run
     finally:
-        room.remove()
+        workspace.remove()
 
 
-def _run(ride: _CheckRun, ticket: Ticket, room: Workspace) -> int:
-    """Starts the rider and stays with it until it has ended. Returns what Popen calls the return code."""
-    reader = SpoolReader(room.spool)
+def _run_process(run: _CheckRun, ticket: Ticket, workspace: Workspace) -> int:
+    """Starts the trial and waits until it has ended. Returns Popen's return code."""
+    reader = SpoolReader(workspace.spool)
     start = command(ticket)
     sys.stdout.flush()
     sys.stderr.flush()
     with PtyRelay() as terminal:
         trial = subprocess.Popen(start, stdout=terminal.stdout, stderr=terminal.stderr)
-        ride.process = trial.pid
+        run.process = trial.pid
         terminal.started()
         try:
-            with Interrupts(trial) as interrupts, ride.gpus:  # in this order: its thread must not catch our signals
+            # In this order: the thread of the GPU sampler must not receive the signals that Interrupts waits for.
+            with Interrupts(trial) as interrupts, run.gpus:
                 while trial.poll() is None:
                     terminal.pump(_POLL_S, trial.pid)
-                    ride.take(reader.read())
+                    run.take(reader.read())
                     interrupts.look()
-                    _mind_the_time(ride, interrupts, ticket.settings.seconds)
-                    if ride.line is not None:
-                        terminal.show(ride.line.text(ride.elapsed_s, terminal.width))
+                    _enforce_time_limit(run, interrupts, ticket.settings.seconds)
+                    if run.line is not None:
+                        terminal.show(run.line.text(run.elapsed_s, terminal.width))
                 terminal.drain()
-                ride.take(reader.read())
+                run.take(reader.read())
         finally:
             _end(trial)
     return trial.returncode
@@ -258,36 +260,37 @@ def _end(trial: subprocess.Popen[bytes]) -> None:
         trial.wait()
 
 
-def _mind_the_time(ride: _CheckRun, interrupts: Interrupts, seconds: float) -> None:
-    """A rider stops by itself; this is for one that cannot."""
+def _enforce_time_limit(run: _CheckRun, interrupts: Interrupts, seconds: float) -> None:
+    """Ends a trial that does not stop by itself in time."""
     if seconds <= 0:
         return
-    if ride.first_step_s is None:
+    if run.first_step_s is None:
         limit_s, what = _START_FACTOR * seconds, "it had reached no step"
     else:
-        limit_s, what = ride.first_step_s + 2 * seconds + _GRACE_S, "it did not stop when asked to"
-    if ride.elapsed_s > limit_s and not ride.is_told_to_end:
-        ride.is_told_to_end = True
-        ride.notes.append(f"The script was interrupted after {ride.elapsed_s:.0f} s: {what}.")
+        limit_s, what = run.first_step_s + 2 * seconds + _GRACE_S, "it did not stop when it was asked to"
+    if run.elapsed_s > limit_s and not run.is_told_to_end:
+        run.is_told_to_end = True
+        run.notes.append(f"The script was interrupted after {run.elapsed_s:.0f} s: {what}.")
         interrupts.interrupt()
-    elif ride.elapsed_s > limit_s + _PATIENCE_S:
+    elif run.elapsed_s > limit_s + _PATIENCE_S:
         interrupts.kill()
 
 
-def _ending(ride: _CheckRun, return_code: int) -> Ending:
-    """What the rider said itself, unless it could not speak any more."""
-    endings = [(process, message.ending) for process, message in ride.messages if isinstance(message, Ended)]
-    said = [ending for process, ending in endings if process == ride.process]
-    if said and (return_code >= 0 or said[-1].reason == "interrupted"):
-        if said[-1].reason == "finished" and any(ending.reason == "stopped" for _, ending in endings):
-            return msgspec.structs.replace(said[-1], reason="stopped")  # it waited for a child that we stopped
-        return said[-1]
+def _ending(run: _CheckRun, return_code: int) -> Ending:
+    """The ending that the trial recorded itself or, if it was killed before, the ending that its return code
+    implies."""
+    endings = [(process, message.ending) for process, message in run.messages if isinstance(message, Ended)]
+    recorded = [ending for process, ending in endings if process == run.process]
+    if recorded and (return_code >= 0 or recorded[-1].reason == "interrupted"):
+        if recorded[-1].reason == "finished" and any(ending.reason == "stopped" for _, ending in endings):
+            return msgspec.structs.replace(recorded[-1], reason="stopped")  # it waited for a stopped child
+        return recorded[-1]
     if return_code < 0:
         name = _signal_name(-return_code)
-        return Ending("killed", 128 - return_code, ride.elapsed_s, f"ended by {name}")
+        return Ending("killed", 128 - return_code, run.elapsed_s, f"ended by {name}")
     if return_code > 0:
-        return Ending("raised", return_code, ride.elapsed_s)
-    return Ending("finished" if ride.first_step_s is None else "stopped", 0, ride.elapsed_s)
+        return Ending("raised", return_code, run.elapsed_s)
+    return Ending("finished" if run.first_step_s is None else "stopped", 0, run.elapsed_s)
 
 
 def _signal_name(number: int) -> str:
@@ -298,7 +301,7 @@ def _signal_name(number: int) -> str:
 
 
 def shorten(paths: list[str], cwd: Path) -> list[str]:
-    """As the user knows them: relative to where they are; without what libraries leave in the temporary directory."""
+    """Makes paths below the working directory relative, and drops what libraries left in the temporary directory."""
     temporary = str(overlay.temporary_directory())
     names = []
     for path in paths:

@@ -1,4 +1,4 @@
-"""What a finished check means for the shell: its exit code, and the sentence that explains one that is ours."""
+"""The exit code of a finished check, and the sentence that explains an exit code that is not the script's."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _NO_CUDA = (
 
 
 def exit_code(session: Session) -> int:
-    """The script's own where it failed; 2 where there was nothing to look at."""
+    """The script's exit code, or 2 if there was no step to observe."""
     if _needs_cuda(session) or (session.ending.exit_code == 0 and not _saw_something(session)):
         return EXIT_NOTHING_SEEN
     return session.ending.exit_code
 
 
 def remark(session: Session) -> str:
-    """One sentence, where the exit code needs it."""
+    """A sentence that explains an exit code of slipstream, or "" if the exit code is the script's."""
     if _needs_cuda(session):
         return (
             "The script asks for a CUDA device, and this machine has none that torch can use."

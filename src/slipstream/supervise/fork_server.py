@@ -1,6 +1,7 @@
-"""A process that has imported torch and waits: riders of its environment are forked from it, and begin where a start of
-their own would have come to after seconds. What a script could tell it by is looked for; then it starts cold after all.
-Linux only, and not for accelerators: what their libraries do before a fork is not ours to know."""
+"""The parent side of the fork server: a process that has imported torch and forks a process for each trial with the
+same environment variables. A forked trial saves the seconds that importing torch takes. A script that would behave
+differently in a forked process starts in a new process instead (trial/forked.py). Fork servers work only on Linux. They
+are not used with accelerators, because the state of their libraries may not survive a fork."""
 
 from __future__ import annotations
 
@@ -16,43 +17,43 @@ from pathlib import Path
 from slipstream.launch.as_main import interpreter_flags
 from slipstream.trial.forked import PID, READY
 
-_PATIENCE_S = 120.0  # for torch's import, on a cold disk
+_PATIENCE_S = 120.0  # importing torch can take this long if its files are not in the page cache
 _POLL_S = 0.1
 
 
 class ForkServer:
-    """Such a process, seen from the relay."""
+    """One server process, seen from the backend."""
 
     def __init__(self, entry: str, environment: Mapping[str, str]) -> None:
         self._wire, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        nowhere = subprocess.DEVNULL
+        devnull = subprocess.DEVNULL
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, *interpreter_flags(), entry, READY, str(theirs.fileno())],
-                stdin=nowhere,
-                stdout=nowhere,
-                stderr=nowhere,
+                stdin=devnull,
+                stdout=devnull,
+                stderr=devnull,
                 env={**os.environ, **environment},
                 pass_fds=[theirs.fileno()],
             )
 
     def wait(self, on_wait: Callable[[], None]) -> bool:
-        """Until it is ready. False: it will not be."""
+        """Waits until the server is ready. Returns False if it failed to start."""
         return self._receive(on_wait) != 0
 
     def fork(self, ticket: Path, stdout: int, stderr: int) -> ForkedProcess | None:
-        """A rider with this ticket, as a child of ours. None: this process is gone."""
+        """Forks a trial with this ticket, which becomes a child of this process. None: the server has ended."""
         try:
             socket.send_fds(self._wire, [os.fsencode(ticket)], [stdout, stderr])
         except OSError:
             return None
         pid = self._receive(lambda: None)
         if not pid:
-            self.close()  # what it might still say would be taken for another rider's
+            self.close()  # a late answer would be taken for the answer to the next request
         return ForkedProcess(pid) if pid else None
 
     def _receive(self, on_wait: Callable[[], None]) -> int:
-        """The number of a process; 0: it is gone, or silent."""
+        """The process id that the server sent, or 0 if it has ended or does not answer."""
         end_s = time.monotonic() + _PATIENCE_S
         while not select.select([self._wire], [], [], _POLL_S)[0]:
             on_wait()
@@ -71,44 +72,45 @@ class ForkServer:
 
 
 class ForkServerPool:
-    """One for each environment that riders ask for, started when the first of them comes."""
+    """One fork server for each set of environment variables, started when the first trial needs it."""
 
     def __init__(self, entry: str, is_open: bool) -> None:
         self._entry = entry
         self._is_open = is_open
-        self._known: dict[frozenset[tuple[str, str]], ForkServer | None] = {}  # None: it could not be had
+        self._known: dict[frozenset[tuple[str, str]], ForkServer | None] = {}  # None: it could not be started
 
     def has(self, environment: Mapping[str, str]) -> bool:
-        """Nobody need wait for it."""
+        """Whether `of` returns without waiting."""
         return not self._is_open or frozenset(environment.items()) in self._known
 
     def of(self, environment: Mapping[str, str], on_wait: Callable[[], None]) -> ForkServer | None:
-        """None: riders start cold."""
+        """The server for these variables. None: trials start in new processes."""
         key = frozenset(environment.items())
         if not self._is_open:
             return None
         if key not in self._known:
-            ready = ForkServer(self._entry, environment)
-            self._known[key] = ready if ready.wait(on_wait) else None
+            server = ForkServer(self._entry, environment)
+            self._known[key] = server if server.wait(on_wait) else None
             if self._known[key] is None:
-                ready.close()
+                server.close()
         return self._known[key]
 
     def renew(self) -> None:
-        """A fork has the addresses of the process that it comes from: those that come now shall have others."""
-        for ready in self._known.values():
-            if ready is not None:
-                ready.close()
+        """Ends all servers. A forked process has the memory addresses of its server, so that trials forked from now on
+        get different addresses."""
+        for server in self._known.values():
+            if server is not None:
+                server.close()
         self._known.clear()
 
     def close(self) -> None:
-        """For good."""
+        """Ends all servers and starts no more."""
         self._is_open = False
         self.renew()
 
 
 class ForkedProcess:
-    """A child of ours that we did not start, as `subprocess.Popen` would show it."""
+    """A child of this process that was started by a fork server, with the interface of `subprocess.Popen`."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -118,7 +120,7 @@ class ForkedProcess:
         if self.returncode is None:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
-            except ChildProcessError:  # somebody has waited for it already
+            except ChildProcessError:  # another part of this process has waited for it already
                 self.returncode = 0
             else:
                 self.returncode = os.waitstatus_to_exitcode(status) if pid else None

@@ -1,4 +1,5 @@
-"""Processes that a rider leaves behind when it ends: found because they become ours, ended by their id."""
+"""Ends processes that a trial leaves behind. They are found because this process adopts them, and ended by their
+ids."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ _PATIENCE_S = 2.0
 
 @contextlib.contextmanager
 def no_leftovers() -> Iterator[bool]:
-    """Every process that starts below us inside this block is gone after it. Gives whether orphans become ours."""
+    """Ends, at the end of the block, every descendant of this process that was started inside it. Yields whether this
+    process adopts orphans."""
     before = {process.pid for process in _descendants()}
     is_adopting = sys.platform == "linux" and mounts.adopt_orphans(wanted=True)
     try:
@@ -36,8 +38,9 @@ def _descendants() -> list[psutil.Process]:
 
 
 def end_all(processes: list[psutil.Process]) -> None:
-    """Waits a little, because multiprocessing's own tracker ends by itself once it has removed the shared memory of the
-    dead; then asks, then kills. Waiting also takes their entries from the process table."""
+    """Waits a little, then terminates, then kills. The first wait is for multiprocessing's resource tracker: it ends by
+    itself after it has removed the shared memory of ended processes. Waiting also removes their entries from the
+    process table."""
     _, processes = psutil.wait_procs(processes, timeout=_NATURAL_S)
     for process in processes:
         with contextlib.suppress(psutil.Error):

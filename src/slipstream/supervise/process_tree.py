@@ -1,5 +1,5 @@
-"""A rider's processes, all of them: itself, its loader's workers, whatever it started. Stopped, continued, ended and
-weighed from outside, by their ids."""
+"""All processes of a trial: the script, its loader's workers, and everything else that it started. They are stopped,
+continued, ended and measured from outside, by their ids."""
 
 from __future__ import annotations
 
@@ -16,25 +16,27 @@ from slipstream.supervise.orphans import end_all
 
 _STILL_S = 0.5
 _PATIENCE_S = 5.0
-# They end by themselves when their clients are gone, and only they know which shared memory is still to be removed
-_JANITORS = ("resource_tracker", "torch_shm_manager")
+# These processes end by themselves when their clients have ended. Only they know which shared memory to remove.
+_TRACKERS = ("resource_tracker", "torch_shm_manager")
 
 
 class ProcessTree:
-    """Of one process, which leads a process group: a grandchild whose parent died is still known by that."""
+    """The tree below one process. That process leads a process group, so that a grandchild whose parent has ended is
+    still recognised."""
 
     def __init__(self, root: int) -> None:
         self.root = root
 
     def members(self) -> list[int]:
         found = [self.root, *_descendants(self.root)]
-        for orphan in _children(os.getpid()):  # adopted by us (leftovers.no_leftovers)
+        for orphan in _children(os.getpid()):  # adopted by this process (orphans.no_leftovers)
             if orphan != self.root and _group(orphan) == self.root:
                 found += [orphan, *_descendants(orphan)]
         return list(dict.fromkeys(found))
 
     def stop(self, spared: int = 0) -> None:
-        """Returns when all but `spared` stand still: none is running, and none was started on the way."""
+        """Stops all processes but `spared`. Returns when none is running, including those that were started
+        meanwhile."""
         deadline_s = time.monotonic() + _STILL_S
         while True:
             moving = [pid for pid in self.members() if pid != spared and _state(pid) not in "TtZX"]
@@ -48,20 +50,22 @@ class ProcessTree:
             _send(pid, signal.SIGCONT)
 
     def kill(self) -> None:
-        """Ends everything, stopped or not, and takes it from the process table; for the root its starter waits."""
+        """Ends all processes, stopped or not, and removes them from the process table. The caller waits for the
+        root."""
         members = self.members()
         processes = [process for pid in members[1:] if (process := _process(pid)) is not None]
-        janitors = [process for process in processes if _is_janitor(process)]
-        spared = {process.pid for process in janitors}
-        for pid in members:  # the root first, so that it does not see its workers die
+        trackers = [process for process in processes if _is_tracker(process)]
+        spared = {process.pid for process in trackers}
+        for pid in members:  # the root first, so that it does not react to the end of its workers
             if pid not in spared:
                 _send(pid, signal.SIGKILL)
             _send(pid, signal.SIGCONT)
         psutil.wait_procs([process for process in processes if process.pid not in spared], timeout=_PATIENCE_S)
-        end_all(janitors)
+        end_all(trackers)
 
     def cpu_s(self) -> float:
-        """That all of them have used; of those that ended, what their parents were told."""
+        """CPU time that all processes have used. For ended processes it is the time that was added to their
+        parents'."""
         total_s = 0.0
         for pid in self.members():
             with contextlib.suppress(psutil.Error):
@@ -69,9 +73,10 @@ class ProcessTree:
         return total_s
 
     def memory_bytes(self, holder: int) -> int:
-        """All that the root has, and of the others what is theirs alone: what they share counts once, and what other
-        riders have too, libraries above all, counts for each rider alike, however many there are. With the most that
-        the holder ever used, since it stands at a place where activations are gone."""
+        """The root's resident memory plus the private memory of the other processes. Memory that they share counts
+        once. Memory that trials share with each other, mostly libraries, counts fully for each trial. The difference
+        between the peak and the current memory of `holder` is added, because it is paused where activations are
+        freed."""
         now_bytes = _resident_bytes(self.root) + sum(_private_bytes(pid) for pid in self.members()[1:])
         status = _read_sizes(Path(f"/proc/{holder}/status"))
         return now_bytes + max(0, status.get("VmHWM", 0) - status.get("VmRSS", 0))
@@ -84,7 +89,7 @@ def _descendants(pid: int) -> Iterator[int]:
 
 
 def _children(pid: int) -> list[int]:
-    """Fast where the system keeps the list: a loader's workers run on until they are found."""
+    """Child processes. Reads the list that Linux keeps, because it is fast: workers run on until they are found."""
     folder = Path(f"/proc/{pid}/task")
     try:
         texts = [(task / "children").read_text() for task in folder.iterdir()]
@@ -103,7 +108,7 @@ def _group(pid: int) -> int:
 
 
 def _state(pid: int) -> str:
-    """R, S, D: moving; T: stopped; Z: gone, but for its entry."""
+    """The state of a process: R, S or D if it runs or sleeps, T if it is stopped, Z or X if it has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0].decode()
     except OSError:
@@ -126,9 +131,9 @@ def _process(pid: int) -> psutil.Process | None:
         return None
 
 
-def _is_janitor(process: psutil.Process) -> bool:
+def _is_tracker(process: psutil.Process) -> bool:
     try:
-        return any(name in word for word in process.cmdline() for name in _JANITORS)
+        return any(name in word for word in process.cmdline() for name in _TRACKERS)
     except psutil.Error:
         return False
 
@@ -147,7 +152,7 @@ def _resident_bytes(pid: int) -> int:
 
 
 def _read_sizes(path: Path) -> dict[str, int]:
-    """Lines such as "Pss:  1234 kB"."""
+    """Parses lines such as "Pss:  1234 kB" into bytes."""
     try:
         lines = [line.split() for line in path.read_text().splitlines()]
     except OSError:

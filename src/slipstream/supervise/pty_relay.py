@@ -1,5 +1,5 @@
-"""The user's terminal while a script rides: the script keeps seeing one (a pseudo-terminal of the same size), its bytes
-are relayed unchanged, and our live line shows only where the script left the cursor at the start of a line."""
+"""The user's terminal while a script runs. The script writes to a pseudo-terminal of the same size, and its output is
+forwarded unchanged. slipstream's live line is drawn only while the cursor is at the start of a line."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _REDRAW_S: Final = 0.25
 
 
 class PtyRelay:
-    """Between the rider and those of stdout and stderr that are terminals. Use as a context manager."""
+    """Connects the trial with those of stdout and stderr that are terminals. Use as a context manager."""
 
     def __init__(self) -> None:
-        self.stdout: int | None = None  # to be given to the rider; None: it inherits ours
+        self.stdout: int | None = None  # to be passed to the trial; None: it inherits stdout
         self.stderr: int | None = None
         self._master = self._slave = -1
         self._out = 1 if os.isatty(1) else 2 if os.isatty(2) else -1
         self._at_line_start = True
-        self._line = b""  # what of ours is on the screen
+        self._line = b""  # the live line that is on the screen
         self._drawn_s = 0.0
         self._is_resized = False
         self._former_handler: Any = None
@@ -63,13 +63,13 @@ class PtyRelay:
             self._master = -1
 
     def started(self) -> None:
-        """The rider has its end: ours of it is closed."""
+        """Called when the trial has started: closes this process's copy of the trial's end."""
         if self._slave >= 0:
             os.close(self._slave)
             self._slave = -1
 
     def pump(self, timeout_s: float, trial: int) -> None:
-        """Relays what the script prints for up to `timeout_s`."""
+        """Waits up to `timeout_s` for output of the script and forwards it."""
         if not self.is_open:
             time.sleep(timeout_s)
             return
@@ -78,16 +78,16 @@ class PtyRelay:
             self._copy_size()
             with contextlib.suppress(ProcessLookupError):
                 os.kill(trial, signal.SIGWINCH)
-        if select.select([self._master], [], [], timeout_s)[0] and not self._process_backend():
-            time.sleep(timeout_s)  # nobody has the other end any more
+        if select.select([self._master], [], [], timeout_s)[0] and not self._forward_output():
+            time.sleep(timeout_s)  # the other end is closed everywhere
 
     def drain(self) -> None:
-        """What is left when the script has ended."""
-        while self.is_open and select.select([self._master], [], [], 0)[0] and self._process_backend():
+        """Forwards the remaining output after the script has ended."""
+        while self.is_open and select.select([self._master], [], [], 0)[0] and self._forward_output():
             pass
 
     def show(self, text: str) -> None:
-        """Draws the live line, if the script's own output leaves room and it is time."""
+        """Draws the live line, unless the script has written an incomplete line or the last drawing is too recent."""
         now_s = time.monotonic()
         if not self.is_open or not self._at_line_start or now_s - self._drawn_s < _REDRAW_S:
             return
@@ -100,7 +100,7 @@ class PtyRelay:
             self._line = b""
             self._write(_ERASE)
 
-    def _process_backend(self) -> bool:
+    def _forward_output(self) -> bool:
         try:
             data = os.read(self._master, 65536)
         except OSError:  # EIO: the other end is closed
@@ -116,7 +116,7 @@ class PtyRelay:
             data = data[os.write(self._out, data) :]
 
     def _copy_modes(self) -> None:
-        """As the real terminal, but bytes pass as they are: the real one does the line endings."""
+        """Copies the modes of the real terminal, without output processing: the real terminal converts line endings."""
         modes = termios.tcgetattr(self._out)
         modes[1] &= ~termios.OPOST
         modes[3] &= ~termios.ECHO

@@ -1,5 +1,6 @@
-"""The track with real processes: riders of the user's script, each in a room of its own, one baton. Whoever does not
-hold it stands still with all its processes. Decides nothing; which start is too slow is decided by slow_start.py."""
+"""The race backend with real processes. Each trial runs the user's script in its own workspace. Only the trial that
+holds the baton runs; all processes of the other trials are stopped. The backend makes no decisions, except that
+slow_start.py decides which start is too slow."""
 
 from __future__ import annotations
 
@@ -28,12 +29,12 @@ from slipstream.wire.protocol import Finished, Joined, Report, Standing, Ticked
 
 MOST_TRIALS = 6
 ENTRY = str(Path(__file__).parent.parent / "techniques" / "_core" / "__main__.py")
-_START_FACTOR = 10  # times the base's start-up, before a rider without a step is ended
-_STEP_FACTOR = 20  # times what a block should take
-_BUSY_FACTOR = 10  # times that limit, for a rider that is silent and computes
-_MOST_HELD_S = 5.0  # one that starts may hold a lock for which the one that warms up waits
-COLD = "Riders started from nothing, which takes longer, because {}."
-_LEAST_SNAPSHOTS = 3  # of the first steps, which are never timed
+_START_FACTOR = 10  # times the base's start-up, before a trial without a step is ended
+_STEP_FACTOR = 20  # times the expected duration of a block
+_BUSY_FACTOR = 10  # times that limit, for a trial that is silent but uses CPU
+_MOST_HELD_S = 5.0  # a trial that starts may hold a lock that the trial in its warm-up needs
+COLD = "Each trial started in a new process, which takes longer, because {}."
+_LEAST_SNAPSHOTS = 3  # the fingerprint needs the first steps, so they are never timed
 
 
 class _SlowAloneError(Exception):
@@ -41,7 +42,7 @@ class _SlowAloneError(Exception):
 
 
 class ProcessBackend:
-    """Use as a context manager: leaving it ends every rider."""
+    """A `RaceBackend`. Use it as a context manager, which ends every trial at its end."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class ProcessBackend:
         entry: str = ENTRY,
         may_fork: bool = False,
     ) -> None:
-        """`may_fork`: riders may come from a process that has imported torch before them."""
+        """`may_fork`: trials may be forked from a process that has already imported torch."""
         self._script, self._tick, self._seed, self._entry = script, tick, seed, entry
         self._environment_of = environment_of
         self._warm_up = max(_LEAST_SNAPSHOTS, warm_up)
@@ -67,10 +68,9 @@ class ProcessBackend:
         self._logs: dict[int, TrialLog] = {}
         self._over: dict[int, dict[str, bytes]] = {}
         self._limits: dict[int, int] = {}
-        self._processes: dict[int, TrialProcess] = {}  # who is there, the one that rode longest ago first
-        self._ahead: dict[
-            int, TrialProcess
-        ] = {}  # launched before they entered: they import, and wait at their first step
+        self._processes: dict[int, TrialProcess] = {}  # running processes by trial, the least recently used one first
+        # Processes that were started before their trial enters. They import and then wait at their first step.
+        self._ahead: dict[int, TrialProcess] = {}
         self._base: TrialLog | None = None
         self._device_free_bytes = 0
         self._shared_before = free_memory.shared_bytes()[0]
@@ -81,7 +81,7 @@ class ProcessBackend:
         self._fork_servers = ForkServerPool(entry, is_open=False)
         self._stack = contextlib.ExitStack()
         self.notes: list[str] = []
-        self.written: list[str] = []  # by riders without an overlay
+        self.written: list[str] = []  # files that trials without an overlay wrote
         self.on_wait: Callable[[], None] = lambda: None
 
     def __enter__(self) -> ProcessBackend:
@@ -104,15 +104,16 @@ class ProcessBackend:
             self._stack.close()
 
     def lay_over(self, trial: int, files: Mapping[str, bytes]) -> None:
-        """This rider, when it enters, finds these files with another text. The real ones are not touched; without an
-        overlay it cannot start."""
+        """Replaces the contents of these files for one trial that enters later. The real files are not changed. The
+        trial cannot start without an overlay."""
         self._over[trial] = dict(files)
 
     def bound(self, trial: int, limit_bytes: int) -> None:
-        """This rider, when it enters for a fit, is held to so many bytes from where its training begins."""
+        """Limits the memory of one trial that enters later for a memory fit. The limit holds from the start of its
+        training."""
         self._limits[trial] = limit_bytes
 
-    # --- the track ----------------------------------------------------------------------------------------------------
+    # --- RaceBackend --------------------------------------------------------------------------------------------------
 
     def enter(self, spec: TrialSpec) -> str:
         log = self._logs[spec.ident] = TrialLog(spec)
@@ -122,13 +123,14 @@ class ProcessBackend:
         return log.failure
 
     def expect(self, spec: TrialSpec) -> None:
-        is_known = self._base is not None and self._base.spec.ident in self._processes  # how much memory a rider takes
-        num_starting = len(self._ahead) or 1  # the one that enters now
+        # The base tells how much memory a trial takes.
+        is_known = self._base is not None and self._base.spec.ident in self._processes
+        num_starting = len(self._ahead) or 1  # the trial that enters now
         if not is_known or num_starting > 1 or len(self._processes) + num_starting + 1 > self.capacity():
             return
         if not self._fork_servers.has(self._variables(spec)):
             return
-        with contextlib.suppress(OSError):  # it will be told when it enters
+        with contextlib.suppress(OSError):  # the error is reported when the trial enters
             self._ahead[spec.ident] = self._start(TrialLog(spec))
 
     def run_block(self, trial: int, round: int, num_steps: int, lead_in: int) -> BlockTiming:
@@ -138,7 +140,7 @@ class ProcessBackend:
             self._launch(log)
         timing = BlockTiming(trial, round, 0, 0, 0.0, time.perf_counter_ns(), failure=log.failure)
         if not log.failure:
-            timing = self._ride_block(log, timing, num_steps, lead_in + log.steps_to_catch_up(num_steps + lead_in))
+            timing = self._run_block(log, timing, num_steps, lead_in + log.steps_to_catch_up(num_steps + lead_in))
         log.timings.append(timing)
         return timing
 
@@ -165,7 +167,7 @@ class ProcessBackend:
         return max(1, min(MOST_TRIALS, len(self._processes) + num_free))
 
     def _heaviest(self) -> TrialLog | None:
-        """Of a fit, which has no base: batches of all sizes ride."""
+        """The trial with the most memory. A memory fit has no base, and its trials have batches of all sizes."""
         return max(self._logs.values(), key=lambda log: max(log.peak_bytes, log.held_bytes), default=None)
 
     def now_s(self) -> float:
@@ -174,7 +176,7 @@ class ProcessBackend:
     # --- launching ----------------------------------------------------------------------------------------------------
 
     def _launch(self, log: TrialLog) -> None:
-        """Until it stands after its warm-up, or is out."""
+        """Starts a trial and returns when it is paused after its warm-up, or has failed."""
         while len(self._processes) >= self.capacity():
             self._end(next(iter(self._processes)))
         process = self._ahead.pop(log.spec.ident, None)
@@ -189,18 +191,18 @@ class ProcessBackend:
         try:
             with self._alone(process):
                 self._warm(process, log)
-        except UncoveredError as uncovered:  # this system has no overlay after all: all riders do without
+        except UncoveredError as uncovered:  # overlays do not work on this system: all trials run without one
             self._close(process)
             log.num_launches -= 1
             self._go_uncovered(str(uncovered))
             self._launch(log)
-        except UnreadyError as unready:  # this script is not the same in a process that has imported torch before
+        except UnreadyError as unready:  # the script would behave differently in a forked process
             self._launch_cold(process, log, str(unready))
         except _SlowAloneError:
             self._launch_again(process, log)
         except OutError as out:
-            if process.is_forked and not process.holder and log is self._base:  # it may be us
-                self._launch_cold(process, log, f"a copy of a process with torch in it did not come to a step ({out})")
+            if process.is_forked and not process.holder and log is self._base:  # forking may be the cause
+                self._launch_cold(process, log, f"a process forked after torch's import did not reach a step ({out})")
                 return
             log.failure = str(out)
             self._close(process)
@@ -211,7 +213,7 @@ class ProcessBackend:
             self._processes[log.spec.ident] = process
 
     def _launch_cold(self, process: TrialProcess, log: TrialLog, why: str) -> None:
-        """Once more, and all that follow."""
+        """Starts this trial again, and all later ones, in new processes."""
         self._close(process)
         log.num_launches -= 1
         self._fork_servers.close()
@@ -220,7 +222,7 @@ class ProcessBackend:
         self._launch(log)
 
     def _launch_again(self, process: TrialProcess, log: TrialLog) -> None:
-        """The base starts in between: its first steps are what the second start is compared with."""
+        """Starts the base and then the candidate again. The second start is compared with the base's first steps."""
         assert self._base is not None
         self._close(process)
         log.has_started_again = True
@@ -231,29 +233,31 @@ class ProcessBackend:
     def _start(self, log: TrialLog) -> TrialProcess:
         spec = log.spec
         log.launch()
-        room = Workspace(self._parent)
+        workspace = Workspace(self._parent)
         try:
             plan = None
             if self._own_user is not None:
-                plan = room.cover(self._cwd, self._script, own_user=self._own_user)
-            plan = room.lay_over(plan, self._over.get(spec.ident, {}))
+                plan = workspace.cover(self._cwd, self._script, own_user=self._own_user)
+            plan = workspace.lay_over(plan, self._over.get(spec.ident, {}))
             settings = TrialSettings(
                 mode="race",
-                spool=str(room.spool),
+                spool=str(workspace.spool),
                 script=self._script,
                 recipe=spec.recipe,
                 role=spec.role,
-                baton=str(room.spool / BATON),
+                baton=str(workspace.spool / BATON),
                 tick=self._tick,
                 seed=self._seed,
                 warm_up=self._warm_up,
                 limit_bytes=self._limits.get(spec.ident, 0),
             )
             environment = self._variables(spec)
-            ready = self._fork_servers.of(environment, self.on_wait) if spec.role != "fit" else None
-            process = TrialProcess(room, Ticket(settings, str(room.scratch), plan), self._entry, environment, ready)
+            server = self._fork_servers.of(environment, self.on_wait) if spec.role != "fit" else None
+            process = TrialProcess(
+                workspace, Ticket(settings, str(workspace.scratch), plan), self._entry, environment, server
+            )
         except BaseException:
-            room.remove()
+            workspace.remove()
             raise
         process.on_wait = self.on_wait
         return process
@@ -264,7 +268,8 @@ class ProcessBackend:
 
     @contextlib.contextmanager
     def _alone(self, process: TrialProcess) -> Iterator[None]:
-        """Whoever was held for this one goes on in the end."""
+        """Continues, at the end of the block, the processes that were held while this one warmed up. A process that was
+        held for too long continues earlier."""
 
         def wait() -> None:
             self.on_wait()
@@ -285,25 +290,25 @@ class ProcessBackend:
         if base is not None and base is not log and base.startup_s:
             limit_s = max(self._limit_s, _START_FACTOR * base.startup_s)
         while True:
-            word = process.hear(limit_s, self._start_limit_s)
-            if isinstance(word, Joined):
-                log.startup_s = word.at_s - process.start_s
+            message = process.receive(limit_s, self._start_limit_s)
+            if isinstance(message, Joined):
+                log.startup_s = message.at_s - process.start_s
                 for other in self._ahead.values():
-                    other.hold()  # beside another's start short steps may take ten times as long
-            elif isinstance(word, Ticked):
-                log.warm.append(word)
+                    other.hold()  # short steps may take ten times as long while another trial starts
+            elif isinstance(message, Ticked):
+                log.warm.append(message)
                 self._judge_pace(process, log, slow_start)
                 process.go_on()
-            elif isinstance(word, Standing):
+            elif isinstance(message, Standing):
                 self._collect(process, log)
                 return
-            elif isinstance(word, Finished):
-                log.take(word.report)
-                raise OutError(word.ending.message or f"the script ended after {len(log.warm)} steps")
+            elif isinstance(message, Finished):
+                log.take(message.report)
+                raise OutError(message.ending.message or f"the script ended after {len(log.warm)} steps")
 
     def _judge_pace(self, process: TrialProcess, log: TrialLog, slow_start: SlowStart) -> None:
-        """Raises OutError for a candidate that is too slow to be raced. Once it has been timed in a round, only rounds
-        tell."""
+        """Raises OutError for a candidate that is too slow to race. A candidate that has been timed in a round is not
+        judged here any more."""
         beside = self._other_trial()
         base = beside if beside is not None and beside.spec.role == "base" else self._base
         base_s = base.step_s if base is not None else 0.0
@@ -319,21 +324,21 @@ class ProcessBackend:
             raise OutError(_too_slow(log, log.steady[-1].seconds, base_s))
 
     def _other_trial(self) -> TrialLog | None:
-        """One that stands on the track: the base if it does, else the one that ran last."""
+        """A trial whose process is paused: the base if it is among them, else the one that ran last."""
         there = [self._logs[ident] for ident in self._processes]
         bases = [log for log in there if log.spec.role == "base"]
         return next(reversed(bases or there), None)
 
     def _time_beside(self, process: TrialProcess) -> float:
-        """While the candidate of this lane is held, another trial runs a few steps: the seconds of one of them. 0.0:
-        they could not be timed."""
+        """Holds the candidate while another trial runs a few steps. Returns the seconds of one step, or 0.0 if they
+        could not be timed."""
         beside = self._other_trial()
         if beside is None:  # it has ended
             return 0.0
         process.hold()
         try:
             empty = BlockTiming(beside.spec.ident, -1, 0, 0, 0.0, time.perf_counter_ns())
-            timing = self._ride_block(beside, empty, STEPS_BESIDE, lead_in=1)
+            timing = self._run_block(beside, empty, STEPS_BESIDE, lead_in=1)
         finally:
             process.let_go()
         beside.add_between(timing, STEPS_BESIDE + 1)
@@ -341,26 +346,26 @@ class ProcessBackend:
 
     # --- blocks -------------------------------------------------------------------------------------------------------
 
-    def _ride_block(self, log: TrialLog, empty: BlockTiming, num_steps: int, lead_in: int) -> BlockTiming:
+    def _run_block(self, log: TrialLog, empty: BlockTiming, num_steps: int, lead_in: int) -> BlockTiming:
         process = self._processes.pop(empty.trial)
-        self._processes[empty.trial] = process  # the last to have ridden
+        self._processes[empty.trial] = process  # now the most recently used
         process.on_wait = self.on_wait
         limit_s = max(self._limit_s, _STEP_FACTOR * (num_steps + lead_in) * log.step_s)
         try:
             process.go(num_steps, lead_in)
-            word = process.hear(limit_s, _BUSY_FACTOR * limit_s)
-            if isinstance(word, Standing):
+            message = process.receive(limit_s, _BUSY_FACTOR * limit_s)
+            if isinstance(message, Standing):
                 self._collect(process, log)
-                return _timed(empty, word)
-            assert isinstance(word, Finished), word
+                return _timed(empty, message)
+            assert isinstance(message, Finished), message
         except OutError as out:
             log.failure = str(out)
         else:
-            log.take(word.report)
-            reached = max((step for step, _ in word.report.digests), default=0)
+            log.take(message.report)
+            reached = max((step for step, _ in message.report.digests), default=0)
             empty = msgspec.structs.replace(empty, first_step=reached)
-            if word.ending.exit_code:
-                log.failure = word.ending.message or f"ended with exit code {word.ending.exit_code}"
+            if message.ending.exit_code:
+                log.failure = message.ending.message or f"ended with exit code {message.ending.exit_code}"
         self._end(empty.trial, is_polite=False)
         return msgspec.structs.replace(empty, is_last=True, failure=log.failure)
 
@@ -406,7 +411,7 @@ class ProcessBackend:
 
 
 def tick_of(session: Session) -> Tick:
-    """What the riders of this script count as a step, from what its check saw."""
+    """The event that trials of this script count as a step, according to its check."""
     if session.optimizers or any(step.num_updates for step in session.steps):
         return "optimizer"
     if any(step.num_backwards for step in session.steps):
@@ -415,7 +420,7 @@ def tick_of(session: Session) -> Tick:
 
 
 def _too_slow(log: TrialLog, step_s: float, base_s: float) -> str:
-    """Why it leaves; its first steps are kept as a block of no round."""
+    """The reason for ending a candidate that is too slow. Its first steps are logged as a block outside rounds."""
     times = f"{1e3 * step_s:.1f} ms a step instead of {1e3 * base_s:.1f} ms"
     reason = f"{SLOWER} {times}: {step_s / base_s:.0f}x slower"
     seconds = sum(tick.seconds for tick in log.steady)
@@ -424,15 +429,15 @@ def _too_slow(log: TrialLog, step_s: float, base_s: float) -> str:
     return reason
 
 
-def _timed(timing: BlockTiming, word: Standing) -> BlockTiming:
+def _timed(timing: BlockTiming, message: Standing) -> BlockTiming:
     return msgspec.structs.replace(
         timing,
-        first_step=word.first_step,
-        num_steps=word.num_steps,
-        seconds=word.seconds,
-        time_ns=word.time_ns,
-        num_samples=word.num_samples,
-        starts_s=word.starts_s,
-        epoch_start_s=word.epoch_start_s,
-        is_disturbed=word.is_disturbed,
+        first_step=message.first_step,
+        num_steps=message.num_steps,
+        seconds=message.seconds,
+        time_ns=message.time_ns,
+        num_samples=message.num_samples,
+        starts_s=message.starts_s,
+        epoch_start_s=message.epoch_start_s,
+        is_disturbed=message.is_disturbed,
     )

@@ -1,5 +1,5 @@
-"""Ctrl-C while a script rides: the first one is the script's, and the session is still saved; the second kills it.
-A termination of ours becomes the rider's. While riders race, both are ours: they end the race."""
+"""Handles signals while a script runs. For `check`, the first Ctrl-C interrupts the script, and the session is still
+saved. The second kills the script. A termination signal is forwarded to the trial. During a race both end the race."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupts:
-    """Use as a context manager, in the main thread, once the rider runs: it must not inherit what is done here."""
+    """Use as a context manager, in the main thread, after the trial has started: the trial must not inherit the signal
+    mask and handlers that this class sets."""
 
     def __init__(self, trial: subprocess.Popen[bytes]) -> None:
         self._trial = trial
@@ -26,22 +27,22 @@ class Interrupts:
     def __enter__(self) -> Interrupts:
         if hasattr(signal, "sigtimedwait"):
             self._former_mask = set(signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED))
-        else:  # without it we cannot know who sent a signal; a terminal is the likely sender
+        else:  # without it the sender of a signal is unknown; a terminal is the most likely one
             for number in _WATCHED:
                 self._former_handlers[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(self, *_: object) -> None:
         if hasattr(signal, "sigtimedwait"):
-            self.look()  # what came last belongs to the rider, not to whoever runs after us
+            self.look()  # the last signals are for the trial, not for code that runs after this block
             signal.pthread_sigmask(signal.SIG_SETMASK, self._former_mask)
         for number, handler in self._former_handlers.items():
             signal.signal(number, handler)
 
     def look(self) -> None:
-        """Acts on the signals that came since the last look."""
+        """Handles the signals that arrived since the last call."""
         while hasattr(signal, "sigtimedwait") and (info := signal.sigtimedwait(_WATCHED, 0)) is not None:
-            # A terminal's Ctrl-C has reached the whole foreground group already; one sent to us alone has not.
+            # A Ctrl-C in the terminal has already reached the whole foreground group. A signal to this process has not.
             self._act(info.si_signo, is_shared=info.si_code > 0)
 
     def interrupt(self) -> None:
@@ -67,7 +68,7 @@ class Interrupts:
 
 @contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """A termination of ours takes the way of an exception, so that riders and rooms go first."""
+    """Turns a termination signal into an exception, so that trials are ended and workspaces removed before the exit."""
 
     def leave(number: int, _frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
@@ -78,7 +79,8 @@ def ended_by_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def unbroken() -> Iterator[None]:
-    """Another Ctrl-C would leave riders behind; ending them takes a few seconds at the most."""
+    """Ignores signals while trials are being ended, which takes a few seconds at most. Another Ctrl-C would leave
+    trials behind."""
     with _handling(dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), signal.SIG_IGN)):
         yield
 

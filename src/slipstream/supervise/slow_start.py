@@ -2,8 +2,8 @@
 
 Steps that are slow against the base's recorded step only raise a suspicion: another program may be using the cores. A
 suspected candidate and a trial that is already there (the base, if possible) then take turns, step by step. The
-candidate leaves if it is slower than what ran just before and just after it, twice in a row. Pure: the caller runs the
-steps."""
+candidate is ended if it is slower than the steps just before and just after its own, twice in a row. This module only
+decides: the caller runs the steps."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ import msgspec
 from slipstream.wire.protocol import Ticked
 
 TIMES_SLOWER = 3.0
-EXCESS_S = 0.015  # steps of a few milliseconds vary by themselves, and cost little to race
-NUM_TURNS = 2  # a load that comes and goes may hit one step of the candidate alone, hardly two
-STEPS_BESIDE = 3  # of the other trial at each turn: on an idle machine no longer than one step of a suspect
+EXCESS_S = 0.015  # steps of a few milliseconds vary by this much anyway, and are cheap to race
+NUM_TURNS = 2  # an intermittent load may slow one step of the candidate alone, but rarely two in a row
+# Steps of the other trial in each turn. On an idle machine they take no longer than one step of a suspected candidate.
+STEPS_BESIDE = 3
 
 
 class TooSlow(msgspec.Struct, frozen=True):
-    step_s: float  # what the candidate computed for
+    step_s: float  # time that the candidate computed, without waiting for batches
     beside_s: float  # the step of the trial that ran before and after it, the slower of the two
 
 
@@ -28,7 +29,7 @@ class SlowStart:
     """The first steps of one start of a candidate."""
 
     def __init__(self) -> None:
-        self._before_s = 0.0  # what the other trial's step took before the candidate's last one; 0.0: not timed
+        self._before_s = 0.0  # the other trial's step time before the candidate's last step; 0.0 if it was not timed
         self._num_slow = 0
 
     def judge(self, steady: Sequence[Ticked], base_s: float, time_beside: Callable[[], float]) -> TooSlow | None:

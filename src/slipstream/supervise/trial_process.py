@@ -1,8 +1,10 @@
-"""One racing rider seen from outside: its room, its processes, its end of the wire. Its output goes to files of ours
-that are kept short. Ends it and leaves nothing, however it went.
+"""One trial of a race, seen from the backend.
 
-What the relay knows of one rider, over all its launches. A launch repeats the steps of the one before, so that only
-what goes beyond is added."""
+`TrialProcess` is one start of the trial: its workspace, its processes and the connection to it. The trial's output goes
+to files, whose length is limited. Closing it ends the trial and removes everything, whatever happened before.
+
+`TrialLog` is what the backend knows of a trial over all its starts. Each start repeats the steps of the one before, so
+that the log adds only steps that are new."""
 
 from __future__ import annotations
 
@@ -24,49 +26,56 @@ from slipstream.supervise.process_tree import ProcessTree
 from slipstream.trial.forked import UNREADY
 from slipstream.trial.main import EXIT_REFUSED, EXIT_UNCOVERED, REFUSED, UNCOVERED, Ticket, command, write_ticket
 from slipstream.wire import protocol
-from slipstream.wire.protocol import Finished, Go, Joined, Report, Stop, Tell, Ticked, Welcome, Word
+from slipstream.wire.protocol import Finished, Go, Joined, Report, Stop, Tell, Ticked, Welcome, WireMessage
 from slipstream.wire.spool import SpoolReader
 
-BATON = "baton"  # the socket's name in the spool
+BATON = "baton"  # name of the socket in the spool
 _POLL_S = 0.1
-_BUSY = 0.2  # of a core, over the limit: who uses less waits for something that does not come
-_FAREWELL_S = 2.0
-_WEIGHING_S = 3.0
+_BUSY = 0.2  # of a core: a silent trial that uses less during the limit counts as hung
+_POLITE_END_S = 2.0
+_MEASURE_EVERY_S = 3.0
 _MOST_OUTPUT_BYTES = 4 << 20
 _TAIL_BYTES = 8192
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Warning|Iteration)\b.*|^[\w.]+: .+")
 
 
 class OutError(Exception):
-    """The rider is out: why, in one line."""
+    """The trial has failed. The message is the reason in one line."""
 
 
 class UncoveredError(Exception):
-    """Its view of the file system could not be made: it may try again without."""
+    """The overlay could not be created. The trial may start again without one."""
 
 
 class UnreadyError(Exception):
-    """It was forked from a process that had imported torch, and would not be the same, because of this: it may start by
-    itself."""
+    """A trial from a fork server would behave differently than in a new process. The message is the reason. The trial
+    may start in a new process."""
 
 
 class TrialProcess:
+    """One start of a trial, with all its processes."""
+
     def __init__(
-        self, room: Workspace, ticket: Ticket, entry: str, environment: dict[str, str], ready: ForkServer | None = None
+        self,
+        workspace: Workspace,
+        ticket: Ticket,
+        entry: str,
+        environment: dict[str, str],
+        server: ForkServer | None = None,
     ) -> None:
-        """`ready` may fork it; else it starts from nothing."""
-        self.room = room
+        """`server` forks the process. Without it, the trial starts in a new process."""
+        self.workspace = workspace
         self.holder = 0  # the process that holds the baton
         self.on_wait: Callable[[], None] = lambda: None
         self._wire: protocol.Wire | None = None
         self._listener = protocol.listen(Path(ticket.settings.baton))
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        self._stdout, self._stderr = (os.open(room.path / name, flags, 0o600) for name in ("stdout", "stderr"))
-        self._weighed_s = -_WEIGHING_S
-        self._weight_bytes = 0
-        self.start_s = time.monotonic()  # later by what it was held for
+        self._stdout, self._stderr = (os.open(workspace.path / name, flags, 0o600) for name in ("stdout", "stderr"))
+        self._measured_s = -_MEASURE_EVERY_S
+        self._measured_bytes = 0
+        self.start_s = time.monotonic()  # moved forward by the time that the process was held
         self._held_since_s: float | None = None
-        forked = ready.fork(write_ticket(ticket), self._stdout, self._stderr) if ready is not None else None
+        forked = server.fork(write_ticket(ticket), self._stdout, self._stderr) if server is not None else None
         self._process: subprocess.Popen[bytes] | ForkedProcess = forked or subprocess.Popen(
             command(ticket, entry),
             stdin=subprocess.DEVNULL,
@@ -76,23 +85,24 @@ class TrialProcess:
         )
         self._tree = ProcessTree(self._process.pid)
 
-    # --- words ------------------------------------------------------------------------------------------------------
+    # --- messages ---------------------------------------------------------------------------------------------------
 
-    def hear(self, limit_s: float, most_s: float = 0.0) -> Word:
-        """The next word. Raises OutError if the rider ended without one, or said nothing for so long; one that computes
-        all the while (an evaluation, a long compilation) is waited for up to `most_s`."""
+    def receive(self, limit_s: float, most_s: float = 0.0) -> WireMessage:
+        """The next message. Raises OutError if the trial ends without one, or sends nothing for `limit_s`. A trial that
+        is silent but uses CPU (an evaluation, a long compilation) gets the longer timeout `most_s`."""
         start_s = window_s = time.monotonic()
         used_s: float | None = None
         while True:
-            word = self._listen(min(_POLL_S, limit_s))
-            if word is not None:
-                return word
+            message = self._listen(min(_POLL_S, limit_s))
+            if message is not None:
+                return message
             if self._process.poll() is not None:
-                if (word := self._listen(0.0)) is not None:  # its last one
-                    return word
-                raise self._verdict()
+                if (message := self._listen(0.0)) is not None:  # its last message
+                    return message
+                raise self._end_reason()
             now_s = time.monotonic()
-            if used_s is None:  # not at once: most words come soon, and looking costs the rider's cores
+            if used_s is None:
+                # Not at once: most messages arrive soon, and reading the CPU time takes CPU from the trial.
                 used_s = self._tree.cpu_s()
             if now_s - window_s >= limit_s:
                 is_busy = self._tree.cpu_s() - used_s > _BUSY * (now_s - window_s)
@@ -101,33 +111,33 @@ class TrialProcess:
                 window_s, used_s = now_s, None
             self.on_wait()
 
-    def _listen(self, timeout_s: float) -> Word | None:
+    def _listen(self, timeout_s: float) -> WireMessage | None:
         if self._wire is None:
             if not select.select([self._listener], [], [], timeout_s)[0]:
                 return None
             self._wire = protocol.Wire(self._listener.accept()[0])
-            self._listener.close()  # who comes later hears nothing and rides on unheld
+            self._listener.close()  # processes that connect later get no answer and run without the baton
         try:
-            word = self._wire.receive(timeout_s)
+            message = self._wire.receive(timeout_s)
         except TimeoutError:
             return None
-        if word is None:
+        if message is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_FAREWELL_S)
-            raise self._verdict()
-        if isinstance(word, Joined):
-            self.holder = word.process
+                self._process.wait(_POLITE_END_S)
+            raise self._end_reason()
+        if isinstance(message, Joined):
+            self.holder = message.process
             self._wire.send(Welcome())
-        return word
+        return message
 
     def go(self, num_steps: int, lead_in: int) -> None:
-        """Passes the baton: everything of the rider's runs again."""
+        """Passes the baton to the trial and continues all its processes."""
         assert self._wire is not None
         self._wire.send(Go(num_steps, lead_in))
         self._tree.resume()
 
     def go_on(self) -> None:
-        """With the next step of its warm-up."""
+        """Lets the trial run the next step of its warm-up."""
         assert self._wire is not None
         self._wire.send(Welcome())
 
@@ -145,7 +155,7 @@ class TrialProcess:
         self._tree.stop()
 
     def let_go(self, after_s: float = 0.0) -> None:
-        """If it was held, for so long at the least."""
+        """Continues the processes if they have been held for at least `after_s`."""
         if self._held_since_s is None or (held_s := time.monotonic() - self._held_since_s) < after_s:
             return
         self.start_s += held_s
@@ -153,12 +163,12 @@ class TrialProcess:
         self._tree.resume()
 
     def ask(self, limit_s: float) -> Report:
-        """Of a rider that stands: what it has to report. Its workers stand still before it looks for it, and it stands
-        still itself afterwards."""
+        """The report of a paused trial. Its workers are stopped before it makes the report, and the process itself is
+        stopped afterwards."""
         assert self._wire is not None
         self._tree.stop(spared=self.holder)
         self._wire.send(Tell())
-        report = self.hear(limit_s)
+        report = self.receive(limit_s)
         if isinstance(report, Finished):
             raise OutError(report.ending.message or "the script ended")
         assert isinstance(report, Report), report
@@ -167,25 +177,26 @@ class TrialProcess:
         return report
 
     def memory_bytes(self) -> int:
-        """As of now or a moment ago: for a large process the system takes its time to tell."""
-        if time.monotonic() - self._weighed_s > _WEIGHING_S:
-            self._weight_bytes = self._tree.memory_bytes(self.holder or self._process.pid)
-            self._weighed_s = time.monotonic()
-        return self._weight_bytes
+        """The trial's memory, at most a few seconds old: for a large process the system takes long to compute it."""
+        if time.monotonic() - self._measured_s > _MEASURE_EVERY_S:
+            self._measured_bytes = self._tree.memory_bytes(self.holder or self._process.pid)
+            self._measured_s = time.monotonic()
+        return self._measured_bytes
 
     def told(self) -> list[Told]:
-        """What is written in its spool: where it could not be covered, which files it opened."""
-        return [message for _, message in SpoolReader(self.room.spool).read() if isinstance(message, Told)]
+        """The messages in its spool: folders that the overlay does not cover, and files that the script opened."""
+        return [message for _, message in SpoolReader(self.workspace.spool).read() if isinstance(message, Told)]
 
-    # --- its end ----------------------------------------------------------------------------------------------------
+    # --- end --------------------------------------------------------------------------------------------------------
 
     def close(self, is_polite: bool) -> None:
-        """Politely: a script that stands is stopped by an exception and may clean up, for a moment."""
+        """Ends the trial. If `is_polite`, a paused script is first stopped by an exception and has a moment to clean
+        up."""
         if is_polite and self._wire is not None and self._process.poll() is None:
             self._wire.send(Stop())
             self._tree.resume()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_FAREWELL_S)
+                self._process.wait(_POLITE_END_S)
         self._tree.kill()
         self._process.wait()
         if self._wire is not None:
@@ -193,11 +204,11 @@ class TrialProcess:
         self._listener.close()
         for descriptor in (self._stdout, self._stderr):
             os.close(descriptor)
-        self.room.remove()
+        self.workspace.remove()
 
-    def _verdict(self) -> Exception:
-        """Why it is gone."""
-        code, spool = self._process.poll(), self.room.spool
+    def _end_reason(self) -> Exception:
+        """Why the process has ended, as an exception."""
+        code, spool = self._process.poll(), self.workspace.spool
         if code == EXIT_UNCOVERED and (spool / UNCOVERED).exists():
             return UncoveredError((spool / UNCOVERED).read_text())
         if self.is_forked and (spool / UNREADY).exists():
@@ -213,7 +224,7 @@ class TrialProcess:
         return OutError(last or f"ended with exit code {code}")
 
     def _last_line(self) -> str:
-        """Of what it said on stderr: the exception, if it says one."""
+        """The last line on stderr that shows an exception, or else the last line."""
         size = os.fstat(self._stderr).st_size
         text = os.pread(self._stderr, _TAIL_BYTES, max(0, size - _TAIL_BYTES)).decode(errors="replace")
         lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith((" ", "\t"))]
@@ -221,17 +232,20 @@ class TrialProcess:
         return (raised or lines or [""])[-1][:300]
 
     def _shorten_output(self) -> None:
-        """While it stands still. It appends, so that what follows begins at the start again."""
+        """Empties the output files if they are too long. The trial is stopped. It opened them for appending, so that it
+        continues at the new end."""
         for descriptor in (self._stdout, self._stderr):
             if os.fstat(descriptor).st_size > _MOST_OUTPUT_BYTES:
                 os.ftruncate(descriptor, 0)
 
 
 class TrialLog:
+    """What is known of one trial over all its starts."""
+
     def __init__(self, spec: TrialSpec) -> None:
         self.spec = spec
         self.timings: list[BlockTiming] = []
-        self.warm: list[Ticked] = []  # of the last launch
+        self.warm: list[Ticked] = []  # of the last start
         self.startup_s = 0.0
         self.peak_bytes = 0
         self.device_peak_bytes = 0
@@ -239,14 +253,14 @@ class TrialLog:
         self.failure = ""
         self.num_launches = 0
         self.has_started_again = False  # because its first start was slow
-        self._num_between = 0  # steps of this launch that belong to no round, since the last block of one
+        self._num_between = 0  # steps of this start outside rounds, since the last block in a round
         self._losses: list[tuple[int, float]] = []
         self._snapshots: list[Snapshot] = []
         self._digests: list[tuple[int, str]] = []
         self._changes: list[str] = []
         self._declined: list[str] = []
         self._edits: list[Edit] = []
-        self._num_known = 0  # steps whose losses earlier launches told
+        self._num_known = 0  # number of steps whose losses earlier starts reported
 
     def launch(self) -> None:
         self.num_launches += 1
@@ -255,14 +269,14 @@ class TrialLog:
         self._num_known = max((step + 1 for step, _ in self._losses), default=0)
 
     def add_between(self, timing: BlockTiming, num_steps: int) -> None:
-        """A block that belongs to no round; `num_steps` include its lead-in."""
+        """Adds a block that belongs to no round. `num_steps` includes its lead-in."""
         self.timings.append(timing)
         self._num_between += num_steps
 
     def steps_to_catch_up(self, num_steps: int) -> int:
-        """Steps to run ahead of the next block of so many, so that it ends at a step at which a block would have ended
-        without the steps between. The digests of two trials are compared at the ends of their blocks, and a block may
-        be a whole epoch."""
+        """The number of steps to run before the next block of `num_steps`, so that it ends at a step at which a block
+        would have ended without the steps outside rounds. The reason is that the digests of two trials are compared at
+        the ends of their blocks, and a block may be a whole epoch."""
         num_between, self._num_between = self._num_between, 0
         return -num_between % num_steps
 
@@ -279,13 +293,13 @@ class TrialLog:
 
     @property
     def steady(self) -> list[Ticked]:
-        """Steps of the warm-up that can be compared: not the first, nothing compiled."""
+        """Steps of the warm-up that can be compared: all but the first, and without compilation."""
         return [tick for tick in self.warm[1:] if not tick.is_disturbed]
 
     @property
     def step_s(self) -> float:
-        """Roughly; 0.0 while it is not known. Blocks outside rounds do not count: they were run because the machine may
-        have been busy."""
+        """The approximate step time, or 0.0 while it is unknown. Blocks outside rounds do not count: they were run
+        because the machine may have been busy."""
         timings = [timing.step_s for timing in self.timings if timing.num_steps and timing.round >= 0][-5:]
         warm = [tick.seconds for tick in self.steady]
         return max(statistics.median(timings) if timings else 0.0, statistics.median(warm) if warm else 0.0)

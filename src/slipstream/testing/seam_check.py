@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from slipstream.records import Ending, Seen
-from slipstream.trial.lifecycle import TrialSettings, board
+from slipstream.trial.lifecycle import TrialSettings, start_run
 
 NUM_STEPS = 12
 _KINDS = ("iterator", "input", "forward", "backward", "optimizer")
@@ -22,7 +22,7 @@ def check_seams(device: str) -> Iterator[tuple[str, bool, str]]:
     yield "torch computes there", True, _describe(device)
     before = [getattr(owner, name) for owner, name in _WATCHED]
     bare = _train(device)
-    ride = board(TrialSettings(mode="watch"))
+    ride = start_run(TrialSettings(mode="watch"))
     try:
         watched = _train(device)
     finally:

@@ -1,10 +1,11 @@
-"""Where the rider's process begins, given to python as a file so that every frame below the script is known as ours."""
+"""Entry point of the trial's process. Python gets it as a file, so that every stack frame below the script's is
+recognisable as slipstream's."""
 
 import os
 import sys
 
 if sys.path and sys.path[0] == os.path.dirname(os.path.abspath(__file__)):
-    del sys.path[0]  # python put this directory there; the script must find its own modules, and we ours
+    del sys.path[0]  # Python put this directory there, where it could shadow modules of the script or of slipstream
 
 from slipstream.trial.main import main
 

@@ -1,5 +1,5 @@
-"""The rider's side of the race: counts ticks, times its own blocks, and stands still in the script's thread until it is
-told to go on. Between the ends of a block it adds one count to a step."""
+"""The trial's side of a race. It counts ticks, times its own blocks, and pauses the script's thread at the end of a
+block until the backend lets it continue. Within a block it adds only one counter update to each step."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from slipstream.trial.recipe_protocol import AppliedRecipe
 from slipstream.wire import protocol
 from slipstream.wire.protocol import Finished, Go, Joined, Report, Standing, Stop, Tell, Ticked, Welcome
 
-_ANOTHER = 200  # updates of others without one of the first optimizer: its training is over, theirs has begun
-_EXIT_ALONE = 75  # the relay is gone: nobody waits for what this rider could say
+_ANOTHER = 200  # updates of other optimizers in a row after which the first optimizer counts as finished
+_EXIT_ALONE = 75  # exit code if the backend has ended: nothing reads this trial's messages any more
 
 
 class Baton:
-    """In every process of a rider; the one that ticks first holds it, the others ride on without."""
+    """Exists in every process of a trial. The process that ticks first holds the baton; the others run without it."""
 
     def __init__(self, path: str, warm_up: int) -> None:
         self._path = Path(path)
         self._warm_up = warm_up
         self._wire: protocol.Wire | None = None
-        self._holder = 0  # the process that holds it, if it is this one or its parent
+        self._holder = 0  # the process that holds the baton, if it is this one or its parent
         self.num_ticks = 0
-        self._left = 1  # ticks until `_next` is called; below zero: never
+        self._left = 1  # ticks until `_next` is called; if negative, it is never called
         self._next: Callable[[], None] = self._join
         self._first_step = 0
         self._block = Go(0, 0)
@@ -49,19 +49,20 @@ class Baton:
         self.starts = EpochStarts()
         self._input_ns = self._aside_ns = 0
         self._first: weakref.ref[Any] | None = None
-        self._num_of_others = 0  # updates, since its last
-        self._held: list[int] = []  # children that stand still with us
+        self._num_of_others = 0  # updates by other optimizers since the last one of the first optimizer
+        self._held: list[int] = []  # child processes that are stopped while this process is paused
         self.count_samples: Callable[[], int] = lambda: 0
         self.synchronise: Callable[[], None] = lambda: None
-        self.aside_ns: Callable[[], int] = lambda: 0  # time taken by us so far
+        self.aside_ns: Callable[[], int] = lambda: 0  # time spent in slipstream's own code so far
         self.on_join: Callable[[], None] = lambda: None
         self.on_warm: Callable[[], None] = lambda: None
         self.report: Callable[[], Report] = Report
 
-    # --- where ticks come from --------------------------------------------------------------------------------------
+    # --- sources of ticks -------------------------------------------------------------------------------------------
 
     def count_updates(self, patches: Patches) -> None:
-        """Of the optimizer that steps first. The others belong to the same step, as long as that one goes on."""
+        """Ticks at each update of the optimizer that steps first. Updates of other optimizers belong to the same step,
+        as long as the first optimizer continues to step."""
         self._first = None
         hook = patches.guard("baton.update", self._after_step)
         patches.on_close(register_optimizer_step_post_hook(hook).remove)
@@ -77,6 +78,7 @@ class Baton:
         self.tick()
 
     def count_backwards(self, patches: Patches) -> None:
+        """Ticks at each outermost backward pass."""
         depth = 0
 
         def before(args: Any, kwargs: Any) -> None:
@@ -95,7 +97,7 @@ class Baton:
         patches.around(torch.autograd, "backward", "baton.backward", before, after, abandon)
 
     def count_calls(self, context: AppliedRecipe) -> None:
-        """Of the first module that the script calls."""
+        """Ticks at each call of the first module that the script calls."""
         is_taken = False
 
         def counted(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -103,21 +105,22 @@ class Baton:
             self.tick()
             return result
 
-        def meet(module: Any) -> None:
+        def on_model(module: Any) -> None:
             nonlocal is_taken
             if not is_taken:
                 is_taken = True
                 context.wrap_call(module, counted)
 
-        context.on_model(meet)
+        context.on_model(on_model)
 
     def count_batches(self, patches: Patches) -> None:
+        """Ticks at each batch."""
         patches.around(
             _BaseDataLoaderIter, "__next__", "baton.batch", None, lambda token, args, kwargs, result: self.tick()
         )
 
     def time_input(self, early: Patches) -> None:
-        """While warming up: how much of a step was waiting for batches."""
+        """Measures, during the warm-up, how much of a step is spent waiting for batches."""
 
         def after(start_ns: int, args: Any, kwargs: Any, result: Any) -> None:
             self._input_ns += time.perf_counter_ns() - start_ns
@@ -131,10 +134,10 @@ class Baton:
         if not self._left:
             try:
                 self._next()
-            except Exception as fault:  # a race that cannot be timed is none; the relay shall know why
+            except Exception as fault:  # a trial that cannot be timed cannot race; the backend gets the reason
                 self._give_up(fault)
 
-    # --- what happens at them ---------------------------------------------------------------------------------------
+    # --- actions at ticks -------------------------------------------------------------------------------------------
 
     def _join(self) -> None:
         if torch.utils.data.get_worker_info() is not None:
@@ -146,7 +149,7 @@ class Baton:
             or not wire.send(Joined(os.getpid(), time.monotonic()))
             or not isinstance(wire.receive(), Welcome)
         ):
-            return  # another process of this rider was first
+            return  # another process of this trial was first
         self._wire, self._holder = wire, os.getpid()
         self._next = self._warm
         self._warm()
@@ -155,8 +158,8 @@ class Baton:
         self.synchronise()
         now_ns, compiled, aside_ns = time.perf_counter_ns(), num_compiled(), self.aside_ns()
         seconds = (now_ns - self._last_ns - (aside_ns - self._aside_ns)) / 1e9
-        self._say(Ticked(seconds, self._input_ns / 1e9, compiled != self._start_compiled))
-        self._hear()  # the relay may let another trial run first
+        self._send_message(Ticked(seconds, self._input_ns / 1e9, compiled != self._start_compiled))
+        self._receive()  # the backend may let another trial run first
         self._last_ns, self._start_compiled = time.perf_counter_ns(), compiled
         self._input_ns, self._aside_ns = 0, aside_ns
         if self.num_ticks < self._warm_up:
@@ -189,20 +192,22 @@ class Baton:
             )
         )
 
-    def _stand(self, word: Standing) -> None:
+    def _stand(self, message: Standing) -> None:
         data_threads.hold()
-        self._held = _hold_children()  # before anyone knows: what workers do meanwhile is free work for the next block
-        self._say(word)
+        # Stop the workers before the backend knows that the block has ended. Work that they do between blocks would
+        # make the next block look faster than it is.
+        self._held = _hold_children()
+        self._send_message(message)
         while True:
-            answer = self._hear()
+            answer = self._receive()
             if isinstance(answer, Tell):
-                self._say(self.report())
+                self._send_message(self.report())
             elif isinstance(answer, Go):
                 self._block = answer
                 break
             elif isinstance(answer, Stop):
                 self._wake()
-                self._left, self._next = 1, self._stop  # again, should the script catch it
+                self._left, self._next = 1, self._stop  # raised again at the next tick if the script catches it
                 self._stop()
         self._wake()
         if answer.lead_in:
@@ -221,26 +226,26 @@ class Baton:
         return self._wire is not None and self._holder == os.getpid()
 
     def forget(self) -> None:
-        """In a forked child: what its parent holds is not its to pass."""
+        """Called in a forked child: the baton belongs to its parent."""
         if self._wire is not None:
             self._wire, self._left = None, -1
 
     def finish(self, ending: Ending, is_always_told: bool = False) -> None:
-        """The script ends in this process. `is_always_told`: with what is to be reported even if it raised before its
-        first tick, and nobody holds the baton yet."""
+        """Tells the backend that the script ends in this process. With `is_always_told`, the report is also sent if the
+        script raised before its first tick, when no process holds the baton yet."""
         if is_always_told and self._wire is None and ending.reason == "raised":
             self._wire, self._holder = protocol.connect(self._path), os.getpid()
         if self.is_held and ending.reason != "stopped":
             assert self._wire is not None
             try:
                 report = self.report()
-            except Exception:  # the ending matters more
+            except Exception:  # the ending is sent even if the report cannot be made
                 report = Report()
             self._wire.send(Finished(ending, report))
         self._left = -1
 
     def _give_up(self, fault: Exception) -> None:
-        sentence = f"slipstream could not time it: {type(fault).__name__}: {fault}"
+        sentence = f"slipstream could not time this trial: {type(fault).__name__}: {fault}"
         if self.is_held:
             assert self._wire is not None
             self._wire.send(Finished(Ending("raised", 1, 0.0, sentence)))
@@ -253,24 +258,24 @@ class Baton:
         data_threads.release()
 
     def _exit(self, code: int) -> NoReturn:
-        self._wake()  # to see that their parent is gone
+        self._wake()  # the children must run to notice that their parent has ended
         os._exit(code)
 
-    def _say(self, word: protocol.Word) -> None:
+    def _send_message(self, message: protocol.WireMessage) -> None:
         assert self._wire is not None
-        if not self._wire.send(word):
+        if not self._wire.send(message):
             self._exit(_EXIT_ALONE)
 
-    def _hear(self) -> protocol.Word:
+    def _receive(self) -> protocol.WireMessage:
         assert self._wire is not None
-        word = self._wire.receive()
-        if word is None:
+        message = self._wire.receive()
+        if message is None:
             self._exit(_EXIT_ALONE)
-        return word
+        return message
 
 
 def _hold_children() -> list[int]:
-    """The script's workers, and whatever else it started as they are."""
+    """Stops the script's workers and every other child that it started with multiprocessing. Returns their ids."""
     held = [process.pid for process in multiprocessing.active_children() if process.pid is not None]
     _send(held, signal.SIGSTOP)
     return held
@@ -283,7 +288,7 @@ def _send(processes: list[int], number: signal.Signals) -> None:
 
 
 def num_compiled() -> int:
-    """Grows with everything that dynamo compiles, successfully or not."""
+    """A counter that grows whenever dynamo compiles something, successfully or not."""
     utils = sys.modules.get("torch._dynamo.utils")
     if utils is None:
         return 0

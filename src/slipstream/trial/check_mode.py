@@ -1,5 +1,5 @@
-"""Everything that watching adds to a ride, put together: the seams, the search for the outermost module, the schedule
-and its survey, the stack sampler, and what becomes of all that in a loader's worker."""
+"""Sets up a process for `check` and `watch`: the seams, the search for the outermost module, the schedule and its
+survey, and the stack sampler. It also adapts them when the process becomes a loader's worker."""
 
 from __future__ import annotations
 
@@ -18,33 +18,36 @@ if TYPE_CHECKING:
     from slipstream.trial.lifecycle import ScriptRun
 
 _LOG_LEVEL, _ERRORS = "TORCH_CPP_LOG_LEVEL", "ERROR"
-_SEARCHES = (16, 64, 256, 1024)  # steps after which the outermost modules are looked for again, for one step
-_PATIENCE_NS = 50_000_000  # steps shorter than that are counted several at a time
+_SEARCHES = (16, 64, 256, 1024)  # steps after which the outermost modules are searched for again, during one step
+_PATIENCE_NS = 50_000_000  # shorter steps are counted several at a time
 
 
 class CheckMode:
-    def __init__(self, ride: ScriptRun) -> None:
-        self._ride = ride
-        self._recorder = ride.recorder
+    """What a process of `check` or `watch` needs beyond running the script."""
+
+    def __init__(self, run: ScriptRun) -> None:
+        self._run = run
+        self._recorder = run.recorder
         self._schedule: Schedule | None = None
         self._survey: Survey
         self._sampler: StackSampler | None = None
         self._has_device = False
         self._is_hushed = False
         self._steps_since_search = 0
-        self._settles_at = 2  # the search ends with so many steps; 0: it has ended
+        self._settles_at = 2  # number of steps at which the search ends; 0 if it has ended
 
-    def board(self) -> None:
-        if self._ride.settings.schedule and "torch" not in sys.modules and _LOG_LEVEL not in os.environ:
-            # Read by torch as it is loaded: its allocator else warns of every block older than a profile
+    def start(self) -> None:
+        if self._run.settings.schedule and "torch" not in sys.modules and _LOG_LEVEL not in os.environ:
+            # torch reads this while it is imported. Without it, torch's allocator warns of every block that was
+            # allocated before a profile started.
             os.environ[_LOG_LEVEL] = _ERRORS
             self._is_hushed = True
-        arrivals = self._ride.arrivals
-        arrivals.when_imported("torch", self._on_torch)
-        arrivals.when_imported("safetensors.torch", self._on_safetensors)
-        arrivals.when_imported("transformers.training_args", self._on_transformers)
+        import_hooks = self._run.import_hooks
+        import_hooks.when_imported("torch", self._on_torch)
+        import_hooks.when_imported("safetensors.torch", self._on_safetensors)
+        import_hooks.when_imported("transformers.training_args", self._on_transformers)
 
-    def board_child(self) -> None:
+    def start_child(self) -> None:
         self._sampler = None
         if self._schedule is not None:
             self._start_schedule()
@@ -55,25 +58,26 @@ class CheckMode:
             try:
                 self._schedule.finish()
             except Exception as fault:
-                self._ride.complain("the end of the ride", fault)
+                self._run.complain("the end of the run", fault)
             self._survey.close()
         self._stop_sampler()
 
     def excuse(self, ending: Ending) -> Ending:
-        """An exception that our schedule brought about is no failure of the script's: it was to be stopped anyway."""
+        """Turns an exception that the schedule caused into a normal stop: the script was about to be stopped anyway,
+        and did not fail by itself."""
         if ending.reason == "raised" and self._schedule is not None and self._schedule.takes_blame:
             return Ending("stopped", 0, ending.seconds)
         return ending
 
-    # --- arrivals --------------------------------------------------------------------------------------------------
+    # --- import hooks -------------------------------------------------------------------------------------------------
 
     def _on_torch(self, module: ModuleType) -> None:
         if self._is_hushed:
             os.environ.pop(_LOG_LEVEL, None)
         try:
             self._install(module)
-        except Exception as fault:  # a torch we do not know: the script goes on without us
-            self._ride.complain("seams", fault)
+        except Exception as fault:  # an unknown version of torch: the script continues without seams
+            self._run.complain("seams", fault)
 
     def _install(self, torch: Any) -> None:
         from slipstream.seams.loader import LoaderSeam, WorkerSeam
@@ -82,10 +86,10 @@ class CheckMode:
         from slipstream.seams.training import BackwardSeam, OptimizerSeam, SchedulerSeam
 
         recorder = self._recorder
-        self._ride.patches = patches = Patches(self._ride.complain, torch.compiler.is_dynamo_compiling)
-        self.loader = LoaderSeam(recorder, self._supply if self._ride.settings.mode == "check" else None)
+        self._run.patches = patches = Patches(self._run.complain, torch.compiler.is_dynamo_compiling)
+        self.loader = LoaderSeam(recorder, self._supply if self._run.settings.mode == "check" else None)
         self.loader.install(patches)
-        recorder.shortcut.is_supplying = self._ride.settings.mode == "check"
+        recorder.shortcut.is_supplying = self._run.settings.mode == "check"
         patches.on_close(recorder.bar_shortcut)
         recorder.loader_of_worker = lambda: self.loader.current
         self.modules = ModuleSeam(recorder)
@@ -105,21 +109,21 @@ class CheckMode:
     def _on_safetensors(self, module: ModuleType) -> None:
         from slipstream.seams.saving import SavingSeam
 
-        if self._ride.patches is not None:
-            SavingSeam(self._recorder).install(self._ride.patches, module, "save_file")
+        if self._run.patches is not None:
+            SavingSeam(self._recorder).install(self._run.patches, module, "save_file")
 
     def _on_transformers(self, module: ModuleType) -> None:
-        """Where the user tells the Trainer how to build its loaders."""
+        """Remembers the line on which the user creates TrainingArguments: it configures the Trainer's loaders."""
         from slipstream.seams.user_code import current_site
 
         def after(token: Any, args: Any, kwargs: Any, result: Any) -> None:
             self.loader.framework_site = current_site()
 
-        if self._ride.patches is not None:
+        if self._run.patches is not None:
             arguments = vars(module)["TrainingArguments"]
-            self._ride.patches.around(arguments, "__init__", "transformers.arguments", lambda args, kwargs: None, after)
+            self._run.patches.around(arguments, "__init__", "transformers.arguments", lambda args, kwargs: None, after)
 
-    # --- while it rides --------------------------------------------------------------------------------------------
+    # --- during the run --------------------------------------------------------------------------------------------
 
     def _on_step(self, num: int) -> None:
         before, self._steps_since_search = self._steps_since_search, self._steps_since_search + num
@@ -128,10 +132,10 @@ class CheckMode:
             self._settles_at = 0
             self.modules.settle()
             self._look_at_device()
-        elif any(before < mark <= since for mark in _SEARCHES):  # a module that is called for the first time now
+        elif any(before < mark <= since for mark in _SEARCHES):  # for modules that are called late
             self._settles_at = since + 1
             self.modules.search()
-            self._recorder.shortcut.due_ns = 0  # a search is dear: the next step ends it
+            self._recorder.shortcut.due_ns = 0  # a search is expensive: end it at the next step
         if self._schedule is not None:
             self._schedule.on_step(num)
             self._survey.at_step()
@@ -151,7 +155,7 @@ class CheckMode:
         return self._schedule.supply(iterator, loader) if self._schedule is not None else None
 
     def _look_at_device(self) -> None:
-        """The transfer seam and the device's clock, once a model turns out to live on an accelerator."""
+        """Installs the transfer seam and the device clock as soon as a model is found on an accelerator."""
         devices = {s.device.split(":")[0] for s in self._recorder.subjects.values() if isinstance(s, Model)}
         if self._has_device or not devices - {"", "cpu", "meta"}:
             return
@@ -159,12 +163,12 @@ class CheckMode:
         from slipstream.seams.transfer import SyncSeam, TransferSeam
 
         self._has_device = True
-        assert self._ride.patches is not None
+        assert self._run.patches is not None
         device = make_device_clock()
         if device is not None:
             self._recorder.follow_device(device)
-        TransferSeam(self._recorder).install(self._ride.patches)
-        SyncSeam(self._recorder).install(self._ride.patches)
+        TransferSeam(self._recorder).install(self._run.patches)
+        SyncSeam(self._recorder).install(self._run.patches)
         self.loader.look_for_bytes()
 
     def _start_schedule(self) -> None:
@@ -172,7 +176,7 @@ class CheckMode:
         from slipstream.observe.survey import Survey
         from slipstream.trial.recipe_protocol import find_schedule
 
-        settings = self._ride.settings
+        settings = self._run.settings
         endless = settings.mode == "watch"
         if settings.schedule:
             other = find_schedule(settings.schedule)
@@ -205,7 +209,7 @@ class CheckMode:
             self._schedule.break_off()
 
     def _on_pulse(self) -> None:
-        """The sampler starts with the first pulse: a process that never trains never pays for it."""
+        """Starts the sampler at the first pulse, so that a process that never trains does not pay for it."""
         assert self._schedule is not None
         if self._sampler is None:
             self._start_sampler()
@@ -219,7 +223,7 @@ class CheckMode:
         schedule = self._schedule
         self._sampler = StackSampler(self._recorder, lambda: schedule.block_index)
         self._sampler.collate_codes = self.loader.collate_codes
-        if self._ride.settings.mode == "check":
+        if self._run.settings.mode == "check":
             self._sampler.on_flush = lambda: self._recorder.write(schedule.progress())
         self._sampler.start()
 
@@ -227,7 +231,7 @@ class CheckMode:
         if self._sampler is not None:
             self._sampler.stop()
 
-    # --- loader workers: they inherit the seams and become listeners of their own ------------------------------------
+    # --- loader workers: they inherit the seams and record events of their own ---------------------------------------
 
     def become_worker(self, worker: int) -> None:
         self._recorder.forget()

@@ -1,5 +1,5 @@
-"""Processes that the script starts, by spawn, forkserver or fork: each is boarded before the script's code runs in it.
-Never breaks a child: whatever fails here, the child goes on unwatched."""
+"""Sets up slipstream in processes that the script starts by spawn, forkserver or fork, before the script's code runs in
+them. A failure here never breaks a child: it continues without slipstream."""
 
 from __future__ import annotations
 
@@ -24,71 +24,72 @@ _followed: list[tuple[ScriptRun, Patches]] = []
 _fork_listeners: list[Callable[[], None]] = []
 _is_registered = False
 
-# Runs in the child while it unpickles its preparation data, before it imports the script. As text, so that a child
-# that cannot import slipstream is not hurt.
-_BOARDING = """
+# Runs in the child while it unpickles its preparation data, before it imports the script. It is source text, so that a
+# child that cannot import slipstream still starts.
+_START_CODE = """
 try:
-    from {module} import {name} as board
-    board({argument!r})
+    from {module} import {name} as start
+    start({argument!r})
 except BaseException:
     pass
 """
 
 
 class ChildSettings:
-    """Unpickling it boards the process."""
+    """Unpickling this object sets up slipstream in the process."""
 
     def __init__(self, module: str, name: str, argument: bytes) -> None:
-        self._code = _BOARDING.format(module=module, name=name, argument=argument)
+        self._code = _START_CODE.format(module=module, name=name, argument=argument)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return exec, (self._code, {})
 
 
-def follow(ride: ScriptRun) -> None:
-    """From now on every process that the script starts is boarded, until the ride is left."""
-    passport = msgspec.json.encode((ride.settings, recipe_protocol.name_of(ride.fit)))
-    boarding = ChildSettings(__name__, board_spawned.__name__, passport)
-    patches = Patches(ride.complain, lambda: False)
-    patches.on_close(_follow_forks(ride))
-    hide_in_module(ride.arrivals, patches)
+def follow(run: ScriptRun) -> None:
+    """Sets up slipstream in every process that the script starts from now on, until `unfollow` is called."""
+    encoded = msgspec.json.encode((run.settings, recipe_protocol.name_of(run.apply_recipe)))
+    child_settings = ChildSettings(__name__, start_spawned.__name__, encoded)
+    patches = Patches(run.complain, lambda: False)
+    patches.on_close(_follow_forks(run))
+    hide_in_module(run.import_hooks, patches)
 
-    def arrived(module: ModuleType) -> None:
+    def on_import(module: ModuleType) -> None:
         original = module.get_preparation_data
 
         def get_preparation_data(name: str) -> dict[str, Any]:
             data: dict[str, Any] = original(name)
-            data[_KEY] = boarding
+            data[_KEY] = child_settings
             return data
 
         patches.replace(module, "get_preparation_data", get_preparation_data)
 
-    ride.arrivals.when_imported("multiprocessing.spawn", arrived)
-    ride.arrivals.when_imported("multiprocessing.util", lambda util: util.register_after_fork(ride, _leave_at_end))
-    _followed.append((ride, patches))
+    run.import_hooks.when_imported("multiprocessing.spawn", on_import)
+    run.import_hooks.when_imported("multiprocessing.util", lambda util: util.register_after_fork(run, _leave_at_end))
+    _followed.append((run, patches))
 
 
-def unfollow(ride: ScriptRun) -> None:
-    for item in [item for item in _followed if item[0] is ride]:
+def unfollow(run: ScriptRun) -> None:
+    for item in [item for item in _followed if item[0] is run]:
         item[1].close()
         _followed.remove(item)
 
 
-def board_spawned(passport: bytes) -> None:
-    """In a spawned child, before the script is imported there. Its own children are followed too."""
+def start_spawned(encoded: bytes) -> None:
+    """Called in a spawned child before the script is imported there. The child's own children are followed too."""
     from slipstream.trial import shutdown
     from slipstream.trial.lifecycle import ScriptRun, TrialSettings
 
-    settings, fitting = msgspec.json.decode(passport, type=tuple[TrialSettings, str])
-    ride = ScriptRun(settings, recipe_protocol.find(fitting))
-    ride.board("child")
-    follow(ride)
-    _leave_at_end(ride)
-    shutdown.limit_stopping(ride)
+    settings, function_name = msgspec.json.decode(encoded, type=tuple[TrialSettings, str])
+    run = ScriptRun(settings, recipe_protocol.find(function_name))
+    run.start("child")
+    follow(run)
+    _leave_at_end(run)
+    shutdown.limit_stopping(run)
 
 
-def _leave_at_end(ride: ScriptRun) -> None:
-    """In a child of multiprocessing. A forked one forgets all finalizers when it starts and calls this afterwards."""
+def _leave_at_end(run: ScriptRun) -> None:
+    """Registers a finalizer in a child of multiprocessing. A forked child clears all finalizers when it starts, and
+    calls this function afterwards."""
     from multiprocessing import util
 
     from slipstream.trial import shutdown
@@ -96,26 +97,26 @@ def _leave_at_end(ride: ScriptRun) -> None:
     start_ns = time.perf_counter_ns()
 
     def leave() -> None:
-        if ride.recorder.role == "child":  # a loader's worker has its own way out
+        if run.recorder.role == "child":  # a loader's worker is closed by WorkerSeam
             reason: Literal["stopped", "finished"] = "stopped" if shutdown.has_stopped() else "finished"
-            ride.leave(Ending(reason, 0, (time.perf_counter_ns() - start_ns) / 1e9))
+            run.leave(Ending(reason, 0, (time.perf_counter_ns() - start_ns) / 1e9))
 
     util.Finalize(None, leave, exitpriority=-100)
 
 
-def _follow_forks(ride: ScriptRun) -> Callable[[], None]:
-    """Returns how to stop it."""
+def _follow_forks(run: ScriptRun) -> Callable[[], None]:
+    """Returns a function that stops following forks."""
     global _is_registered
     if not _is_registered:
-        os.register_at_fork(after_in_child=_after_fork)  # the system has no way to take this back
+        os.register_at_fork(after_in_child=_after_fork)  # Python cannot unregister it
         _is_registered = True
-    _fork_listeners.append(ride.board_child)
-    return lambda: _fork_listeners.remove(ride.board_child)
+    _fork_listeners.append(run.start_child)
+    return lambda: _fork_listeners.remove(run.start_child)
 
 
 def _after_fork() -> None:
-    for board in list(_fork_listeners):
+    for start in list(_fork_listeners):
         try:
-            board()
+            start()
         except Exception:
             _fork_listeners.clear()

@@ -1,5 +1,5 @@
-"""What it costs to begin an epoch: making the loader's iterator and waiting for its first batch, beyond a usual wait.
-Starts of loaders that nothing is learnt from, as in validation, do not count."""
+"""Measures the cost of starting an epoch: creating the loader's iterator and waiting for its first batch, minus a usual
+wait for a batch. Loaders whose batches do not lead to an update, as in validation, do not count."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from slipstream.seams.patching import Patches
 
-_WAITS = 15  # that a usual one is taken from
+_WAITS = 15  # the usual wait is the median of the last 15
 
 
 class EpochStarts:
     def __init__(self) -> None:
-        self.once_ns: Callable[[], int] = lambda: 0  # spent so far on what is paid once: no part of any start
-        self.total_ns = 0  # of all starts so far but the first, which also pays for what is done once
+        self.once_ns: Callable[[], int] = lambda: 0  # time spent on one-off work, no part of an epoch start
+        self.total_ns = 0  # of all starts except the first, which includes one-off work
         self._num = 0
         self._first_ns: int | None = None
         self._waits_ns: deque[int] = deque(maxlen=_WAITS)
-        self._fresh = (0, 0)  # an iterator that was just made, and how long that took
-        self._pending = (0, 0)  # an iterator that gave its first batch, and how long both took
+        self._fresh = (0, 0)  # the id of an iterator that was just created, and how long that took
+        self._pending = (0, 0)  # the id of an iterator that returned its first batch, and how long both took
 
     def install(self, patches: Patches) -> None:
         patches.around(DataLoader, "__iter__", "starts.iter", self._before, self._after_iter)
         patches.around(_BaseDataLoaderIter, "__next__", "starts.next", self._before, self._after_next)
 
     def estimate_s(self) -> float:
-        """Of one start; of the first, less a usual wait, as long as there was no other."""
+        """The mean cost of one start. Until there is a second start: the cost of the first, minus a usual wait."""
         if self._num:
             return self.total_ns / self._num / 1e9
         return max(0, (self._first_ns or 0) - self._usual_ns()) / 1e9
 
     def confirm(self) -> None:
-        """Something was learnt from the batch that was given last."""
+        """Called at a tick: the last batch was used for training, so a pending start counts."""
         iterator, spent_ns = self._pending
         if not iterator:
             return

@@ -1,5 +1,5 @@
-"""What a rider's training did, apart from time: its losses, the gradients of its first steps, its buffers, and a digest
-of all its weights. Reads nothing from the device but where the script stands still."""
+"""Records the fingerprint of a trial: its losses, sketches of the gradients and buffers of its first steps, and a
+digest of all its weights. It reads from the device only while the script is paused."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ _NUM_SNAPSHOTS = 3
 
 
 class FingerprintRecorder:
+    """Records losses, gradients and buffers through hooks, and computes digests on demand."""
+
     def __init__(self, num_ticks: Callable[[], int], by_hand: bool = False) -> None:
-        """`num_ticks` says which step the script is in. `by_hand`: it updates its weights without an optimizer, so that
-        gradients are looked at after each backward pass."""
+        """`num_ticks` returns the index of the current step. `by_hand`: the script updates its weights without an
+        optimizer, so that gradients are recorded after each backward pass."""
         self._num_ticks = num_ticks
         self._by_hand = by_hand
         self._losses: list[tuple[int, torch.Tensor]] = []
@@ -35,17 +37,18 @@ class FingerprintRecorder:
         self._optimizers: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()
         self._num_looked = 0
         self._known: list[torch.device] = []
-        self.aside_ns = 0  # time that was ours, not the script's
+        self.aside_ns = 0  # time spent in this class, which is not the script's
 
     def install(self, patches: Patches) -> None:
-        """After the techniques: the outermost passage sees the script's own loss, before anyone scales it; the last
-        hook sees the gradients that the update will use."""
-        patches.around(torch.autograd, "backward", "witness.backward", self._before, self._after, self._abandon)
-        hook = patches.guard("witness.update", self._before_step)
+        """Must be called after the techniques are installed. The outermost patch of `backward` then sees the script's
+        own loss before a technique scales it, and the last hook sees the gradients that the update uses."""
+        patches.around(torch.autograd, "backward", "fingerprint.backward", self._before, self._after, self._abandon)
+        hook = patches.guard("fingerprint.update", self._before_step)
         self._handle = register_optimizer_step_pre_hook(hook)
         patches.on_close(self._handle.remove)
 
-    def meet(self, module: torch.nn.Module) -> None:
+    def add_module(self, module: torch.nn.Module) -> None:
+        """Includes the module's parameters and buffers in the fingerprint."""
         kind = type(getattr(module, "_orig_mod", module)).__name__
         number = sum(name.rstrip("0123456789") == kind for name in self._names)
         self._names.append(f"{kind}{number + 1}" if number else kind)
@@ -55,11 +58,11 @@ class FingerprintRecorder:
 
     def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._depth += 1
-        if self._depth == 1:  # deeper ones are checkpointed parts of this one
+        if self._depth == 1:  # nested calls belong to checkpointed parts of this one
             tensors = args[0] if args else kwargs.get("tensors")
             for tensor in (tensors,) if isinstance(tensors, torch.Tensor) else tensors or ():
                 value = tensor.detach()
-                # A copy, because the memory may be used again, and without reading it, because that would wait
+                # A copy, because the memory may be reused. It is not read here, because that would synchronise.
                 self._losses.append((self._num_ticks(), value.clone() if value.numel() <= EXACT else value.sum()))
 
     def _after(self, token: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
@@ -85,10 +88,10 @@ class FingerprintRecorder:
         if not callable(closure):
             self._snap(self._named(optimizer, position), num_steps)
             return None
-        # The backward passes are still to come, inside the closure; a line search calls it more than once
+        # The backward passes run later, inside the closure. A line search calls it more than once.
         is_done = False
 
-        def watched(*inner: Any, **named: Any) -> Any:
+        def recorded(*inner: Any, **named: Any) -> Any:
             nonlocal is_done
             result = closure(*inner, **named)
             if not is_done:
@@ -97,8 +100,8 @@ class FingerprintRecorder:
             return result
 
         if "closure" in kwargs:
-            return args, {**kwargs, "closure": watched}
-        return (args[0], watched, *args[2:]), kwargs
+            return args, {**kwargs, "closure": recorded}
+        return (args[0], recorded, *args[2:]), kwargs
 
     def _snap(self, parameters: dict[str, torch.Tensor], step: int) -> None:
         start_ns = time.perf_counter_ns()
@@ -109,7 +112,7 @@ class FingerprintRecorder:
         self.aside_ns += time.perf_counter_ns() - start_ns
 
     def _named(self, optimizer: Any, position: int) -> dict[str, torch.Tensor]:
-        """What it updates: by the names that its modules give, else by place."""
+        """The parameters that the optimizer updates, by their names in the modules, or else by their position."""
         names = {id(parameter): name for name, parameter in self._named_parameters()}
         return {
             names.get(id(parameter), f"optimizer{position}.group{group_index}.{index}"): parameter
@@ -118,18 +121,20 @@ class FingerprintRecorder:
         }
 
     def end_snapshots(self) -> None:
-        """From now on time is taken. Not to be called from a hook before a step: torch is walking through them."""
+        """Stops recording gradients, because timing begins. Must not be called from an optimizer's pre-step hook: torch
+        is iterating over the hooks then."""
         self._handle.remove()
 
     def take_snapshots(self) -> list[Snapshot]:
-        """Those not taken yet; to be asked once the warm-up is over, when they are whole."""
+        """The snapshots that were not returned before. Call it after the warm-up, when they are complete."""
         told, self._num_told = self._num_told, len(self._gradients)
         return [Snapshot(step, self._gradients[step], self._buffers[step]) for step in range(told, self._num_told)]
 
-    # --- the whole ----------------------------------------------------------------------------------------------------
+    # --- all weights --------------------------------------------------------------------------------------------------
 
     def digest(self) -> str:
-        """Of every weight and buffer of the modules met and of what the optimizers update, each once."""
+        """A digest of all weights and buffers of the known modules and of everything that the optimizers update. Each
+        tensor is included once."""
         tensors = [tensor for _, tensor in (*self._named_parameters(), *self._named_buffers(of_floats=False))]
         tensors += self._updated()
         sums: list[torch.Tensor] = []
@@ -142,7 +147,7 @@ class FingerprintRecorder:
             whole.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
             try:
                 sums += fingerprint(tensor)
-            except Exception:  # a kind of tensor without bits of its own
+            except Exception:  # a kind of tensor whose bits cannot be read
                 whole.update(b"unread")
         whole.update(repr([int(part) for part in sums]).encode())
         return whole.hexdigest()
@@ -153,7 +158,7 @@ class FingerprintRecorder:
             torch.accelerator.synchronize(device)
 
     def device_memory(self) -> tuple[int, int]:
-        """The most that was reserved on a device so far, and what is free there now."""
+        """The peak of the bytes reserved on a device so far, and the bytes that are free there now."""
         peak_bytes = free_bytes = 0
         for device in self._devices():
             module = torch.get_device_module(device)
@@ -164,7 +169,7 @@ class FingerprintRecorder:
         return peak_bytes, free_bytes
 
     def _devices(self) -> list[torch.device]:
-        """Where a step's work is queued; none for the CPU, which does it at once."""
+        """The devices on which a step's work is queued. The CPU is not one of them: it works synchronously."""
         if len(self._optimizers) + len(self._modules) != self._num_looked:
             self._num_looked = len(self._optimizers) + len(self._modules)
             devices = {tensor.device for _, tensor in self._named_parameters()} | {p.device for p in self._updated()}

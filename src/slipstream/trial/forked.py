@@ -1,5 +1,5 @@
-"""The script's process, forked from one that has imported torch: serving forks, and what tells a forked process from
-one that started cold. Linux only."""
+"""The child side of the fork server: a process that has imported torch forks one process for each trial. `ForkSafety`
+detects scripts that would behave differently in a forked process than in a newly started one. Linux only."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from typing import NoReturn
 from slipstream.launch.target import is_archive, is_module
 from slipstream.sandbox import mounts
 
-READY = "--ready"  # the entry's argument, with the number of a socket: wait there
-UNREADY = "unready"  # a file in the spool, with the reason: this rider must start cold
+READY = "--ready"  # argument of the entry point, followed by the descriptor of a socket: run as a fork server on it
+UNREADY = "unready"  # a file in the spool that says why this trial must start in a new process
 EXIT_UNREADY = 71
 PID = struct.Struct("<i")
-# Libraries read these while they are loaded. A script that sets one before it imports torch means it.
+# Libraries read variables with these prefixes while they are loaded. If a script sets one before it imports torch, the
+# variable must take effect.
 _READ_EARLY = (
     "ATEN", "BLIS", "DNNL", "GOMP", "GOTO", "KMP", "MKL", "NPY", "NUMEXPR", "OMP", "ONEDNN", "OPENBLAS", "PYTORCH",
     "TORCH", "VECLIB",
 )  # fmt: skip
-# Of these, what is read when it is needed, or for devices whose riders are never forked. Libraries set some of them
-# unasked: Lightning, scikit-learn, torch's own compiler.
+# Exceptions: variables that are read only when they are needed, or that concern devices whose trials are never forked.
+# Lightning, scikit-learn and torch's compiler set some of them on their own.
 _READ_LATE = {
     "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF",
     "PYTORCH_NVML_BASED_CUDA_CHECK", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "TORCH_HOME",
@@ -33,19 +34,19 @@ _READ_LATE = {
 
 
 def serve(descriptor: int) -> str:
-    """Waits for tickets, and forks for each. Returns in every child with its ticket's path; in this process never."""
-    os.setpgid(0, 0)  # the terminal's Ctrl-C is for the relay
+    """Waits for tickets and forks a process for each. Returns only in the forked processes, with the ticket's path."""
+    os.setpgid(0, 0)  # a Ctrl-C in the terminal must reach only the backend
     mounts.die_with_parent(signal.SIGKILL)
-    import torch._dynamo  # noqa: F401 - with torch: the first optimizer of any script imports it
+    import torch._dynamo  # noqa: F401 - imported together with torch, because every script's first optimizer imports it
 
     wire = socket.socket(fileno=descriptor)
     wire.send(PID.pack(os.getpid()))
-    process_backend = os.getppid()
+    backend_pid = os.getppid()
     while True:
         data, descriptors, _, _ = socket.recv_fds(wire, 4096, 2)
         if not data:
             os._exit(0)
-        if (child := _fork_for(process_backend)) == 0:
+        if (child := _fork_for(backend_pid)) == 0:
             wire.close()
             for number, descriptor in enumerate(descriptors, 1):
                 os.dup2(descriptor, number)
@@ -56,8 +57,9 @@ def serve(descriptor: int) -> str:
         wire.send(PID.pack(child))
 
 
-def _fork_for(process_backend: int) -> int:
-    """A grandchild whose parent ends at once is adopted by the relay, which can wait for it then. 0: we are it."""
+def _fork_for(backend_pid: int) -> int:
+    """Forks a grandchild, whose parent ends immediately. The backend's process adopts the grandchild and can therefore
+    wait for it. Returns its id, or 0 in the grandchild itself."""
     reader, writer = os.pipe()
     between = os.fork()
     if between:
@@ -76,28 +78,28 @@ def _fork_for(process_backend: int) -> int:
     while os.getppid() == between:
         time.sleep(0.0005)
     mounts.die_with_parent(signal.SIGKILL)
-    if os.getppid() != process_backend:  # it is gone, or does not adopt
+    if os.getppid() != backend_pid:  # the backend has ended, or does not adopt orphans
         os._exit(1)
     return 0
 
 
 class ForkSafety:
-    """Why a forked rider cannot pass for one that started cold, in words that follow "because"; "": it can. What is
-    imported already cannot be told by variables, nor be found where the script would have found it, nor count the cores
-    that it leaves itself."""
+    """Finds reasons why a forked trial would differ from one in a new process. The methods return a clause that follows
+    "because", or "" if there is no reason. Modules that were imported before the fork ignore environment variables that
+    the script sets, are not looked up in the script's own import path, and have already counted the available cores."""
 
     def __init__(self) -> None:
         self._variables, self._folders, self._cores = _early(), set(sys.path), os.sched_getaffinity(0)
         self._imported = sorted({name for name in sys.modules if "." not in name} - {"__main__", "slipstream"})
 
     def obstacle_at_first(self, script: list[str]) -> str:
-        """Before its first line."""
+        """Checked before the script's first line."""
         if not is_module(script) and is_archive(script[0]):
             return "the script is a folder or an archive"
         return self._shadowing([Path.cwd() if is_module(script) else Path(script[0]).resolve().parent])
 
     def obstacle_by_now(self) -> str:
-        """By its first step."""
+        """Checked at the script's first step."""
         now = _early()
         changed = sorted(name for name in {*now, *self._variables} if now.get(name) != self._variables.get(name))
         if changed:
@@ -111,7 +113,7 @@ class ForkSafety:
         return f"torch imports a module with the name of {found[1]} in {found[0]}" if found else ""
 
     def shadows(self, folder: Path) -> list[str]:
-        """Modules there that bear the name of one that is imported already: the script means its own."""
+        """Names of modules in `folder` that were already imported from elsewhere. The script would import its own."""
         return [
             name
             for name in self._imported
@@ -120,7 +122,7 @@ class ForkSafety:
 
 
 def refuse(spool: str, reason: str) -> NoReturn:
-    """The relay starts this rider once more, cold."""
+    """Ends this process. The backend then starts the trial again in a new process."""
     (Path(spool) / UNREADY).write_text(reason)
     os._exit(EXIT_UNREADY)
 

@@ -1,5 +1,6 @@
-"""One process riding, from boarding to leaving: to be watched (observing.py), to race (racing.py), or, for `run`, with
-its recipe and a count of its steps. Imports no torch before the script does, and lets no fault of its own reach it."""
+"""The life of slipstream in one process of the script, from start to end. The process is observed (check_mode.py),
+races (race_mode.py), or, for `run`, gets its recipe and a count of its steps. This module does not import torch before
+the script does, and no fault of slipstream reaches the script."""
 
 from __future__ import annotations
 
@@ -37,51 +38,54 @@ class TrialSettings(msgspec.Struct, frozen=True):
     seconds: float = 60.0
     spool: str = ""
     script: list[str] = []
-    schedule: str = ""  # another than check's own: module:class
-    profile: str = ""  # a file for torch's own profile of a few steps; of memory: for its snapshot
-    recipe: Recipe = Recipe()  # run, race
-    # race alone
+    schedule: str = ""  # module:class of a schedule that replaces that of `check`
+    profile: str = ""  # a file for torch's profile of a few steps or, for `memory`, for its snapshot
+    recipe: Recipe = Recipe()  # for run and race
+    # only for race
     role: Role = "base"
     baton: str = ""  # a Unix socket
     tick: Tick = "optimizer"
     seed: int = 0
     warm_up: int = 5
-    limit_bytes: int = 0  # that the system holds a fit to; 0: none
+    limit_bytes: int = 0  # memory limit for a memory fit; 0: no limit
 
 
 class ScriptRun:
+    """slipstream in one process that runs the script. It holds the recorder, the import hooks and the patches."""
+
     def __init__(
-        self, settings: TrialSettings, fit: ApplyRecipe | None = None, fairness: ForkSafety | None = None
+        self, settings: TrialSettings, apply_recipe: ApplyRecipe | None = None, fork_safety: ForkSafety | None = None
     ) -> None:
         self.settings = settings
-        self.fit = fit  # puts the recipe in place
-        self.fairness = fairness  # of a process that had imported torch before the script did
+        self.apply_recipe = apply_recipe  # applies the recipe
+        self.fork_safety = fork_safety  # only in a process that imported torch before the script did
         self.context: AppliedRecipe | None = None
         self.complaints: list[str] = []
         self._sink: Sink | None = self._make_sink()
         self.recorder = Recorder(self._sink)
-        self._company: CheckMode | RaceMode | None = None
-        self.tally: StepCount | None = None
-        self.arrivals = ImportHooks()
+        self._mode: CheckMode | RaceMode | None = None
+        self.step_count: StepCount | None = None
+        self.import_hooks = ImportHooks()
         self.patches: Patches | None = None
         self._complained: set[str] = set()
         self._start_ns = self.recorder.clock.now_ns()
 
     @property
     def messages(self) -> list[tuple[int, Message]]:
-        """What was recorded, where there is no spool."""
+        """The recorded messages. Only available without a spool."""
         assert isinstance(self._sink, MemorySink)
         return [(os.getpid(), message) for message in self._sink.messages]
 
-    def board(self, role: str = "rider") -> None:
+    def start(self, role: str = "rider") -> None:
+        """Installs what the mode needs. Call it before the script's first line. `role` is recorded in sessions."""
         self.recorder.board(role)
-        self._company = self._find_company()
-        if self._company is None:
-            self.arrivals.when_imported("torch", self._on_torch)
+        self._mode = self._make_mode()
+        if self._mode is None:
+            self.import_hooks.when_imported("torch", self._on_torch)
         else:
-            self._company.board()
+            self._mode.start()
 
-    def _find_company(self) -> CheckMode | RaceMode | None:
+    def _make_mode(self) -> CheckMode | RaceMode | None:
         if self.settings.mode == "run":
             return None
         if self.settings.mode == "race":
@@ -92,32 +96,34 @@ class ScriptRun:
 
         return CheckMode(self)
 
-    def board_child(self) -> None:
-        """In a process that the script forked: start afresh. It keeps the seams that it inherited."""
+    def start_child(self) -> None:
+        """Called in a process that the script forked. It starts with an empty recorder and keeps the inherited
+        seams."""
         self.recorder.forget()
-        if self._company is not None:
-            self._company.board_child()
+        if self._mode is not None:
+            self._mode.start_child()
         self.recorder.board("child")
 
     def leave(self, ending: Ending) -> None:
-        """Writes what is left, and puts everything back as it was."""
+        """Writes what is still unwritten and undoes all patches."""
         with _undisturbed(self.settings.mode == "check"):
             self._leave(ending)
 
     def _leave(self, ending: Ending) -> None:
-        if self._company is not None:
-            self._company.leave(ending)
+        if self._mode is not None:
+            self._mode.leave(ending)
         self.recorder.flush(is_last=True)
         self.recorder.write(Told(libraries=_library_versions()))
         if self.patches is not None:
             self.take_away(self.patches)
-        self.arrivals.close()
+        self.import_hooks.close()
         self.recorder.write(Ended(ending))
         self.recorder.close()
 
     def take_away(self, patches: Patches) -> None:
-        """A fault here changes neither the script's exit code nor its exception. In a process that was forked they are
-        left: what their undoing touches, such as weights in shared memory, its parent is still using."""
+        """Undoes the patches. A fault here changes neither the script's exit code nor its exception. In a forked
+        process the patches stay: undoing them may change objects, such as weights in shared memory, that the parent
+        still uses."""
         if patches.process != os.getpid():
             return
         try:
@@ -126,38 +132,39 @@ class ScriptRun:
             self.complain("leaving", fault)
 
     def summary_line(self) -> str:
+        """The line that `run` prints at the end: steps, seconds and samples."""
         seconds = (self.recorder.clock.now_ns() - self._start_ns) / 1e9
-        steps = self.tally.num_steps if self.tally is not None else 0
-        if self.tally is None or not steps:
+        steps = self.step_count.num_steps if self.step_count is not None else 0
+        if self.step_count is None or not steps:
             return f"slipstream: {seconds:.1f} s; no update and no batch was seen, so there was no step to count"
-        samples = self.tally.count_samples()
+        samples = self.step_count.count_samples()
         digits = 0 if samples >= 10 * seconds else 1
         rate = f", {samples / seconds:,.{digits}f} samples/s" if samples else ""
         return f"slipstream: {steps:,} steps in {seconds:.1f} s ({steps / seconds:.1f} steps/s{rate})"
 
     def excuse(self, ending: Ending) -> Ending:
-        return ending if self._company is None else self._company.excuse(ending)
+        return ending if self._mode is None else self._mode.excuse(ending)
 
     def _on_torch(self, module: ModuleType) -> None:
         try:
-            self._install_tally(module)
-        except Exception as fault:  # a torch we do not know: the script goes on without us
+            self._install_step_count(module)
+        except Exception as fault:  # an unknown version of torch: the script continues without slipstream
             self.complain("seams", fault)
 
-    def _install_tally(self, torch: Any) -> None:
+    def _install_step_count(self, torch: Any) -> None:
         from slipstream.seams.patching import Patches
         from slipstream.trial.step_count import StepCount
 
         self.patches = Patches(self.complain, torch.compiler.is_dynamo_compiling)
         early = Patches(self.complain, torch.compiler.is_dynamo_compiling)
         self.patches.on_close(early.close)
-        if self.fit is not None and self.settings.recipe.choices:
-            self.context = self.fit(self.settings.recipe, self.patches, self.complain, False)
-        self.tally = StepCount()
-        self.tally.install(self.patches, early)
+        if self.apply_recipe is not None and self.settings.recipe.choices:
+            self.context = self.apply_recipe(self.settings.recipe, self.patches, self.complain, False)
+        self.step_count = StepCount()
+        self.step_count.install(self.patches, early)
 
     def complain(self, seam: str, fault: BaseException) -> None:
-        """A fault of ours: said once, and the seam is out of service."""
+        """Reports a fault of slipstream once for each seam. The caller has disabled the seam."""
         if seam in self._complained:
             return
         self._complained.add(seam)
@@ -165,7 +172,7 @@ class ScriptRun:
         self.complaints.append(sentence)
         with contextlib.suppress(Exception):
             self.recorder.note(sentence)
-            print(f"slipstream: {sentence}; the script goes on", file=sys.stderr)
+            print(f"slipstream: {sentence}; the script continues", file=sys.stderr)
 
     def _make_sink(self) -> Sink | None:
         if self.settings.mode in ("run", "race"):
@@ -173,16 +180,20 @@ class ScriptRun:
         return Spool(Path(self.settings.spool)) if self.settings.spool else MemorySink()
 
 
-def board(settings: TrialSettings, fit: ApplyRecipe | None = None, fairness: ForkSafety | None = None) -> ScriptRun:
-    ride = ScriptRun(settings, fit, fairness)
-    ride.board()
-    return ride
+def start_run(
+    settings: TrialSettings, apply_recipe: ApplyRecipe | None = None, fork_safety: ForkSafety | None = None
+) -> ScriptRun:
+    """Sets up slipstream in this process, before the script's first line."""
+    run = ScriptRun(settings, apply_recipe, fork_safety)
+    run.start()
+    return run
 
 
 @contextlib.contextmanager
 def _undisturbed(is_wanted: bool) -> Iterator[None]:
-    """A second Ctrl-C while the session is being written would lose it; the parent ends us if we hang. So would torch's
-    own handler, which raises once more for a worker that was killed, at whatever child's end comes next."""
+    """Ignores signals that would lose the session while it is being written. One is a second Ctrl-C; if this process
+    hangs, the parent ends it. The other is SIGCHLD: for a worker that was killed, torch's handler raises again whenever
+    another child ends."""
     if not is_wanted or threading.current_thread() is not threading.main_thread():
         yield
         return

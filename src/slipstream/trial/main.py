@@ -1,5 +1,6 @@
-"""The process that runs the script for `check` and for a race: makes its view of the file system, boards, launches.
-Started with a ticket by supervise or by the relay; what it learns goes to the spool, or over the baton's socket."""
+"""The process that runs the script for `check` and for a race. It sets up its view of the file system and slipstream,
+and then runs the script. `supervise.check` or `supervise.race` starts it with a ticket. Results go to the spool or over
+the baton's socket."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from slipstream.seams.import_hooks import ImportHooks
 from slipstream.seams.user_code import claim
 from slipstream.trial import child_processes, shutdown
 from slipstream.trial.forked import ForkSafety, refuse
-from slipstream.trial.lifecycle import TrialSettings, board
+from slipstream.trial.lifecycle import TrialSettings, start_run
 from slipstream.trial.recipe_protocol import ApplyRecipe
 from slipstream.wire.spool import Spool
 
@@ -35,14 +36,16 @@ _LAUNCHERS = {"torch", "accelerate", "lightning", "deepspeed", "transformers"}
 
 
 class Ticket(msgspec.Struct, frozen=True):
+    """Everything that the process needs to know, written to a file in the spool directory."""
+
     settings: TrialSettings
-    scratch: str  # a directory for what trackers and redirected writers leave; gone after the ride
-    plan: overlay.OverlayPlan | None = None  # None: no overlay, redirect
-    count_loopback: bool = False  # tests: a server on this machine is a remote one
+    scratch: str  # a directory for files of trackers and redirected writes; removed after the run
+    plan: overlay.OverlayPlan | None = None  # None: writes are redirected, without an overlay
+    count_loopback: bool = False  # for tests: treat a server on this machine as a remote one
 
 
 def command(ticket: Ticket, entry: str = ENTRY) -> list[str]:
-    """What starts such a process, with this interpreter and its flags. The ticket is left in the spool."""
+    """The command that starts the process, with this interpreter and its flags. Writes the ticket to the spool."""
     return [sys.executable, *interpreter_flags(), entry, str(write_ticket(ticket))]
 
 
@@ -52,36 +55,37 @@ def write_ticket(ticket: Ticket) -> Path:
     return path
 
 
-def main(ticket_path: str, fit: ApplyRecipe | None = None, fairness: ForkSafety | None = None) -> None:
-    """`fairness`: of a process that had imported torch before."""
+def main(ticket_path: str, apply_recipe: ApplyRecipe | None = None, fork_safety: ForkSafety | None = None) -> None:
+    """Runs the script that the ticket names. `fork_safety` is given if this process imported torch before."""
     ticket = msgspec.json.decode(Path(ticket_path).read_bytes(), type=Ticket)
     is_racing = ticket.settings.mode == "race"
     if is_racing:
-        # A group of its own: the terminal's Ctrl-C is for the relay, and if that is killed, the system itself continues
-        # and hangs up the group's stopped processes.
+        # A process group of its own, for two reasons. A Ctrl-C in the terminal reaches only the backend. If the backend
+        # is killed, the system continues the group's stopped processes and sends them SIGHUP.
         os.setpgid(0, 0)
     if sys.platform == "linux":
-        mounts.die_with_parent(signal.SIGKILL if is_racing else signal.SIGTERM)  # a stopped process hears only that
-    if fairness is not None and (obstacle := fairness.obstacle_at_first(ticket.settings.script)):
+        # A trial in a race may be stopped, and a stopped process reacts only to SIGKILL.
+        mounts.die_with_parent(signal.SIGKILL if is_racing else signal.SIGTERM)
+    if fork_safety is not None and (obstacle := fork_safety.obstacle_at_first(ticket.settings.script)):
         refuse(ticket.settings.spool, obstacle)
     spool = Path(ticket.settings.spool)
     is_covered = _enter_view(ticket, spool)
     if not (getattr(sys.flags, "safe_path", False) or sys.flags.isolated):
-        sys.path.insert(0, "")  # launch puts the script's directory there
+        sys.path.insert(0, "")  # a placeholder, which launch replaces by the script's directory
     _claim_module(ticket.settings.script)
-    ride = board(ticket.settings, fit, fairness)
-    offline_trackers.silence(ride.arrivals, ticket.scratch)
+    run = start_run(ticket.settings, apply_recipe, fork_safety)
+    offline_trackers.silence(run.import_hooks, ticket.scratch)
     if is_covered and not is_racing:
         downloads.note_connections(spool, count_loopback=ticket.count_loopback)
     elif not is_covered:
-        _redirect(ticket, ride.arrivals)
-    child_processes.follow(ride)
-    shutdown.limit_stopping(ride)
+        _redirect(ticket, run.import_hooks)
+    child_processes.follow(run)
+    shutdown.limit_stopping(run)
 
     def leave(ending: Ending) -> None:
-        child_processes.unfollow(ride)
-        ending = ride.excuse(ending)
-        ride.leave(ending)
+        child_processes.unfollow(run)
+        ending = run.excuse(ending)
+        run.leave(ending)
         if ending.reason == "stopped":
             _end_at_once(is_racing)
 
@@ -93,8 +97,8 @@ def main(ticket_path: str, fit: ApplyRecipe | None = None, fairness: ForkSafety 
 
 
 def _end_at_once(is_racing: bool) -> None:
-    """The script has cleaned up after itself; taking the interpreter down would cost another second. The relay ends
-    what is left of a rider's processes itself; elsewhere the script's own exit handlers do."""
+    """Ends the process without shutting the interpreter down, which would take another second. The script has already
+    cleaned up. In a race the backend ends the trial's remaining processes. Otherwise the script's exit handlers do."""
     if not is_racing:
         atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
@@ -104,7 +108,7 @@ def _end_at_once(is_racing: bool) -> None:
 
 
 def _claim_module(script: list[str]) -> None:
-    """A package that the user runs with -m is theirs, wherever it is installed; a launcher is not."""
+    """Marks a package that the user runs with -m as user code, wherever it is installed. Launchers are excluded."""
     if not is_module(script):
         return
     top = script[1].partition(".")[0]
@@ -116,13 +120,14 @@ def _claim_module(script: list[str]) -> None:
 
 
 def _enter_view(ticket: Ticket, spool: Path) -> bool:
-    """Whether the working directory is covered. What else is not covered is said in a note."""
+    """Enters the overlay. Returns whether it covers the working directory. A note lists other folders that it does not
+    cover."""
     if ticket.plan is None:
         return False
     cwd = os.getcwd()
     try:
         uncovered = overlay.enter(ticket.plan)
-    except OSError as error:  # half a view is none: the parent starts another rider without
+    except OSError as error:  # a partial overlay is of no use: the parent starts again without one
         (spool / UNCOVERED).write_text(str(error))
         os._exit(EXIT_UNCOVERED)
     if uncovered or ticket.plan.bare:
@@ -133,17 +138,17 @@ def _enter_view(ticket: Ticket, spool: Path) -> bool:
     return cwd not in ticket.plan.bare and not any(overlay.is_below(cwd, path) for path in uncovered)
 
 
-def _redirect(ticket: Ticket, arrivals: ImportHooks) -> None:
+def _redirect(ticket: Ticket, import_hooks: ImportHooks) -> None:
     spool = Path(ticket.settings.spool)
-    redirect_writes.Redirect(Path(ticket.scratch)).install(arrivals)
+    redirect_writes.Redirect(Path(ticket.scratch)).install(import_hooks)
     os.environ.setdefault("WANDB_DIR", ticket.scratch)
-    own = threading.local()
+    state = threading.local()
 
     def tell(path: str) -> None:
-        if not getattr(own, "busy", False):  # opening the spool is an opening too
-            own.busy = True
+        if not getattr(state, "busy", False):  # opening the spool calls this function again
+            state.busy = True
             _tell(spool, Told(written=[path]))
-            own.busy = False
+            state.busy = False
 
     caches = overlay.cache_directories(protected_folders(Path.cwd(), ticket.settings.script))
     redirect_writes.list_openings(tell, [ticket.scratch, ticket.settings.spool, *caches])

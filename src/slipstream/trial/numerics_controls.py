@@ -1,5 +1,5 @@
-"""The base's twins that differ by rounding alone. What their gradients differ by from the base's is the least that
-anything else may be blamed for. They draw from a generator of their own."""
+"""Controls that differ from the base only by rounding. A technique is only blamed for gradients that differ from the
+base's by more than those of a control do. The controls use their own random generator."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _SEED = 20260
 
 
 class Control:
-    """Moves the weights of each module that it meets, once."""
+    """Perturbs the weights of each module that it is called with, once."""
 
     def __init__(self) -> None:
-        self._moved: set[int] = set()  # by address: two modules may share a weight
+        self._moved: set[int] = set()  # addresses, because two modules may share a weight
 
     def __call__(self, module: torch.nn.Module) -> None:
         for parameter in module.parameters():
@@ -28,7 +28,7 @@ class Control:
 
 
 class Nudge(Control):
-    """To the next number that can be written, up or down by chance. Zeros stay: their next number is a denormal."""
+    """Moves each weight by one ulp, up or down at random. Zeros stay, because their neighbours are denormals."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Nudge(Control):
 
 
 class Coarsen(Control):
-    """To the nearest number of bfloat16: as far as honest half precision may go. Shorter floats stay."""
+    """Rounds each weight to bfloat16, the largest change that correct half precision makes. Shorter floats stay."""
 
     def move(self, weights: torch.Tensor) -> torch.Tensor:
         return weights.to(torch.bfloat16).to(weights.dtype) if weights.element_size() >= 4 else weights

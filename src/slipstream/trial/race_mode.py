@@ -1,4 +1,4 @@
-"""Everything that a race adds to a ride, put together: seeds, twins, the recipe, the witness, the baton."""
+"""Sets up a process for a race: seeds, controls, the recipe, the fingerprint recorder and the baton."""
 
 from __future__ import annotations
 
@@ -19,26 +19,29 @@ if TYPE_CHECKING:
 
 
 class RaceMode:
-    def __init__(self, ride: ScriptRun) -> None:
-        self._ride = ride
-        self._seeds = Patches(ride.complain, lambda: False)
+    """What a process of a racing trial needs beyond running the script."""
+
+    def __init__(self, run: ScriptRun) -> None:
+        self._run = run
+        self._seeds = Patches(run.complain, lambda: False)
         self._baton: Baton | None = None
         self._fingerprint: FingerprintRecorder
-        self._limit: Limit | None = None  # of a fit
+        self._limit: Limit | None = None  # of a memory fit
 
-    def board(self) -> None:
-        settings, arrivals = self._ride.settings, self._ride.arrivals
-        Seeding(settings.seed, SHIFT if settings.role == "seed" else 0, self._seeds).install(arrivals)
-        arrivals.when_imported("torch", self._on_torch)
+    def start(self) -> None:
+        settings, import_hooks = self._run.settings, self._run.import_hooks
+        Seeding(settings.seed, SHIFT if settings.role == "seed" else 0, self._seeds).install(import_hooks)
+        import_hooks.when_imported("torch", self._on_torch)
 
-    def board_child(self) -> None:
+    def start_child(self) -> None:
         if self._baton is not None:
             self._baton.forget()
 
     def leave(self, ending: Ending) -> None:
         if self._limit is not None:
-            self._limit.lift()  # what is to be reported takes some
-        if self._baton is not None:  # of a fit: what ran out in the first step may have had a technique that declined
+            self._limit.lift()  # making the report needs memory
+        if self._baton is not None:
+            # A memory fit always reports: if memory ran out in the first step, a technique may have declined before.
             self._baton.finish(ending, is_always_told=self._limit is not None)
         self._seeds.close()
 
@@ -46,25 +49,25 @@ class RaceMode:
         return ending
 
     def _on_torch(self, module: ModuleType) -> None:
-        """A fault here leaves a rider that never stands still: the relay sees none of its ticks and ends it."""
+        """After a fault here the trial never pauses. The backend sees none of its ticks and ends it."""
         try:
             self._install(module)
         except Exception as fault:
-            self._ride.complain("race", fault)
+            self._run.complain("race", fault)
 
     def _install(self, torch: Any) -> None:
         from slipstream.trial.baton import Baton
         from slipstream.trial.fingerprint import FingerprintRecorder
         from slipstream.trial.step_count import StepCount
 
-        ride, settings = self._ride, self._ride.settings
-        assert ride.fit is not None
-        ride.patches = patches = Patches(ride.complain, torch.compiler.is_dynamo_compiling)
-        early = Patches(ride.complain, torch.compiler.is_dynamo_compiling)
+        run, settings = self._run, self._run.settings
+        assert run.apply_recipe is not None
+        run.patches = patches = Patches(run.complain, torch.compiler.is_dynamo_compiling)
+        early = Patches(run.complain, torch.compiler.is_dynamo_compiling)
         patches.on_close(early.close)
-        ride.context = context = ride.fit(settings.recipe, patches, ride.complain, settings.role == "proof")
+        run.context = context = run.apply_recipe(settings.recipe, patches, run.complain, settings.role == "proof")
         context.is_racing = True
-        context.technique = "witness"  # the techniques have had their say
+        context.technique = "witness"  # what follows is not part of a technique
         if settings.role in ("rounding", "coarse"):
             from slipstream.trial.numerics_controls import Coarsen, Nudge
 
@@ -73,13 +76,13 @@ class RaceMode:
         fingerprint = self._fingerprint = FingerprintRecorder(
             lambda: baton.num_ticks, by_hand=settings.tick == "backward"
         )
-        context.on_model(fingerprint.meet)
+        context.on_model(fingerprint.add_module)
         fingerprint.install(patches)
         if settings.role == "fit":
-            self._hold(fingerprint)
-        tally = StepCount()
-        tally.install(patches, early)
-        baton.count_samples = tally.count_samples
+            self._limit_memory(fingerprint)
+        step_count = StepCount()
+        step_count.install(patches, early)
+        baton.count_samples = step_count.count_samples
         baton.synchronise = fingerprint.synchronise
         baton.aside_ns = lambda: fingerprint.aside_ns + context.once_ns
         baton.report = self._report
@@ -87,7 +90,7 @@ class RaceMode:
         baton.starts.install(patches)
         self._count_ticks(baton, patches)
 
-        timing = Patches(ride.complain, torch.compiler.is_dynamo_compiling)
+        timing = Patches(run.complain, torch.compiler.is_dynamo_compiling)
         patches.on_close(timing.close)
         baton.time_input(timing)
 
@@ -97,25 +100,26 @@ class RaceMode:
             if self._limit is not None:
                 self._limit.level()
 
-        baton.on_join, baton.on_warm = self._stay_fair, on_warm
+        baton.on_join, baton.on_warm = self._refuse_unsafe_fork, on_warm
 
-    def _stay_fair(self) -> None:
-        """A script that means what it sets before torch is imported gets a process in which it was not."""
-        fairness = self._ride.fairness
-        if fairness is not None and (obstacle := fairness.obstacle_by_now()):
-            refuse(self._ride.settings.spool, obstacle)
+    def _refuse_unsafe_fork(self) -> None:
+        """Refuses a forked process if the script set something before its first step that only takes effect before
+        torch is imported. The backend then starts the trial in a new process."""
+        fork_safety = self._run.fork_safety
+        if fork_safety is not None and (obstacle := fork_safety.obstacle_by_now()):
+            refuse(self._run.settings.spool, obstacle)
 
-    def _hold(self, fingerprint: FingerprintRecorder) -> None:
-        """Looked at for its memory: no sketches of gradients, whose making takes some."""
+    def _limit_memory(self, fingerprint: FingerprintRecorder) -> None:
+        """Sets up a memory fit. Gradient sketches are not recorded, because making them needs memory."""
         from slipstream.sandbox.memory_limit import Limit
 
-        assert self._ride.context is not None
-        self._limit = Limit(self._ride.settings.limit_bytes)
-        self._ride.context.on_model(self._limit.begin)
+        assert self._run.context is not None
+        self._limit = Limit(self._run.settings.limit_bytes)
+        self._run.context.on_model(self._limit.begin)
         fingerprint.end_snapshots()
 
     def _count_ticks(self, baton: Baton, patches: Patches) -> None:
-        tick = self._ride.settings.tick
+        tick = self._run.settings.tick
         if tick == "optimizer":
             baton.count_updates(patches)
         elif tick == "backward":
@@ -123,11 +127,11 @@ class RaceMode:
         elif tick == "input":
             baton.count_batches(patches)
         else:
-            assert self._ride.context is not None
-            baton.count_calls(self._ride.context)
+            assert self._run.context is not None
+            baton.count_calls(self._run.context)
 
     def _report(self) -> Report:
-        context, fingerprint, baton = self._ride.context, self._fingerprint, self._baton
+        context, fingerprint, baton = self._run.context, self._fingerprint, self._baton
         assert context is not None and baton is not None
         peak_bytes, free_bytes = fingerprint.device_memory()
         limit = self._limit
@@ -140,6 +144,6 @@ class RaceMode:
             start_bytes=limit.start_bytes if limit is not None else 0,
             held_bytes=limit.weigh() if limit is not None else 0,
             changes=list(context.changes),
-            declined=[*context.declined, *self._ride.complaints],
+            declined=[*context.declined, *self._run.complaints],
             edits=list(context.edits),
         )

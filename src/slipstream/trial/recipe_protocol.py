@@ -1,5 +1,5 @@
-"""What a ride knows of techniques: somebody puts a recipe in place and answers with this. The rooms that make recipes
-lie above the runner, so it is handed in and never imported."""
+"""The interface between a trial and the techniques: a function that applies a recipe, and what it returns. The packages
+with techniques are above this one, so that the function is passed in and never imported here."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from slipstream.seams.patching import Complain, Patches
 
 
 class AppliedRecipe(Protocol):
-    """A recipe in place. `changes`, `declined` and `edits` grow while the script rides."""
+    """A recipe that has been applied. `changes`, `declined` and `edits` grow while the script runs."""
 
-    technique: str  # in whose name the next calls are made
-    is_racing: bool  # whether the ride is timed against others
+    technique: str  # the technique to which the next calls belong
+    is_racing: bool  # whether the trial is timed against others
     changes: list[str]
     declined: list[str]
     edits: list[Edit]
-    last_words: list[Callable[[], str]]  # for the line that sums up; "": nothing to say
+    last_words: list[Callable[[], str]]  # each returns text for the summary line, or ""
 
     @property
     def once_ns(self) -> int:
-        """Spent so far on what a whole training pays once."""
+        """Time spent so far on work that a whole training does once."""
         ...
 
     def on_model(self, change: Callable[[Any], None]) -> None:
-        """`change` meets every module with parameters that the script itself calls, once, before its first call."""
+        """Calls `change` with every module with parameters that the script itself calls, once, before its first
+        call."""
         ...
 
     def wrap_call(self, module: Any, wrapper: Callable[..., Any]) -> None:
-        """wrapper(call, *args, **kwargs) stands around this instance's call."""
+        """Replaces the call of this instance by wrapper(call, *args, **kwargs)."""
         ...
 
 
-ApplyRecipe = Callable[
-    [Recipe, Patches, Complain, bool], AppliedRecipe
-]  # the last: with the base's random numbers, for a proof
+# The last argument is true for a proof, which uses the base's random numbers.
+ApplyRecipe = Callable[[Recipe, Patches, Complain, bool], AppliedRecipe]
 
 
-def name_of(fit: ApplyRecipe | None) -> str:
-    """How a spawned child of the script finds it again."""
-    return f"{fit.__module__}:{fit.__qualname__}" if fit is not None else ""
+def name_of(apply_recipe: ApplyRecipe | None) -> str:
+    """The name by which a spawned child of the script finds the function."""
+    return f"{apply_recipe.__module__}:{apply_recipe.__qualname__}" if apply_recipe is not None else ""
 
 
 def find(name: str) -> ApplyRecipe | None:
@@ -51,6 +51,6 @@ def find(name: str) -> ApplyRecipe | None:
 
 
 def find_schedule(name: str) -> Any:
-    """Of `memory`: a schedule from a room above the runner."""
+    """The schedule class of `memory`, which is in a package above this one."""
     module, _, schedule = name.partition(":")
     return getattr(importlib.import_module(module), schedule)

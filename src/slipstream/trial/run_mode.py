@@ -1,5 +1,5 @@
-"""The ride of `run`: in this process, with a recipe or without. Adds a line on stderr at the very end, one more where a
-part of the recipe could not be put in place or not everywhere, and nothing else."""
+"""Runs the script in this process for `run`, with or without a recipe. At the very end it prints one line on stderr,
+and one more line for each part of the recipe that could not be applied, or not everywhere. It adds nothing else."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slipstream.launch.hide_frames import hide_in_module
 from slipstream.records import Ending, Recipe
 from slipstream.sandbox.oom_messages import given_air, tells_shortage
 from slipstream.seams.patching import Patches
-from slipstream.trial.lifecycle import ScriptRun, TrialSettings, board
+from slipstream.trial.lifecycle import ScriptRun, TrialSettings, start_run
 from slipstream.trial.recipe_protocol import ApplyRecipe
 
 _AS_IT_IS = Recipe()
@@ -24,61 +24,64 @@ Explain = Callable[[BaseException], Iterable[str]]
 def run_watched(
     script: list[str],
     recipe: Recipe = _AS_IT_IS,
-    fit: ApplyRecipe | None = None,
+    apply_recipe: ApplyRecipe | None = None,
     base_step_ms: float | None = None,
     hint: str = "",
     on_shortage: Explain | None = None,
 ) -> None:
-    """`base_step_ms`: a step without the recipe, as tune measured it. `hint`: said behind the last line if there was
-    anything to train. `on_shortage`: what is to be said if the script ended because memory ran out."""
+    """Runs the script to its end.
+
+    `base_step_ms` is the step time without the recipe, as `tune` measured it. `hint` is appended to the last line if
+    the script trained. `on_shortage` returns lines to print if the script ended because memory ran out."""
     process = os.getpid()
     explained: list[str] = []
-    ride = board(TrialSettings(mode="run", num_steps=0, seconds=0.0, script=script, recipe=recipe), fit)
+    run = start_run(TrialSettings(mode="run", num_steps=0, seconds=0.0, script=script, recipe=recipe), apply_recipe)
 
-    def say() -> None:
+    def print_summary() -> None:
         if os.getpid() != process:
             return  # a child that the script forked
         with contextlib.suppress(Exception):
-            for line in last_words(ride, base_step_ms, hint):
+            for line in last_words(run, base_step_ms, hint):
                 print(line, file=sys.__stderr__, flush=True)
             for line in explained:
                 print(f"slipstream: {line}", file=sys.__stderr__, flush=True)
 
-    patches = Patches(ride.complain, lambda: False)
+    patches = Patches(run.complain, lambda: False)
     if recipe.choices:
         from slipstream.trial import child_processes
 
-        child_processes.follow(ride)  # training processes that the script spawns get the recipe too
-        patches.on_close(lambda: child_processes.unfollow(ride))
+        child_processes.follow(run)  # training processes that the script spawns get the recipe too
+        patches.on_close(lambda: child_processes.unfollow(run))
     else:
-        hide_in_module(ride.arrivals, patches)
+        hide_in_module(run.import_hooks, patches)
 
     def leave(ending: Ending) -> None:
-        ride.take_away(patches)
-        ride.leave(ending)
-        error = sys.exc_info()[1]  # while it lives, so does everything that filled the memory
+        run.take_away(patches)
+        run.leave(ending)
+        error = sys.exc_info()[1]  # the exception keeps everything alive that filled the memory
         if on_shortage is not None and error is not None and is_shortage(ending):
             with contextlib.suppress(Exception), given_air():
                 explained.extend(on_shortage(error))
 
-    atexit.register(say)  # the first registered runs last: after everything that the script says
+    atexit.register(print_summary)  # exit handlers run in reverse order: this one runs after the script's own
     launch(script, leave)
 
 
-def last_words(ride: ScriptRun, base_step_ms: float | None, hint: str = "") -> Iterator[str]:
-    is_training = ride.tally is not None and ride.tally.num_steps > 0
-    told = [words for speak in ride.context.last_words if (words := speak())] if ride.context is not None else []
+def last_words(run: ScriptRun, base_step_ms: float | None, hint: str = "") -> Iterator[str]:
+    """The lines to print when the script has ended."""
+    is_training = run.step_count is not None and run.step_count.num_steps > 0
+    told = [words for speak in run.context.last_words if (words := speak())] if run.context is not None else []
     happened = "".join(f"; {words}" for words in told)
-    yield f"{ride.summary_line()}{_saved(ride, base_step_ms)}{happened}{hint if is_training else ''}"
-    if ride.context is None:
+    yield f"{run.summary_line()}{_saved(run, base_step_ms)}{happened}{hint if is_training else ''}"
+    if run.context is None:
         return
-    applied = {_technique_of(sentence) for sentence in ride.context.changes}
-    for sentence in ride.context.declined:
+    applied = {_technique_of(sentence) for sentence in run.context.changes}
+    for sentence in run.context.declined:
         yield f"slipstream: {'note' if _technique_of(sentence) in applied else 'not applied'}: {sentence}"
 
 
 def is_shortage(ending: Ending) -> bool:
-    """By the words of torch's allocators and of Python's."""
+    """Whether memory ran out, judged by the messages of torch's allocators and of Python."""
     return ending.reason == "raised" and tells_shortage(ending.message)
 
 
@@ -86,13 +89,13 @@ def _technique_of(sentence: str) -> str:
     return sentence.partition(":")[0]
 
 
-def _saved(ride: ScriptRun, base_step_ms: float | None) -> str:
-    """Against the base that tune measured: on this machine, but at another time."""
-    tally = ride.tally
-    step_s = tally.step_s() if tally is not None else None
-    if tally is None or step_s is None or not base_step_ms:
+def _saved(run: ScriptRun, base_step_ms: float | None) -> str:
+    """Compares the step time with the base that `tune` measured on this machine at another time."""
+    step_count = run.step_count
+    step_s = step_count.step_s() if step_count is not None else None
+    if step_count is None or step_s is None or not base_step_ms:
         return ""
-    saved_s = tally.num_steps * (base_step_ms / 1000 - step_s)
+    saved_s = step_count.num_steps * (base_step_ms / 1000 - step_s)
     steps = f"; {step_s * 1000:.1f} ms a step, {{}} the {base_step_ms:.1f} ms that tune measured without the recipe"
     if saved_s <= 0:
         return steps.format("no faster than")

@@ -1,5 +1,6 @@
-"""Equal random numbers for all riders: seeds are set as each library is imported, and where the script asks the system
-for entropy it gets ours. For the twin with another seed, whatever seed the script sets itself is shifted."""
+"""Gives all trials the same random numbers. Seeds are set when each library is imported, and a request of the script
+for entropy from the system gets a fixed seed instead. For the control with another seed, every seed that the script
+sets is shifted."""
 
 from __future__ import annotations
 
@@ -13,29 +14,31 @@ from slipstream.seams.import_hooks import ImportHooks
 from slipstream.seams.patching import Patches
 
 SHIFT = 7919
-_LARGEST = 2**32  # numpy's legacy generator takes no more
+_LARGEST = 2**32  # numpy's legacy generator accepts only smaller seeds
 
 
 class Seeding:
+    """Seeds random, numpy and torch when they are imported."""
+
     def __init__(self, seed: int, shift: int, patches: Patches) -> None:
         self._seed = seed + shift
         self._shift = shift
         self._patches = patches
         self._generators = itertools.count()
 
-    def install(self, arrivals: ImportHooks) -> None:
-        arrivals.when_imported("random", self._seed_random)
-        arrivals.when_imported("numpy.random", self._seed_numpy)  # numpy itself imports it late
-        arrivals.when_imported("torch", self._seed_torch)
+    def install(self, import_hooks: ImportHooks) -> None:
+        import_hooks.when_imported("random", self._seed_random)
+        import_hooks.when_imported("numpy.random", self._seed_numpy)  # numpy imports this submodule late
+        import_hooks.when_imported("torch", self._seed_torch)
 
     def _moved(self, seed: Any) -> Any:
-        """The seed to use in place of one that the script gave."""
+        """The seed to use instead of the one that the script passed."""
         if seed is None:
             return self._seed
         if isinstance(seed, int) or type(seed).__module__ == "numpy":
             try:
                 return int(seed) + self._shift
-            except TypeError:  # an array of them
+            except TypeError:  # an array of seeds
                 return seed
         return seed
 
@@ -51,7 +54,7 @@ class Seeding:
             return seed % _LARGEST if isinstance(seed, int) and seed >= 0 else seed
 
         self._replace(module, "seed", moved)
-        # Each unseeded generator is another one, as it would be, and the same one in every rider
+        # Unseeded generators differ from each other, as they would without slipstream, and are equal in all trials.
         self._replace(module, "default_rng", lambda seed: self._fresh() if seed is None else self._moved(seed))
 
     def _fresh(self) -> list[int]:
@@ -63,7 +66,7 @@ class Seeding:
             self._patches.replace(owner, "seed", lambda: torch.manual_seed(self._seed).initial_seed())
         if not self._shift:
             return
-        # torch's own calls of these are shifted twice: a seed of their own is all that is wanted
+        # Calls from within torch are shifted twice. That does no harm: this control only needs a different seed.
         for owner in (torch, torch.random):
             self._replace(owner, "manual_seed", self._moved)
         for name in ("manual_seed", "manual_seed_all"):
@@ -71,7 +74,7 @@ class Seeding:
         self._patches.replace(torch, "Generator", _shifted_generator(torch.Generator, self._moved))
 
     def _replace(self, owner: ModuleType, name: str, moved: Callable[[Any], Any]) -> None:
-        """From now on the first argument is another one."""
+        """Patches `owner.name` so that its first argument, the seed, goes through `moved`."""
         original = getattr(owner, name)
         keyword = "a" if owner.__name__ == "random" else "seed"
 
@@ -86,13 +89,13 @@ class Seeding:
 
 
 def _shifted_generator(original: Any, moved: Callable[[Any], Any]) -> Any:
-    """torch's generator takes no new attributes: a class that passes for it."""
+    """A subclass that passes isinstance checks for the original: torch.Generator itself cannot be patched."""
 
-    class Passing(type(original)):  # type: ignore[misc]
+    class GeneratorMeta(type(original)):  # type: ignore[misc]
         def __instancecheck__(cls, instance: Any) -> bool:
             return isinstance(instance, original)
 
-    class Generator(original, metaclass=Passing):  # type: ignore[misc]
+    class Generator(original, metaclass=GeneratorMeta):  # type: ignore[misc]
         def manual_seed(self, seed: int) -> Any:
             return super().manual_seed(moved(seed))
 

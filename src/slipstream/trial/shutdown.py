@@ -1,5 +1,5 @@
-"""A script that was told to stop and does not end: after a grace period the process leaves all the same, with exit
-code 0. For riders of check, whose process is theirs alone."""
+"""Ends the process of a script that does not end after it was told to stop. The process exits with code 0 after a grace
+period. Only for processes that slipstream started itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slipstream.seams.stop import StopTrial
 from slipstream.trial.lifecycle import ScriptRun
 
 GRACE_S = 15.0
-_FAREWELL_S = 3.0
+_CLOSE_S = 3.0
 
 
 _has_stopped = threading.Event()
@@ -24,28 +24,29 @@ def has_stopped() -> bool:
     return _has_stopped.is_set()
 
 
-def limit_stopping(ride: ScriptRun, grace_s: float = GRACE_S) -> None:
-    """Counts from the first time that a seam stops the script: handlers may catch that, or clean up for ever."""
+def limit_stopping(run: ScriptRun, grace_s: float = GRACE_S) -> None:
+    """Starts the grace period when a seam stops the script for the first time. The script may catch the exception, or
+    never finish cleaning up."""
 
     def on_stop() -> None:
         if not _has_stopped.is_set():
             _has_stopped.set()
-            threading.Thread(target=_leave_later, args=(ride, grace_s), name="slipstream-grace", daemon=True).start()
+            threading.Thread(target=_leave_later, args=(run, grace_s), name="slipstream-grace", daemon=True).start()
 
     StopTrial.on_stop = on_stop
 
 
-def _leave_later(ride: ScriptRun, grace_s: float) -> None:
+def _leave_later(run: ScriptRun, grace_s: float) -> None:
     threading.Event().wait(grace_s)
-    farewell = threading.Thread(target=_say_goodbye, args=(ride, grace_s), daemon=True)
-    farewell.start()
-    farewell.join(_FAREWELL_S)  # whatever hangs in the script may hold a lock that this needs
+    closing = threading.Thread(target=_close_run, args=(run, grace_s), daemon=True)
+    closing.start()
+    closing.join(_CLOSE_S)  # not forever: the script may hang while it holds a lock that this thread needs
     os._exit(0)
 
 
-def _say_goodbye(ride: ScriptRun, grace_s: float) -> None:
+def _close_run(run: ScriptRun, grace_s: float) -> None:
     with contextlib.suppress(BaseException):
-        ride.recorder.note(f"The script did not end within {grace_s:.0f} s of being stopped, and was ended.")
-        ride.leave(Ending("stopped", 0, 0.0))
+        run.recorder.note(f"The script did not end within {grace_s:.0f} s of being stopped, so slipstream ended it.")
+        run.leave(Ending("stopped", 0, 0.0))
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,5 +1,5 @@
-"""What `run` keeps count of: steps and samples, and nothing else. One look at each batch, one at each update; the other
-seams are not there at all."""
+"""Counts steps and samples for `run`. It hooks batches and updates (and backward passes until the first update). No
+other seams are installed."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ from slipstream.seams.batches import count_samples
 from slipstream.seams.patching import Passage, Patches
 
 _MOST_TIMES: Final = 50_000
-_PAUSE: Final = 10  # times the usual: validation, saving, workers that start; not a step
+_PAUSE: Final = 10  # a gap of more than this many median steps is validation, saving or worker start-up
 
 
 class StepCount:
+    """Counts the steps and samples of one process."""
+
     def __init__(self) -> None:
         self.samples = 0
-        self._update_ns = array("q")  # when the first updates were done
+        self._update_ns = array("q")  # times of the first updates
         self._num_updates = 0
-        self._spans: dict[int, list[int]] = {}  # by optimizer: its first update of all, its last, how many
+        self._spans: dict[int, list[int]] = {}  # by optimizer: index of its first update, of its last, and their number
         self._num_backwards = 0
         self._num_batches = 0
         self._iterator = 0
-        self._pending = 0  # samples of the loader that was asked last, not yet learnt from
+        self._pending = 0  # samples of the loader used last that no update has followed yet
 
     def install(self, patches: Patches, early: Patches) -> None:
-        """`early` holds what is only needed by scripts that never step an optimizer; it goes with the first update."""
+        """`early` holds patches that only scripts without an optimizer need. They are undone at the first update."""
         front = functools.partial(self._shorten_next, patches=patches)
         patches.around(_BaseDataLoaderIter, "__next__", "tally.batch", None, self._after_batch, front=front)
         hook = patches.guard("tally.update", self._after_update)
@@ -43,8 +45,9 @@ class StepCount:
 
     @property
     def num_steps(self) -> int:
-        """Updates of the optimizer that steps most rarely, of those in use at the same time (a learning-rate finder's
-        comes before the training's); without one, backward passes; without those, batches."""
+        """The number of updates of the optimizer that steps most rarely, among those in use at the same time.
+        Optimizers that are used one after the other, such as a learning-rate finder's and the training's, are added up.
+        Without an optimizer: the number of backward passes. Without those: the number of batches."""
         steps = fewest = end = 0
         for first, last, count in sorted(self._spans.values()):
             steps, fewest = (steps + fewest, count) if first > end else (steps, min(fewest, count))
@@ -52,7 +55,7 @@ class StepCount:
         return steps + fewest or self._num_backwards or self._num_batches
 
     def step_s(self) -> float | None:
-        """An average step, from update to update; pauses between some of them are left out. None: too few."""
+        """The mean time from update to update, without pauses such as validation. None if there are too few updates."""
         gaps = sorted(late - early for early, late in pairwise(self._update_ns))
         if len(gaps) < 2:
             return None
@@ -64,7 +67,8 @@ class StepCount:
 
     def _after_batch(self, token: None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         iterator = id(args[0])
-        if iterator != self._iterator:  # another loader, validation perhaps: learnt from only if an update follows
+        if iterator != self._iterator:
+            # Another loader, perhaps for validation. Its samples count only if an update follows.
             self._iterator = iterator
             if self._num_updates or self._num_backwards:
                 self._pending = 0
@@ -72,20 +76,21 @@ class StepCount:
         self._num_batches += 1
 
     def _shorten_next(self, passage: Passage, patches: Patches) -> Callable[[Any], Any]:
-        """Another batch of the iterator that was asked last, in one frame: between two batches the training has filled
-        the caches with its own, and every frame of ours is fetched anew."""
-        original, long_way = passage.original, passage.function
+        """A faster patch for a further batch of the iterator that was used last. It needs one Python frame: the
+        training evicts slipstream's code from the CPU caches between two batches, so that each frame costs cache
+        misses."""
+        original, full_path = passage.original, passage.function
         count = patches.register("tally.batch.samples", count_samples)
 
         def passing(iterator: Any) -> Any:
             if id(iterator) != self._iterator:
-                return long_way(iterator)
+                return full_path(iterator)
             result = original(iterator)
             try:
                 self._pending += count(result)
                 self._num_batches += 1
             except Exception as fault:
-                self._iterator = -1  # nobody's: from now on all go the long way, which is barred
+                self._iterator = -1  # matches no iterator: all further calls take the full path, which is disabled
                 passage.step_aside(fault)
             return result
 

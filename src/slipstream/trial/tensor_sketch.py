@@ -1,5 +1,6 @@
-"""Tensors in a few numbers: sketches, whose difference is the sketch of the difference, and fingerprints, which differ
-if a single bit does. Draws from generators of its own only: the script's random numbers stay where they are."""
+"""Summarises tensors in a few numbers. The difference of two sketches is the sketch of the difference. Two fingerprints
+differ if a single bit of the tensors differs. This module uses its own random generators and does not advance the
+script's."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ import torch
 
 from slipstream.records import Sketch
 
-EXACT = 256  # tensors up to this many elements are kept as they are
-# A prime, so that the rows and columns of a weight, whose lengths are round numbers, spread over all buckets
+EXACT = 256  # tensors of up to this many elements are stored completely
+# A prime, so that the rows and columns of a weight, whose lengths are mostly powers of two, spread over all buckets
 _NUM_BUCKETS = 251
 _ROWS = 4096
 _SEED = 314159
@@ -25,13 +26,13 @@ def _signs(device: str) -> torch.Tensor:
 
 @lru_cache(maxsize=256)
 def _column_signs(chunk: int, device: str) -> torch.Tensor:
-    """Other ones for every chunk, so that chunks do not add up to one."""
+    """Different signs for every chunk, so that equal chunks do not simply add up."""
     generator = torch.Generator().manual_seed(_SEED + 1 + chunk)
     return (2 * torch.randint(0, 2, (_NUM_BUCKETS,), generator=generator) - 1).to(torch.float64).to(device)
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    """In the order of its indices, whatever its memory format; where float64 can be had."""
+    """The elements in index order, whatever the memory format, on a device that supports float64."""
     tensor = tensor.detach()
     if tensor.layout != torch.strided:
         tensor = tensor.to_dense()
@@ -43,7 +44,7 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def sketch(name: str, tensor: torch.Tensor) -> Sketch:
-    """Elements that are not finite are counted, and are zero in the sketch."""
+    """Sketches a tensor. Elements that are not finite are counted, and are zero in the sketch."""
     with torch.no_grad():
         flat = _flat(tensor)
         num_elements, device = flat.numel(), str(flat.device)
@@ -71,20 +72,20 @@ def sketch(name: str, tensor: torch.Tensor) -> Sketch:
         return Sketch(name, num_elements, norm, buckets.tolist(), num_elements - int(num_finite))
 
 
-# Eight bytes as two halves: the highest bit of 64 would be the same after any odd weight
+# Eight bytes are read as two halves: multiplying by an odd weight modulo 2^64 maps the highest bit of 64 onto itself.
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
 _PIECE = 1 << 20
 
 
 @lru_cache(maxsize=4)
 def _weights(device: str) -> torch.Tensor:
-    """Odd, so that no change of a single element vanishes modulo 2^64."""
+    """Random weights. They are odd, so that a change of a single element never vanishes modulo 2^64."""
     generator = torch.Generator().manual_seed(_SEED)
     return (torch.randint(-(2**62), 2**62, (_PIECE,), generator=generator) * 2 + 1).to(device)
 
 
 def fingerprint(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Sums over its bits, on its own device: the caller reads many at once."""
+    """Weighted sums over the tensor's bits. They stay on its device, so that the caller can read many at once."""
     with torch.no_grad():
         flat = _flat(tensor)
         bits = flat.contiguous().view(_INTEGERS[flat.element_size()])

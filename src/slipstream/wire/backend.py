@@ -1,5 +1,5 @@
-"""Where riders race: what `tune` asks of it. The relay is one with real processes; tests have one with a clock of its
-own. Knows nothing of processes itself."""
+"""The protocol through which `tune` runs trials. `supervise.race.ProcessBackend` implements it with real processes.
+Tests use an implementation with a simulated clock. This module does not depend on processes."""
 
 from __future__ import annotations
 
@@ -7,41 +7,45 @@ from typing import Protocol
 
 from slipstream.records import BlockTiming, TrialRecord, TrialSpec
 
-# Begins the reason of a rider that left in its warm-up because its steps took a multiple of the base's.
+# Prefix of the failure of a trial that ended in its warm-up because its steps took several times as long as the base's.
 SLOWER = "slower:"
 
 
 class RaceBackend(Protocol):
     def enter(self, spec: TrialSpec) -> str:
-        """Launches it and lets it run its warm-up alone: start-up, worker start and compilation are paid here.
-        Returns when it stands at a tick: "", or in one line why it is out."""
+        """Starts the trial and runs its warm-up alone, so that start-up, the start of workers and compilation happen
+        outside timed blocks. Returns when the trial is paused at a tick: "", or one line that says why it failed."""
         ...
 
     def expect(self, spec: TrialSpec) -> None:
-        """It enters next: it may be launched already, beside the one that enters now, but stands at its first tick."""
+        """Announces the trial that enters next. The backend may start its process now, while another trial enters. That
+        process then waits at its first tick."""
         ...
 
     def run_block(self, trial: int, round: int, num_steps: int, lead_in: int) -> BlockTiming:
-        """Passes the baton and waits for the block's end. `failure` and `is_last` say that the rider is out; one that
-        hangs is ended, and fails. A rider that is not at hand (capacity 1) is launched anew and warmed up first."""
+        """Passes the baton to the trial and waits until its block ends. `failure` or `is_last` is set in the result if
+        the trial has ended. A trial that hangs is ended and counts as failed. A trial whose process is not running
+        (capacity 1) is started again and warmed up first."""
         ...
 
     def record(self, trial: int) -> TrialRecord:
-        """What is known of it so far, its witness included."""
+        """Everything measured of the trial so far, including its fingerprint."""
         ...
 
     def leave(self, trial: int) -> TrialRecord:
-        """Ends it; nothing of it is left behind but the record."""
+        """Ends the trial and removes everything it left behind. Returns its record."""
         ...
 
     def renew(self) -> None:
-        """Whatever riders have in common by luck, those that enter from now on have other luck."""
+        """Discards state that trials share by chance, such as the memory layout of the process that they are forked
+        from. Trials that enter from now on share a new one."""
         ...
 
     def capacity(self) -> int:
-        """How many riders memory safely holds at once, once the base has entered. 1: they take turns by relaunching."""
+        """How many trials fit in memory at the same time, once the base has entered. With 1, a trial is started again
+        for each of its turns."""
         ...
 
     def now_s(self) -> float:
-        """The track's clock: budgets are kept by it."""
+        """The backend's clock, which budgets are measured with."""
         ...

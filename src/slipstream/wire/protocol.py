@@ -1,5 +1,5 @@
-"""What a rider and the relay say to each other over the baton's socket, and the socket itself. Knows neither what is
-timed nor who decides."""
+"""The messages that a trial and the race backend exchange over the baton's socket, and the socket itself. This module
+neither times anything nor decides anything."""
 
 from __future__ import annotations
 
@@ -17,29 +17,30 @@ import msgspec
 from slipstream.records import Edit, Ending, Snapshot
 
 _HEADER = struct.Struct("<I")
-_LONGEST_PATH = 100  # bytes that an address may have: 107 on Linux, 103 elsewhere
+_LONGEST_PATH = 100  # bytes; the system allows 107 on Linux and 103 elsewhere
 
 
-# --- the rider says ------------------------------------------------------------------------------------------------
+# --- from the trial ------------------------------------------------------------------------------------------------
 
 
 class Joined(msgspec.Struct, frozen=True, tag=True):
-    """A process of the rider has made its first tick. It waits for Welcome; hearing nothing, it rides on unheld."""
+    """A process of the trial has made its first tick and waits for Welcome. If it gets no answer, it runs on without
+    the baton and is never paused."""
 
     process: int
-    at_s: float = 0.0  # by the clock that all processes share: it may wait to be heard
+    at_s: float = 0.0  # time.monotonic(), which all processes share; the message may be read later
 
 
 class Ticked(msgspec.Struct, frozen=True, tag=True):
-    """One step of the warm-up. The rider waits for Welcome before the next one."""
+    """One step of the warm-up has ended. The trial waits for Welcome before the next step."""
 
     seconds: float
-    input_s: float  # of these, waiting for batches
+    input_s: float  # part of `seconds` that was spent waiting for batches
     is_disturbed: bool  # something was compiled
 
 
 class Standing(msgspec.Struct, frozen=True, tag=True):
-    """A block has ended (of no steps, after the warm-up): the script stands still at a tick."""
+    """A block has ended and the script is paused at a tick. After the warm-up the block has no steps."""
 
     first_step: int
     num_steps: int = 0
@@ -52,7 +53,7 @@ class Standing(msgspec.Struct, frozen=True, tag=True):
 
 
 class Report(msgspec.Struct, frozen=True, tag=True):
-    """What came to be known since the last report; lists of a recipe's doings are whole each time."""
+    """What the trial recorded since the last report. `changes`, `declined` and `edits` are always complete lists."""
 
     losses: list[tuple[int, float]] = []
     snapshots: list[Snapshot] = []
@@ -67,39 +68,41 @@ class Report(msgspec.Struct, frozen=True, tag=True):
 
 
 class Finished(msgspec.Struct, frozen=True, tag=True):
-    """The script ended by itself."""
+    """The script has ended by itself."""
 
     ending: Ending
     report: Report = Report()
 
 
-# --- the relay says --------------------------------------------------------------------------------------------------
+# --- from the backend ------------------------------------------------------------------------------------------------
 
 
 class Welcome(msgspec.Struct, frozen=True, tag=True):
-    """You hold the baton: go on with the warm-up."""
+    """The trial holds the baton and continues its warm-up."""
 
 
 class Tell(msgspec.Struct, frozen=True, tag=True):
-    """Everyone around you stands still: report."""
+    """All other processes of the trial are stopped. The trial answers with a Report."""
 
 
 class Go(msgspec.Struct, frozen=True, tag=True):
+    """The trial runs `lead_in` untimed steps and then a timed block of `num_steps`."""
+
     num_steps: int
     lead_in: int
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
-    """End the script."""
+    """The trial ends the script."""
 
 
-Word = Joined | Ticked | Standing | Report | Finished | Welcome | Tell | Go | Stop
+WireMessage = Joined | Ticked | Standing | Report | Finished | Welcome | Tell | Go | Stop
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Word)
+_decoder = msgspec.msgpack.Decoder(WireMessage)
 
 
 class Wire:
-    """One end of a connection. Words come whole and in order; None is its end."""
+    """One end of a connection. Messages arrive complete and in order."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -108,18 +111,19 @@ class Wire:
     def fileno(self) -> int:
         return self._connection.fileno()
 
-    def send(self, word: Word) -> bool:
-        """False: there is nobody any more."""
-        body = _encoder.encode(word)
+    def send(self, message: WireMessage) -> bool:
+        """Returns False if the other end is closed."""
+        body = _encoder.encode(message)
         try:
             self._connection.sendall(_HEADER.pack(len(body)) + body)
         except OSError:
             return False
         return True
 
-    def receive(self, timeout_s: float | None = None) -> Word | None:
-        """Raises TimeoutError if no whole word came in time."""
-        while (word := self._take()) is None:
+    def receive(self, timeout_s: float | None = None) -> WireMessage | None:
+        """The next message, or None if the other end is closed. Raises TimeoutError if no complete message arrives in
+        time."""
+        while (message := self._take()) is None:
             if timeout_s is not None and not select.select([self._connection], [], [], timeout_s)[0]:
                 raise TimeoutError
             try:
@@ -129,21 +133,21 @@ class Wire:
             if not data:
                 return None
             self._data += data
-        return word
+        return message
 
     def close(self) -> None:
         self._connection.close()
 
-    def _take(self) -> Word | None:
+    def _take(self) -> WireMessage | None:
         if len(self._data) < _HEADER.size:
             return None
         (length,) = _HEADER.unpack_from(self._data)
         end = _HEADER.size + length
         if len(self._data) < end:
             return None
-        word: Word = _decoder.decode(memoryview(self._data)[_HEADER.size : end])
+        message: WireMessage = _decoder.decode(memoryview(self._data)[_HEADER.size : end])
         del self._data[:end]
-        return word
+        return message
 
 
 def listen(path: Path) -> socket.socket:
@@ -155,7 +159,7 @@ def listen(path: Path) -> socket.socket:
 
 
 def connect(path: Path) -> Wire | None:
-    """None: nobody listens; somebody else holds the baton, or the relay is gone."""
+    """Returns None if nothing listens at `path`: another process holds the baton, or the backend has ended."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with _address(path) as address:
@@ -168,7 +172,7 @@ def connect(path: Path) -> Wire | None:
 
 @contextlib.contextmanager
 def _address(path: Path) -> Iterator[str]:
-    """An address short enough for the system: long paths go by way of an open directory."""
+    """An address that is short enough for a Unix socket. A long path is replaced by one through an open directory."""
     if len(os.fsencode(path)) <= _LONGEST_PATH or sys.platform != "linux":
         yield str(path)
         return

@@ -1,5 +1,5 @@
-"""Messages on their way out of riding processes: one append-only file per process in a directory that the launching
-side made. What was written before a kill is read all the same."""
+"""Messages from the script's processes to the parent process. Each process appends to its own file, in a directory that
+the parent created. Messages that were written before a process was killed can still be read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _decoder = msgspec.msgpack.Decoder(Message)
 
 
 class Spool:
-    """Where one process writes. Opens its file with the first message."""
+    """The file of one process. It is opened when the first message is written."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -27,7 +27,7 @@ class Spool:
 
     def write(self, message: Message) -> None:
         body = _encoder.encode(message)
-        if self._descriptor is None or self._process != os.getpid():  # a fork needs a file of its own
+        if self._descriptor is None or self._process != os.getpid():  # a forked process needs its own file
             self._process = os.getpid()
             name = self._directory / f"{self._process}.spool"
             self._descriptor = os.open(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -40,7 +40,7 @@ class Spool:
 
 
 class MemorySink:
-    """The same for a program that watches itself: messages stay in the process."""
+    """The same interface for a program that observes itself. It keeps the messages in memory."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
@@ -53,14 +53,15 @@ class MemorySink:
 
 
 class SpoolReader:
-    """Reads every process's messages from a spool directory, each once, while they are being written or after."""
+    """Reads the messages of all processes from a spool directory, each message once. Processes may still be writing."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._offsets: dict[Path, int] = {}
 
     def read(self) -> Iterator[tuple[int, Message]]:
-        """New messages since the last call, with the id of the process that wrote them. A half-written one is left."""
+        """Messages written since the last call, with the id of the process that wrote them. An incomplete message is
+        left for the next call."""
         for path in sorted(self._directory.glob("*.spool")):
             offset = self._offsets.get(path, 0)
             with path.open("rb") as file:
