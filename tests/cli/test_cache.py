@@ -1,4 +1,4 @@
-"""slipstream cache: shown and cleared, without torch."""
+"""slipstream cache shows and clears the cache, and needs no torch."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def test_shows_and_asks_before_it_clears(filled: Path) -> None:
     assert "Nothing was deleted." in kept.output and survey().num_images == 3
     cleared = CliRunner().invoke(slipstream, ["cache", "clear", "--yes"], standalone_mode=False)
     assert "Deleted 3 images" in cleared.output and survey().num_images == 0
-    assert (filled / "notes.txt").exists(), "nothing but entries of ours is deleted"
+    assert (filled / "notes.txt").exists(), "only entries of the cache are deleted"
 
 
-def test_yes_alone_is_a_mistake(filled: Path) -> None:
+def test_yes_without_clear_is_a_usage_error(filled: Path) -> None:
     done = CliRunner().invoke(slipstream, ["cache", "--yes"])
     assert done.exit_code == 2 and "slipstream cache clear --yes" in done.output
     assert survey().num_images == 3

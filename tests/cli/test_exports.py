@@ -1,4 +1,4 @@
-"""The exports of report, and the profile that check keeps."""
+"""The exports of slipstream report, and the torch profile that slipstream check saves."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def call(*words: str) -> Result:
     return CliRunner().invoke(slipstream, ["report", "--quiet", *words])
 
 
-def test_a_trace_plain_packed_and_on_stdout(saved: Path) -> None:
+def test_trace_to_a_file_compressed_and_to_stdout(saved: Path) -> None:
     done = call(saved.stem, "--trace", "out/trace.json")
     assert done.exit_code == 0 and "ui.perfetto.dev" in done.output
     plain = Path("out/trace.json").read_bytes()
@@ -35,7 +35,7 @@ def test_a_trace_plain_packed_and_on_stdout(saved: Path) -> None:
     assert json.loads(call("--trace", "-").output)["traceEvents"]
 
 
-def test_tensorboard_and_what_cannot_be_written() -> None:
+def test_tensorboard_and_a_path_that_cannot_be_written() -> None:
     assert "tensorboard --logdir runs" in call("--tensorboard", "runs").output
     assert len(list(Path("runs").iterdir())) == 2
     Path("file").write_text("")
@@ -44,7 +44,7 @@ def test_tensorboard_and_what_cannot_be_written() -> None:
     assert call("nonsense").exit_code == 2
 
 
-def test_a_profile_is_kept_or_its_absence_told(tmp_path: Path) -> None:
+def test_a_profile_is_saved_or_the_user_is_told_why_not(tmp_path: Path) -> None:
     made = tmp_path / "made.json"
     assert "no step was run" in keep_profile(made, tmp_path / "kept.json")[0]
     made.write_text('{"traceEvents": []}')

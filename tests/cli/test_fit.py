@@ -35,12 +35,12 @@ def test_a_kept_recipe_is_written_and_can_be_read(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("")
     recipe = Recipe((Choice("checkpointing", "half"),))
-    trials = [
+    attempts = [
         FitAttempt(32, is_held=False, step_ms=100.0, samples_per_s=320.0, rate=Speed(1.0, 1.0, 1.0)),
         FitAttempt(32, outcome="ran_out"),
         FitAttempt(32, recipe, peak_bytes=1 << 30, step_ms=118.0, rate=Speed(1 / 1.18, 0.82, 0.87, 12)),
     ]
-    fitting = Fitting(1 << 30, "--memory-limit", "cpu", 32, False, attempts=trials, recipe=recipe)
+    fitting = Fitting(1 << 30, "--memory-limit", "cpu", 32, False, attempts=attempts, recipe=recipe)
     session = msgspec.structs.replace(made_session(), cwd=str(tmp_path), command="tune", fitting=fitting)
     assert _give(session, Request(["train.py"], json_path=Path("out/fit.json"), markdown_path=Path("fit.md"))) == 0
     read = read_recipe(tmp_path / "slipstream.toml")
@@ -53,8 +53,8 @@ def test_a_kept_recipe_is_written_and_can_be_read(tmp_path: Path, monkeypatch: p
 
 
 def test_another_batch_size_is_in_the_recipe_only_if_allowed() -> None:
-    trials = [FitAttempt(32, is_held=False, step_ms=9.0), FitAttempt(96, rate=Speed(1.2, 1.1, 1.3, 12))]
-    fitting = Fitting(1 << 30, "--memory-limit", "cpu", 32, True, attempts=trials, largest=96, fastest=96)
+    attempts = [FitAttempt(32, is_held=False, step_ms=9.0), FitAttempt(96, rate=Speed(1.2, 1.1, 1.3, 12))]
+    fitting = Fitting(1 << 30, "--memory-limit", "cpu", 32, True, attempts=attempts, largest=96, fastest=96)
     assert not as_tuning(fitting).verdicts
     kept = as_tuning(msgspec.structs.replace(fitting, recipe=Recipe((Choice("batch_size", 96),))))
     assert kept.total == Speed(1.2, 1.1, 1.3, 12) and kept.verdicts[0].choice == Choice("batch_size", 96)

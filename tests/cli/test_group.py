@@ -1,4 +1,4 @@
-"""The commands as a user types them, in processes of their own."""
+"""The commands, each run in a new process as a user would."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_check_report_and_json(tmp_path: Path) -> None:
 
     again = slipstream("report", "--json", "-", cwd=tmp_path)
     assert again.returncode == 0
-    assert json.loads(again.stdout)["step_ms"] == result["step_ms"], "and nothing else on standard output"
+    assert json.loads(again.stdout)["step_ms"] == result["step_ms"], "standard output has only the JSON"
 
 
 def test_a_script_without_a_step(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_script_without_a_step(tmp_path: Path) -> None:
         (["frobnicate"], "No such command"),
     ],
 )
-def test_bad_input_is_a_sentence_and_exit_code_2(tmp_path: Path, args: list[str], words: str) -> None:
+def test_bad_input_gives_a_message_and_exit_code_2(tmp_path: Path, args: list[str], words: str) -> None:
     (tmp_path / "train.py").write_text("")
     done = slipstream(*args, cwd=tmp_path)
     assert done.returncode == 2
@@ -101,7 +101,7 @@ def test_run_imports_nothing_slow_before_the_script(tmp_path: Path) -> None:
     assert slipstream("run", "train.py", cwd=tmp_path).stdout == "[]\n"
 
 
-def test_a_result_that_cannot_be_written_costs_nothing_else(tmp_path: Path) -> None:
+def test_a_result_that_cannot_be_saved_is_still_printed(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('hello')")
     (tmp_path / ".slipstream").write_text("in the way")
     done = slipstream("check", "--json", "train.py/x.json", "train.py", cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""What the help of every command must have."""
+"""Requirements on the help text of every command."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from slipstream.cli.group import COMMANDS, slipstream
 
 
-def test_every_command_has_a_whole_line_in_the_overview() -> None:
+def test_every_command_has_one_line_in_the_overview() -> None:
     listed = CliRunner().invoke(slipstream, ["--help"]).output.partition("Commands:")[2]
     assert "..." not in listed
     assert [line.split()[0] for line in listed.splitlines() if line] == list(COMMANDS)

@@ -1,4 +1,4 @@
-"""history, compare and the gate of check, from the session files alone."""
+"""slipstream history, slipstream compare, and --baseline of slipstream check. They need only session files."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_history_lists_newest_first_and_escapes(saved: list[Path]) -> None:
     assert missing.exit_code == 2 and "No session of 'nothing.py'" in missing.output
 
 
-def test_history_says_what_came_of_memory_and_of_a_fit(saved: list[Path]) -> None:
+def test_history_shows_the_results_of_memory_and_of_a_fit(saved: list[Path]) -> None:
     observed = replace(made_session(), command="memory", footprints=[made_footprint(32, 60_000_000)])
     fitting = Fitting(2**30, "--memory-limit", "cpu", 32, True, largest=1372)
     held = replace(fitting, own_fits=False, largest=None, recipe=Recipe((Choice("checkpointing", "half"),)))
@@ -65,7 +65,7 @@ def test_history_says_what_came_of_memory_and_of_a_fit(saved: list[Path]) -> Non
     shown = call("history").output
     assert "peak 76 MB" in shown and "batch of 1,372 fits" in shown and "fits with checkpointing=half" in shown
     compared = call("compare").output
-    assert saved[2].stem in compared and saved[0].stem in compared, "neither of them comes between two checks"
+    assert saved[2].stem in compared and saved[0].stem in compared, "compare skips sessions of memory and of a fit"
 
 
 def test_compare_by_default_and_by_name(saved: list[Path]) -> None:
@@ -94,17 +94,17 @@ def test_the_gate(capsys: pytest.CaptureFixture[str], forward_ms: float, cpu: st
     assert words in said and said.count("\n") == 1
 
 
-def test_the_gate_says_that_the_machine_was_busy(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_gate_mentions_a_busy_machine(capsys: pytest.CaptureFixture[str]) -> None:
     session = replace(diagnose(made_session(forward_ms=14.0)), notes=["The machine was busy: others computed."])
     assert judge(SpeedGate(diagnose(made_session()), "base", 0.95), session) == EXIT_SLOWER
     assert capsys.readouterr().out.endswith("baseline 32 ms; the machine was busy during this session\n")
 
 
-def test_a_gate_without_a_step_fails_and_a_bad_baseline_is_refused_at_once(saved: list[Path]) -> None:
+def test_a_gate_without_steps_fails_and_a_bad_baseline_is_refused(saved: list[Path]) -> None:
     empty: Session = replace(load_session(saved[0]), summary=None)
     assert judge(SpeedGate(load_session(saved[0]), "base", 0.95), empty) == EXIT_SLOWER
     path = save_session(empty)
-    with pytest.raises(Refused, match="has seen no step"):
+    with pytest.raises(Refused, match="has no training step"):
         read_gate(str(path), 0.9)
     gate = read_gate(saved[0].stem, None)
     assert gate is not None and gate.least == 0.95

@@ -1,4 +1,4 @@
-"""slipstream machine: shown again, as JSON, saved, refused."""
+"""slipstream machine saves its result, shows it again and as JSON, and refuses bad input."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_measures_saves_and_shows(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(run.SpeedtestRun, "run", lambda self: TEST)  # the stages have tests of their own
+    monkeypatch.setattr(run.SpeedtestRun, "run", lambda self: TEST)  # other tests cover the measurements
     assert _test(True, Path.cwd(), False, False) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "disk, cold 550 MB/s 400 to 8,000" in shown and "90% each" in shown and "1.7 s up to 8 s" in shown
@@ -47,17 +47,17 @@ def test_it_measures_saves_and_shows(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert told["readings"][0]["usual_low"] == 400 and told["remarks"] and told["environment"]["cpu"] == "made"
 
 
-def test_there_may_be_none_and_it_may_be_broken(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_saved_test_may_be_missing_or_damaged(capsys: pytest.CaptureFixture[str]) -> None:
     assert _test(False, Path.cwd(), False, True) == 2
     assert "Make one: slipstream machine" in capsys.readouterr().err
     save_speedtest(TEST).write_bytes(b"broken")
     assert _test(False, Path.cwd(), False, True) == 2
     assert "cannot be read" in capsys.readouterr().err
-    assert known_speedtest() is None, "a check goes on without it"
+    assert known_speedtest() is None, "a check continues without it"
     save_speedtest(TEST)
     assert known_speedtest() == TEST
 
 
-def test_a_folder_that_is_not_there_is_refused() -> None:
+def test_a_missing_folder_is_refused() -> None:
     done = CliRunner().invoke(slipstream, ["machine", "--folder", "nowhere"])
     assert done.exit_code == 2 and "nowhere" in done.output

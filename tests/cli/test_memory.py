@@ -1,4 +1,4 @@
-"""`slipstream memory` as a user types it."""
+"""`slipstream memory`, run in a new process as a user would."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_memory_and_the_report_again(tmp_path: Path) -> None:
     options = ["--json", "out.json", "--snapshot", "step.pickle"]
     command = [sys.executable, "-m", "slipstream", "memory", *options, "train.py", "--json", "theirs"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stderr) == (0, "")  # nor a word of the profiler's
+    assert (done.returncode, done.stderr) == (0, "")  # the profiler must not print anything either
     assert done.stdout.startswith(" slipstream memory  train.py --json theirs")
     said = " ".join(done.stdout.split())
     assert "There is no memory snapshot in" in said and "torch makes them on CUDA devices alone" in said

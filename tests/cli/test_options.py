@@ -1,4 +1,4 @@
-"""`--html` as a user types it: what follows it is never written over, and a page opens only on a desktop."""
+"""`--html` never overwrites the word that follows it by mistake, and the page opens only on a desktop."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ from slipstream.testing.made_sessions import made_session
         (["--json", "--html", "train.py"], None, ("train.py",)),
     ],
 )
-def test_the_script_is_never_taken_for_the_file(args: list[str], html: str | None, script: tuple[str, ...]) -> None:
+def test_the_script_is_never_mistaken_for_the_file(args: list[str], html: str | None, script: tuple[str, ...]) -> None:
     for command in (check.command, tune.command, memory.command):
         context = command.make_context(command.name, list(args))
         assert (context.params["html"], context.params["script"]) == (html, script)
 
 
-def test_a_file_that_is_no_page_is_refused() -> None:
+def test_a_file_that_is_not_html_is_refused() -> None:
     for args in (["--html=train.py", "train.py"], ["--html=", "train.py"]):
         with pytest.raises(click.BadParameter, match=r"end in \.html"):
             check.command.make_context("check", args)
 
 
-def test_options_are_remembered_as_typed() -> None:
+def test_options_are_stored_as_typed() -> None:
     context = check.command.make_context("check", ["--seconds", "5", "--html", "-m", "pkg.train", "--html", "-m"])
     with context:
         assert typed_options() == ["--seconds", "5", "--html"]
 
 
-def test_report_writes_beside_the_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_writes_next_to_the_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     session = msgspec.structs.replace(diagnose(made_session(input_ms=40.0)), options=["--seconds", "5"])
     saved = save_session(session)
@@ -65,7 +65,7 @@ def test_report_writes_beside_the_session(tmp_path: Path, monkeypatch: pytest.Mo
     assert done.exit_code == 0 and "Wrote look/page.html" in done.output
     assert (tmp_path / "look/page.html").read_text(encoding="utf-8") == page
     done = runner.invoke(report.command, [str(saved), "--html", "-"])
-    assert done.output.startswith("<!doctype html>"), "and nothing else on standard output"
+    assert done.output.startswith("<!doctype html>"), "standard output has only the page"
     (tmp_path / "file").write_text("")
     done = runner.invoke(report.command, ["--html", "file/page.html"])
     assert done.exit_code == 2 and "cannot be written" in done.output

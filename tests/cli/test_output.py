@@ -1,4 +1,4 @@
-"""`-` for a file: standard output has that document and nothing else."""
+"""With `-` as a file, standard output has that document and nothing else."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def test_only_the_document_is_on_standard_output(
         assert json.loads(out)["step_ms"] > 0
 
 
-def test_a_file_beside_it_is_told_of_on_standard_error(session: Session, capfd: pytest.CaptureFixture[str]) -> None:
+def test_messages_about_other_files_go_to_standard_error(session: Session, capfd: pytest.CaptureFixture[str]) -> None:
     forms = OutputFormats(json_path=Path("-"), html="page.html", no_open=True)
     assert give(session, forms) is True
     out, err = capfd.readouterr()
     assert json.loads(out) and "Wrote page.html" in err and Path("page.html").is_file()
 
 
-def test_what_a_child_prints_steps_aside_too(capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_of_child_processes_is_redirected_too(capfd: pytest.CaptureFixture[str]) -> None:
     program = [sys.executable, "-c", "print('from the script')"]
     with aside():
         subprocess.run(program, check=True)
@@ -67,7 +67,7 @@ def test_what_a_child_prints_steps_aside_too(capfd: pytest.CaptureFixture[str]) 
     assert capfd.readouterr().out == "as ever\n"
 
 
-def test_the_gate_speaks_aside(session: Session, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_gate_prints_to_standard_error(session: Session, capfd: pytest.CaptureFixture[str]) -> None:
     seen = msgspec.structs.replace(session, command="check", tuning=None)
     result = check.CheckRequest(json_path=Path("-"), gate=SpeedGate(seen, "before", 0.95))
     assert check._give(seen, result) == 0
@@ -96,4 +96,4 @@ def test_report(session: Session, args: list[str], begins: str) -> None:
 def test_two_documents_are_refused(session: Session) -> None:
     saved = save_session(session)
     done = CliRunner().invoke(report.command, [str(saved), "--json", "-", "--markdown", "-"])
-    assert done.exit_code == 2 and "room for one document" in done.output and "{" not in done.stdout
+    assert done.exit_code == 2 and "only one document" in done.output and "{" not in done.stdout

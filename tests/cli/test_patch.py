@@ -1,4 +1,4 @@
-"""slipstream patch, from a saved session alone."""
+"""slipstream patch, which needs only a saved session."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ RECIPE = Recipe(
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A script of the zoo, where a tuning has been."""
+    """A folder with a script of the zoo, as it was when the session was made."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")  # else workers ask for it by hand
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")  # otherwise the technique `workers` asks the user to set it by hand
     (tmp_path / "train.py").write_bytes((HERE / f"{ZOO}.py").read_bytes())
     return tmp_path
 
@@ -76,21 +76,21 @@ def test_the_diff_on_stdout_and_the_rest_on_stderr(folder: Path) -> None:
         "  # <- planted",
     ]
     assert "by hand, allocator: MALLOC_" in done.stderr and "before Python starts" in done.stderr
-    assert "until then, allocator by: slipstream run train.py" in done.stderr
+    assert "until then, this command applies allocator: slipstream run train.py" in done.stderr
     assert (folder / "train.py").read_bytes() == before
     applied = subprocess.run(["git", "apply", "-"], input=done.stdout_bytes, cwd=folder, capture_output=True)
     assert applied.returncode == 0, applied.stderr
 
     again = patch("train.py")
     assert (again.exit_code, again.stdout) == (0, "")
-    assert "nothing to change: what can be written is there already" in again.stderr
+    assert "nothing to change: the source already has every edit that can be made" in again.stderr
 
 
-def test_the_command_of_tune_with_one_word_changed(folder: Path) -> None:
+def test_arguments_of_the_script_are_ignored(folder: Path) -> None:
     save_session(session_of(folder))
     alone, with_arguments = patch("train.py"), patch("train.py", "-e", "3", "--steps=20")
     assert (with_arguments.exit_code, with_arguments.stdout) == (0, alone.stdout)
-    assert "not used: -e 3 --steps=20" in with_arguments.stderr
+    assert "ignored: -e 3 --steps=20" in with_arguments.stderr
 
 
 def test_the_patched_script_trains(folder: Path) -> None:
@@ -102,18 +102,18 @@ def test_the_patched_script_trains(folder: Path) -> None:
     assert done.returncode == 0 and "step 20 loss" in done.stdout, done.stderr
 
 
-def test_write_spares_what_git_does_not_know(folder: Path) -> None:
+def test_write_refuses_to_change_uncommitted_files(folder: Path) -> None:
     save_session(session_of(folder))
     subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
     done = patch("train.py", "--write")
-    assert done.exit_code == 2 and "Commit first, or add --force" in done.stderr
+    assert done.exit_code == 2 and "Commit them first, or add --force" in done.stderr
     assert "num_workers" not in (folder / "train.py").read_text()
     done = patch("train.py", "--write", "--force")
     assert done.exit_code == 0 and "wrote train.py" in done.stderr
     assert "num_workers=2" in (folder / "train.py").read_text()
 
 
-def test_the_recipe_in_the_file_comes_first(folder: Path) -> None:
+def test_the_recipe_file_has_priority_over_the_session(folder: Path) -> None:
     save_session(session_of(folder))
     recipe = folder / "slipstream.toml"
     recipe.write_text('version = 1\n[script]\ncommand = ["train.py"]\n[recipe]\nworkers = 3\n')
@@ -124,7 +124,7 @@ def test_the_recipe_in_the_file_comes_first(folder: Path) -> None:
     assert "num_workers=3" in patch("train.py", "--recipe", "slipstream.toml").stdout
 
 
-def test_a_check_is_enough_to_see_lines_by(folder: Path) -> None:
+def test_line_numbers_may_come_from_a_check(folder: Path) -> None:
     save_session(session_of(folder, is_tuned=False))
     done = patch("train.py")
     assert (done.exit_code, done.stdout) == (0, "") and "only a check was saved" in done.stderr
@@ -132,8 +132,8 @@ def test_a_check_is_enough_to_see_lines_by(folder: Path) -> None:
     assert "num_workers=2" in patch("train.py").stdout
 
 
-def test_a_ride_that_saw_nothing_hides_none_that_did(folder: Path) -> None:
-    """A check that failed at its first line, or a session whose recipe came of a fit."""
+def test_a_session_without_models_does_not_hide_an_older_one(folder: Path) -> None:
+    """For example a check that failed at its first line. The recipe of a fit is used like that of a tuning."""
     Path("slipstream.toml").write_text("version = 1\n[recipe]\nworkers = 2\n")
     save_session(session_of(folder, is_tuned=False))
     blind = msgspec.structs.replace(session_of(folder, is_tuned=False), models=[], loaders=[], optimizers=[])
@@ -165,11 +165,11 @@ def test_a_session_by_name_and_from_elsewhere(folder: Path, tmp_path_factory: py
         (["train.py", "--session", "missing.msgpack"], "cannot be read"),
         (["train.py", "--recipe", "missing.toml", "--session", "saved"], "cannot be read"),
         (["other.py", "--session", "saved"], "is a session of train.py, not of other.py"),
-        (["-m", "package.missing"], "does not lie in"),
+        (["-m", "package.missing"], "The module package.missing is not in"),
         (["changed.py", "--session", "changed"], "has changed since"),
     ],
 )
-def test_user_errors_are_one_sentence(folder: Path, args: list[str], words: str) -> None:
+def test_user_errors_give_a_message(folder: Path, args: list[str], words: str) -> None:
     (folder / "other.py").write_text("")
     if "saved" in args or "changed" in args:
         path = save_session(session_of(folder))
@@ -184,7 +184,7 @@ def test_user_errors_are_one_sentence(folder: Path, args: list[str], words: str)
     assert done.stdout == ""
 
 
-def test_prove_says_why_it_cannot(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prove_refuses_with_a_reason(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def prove() -> tuple[object, str]:
         done = CliRunner().invoke(slipstream, ["patch", "train.py", "--prove", "--write"], standalone_mode=False)
         assert done.exception is None and callable(done.return_value)
@@ -192,11 +192,12 @@ def test_prove_says_why_it_cannot(folder: Path, monkeypatch: pytest.MonkeyPatch)
             return done.return_value(), said.getvalue()
 
     save_session(session_of(folder))
-    assert prove() == (2, "slipstream: --prove needs a session that saw the script train, and this one saw no step.\n")
+    words = "--prove needs a session with training steps, and this session has none. Run slipstream tune first."
+    assert prove() == (2, f"slipstream: {words}\n")
     elsewhere = msgspec.structs.replace(diagnose(session_of(folder)), cwd=str(folder.parent), script=["x/train.py"])
     monkeypatch.setattr("slipstream.cli.patch._is_of", lambda *_: True)
     save_session(elsewhere)
-    assert f"go to {folder.parent}" in prove()[1]
+    assert f"Change to {folder.parent} first" in prove()[1]
     assert "num_workers" not in (folder / "train.py").read_text()
     assert patch("train.py", "--prove", "--budget", "soon").exit_code == 2
 
@@ -210,6 +211,6 @@ def test_without_torch(folder: Path) -> None:
     assert done.returncode == 0 and "num_workers=2" in done.stdout, done.stderr
 
 
-def test_help_teaches() -> None:
+def test_help_has_the_main_examples() -> None:
     shown = patch("--help").stdout
     assert "slipstream patch train.py | git apply" in shown and "--write" in shown

@@ -1,4 +1,4 @@
-"""slipstream run with a recipe, in processes of its own: applied from the start, warned about, refused in words."""
+"""slipstream run with a recipe, in new processes: the recipe is applied from the start, or refused with a message."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ def test_the_recipe_beside_the_script_is_applied_from_the_start(tmp_path: Path) 
     (tmp_path / "job").mkdir()
     (tmp_path / "job/train.py").write_text(TRAIN)
     (tmp_path / "job/slipstream.toml").write_text(RECIPE)
-    (tmp_path / "slipstream.toml").write_text(RECIPE.replace("train.py", "other.py"))  # passed over
+    (tmp_path / "slipstream.toml").write_text(
+        RECIPE.replace("train.py", "other.py")
+    )  # skipped: it is for another script
     done = run("job/train.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
@@ -64,14 +66,14 @@ def test_the_recipe_beside_the_script_is_applied_from_the_start(tmp_path: Path) 
     ]
     first, warning, last = done.stderr.splitlines()
     assert first == "slipstream: job/slipstream.toml: allocator=keep + cpu_threads=1", (
-        "said once, not by both processes"
+        "printed once, although the process is restarted"
     )
     assert "measured with other arguments: --epochs 3" in warning and "slipstream tune makes a new one" in warning
     assert last.startswith("slipstream: 40 steps in ")
     assert "ms a step, in place of the 60000.0 ms that tune measured without the recipe: about " in last
 
 
-def test_without_a_recipe_it_says_at_the_end_how_to_get_one(tmp_path: Path) -> None:
+def test_without_a_recipe_the_last_line_says_how_to_make_one(tmp_path: Path) -> None:
     (tmp_path / "train(2).py").write_text(TRAIN)
     done = run("train(2).py", "--recipe", "x", cwd=tmp_path)
     assert done.returncode == 0
@@ -80,19 +82,19 @@ def test_without_a_recipe_it_says_at_the_end_how_to_get_one(tmp_path: Path) -> N
     assert last.endswith("; no slipstream.toml here: slipstream tune 'train(2).py' makes one")
 
 
-def test_the_script_has_its_own_options(tmp_path: Path) -> None:
+def test_options_after_the_script_are_passed_to_the_script(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(QUICK)
     done = run("--no-recipe", "train.py", "--recipe", "x", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "['train.py', '--recipe', 'x']\n")
     assert "makes one" not in done.stderr
 
 
-def test_a_recipe_of_another_script_is_applied_only_by_name(tmp_path: Path) -> None:
+def test_a_recipe_of_another_script_is_applied_only_if_named(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(QUICK)
     path = tmp_path / "slipstream.toml"
     path.write_text(RECIPE.replace("train.py", "jobs/other.py").replace('allocator = "keep"', ""))
     first, _ = run("train.py", cwd=tmp_path).stderr.splitlines()
-    assert first == ("slipstream: slipstream.toml was measured on jobs/other.py, not on train.py: training as it is.")
+    assert first == "slipstream: slipstream.toml was measured on jobs/other.py, not on train.py, so it is not applied."
     first, warning, *_ = run("--recipe", "slipstream.toml", "train.py", cwd=tmp_path).stderr.splitlines()
     assert first == "slipstream: slipstream.toml: cpu_threads=1" and "measured on jobs/other.py" in warning
 
@@ -101,11 +103,11 @@ def test_a_recipe_of_another_script_is_applied_only_by_name(tmp_path: Path) -> N
     ("args", "words"),
     [
         (["--recipe", "missing.toml"], "missing.toml cannot be read"),
-        (["--recipe", "broken.toml"], "broken.toml, line 3: no technique is called 'warp_drive'; there are: "),
-        (["--no-recipe", "--tune"], "--no-recipe stands alone"),
+        (["--recipe", "broken.toml"], "broken.toml, line 3: there is no technique 'warp_drive'; the techniques are: "),
+        (["--no-recipe", "--tune"], "--no-recipe cannot be combined with"),
     ],
 )
-def test_a_recipe_that_cannot_be_used_is_a_sentence(tmp_path: Path, args: list[str], words: str) -> None:
+def test_a_recipe_that_cannot_be_used_gives_a_message(tmp_path: Path, args: list[str], words: str) -> None:
     (tmp_path / "train.py").write_text(QUICK)
     (tmp_path / "broken.toml").write_text("version = 1\n[recipe]\nwarp_drive = true\n")
     done = run(*args, "train.py", cwd=tmp_path)
@@ -113,21 +115,21 @@ def test_a_recipe_that_cannot_be_used_is_a_sentence(tmp_path: Path, args: list[s
     assert words in done.stderr and "Traceback" not in done.stderr
 
 
-def test_ranks_get_no_recipe_and_one_line(tmp_path: Path) -> None:
+def test_several_ranks_get_no_recipe_and_one_message(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(QUICK)
     (tmp_path / "slipstream.toml").write_text(RECIPE)
     first = run("train.py", cwd=tmp_path, WORLD_SIZE="2", RANK="0")
     assert (first.returncode, first.stdout) == (0, "['train.py']\n")
-    assert "was measured with one process and is not applied to 2 ranks" in first.stderr
+    assert "was measured with one process, so it is not applied to 2 ranks" in first.stderr
     assert "measured" not in run("train.py", cwd=tmp_path, WORLD_SIZE="2", RANK="1").stderr
 
 
 @pytest.mark.parametrize("keeps", [True, False])
 @pytest.mark.parametrize("script", [["train.py", "--epochs", "3"], ["-m", "package.train", "-v"]])
-def test_after_tuning_a_fresh_process_trains(
+def test_after_tuning_a_new_process_trains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keeps: bool, script: list[str]
 ) -> None:
-    """Only the two ends are made: what tune leaves behind, and what the system is asked to start."""
+    """Only two things are replaced: the tuning, and the call that starts the new process."""
     monkeypatch.chdir(tmp_path)
     started: list[list[str]] = []
 
@@ -144,11 +146,11 @@ def test_after_tuning_a_fresh_process_trains(
     assert arguments[arguments.index("-m") :] == ["-m", "slipstream", "run", *how, *script]
 
 
-def test_what_cannot_be_tuned_is_not_trained(tmp_path: Path) -> None:
+def test_a_script_that_cannot_be_tuned_is_not_trained(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('hello')")
     done = run("--tune", "train.py", cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stdout.count("hello\n") == 1, "the check's; training was not begun"
+    assert done.stdout.count("hello\n") == 1, "only the check ran the script; the training did not start"
     assert "no module was called" in done.stderr
 
 
@@ -174,7 +176,7 @@ print(f"{loss.item():.5f}")
 
 
 def test_a_long_batch_that_does_not_fit_is_survived(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The limit is the system's own; about 140 MB of activations are too many for it."""
+    """The limit is set with setrlimit. The activations of the long batch, about 140 MB, exceed it."""
     (tmp_path / "train.py").write_text(LONG)
     runpy.run_path(str(tmp_path / "train.py"))
     failed = run("train.py", "limited", cwd=tmp_path, OMP_NUM_THREADS="1")
@@ -187,10 +189,10 @@ def test_a_long_batch_that_does_not_fit_is_survived(tmp_path: Path, capsys: pyte
     assert survived.returncode == 0, survived.stderr
     assert survived.stdout == capsys.readouterr().out
     (last,) = survived.stderr.splitlines()
-    assert "; survived 1 shortage of memory, with the batch in up to " in last
+    assert "; recovered from 1 out-of-memory error, with the batch in up to " in last
 
 
-def test_survival_refuses_a_recipe_that_it_does_not_go_with(tmp_path: Path) -> None:
+def test_survive_oom_refuses_a_recipe_with_a_conflict(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(QUICK)
     (tmp_path / "slipstream.toml").write_text("version = 1\n[recipe]\nmicro_batches = 2\n")
     done = run("--survive-oom", "train.py", cwd=tmp_path)

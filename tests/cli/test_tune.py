@@ -1,4 +1,4 @@
-"""slipstream tune as a user types it: one real tuning, and made ones for every way of giving the result."""
+"""slipstream tune: one real tuning, and made sessions for every output format and ending."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def test_a_real_tuning_from_check_to_report(here: Path) -> None:
     assert path is not None and load_session(path).command == "tune"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="processes are told by /proc")
-def test_interrupted_while_it_races_it_leaves_nothing_but_what_it_knows(here: Path) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="the processes are found through /proc")
+def test_after_an_interruption_no_process_is_left_and_the_session_is_saved(here: Path) -> None:
     (here / "train.py").write_text(TRAIN)
     command = [sys.executable, "-m", "slipstream", "tune", "--budget", "60s", "--seconds", "4"]
     command += ["--only", "fused_optimizer,cpu_threads", "train.py"]
@@ -81,15 +81,15 @@ def test_interrupted_while_it_races_it_leaves_nothing_but_what_it_knows(here: Pa
     assert any("starting  as it is" in line for line in before)
     below = psutil.Process(process.pid).children(recursive=True)
     assert below
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does it
+    os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to the whole group too
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    assert "interrupted; " in err and "the same command again goes on" in err and "Traceback" not in out + err
+    assert "interrupted; " in err and "run the same command again" in err and "Traceback" not in out + err
     assert not psutil.wait_procs(below, timeout=5)[1]
     assert not (here / "slipstream.toml").exists() and latest(here) is not None
 
 
-def test_what_was_kept_is_written_where_it_was_asked_for(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_recipe_is_written_to_the_given_file(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
     request = Request(["train.py"], recipe_path=Path("recipes/cpu.toml"), json_path=Path("t.json"))
     assert _give(session, request, "") == 0
     file = read_recipe(Path("recipes/cpu.toml"))
@@ -100,7 +100,7 @@ def test_what_was_kept_is_written_where_it_was_asked_for(session: Session, capsy
     assert "Saved as .slipstream/sessions/" in out
 
 
-def test_nothing_kept_writes_nothing_and_says_so(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_kept_technique_no_recipe_is_written(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
     assert session.tuning is not None
     nothing = msgspec.structs.replace(session.tuning, recipe=Recipe(), total=None)
     session = msgspec.structs.replace(session, tuning=nothing)
@@ -110,17 +110,17 @@ def test_nothing_kept_writes_nothing_and_says_so(session: Session, capsys: pytes
     Path("slipstream.toml").write_text("by hand")
     assert _give(session, Request(["train.py"]), "") == 0
     assert Path("slipstream.toml").read_text() == "by hand"
-    assert "the one that is there stays" in capsys.readouterr().out
+    assert "The existing file was not changed." in capsys.readouterr().out
 
 
-def test_an_interrupted_tuning_keeps_its_session_and_says_how_to_go_on(
+def test_an_interrupted_tuning_saves_its_session_and_says_how_to_continue(
     session: Session, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert session.tuning is not None
     broken = msgspec.structs.replace(session.tuning, is_complete=False, was_interrupted=True)
     assert _give(msgspec.structs.replace(session, tuning=broken), Request(["train.py"]), "2 kept") == 130
     assert not Path("slipstream.toml").exists() and latest() is not None
-    assert "interrupted; 2 kept so far. It is remembered: the same command again goes on" in capsys.readouterr().err
+    assert "interrupted; 2 kept so far. To continue from there, run the same command" in capsys.readouterr().err
 
 
 def test_a_tuning_that_ended_early_writes_no_recipe(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,16 +128,18 @@ def test_a_tuning_that_ended_early_writes_no_recipe(session: Session, capsys: py
     early = msgspec.structs.replace(session.tuning, is_complete=False)
     assert _give(msgspec.structs.replace(session, tuning=early), Request(["train.py"]), "") == 0
     assert not Path("slipstream.toml").exists()
-    assert "did not come to its end, so no slipstream.toml was written" in capsys.readouterr().out
+    assert "The tuning is not complete, so no slipstream.toml was written" in capsys.readouterr().out
 
 
-def test_quiet_is_the_sentence_and_the_table(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_prints_the_summary_and_the_table(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
     assert _give(session, Request(["train.py"], quiet=True), "") == 0
     lines = capsys.readouterr().out.splitlines()
     assert "as fast" in lines[0] and lines[-1].startswith(" ceiling")
 
 
-def test_one_form_that_cannot_be_written_costs_no_other(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_format_that_cannot_be_written_does_not_prevent_the_others(
+    session: Session, capsys: pytest.CaptureFixture[str]
+) -> None:
     request = Request(["train.py"], json_path=Path("train.py/x.json"), markdown_path=Path("t.md"))
     assert _give(session, request, "") == 2
     assert Path("slipstream.toml").exists() and Path("t.md").exists()
@@ -163,8 +165,8 @@ def test_report_shows_a_tuning_again(session: Session) -> None:
         (["--budget", "soon", "train.py"], "'soon' is not a duration. Write it like 90s, 5m or 1h."),
         (["--budget", "-5m", "train.py"], "'-5m' is not a duration"),
         (["--budget", "0s", "train.py"], "'0s' is not a duration"),
-        (["--only", "warp_drive", "train.py"], "no technique is called 'warp_drive'; there are: "),
-        (["--without", "nothing", "train.py"], "no technique is called 'nothing'"),
+        (["--only", "warp_drive", "train.py"], "there is no technique 'warp_drive'; the techniques are: "),
+        (["--without", "nothing", "train.py"], "there is no technique 'nothing'"),
         (["--allow", "anything", "train.py"], "identical"),
         (["missing.py"], "There is no file 'missing.py'"),
         (["--bugdet", "5m", "train.py"], "'--budget'"),
@@ -172,24 +174,24 @@ def test_report_shows_a_tuning_again(session: Session) -> None:
         ([], "Which script?"),
     ],
 )
-def test_bad_input_is_a_sentence_and_exit_code_2(session: Session, args: list[str], words: str) -> None:
+def test_bad_input_gives_a_message_and_exit_code_2(session: Session, args: list[str], words: str) -> None:
     done = CliRunner().invoke(slipstream, ["tune", *args])
     assert done.exit_code == 2
     assert words in " ".join(done.output.split()) and "Traceback" not in done.output
 
 
-def test_many_ranks_and_the_switch(session: Session) -> None:
+def test_several_ranks_and_slipstream_disable_are_refused(session: Session) -> None:
     ranks = CliRunner(env={"WORLD_SIZE": "2"}).invoke(slipstream, ["tune", "train.py"])
     assert ranks.exit_code == 2 and "one of 2 ranks" in ranks.output
     off = CliRunner(env={"SLIPSTREAM_DISABLE": "1"}).invoke(slipstream, ["tune", "train.py"])
     assert off.exit_code == 2 and "SLIPSTREAM_DISABLE" in off.output
 
 
-def test_help_teaches() -> None:
+def test_help_has_the_main_facts() -> None:
     text = CliRunner().invoke(slipstream, ["tune", "--help"]).output
     for piece in (
         "slipstream tune --budget 15m --markdown table.md train.py",
-        "Ctrl-C keeps what is decided",
+        "After Ctrl-C, the same command continues",
         "--allow",
     ):
         assert piece in text

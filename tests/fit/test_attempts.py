@@ -1,4 +1,4 @@
-"""Two real rides of a tiny script, held to a limit by the system."""
+"""Two real trials of a small script, under a memory limit that the system enforces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slipstream.supervise.race import ProcessBackend
 from slipstream.tuning.progress import SilentListener
 
 MIB = 1 << 20
-# A sample keeps 4 MiB for its backward pass
+# Each sample keeps 4 MiB for the backward pass.
 TRAIN = """
 import torch
 torch.set_num_threads(1)
@@ -26,8 +26,10 @@ for x in torch.utils.data.DataLoader(torch.zeros(2000, 1), batch_size=64, shuffl
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
-def test_what_does_not_fit_runs_out_and_a_smaller_batch_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="the memory limit needs Linux")
+def test_a_batch_that_does_not_fit_runs_out_and_a_smaller_one_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(TRAIN)
     with ProcessBackend(["train.py"], warm_up=3) as backend:

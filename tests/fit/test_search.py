@@ -1,4 +1,4 @@
-"""What fits, on a track whose memory and speed are made up: no process is started."""
+"""The search for what fits, on a backend with simulated memory and speed. No process is started."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ OUT = "RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAll
 OWN, START, EACH = 16, 1000, 10  # samples; bytes
 
 
-class MemoryTrack:
-    """Holds START + EACH bytes a sample; `saving` divides the latter while a technique is on, at a price."""
+class MemoryBackend:
+    """A simulated backend. A trial needs START bytes, and EACH bytes more for every sample of the batch.
+
+    `saving` maps techniques to the factor of the bytes for a sample, `prices` to the factor of the time.
+    """
 
     def __init__(self, saving: dict[str, float] | None = None, prices: dict[str, float] | None = None) -> None:
         self.saving, self.prices = saving or {}, prices or {}
-        self.best_batch = 64  # beyond it a sample costs more again
+        self.best_batch = 64  # with larger or smaller batches, a sample takes longer
         self.slowness = 1.0
-        self.raises = ""  # with any other batch than the script's own
+        self.raises = ""  # the error with any other batch size than the script's own
         self.raises_held_only = False
         self.wrong_losses: set[str] = set()
         self.declined: dict[str, str] = {}
@@ -106,7 +109,7 @@ class MemoryTrack:
 
 @pytest.fixture
 def seen() -> Session:
-    """Own batch and half of it, observed; the first loader trains."""
+    """A session that observed the script's own batch size and half of it."""
     session = diagnose(made_session())
 
     def footprint(size: int) -> Footprint:
@@ -132,39 +135,39 @@ def known() -> dict[str, Any]:
 
 @pytest.fixture
 def go(seen: Session, known: dict[str, Any]) -> Callable[..., Fitting]:
-    def run(backend: MemoryTrack, limit_bytes: int, session: Session = seen, **order: Any) -> Fitting:
+    def run(backend: MemoryBackend, limit_bytes: int, session: Session = seen, **order: Any) -> Fitting:
         return fit(session, backend, FitOptions(limit_bytes, **order), RecordingListener(), known)
 
     return run
 
 
 def test_the_largest_and_the_fastest_differ(go: Callable[..., Fitting]) -> None:
-    backend = MemoryTrack()
+    backend = MemoryBackend()
     fitting = go(backend, START + 205 * EACH)
     assert fitting.own_fits and fitting.largest == 204 and fitting.too_large in (206, 207)
-    assert fitting.fastest == 64 and not fitting.recipe.choices  # never kept unasked
+    assert fitting.fastest == 64 and not fitting.recipe.choices  # another batch size is not kept unless allowed
     sizes = [attempt.batch_size for attempt in fitting.attempts if attempt.is_held and attempt.outcome == "ran"]
-    assert sizes.count(204) >= 2  # what is named has run, and again
+    assert sizes.count(204) >= 2  # the answer ran, and ran again to confirm it
     timed = {attempt.batch_size: attempt.rate for attempt in fitting.attempts if attempt.rate is not None}
     assert timed[64] is not None and timed[64].ratio > 1.5 and timed[64].low > 1.0
     assert backend.num_entered < 16
 
 
-def test_allowed_to_be_different_the_fastest_is_kept(go: Callable[..., Fitting]) -> None:
-    fitting = go(MemoryTrack(), START + 205 * EACH, allow="different")
+def test_with_allow_different_the_fastest_batch_is_kept(go: Callable[..., Fitting]) -> None:
+    fitting = go(MemoryBackend(), START + 205 * EACH, allow="different")
     assert str(fitting.recipe) == "resize=64"
 
 
 def test_a_batch_that_fits_needs_nothing(go: Callable[..., Fitting]) -> None:
-    fitting = go(MemoryTrack(), START + 50 * EACH, finds_batch=False)
+    fitting = go(MemoryBackend(), START + 50 * EACH, finds_batch=False)
     assert fitting.own_fits and fitting.largest is None and not fitting.recipe.choices
     assert len(fitting.attempts) == 2
 
 
-def test_of_what_makes_the_batch_fit_the_cheapest_is_kept(go: Callable[..., Fitting]) -> None:
+def test_the_cheapest_technique_that_makes_the_batch_fit_is_kept(go: Callable[..., Fitting]) -> None:
     saving = {"again=all": 0.2, "again=half": 0.6, "pieces=2": 0.7, "pieces=4": 0.4, "pieces=8": 0.3}
     prices = {"again=all": 1.4, "again=half": 1.2, "pieces=2": 1.3, "pieces=4": 1.35, "pieces=8": 1.5}
-    backend = MemoryTrack(saving, prices)
+    backend = MemoryBackend(saving, prices)
     fitting = go(backend, START + EACH * 8, finds_batch=False)
     outcomes = {str(attempt.recipe): attempt.outcome for attempt in fitting.attempts if attempt.is_held}
     assert outcomes["as it is"] == outcomes["again=half"] == outcomes["pieces=2"] == "ran_out"
@@ -177,7 +180,7 @@ def test_of_what_makes_the_batch_fit_the_cheapest_is_kept(go: Callable[..., Fitt
 
 
 @pytest.mark.parametrize(
-    ("room", "rides", "kept"),
+    ("room", "settings", "kept"),
     [
         (4, ["all"], ""),
         (5, ["all", "half", "most"], "all"),
@@ -186,53 +189,55 @@ def test_of_what_makes_the_batch_fit_the_cheapest_is_kept(go: Callable[..., Fitt
         (14, ["all", "half", "quarter"], "quarter"),
     ],
 )
-def test_of_more_and_more_the_least_that_is_enough(
-    go: Callable[..., Fitting], known: dict[str, Any], room: int, rides: list[str], kept: str
+def test_a_ladder_gives_the_weakest_setting_that_is_enough(
+    go: Callable[..., Fitting], known: dict[str, Any], room: int, settings: list[str], kept: str
 ) -> None:
-    """The strongest first, for where it is not enough nothing weaker need be run."""
+    """The strongest setting runs first: if it is not enough, no weaker one needs to run."""
     saving = {"again=all": 0.3, "again=most": 0.5, "again=half": 0.6, "again=quarter": 0.8}
     prices = {"again=all": 1.4, "again=most": 1.3, "again=half": 1.2, "again=quarter": 1.1}
     known["again"].LADDER = ("quarter", "half", "most", "all")
-    fitting = go(MemoryTrack(saving, prices), START + EACH * room, finds_batch=False, only=("again",))
+    fitting = go(MemoryBackend(saving, prices), START + EACH * room, finds_batch=False, only=("again",))
     assert [
         str(one.recipe).partition("=")[2] for one in fitting.attempts if one.is_held and one.recipe.choices
-    ] == rides
+    ] == settings
     assert str(fitting.recipe) == (f"again={kept}" if kept else "as it is")
 
 
-def test_a_long_step_leaves_time_for_all(go: Callable[..., Fitting]) -> None:
-    backend = MemoryTrack({"again=all": 0.2, "again=half": 0.3, "pieces=2": 0.3}, {"again=all": 1.5, "again=half": 1.2})
-    backend.slowness = 80.0  # 9 s: six rounds of one would be half of the budget
+def test_with_long_steps_there_is_time_for_every_candidate(go: Callable[..., Fitting]) -> None:
+    backend = MemoryBackend(
+        {"again=all": 0.2, "again=half": 0.3, "pieces=2": 0.3}, {"again=all": 1.5, "again=half": 1.2}
+    )
+    backend.slowness = 80.0  # a step takes 9 s, so six rounds of one candidate would take half of the budget
     fitting = go(backend, START + EACH * 8, finds_batch=False)
     ran = {str(one.recipe): one.rate for one in fitting.attempts if one.is_held and one.outcome == "ran"}
     assert set(ran) == {"again=all", "again=half", "pieces=2"} and all(ran.values())
     assert str(fitting.recipe) == "pieces=2"
 
 
-def test_two_together_where_neither_is_enough(go: Callable[..., Fitting]) -> None:
+def test_a_pair_is_tried_if_no_single_technique_is_enough(go: Callable[..., Fitting]) -> None:
     saving = {"again=all": 0.5, "again=half": 0.8, "smaller_state": 0.5}
-    fitting = go(MemoryTrack(saving), START + EACH * 5, finds_batch=False, allow="different", without=("pieces",))
+    fitting = go(MemoryBackend(saving), START + EACH * 5, finds_batch=False, allow="different", without=("pieces",))
     assert {choice.technique for choice in fitting.recipe.choices} == {"again", "smaller_state"}
 
 
-def test_what_declines_is_not_tried_again_nor_with_others(go: Callable[..., Fitting]) -> None:
-    """It ran out because nothing was changed: the reason is told, and no ride is spent on it any more."""
-    backend = MemoryTrack({"again=all": 0.9, "smaller_state": 0.9})
+def test_a_technique_without_effect_is_not_tried_again(go: Callable[..., Fitting]) -> None:
+    """It ran out of memory because it changed nothing. The reason is noted, and it is not tried in pairs either."""
+    backend = MemoryBackend({"again=all": 0.9, "smaller_state": 0.9})
     backend.declined = {"pieces": "batch norm"}
     fitting = go(backend, START + EACH * 2, finds_batch=False, allow="different")
-    rides = [str(one.recipe) for one in fitting.attempts if "pieces" in str(one.recipe)]
-    assert rides == ["pieces=2"] and "pieces had no effect: batch norm" in fitting.notes
+    tried = [str(one.recipe) for one in fitting.attempts if "pieces" in str(one.recipe)]
+    assert tried == ["pieces=2"] and "pieces had no effect: batch norm" in fitting.notes
 
 
-def test_where_nothing_is_enough_each_is_weighed_without_the_limit(go: Callable[..., Fitting]) -> None:
-    fitting = go(MemoryTrack({"again=all": 0.5, "pieces=8": 0.4}), START + EACH * 5, finds_batch=False)
+def test_if_nothing_is_enough_each_technique_is_measured_without_the_limit(go: Callable[..., Fitting]) -> None:
+    fitting = go(MemoryBackend({"again=all": 0.5, "pieces=8": 0.4}), START + EACH * 5, finds_batch=False)
     assert not fitting.recipe.choices and not any(one.is_held and one.outcome == "ran" for one in fitting.attempts)
-    weighed = {str(one.recipe): one.peak_bytes for one in fitting.attempts if not one.is_held and one.recipe.choices}
-    assert weighed == {"again=all": START + EACH * 8, "pieces=8": START + EACH * OWN * 4 // 10}
+    measured = {str(one.recipe): one.peak_bytes for one in fitting.attempts if not one.is_held and one.recipe.choices}
+    assert measured == {"again=all": START + EACH * 8, "pieces=8": START + EACH * OWN * 4 // 10}
 
 
-def test_other_losses_are_not_kept(go: Callable[..., Fitting]) -> None:
-    backend = MemoryTrack({"again=all": 0.2, "pieces=8": 0.2})
+def test_a_technique_with_other_losses_is_not_kept(go: Callable[..., Fitting]) -> None:
+    backend = MemoryBackend({"again=all": 0.2, "pieces=8": 0.2})
     backend.wrong_losses = {"again=all"}
     fitting = go(backend, START + EACH * 5, finds_batch=False)
     assert str(fitting.recipe) == "pieces=8"
@@ -247,34 +252,34 @@ def test_other_losses_are_not_kept(go: Callable[..., Fitting]) -> None:
         (START + EACH - 1, "not even a batch of one runs"),
     ],
 )
-def test_too_little_says_what_would_do(go: Callable[..., Fitting], limit: int, words: str) -> None:
+def test_a_limit_that_is_too_small_says_what_is_needed(go: Callable[..., Fitting], limit: int, words: str) -> None:
     with pytest.raises(FitError, match=words) as raised:
-        go(MemoryTrack(), limit)
+        go(MemoryBackend(), limit)
     assert "batch of one" in str(raised.value)
 
 
-def test_a_script_without_a_loader_is_told_what_to_do(go: Callable[..., Fitting], known: dict[str, Any]) -> None:
+def test_without_a_loader_the_error_says_what_to_do(go: Callable[..., Fitting], known: dict[str, Any]) -> None:
     known["resize"].applies = lambda observation: no("the script makes its batches without a DataLoader")
     with pytest.raises(FitError, match=r"without a DataLoader.*slipstream memory"):
-        go(MemoryTrack(), 10_000)
-    assert go(MemoryTrack(), 10_000, finds_batch=False).own_fits
+        go(MemoryBackend(), 10_000)
+    assert go(MemoryBackend(), 10_000, finds_batch=False).own_fits
 
 
-def test_a_script_that_takes_no_other_batch_says_so(go: Callable[..., Fitting]) -> None:
-    backend = MemoryTrack()
+def test_a_script_that_fails_with_other_batch_sizes_is_an_error(go: Callable[..., Fitting]) -> None:
+    backend = MemoryBackend()
     backend.raises = "RuntimeError: shape '[16, -1]' is invalid for input of size 40"
     with pytest.raises(FitError, match=r"does not train with batches of .*shape"):
         go(backend, START + 205 * EACH)
 
 
-def test_what_fails_only_under_the_limit_ran_out_whatever_it_says(go: Callable[..., Fitting]) -> None:
-    backend = MemoryTrack()
+def test_a_failure_only_under_the_limit_counts_as_out_of_memory(go: Callable[..., Fitting]) -> None:
+    backend = MemoryBackend()
     backend.raises, backend.raises_held_only = "RuntimeError: a library's own words", True
     assert go(backend, START + 205 * EACH).largest in (OWN - 1, OWN)
 
 
 def test_the_budget_ends_the_search(go: Callable[..., Fitting]) -> None:
-    fitting = go(MemoryTrack(), START + 205 * EACH, budget_s=10.0)
+    fitting = go(MemoryBackend(), START + 205 * EACH, budget_s=10.0)
     assert fitting.largest is not None and any("no time" in note for note in fitting.notes)
 
 
@@ -283,7 +288,7 @@ def test_sizes_worth_racing() -> None:
     assert ladder(32, 20) == [20, 10] and ladder(1, 1) == []
 
 
-def test_equally_fast_the_script_keeps_its_batch_or_takes_a_round_one() -> None:
+def test_among_equally_fast_sizes_the_own_one_wins_then_a_power_of_two() -> None:
     def attempt(size: int, ratio: float) -> FitAttempt:
         return FitAttempt(size, rate=Speed(ratio, ratio, ratio))
 
@@ -292,7 +297,7 @@ def test_equally_fast_the_script_keeps_its_batch_or_takes_a_round_one() -> None:
     assert fastest_of([], 0) is None
 
 
-def test_how_a_ride_ended() -> None:
+def test_judge_tells_how_a_trial_ended() -> None:
     assert judge("", True) == ("ran", "")
     assert judge(OUT, False)[0] == "ran_out" and judge("ended by SIGSEGV", True)[0] == "ran_out"
     assert judge("the script ended after 3 steps", True)[0] == "ran"

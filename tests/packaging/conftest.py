@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # tests are imported one by one, without a package around them
+sys.path.insert(0, str(Path(__file__).parent))  # pytest imports test modules without a package
 
 from installation import Installation, Measured, build_wheel, install
 
@@ -68,6 +68,6 @@ def torchless(wheel: Path, project: Path, tmp_path_factory: pytest.TempPathFacto
 def measured(installed: Installation) -> Measured:
     """`check` and then `tune` ran in the project, and their sessions are saved there."""
     check = installed.slipstream("check", "--steps", "60", "train.py")
-    # Less than 5 s of check would leave the script too little time to start: ten times as long is its limit.
+    # A script may take ten times the length of the check to start. Less than 5 s would leave it too little time.
     tune = installed.slipstream("tune", "--seconds", "5", "--budget", "5s", "--only", "fused_optimizer", "train.py")
     return Measured(check, tune)

@@ -51,7 +51,7 @@ class Installation:
 
 
 class Measured(NamedTuple):
-    """What the commands answered that made the sessions."""
+    """The results of the commands that made the sessions."""
 
     check: Done
     tune: Done

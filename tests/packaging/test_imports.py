@@ -51,7 +51,7 @@ def _unguarded_imports(node: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def _without_guarded(node: ast.AST) -> ast.AST:
-    """What of a statement runs although a module may be missing."""
+    """The parts of a statement that must not import a missing module."""
     if isinstance(node, ast.Try) and any(_catches_import_error(handler) for handler in node.handlers):
         return ast.Module([*node.orelse, *node.finalbody], [])
     if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):

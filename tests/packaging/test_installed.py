@@ -67,7 +67,7 @@ def test_command(installed: Installation, measured: Measured, command: str) -> N
 
 @pytest.mark.parametrize("arguments", [["memory", *OTHERS["memory"]], FIT], ids=["memory", "fit"])
 def test_memory(installed: Installation, arguments: list[str], tmp_path: Path) -> None:
-    """In a folder of its own: other tests read the latest session of the project."""
+    """Runs in a separate folder, because other tests read the latest session of the project."""
     shutil.copy(installed.folder / "train.py", tmp_path)
     assert_went_well(installed.slipstream(*arguments, folder=tmp_path))
 

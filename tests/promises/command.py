@@ -1,4 +1,4 @@
-"""Starts commands as a user would, each in a directory of its own."""
+"""Starts commands as a user would, each in its own directory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SLIPSTREAM = [sys.executable, "-m", "slipstream"]
 
 
 def start(command: list[str], folder: Path, **environment: str) -> subprocess.Popen[str]:
-    """In a process group of its own, as a shell does it, with a temporary directory of its own."""
+    """Start the command in a new process group, as a shell does, with its own temporary directory."""
     scratch = folder / "tmp"
     scratch.mkdir(parents=True, exist_ok=True)
     return subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Makes the neighbouring module importable: tests are imported one by one, without a package around them."""
+"""Makes the module `command` importable. pytest imports the test modules one by one, without a package."""
 
 import sys
 from pathlib import Path

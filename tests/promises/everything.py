@@ -1,4 +1,4 @@
-"""A script that passes through as many seams as one can without a device. Not a test."""
+"""A script that uses as many seams as possible without a GPU. This is not a test."""
 
 import io
 import sys

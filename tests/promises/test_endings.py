@@ -167,7 +167,7 @@ def test_a_script_that_ends_before_the_check(tmp_path: Path, checks: list[Runnin
     assert check.process.returncode == 0
     assert document["ending"]["reason"] == "finished"
     assert document["step_ms"] is not None
-    assert document["notes"], "a note says how few steps were measured"
+    assert document["notes"], "the notes say what the numbers are based on"
 
 
 def test_files_of_the_script_are_discarded(tmp_path: Path, checks: list[RunningCheck]) -> None:

@@ -10,7 +10,7 @@ def _card(*claims: str) -> Card:
     return Card("A made technique", "process", (), "identical", claims=claims)
 
 
-def test_both_sides_and_what_they_claim_are_named() -> None:
+def test_a_conflict_names_both_techniques_and_the_claim() -> None:
     conflicts = find_conflicts({"a": _card("the call"), "b": _card("the call", "the loader"), "c": _card("the loader")})
     assert [str(one) for one in conflicts] == ["a and b both claim the call", "b and c both claim the loader"]
     kept = Recipe((Choice("b"),))
@@ -18,7 +18,7 @@ def test_both_sides_and_what_they_claim_are_named() -> None:
     assert conflict_with("a", Recipe((Choice("c"),)), conflicts) is None
 
 
-def test_another_setting_of_the_same_technique_is_no_conflict() -> None:
+def test_another_setting_of_the_same_technique_is_not_a_conflict() -> None:
     conflicts = find_conflicts({"a": _card("x"), "b": _card("x")})
     assert conflict_with("a", Recipe((Choice("a", 2),)), conflicts) is None
 

@@ -36,7 +36,7 @@ def written(tmp_path: Path, session: Session) -> Path:
     return tmp_path / "slipstream.toml"
 
 
-def test_what_was_written_is_read(written: Path) -> None:
+def test_a_written_recipe_can_be_read(written: Path) -> None:
     file = read_recipe(written)
     assert file.recipe == RECIPE
     assert file.script == ["train.py", "--name", 'a "b" \\ ü'] and len(file.script_digest) == 64
@@ -56,10 +56,10 @@ def test_a_link_is_replaced_and_its_target_stays(tmp_path: Path, session: Sessio
     assert read_recipe(tmp_path / "slipstream.toml").recipe == TUNING.recipe
 
 
-def test_every_line_has_its_evidence_beside_it(written: Path) -> None:
+def test_every_line_has_its_evidence_as_a_comment(written: Path) -> None:
     lines = written.read_text().splitlines()
     assert "workers = 2               # 1.62x (1.55 to 1.70), redrawn" in lines
-    assert "fused_optimizer = true" in lines, "what has no evidence claims none"
+    assert "fused_optimizer = true" in lines, "a technique without evidence has no comment"
     assert any(line.startswith('mixed_precision = "bf16"') and "with the lines above" in line for line in lines)
     assert lines[1].startswith("#     slipstream run train.py --name")
     assert "version = 1" in lines
@@ -73,13 +73,13 @@ def test_a_ratio_without_an_interval_is_written_without_bounds(tmp_path: Path, s
     assert "ratio = 0.79" in text and "high" not in text and read_recipe(path).total is None
 
 
-def test_an_empty_recipe_is_a_file_too(tmp_path: Path, session: Session) -> None:
+def test_an_empty_recipe_can_be_written_and_read(tmp_path: Path, session: Session) -> None:
     write_recipe(tmp_path / "slipstream.toml", Tuning(50.0, 640.0), session)
     file = read_recipe(tmp_path / "slipstream.toml")
     assert file.recipe == Recipe() and file.total is None
 
 
-def test_two_that_claim_the_same_are_refused_with_both_names(tmp_path: Path) -> None:
+def test_a_conflict_is_refused_with_both_names(tmp_path: Path) -> None:
     text = 'version = 1\n[recipe]\ncompile = "default"\nfused_attention = true\n'
     said = _fault(tmp_path, text)
     assert said.startswith(", line 4: ") and "compile" in said and "fused_attention" in said and "both claim" in said
@@ -100,15 +100,19 @@ def _fault(tmp_path: Path, text: str) -> str:
 @pytest.mark.parametrize(
     ("text", "line", "what"),
     [
-        ("version = 1\n[recipe]\n\nwokers = 2\n", 4, "no technique is called 'wokers'; there are: accumulation"),
+        (
+            "version = 1\n[recipe]\n\nwokers = 2\n",
+            4,
+            "there is no technique 'wokers'; the techniques are: accumulation",
+        ),
         ("version = 1\n[recipe]\nworkers = true\n", 3, "workers = true is not possible; allowed: 0 to 256, or false"),
         ("version = 1\n[recipe]\nworkers = 999\n", 3, "workers = 999 is not possible"),
         ("version = 1\n[recipe]\nworkers = 2.5\n", 3, "workers = 2.5 is not possible"),
         ("version = 1\n[recipe]\nworkers = [2]\n", 3, "is not possible"),
         ("version = 1\n[recipe]\nmixed_precision = 'bf61'\n", 3, 'allowed: "bf16", "fp16", or false'),
         ("version = 1\n[recipe]\nfused_optimizer = 1\n", 3, "fused_optimizer = 1 is not possible; allowed: true"),
-        ("version = 1\n[recipe]\nnothing = true\n", 3, "no technique is called 'nothing'"),
-        ("# a comment\nversion = 2\n", 2, "version is 2; this slipstream reads: 1"),
+        ("version = 1\n[recipe]\nnothing = true\n", 3, "there is no technique 'nothing'"),
+        ("# a comment\nversion = 2\n", 2, "version is 2; this version of slipstream reads: 1"),
         ("version = 1\n[recipes]\n", 2, "'recipes' is not known here; allowed: version, recipe, script"),
         ("version = 1\nrecipe = 3\n", 2, "'recipe' must be a table"),
         ("version = 1\n[script]\ncommand = 'train.py'\n", 3, "command must be a list of strings"),
@@ -117,13 +121,13 @@ def _fault(tmp_path: Path, text: str) -> str:
         ("version = 1\n[machine]\ncores = [1]\n", 3, "cores must be a string or a number"),
     ],
 )
-def test_a_fault_is_said_with_its_line_and_what_is_allowed(tmp_path: Path, text: str, line: int, what: str) -> None:
+def test_an_error_names_the_line_and_what_is_allowed(tmp_path: Path, text: str, line: int, what: str) -> None:
     message = _fault(tmp_path, text)
     assert message.startswith(f", line {line}: ") and what in message
 
 
-def test_other_faults_name_the_file(tmp_path: Path) -> None:
-    assert "version is missing; this slipstream reads: 1" in _fault(tmp_path, "[recipe]\n")
+def test_other_errors_name_the_file(tmp_path: Path) -> None:
+    assert "version is missing; this version of slipstream reads: 1" in _fault(tmp_path, "[recipe]\n")
     assert "is not TOML" in (fault := _fault(tmp_path, "version = 1\n[recipe\n")) and "line 2" in fault
     with pytest.raises(ValueError, match="cannot be read"):
         read_recipe(tmp_path / "none.toml")
@@ -132,7 +136,7 @@ def test_other_faults_name_the_file(tmp_path: Path) -> None:
         read_recipe(tmp_path / "bytes.toml")
 
 
-def test_false_leaves_a_technique_out(tmp_path: Path) -> None:
+def test_false_switches_a_technique_off(tmp_path: Path) -> None:
     path = tmp_path / "slipstream.toml"
     path.write_text("version = 1\n[recipe]\nworkers = false\ntf32 = true\n")
     assert read_recipe(path).recipe == Recipe((Choice("tf32"),))
@@ -156,18 +160,18 @@ def _machine(tmp_path: Path, cpu: str = "made", gpus: tuple[str, ...] = ()) -> P
 
 
 def _now(written: Path, **machine: Any) -> Any:
-    """The file as if it had been measured here, but for these facts."""
+    """The recipe file as if it had been measured on this machine, except for the given facts."""
     file = read_recipe(written)
     kept = {key: file.machine[key] for key in ("cpu",)}
     return msgspec.structs.replace(file, machine={**kept, **machine})
 
 
-def test_the_same_script_on_the_same_machine_differs_in_nothing(written: Path, tmp_path: Path) -> None:
+def test_the_same_script_on_the_same_machine_has_no_differences(written: Path, tmp_path: Path) -> None:
     file = _now(written)
     assert differences(file, file.script, tmp_path, _machine(tmp_path)) == []
 
 
-def test_what_changed_in_the_script_is_said(written: Path, tmp_path: Path) -> None:
+def test_changes_of_the_script_are_reported(written: Path, tmp_path: Path) -> None:
     file, root = _now(written), _machine(tmp_path)
     assert differences(file, ["other.py"], tmp_path, root) == [
         "The recipe was measured on train.py, and this is other.py."
@@ -179,7 +183,7 @@ def test_what_changed_in_the_script_is_said(written: Path, tmp_path: Path) -> No
     ]
 
 
-def test_what_changed_in_the_machine_is_said(written: Path, tmp_path: Path) -> None:
+def test_changes_of_the_machine_are_reported(written: Path, tmp_path: Path) -> None:
     root = _machine(tmp_path, cpu="another", gpus=("NVIDIA A100",))
     file = _now(written, cores=1000.0, torch="1.0.0+cu99", python="2.7.1", gpus="NVIDIA T4")
     sentences = " ".join(differences(file, file.script, tmp_path, root))

@@ -1,4 +1,4 @@
-"""Functions become scripts that a new process can run; what cannot is refused with the reason."""
+"""A function becomes a script that a new process can run. A function that cannot is refused with the reason."""
 
 from __future__ import annotations
 
@@ -55,18 +55,18 @@ def test_a_function_of_a_module_is_imported(module: Any, tmp_path: Path) -> None
         (lambda module: module.Trainer().fit, "a method of an object"),
         (lambda module: module.outer(), "cannot be found by name"),
         (lambda module: lambda: None, "cannot be found by name"),
-        (lambda module: functools.partial(module.train, lambda: None), "Let the function make them"),
+        (lambda module: functools.partial(module.train, lambda: None), "Create them in the function"),
         (lambda module: 3, "cannot be found by name"),
     ],
 )
-def test_what_another_process_cannot_have_is_refused(
+def test_a_function_that_another_process_cannot_find_is_refused(
     module: Any, tmp_path: Path, choose: Callable[[Any], Any], words: str
 ) -> None:
     with pytest.raises(ValueError, match=words):
         write_script(choose(module), tmp_path)
 
 
-def test_a_function_of_a_program_and_one_that_was_typed(tmp_path: Path) -> None:
+def test_a_function_of_a_program_and_of_an_interactive_interpreter(tmp_path: Path) -> None:
     program = tmp_path / "my-program.py"
     program.write_text(
         "from pathlib import Path\n"

@@ -1,4 +1,4 @@
-"""What a notebook's function needs, from the cells that were run. The source that comes out is run here for real."""
+"""The statements of a notebook that a function needs. These tests run the source that is selected."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ def run(cells: list[str], call: str = "train()") -> Any:
     return eval(call, space)
 
 
-def test_the_rebuilt_function_does_what_the_notebook_s_did() -> None:
+def test_the_rebuilt_function_gives_the_same_result() -> None:
     assert run(CELLS) == ([4.75, 10.75, 16.75], {"lr": 1}, 1)
 
 
-def test_what_it_does_not_need_is_not_run() -> None:
+def test_statements_that_are_not_needed_are_left_out() -> None:
     source = needed_source(CELLS, "train")
     for absent in ("no/such/file", "Counter", "history", "get_ipython", "slipstream"):
         assert absent not in source
-    assert "    # stays" in source, "the user's own lines, so that findings can point at them"
-    assert "math.sqrt" not in source, "nothing that the function uses was touched by it"
+    assert "    # stays" in source, "the lines are the user's own, so that findings can refer to them"
+    assert "math.sqrt" not in source, "it changes nothing that the function uses"
 
 
-def test_the_last_definition_counts_and_earlier_work_is_not_repeated() -> None:
+def test_the_last_definition_counts_and_earlier_ones_are_left_out() -> None:
     cells = ["x = expensive()", "x = 1", "def train():\n    return x\n", "def train():\n    return x + 1\n"]
     assert run(cells) == 2
     assert "expensive" not in needed_source(cells, "train")
 
 
-def test_seeds_set_between_two_imports_stay() -> None:
+def test_a_seed_set_between_two_imports_is_kept() -> None:
     cells = ["import random", "random.seed(7)", "import random\ndef train():\n    return random.random()\n"]
     import random
 
@@ -63,7 +63,7 @@ def test_seeds_set_between_two_imports_stay() -> None:
     assert needed_source(cells, "train").count("import random") == 1
 
 
-def test_a_branch_and_a_loop_that_give_a_name_its_value() -> None:
+def test_branches_and_loops_that_assign_a_needed_name_are_kept() -> None:
     cells = [
         "total = 0\nfor i in range(4):\n    total += i",
         "if total > 3:\n    mode = 'big'\nelse:\n    mode = 'small'",
@@ -71,7 +71,7 @@ def test_a_branch_and_a_loop_that_give_a_name_its_value() -> None:
     assert run([*cells, "def train():\n    return total, mode\n"]) == (6, "big")
 
 
-def test_star_imports_may_bring_anything() -> None:
+def test_star_imports_may_define_any_name() -> None:
     assert run(["from math import *", "def train():\n    return sqrt(16)\n"]) == 4
 
 
@@ -81,6 +81,6 @@ def test_a_name_that_no_cell_defines_is_an_error_that_names_it(cell: str) -> Non
         needed_source([cell, "def train():\n    return [WIDTH] + list(range(3))\n"], "train")
 
 
-def test_methods_that_call_the_function_are_no_calls_of_it() -> None:
+def test_a_method_that_calls_the_function_is_kept() -> None:
     cells = ["class Again:\n    def go(self):\n        return train()\n", "def train():\n    return Again\n"]
     assert run(cells).__name__ == "Again"

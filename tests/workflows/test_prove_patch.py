@@ -1,4 +1,4 @@
-"""The patched source against the original: the patch is a rider's source, and no technique."""
+"""The race of a patch: the patched trial runs other source, and applies no technique."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ while True:
 """
 
 
-class Relayed(SimulatedBackend):
-    """Half the step for a rider whose files were laid over."""
+class PatchableBackend(SimulatedBackend):
+    """A simulated backend on which a trial with patched files takes half as long."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.over: set[int] = set()
         self.entered: list[TrialSpec] = []
         super().__init__()
 
-    def __enter__(self) -> Relayed:
+    def __enter__(self) -> PatchableBackend:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -52,22 +52,22 @@ class Relayed(SimulatedBackend):
         return super().enter(spec)
 
 
-def test_the_patched_trial_runs_bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    backends: list[Relayed] = []
+def test_the_patched_trial_has_an_empty_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    backends: list[PatchableBackend] = []
     monkeypatch.setattr(
         "slipstream.workflows.prove_patch.ProcessBackend",
-        lambda *args, **how: backends.append(Relayed()) or backends[0],
+        lambda *args, **how: backends.append(PatchableBackend()) or backends[0],
     )
     edits = [Edit("fused_optimizer", "argument", None), Edit("grad_in_evaluation", "without_grad", None)]
     verdict = prove(diagnose(made_session()), {"/train.py": b"new"}, edits, 300.0, SilentListener())
     assert verdict.decision == "kept" and verdict.speed is not None and verdict.speed.low > 1.8
     assert verdict.numerics is not None and verdict.numerics.claimed == "reordered"
     named = {choice.technique for spec in backends[0].entered for choice in spec.recipe.choices}
-    assert named == {"nothing"} and backends[0].over  # the control rides too
+    assert named == {"nothing"} and backends[0].over  # the control runs too
 
 
-def test_a_script_that_does_not_start_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = Relayed()
+def test_a_script_that_does_not_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = PatchableBackend()
     backend._fault = lambda spec, num_steps: "RuntimeError: no"
     monkeypatch.setattr("slipstream.workflows.prove_patch.ProcessBackend", lambda *args, **how: backend)
     with pytest.raises(RaceError, match="could not be raced: RuntimeError: no"):

@@ -1,4 +1,4 @@
-"""`slipstream.tune`: a function for users beside a room of the same name, and what it refuses before anything runs."""
+"""`slipstream.tune(function)`, and what it refuses before anything runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from slipstream.workflows.tune import INSIDE, Tuned, journal_of, seconds_of, wit
 
 
 def train() -> None:
-    raise AssertionError("riders call it, not we")
+    raise AssertionError("only trials call this function")
 
 
 @pytest.mark.parametrize(
@@ -30,12 +30,12 @@ def test_durations(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "m", "5 parsecs", "-1s", "0", "nan", "inf", "5mm"])
-def test_what_is_no_duration_is_said(text: str) -> None:
+def test_a_bad_duration_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not a duration\. Write it like 90s, 5m or 1h"):
         seconds_of(text)
 
 
-def test_importing_the_package_of_the_search_leaves_the_function() -> None:
+def test_importing_the_tuning_package_does_not_hide_the_function() -> None:
     import slipstream.tuning.options
 
     assert slipstream.tuning.options.TuneOptions().budget_s == 300.0
@@ -46,8 +46,8 @@ def test_importing_the_package_of_the_search_leaves_the_function() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"only": ["warp_drive"]}, "no technique is called 'warp_drive'"),
-        ({"allow": "anything"}, "it is one of identical, reordered"),
+        ({"only": ["warp_drive"]}, "there is no technique 'warp_drive'"),
+        ({"allow": "anything"}, "the classes are: identical, reordered"),
     ],
 )
 def test_a_wrong_option_is_an_error_before_anything_runs(options: dict[str, object], words: str) -> None:
@@ -85,13 +85,13 @@ def test_a_function_is_raced(tmp_path: Path) -> None:
     assert ("kept" in said[1]) == (tmp_path / "recipes" / "a.toml").is_file() == (said[2] != "None")
 
 
-def test_a_trial_that_tunes_would_never_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tuning_inside_a_trial_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(INSIDE, "1")
     with pytest.raises(ValueError, match='Put the call under `if __name__ == "__main__":`'):
         slipstream.tune(train)
 
 
-def test_journals_know_the_script_and_its_arguments(tmp_path: Path) -> None:
+def test_the_journal_depends_on_the_script_and_its_arguments(tmp_path: Path) -> None:
     paths = {
         journal_of(script, tmp_path)
         for script in (["train.py"], ["train.py", "--epochs", "3"], ["-m", "pkg.train"], ["other/train.py"])
@@ -102,7 +102,7 @@ def test_journals_know_the_script_and_its_arguments(tmp_path: Path) -> None:
     assert journal_of(["-m", "train", "-v"], tmp_path).name.startswith("train-")
 
 
-def test_a_tuned_function_shows_itself() -> None:
+def test_the_result_prints_as_a_report() -> None:
     session: Session = tuned(made_session())
     shown = Tuned(session, Path("train.py"), Path("slipstream.toml"))
     assert str(shown.recipe) == "workers=2 + channels_last"
@@ -110,7 +110,7 @@ def test_a_tuned_function_shows_itself() -> None:
     assert "<table>" in shown._repr_html_()
 
 
-def test_what_trials_wrote_for_good_is_listed_once(tmp_path: Path) -> None:
+def test_files_that_trials_wrote_permanently_are_listed_once(tmp_path: Path) -> None:
     session = msgspec.structs.replace(made_session(), cwd=str(tmp_path), written=["log.txt"], notes=["one"])
     tuning = tuned(session).tuning
     assert tuning is not None

@@ -1,4 +1,4 @@
-"""Watching from inside a program: the same session, nothing left behind."""
+"""`slipstream.watch()` records a session from inside a program, and leaves no hooks behind."""
 
 from __future__ import annotations
 
@@ -29,11 +29,15 @@ def train(num_workers: int = 0) -> None:
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_session_with_every_step(num_workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(HostClock, "cpu_ns", staticmethod(itertools.count(1).__next__))  # a coarse one may stand still
-    monkeypatch.setattr(recorder, "_CPU_TIMED_NS", 0)  # else the speed of the machine decides how many are timed
-    with slipstream.watch() as ride:
+    monkeypatch.setattr(
+        HostClock, "cpu_ns", staticmethod(itertools.count(1).__next__)
+    )  # a coarse clock may not advance
+    monkeypatch.setattr(
+        recorder, "_CPU_TIMED_NS", 0
+    )  # otherwise the speed of the machine decides how many batches are timed
+    with slipstream.watch() as watch:
         train(num_workers)
-    session = ride.session
+    session = watch.session
     assert len(session.steps) == 40
     assert all(step.samples == 20 for step in session.steps)
     assert session.ending.reason == "finished"
@@ -41,36 +45,36 @@ def test_a_session_with_every_step(num_workers: int, monkeypatch: pytest.MonkeyP
     assert len(session.fetches) == (40 if num_workers else 0)
     timed = [event for event in session.events if event.kind == "input" and event.cpu_ns]
     assert len(timed) == 40
-    assert "samples/s" in str(ride)
-    assert "<" in (ride._repr_html_() or "")
+    assert "samples/s" in str(watch)
+    assert "<" in (watch._repr_html_() or "")
 
 
 @pytest.mark.parametrize("is_lower", [True, False])
-def test_autocast_is_seen_although_it_is_left_before_the_step_ends(is_lower: bool) -> None:
+def test_autocast_is_seen_although_it_ends_before_the_step(is_lower: bool) -> None:
     model = torch.nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with slipstream.watch() as ride:
+    with slipstream.watch() as watch:
         for _ in range(3):
             with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_lower):
                 loss = model(torch.ones(3, 4)).float().sum()
             loss.backward()
             optimizer.step()
-    facts = ride.session.environment.torch
+    facts = watch.session.environment.torch
     assert facts is not None and facts.autocast_seen is is_lower
 
 
-def test_an_exception_passes_and_the_session_is_there() -> None:
-    with pytest.raises(LookupError), slipstream.watch() as ride:
+def test_an_exception_is_not_suppressed_and_the_session_exists() -> None:
+    with pytest.raises(LookupError), slipstream.watch() as watch:
         train()
         raise LookupError("mine")
-    assert ride.session.ending.reason == "raised"
-    assert ride.session.ending.message == "LookupError: mine"
-    assert len(ride.session.steps) == 40
+    assert watch.session.ending.reason == "raised"
+    assert watch.session.ending.message == "LookupError: mine"
+    assert len(watch.session.steps) == 40
 
 
-def test_asking_too_early_says_so() -> None:
-    with slipstream.watch() as ride, pytest.raises(ValueError, match="not over yet"):
-        _ = ride.session
+def test_the_session_is_not_available_inside_the_block() -> None:
+    with slipstream.watch() as watch, pytest.raises(ValueError, match="still observing"):
+        _ = watch.session
 
 
 def test_importing_slipstream_imports_no_torch() -> None:

@@ -1,4 +1,4 @@
-"""Rides every zoo script through the real command, once, and hands the result to tests as JSON."""
+"""Checks a zoo script with the real command, and gives tests the result as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from slipstream.testing.zoo import Case
 Checked = dict[str, Any]
 
 
-NUM_CORES = 2  # of every check, wherever the machine has them: some planted faults are none on 64 cores
+NUM_CORES = 2  # for every check, if the machine has them: some planted causes have no effect on 64 cores
 
 
 def usable_cores() -> list[int]:
@@ -29,11 +29,11 @@ def usable_cores() -> list[int]:
 
 @pytest.fixture
 def check(tmp_path: Path) -> Callable[..., Checked]:
-    """`slipstream check` on a case; its own arguments after the name. Fails unless the exit code is the case's."""
+    """Runs `slipstream check` on a case, with arguments for its script. Fails on an unexpected exit code."""
 
     def checking(case: Case, *arguments: str, seconds: float = 6.0, options: tuple[str, ...] = ()) -> Checked:
         for package in case.needs:
-            if importlib.util.find_spec(package) is None:  # importing it here would leave its hooks behind
+            if importlib.util.find_spec(package) is None:  # an import would leave the hooks of the package behind
                 pytest.skip(f"{package} is not installed")
         command = [sys.executable, "-m", "slipstream", "check", "--quiet", "--seconds", str(seconds), *options]
         result = subprocess.run(

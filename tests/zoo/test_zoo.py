@@ -1,4 +1,4 @@
-"""The zoo: the first finding is the planted cause at the planted line, and healthy scripts have none."""
+"""The zoo: the first finding is the planted cause at the planted line, and healthy scripts have no findings."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from slipstream.diagnose.gain import CLEARLY
 from slipstream.testing.zoo import HEALTHY, HERE, MARK, PLANTED, ZOO, Case
 
 Check = Callable[..., dict[str, Any]]
-# Second scripts with a cause that another one has too: only under SLIPSTREAM_EVERY, which `make promises` sets.
+# Scripts whose cause another script has too. They run only with SLIPSTREAM_EVERY, which `make promises` sets.
 SECONDS = {
     *("no_workers", "no_workers_waiting", "too_few_workers", "too_many_workers"),
     *("slow_transform", "slow_transform_alone", "slow_collate", "no_loader_memmap", "many_threads", "denormal_tails"),
     *("healthy_mlp", "healthy_gan", "healthy_validation"),
 }
 IS_EVERY = "SLIPSTREAM_EVERY" in os.environ
-# These show only over many steps, over several epochs, or after the race of a remedy.
+# Causes that show only after many steps, after several epochs, or after the rehearsal of a remedy.
 SLOW_TO_SHOW = {
     *("growing_memory", "worker_restart", "frequent_validation", "grad_in_evaluation"),
     *("slow_layout", "few_threads", "tiny_operations", "unfused_optimizer"),
@@ -28,7 +28,7 @@ SLOW_TO_SHOW = {
 
 
 def brief(checked: dict[str, Any]) -> str:
-    """What to show when a test fails: the ranking, and what it rests on."""
+    """The text for a failed test: the ranking of the findings, and the facts that it is based on."""
     found = [
         f"{one['cause']} {one['where']} {one['predicted_gain']:.2f}: {one['evidence']}" for one in checked["findings"]
     ]
@@ -42,8 +42,10 @@ def chosen(cases: list[Case]) -> list[Case]:
 
 @pytest.mark.parametrize("case", chosen(PLANTED), ids=lambda case: case.name)
 def test_first_finding_is_the_planted_cause(case: Case, check: Check) -> None:
-    """A check of a few seconds on a shared machine can be disturbed: a wrong answer must hold in a longer one too.
-    Where the planted line is not the one to change on this machine, it must not be named first."""
+    """A short check on a shared machine can be disturbed, so the test fails only if a longer check is wrong too.
+
+    If the planted cause has no effect on this machine, it must not be the first finding.
+    """
     seconds = 6.0 if case.name in SLOW_TO_SHOW else 3.0
     for longer in (1, 2, 5):
         checked = check(case, seconds=longer * seconds)
@@ -60,8 +62,11 @@ def test_first_finding_is_the_planted_cause(case: Case, check: Check) -> None:
 
 
 def is_fault_here(case: Case, checked: dict[str, Any]) -> bool | None:
-    """Whether channels_last or a fused optimizer is faster depends on the processor: the rehearsal on a copy decides.
-    None if it was not run."""
+    """Whether the planted cause has an effect on this machine. None if that was not measured.
+
+    Whether channels_last or a fused optimizer is faster depends on the processor. The rehearsal on a copy of the model
+    decides it.
+    """
     if checked["environment"]["num_usable"] < case.min_cores:
         return False
     if not case.remedy:
@@ -70,7 +75,7 @@ def is_fault_here(case: Case, checked: dict[str, Any]) -> bool | None:
     return raced[0].low >= CLEARLY if raced else None
 
 
-# Whether these findings are right depends on the processor; each rests on a rehearsal that measured its remedy.
+# Whether these findings are right depends on the processor. Each is based on a rehearsal that measured its remedy.
 REHEARSED = {
     "full_precision": "bf16",
     "unfused_optimizer": "fused_optimizer",
@@ -87,7 +92,7 @@ def unmeasured(checked: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def first_answer(case: Case, checked: dict[str, Any]) -> tuple[str, str, int] | None:
-    """Cause, file and line of the first finding, apart from what only this processor makes a finding."""
+    """Cause, file and line of the first finding, without other findings that depend on the processor."""
     others = unmeasured(checked)
     ranked = [one for one in checked["findings"] if one["cause"] == case.cause or one in others]
     if not ranked:
@@ -97,8 +102,8 @@ def first_answer(case: Case, checked: dict[str, Any]) -> tuple[str, str, int] | 
 
 
 @pytest.mark.parametrize("case", chosen(HEALTHY), ids=lambda case: case.name)
-def test_nothing_is_found_where_nothing_is_wrong(case: Case, check: Check) -> None:
-    """A faster precision or layout that was measured on this processor is a true finding, not a fault."""
+def test_healthy_scripts_have_no_findings(case: Case, check: Check) -> None:
+    """A faster precision or layout that was measured on this processor is a correct finding and is allowed."""
     for seconds in (3.0, 10.0, 20.0):
         checked = check(case, seconds=seconds)
         if not unmeasured(checked):
@@ -107,7 +112,7 @@ def test_nothing_is_found_where_nothing_is_wrong(case: Case, check: Check) -> No
     assert not unmeasured(checked), brief(checked)
 
 
-def test_index_is_the_folder() -> None:
+def test_the_index_lists_every_script_of_the_folder() -> None:
     assert {path.stem for path in HERE.glob("*.py")} - {"__init__"} == {case.name for case in ZOO}
     for case in ZOO:
         assert case.file.read_text().count(MARK) == (case.kind == "planted"), case.name

@@ -135,7 +135,9 @@ def _recipe_of(file: RecipeFile | None, survives: bool) -> Recipe:
 
     cards = {name: technique(name).CARD for name in (SURVIVAL, *(choice.technique for choice in recipe.choices))}
     if conflict := conflict_with(SURVIVAL, recipe, find_conflicts(cards)):
-        raise Refused(f"--survive-oom cannot be combined with this recipe: {conflict}. Leave one of them out.")
+        raise Refused(
+            f"--survive-oom cannot be combined with this recipe: {conflict}. Leave out the option, or add --no-recipe."
+        )
     return recipe.plus(Choice(SURVIVAL))
 
 
