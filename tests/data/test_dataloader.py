@@ -136,12 +136,12 @@ def test_arguments_for_workers_wait_for_them(two_workers: None) -> None:
     given = {"prefetch_factor": 3, "persistent_workers": False, "timeout": 60, "multiprocessing_context": "fork"}
     loader = slipstream.DataLoader(Made(), 7, pin_memory=False, **given)
     epochs(loader, 2)
-    batch_threads = loader._batch_threads
+    worker_loader = loader._worker_loader
     assert (
-        batch_threads.prefetch_factor,
-        batch_threads.persistent_workers,
-        batch_threads.timeout,
-        batch_threads.num_workers,
+        worker_loader.prefetch_factor,
+        worker_loader.persistent_workers,
+        worker_loader.timeout,
+        worker_loader.num_workers,
     ) == (3, False, 60, 2)
 
 
@@ -159,7 +159,7 @@ class Order:
 
 
 def test_streams_and_orders_of_the_scripts_own_are_left_alone() -> None:
-    assert "stream" in slipstream.DataLoader(Stream()).choice.reason
+    assert "iterable dataset" in slipstream.DataLoader(Stream()).choice.reason
     loader = slipstream.DataLoader(Made(), 5, sampler=Order())
     assert "order" in loader.choice.reason and len(epochs(loader, 1)[0]) == 5
     assert [int(one) for batch in slipstream.DataLoader(Stream(), 3) for one in batch] == list(range(9))

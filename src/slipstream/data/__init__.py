@@ -1,2 +1,2 @@
-"""Parts that techniques put into the input path: workers that stay, copies that start early. Decide nothing about
-whether they are worth it."""
+"""Components that techniques install in the input path: worker processes, threads, caches, batch transport and copies
+to the device. They do not decide whether they are worth using."""

@@ -1,9 +1,13 @@
-"""`slipstream.DataLoader`: torch's DataLoader that finds out in its first batches whether worker processes, or batches
-indexed whole, would feed its consumer faster. What is given is kept. Batches come in torch's order; where the dataset
-draws random numbers and workers are chosen, they are drawn anew. Refuses to choose for streams.
+"""`slipstream.DataLoader`: torch's DataLoader that measures in its first batches whether worker processes, or indexing
+a whole batch at once, would deliver batches faster.
 
-Whether a loader's consumer waits for it, and whether workers end that: counted over a few batches of each, decided
-after a number of batches that is always the same. Knows no loader and no clock."""
+Arguments that the caller gives are never changed. Batches come in torch's order. If the dataset draws random numbers
+and workers are chosen, the workers draw different numbers than the script's process would. The loader makes no choice
+for iterable datasets.
+
+`LoaderTrial` decides whether the consumer waits for batches and whether workers remove that wait. It measures a few
+batches without workers and a few with workers, and always decides after the same number of batches. It is independent
+of any loader and any clock."""
 
 from __future__ import annotations
 
@@ -33,42 +37,42 @@ _log = logging.getLogger("slipstream")
 
 
 class DataLoader(TorchLoader[Any]):
-    """Takes what torch's takes. `choice` says what was chosen, and why."""
+    """Takes the same arguments as torch's DataLoader. `choice` holds what was chosen and why."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         given = _SIGNATURE.bind(self, *args, **kwargs).arguments
         given.pop("self")
         is_free = "num_workers" not in given
-        # Torch refuses these without workers: they are for the workers that may come
+        # Torch refuses these arguments without workers. They are kept for the workers that may be started later.
         held = {name: given.pop(name) for name in _OF_WORKERS if is_free and name in given}
         if "pin_memory" not in given:
             given["pin_memory"] = torch.cuda.is_available()
         super().__init__(**given)
         self._held = held
-        self._batch_threads: Any = None  # the loader whose workers build our batches
-        self._fingerprint: dict[str, Any] = {}  # the dataset as they know it
-        self._serving: weakref.ref[_Serving] | None = None
+        self._worker_loader: Any = None  # the torch loader whose workers build our batches
+        self._fingerprint: dict[str, Any] = {}  # of the dataset when it was last given to the workers
+        self._epoch: weakref.ref[_Epoch] | None = None
         self._trial = LoaderTrial(self._refusal(is_free), int(count_usable_cores()))
         self._is_gathered = self._trial.is_open and can_gather(self.dataset, self.collate_fn)
         if self._is_gathered:
-            self._trial.close("gather", 0, "the dataset is arrays: a batch is indexed at once")
-            self._say()
+            self._trial.close("gather", 0, "the dataset consists of arrays, so a whole batch can be indexed at once")
+            self._log_choice()
 
     @property
     def choice(self) -> LoaderChoice:
         return self._trial.choice
 
     def _refusal(self, is_free: bool) -> str:
-        """Why there is nothing to choose; "" if there is."""
+        """The reason why the loader makes no choice; "" if it makes one."""
         if not is_free:
             return "num_workers is given"
         if isinstance(self.dataset, IterableDataset):
-            return "a stream is read by one process"
+            return "an iterable dataset is read by one process"
         sampler = self.batch_sampler
         own = type(sampler) is BatchSampler and type(sampler.sampler).__module__ == "torch.utils.data.sampler"
-        return "" if own else "the order is not torch's own, and may depend on when it is asked for"
+        return "" if own else "the sampler is not torch's own, so its order may depend on when it is asked for indices"
 
-    def _say(self) -> None:
+    def _log_choice(self) -> None:
         choice = self.choice
         how = f"{choice.num_workers} workers" if choice.num_workers else choice.how
         _log.info("DataLoader: %s, because %s", how, choice.reason)
@@ -76,46 +80,45 @@ class DataLoader(TorchLoader[Any]):
     # --- an epoch ----------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Any:
-        plain: Any = super().__iter__()  # draws what torch's draws
+        plain: Any = super().__iter__()  # draws the same random numbers as torch's loader
         if self.num_workers:
             return plain
         if self._is_gathered:
             use_gather(plain, self._give_up_gathering)
             return plain
         if not self._trial.is_open and not self.choice.num_workers:
-            self._batch_threads = None
+            self._worker_loader = None
             return plain
-        before = self._serving() if self._serving is not None else None
+        before = self._epoch() if self._epoch is not None else None
         if before is not None and not before.is_over:
-            return plain  # somebody is still reading, and workers serve one at a time
-        serving = _Serving(self, plain)
-        self._serving = weakref.ref(serving)
-        return serving
+            return plain  # another iterator is still being read, and the workers serve one iterator at a time
+        epoch = _Epoch(self, plain)
+        self._epoch = weakref.ref(epoch)
+        return epoch
 
     def _give_up_gathering(self, why: str) -> None:
         self._is_gathered = False
         self._trial.close("plain", 0, why)
-        self._say()
+        self._log_choice()
 
-    def _hire(self, plain: Any) -> Any:
-        """An iterator over the rest of the plain one's batches, built by workers; None where they cannot be."""
+    def _start_workers(self, plain: Any) -> Any:
+        """An iterator over the remaining batches of `plain`, built by workers; None if workers cannot build them."""
         now = look_closely(self.dataset, before=self._fingerprint)
-        if self._batch_threads is not None and (difference(self._fingerprint, now) or unread(now)):
-            self._batch_threads = None  # their datasets are not the script's any more
+        if self._worker_loader is not None and (difference(self._fingerprint, now) or unread(now)):
+            self._worker_loader = None  # the workers' copies of the dataset no longer equal the script's
         self._fingerprint = now
-        if self._batch_threads is None:
+        if self._worker_loader is None:
             arguments = self._arguments(self.choice.num_workers)
             reason = obstacle(arguments, self.choice.num_workers)
             if reason:
                 self._trial.close("plain", 0, reason)
-                self._say()
+                self._log_choice()
                 return None
-            self._batch_threads = TorchLoader(**arguments)
-        self._batch_threads.batch_sampler.rest = plain._sampler_iter
-        self._batch_threads.generator.manual_seed(
-            plain._base_seed
-        )  # workers draw alike in two runs, and we draw nothing more
-        return iter(self._batch_threads)
+            self._worker_loader = TorchLoader(**arguments)
+        self._worker_loader.batch_sampler.rest = plain._sampler_iter
+        # With this seed the workers draw the same numbers in every run, and the script's generator is not used again.
+        self._worker_loader.generator.manual_seed(plain._base_seed)
+        return iter(self._worker_loader)
 
     def _arguments(self, num_workers: int) -> dict[str, Any]:
         arguments = {name: getattr(self, name) for name in _SHARED if name in _SIGNATURE.parameters}
@@ -124,7 +127,7 @@ class DataLoader(TorchLoader[Any]):
 
 
 class _Rest:
-    """Stands for a batch sampler: the index batches that the plain iterator has not asked for."""
+    """A batch sampler that yields the index batches that the plain iterator has not asked for yet."""
 
     rest: Iterator[Any] = iter(())
 
@@ -132,19 +135,20 @@ class _Rest:
         return self.rest
 
 
-class _Serving:
-    """One epoch: plain at first, from workers once they are chosen."""
+class _Epoch:
+    """The iterator of one epoch. It builds batches in this process first, and takes them from workers once those are
+    chosen."""
 
     def __init__(self, loader: DataLoader, plain: Any) -> None:
         self._loader = loader
         self._plain = plain
-        self._source: Any = None  # an iterator over workers' batches
-        self._served_s = math.nan
+        self._source: Any = None  # an iterator over the workers' batches
+        self._returned_s = math.nan  # when the last batch was returned
         self._fingerprint: dict[str, Any] = {}
         self._num_left = len(loader)
         self.is_over = False
 
-    def __iter__(self) -> _Serving:
+    def __iter__(self) -> _Epoch:
         return self
 
     def __len__(self) -> int:
@@ -154,10 +158,10 @@ class _Serving:
         loader, trial = self._loader, self._loader._trial
         asked_s = time.perf_counter()
         if self._source is None and trial.wants_workers(self._num_left):
-            self._source = loader._hire(self._plain)
+            self._source = loader._start_workers(self._plain)
             self._fingerprint = look(loader.dataset, 1)
         elif self._source is not None:
-            self._watch()
+            self._check_dataset()
         try:
             batch = next(self._plain if self._source is None else self._source)
         except BaseException:
@@ -165,41 +169,43 @@ class _Serving:
             raise
         now_s = time.perf_counter()
         self._num_left -= 1
-        if trial.note(now_s - asked_s, asked_s - self._served_s, self._source is not None):
-            loader._say()
-        self._served_s = now_s
+        if trial.note(now_s - asked_s, asked_s - self._returned_s, self._source is not None):
+            loader._log_choice()
+        self._returned_s = now_s
         return batch
 
-    def _watch(self) -> None:
-        """Workers do not see what the script does to its dataset meanwhile."""
+    def _check_dataset(self) -> None:
+        """Give up workers if the script changes its dataset during the epoch: workers do not see such changes."""
         if changed := difference(self._fingerprint, look(self._loader.dataset, 1)):
             self._fingerprint = look(self._loader.dataset, 1)
             self._loader._trial.close("plain", 0, f"the script changes {changed} of the dataset while it is read")
-            self._loader._say()
+            self._loader._log_choice()
 
 
 How = Literal["plain", "gather", "workers", "undecided"]
-LOOKED_AT = 8  # batches, after the first two
-SETTLING = 2
-LEAST_SHARE = 0.1  # of a trip round the loop that is waiting: below that workers have nothing to give
-LEAST_LEFT = 4  # batches for each worker: starting one takes as long as building a few
-BETTER = 0.95  # of the plain trip: workers that are not this quick are sent away
+LOOKED_AT = 8  # measured batches, after the warm-up batches
+SETTLING = 2  # warm-up batches
+LEAST_SHARE = 0.1  # share of an iteration spent waiting for the batch; below it, workers cannot gain anything notable
+LEAST_LEFT = 4  # remaining batches per worker; starting a worker takes as long as building a few batches
+BETTER = 0.95  # workers are kept only if an iteration takes at most this share of its time without workers
 
 
 class LoaderChoice(msgspec.Struct, frozen=True):
     how: How
     num_workers: int = 0
     reason: str = ""
-    load_ms: float = 0.0  # a batch, built in the script's process
-    step_ms: float = 0.0  # what the script did between two batches
+    load_ms: float = 0.0  # time to build a batch in the script's process
+    step_ms: float = 0.0  # time that the script spent between two batches
 
 
 class LoaderTrial:
+    """Decides from measured times whether a loader gets workers, and how many. `choice` is the current decision."""
+
     def __init__(self, refusal: str, num_cores: int) -> None:
         self._num_cores = num_cores
         self._loads: list[float] = []
         self._steps: list[float] = []
-        self._trips: list[float] = []  # with workers
+        self._iterations: list[float] = []  # with workers
         self._plain_s = math.inf
         self.choice = LoaderChoice("plain" if refusal else "undecided", 0, refusal)
 
@@ -214,12 +220,12 @@ class LoaderTrial:
         return self.choice.how == "workers" and num_left >= LEAST_LEFT * self.choice.num_workers
 
     def note(self, load_s: float, step_s: float, has_workers: bool) -> bool:
-        """One batch: how long it took, and what passed since the one before (NaN: there was none). True: the choice is
-        another now."""
+        """Record one batch: the time it took, and the time since the previous batch was returned (NaN for the first
+        batch). Returns whether the choice changed."""
         if math.isnan(step_s):
             return False
         if has_workers:
-            return self._note_trip(load_s + step_s)
+            return self._note_iteration(load_s + step_s)
         if not self.is_open:
             return False
         self._loads.append(load_s)
@@ -233,27 +239,25 @@ class LoaderTrial:
         self.choice = LoaderChoice("workers" if count else "plain", count, reason, load_s * 1e3, step_s * 1e3)
         return True
 
-    def _note_trip(self, trip_s: float) -> bool:
-        """The first batches come out of full buffers, or wait for processes to start."""
-        self._trips.append(trip_s)
+    def _note_iteration(self, iteration_s: float) -> bool:
+        self._iterations.append(iteration_s)
+        # The first batches are not representative: they wait for worker processes to start or come from full queues.
         settling = 4 * self.choice.num_workers
-        if self.choice.how != "workers" or len(self._trips) != settling + 2 * LOOKED_AT:
+        if self.choice.how != "workers" or len(self._iterations) != settling + 2 * LOOKED_AT:
             return False
-        mean_s = sum(self._trips[settling:]) / (2 * LOOKED_AT)
+        mean_s = sum(self._iterations[settling:]) / (2 * LOOKED_AT)
         if mean_s <= BETTER * self._plain_s:
             return False
-        reason = (
-            f"workers gave a batch every {mean_s * 1e3:.3g} ms, and without them it was {self._plain_s * 1e3:.3g} ms"
-        )
+        reason = f"an iteration took {mean_s * 1e3:.3g} ms with workers and {self._plain_s * 1e3:.3g} ms without them"
         self.close("plain", 0, reason)
         return True
 
 
 def num_wanted(load_s: float, step_s: float, num_cores: int) -> tuple[int, str]:
-    """As many as hide the load behind the step, within the cores; and why."""
+    """How many workers are needed to hide loading behind the step, at most one per core, and the reason."""
     share = load_s / (load_s + step_s) if load_s + step_s > 0 else 0.0
-    told = f"a batch takes {load_s * 1e3:.3g} ms and the step {step_s * 1e3:.3g} ms"
+    reason = f"building a batch takes {load_s * 1e3:.3g} ms and the step {step_s * 1e3:.3g} ms"
     if share < LEAST_SHARE:
-        return 0, told
+        return 0, reason
     needed = math.ceil(load_s / step_s) if step_s > 0 else num_cores
-    return max(1, min(needed, num_cores)), told
+    return max(1, min(needed, num_cores)), reason

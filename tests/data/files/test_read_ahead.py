@@ -251,7 +251,7 @@ def test_sampler_of_the_scripts_own_is_not_asked_early(riding: Riding, tmp_path:
         bare = read(dataset, shuffle=False, sampler=Downwards(), num_workers=num_workers)
         with riding(read_ahead=4) as context:
             assert read(dataset, shuffle=False, sampler=Downwards(), num_workers=num_workers) == bare
-        assert any("only batch by batch" in why for why in context.declined) == (num_workers == 0)
+        assert any("only one batch at a time" in why for why in context.declined) == (num_workers == 0)
 
 
 def test_where_no_file_is_read_nothing_is_done(riding: Riding, numbers: Any) -> None:
@@ -259,7 +259,7 @@ def test_where_no_file_is_read_nothing_is_done(riding: Riding, numbers: Any) -> 
     with riding(read_ahead=4) as context:
         assert read(numbers(24, noise=True), num_workers=1) == bare
         wait_until(lambda: bool(context.declined))
-    assert "cannot be told" in context.declined[0] and not context.changes
+    assert "does not determine which files" in context.declined[0] and not context.changes
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])

@@ -101,4 +101,4 @@ def test_where_nothing_can_be_scaled_it_ends_and_says_so() -> None:
 def test_in_a_recipe_it_says_what_it_did(riding: Any) -> None:
     with riding(scaled_decode=2) as context:
         Image.open(io.BytesIO(DATA)).convert("RGB").resize((50, 40))
-    assert context.changes == ["scaled_decode: JPEGs that are shrunk at once are decoded small"]
+    assert context.changes == ["scaled_decode: JPEGs that are shrunk immediately are decoded at a reduced size"]

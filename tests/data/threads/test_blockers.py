@@ -63,7 +63,7 @@ def test_nothing_stands_against_a_plain_dataset() -> None:
 
 def test_what_does() -> None:
     assert "one at a time" in asked(Stream())
-    assert "through connection, an open Connection" in asked(Global())
+    assert "through the global connection, an open Connection" in asked(Global())
     assert "worker_init_fn prepares a worker process" in asked(Plain(), 2, print)
     assert "worker_init_fn prepares a worker process" in asked(Plain(), 2, lambda number: torch.set_num_threads(2))
     assert asked(Plain(), 2, lambda number: np.random.seed(torch.initial_seed() % 2**32)) == ""

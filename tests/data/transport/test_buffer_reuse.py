@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from slipstream.data.transport import buffer_pool
 from slipstream.data.transport.buffer_mirror import MIRRORS
 from slipstream.data.transport.buffer_pool import SPARE, lent_storages
-from slipstream.data.transport.buffer_reuse import BufferReuse, equip
+from slipstream.data.transport.buffer_reuse import BufferReuse, install_pool
 from slipstream.seams.patching import Patches
 
 Riding = Callable[..., Any]
@@ -119,7 +119,7 @@ def test_batches_are_the_same_in_every_respect(riding: Riding, collate: Any) -> 
     with riding(buffer_reuse=True) as context:
         assert read(dataset=Rich(), collate_fn=collate) == bare
         assert read(dataset=Rich(), collate_fn=collate, persistent_workers=True)[0][:6] == bare[0][:6]
-    assert "used again" in context.changes[0] and not context.declined
+    assert "reuses shared memory" in context.changes[0] and not context.declined
 
 
 def test_memory_is_used_again_and_not_while_somebody_holds_it(riding: Riding) -> None:
@@ -329,7 +329,7 @@ def test_what_another_process_has_is_never_written_again(riding: Riding, way: st
 
 def _send_away(answers: Any) -> None:
     """In a process of its own, as a worker is: what is done to torch there stays there."""
-    pool = equip(2, 8)
+    pool = install_pool(2, 8)
     kind: Any = torch.UntypedStorage
     with lent_storages():
         kept, gone = kind._new_shared(100_000), kind._new_shared(100_000)

@@ -159,7 +159,8 @@ def test_a_device_that_makes_other_floats_of_them_ends_it(monkeypatch: pytest.Mo
     with bytes_sent(told) as sizes:
         for images, _ in DataLoader(Images(), 4, num_workers=1):
             assert torch.equal(to_device(images), images)
-    assert told == ["floats are copied again: bytes became other floats on the device"] and len(sizes) == 3
+    assert told == ["batches are copied as floats again, because the bytes became other floats on the device"]
+    assert len(sizes) == 3
 
 
 def test_copies_that_do_not_wait_are_made_through_it() -> None:

@@ -157,7 +157,7 @@ def test_device_out_of_memory_ends_it_and_not_the_script(numbers: Any) -> None:
             device.fault = RuntimeError("out of memory") if len(seen) == 1 else None
             seen.append(to_device(batch)[0, 0].item())
     assert seen == [0, 4, 8, 12]
-    assert told[-1] == "no batch is copied ahead any more: RuntimeError: out of memory"
+    assert told[-1] == "batches are no longer copied ahead: RuntimeError: out of memory"
 
 
 def test_rewound_iterator_forgets_what_was_ahead(numbers: Any) -> None:

@@ -70,7 +70,7 @@ def test_iterable_datasets(dataset: Any, reason: str) -> None:
 def test_batches_of_an_iterable_dataset_are_not_divided_anew() -> None:
     """Neither by more workers than one nor where the script has more."""
     for asked, now in ((2, 0), (1, 4), (0, 4)):
-        assert "in number and size" in ask(Shares(), asked, num_workers=now)
+        assert "number and size of batches would change" in ask(Shares(), asked, num_workers=now)
     assert ask(Shares(), 0, num_workers=1) == "" and ask([1, 2], 0, num_workers=4) == ""
 
 

@@ -1,6 +1,7 @@
-"""From an index of a dataset to the files that its sample reads: found among the lists of paths that hang on the
-dataset, and proved on batches whose opened files were seen. Looks at lists, arrays and tables; never calls the
-dataset."""
+"""Maps an index of a dataset to the files that its sample reads.
+
+The mapping is searched among the lists, arrays and tables of paths that are attributes of the dataset. It is accepted
+only if it predicts the files that were opened for observed batches. The dataset itself is never called."""
 
 from __future__ import annotations
 
@@ -14,18 +15,18 @@ from torch.utils.data import ConcatDataset, Subset
 
 from slipstream.data.workers.dataset_fingerprint import walk
 
-Text = Callable[[int], Any]  # what a list on the dataset holds for an index
+Text = Callable[[int], Any]  # the entry of a list on the dataset for an index
 Path = Callable[[int], str]
 Note = tuple[list[int], list[str]]  # the indices of a batch, and the files that were opened for it
 _FEWEST_SAMPLES = 4
-_DEPTH = 2  # of attributes: the dataset's, and those of one that it wraps
+_DEPTH = 2  # attributes of the dataset, and of a dataset that it wraps
 
 
 def learn_paths(dataset: Any, notes: Sequence[Note]) -> list[Path]:
-    """One function for each file of a sample; none where the files cannot be told from an index."""
+    """One function per file of a sample, from index to path. Empty if the index does not determine the files."""
     if sum(len(indices) for indices, _ in notes) < _FEWEST_SAMPLES or not notes[0][1]:
         return []
-    found: dict[str, Path] = {}  # by the file of the first sample: two lists may lead to the same files
+    found: dict[str, Path] = {}  # keyed by the file of the first sample, because two lists may name the same files
     for text in _texts_of(dataset):
         path = _prove(text, notes)
         if path is not None:
@@ -34,7 +35,8 @@ def learn_paths(dataset: Any, notes: Sequence[Note]) -> list[Path]:
 
 
 def _prove(text: Text, notes: Sequence[Note]) -> Path | None:
-    """A path is the text, or the text below a directory that never changes, with an ending that never does."""
+    """The function from index to path that fits all notes, or None. A path is the text itself, optionally below a
+    constant directory and with a constant suffix."""
     first, opened = notes[0]
     part = _text_at(text, first[0])
     for whole in opened if part else ():

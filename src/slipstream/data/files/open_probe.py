@@ -1,5 +1,5 @@
-"""Which files a batch opens, as Python itself tells. Asked for the first batches of a process only; what opens files
-without Python (OpenCV, a C++ reader) is not seen."""
+"""Records which files a batch opens, with a Python audit hook. Only the first batches of a process are recorded. Files
+that are opened without Python (by OpenCV or a C++ reader) are not seen."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 
 
 class OpenedFiles:
-    """Of the thread that began to watch. A hook of Python's cannot be taken away again: it is one, and it is told when
-    to rest."""
+    """The files that the thread that called `begin` opens until `end`. Python audit hooks cannot be removed, so there
+    is one hook per process, and it does nothing while no thread is recorded."""
 
     def __init__(self) -> None:
         self._is_hooked = False
-        self._thread = 0  # whose files are noted; 0: nobody's
+        self._thread = 0  # the recorded thread; 0: none
         self._paths: list[str] = []
 
     def begin(self) -> None:
         if not self._is_hooked:
-            sys.addaudithook(self._hear)
+            sys.addaudithook(self._on_audit_event)
             self._is_hooked = True
         self._paths = []
         self._thread = threading.get_ident()
@@ -29,7 +29,7 @@ class OpenedFiles:
         self._thread = 0
         return list(dict.fromkeys(self._paths))
 
-    def _hear(self, event: str, args: tuple[Any, ...]) -> None:
+    def _on_audit_event(self, event: str, args: tuple[Any, ...]) -> None:
         if self._thread and event == "open" and self._thread == threading.get_ident():
             path = args[0]
             if isinstance(path, (str, bytes, os.PathLike)):

@@ -1,6 +1,8 @@
-"""The batches that are to come: a loader's order is known before it is needed, and their files are asked for ahead. It
-is drawn early only from torch's own samplers, which draw their random numbers at the first index anyway; of others it
-is known when a worker is told. Changes no batch, no order, no random number."""
+"""Asks the system to read the files of upcoming batches before the batches are built.
+
+Indices are taken early only from torch's own samplers, which draw all their random numbers at the first index anyway.
+The indices of other samplers are known only when they are sent to a worker. Batches, their order and all random numbers
+stay the same."""
 
 from __future__ import annotations
 
@@ -23,21 +25,21 @@ from slipstream.data.threads.iterator import ThreadedIter
 from slipstream.data.workers.worker_loop import DATA_QUEUE, INDEX_QUEUE, WorkerLoop, check_arguments
 from slipstream.seams.patching import Patches
 
-NUM_WATCHED = 2  # batches, in each process that builds them
-_MOST_KNOWN = 8  # datasets
-_STATE = "_slipstream_coming"  # on an iterator
-_heard: weakref.WeakValueDictionary[int, ComingFiles] = weakref.WeakValueDictionary()
+NUM_WATCHED = 2  # batches whose opened files are recorded, in each process that builds batches
+_MOST_KNOWN = 8  # datasets whose paths are remembered
+_STATE = "_slipstream_coming"  # attribute of an iterator
+_receivers: weakref.WeakValueDictionary[int, UpcomingFiles] = weakref.WeakValueDictionary()  # of notes, by key
 _keys = itertools.count()
 
 
-class ComingFiles:
-    """The batches of one iterator."""
+class UpcomingFiles:
+    """The upcoming batches of one iterator and their files."""
 
     def __init__(self, loader: Any, depth: int, known: list[Path] | None, on_paths: Callable[..., None]) -> None:
         self.key = next(_keys)
-        _heard[self.key] = self
+        _receivers[self.key] = self
         self.adviser = ReadaheadThread(_num_in_flight(loader), most_bytes())
-        self.begun: Any = None  # the indices of the batch that is built
+        self.begun: Any = None  # the indices of the batch that is being built
         self.is_watching = known is None
         self._is_useful = True
         self._depth = depth if draws_at_once(loader._index_sampler) else 0
@@ -45,7 +47,7 @@ class ComingFiles:
         self._on_paths = on_paths
         self._notes: list[Note] = []
         self._num_notes = NUM_WATCHED * max(1, loader.num_workers)
-        self._source: Any = None  # of indices: one for each epoch
+        self._source: Any = None  # the iterator over indices; each epoch has a new one
         self._drawn: deque[Any] = deque()
         if known:
             self.adviser.paths = known
@@ -57,7 +59,7 @@ class ComingFiles:
             self._drawn.clear()
             self.adviser.rewind()
         if not self._drawn:
-            self._draw(source, 1)  # raises StopIteration, as often as it is asked
+            self._draw(source, 1)  # raises StopIteration each time at the end
         with contextlib.suppress(StopIteration):
             self._draw(source, self._depth + 1 - len(self._drawn))
         self.begun = self._drawn.popleft()
@@ -71,18 +73,18 @@ class ComingFiles:
             if self._is_useful:
                 self.adviser.announce(indices_of(index))
 
-    def _learnt(self, paths: list[Path]) -> None:
+    def _set_paths(self, paths: list[Path]) -> None:
         self._is_useful = bool(paths)
         self._on_paths(paths)
 
-    def hear(self, note: Note) -> None:
-        """What a batch opened. When enough is known, the files of the others follow."""
+    def add_note(self, note: Note) -> None:
+        """Record which files a batch opened. After enough notes, start reading the files of later batches ahead."""
         if not self.is_watching:
             return
         self._notes.append(note)
         if len(self._notes) >= self._num_notes:
             self.is_watching = False
-            self.adviser.start(self._dataset, self._notes, self._learnt)
+            self.adviser.start(self._dataset, self._notes, self._set_paths)
 
 
 def indices_of(index: Any) -> list[int]:
@@ -96,7 +98,7 @@ def _num_in_flight(loader: Any) -> int:
 
 
 def draws_at_once(sampler: Any) -> bool:
-    """Whether indices may be taken early without a trace."""
+    """Whether indices may be taken early without changing anything that the script can observe."""
     if type(sampler) is BatchSampler:
         sampler = sampler.sampler
     if type(sampler) is RandomSampler:
@@ -109,12 +111,13 @@ class ReadAhead:
         self._depth = depth
         self._tell = tell
         self._decline = decline
-        self._known: dict[int, tuple[Any, list[Path]]] = {}  # by dataset, which is kept so that its id stays its own
+        # Keyed by the id of the dataset. The dataset is kept alive so that its id is not given to another object.
+        self._known: dict[int, tuple[Any, list[Path]]] = {}
         self._loop = NotingLoop(worker._worker_loop)
-        self._wanted: set[int] = set()  # datasets
+        self._wanted: set[int] = set()  # ids of datasets
 
     def want(self, dataset: Any) -> None:
-        """The files of this dataset are read ahead, whichever loader it gets."""
+        """Read the files of this dataset ahead in every loader that uses it."""
         self._wanted.add(id(dataset))
 
     def install(self, patches: Patches) -> None:
@@ -130,20 +133,20 @@ class ReadAhead:
         if loader._dataset_kind != _DatasetKind.Map or id(loader.dataset) not in self._wanted:
             return
         if isinstance(iterator, ThreadedIter):
-            self._decline("batches are built by threads here, which draw their indices past us")
+            self._decline("threads build the batches here, and read_ahead cannot see the indices that they take")
             return
         if not draws_at_once(loader._index_sampler) and not _num_in_flight(loader):
-            self._decline(f"{type(loader._index_sampler).__name__} says its order only batch by batch")
+            self._decline(f"{type(loader._index_sampler).__name__} gives its order only one batch at a time")
             return
-        dataset = loader.dataset  # the adviser's thread may hold no more: a loader holds its iterator
+        dataset = loader.dataset  # the thread must not hold the loader, because a loader holds its iterator
         _, known = self._known.get(id(dataset), (None, None))
         if known == []:
             return
-        coming = ComingFiles(loader, self._depth, known, lambda paths: self._found(dataset, paths))
-        vars(iterator)[_STATE] = coming
-        weakref.finalize(iterator, coming.adviser.end).atexit = False
-        if coming.is_watching:
-            self._loop.key = coming.key
+        upcoming = UpcomingFiles(loader, self._depth, known, lambda paths: self._found(dataset, paths))
+        vars(iterator)[_STATE] = upcoming
+        weakref.finalize(iterator, upcoming.adviser.end).atexit = False
+        if upcoming.is_watching:
+            self._loop.key = upcoming.key
 
     def _found(self, dataset: Any, paths: list[Path]) -> None:
         if len(self._known) >= _MOST_KNOWN:
@@ -153,7 +156,7 @@ class ReadAhead:
         if paths:
             self._tell(f"files of {name} are read {self._depth} batches ahead")
         else:
-            self._decline(f"which files a sample of {name} reads cannot be told from its index")
+            self._decline(f"the index of a sample of {name} does not determine which files it reads")
 
 
 def _after(token: None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
@@ -162,38 +165,39 @@ def _after(token: None, args: tuple[Any, ...], kwargs: dict[str, Any], result: A
 
 def _drawing(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def _next_index(iterator: Any) -> Any:
-        coming: ComingFiles | None = vars(iterator).get(_STATE)
-        return original(iterator) if coming is None else coming.next_index(iterator._sampler_iter)
+        upcoming: UpcomingFiles | None = vars(iterator).get(_STATE)
+        return original(iterator) if upcoming is None else upcoming.next_index(iterator._sampler_iter)
 
     return _next_index
 
 
-# --- what a batch opens: in this process -----------------------------------------------------------------------------
+# --- the files that a batch opens in this process --------------------------------------------------------------------
 
 
 def _before_batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    coming: ComingFiles | None = vars(args[0]).get(_STATE)
-    if coming is not None and coming.is_watching:
+    upcoming: UpcomingFiles | None = vars(args[0]).get(_STATE)
+    if upcoming is not None and upcoming.is_watching:
         OPENED.begin()
 
 
 def _after_batch(token: None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    coming: ComingFiles | None = vars(args[0]).get(_STATE)
-    if coming is not None and coming.is_watching:
-        coming.hear((indices_of(coming.begun), OPENED.end()))
+    upcoming: UpcomingFiles | None = vars(args[0]).get(_STATE)
+    if upcoming is not None and upcoming.is_watching:
+        upcoming.add_note((indices_of(upcoming.begun), OPENED.end()))
 
 
 def _drop(token: None) -> None:
     OPENED.end()
 
 
-# --- what a batch opens: in a worker ---------------------------------------------------------------------------------
+# --- the files that a batch opens in a worker ------------------------------------------------------------------------
 
 
 class NotingLoop(WorkerLoop):
-    """Torch's own loop; the first batches bring a note of the files that were opened for them. Forked workers only."""
+    """Torch's own worker loop, where the first batches carry a note with the files that were opened for them. It works
+    in forked workers only."""
 
-    key = -1  # who is to hear; -1: nobody
+    key = -1  # of the UpcomingFiles that receives the notes; -1: none
 
     def __call__(self, *args: Any) -> None:
         if self.key >= 0:
@@ -203,7 +207,8 @@ class NotingLoop(WorkerLoop):
 
 
 class FileNoting:
-    """A worker's queue of indices; what it opens between a get and the put that follows belongs to the batch."""
+    """A worker's index queue that records opened files. The files that the worker opens between a `get` and the next
+    `put` belong to the batch."""
 
     def __init__(self, queue: Any, data: Any, key: int) -> None:
         self._queue = queue
@@ -232,7 +237,7 @@ class NoteQueue:
         if self.num_left and self._noting.indices:
             note = self._noting.indices, OPENED.end()
             self.num_left -= 1
-            self._noting.indices = []  # what is put without a batch asked for brings no note
+            self._noting.indices = []  # a message that does not answer a request for a batch carries no note
             message = _Noted(message, self._key, note)
         self._queue.put(message)
 
@@ -249,8 +254,8 @@ class _Noted:
 
 
 def take_note(message: Any, key: int, note: Note) -> Any:
-    """In the main process: the note is heard, the message is torch's again."""
-    coming = _heard.get(key)
-    if coming is not None:
-        coming.hear(note)
+    """Unpickled in the main process: deliver the note and return torch's own message."""
+    upcoming = _receivers.get(key)
+    if upcoming is not None:
+        upcoming.add_note(note)
     return message

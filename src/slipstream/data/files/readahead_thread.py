@@ -1,5 +1,5 @@
-"""Asks the system to read files before somebody else does: a thread of its own, so many bytes ahead and no more. A file
-that is not there is no fault here: whoever wants to read it will say so."""
+"""A thread that asks the system to read files into the page cache before they are needed, up to a limit of bytes. A
+missing file is ignored here. The code that reads the file reports it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import Any
 
 from slipstream.data.files.index_to_path import Note, Path, learn_paths
 
-MOST_BYTES = 256 * 2**20  # ahead at once, where memory is plenty
-MEMORY_SHARE = 0.1  # of what is available
+MOST_BYTES = 256 * 2**20  # requested ahead at a time, if enough memory is available
+MEMORY_SHARE = 0.1  # of the available memory
 _MOST_OF_A_FILE = 32 * 2**20
 _CHUNK = 2**20
-_PATIENCE_S = 1.0  # until it looks whether its iterator is still there
+_POLL_S = 1.0  # how often the thread checks whether its iterator still exists
 
 
 def advise(path: str) -> int:
-    """How many bytes are on their way into the page cache."""
+    """Ask the system to read a file into the page cache. Returns how many bytes were requested."""
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
     with contextlib.suppress(OSError, ValueError):
         handle = os.open(path, flags)
@@ -41,7 +41,7 @@ def advise(path: str) -> int:
 
 
 def read(handle: int, num_bytes: int) -> None:
-    """Where a system takes no advice."""
+    """Read the bytes and drop them. For systems without `posix_fadvise`."""
     while num_bytes > 0:
         chunk = os.read(handle, min(num_bytes, _CHUNK))
         if not chunk:
@@ -56,14 +56,15 @@ def most_bytes() -> int:
 
 
 class ReadaheadThread:
-    """Of one iterator. Batches are announced, then they begin; between the two their files are asked for."""
+    """The read-ahead of one iterator. The caller announces each batch and later says that it begins. The thread
+    requests the files of a batch between these two calls."""
 
     def __init__(self, num_in_flight: int, budget: int) -> None:
         self.paths: list[Path] = []
         self._num_in_flight = num_in_flight  # batches that have begun and may still wait for their files
         self._budget = budget
         self._waiting: deque[tuple[int, list[int]]] = deque()
-        self._asked: dict[int, int] = {}  # bytes, by batch
+        self._asked: dict[int, int] = {}  # requested bytes by batch
         self._num_announced = 0
         self._num_begun = 0
         self._is_over = False
@@ -79,7 +80,7 @@ class ReadaheadThread:
             self._changed.notify()
 
     def begin(self) -> None:
-        """The batch that was announced first, of those that have not begun, is built now."""
+        """Say that the earliest announced batch that has not begun is being built now."""
         with self._changed:
             self._num_begun += 1
             for batch in [batch for batch in self._asked if batch < self._num_begun - self._num_in_flight]:
@@ -87,21 +88,22 @@ class ReadaheadThread:
             self._changed.notify()
 
     def rewind(self) -> None:
-        """What was announced and has not begun never will: a new epoch."""
+        """Forget announced batches that have not begun. A new epoch starts, so they never begin."""
         with self._changed:
             self._waiting.clear()
             self._asked.clear()
             self._num_begun = self._num_announced
 
     def end(self) -> None:
-        """Takes no lock: a forked worker may collect what it inherited while a thread it lacks holds it."""
+        """End the thread. This takes no lock: a forked worker may collect an inherited object whose lock was held, at
+        the time of the fork, by a thread that the worker does not have."""
         self._is_over = True
 
     def start(self, dataset: Any, notes: Sequence[Note], on_paths: Callable[[list[Path]], None]) -> None:
-        """Learns where the files are, in its own thread, and asks for them if it found out."""
+        """Start the thread. It learns where the files are and, if that succeeds, requests them."""
 
         def work() -> None:
-            with contextlib.suppress(Exception):  # a list that changed its length, whatever: no advice
+            with contextlib.suppress(Exception):  # after any fault, such as a list that became shorter, read-ahead ends
                 self.paths = self.paths or learn_paths(dataset, notes)
                 on_paths(self.paths)
                 while self.paths and self._advise_next():
@@ -112,7 +114,7 @@ class ReadaheadThread:
 
     def _advise_next(self) -> bool:
         with self._changed:
-            if not self._changed.wait_for(self._has_work, _PATIENCE_S) or self._is_over:
+            if not self._changed.wait_for(self._has_work, _POLL_S) or self._is_over:
                 return not self._is_over
             batch, indices = self._waiting.popleft()
             if batch < self._num_begun - self._num_in_flight:

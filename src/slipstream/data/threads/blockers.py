@@ -1,5 +1,7 @@
-"""What stands against building a loader's batches in threads, as half a sentence; "" if nothing does. Asked in the
-riding process, before the loader is built. Whether the dataset can be copied is seen when that is tried."""
+"""Reasons why a loader's batches cannot be built in threads.
+
+`thread_obstacle` runs in the script's process, before the loader is built. It returns the reason as a clause, or "" if
+there is none. It does not test whether the dataset can be copied. That shows when the copies are made."""
 
 from __future__ import annotations
 
@@ -24,29 +26,30 @@ _SEEDERS = {
     ("lightning", "pl_worker_init_function"),
     ("lightning_fabric", "pl_worker_init_function"),
 }
-_MOST = 256  # functions looked at
+_MOST = 256  # functions examined
 
 
 def thread_obstacle(arguments: dict[str, Any]) -> str:
     dataset = arguments["dataset"]
     if isinstance(dataset, (IterDataPipe, MapDataPipe)):
-        return "data pipes share and seed themselves"
+        return "data pipes do their own sharding and seeding"
     if isinstance(dataset, IterableDataset):
-        return "an iterable dataset gives its samples one by one"
+        return "an iterable dataset yields its samples one at a time"
     held = held_on_device(dataset)
     if held:
         return f"the dataset holds a tensor on {held}"
     named = list(_named(dataset))
     if arguments["num_workers"]:
         if arguments["worker_init_fn"] is not None and not only_seeds(arguments["worker_init_fn"]):
-            return "its worker_init_fn prepares a process, and threads share theirs"
+            return "its worker_init_fn prepares a worker process, and threads share one process"
         if any(name == get_worker_info.__name__ or value is get_worker_info for name, value in named):
             return "the dataset asks which worker it runs in"
     return next((reason for name, value in named if (reason := _global_obstacle(name, value))), "")
 
 
 def only_seeds(function: Any) -> bool:
-    """A worker_init_fn that sets seeds and does nothing else: what it sets becomes the thread's own."""
+    """Whether a worker_init_fn sets seeds and does nothing else. Such a function can run for the random number stream
+    of a thread."""
     function = function.func if isinstance(function, functools.partial) else function
     if not isinstance(function, FunctionType):
         return False
@@ -57,16 +60,15 @@ def only_seeds(function: Any) -> bool:
 
 
 def _global_obstacle(name: str, value: Any) -> str:
-    """Every thread has a dataset of its own, but they share what lies in modules."""
+    """The reason if threads must not share this global object; "" if they may. Each thread has its own copy of the
+    dataset, but all threads share the globals of modules."""
     if isinstance(value, ModuleType):
         is_unsafe = value.__name__.partition(".")[0] in _UNSAFE
         return f"{value.__name__} must not be called by several threads" if is_unsafe else ""
     if isinstance(value, _generator_types()):
-        return f"the dataset draws from {name}, which lies outside of it: threads would draw in any order"
+        return f"the dataset draws from the global {name}, and threads would draw from it in any order"
     kind = handle_kind(value)
-    return (
-        f"the dataset reads through {name}, an open {kind} outside of it, which threads must not share" if kind else ""
-    )
+    return f"the dataset reads through the global {name}, an open {kind}, which threads must not share" if kind else ""
 
 
 def _generator_types() -> tuple[type, ...]:
@@ -75,7 +77,7 @@ def _generator_types() -> tuple[type, ...]:
 
 
 def _named(dataset: Any) -> Iterator[tuple[str, Any]]:
-    """The names that the user's functions behind the dataset use, with what they mean outside of these functions."""
+    """The global and enclosed names that the user's functions behind the dataset use, with their values."""
     seen: set[CodeType] = set()
     waiting = list(_functions(dataset))
     for _, value in walk(dataset):

@@ -1,5 +1,6 @@
-"""A copy of a dataset for each thread, made as for a spawned worker process but within this one: what holds a state is
-copied, what only holds data or guards it is shared. Refuses what cannot be copied: open files, connections."""
+"""Makes a copy of a dataset for each thread. The copies are made with pickle, as for a spawned worker process, but
+within this process. Objects with state are copied. Objects that only hold data, and locks and queues, are shared. A
+dataset that cannot be copied, such as one with an open file or a connection, is refused."""
 
 from __future__ import annotations
 
@@ -12,24 +13,24 @@ from typing import Any
 
 import torch
 
-_SMALL = 2**20  # bytes: an array up to here may be scratch space, and is copied
-_MOST_ARRAYS = 256  # copied; more of them are data
-_MANY = 1000  # elements: a container of so many plain values is data
-_LONG = 4096  # characters
-_MOST_OBJECTS = 300_000  # looked at: half a second
+_SMALL = 2**20  # bytes; an array up to this size may be scratch space and is copied
+_MOST_ARRAYS = 256  # copied arrays; further arrays count as data
+_MANY = 1000  # elements; a longer container of plain values counts as data
+_LONG = 4096  # characters; a longer string is shared
+_MOST_OBJECTS = 300_000  # examined, which takes half a second
 _MOST_BYTES = 64 * 2**20
-_SEEN = 16  # elements of a large container that stand for all
+_SEEN = 16  # elements of a large container that are examined in place of all
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
-_GUARDS = ("_thread", "threading", "queue", "_queue", "multiprocessing")  # locks, queues: made for sharing
+_GUARDS = ("_thread", "threading", "queue", "_queue", "multiprocessing")  # locks and queues, which are made for sharing
 _SHARED_TYPES = (type, FunctionType, ModuleType, logging.Logger, logging.Handler)
 
 
 class UncopyableError(ValueError):
-    pass
+    """The dataset cannot be copied. The message is the reason, as a clause."""
 
 
 def duplicate(thing: Any, count: int) -> list[Any]:
-    """So many copies. Raises UncopyableError with the reason, as half a sentence."""
+    """Return `count` copies of `thing`. Raises UncopyableError if it cannot be copied."""
     sink = _Sink()
     writer = _Writer(sink)
     try:
@@ -38,7 +39,7 @@ def duplicate(thing: Any, count: int) -> list[Any]:
         return [_Reader(io.BytesIO(data), writer).load() for _ in range(count)]
     except UncopyableError:
         raise
-    except Exception as fault:  # whatever the user's __getstate__ may raise
+    except Exception as fault:  # the user's __getstate__ may raise anything
         raise UncopyableError(f"it cannot be copied for each thread ({fault})") from fault
 
 
@@ -57,7 +58,7 @@ class _Writer(pickle.Pickler):
         self._num_arrays = self._num_objects = 0
 
     def _keep(self, buffer: pickle.PickleBuffer) -> bool:
-        """Large memory of anybody's (Arrow, NumPy) is shared; True writes it out."""
+        """Share large buffers (Arrow, NumPy). True means that pickle writes the buffer out, which copies it."""
         if buffer.raw().nbytes <= _SMALL:
             return True
         self.buffers.append(buffer)
@@ -80,7 +81,7 @@ class _Writer(pickle.Pickler):
             return False
         if kind in (list, tuple, dict, set, frozenset):
             return len(thing) > _MANY and _is_data(thing)
-        if isinstance(thing, _SHARED_TYPES) or kind is object:  # a bare object is a mark, known by its identity
+        if isinstance(thing, _SHARED_TYPES) or kind is object:  # a bare object() is a sentinel, compared by identity
             return True
         num_bytes = _array_bytes(thing)
         if num_bytes is not None:
@@ -99,7 +100,8 @@ class _Reader(pickle.Unpickler):
 
 
 class _Streams:
-    """The process's own, by identity: whatever else `==` may mean to a user's object."""
+    """The standard streams of the process. They are compared by identity, because the `==` of a user's object may do
+    anything."""
 
     def __contains__(self, thing: Any) -> bool:
         return any(thing is stream for stream in (sys.stdin, sys.stdout, sys.stderr))
@@ -109,7 +111,8 @@ _STREAMS = _Streams()
 
 
 def _is_data(container: Any) -> bool:
-    """Plain values, or small containers of them as a JSON file gives: paths, labels, annotations."""
+    """Whether the container holds plain values, or small containers of them as in a JSON file: paths, labels or
+    annotations."""
     values = list(container.values()) if isinstance(container, dict) else container
     return all(_is_record(value, 3) for value, _ in zip(values, range(_SEEN), strict=False))
 
@@ -124,7 +127,8 @@ def _is_record(value: Any, depth: int) -> bool:
 
 
 def _array_bytes(thing: Any) -> int | None:
-    """None: it is no array. A map of a file, or memory of a device, counts as large whatever it holds."""
+    """The size of an array, or None if `thing` is not an array. A memory-mapped file and memory on a device always
+    count as large."""
     numpy: Any = sys.modules.get("numpy")
     if isinstance(thing, torch.Tensor):
         whole: Any = thing
@@ -136,6 +140,7 @@ def _array_bytes(thing: Any) -> int | None:
 
 
 def _is_loaded_image(thing: Any) -> bool:
-    """Pixels in memory: Pillow reads them without a change. One that still reads its file is not."""
+    """Whether `thing` is a Pillow image whose pixels are in memory. Reading such an image does not change it, unlike an
+    image that still reads its file."""
     image: Any = sys.modules.get("PIL.Image")
     return image is not None and isinstance(thing, image.Image) and getattr(thing, "fp", None) is None

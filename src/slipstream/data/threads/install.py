@@ -1,5 +1,5 @@
-"""Threads behind a script's own loaders: which loaders have them, what is kept from epoch to epoch, and the way back. A
-loader is not changed: without us it is what the script built."""
+"""Installs threads behind the script's own loaders. It records which loaders have threads and what is kept from epoch
+to epoch, and falls back to the loader's own iterator when threads do not work. The loader itself is not changed."""
 
 from __future__ import annotations
 
@@ -21,22 +21,25 @@ from slipstream.seams.patching import Patches
 
 
 class _Kept:
-    """The seats of one loader's last epoch, and who used them."""
+    """The worker slots of one loader's last epoch, and the threads that used them."""
 
     def __init__(self, slots: list[WorkerSlot], fingerprint: dict[str, Any], batch_threads: BatchThreads) -> None:
         self.slots, self.fingerprint, self.batch_threads = slots, fingerprint, batch_threads
 
 
 class Threads:
+    """Patches torch's loader so that chosen loaders build their batches in threads. `tell` receives the reason when a
+    loader does not get threads or loses them."""
+
     def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell  # why it is not done, or no longer
+        self._tell = tell
         self._expected = 0
         self._counts: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._kept: weakref.WeakKeyDictionary[Any, _Kept] = weakref.WeakKeyDictionary()
         self._patches: Patches | None = None  # until draws are redirected
 
     def expect(self, count: int) -> None:
-        """How many threads the loader that is being built now is to have; 0 for none."""
+        """Set how many threads the loader that is being built now gets; 0 for none."""
         self._expected = count
 
     def install(self, patches: Patches) -> None:
@@ -62,38 +65,39 @@ class Threads:
             except Exception as fault:
                 self._retire(loader, f"the threads could not be started ({type(fault).__name__}: {fault})")
             restore(states)
-            return original(loader)  # raises again what was the script's own
+            return original(loader)  # an error of the script's own is raised again here
 
         return _get_iterator
 
     def _start(self, loader: Any) -> ThreadedIter:
         if self._patches is not None:
-            redirect_draws(self._patches)  # not before: most of a program's modules are there by now
+            redirect_draws(self._patches)  # as late as possible, when most modules of the program are imported
             self._patches = None
         count = self._counts[loader]
-        if loader.num_workers:  # the script's own workers see the dataset as it is when an epoch begins
+        if loader.num_workers:  # the script's own workers would get the dataset as it is at the start of the epoch
             return ThreadedIter(loader, _slots(loader, max(count, loader.num_workers)), count, self._retire)
         fingerprint = fingerprint_of(loader)
-        slots = self._seats_again(loader, fingerprint) or _slots(loader, count)
+        slots = self._reusable_slots(loader, fingerprint) or _slots(loader, count)
         iterator = ThreadedIter(loader, slots, count, self._retire)
         self._kept[loader] = _Kept(slots, fingerprint, iterator.batch_threads)
         return iterator
 
-    def _seats_again(self, loader: Any, fingerprint: dict[str, Any]) -> list[WorkerSlot] | None:
-        """Those of the last epoch, with whatever their datasets opened or keep; None where they do not serve."""
+    def _reusable_slots(self, loader: Any, fingerprint: dict[str, Any]) -> list[WorkerSlot] | None:
+        """The slots of the last epoch, with everything that their datasets have opened or cached; None if they cannot
+        be used again."""
         kept = self._kept.pop(loader, None)
-        if kept is None or not kept.batch_threads.is_over:  # somebody is still reading
+        if kept is None or not kept.batch_threads.is_over:  # the last iterator is still being read
             return None
         if difference(kept.fingerprint, fingerprint) or unread(fingerprint):
             return None
-        kept.batch_threads.join()  # of an epoch that was left early: a batch may still be on its way
+        kept.batch_threads.join()  # if the epoch was left early, a thread may still be building a batch
         return kept.slots
 
     def _retire(self, loader: Any, why: str) -> None:
         if loader is not None:
             self._counts.pop(loader, None)
             self._kept.pop(loader, None)
-        self._tell(f"a loader goes on without threads: {why}")
+        self._tell(f"a loader continues without threads: {why}")
 
 
 def _slots(loader: Any, count: int) -> list[WorkerSlot]:
@@ -102,6 +106,7 @@ def _slots(loader: Any, count: int) -> list[WorkerSlot]:
 
 
 def _is_unusual() -> bool:
-    """Modes that belong to the script's thread and change what its dataset computes: a default device, autocast."""
+    """Whether a mode is active that belongs to the script's thread and changes what its dataset computes, such as a
+    default device or autocast."""
     num_modes = torch._C._len_torch_function_stack() + torch._C._len_torch_dispatch_stack()
     return bool(num_modes) or torch.is_autocast_enabled("cpu")

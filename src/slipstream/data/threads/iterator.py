@@ -1,5 +1,6 @@
-"""A loader's iterator whose batches are built by threads, in the script's order, with the script's own generators moved
-as its own loader moves them. Steps aside where threads cannot do it: the rest is built as the loader itself would."""
+"""A loader's iterator whose batches are built by threads. Batches come in the script's order, and the script's own
+generators advance as with its own loader. If threads cannot build the batches, the rest is built as the loader itself
+would build it."""
 
 from __future__ import annotations
 
@@ -16,11 +17,11 @@ from slipstream.data.threads.rng_streams import RngWatch
 from slipstream.data.threads.thread_pool import BatchTask, BatchThreads, WorkerSlot
 from slipstream.data.workers.dataset_fingerprint import difference, look
 
-HELD = 2  # batches for each thread, built or being built, unless the script says otherwise
+HELD = 2  # batches per thread, built or being built, unless the script sets prefetch_factor
 
 
 class ThreadedIter(_BaseDataLoaderIter):
-    """`retire` is told the loader, if it is still there, and why it must not be given threads again."""
+    """Calls `retire` with the loader (None if it no longer exists) and the reason why it must not get threads again."""
 
     def __init__(
         self, loader: DataLoader[Any], slots: list[WorkerSlot], num_threads: int, retire: Callable[[Any, str], None]
@@ -35,22 +36,24 @@ class ThreadedIter(_BaseDataLoaderIter):
         for number, slot in enumerate(slots):
             slot.stream.seed(int(self._base_seed), number)
         if self._num_workers:
-            self._prepare_seats(loader.worker_init_fn)
-            super()._reset(loader)  # torch asks the sampler twice where it has workers
+            self._prepare_slots(loader.worker_init_fn)
+            super()._reset(loader)  # with workers, torch asks the sampler for an iterator twice
         self._depth = HELD * num_threads
         if self._num_workers:
             self._depth = self._num_workers * (loader.prefetch_factor or HELD)
         self._begin()
 
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
-        """For a loader whose workers stay. Theirs draw on where they stopped, after all that they had been given."""
+        """Start the next epoch of a loader with persistent workers. Persistent workers build all batches that they were
+        given and then continue their random numbers, so the threads finish their batches first."""
         self.batch_threads.finish()
         self.batch_threads.dismiss()
         super()._reset(loader, first_iter)
         self._begin()
 
-    def _prepare_seats(self, prepare: Callable[[int], None] | None) -> None:
-        """One that only sets seeds; whatever does more keeps its processes."""
+    def _prepare_slots(self, prepare: Callable[[int], None] | None) -> None:
+        """Call the worker_init_fn for each slot. It only sets seeds, because loaders with any other worker_init_fn keep
+        their worker processes."""
         for number, slot in enumerate(self._slots if prepare is not None else ()):
             with slot.stream.drawn_from():
                 prepare(number)  # type: ignore[misc]
@@ -58,10 +61,10 @@ class ThreadedIter(_BaseDataLoaderIter):
     def _begin(self) -> None:
         self.batch_threads = BatchThreads(self._slots, self._num_threads, self._pinning())
         weakref.finalize(self, self.batch_threads.dismiss)
-        self._pending: dict[int, Any] = {}  # what the sampler gave for batches that nobody has asked for yet
+        self._pending: dict[int, Any] = {}  # indices of batches that the script has not asked for yet
         self._num_drawn = self._num_given = 0
-        self._end: Exception | None = None  # what the sampler raised, at last or too early
-        self._has_set_out = False
+        self._end: Exception | None = None  # what the sampler raised: its StopIteration or an error
+        self._is_started = False
         self._fingerprint = look(self._dataset, 1)
         if self._num_workers:
             self._draw(self._depth)
@@ -74,7 +77,7 @@ class ThreadedIter(_BaseDataLoaderIter):
         set_device = _of_accelerator("set_device")
 
         def pin(batch: Any) -> Any:
-            set_device(index)  # which device is the current one each thread has to be told
+            set_device(index)  # each thread has its own current device
             return pinned(batch, device)
 
         return pin
@@ -82,11 +85,12 @@ class ThreadedIter(_BaseDataLoaderIter):
     # --- indices -----------------------------------------------------------------------------------------------------
 
     def _draw(self, count: int) -> None:
-        """In the script's own thread: the sampler is the script's, and so are its random numbers."""
+        """Take indices from the sampler. This runs in the script's own thread, because the sampler and its random
+        numbers belong to the script."""
         for _ in range(count if self._end is None else 0):
             try:
                 self._pending[self._num_drawn] = next(self._sampler_iter)
-            except Exception as end:  # its StopIteration, or a fault that belongs to a later batch
+            except Exception as end:  # StopIteration, or an error that belongs to a later batch
                 self._end = end.with_traceback(end.__traceback__.tb_next if end.__traceback__ else None)
                 return
             self._num_drawn += 1
@@ -101,7 +105,7 @@ class ThreadedIter(_BaseDataLoaderIter):
         return self._pending.pop(number)
 
     def _take_end(self) -> Exception:
-        """Kept nowhere once it is raised: its traceback leads back here."""
+        """Return what the sampler raised and drop the reference, because its traceback refers to this object."""
         end, self._end = self._end, StopIteration()
         assert end is not None
         return end
@@ -109,13 +113,13 @@ class ThreadedIter(_BaseDataLoaderIter):
     # --- batches -----------------------------------------------------------------------------------------------------
 
     def is_next_ready(self) -> bool:
-        return not self._is_plain and self._has_set_out and self.batch_threads.is_ready(self._num_given)
+        return not self._is_plain and self._is_started and self.batch_threads.is_ready(self._num_given)
 
     def _next_data(self) -> Any:
         if not self._is_plain:
-            self._look_around()
-        if not self._is_plain and not self._has_set_out:
-            self._set_out()
+            self._check_dataset()
+        if not self._is_plain and not self._is_started:
+            self._start()
         if self._is_plain:
             return self._build_here()
         if not self._pending:
@@ -130,9 +134,10 @@ class ThreadedIter(_BaseDataLoaderIter):
         self._send(self._num_drawn, 1)
         return built.batch
 
-    def _set_out(self) -> None:
-        """The first batch is waited for here, so nobody but the threads can have moved the script's generators."""
-        self._has_set_out = True
+    def _start(self) -> None:
+        """Send the first tasks and wait for the first batch. While the script's thread waits, only the data threads can
+        draw from the script's generators. If they do, threads are given up."""
+        self._is_started = True
         if not self._num_workers:
             self._draw(self._depth)
         watch = RngWatch()
@@ -141,7 +146,7 @@ class ThreadedIter(_BaseDataLoaderIter):
             return
         library = watch.moved()
         if library:
-            self._give_up(f"the dataset draws from {library} in a way that threads cannot keep apart")
+            self._give_up(f"the dataset draws from {library} in a way that cannot be separated by thread")
             self.batch_threads.join()
             watch.restore()
 
@@ -151,21 +156,25 @@ class ThreadedIter(_BaseDataLoaderIter):
             task = BatchTask(number, self._pending[number], torch.is_grad_enabled(), torch.is_inference_mode_enabled())
             self.batch_threads.put(task)
 
-    def _look_around(self) -> None:
-        """A script without workers may change its dataset while it is read; the threads' copies do not change."""
+    def _check_dataset(self) -> None:
+        """Give up threads if the script changes its dataset during the epoch. Without workers such a change takes
+        effect at once, but the threads' copies do not change."""
         changed = "" if self._num_workers else difference(self._fingerprint, look(self._dataset, 1))
         if changed:
-            self._give_up(f"the script changes {changed} of the dataset while it is read, which copies do not see")
+            self._give_up(
+                f"the script changes {changed} of the dataset while it is read, and the threads' copies do not change"
+            )
 
     # --- without threads ---------------------------------------------------------------------------------------------
 
     def _build_here(self) -> Any:
-        """As torch does without workers, frame by frame: what the script raises looks as it would."""
+        """Build a batch with torch's own code for loaders without workers, so that the traceback of an exception has
+        the same frames."""
         next_data: Any = _SingleProcessDataLoaderIter._next_data
         return next_data(self)
 
     def _build_again(self, fault: str) -> Any:
-        """A batch that failed in a thread. If it fails here too, that is the script's own affair, and goes to it."""
+        """Build a batch that failed in a thread. If it fails here too, the script receives its own exception."""
         try:
             batch = self._build_here()
         except BaseException:
@@ -184,7 +193,7 @@ class ThreadedIter(_BaseDataLoaderIter):
 
 
 def _of_accelerator(name: str) -> Callable[..., Any]:
-    """Torch 2.6 has the same functions under shorter names."""
+    """A function of torch.accelerator. Torch 2.6 has the same functions under shorter names."""
     accelerator: Any = torch.accelerator
     found: Callable[..., Any] = getattr(accelerator, f"{name}_index", None) or getattr(accelerator, f"{name}_idx")
     return found

@@ -1,4 +1,4 @@
-"""The OpenMP runtime that torch computes with, as a library to call."""
+"""Access to the OpenMP runtime that torch computes with."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import torch
 
 
 def loaded_runtimes() -> list[ctypes.CDLL]:
-    """Only what this process has loaded already: opening another runtime would make a second pool."""
+    """The OpenMP runtimes that this process has already loaded. Loading another one would create a second thread
+    pool."""
     try:
         with open("/proc/self/maps") as maps:
             paths = dict.fromkeys(line.split()[-1] for line in maps if "omp" in line.rpartition("/")[2])
@@ -18,9 +19,9 @@ def loaded_runtimes() -> list[ctypes.CDLL]:
 
 
 def compute_alone() -> None:
-    """One OpenMP thread for this thread's own operations, as a worker process has. Torch's own switch would set it for
-    the whole process as well: for threads made later, and for MKL."""
-    torch.get_num_threads()  # torch settles a new thread's number when it is first asked
+    """Use one OpenMP thread for the operations of the calling thread, as in a worker process. `torch.set_num_threads`
+    would also change it for threads that are created later, and for MKL."""
+    torch.get_num_threads()  # the first call in a thread sets the thread's number, which would undo ours later
     runtime = next((one for one in loaded_runtimes() if hasattr(one, "omp_set_num_threads")), None)
     if runtime is not None:
         runtime.omp_set_num_threads(1)

@@ -1,6 +1,9 @@
-"""Random numbers for threads: what a data thread draws from `random`, `numpy.random` and torch without a generator of
-its own comes from its stream, and the script's generators do not move. A stream gives the very numbers that a worker
-process of the same number would draw. What draws past it is found by whoever watches the script's generators."""
+"""Random number streams for data threads.
+
+When a data thread draws from `random`, `numpy.random` or torch without its own generator, the numbers come from the
+stream of its worker slot, and the script's generators do not advance. A stream yields the same numbers that a worker
+process with the same number would draw. Draws that bypass the stream can be detected with `RngWatch`, because they
+advance the script's generators."""
 
 from __future__ import annotations
 
@@ -21,13 +24,13 @@ from torch.utils.data._utils import worker
 from slipstream.seams import data_threads
 from slipstream.seams.patching import Patches
 
-_own = threading.local()  # .stream: of the thread that builds a batch now
+_own = threading.local()  # .stream: the stream that the current thread draws from
 _TORCH = ("manual_seed", "seed", "initial_seed", "get_rng_state", "set_rng_state")
 Draw = Callable[..., Any]
 
 
 class RngStream:
-    """Of one worker: three generators, seeded as torch seeds a worker process."""
+    """The three generators of one worker slot, seeded as torch seeds a worker process."""
 
     def __init__(self) -> None:
         numpy: Any = sys.modules.get("numpy.random")
@@ -45,7 +48,7 @@ class RngStream:
 
     @contextlib.contextmanager
     def drawn_from(self) -> Iterator[None]:
-        """By this thread, as long as the `with` lasts."""
+        """A context in which the current thread draws from this stream."""
         _own.stream = self
         try:
             with self._mode:
@@ -55,7 +58,8 @@ class RngStream:
 
 
 class _Mode(TorchFunctionMode):
-    """Only this thread's calls of torch pass here. Each that could take a generator and was given none gets one."""
+    """Passes the stream's generator to each torch function that accepts a generator and was given none. The mode
+    affects only the calls of its own thread."""
 
     def __init__(self, generator: torch.Generator) -> None:
         super().__init__()
@@ -72,7 +76,7 @@ class _Mode(TorchFunctionMode):
 
 @functools.cache
 def _torch_draws() -> frozenset[Any]:
-    """Functions and methods whose signature, as torch itself tells it, has a generator."""
+    """Functions and methods of torch that have a parameter `generator`, according to torch's own schemas."""
     schemas = torch._C._jit_get_all_schemas()
     names = {s.name.rpartition("::")[2] for s in schemas if any(a.name == "generator" for a in s.arguments)}
     found = [getattr(owner, name, None) for owner in (torch, torch.Tensor) for name in sorted(names)]
@@ -82,12 +86,12 @@ def _torch_draws() -> frozenset[Any]:
     return frozenset(function for function in found if callable(function))
 
 
-# --- functions that draw from a generator hidden in their module -----------------------------------------------------
+# --- functions that draw from a hidden generator of their module -----------------------------------------------------
 
 
 def redirect_draws(patches: Patches) -> None:
-    """From now on a data thread that calls one of them draws from its own stream; everybody else draws as before.
-    Who imported one by name is found in the namespaces of all modules."""
+    """Patch these functions so that a data thread draws from its own stream. All other threads draw as before.
+    Functions that were imported by name are found in the namespaces of all modules."""
     draws = {id(original): (original, ours) for original, ours in _hidden_draws()}
     for module in list(sys.modules.values()):
         if not isinstance(module, ModuleType):
@@ -103,22 +107,20 @@ def _hidden_draws() -> Iterator[tuple[Draw, Draw]]:
     numpy: Any = sys.modules.get("numpy.random")
     if numpy is not None:
         yield from _of_module(numpy, numpy.mtrand._rand, lambda stream: stream.numpy)
-        for name in ("ranf", "sample"):  # other names for one of them
+        for name in ("ranf", "sample"):  # aliases of random_sample
             if hasattr(numpy, name):
                 yield _divided(numpy, name, lambda stream: stream.numpy.random_sample)
     for name in _TORCH:
         yield _divided(torch, name, functools.partial(_of_torch, name))
-    for device in (
-        torch.cuda,
-        torch.xpu,
-    ):  # a worker process has no device to seed, and the script's is not its to seed
+    # A worker process cannot seed the script's device, so a data thread must not seed it either.
+    for device in (torch.cuda, torch.xpu):
         for name in ("manual_seed", "manual_seed_all"):
             yield _divided(device, name, lambda stream: lambda seed: None)
 
 
 def _of_module(module: Any, hidden: Any, own: Callable[[RngStream], Any]) -> Iterator[tuple[Draw, Draw]]:
     for name, value in list(vars(module).items()):
-        # `seed` is somebody's function where a race gives all riders equal seeds
+        # In a race, `seed` is replaced by a function that gives all trials the same seeds, so it has no `__self__`.
         if name == "seed" or (getattr(value, "__self__", None) is hidden and callable(value)):
             yield _divided(module, name, functools.partial(_attribute, own, name))
 
@@ -148,16 +150,16 @@ def _divided(module: Any, name: str, own: Callable[[RngStream], Draw]) -> tuple[
         stream = getattr(_own, "stream", None)
         return original(*args, **kwargs) if stream is None else own(stream)(*args, **kwargs)
 
-    draw.__module__, draw.__qualname__ = module.__name__, name  # by these it is pickled
+    draw.__module__, draw.__qualname__ = module.__name__, name  # pickle looks the function up by these names
     return original, draw
 
 
-# --- generators, to see whether they moved ---------------------------------------------------------------------------
+# --- detecting whether generators have advanced ----------------------------------------------------------------------
 
 
 def own_generators() -> dict[str, Any]:
-    """By library: what code without a generator of its own draws from in the thread that asks. Who watches draws of a
-    dataset must watch these: in a data thread they are not the script's."""
+    """The generators that code without its own generator draws from in the current thread, by library. To detect draws
+    of a dataset, use these generators: in a data thread they are not the script's."""
     stream = getattr(_own, "stream", None)
     if stream is not None:
         found = {"torch": stream.torch, "random": stream.random, "numpy.random": stream.numpy}
@@ -169,13 +171,14 @@ def own_generators() -> dict[str, Any]:
 
 
 class RngWatch:
-    """Their states at one moment. Who draws nothing meanwhile may ask whether somebody else did."""
+    """The states of these generators at one moment. A caller that draws nothing itself can check later whether other
+    code has drawn from them."""
 
     def __init__(self) -> None:
         self._states = [(library, one, _state(one)) for library, one in own_generators().items()]
 
     def moved(self) -> str:
-        """The library that was drawn from; "" if none was."""
+        """The first library whose generator has advanced; "" if none has."""
         return next((library for library, one, state in self._states if not _is_equal(_state(one), state)), "")
 
     def restore(self) -> None:

@@ -1,5 +1,6 @@
-"""Threads that build whole batches. A batch belongs to a seat by its number: a dataset copy and a stream of random
-numbers that are used in turn, so that what comes out does not depend on which thread was quicker."""
+"""Threads that build whole batches. The number of a batch determines its worker slot, which is a copy of the dataset
+and a random number stream. Each slot builds its batches in order, so the result does not depend on the speed of the
+threads."""
 
 from __future__ import annotations
 
@@ -18,12 +19,12 @@ from slipstream.data.threads.openmp import compute_alone
 from slipstream.data.threads.rng_streams import RngStream
 from slipstream.seams import data_threads
 
-_LOOK_S = 1.0  # how often somebody who waits looks whether anybody is left to wait for
-_FAREWELL_S = 5.0
+_POLL_S = 1.0  # how often a waiting thread checks whether the threads that it waits for are alive
+_EXIT_TIMEOUT_S = 5.0
 
 
 class WorkerSlot:
-    """What one worker process would have for itself."""
+    """The objects that one worker process would have for itself."""
 
     def __init__(self, fetcher: Any) -> None:
         self.fetcher = fetcher
@@ -33,13 +34,13 @@ class WorkerSlot:
 class BatchTask(NamedTuple):
     number: int
     index: Any
-    has_grad: bool  # the asking thread's: threads have modes of their own
+    has_grad: bool  # of the thread that asks for the batch, because these modes are thread-local
     is_inference: bool
 
 
 class BuiltBatch(NamedTuple):
     batch: Any
-    fault: str = ""  # what was raised in place of it
+    fault: str = ""  # the exception that was raised instead
 
 
 class BatchThreads:
@@ -49,14 +50,14 @@ class BatchThreads:
         self._process = os.getpid()
         self._turn = threading.Condition()
         self._waiting: list[BatchTask] = []
-        self._busy: set[int] = set()  # seats
+        self._busy: set[int] = set()  # slots
         self._built: dict[int, BuiltBatch] = {}
         self._is_over = False
         self._threads = [
             threading.Thread(target=_serve, args=(self, contextvars.copy_context()), name=f"data-{n}", daemon=True)
             for n in range(num_threads)
         ]
-        _crews.add(self)
+        _pools.add(self)
         for thread in self._threads:
             thread.start()
 
@@ -66,7 +67,7 @@ class BatchThreads:
             self._turn.notify_all()
 
     def wait_for(self, number: int, timeout_s: float = 0.0) -> bool:
-        """False: it was not built in so many seconds."""
+        """Wait until the batch is built. Returns False after the timeout; 0 means no timeout."""
         with self._turn:
             waited_s = 0.0
             while number not in self._built:
@@ -75,13 +76,13 @@ class BatchThreads:
                     break
                 if timeout_s and waited_s >= timeout_s:
                     return False
-                look_s = min(_LOOK_S, timeout_s - waited_s) if timeout_s else _LOOK_S
-                self._turn.wait(look_s)
-                waited_s += look_s
+                poll_s = min(_POLL_S, timeout_s - waited_s) if timeout_s else _POLL_S
+                self._turn.wait(poll_s)
+                waited_s += poll_s
         return True
 
     def take(self, number: int) -> BuiltBatch:
-        """Of one that was waited for."""
+        """Remove and return a batch that `wait_for` has reported as built."""
         with self._turn:
             return self._built.pop(number)
 
@@ -90,15 +91,15 @@ class BatchThreads:
             return number in self._built
 
     def finish(self) -> None:
-        """Everything that was put is built, whoever wants it."""
+        """Wait until all tasks are built, including those that nobody will take."""
         with self._turn:
             while (self._waiting or self._busy) and any(thread.is_alive() for thread in self._threads):
-                self._turn.wait(_LOOK_S)
+                self._turn.wait(_POLL_S)
 
     def dismiss(self) -> None:
-        """What a thread has begun it ends; nothing else is built."""
+        """End the threads. Each thread completes the batch that it is building. Other batches are dropped."""
         if os.getpid() != self._process:
-            return  # a forked child has the object, not the threads, and the lock may be held for ever
+            return  # a forked child has this object but not its threads, and nobody would release a held lock there
         with self._turn:
             self._is_over = True
             self._waiting.clear()
@@ -125,7 +126,7 @@ class BatchThreads:
                 if not self._is_over:
                     self._built[task.number] = built
                 self._turn.notify_all()
-            del task, built  # a thread that waits keeps no batch alive
+            del task, built  # a waiting thread must not keep a batch alive
 
     def _next(self) -> BatchTask | None:
         data_threads.stand_if_held()
@@ -145,7 +146,7 @@ class BatchThreads:
             with _modes(task), slot.stream.drawn_from():
                 batch = slot.fetcher.fetch(task.index)
             return BuiltBatch(self._pin(batch) if self._pin is not None else batch)
-        except BaseException as fault:  # even SystemExit: the script meets it in its own thread
+        except BaseException as fault:  # even SystemExit, which the script then receives in its own thread
             return BuiltBatch(None, f"{type(fault).__name__}: {fault}")
 
 
@@ -161,15 +162,16 @@ def _serve(batch_threads: BatchThreads, context: contextvars.Context) -> None:
         context.run(batch_threads.serve)
 
 
-_crews: weakref.WeakSet[BatchThreads] = weakref.WeakSet()
+_pools: weakref.WeakSet[BatchThreads] = weakref.WeakSet()
 
 
 @atexit.register
 def dismiss_all() -> None:
-    """Before the interpreter goes: a thread that is in C by then would come back to nothing."""
-    crews = list(_crews)
-    for batch_threads in crews:
+    """End all data threads before the interpreter shuts down. A thread that returns from C code after the shutdown
+    would crash."""
+    pools = list(_pools)
+    for batch_threads in pools:
         batch_threads.dismiss()
     data_threads.release()
-    for batch_threads in crews:
-        batch_threads.join(_FAREWELL_S)
+    for batch_threads in pools:
+        batch_threads.join(_EXIT_TIMEOUT_S)

@@ -1,9 +1,11 @@
-"""Large NumPy arrays on their way through shared storages. What arrives is what pickling gives, made in
-the same way. Imports no NumPy: where there is an array, there is NumPy.
+"""Pickles a batch in a worker so that its contents travel in reused shared buffers.
 
-A batch as a worker sends it: what its tensors hold lies in buffers that are used again, and only their numbers
-travel; small ones without a buffer travel whole. Takes what the batch alone holds; a tensor that the dataset keeps as
-well goes the way that torch has for it."""
+The message holds only the numbers of the buffers. Small tensors without a buffer are written into the message. Only
+tensors that nothing but the batch holds are treated in this way. A tensor that the dataset also holds is sent in
+torch's own way.
+
+Large NumPy arrays travel in shared buffers too. The main process rebuilds them exactly as the unpickler does. NumPy is
+not imported here: if there is an array, NumPy is already imported."""
 
 from __future__ import annotations
 
@@ -18,10 +20,10 @@ from typing import Any
 import torch
 from torch._utils import ExceptionWrapper
 
-from slipstream.data.transport.buffer_mirror import adopt, hand_out, open_payload, share_anew
+from slipstream.data.transport.buffer_mirror import adopt, hand_out, new_shared_storage, open_payload
 from slipstream.data.transport.buffer_pool import FREE, SMALL, VACANT, Buffer, Pool, holders_of
 
-_LARGE = 2**16  # bytes: what a pipe holds at once
+_LARGE = 2**16  # bytes, the capacity of a pipe
 _NUMBERS = "biufc"
 
 
@@ -48,20 +50,23 @@ def read_array(storage: Any, dtype: Any, shape: tuple[int, ...], order: str) -> 
 
     array = numpy.ndarray.__new__(numpy.ndarray, (0,), "b")
     memory = ctypes.string_at(storage.data_ptr(), math.prod(shape) * dtype.itemsize)
-    array.__setstate__((1, shape, dtype, order == "F", memory))  # as the unpickler does it
+    array.__setstate__((1, shape, dtype, order == "F", memory))  # as the unpickler does
     return array
 
 
-_MOST_LOOKED_AT = 10_000  # values of a batch: a list of numbers is not worth a search
+_MOST_EXAMINED = 10_000  # values of a batch; searching a long list of numbers takes too long
 _DEEPEST = 5
 _LEAVES = (str, bytes, int, float, bool, complex, type(None))
-# References to what only the batch holds: its container, the variable that looks, the question.
+# Reference counts of an object that only the batch holds: by its container, by our variable and by the argument of
+# `getrefcount`.
 _IN_CONTAINER = 3
-_AT_THE_TOP = 4  # torch's loop has a variable of its own for the batch, besides the message
+_AT_TOP_LEVEL = 4  # torch's worker loop has its own variable for the batch, besides the message
 _reductions: Any = torch.multiprocessing.reductions
 
 
 class BatchPayload:
+    """A pickled batch. It unpickles to torch's own message."""
+
     def __init__(self, pool: Pool, content: bytes, has_buffers: bool) -> None:
         self._contents: tuple[Any, ...] = None, None, content
         if has_buffers:
@@ -72,7 +77,7 @@ class BatchPayload:
 
 
 class PayloadQueue:
-    """A worker's way to the main process."""
+    """A worker's queue to the main process that sends batches in buffers."""
 
     def __init__(self, queue: Any, pool: Pool) -> None:
         self._queue = queue
@@ -83,7 +88,7 @@ class PayloadQueue:
         if self._pool.is_in_service and type(message) is tuple and not isinstance(message[1], ExceptionWrapper):
             try:
                 payload = pack(self._pool, message)
-            except Exception:  # what cannot be pickled, torch is to say in its own words
+            except Exception:  # for an object that cannot be pickled, torch raises its own error
                 self._pool.is_in_service = False
         self._queue.put(message if payload is None else payload)
 
@@ -92,16 +97,16 @@ class PayloadQueue:
 
 
 def pack(pool: Pool, message: tuple[Any, Any]) -> BatchPayload | None:
-    """None: nothing in it that a buffer holds."""
+    """Pickle a message of torch's worker loop. Returns None if nothing in the batch can travel in a buffer."""
     batch = message[1]
-    is_own = sys.getrefcount(batch) <= _AT_THE_TOP
+    is_own = sys.getrefcount(batch) <= _AT_TOP_LEVEL
     found = list(_holdings([(batch, is_own)]))
     pickler = _Pickler(pool)
     for storage, num_tensors in _storages(found).values():
         is_own = 0 < num_tensors == holders_of(storage) and storage.nbytes() > 0 and storage.data_ptr() != 0
         buffer = pool.owner(storage) or (_fill(pool, storage) if is_own else None)
         if buffer is not None and pool.states[buffer.number] not in (VACANT, FREE):
-            pool.abandon(buffer)  # the dataset keeps this batch and sends it again
+            pool.abandon(buffer)  # the dataset keeps this batch and sends it repeatedly
         elif buffer is not None:
             pickler.choose(storage, buffer)
         elif is_own and storage.nbytes() <= SMALL:
@@ -115,7 +120,8 @@ def pack(pool: Pool, message: tuple[Any, Any]) -> BatchPayload | None:
 
 
 def _fill(pool: Pool, storage: Any) -> Buffer | None:
-    """Tensors that were built elsewhere are copied: still quicker than memory that nobody has touched yet."""
+    """Copy a storage that was created elsewhere into a buffer. This is still faster than sending it in new shared
+    memory, whose pages must first be faulted in."""
     buffer = pool.take(storage.nbytes())
     if buffer is not None:
         bytes_of(buffer.storage).copy_(bytes_of(storage))
@@ -131,14 +137,14 @@ class _Pickler(ForkingPickler):
         self._file = io.BytesIO()
         super().__init__(self._file)
         self._pool = pool
-        self.chosen: dict[int, Buffer] = {}  # by the storage that they stand for
-        self.sent: list[Buffer] = []  # those that were really asked for: an object may leave out what it holds
-        self.small: set[int] = set()  # storages that travel whole
+        self.chosen: dict[int, Buffer] = {}  # by the storage whose contents they hold
+        self.sent: list[Buffer] = []  # buffers that were pickled; an object may leave out tensors that it holds
+        self.small: set[int] = set()  # storages whose bytes are written into the message
         self._held: list[torch.Tensor] = []
 
     def choose(self, storage: Any, buffer: Buffer) -> None:
         self.chosen[storage._cdata] = buffer
-        self._held.append(bytes_of(buffer.storage))  # not to be taken again for the next tensor
+        self._held.append(bytes_of(buffer.storage))  # a reference, so that the pool does not give it to the next tensor
 
     def pickle(self, message: Any) -> bytes:
         self.dump(message)
@@ -150,7 +156,7 @@ class _Pickler(ForkingPickler):
         if type(thing) is not torch.UntypedStorage:
             return NotImplemented
         if thing._cdata in self.small:
-            return share_anew, (ctypes.string_at(thing.data_ptr(), thing.nbytes()),)
+            return new_shared_storage, (ctypes.string_at(thing.data_ptr(), thing.nbytes()),)
         buffer = self.chosen.get(thing._cdata)
         if buffer is None:
             return NotImplemented
@@ -176,7 +182,7 @@ class _Pickler(ForkingPickler):
 
 
 def _storages(found: list[tuple[Any, bool]]) -> dict[int, tuple[Any, int]]:
-    """Every storage of a batch, with the number of its tensors that nobody else holds."""
+    """Every storage of a batch, with the number of its tensors that only the batch holds."""
     storages: dict[int, tuple[Any, int]] = {}
     for tensor, is_own in found:
         if isinstance(tensor, torch.Tensor) and _is_plain(tensor):
@@ -187,16 +193,16 @@ def _storages(found: list[tuple[Any, bool]]) -> dict[int, tuple[Any, int]]:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Holds its values itself: a subclass that wraps others shows a storage with nothing in it."""
+    """Whether the tensor's storage holds its values. A subclass that wraps other tensors has an empty storage."""
     if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         return False
     return tensor.device.type == "cpu" and tensor.layout == torch.strided and not tensor.is_nested
 
 
 def _holdings(things: list[tuple[Any, bool]]) -> Iterator[tuple[Any, bool]]:
-    """Tensors and arrays, through containers and plain objects, and whether nobody else holds them: of a container that
-    somebody else has, nothing inside is the batch's own either."""
-    num_left = _MOST_LOOKED_AT
+    """Yields the tensors and arrays inside containers and plain objects, each with whether only the batch holds it. If
+    something else holds a container, its contents do not belong to the batch alone either."""
+    num_left = _MOST_EXAMINED
     for _ in range(_DEEPEST):
         below: list[tuple[Any, bool]] = []
         for thing, is_own in things:

@@ -1,6 +1,6 @@
-"""The main process's side of the buffers that its workers use again: keeps each mapped, hands it out as the storage of
-a batch, and notices when the script has let go of it. One that the script gives to another process, or that a forked
-child inherits, is never used again."""
+"""The main process's side of the buffers that its workers reuse. It keeps each buffer mapped, hands it out as the
+storage of a batch, and detects when the script no longer holds it. A buffer that the script shares with another
+process, or that a forked child inherits, is never reused."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import torch
 
 from slipstream.data.transport.buffer_pool import DROPPED, FREE, RETIRED, VACANT, Buffer, States
 
-Key = tuple[int, bytes]  # the worker's process, and what tells its pools apart
+Key = tuple[int, bytes]  # the worker's process id, and random bytes that distinguish its pools
 
 
 class BufferMirror:
-    """Of one worker's pool."""
+    """The buffers of one worker's pool."""
 
     def __init__(self, states: Any) -> None:
         self.states = States(states)
@@ -35,7 +35,7 @@ class BufferMirror:
         return self._buffers[number].storage
 
     def look(self) -> None:
-        """What the script holds no longer is the worker's again; what the worker dropped is unmapped."""
+        """Return buffers that the script no longer holds to the worker, and unmap buffers that the worker dropped."""
         for number in list(self._out):
             if self._buffers[number].is_alone():
                 self._out.discard(number)
@@ -45,7 +45,7 @@ class BufferMirror:
             self.states[number] = VACANT
 
     def retire(self, ident: int | None = None) -> None:
-        """All that is in the script's hands, or the one storage that was given away."""
+        """Never reuse the buffers that the script holds, or only the storage `ident`."""
         for number in list(self._out):
             if ident in (None, self._buffers[number].ident):
                 self._out.discard(number)
@@ -54,17 +54,19 @@ class BufferMirror:
 
 
 class BufferMirrors:
-    """Of this process. Batches may arrive in the script's thread and in the one that pins memory."""
+    """All mirrors of this process. Batches may arrive in the script's thread and in the thread that pins memory."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # a collection of garbage inside may end an iterator, which calls `forget`
+        # Reentrant: garbage collection while the lock is held may destroy an iterator, which calls `forget`.
+        self._lock = threading.RLock()
         self._by_key: dict[Key, BufferMirror] = {}
 
     def __len__(self) -> int:
         return len(self._by_key)
 
     def receive(self, key: Key | None, states: Any) -> bool:
-        """Whether this pool is known: one whose iterator is gone is not. None where no buffer came."""
+        """Prepare for a message from this pool; `key` is None if the message has no buffer. Returns False if the pool
+        is unknown because its iterator no longer exists."""
         with self._lock:
             if key is not None and states is not None and key not in self._by_key:
                 self._by_key[key] = BufferMirror(states)
@@ -87,39 +89,42 @@ class BufferMirrors:
                 mirror.retire(ident)
 
     def forget(self, processes: Collection[int]) -> None:
-        """Their workers are gone. Batches that the script still holds stay its own."""
+        """Forget the pools of these worker processes, which have ended. Batches that the script still holds stay
+        valid."""
         with self._lock:
             for key in [key for key in list(self._by_key) if key[0] in processes]:
                 del self._by_key[key]
 
-    def begin_anew(self) -> None:
-        """In a forked child, which is nobody's main process yet; a thread that it lacks may have held the lock."""
+    def reset(self) -> None:
+        """In a forked child: start with no mirrors, because the child has no workers yet, and with a new lock, because
+        a thread that the child does not have may have held the old one."""
         self._lock = threading.RLock()
         self._by_key = {}
 
 
 MIRRORS = BufferMirrors()
-os.register_at_fork(before=MIRRORS.retire, after_in_child=MIRRORS.begin_anew)
+os.register_at_fork(before=MIRRORS.retire, after_in_child=MIRRORS.reset)
 
 
-# --- what a parcel is made of: called by the unpickler, under these names --------------------------------------------
+# --- called by the unpickler, under these names ----------------------------------------------------------------------
 
 
 def open_payload(key: Key | None, states: Any, payload: bytes) -> Any:
     if not MIRRORS.receive(key, states):
-        return None, None  # the iterator is gone; torch says the same when it ends one
+        return None, None  # the iterator no longer exists; torch uses the same message when it ends an iterator
     return pickle.loads(payload)
 
 
 def adopt(key: Key, number: int, rebuild: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """A buffer that comes for the first time, the way that torch sends a storage."""
+    """Receive a buffer that is sent for the first time, in torch's own way of sending a storage."""
     storage = rebuild(*args)
     MIRRORS.adopt(key, number, storage)
     return storage
 
 
-def share_anew(contents: bytes) -> Any:
-    """A small storage that came through the pipe, as torch would have brought it: in shared memory of its own."""
+def new_shared_storage(contents: bytes) -> Any:
+    """Rebuild a small storage that came through the pipe. As with torch's own transport, it has its own shared
+    memory."""
     kind: Any = torch.UntypedStorage
     storage = kind._new_shared(len(contents))
     ctypes.memmove(storage.data_ptr(), contents, len(contents))

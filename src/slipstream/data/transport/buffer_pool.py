@@ -1,9 +1,11 @@
-"""Shared storages that a worker uses again, as the worker keeps them. They are torch's own, of the very size that a
-tensor's storage has, so that nobody can tell a batch in them from another. One is written again only when nobody holds
-it, neither here nor in the main process, which says so in a table of bytes that both see.
+"""The pool of shared storages that a worker reuses.
 
-Says, in a worker, that a shared storage which is made now will be written all over: it may be one that was used
-before. Whether there is such a one is for others to know."""
+The storages are torch's own and have exactly the size of a tensor's storage, so a batch in them looks like any other. A
+storage is overwritten only when nothing holds it, neither in the worker nor in the main process. The main process
+reports that in a table of bytes in shared memory.
+
+`lent_storages` marks code in a worker that overwrites each shared storage that it creates completely. Such a storage
+may be a reused one."""
 
 from __future__ import annotations
 
@@ -21,17 +23,17 @@ import torch
 from slipstream.data.workers.shm_budget import SHM_SHARE, SPARE
 
 NUM_STATES = 1024
-DESCRIPTOR_SHARE = 8  # one in so many of the files that a process may have open: each buffer is one, on both sides
+DESCRIPTOR_SHARE = 8  # buffers may use one in eight of the allowed open files; each is an open file in both processes
 SHM = "/dev/shm"
-SMALL = 2**16  # bytes, which go through the pipe as well as another way: a buffer only for sizes that come again
+SMALL = 2**16  # bytes; a pipe carries this size well, so such a buffer is made only if the size occurs repeatedly
 _NUM_REMEMBERED = 64  # sizes
 
-# Who may change a state is said in brackets: nobody ever changes one that is the other's to change.
-VACANT = 0  # the main process does not know it [worker]
-OUT = 1  # on its way, or in the script's hands [main process]
-FREE = 2  # the main process keeps it mapped and nobody there holds it [worker]
-RETIRED = 3  # given away by the script: never to be written again [worker]
-DROPPED = 4  # the worker keeps it no longer [main process]
+# The process in brackets may change the state. The other process never changes it.
+VACANT = 0  # the main process does not know the buffer [worker]
+OUT = 1  # being sent, or held by the script [main process]
+FREE = 2  # mapped in the main process and held by nothing there [worker]
+RETIRED = 3  # shared by the script with another process, so never written again [worker]
+DROPPED = 4  # no longer kept by the worker [main process]
 
 _use_count: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
 
@@ -57,46 +59,48 @@ class Buffer:
         self.storage = storage
         self.ident: int = storage._cdata
         self.num_bytes: int = storage.nbytes()
-        self.batch = 0  # the one that it was last sent with
+        self.batch = 0  # the number of the batch that it was last sent with
 
     def is_alone(self) -> bool:
-        """Nobody in this process holds it but us: no tensor, no view, no graph; nor the Python object."""
+        """Whether nothing else in this process holds the storage: no tensor, view or graph, and no other reference to
+        the Python object."""
         assert _use_count is not None
-        return _use_count(self.ident) == 1 and sys.getrefcount(self.storage) <= 2  # our attribute, and the question
+        # The two references are our attribute and the argument of `getrefcount`.
+        return _use_count(self.ident) == 1 and sys.getrefcount(self.storage) <= 2
 
 
 def holders_of(storage: Any) -> int:
-    """Tensors over this storage, besides the Python object that asks."""
+    """The number of tensors that use this storage, without the Python object that the caller holds."""
     assert _use_count is not None
     return _use_count(storage._cdata) - 1
 
 
 def why_not() -> str:
-    """What this torch or this system lacks; "" if nothing."""
+    """The reason why this torch version or this system cannot reuse buffers; "" if it can."""
     if _use_count is None:
-        return "this torch does not say who holds a storage"
+        return "this torch version does not report how many tensors use a storage"
     processes: Any = torch.multiprocessing
     if processes.get_sharing_strategy() != "file_descriptor" or not os.path.isdir(SHM):
-        return "tensors travel by file name here, not by descriptor"
+        return "torch shares tensors by file name here, and not by file descriptor"
     return ""
 
 
 def most_buffers(num_workers: int) -> int:
-    """Of one worker of so many, by the number of files that a process may have open."""
-    import resource  # not on every system, as what comes before it is not
+    """How many buffers each of `num_workers` workers may have, given the number of files that a process may open."""
+    import resource  # not available on every system
 
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return NUM_STATES if allowed == resource.RLIM_INFINITY else allowed // DESCRIPTOR_SHARE // num_workers
 
 
 class Pool:
-    """Of one worker. Grows as batches are on their way at once, to what a loader of this depth needs and no further;
-    sizes that come no more make room for those that do."""
+    """The buffers of one worker. The pool grows with the number of batches that are in use at once, at most to the size
+    that a loader of this depth needs. Buffers of sizes that no longer occur are dropped to make room for others."""
 
     def __init__(self, depth: int, most_buffers: int, new_shared: Callable[[int], Any]) -> None:
         self.key = (os.getpid(), os.urandom(8))
         self.states = States()
-        self.thread = threading.get_ident()  # nobody else takes buffers
+        self.thread = threading.get_ident()  # only this thread takes buffers
         self._most_batches = depth + SPARE
         self._most_buffers = min(most_buffers, NUM_STATES)
         self._new_shared = new_shared
@@ -105,17 +109,17 @@ class Pool:
         self._by_size: dict[int, list[Buffer]] = {}
         self._abandoned: set[int] = set()  # numbers
         self._num_bytes = 0
-        self._sizes: deque[int] = deque(maxlen=_NUM_REMEMBERED)  # that earlier batches asked for
-        self._asked: set[int] = set()  # sizes, by the batch that is being built
-        self._largest = 0  # batch
-        self._wanted = 0  # bytes, for the batch that is being built
-        self.batch = 0  # its number
-        self.sending = 0  # the storage that is being sent our way
+        self._sizes: deque[int] = deque(maxlen=_NUM_REMEMBERED)  # requested by earlier batches
+        self._asked: set[int] = set()  # sizes requested by the batch that is being built
+        self._largest = 0  # bytes of the largest batch
+        self._wanted = 0  # bytes requested by the batch that is being built
+        self.batch = 0  # the number of the batch that is being built
+        self.sending = 0  # the storage that we are sending for the first time
         self.is_in_service = True
         self._has_travelled = False
 
     def take(self, num_bytes: int) -> Buffer | None:
-        """A buffer that may be written; None where torch had better make fresh memory."""
+        """A buffer that may be overwritten; None if torch should allocate new memory."""
         self._wanted += num_bytes
         for buffer in reversed(self._by_size.get(num_bytes, ())):
             if self.states[buffer.number] in (VACANT, FREE) and buffer.is_alone():
@@ -124,7 +128,8 @@ class Pool:
         return self._make(num_bytes) if num_bytes > SMALL or num_bytes in self._sizes else None
 
     def lend(self, num_bytes: int) -> Any:
-        """The storage of such a buffer. A fault of ours is not the script's: then there are no more."""
+        """The storage of such a buffer, or None. After an error in the pool it is always None, so that the script is
+        not affected."""
         try:
             is_here = self.is_in_service and threading.get_ident() == self.thread
             buffer = self.take(num_bytes) if is_here else None
@@ -137,7 +142,7 @@ class Pool:
         return self._by_ident.get(storage._cdata)
 
     def has_travelled(self) -> bool:
-        """Whether the main process is known to have the table."""
+        """Whether the main process is known to have received the table of states."""
         if not self._has_travelled:
             self._has_travelled = any(self.states[number] not in (VACANT, OUT) for number in self._buffers)
         return self._has_travelled
@@ -148,7 +153,7 @@ class Pool:
             buffer.batch = self.batch
             same = self._by_size[buffer.num_bytes]
             same.remove(buffer)
-            same.append(buffer)  # the one used last is the likeliest to be in a cache
+            same.append(buffer)  # the most recently used buffer is taken first, as it is most likely in the CPU cache
         self._largest = max(self._largest, sum(buffer.num_bytes for buffer in sent))
         self._wanted = 0
         self._sizes.extend(self._asked)
@@ -156,7 +161,8 @@ class Pool:
         self.batch += 1
 
     def abandon(self, buffer: Buffer) -> None:
-        """It goes another way than ours: whoever gets it may keep it, and its number is not used again."""
+        """Stop using a buffer that is shared by other code. The receiver may keep it, so its number is not used
+        again."""
         self._abandoned.add(buffer.number)
         self._forget(buffer)
 
@@ -171,7 +177,7 @@ class Pool:
             return None
         try:
             buffer = Buffer(number, self._new_shared(num_bytes))
-        except RuntimeError:  # no room after all: torch tries once more and fails in its own words
+        except RuntimeError:  # no space left: torch tries again and raises its own error
             return None
         self._buffers[number] = self._by_ident[buffer.ident] = buffer
         self._by_size.setdefault(num_bytes, []).append(buffer)
@@ -182,15 +188,15 @@ class Pool:
         return number not in self._buffers and number not in self._abandoned and self.states[number] == VACANT
 
     def _may_grow(self, num_bytes: int) -> bool:
-        under_way = {buffer.batch for buffer in self._buffers.values() if self.states[buffer.number] == OUT}
-        if len(under_way) >= self._most_batches:  # the script keeps its batches
+        in_use = {buffer.batch for buffer in self._buffers.values() if self.states[buffer.number] == OUT}
+        if len(in_use) >= self._most_batches:  # the script keeps its batches
             return False
         most_bytes = self._most_batches * max(self._largest, self._wanted)
         idle = sorted(self._buffers.values(), key=lambda buffer: buffer.batch)
         while idle and (self._num_bytes + num_bytes > most_bytes or len(self._buffers) >= self._most_buffers):
             self._drop(idle.pop(0))
-        has_place = self._num_bytes + num_bytes <= most_bytes and len(self._buffers) < self._most_buffers
-        return has_place and num_bytes <= SHM_SHARE * _free_bytes()
+        has_space = self._num_bytes + num_bytes <= most_bytes and len(self._buffers) < self._most_buffers
+        return has_space and num_bytes <= SHM_SHARE * _free_bytes()
 
     def _drop(self, buffer: Buffer) -> None:
         state = self.states[buffer.number]
@@ -215,8 +221,8 @@ class Pool:
 
 
 def _free_bytes() -> int:
-    room = os.statvfs(SHM)
-    return room.f_bavail * room.f_frsize
+    stats = os.statvfs(SHM)
+    return stats.f_bavail * stats.f_frsize
 
 
 _thread = threading.local()
@@ -224,6 +230,7 @@ _thread = threading.local()
 
 @contextmanager
 def lent_storages() -> Iterator[None]:
+    """A context in which shared storages that this thread creates may be reused ones."""
     _thread.is_lending = True
     try:
         yield

@@ -1,5 +1,6 @@
-"""Puts buffers that are used again between a loader's workers and the main process. The worker collates straight into
-them; torch's own loop, queue and pinning stay as they are. Where anything of ours fails, batches go torch's way."""
+"""Installs reusable buffers between a loader's workers and the main process. The worker collates directly into the
+buffers. Torch's own worker loop, queue and pinning stay as they are. If our code fails, batches are sent in torch's own
+way."""
 
 from __future__ import annotations
 
@@ -20,20 +21,20 @@ from slipstream.data.transport.malloc import keep_freed
 from slipstream.data.workers.worker_loop import DATA_QUEUE, WorkerLoop, check_arguments
 from slipstream.seams.patching import Patches
 
-_SHARING = ("_share_fd_cpu_", "_share_filename_cpu_")  # a storage is given to another process
-_FRAMES_UP = 3  # from a new storage to the function that wants it
+_SHARING = ("_share_fd_cpu_", "_share_filename_cpu_")  # methods that share a storage with another process
+_FRAMES_UP = 3  # from the creation of a storage up to the function that requests it
 
 
 class BufferReuse:
-    """Of the main process."""
+    """The part in the main process. It installs the patches."""
 
     def __init__(self, tell: Callable[[str], None] = lambda note: None) -> None:
         self._tell = tell
         self._loop = ReusingLoop(worker._worker_loop)
-        self._wanted: dict[int, str] = {}  # by dataset: frameworks build a loader a second time
+        self._wanted: dict[int, str] = {}  # by the id of the dataset, because frameworks may build a loader again
 
     def want(self, dataset: Any, note: str = "") -> None:
-        """Loaders of this dataset get buffers; the note is told when they have workers that use them."""
+        """Use buffers in loaders of this dataset. `note` is reported when such a loader starts workers."""
         self._wanted[id(dataset)] = note
 
     def install(self, patches: Patches) -> None:
@@ -74,11 +75,11 @@ def _nothing(token: None, args: tuple[Any, ...], kwargs: dict[str, Any], result:
 
 
 class ReusingLoop(WorkerLoop):
-    """Torch's own loop with another way to the main process. A spawned worker gets it too."""
+    """Torch's own worker loop with another queue to the main process. It also works in spawned workers."""
 
     def __init__(self, original: Callable[..., None], depth: int = 0, most_buffers: int = 0) -> None:
         super().__init__(original)
-        self.depth = depth  # batches that a worker holds ready; 0: none of them in buffers
+        self.depth = depth  # batches that a worker holds ready; 0: no buffers are used
         self.most_buffers = most_buffers
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
@@ -87,8 +88,8 @@ class ReusingLoop(WorkerLoop):
     def __call__(self, *args: Any) -> None:
         queue = args[DATA_QUEUE]
         if self.depth:
-            with contextlib.suppress(Exception):  # torch's own way is still there
-                queue = PayloadQueue(queue, equip(self.depth, self.most_buffers))
+            with contextlib.suppress(Exception):  # without the pool, torch's own queue is used
+                queue = PayloadQueue(queue, install_pool(self.depth, self.most_buffers))
                 keep_freed()
         self._original(*args[:DATA_QUEUE], queue, *args[DATA_QUEUE + 1 :])
 
@@ -97,8 +98,8 @@ def _spawned(depth: int, most_buffers: int) -> ReusingLoop:
     return ReusingLoop(worker._worker_loop, depth, most_buffers)
 
 
-def equip(depth: int, most_buffers: int) -> Pool:
-    """In a worker, for as long as it lives: torch's own collate function gets its memory from the pool."""
+def install_pool(depth: int, most_buffers: int) -> Pool:
+    """In a worker: let torch's own collate function allocate from a pool, until the worker ends."""
     patches = Patches(lambda seam, fault: None, lambda: False)
     new_shared: Any = torch.UntypedStorage._new_shared
     pool = Pool(depth, most_buffers, new_shared)
@@ -122,7 +123,8 @@ def equip(depth: int, most_buffers: int) -> Pool:
 
 
 def _is_collating() -> bool:
-    """Torch's own function is known by its frame: one of ours around it would show in the script's tracebacks."""
+    """Whether torch's own collate function creates the storage. It is recognised by its frame, because a wrapper around
+    it would appear in the script's tracebacks."""
     frame = sys._getframe(2)
     for _ in range(_FRAMES_UP):
         if frame.f_code is collate.collate_tensor_fn.__code__:

@@ -1,8 +1,9 @@
-"""Images as floats packed into the bytes that they were, with a table of the float that each byte stands for: unpacking
-only looks up, so it gives the very same bits on any device. Every value is proved while it is packed. Refuses whatever
-has more than 256 values in a channel, or values that do not lie on a line.
+"""Packs float images into the bytes that they were made from, with a table of the float for each byte.
 
-Bytes that travel beside a tensor of floats: from the worker that packed them inside the tensor's own pickle, through
+Unpacking is only a table lookup, so it gives exactly the same bits on every device. Every value is checked while it is
+packed. Images with more than 256 values in a channel, or with values that are not equally spaced, are refused.
+
+`PackedBatches` carries the bytes along with the tensor of floats: in the tensor's own pickle from the worker, through
 pinning, until the script asks for the tensor on the device. The batch itself stays as the loader made it."""
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from slipstream.data.transport.live_batches import LiveBatches
 from slipstream.seams.patching import Patches
 
 _SPAN = 256  # different bytes
-_FEWEST_VALUES = 16  # to see how far they lie apart
+_FEWEST_VALUES = 16  # needed to determine their spacing
 _MOST_CHANNELS = 4
-_LEAST_ELEMENTS = 16 * 1024  # below, a copy is all overhead
-_OFF_THE_LINE = 0.05  # of the distance between two values
-_UNKNOWN = 0x7FC00000  # NaN, which is not packed
-_MOST_TRIES = 8  # batches of nearly one colour before it is given up
+_LEAST_ELEMENTS = 16 * 1024  # the copy of a smaller tensor is mostly overhead
+_TOLERANCE = 0.05  # deviation from equal spacing, as a share of the distance between two values
+_UNKNOWN = 0x7FC00000  # NaN, which is never packed
+_MOST_TRIES = 8  # batches of nearly one colour before packing is given up
 
 
 class Packed(NamedTuple):
@@ -32,7 +33,7 @@ class Packed(NamedTuple):
 
 
 def unpack(packed: Packed) -> torch.Tensor:
-    """The floats, on the device where both lie."""
+    """The floats, on the device of the packed tensors."""
     levels, tables = packed
     num_channels = tables.shape[0]
     start = torch.arange(0, num_channels * _SPAN, _SPAN, dtype=torch.int32, device=levels.device)
@@ -48,11 +49,11 @@ def is_image_batch(tensor: torch.Tensor) -> bool:
 
 
 class MisfitError(Exception):
-    """These floats were not bytes."""
+    """The floats were not made from bytes."""
 
 
 class Packer:
-    """For one tensor of every batch. What it has seen of its values it keeps."""
+    """Packs the tensor at one position of each batch. It keeps the values that it has seen."""
 
     def __init__(self) -> None:
         self.is_hopeless = False
@@ -60,20 +61,20 @@ class Packer:
         self._num_tries = 0
 
     def pack(self, images: torch.Tensor) -> Packed | None:
-        """None: not bytes, or not known yet."""
+        """The packed images; None if they were not made from bytes or if that is not known yet."""
         if self.is_hopeless:
             return None
         try:
             if len(self._lines) != images.shape[1] and not self._learn(images):
                 return None
             return self._pack(images)
-        except (MisfitError, IndexError, RuntimeError):  # NaN is no index
+        except (MisfitError, IndexError, RuntimeError):  # NaN causes an invalid index
             self.is_hopeless = True
             return None
 
     def _learn(self, images: torch.Tensor) -> bool:
         if self._lines:
-            raise MisfitError  # another number of channels
+            raise MisfitError  # the number of channels has changed
         found = [_Line.through(images[:4, channel]) for channel in range(images.shape[1])]
         lines = [line for line in found if line is not None]
         if len(lines) < len(found):
@@ -87,7 +88,7 @@ class Packer:
         levels = torch.empty(images.shape, dtype=torch.uint8)
         for channel, line in enumerate(self._lines):
             lowest = None
-            while lowest != line.lowest:  # a darker value than any before moves all the bytes of the batch
+            while lowest != line.lowest:  # a value that is darker than all before shifts all bytes of the batch
                 lowest = line.lowest
                 for image, level in zip(images[:, channel], levels[:, channel], strict=True):
                     line.pack(image, level)
@@ -95,8 +96,8 @@ class Packer:
 
 
 class _Line:
-    """The values of one channel, each in the slot that its distance from the first one gives it. A slot holds the bits
-    of its value: 0.0 and -0.0 are two."""
+    """The equally spaced values of one channel. The distance from the first value determines the slot of a value. A
+    slot holds the bits of its value, so 0.0 and -0.0 are different."""
 
     def __init__(self, first: float, step: float) -> None:
         self._first = first
@@ -107,7 +108,7 @@ class _Line:
 
     @classmethod
     def through(cls, values: torch.Tensor) -> _Line | None:
-        """None: too few different values to tell."""
+        """The line through these values; None if there are too few different values."""
         distinct = torch.unique(values)
         if len(distinct) > _SPAN or not bool(distinct.isfinite().all()):
             raise MisfitError
@@ -118,7 +119,7 @@ class _Line:
         return line
 
     def pack(self, image: torch.Tensor, level: torch.Tensor) -> None:
-        """Writes the bytes of one image's channel."""
+        """Write the bytes of one image's channel into `level`."""
         slots = self._slots(image)
         if not self._holds(slots, image):
             self._add(torch.unique(image))
@@ -134,14 +135,14 @@ class _Line:
         return slots.clamp_(0, 2 * _SPAN - 1).to(torch.int32)
 
     def _holds(self, slots: torch.Tensor, values: torch.Tensor) -> bool:
-        """Whether each value is, bit for bit, what its slot holds."""
+        """Whether each value equals the value in its slot, bit for bit."""
         kept, wanted = self._bits.index_select(0, slots.flatten()), values.reshape(-1).view(torch.int32)
         return np.array_equal(kept.numpy(), wanted.numpy())  # three times as fast as torch.equal
 
     def _add(self, distinct: torch.Tensor) -> None:
         places = (distinct.double() - self._first) / self._step
         slots = (places.round() + _SPAN).long()
-        if bool(((places - places.round()).abs() > _OFF_THE_LINE).any()) or len(torch.unique(slots)) < len(slots):
+        if bool(((places - places.round()).abs() > _TOLERANCE).any()) or len(torch.unique(slots)) < len(slots):
             raise MisfitError
         low, high = min(self.lowest, int(slots.min())), max(self._highest, int(slots.max()))
         if low < 0 or high - low >= _SPAN:
@@ -154,10 +155,12 @@ class _Line:
         self.lowest, self._highest = low, high
 
 
-_receiver: list[PackedBatches] = []  # where tensors that are unpickled here leave their bytes
+_receiver: list[PackedBatches] = []  # receive the bytes of tensors that are unpickled in this process
 
 
 class PackedBatches:
+    """The packed bytes of live tensors."""
+
     def __init__(self) -> None:
         self._tensors = LiveBatches()
         self._pin = torch.Tensor.pin_memory
@@ -175,7 +178,7 @@ class PackedBatches:
         self._tensors.add(tensor, (packed, tensor._version))
 
     def of(self, tensor: torch.Tensor) -> Packed | None:
-        """None also where the tensor was changed since."""
+        """The packed bytes of a tensor; None if it has none or was changed since it was packed."""
         packed, version = self._tensors.note_on(tensor) or (None, None)
         return packed if version == tensor._version else None
 
@@ -193,8 +196,8 @@ class PackedBatches:
 
 
 def receive(rebuild: Callable[..., Any], args: tuple[Any, ...], levels: Any, tables: Any) -> Any:
-    """In the process that reads the batch: the tensor as torch rebuilds it."""
+    """In the process that reads the batch: rebuild the tensor as torch does, and store its bytes."""
     tensor = rebuild(*args)
-    for payloads in _receiver:
-        payloads.add(tensor, Packed(levels, tables))
+    for batches in _receiver:
+        batches.add(tensor, Packed(levels, tables))
     return tensor

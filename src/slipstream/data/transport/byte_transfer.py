@@ -1,6 +1,6 @@
-"""Copies of image batches to the device as bytes. Workers pack what they send; when the script asks for the floats on
-the device, the bytes go there and become the same floats. A batch that was changed in between is copied as it is.
-The first copies are made both ways and compared on the device."""
+"""Copies image batches to the device as bytes. Workers pack the batches that they send. When the script asks for the
+floats on the device, the bytes are copied there and converted to the same floats. A batch that was changed in between
+is copied as floats. The first copies are made in both ways and compared on the device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from slipstream.data.workers.worker_loop import DATA_QUEUE, WorkerLoop, check_ar
 from slipstream.seams.batches import walk_tensors
 from slipstream.seams.patching import Patches, Substitute
 
-_PROVED = 3  # copies that are made both ways
+_PROVED = 3  # copies that are made in both ways and compared
 
 
 class ByteCopies:
@@ -32,10 +32,10 @@ class ByteCopies:
         self._tell = tell
         self._is_target = is_target
         self._payloads = PackedBatches()
-        self._packers: dict[str, Packer] = {}  # by the tensor's place in the batch
+        self._packers: dict[str, Packer] = {}  # by the tensor's path in the batch
         self._num_unproved = _PROVED
         self._in_service = True
-        self._to = torch.Tensor.to  # bare: by the time of a copy we stand around it ourselves
+        self._to = torch.Tensor.to  # the original, because `install` wraps this method
 
     def install(self, patches: Patches) -> None:
         self._payloads.install(patches)
@@ -53,7 +53,7 @@ class ByteCopies:
                 if packed is not None:
                     self._payloads.add(tensor, packed)
 
-    # --- where the script trains -------------------------------------------------------------------------------------
+    # --- in the script's process -------------------------------------------------------------------------------------
 
     def _serving(self, name: str) -> Callable[[tuple[Any, ...], dict[str, Any]], Substitute | None]:
         def serve(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Substitute | None:
@@ -73,14 +73,14 @@ class ByteCopies:
             plain = self._to(tensor, device, copy=True)
             if not torch.equal(copy.view(torch.int32), plain.view(torch.int32)):
                 self._in_service = False
-                self._tell("floats are copied again: bytes became other floats on the device")
+                self._tell("batches are copied as floats again, because the bytes became other floats on the device")
                 return plain
         self._on_change()
         return copy
 
 
 class PackingLoop(WorkerLoop):
-    """Packs a batch when it is sent, whoever built it. Forked workers only."""
+    """Torch's own worker loop that packs each batch when it is sent. It works in forked workers only."""
 
     def __init__(self, original: Callable[..., None], pack: Callable[[Any], None]) -> None:
         super().__init__(original)
@@ -98,7 +98,7 @@ class PackingQueue:
 
     def put(self, message: Any) -> None:
         if type(message) is tuple:
-            with contextlib.suppress(Exception):  # the floats still travel
+            with contextlib.suppress(Exception):  # after an error the batch is sent without packed bytes
                 self._pack(message[1])
         self._queue.put(message)
 
@@ -107,4 +107,4 @@ class PackingQueue:
 
 
 def _after_copy(token: None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    """A copy that was not ours: nothing to do."""
+    """The original method made this copy. There is nothing to do."""

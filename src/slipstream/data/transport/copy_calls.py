@@ -1,4 +1,5 @@
-"""Calls that copy a tensor to a device, read without making them: from what, to where, and whether the host waits."""
+"""Interprets the arguments of calls that copy a tensor to a device, without making the call: the target device, the
+dtype, and whether the host waits."""
 
 from __future__ import annotations
 
@@ -13,17 +14,17 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 class Copy(msgspec.Struct, frozen=True):
     device: torch.device
-    dtype: torch.dtype | None  # None: as it is
-    is_plain: bool  # nothing but the place changes
+    dtype: torch.dtype | None  # None: unchanged
+    is_plain: bool  # nothing but the device changes
 
 
 def read_copy(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Copy | None:
-    """`args` with the tensor in front. None: this call names no device, or is not one that we know."""
+    """The copy that a call makes. `args` starts with the tensor. None if the call names no device or is unknown."""
     try:
         if name == "to":
             return _read_to(args, kwargs)
         device = torch.device(name, _index(kwargs.get("device", args[1] if len(args) > 1 else None), name))
-    except Exception:  # what torch itself will refuse is not ours to say
+    except Exception:  # torch itself reports invalid arguments
         return None
     return Copy(device, None, kwargs.get("memory_format") in (None, torch.preserve_format))
 
@@ -45,13 +46,13 @@ def _index(device: Any, kind: str) -> int:
 
 
 def without_waiting(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
-    """The same call with non_blocking=True; None where the script itself gave the flag by position."""
+    """The same call with non_blocking=True; None if the script passed the flag by position."""
     if any(isinstance(value, bool) for value in args[1:]):
         return None
     return args, {**kwargs, "non_blocking": True}
 
 
 def waits_not(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the call itself asks for non_blocking; by position it is the first flag."""
+    """Whether the call itself sets non_blocking. Among positional arguments it is the first flag."""
     flags = [value for value in args[1:] if isinstance(value, bool)]
     return bool(kwargs.get("non_blocking", flags[0] if flags else False))

@@ -1,4 +1,4 @@
-"""A device that copies while it computes: a stream of its own for copies, and an event for each."""
+"""Copies to a device on a separate stream, while the device computes. Each copy has an event."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import torch
 
 class Device(Protocol):
     def accepts(self, device: torch.device) -> bool:
-        """Whether copies to this device are ours to start."""
+        """Whether `start` supports copies to this device."""
         ...
 
     def start(self, tensor: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, Any]:
-        """Begins a copy beside everything that is running; the copy, and a ticket for its end."""
+        """Start a copy in parallel to everything that is running. Returns the copy and a ticket for its completion."""
         ...
 
     def receive(self, copy: torch.Tensor, ticket: Any) -> None:
-        """From here on the caller's work may use the copy."""
+        """Make the work that the caller submits from now on wait for the copy."""
         ...
 
 
 class Accelerator:
-    """CUDA, ROCm and XPU: what has streams."""
+    """CUDA, ROCm and XPU, which have streams."""
 
     def __init__(self) -> None:
         self._streams: dict[torch.device, Any] = {}
-        self._to = torch.Tensor.to  # bare: by the time of a copy we stand around it ourselves
+        self._to = torch.Tensor.to  # the original, because the prefetcher wraps this method
 
     def accepts(self, device: torch.device) -> bool:
         return device.type in ("cuda", "xpu")
@@ -43,4 +43,5 @@ class Accelerator:
     def receive(self, copy: torch.Tensor, ticket: Any) -> None:
         current = torch.get_device_module(copy.device).current_stream(copy.device)
         current.wait_event(ticket)
-        copy.record_stream(current)  # its memory belongs to the copying stream: not given away while this one reads
+        # The memory belongs to the copy stream. This keeps the allocator from reusing it while this stream reads it.
+        copy.record_stream(current)

@@ -1,5 +1,6 @@
-"""Copies the next batch to the device while the step runs. The script gets its batch as the loader made it; when it
-asks for a tensor of it on the device, the copy is there. What it does not ask for is not copied a second time."""
+"""Copies the next batch to the device while the step runs. The script gets its batch as the loader made it. When the
+script asks for a tensor of the batch on the device, it receives the finished copy. Tensors that the script stops asking
+for are no longer copied."""
 
 from __future__ import annotations
 
@@ -18,26 +19,26 @@ from slipstream.data.transport.live_batches import LiveBatches
 from slipstream.seams.batches import walk_tensors
 from slipstream.seams.patching import Patches, Substitute
 
-_MOST_MISSES = 3  # copies in a row that nobody asked for: the script has changed its ways
+_MOST_MISSES = 3  # unused copies of a tensor in a row, after which it is no longer copied
 
 
 class CopyInFlight:
-    """One tensor on its way."""
+    """The started copy of one tensor."""
 
     def __init__(self, tensor: torch.Tensor, copy: torch.Tensor, ticket: Any) -> None:
         self.source = tensor
-        self.version = tensor._version  # a change in place makes the copy stale
+        self.version = tensor._version  # an in-place change makes the copy stale
         self.copy = copy
         self.ticket = ticket
 
 
 class CopiedBatch:
-    """A batch and what of it is on its way; or the exception that came in place of it."""
+    """A batch and its started copies, or the exception that was raised instead of the batch."""
 
     def __init__(self, batch: Any = None, fault: Exception | None = None) -> None:
         self.batch = batch
         self.fault = fault
-        self.flights: dict[str, CopyInFlight] = {}
+        self.copies: dict[str, CopyInFlight] = {}
 
 
 class DevicePrefetch:
@@ -47,11 +48,13 @@ class DevicePrefetch:
         self._on_change = on_change
         self._in_service = True
         self._next: weakref.WeakKeyDictionary[Any, CopiedBatch] = weakref.WeakKeyDictionary()  # by iterator
-        self._wanted: dict[int, dict[str, torch.device]] = {}  # by dataset: which tensors the script copies, and where
+        self._wanted: dict[
+            int, dict[str, torch.device]
+        ] = {}  # by dataset: the tensors that the script copies, and where
         self._misses: dict[tuple[int, str], int] = {}
-        self._live_batches = LiveBatches()  # tensors of the batch handed out last, with dataset and path
-        self._flights: dict[int, CopyInFlight] = {}  # by the tensor's id, which the flight keeps alive
-        self._last: tuple[int, dict[str, int]] | None = None  # dataset, and of each copy its path and tensor's id
+        self._live_batches = LiveBatches()  # tensors of the last returned batch, with dataset and path
+        self._copies: dict[int, CopyInFlight] = {}  # by the id of the tensor, which the copy keeps alive
+        self._last: tuple[int, dict[str, int]] | None = None  # dataset, and the tensor's id of each copy by path
         self._has_changed = False
 
     def install(self, patches: Patches) -> None:
@@ -59,64 +62,65 @@ class DevicePrefetch:
         patches.around(DataLoader, "__iter__", "ahead.iter", None, self._after_iter)
         for name in NAMES:
             patches.around(torch.Tensor, name, f"ahead.{name}", self._serving(name), self._learn)
-        patches.on_close(self._flights.clear)
+        patches.on_close(self._copies.clear)
 
     # --- batches -----------------------------------------------------------------------------------------------------
 
     def _after_iter(self, token: None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        self._next.pop(result, None)  # a rewound iterator: what was ahead belonged to the last epoch
+        self._next.pop(result, None)  # in a reset iterator, the prefetched batch belongs to the last epoch
 
     def _asking(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def __next__(iterator: Any) -> Any:  # noqa: N807
             if not self._in_service and iterator not in self._next:
                 return original(iterator)
-            cargo = self._next.pop(iterator, None) or self._load(iterator, original)
-            if cargo.fault is not None:
-                raise cargo.fault
-            self._hand_out(id(iterator._dataset), cargo)
+            loaded = self._next.pop(iterator, None) or self._load(iterator, original)
+            if loaded.fault is not None:
+                raise loaded.fault
+            self._hand_out(id(iterator._dataset), loaded)
             if self._in_service and _is_next_ready(iterator):
                 self._next[iterator] = self._load_early(iterator, original)
-            return cargo.batch
+            return loaded.batch
 
         return __next__
 
     def _load_early(self, iterator: Any, original: Callable[[Any], Any]) -> CopiedBatch:
         try:
             return self._load(iterator, original)
-        except Exception as fault:  # kept until the script asks for the batch that it belongs to
+        except Exception as fault:  # raised when the script asks for this batch
             return CopiedBatch(fault=fault)
 
     def _load(self, iterator: Any, original: Callable[[Any], Any]) -> CopiedBatch:
-        cargo = CopiedBatch(original(iterator))
+        loaded = CopiedBatch(original(iterator))
         wanted = self._wanted.get(id(iterator._dataset))
         if wanted and self._in_service:
             try:
-                self._send(cargo, wanted)
-            except Exception as fault:  # out of memory, most likely: the script copies for itself
-                cargo.flights.clear()
+                self._send(loaded, wanted)
+            except Exception as fault:  # most likely out of memory; the script makes its own copies
+                loaded.copies.clear()
                 self._retire(f"{type(fault).__name__}: {fault}")
-        return cargo
+        return loaded
 
-    def _send(self, cargo: CopiedBatch, wanted: dict[str, torch.device]) -> None:
-        for path, tensor in walk_tensors(cargo.batch):
+    def _send(self, loaded: CopiedBatch, wanted: dict[str, torch.device]) -> None:
+        for path, tensor in walk_tensors(loaded.batch):
             if path in wanted and type(tensor) is torch.Tensor and not tensor.requires_grad:
-                cargo.flights[path] = CopyInFlight(tensor, *self._device.start(tensor, wanted[path]))
+                loaded.copies[path] = CopyInFlight(tensor, *self._device.start(tensor, wanted[path]))
 
-    def _hand_out(self, dataset: int, cargo: CopiedBatch) -> None:
+    def _hand_out(self, dataset: int, loaded: CopiedBatch) -> None:
         self._settle()
         self._live_batches = LiveBatches()
-        self._flights = {id(flight.source): flight for flight in cargo.flights.values()}
-        for path, tensor in walk_tensors(cargo.batch):
+        self._copies = {id(in_flight.source): in_flight for in_flight in loaded.copies.values()}
+        for path, tensor in walk_tensors(loaded.batch):
             self._live_batches.add(tensor, (dataset, path))
-        self._last = dataset, {path: id(flight.source) for path, flight in cargo.flights.items()}
+        self._last = dataset, {path: id(in_flight.source) for path, in_flight in loaded.copies.items()}
 
     def _settle(self) -> None:
-        """Copies of the last batch that nobody asked for are given up; three times in a row, and no more are made."""
+        """Count copies of the last batch that the script did not use. A tensor whose copy is unused three times in a
+        row is no longer copied."""
         if self._last is None:
             return
         dataset, copied = self._last
         for path, tensor in copied.items():
-            missed = self._misses.get((dataset, path), 0) + 1 if tensor in self._flights else 0
+            missed = self._misses.get((dataset, path), 0) + 1 if tensor in self._copies else 0
             self._misses[dataset, path] = missed
             if missed == _MOST_MISSES:
                 self._wanted[dataset].pop(path, None)
@@ -125,20 +129,20 @@ class DevicePrefetch:
 
     def _serving(self, name: str) -> Callable[[tuple[Any, ...], dict[str, Any]], Substitute | None]:
         def serve(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Substitute | None:
-            flight = self._flights.get(id(args[0]))
-            if flight is None or flight.source is not args[0]:
+            in_flight = self._copies.get(id(args[0]))
+            if in_flight is None or in_flight.source is not args[0]:
                 return None
             asked = read_copy(name, args, kwargs)
-            if asked is None or not asked.is_plain or asked.device != flight.copy.device:
+            if asked is None or not asked.is_plain or asked.device != in_flight.copy.device:
                 return None
-            del self._flights[id(args[0])]  # a second copy is a second tensor
-            if flight.version != args[0]._version:
+            del self._copies[id(args[0])]  # a second call must return a different tensor
+            if in_flight.version != args[0]._version:
                 return None
-            self._device.receive(flight.copy, flight.ticket)
+            self._device.receive(in_flight.copy, in_flight.ticket)
             if not self._has_changed:
                 self._has_changed = True
                 self._on_change()
-            return Substitute(flight.copy)
+            return Substitute(in_flight.copy)
 
         return serve
 
@@ -153,13 +157,13 @@ class DevicePrefetch:
 
     def _retire(self, why: str) -> None:
         self._in_service = False
-        self._flights.clear()
-        self._tell(f"no batch is copied ahead any more: {why}")
+        self._copies.clear()
+        self._tell(f"batches are no longer copied ahead: {why}")
 
 
 def _is_next_ready(iterator: Any) -> bool:
-    """A worker has built the next batch: taking it costs no waiting. Without workers it would have to be built first,
-    before the step that is about to run, and its random numbers would be drawn out of turn."""
+    """Whether a worker has built the next batch, so that taking it does not wait. Without workers the batch would have
+    to be built now, before the next step, and its random numbers would be drawn too early."""
     if isinstance(iterator, ThreadedIter):
         return iterator.is_next_ready()
     info = getattr(iterator, "_task_info", None)

@@ -1,4 +1,4 @@
-"""The tensors of batches that loaders handed out and the script still holds. Keeps none of them alive."""
+"""The tensors of batches that loaders returned and that the script still holds. They are held by weak references."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 class LiveBatches:
-    """By identity: a tensor's `==` compares its elements."""
+    """A weak mapping from tensors to notes, by identity, because a tensor's `==` compares its elements."""
 
     def __init__(self) -> None:
         self._references: dict[int, tuple[weakref.ref[torch.Tensor], Any]] = {}
@@ -22,12 +22,12 @@ class LiveBatches:
         self._references[key] = weakref.ref(tensor, lambda _: self._references.pop(key, None)), note
 
     def note_on(self, tensor: torch.Tensor) -> Any:
-        """What was noted when it was handed out; None for a tensor that was not."""
+        """The note that was added with the tensor; None if the tensor was not added."""
         reference, note = self._references.get(id(tensor), (None, None))
         return note if reference is not None and reference() is tensor else None
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """The tensor itself, or a view of one."""
+        """Whether the tensor, or the tensor that it is a view of, was added."""
         return self._has(tensor) or (tensor._base is not None and self._has(tensor._base))
 
     def _has(self, tensor: torch.Tensor) -> bool:

@@ -1,6 +1,7 @@
-"""What becomes of freed memory in this process: kept for what is allocated next, or given back to the system. The
-samples of a batch are freed at once, glibc returns their memory, and the next batch's are faulted in page by page.
-Other C libraries are left alone, and so is one that the user has told what to keep."""
+"""Controls whether this process keeps freed memory for later allocations or returns it to the system.
+
+The samples of a batch are freed all at once. By default glibc then returns their memory, and the memory of the next
+batch is faulted in page by page. Other C libraries are not changed, and neither are settings that the user has made."""
 
 from __future__ import annotations
 
@@ -9,14 +10,14 @@ import os
 import platform
 
 MOST_KEPT = 128 << 20  # bytes at the end of the heap
-_LARGEST_BLOCK = 32 << 20  # that comes from the heap; glibc takes no more
-_SMALLEST_MAP = 1 << 18  # bytes, once memory is short
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's numbers of them
+_LARGEST_BLOCK = 32 << 20  # bytes of a block from the heap; the largest value that glibc accepts
+_SMALLEST_MAP = 1 << 18  # bytes of a block with its own mapping, when memory is short
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc
 _SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES")
 
 
 def keep_freed() -> bool:
-    """Whether it does from now on."""
+    """Keep freed memory from now on. Returns whether that succeeded."""
     if platform.libc_ver()[0] != "glibc" or any(os.environ.get(name) for name in _SETTINGS):
         return False
     library = ctypes.CDLL(None)
@@ -25,8 +26,9 @@ def keep_freed() -> bool:
 
 
 def return_freed() -> bool:
-    """Whether any was given back. What is free in the heap else counts against a limit of the process. From now on
-    large blocks are maps of their own, which end when they are freed."""
+    """Return freed memory to the system, because free memory in the heap counts against a memory limit of the process.
+    From now on large blocks get their own mapping, which is returned as soon as the block is freed. Returns whether any
+    memory was returned."""
     if platform.libc_ver()[0] != "glibc":
         return False
     library = ctypes.CDLL(None)

@@ -1,5 +1,6 @@
-"""Copies of loaders' batches to the device without the host waiting for them. Only from pinned memory that a loader
-handed out, only towards the device: the other way, or out of a buffer that the script fills again, would be a race."""
+"""Makes the host not wait for copies of loaders' batches to the device. Only copies to the device, from pinned memory
+that a loader returned, are changed. A copy from the device, or from a buffer that the script overwrites, would be a
+data race."""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
-"""What hangs on a dataset: its attributes, those of its transforms and of the datasets it wraps, to a small depth.
-Looks, never calls: a property of the user's is not evaluated.
+"""Fingerprints of a dataset, to detect whether the script changes it.
 
-What a long list held when it was looked at, to be compared with it later without touching one element. To count a
-reference is to write to an element's memory, and after a fork every page that is written to is there twice. Where this
-Python lays lists out in a way that is not known, elements are touched."""
+A fingerprint covers the attributes of the dataset, of its transforms and of the datasets that it wraps, to a small
+depth. Nothing of the user's is called, and properties are not evaluated.
+
+`Elements` holds the contents of a long list and compares them with the list later without touching an element. Taking
+a reference to an element writes to its memory (the reference count), and after a fork each page that is written to is
+duplicated. On a Python version whose list layout is unknown, elements are touched."""
 
 from __future__ import annotations
 
@@ -15,18 +17,18 @@ from logging import Logger
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
-_MOST = 256  # a look is taken once an epoch, and must not be felt
-_MOST_ELEMENTS = 16  # of a list or dictionary: transforms, not samples
+_MOST = 256  # objects; a fingerprint is taken once an epoch and must take no noticeable time
+_MOST_ELEMENTS = 16  # of a list or dictionary; enough for transforms, and few enough to leave out samples
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _TUPLED = frozenset((*_PLAIN, tuple))
-_MOST_BYTES = 64 * 2**20  # of arrays, all together: read in a twentieth of a second
-_MOST_VALUES = 4_000_000  # of lists, that are new: a tenth of a second
+_MOST_BYTES = 64 * 2**20  # of all arrays together; reading them takes a twentieth of a second
+_MOST_VALUES = 4_000_000  # of all new lists together; reading them takes a tenth of a second
 _UNREAD = "unread"
 _OPAQUE = (type, ModuleType, FunctionType, Logger)
 
 
 def walk(root: Any, depth: int = 4) -> Iterator[tuple[str, Any]]:
-    """Everything reached from `root` by attribute, or as an element of a small container, with the way to it."""
+    """Yields each object that is reachable from `root` through attributes and elements of containers, with its path."""
     seen: set[int] = set()
     waiting: list[tuple[str, Any, int]] = [("", root, depth)]
     while waiting and len(seen) < _MOST:
@@ -56,14 +58,15 @@ def _children(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def look(root: Any, depth: int = 4) -> dict[str, Any]:
-    """A portrait to compare with a later one: plain values as they are, everything else by identity and size.
-    Contents of arrays and lists are not looked at."""
+    """A fingerprint to compare with a later one. It holds plain values themselves, and the identity and size of
+    everything else. It does not cover the contents of arrays and lists."""
     return {path: _token(value) for path, value in walk(root, depth)}
 
 
 def look_closely(root: Any, depth: int = 4, before: dict[str, Any] | None = None) -> dict[str, Any]:
-    """A portrait with the contents of arrays and of lists of plain values in it, as far as there is time for that. Of
-    lists that are as they were in the portrait before, no element is touched: workers would get copies of them."""
+    """A fingerprint that also covers the contents of arrays and of lists of plain values, up to a limit of size. In a
+    list that has not changed since the fingerprint `before`, no element is touched, because workers would then get
+    copies of the memory of the elements."""
     reader = _Reader()
     earlier = before or {}
     fingerprint = {}
@@ -74,12 +77,13 @@ def look_closely(root: Any, depth: int = 4, before: dict[str, Any] | None = None
 
 
 def unread(fingerprint: dict[str, Any]) -> str:
-    """What may change unseen, because it was too large to be read; "" if nothing."""
+    """The first attribute that was too large to read, so that a change of it would not be noticed; "" if none."""
     return next((path.lstrip(".") for path, token in fingerprint.items() if token[1] is _UNREAD), "")
 
 
 class _Reader:
-    """Checksums of what can be changed in place without a trace. Each thing is read once, whatever leads to it."""
+    """Computes checksums of objects whose in-place changes leave no other sign. Each object is read once, even if
+    several paths lead to it."""
 
     def __init__(self) -> None:
         self._bytes_left = _MOST_BYTES
@@ -87,7 +91,7 @@ class _Reader:
         self._known: dict[int, Any] = {}
 
     def read(self, value: Any, is_known: bool, content: Any) -> Any:
-        """`content` is what was read of it before, where it was there already."""
+        """`content` is what the previous fingerprint holds for this object. `is_known` says whether it was there."""
         if id(value) not in self._known:
             self._known[id(value)] = self._checksum(value, is_known, content)
         return self._known[id(value)]
@@ -110,7 +114,7 @@ class _Reader:
             return _UNREAD
         kinds = set(map(type, values))
         if not kinds <= _TUPLED:
-            return None  # objects: those near the beginning are looked at one by one
+            return None  # a list of objects: `walk` covers the first ones
         if tuple in kinds and not {type(part) for one in values if type(one) is tuple for part in one} <= set(_PLAIN):
             return None
         return Elements(values)
@@ -121,11 +125,11 @@ def _token(value: Any) -> Any:
         return type(value), value
     if isinstance(value, (list, tuple, dict, set, frozenset, bytearray)):
         return id(value), len(value)
-    return id(value), getattr(value, "_version", 0)  # tensors count their changes in place
+    return id(value), getattr(value, "_version", 0)  # tensors count their in-place changes
 
 
 def difference(before: dict[str, Any], now: dict[str, Any]) -> str:
-    """The attribute that changed, as a sentence names it; "" where nothing did."""
+    """The name of the first attribute that changed; "" if none did."""
     if before == now:
         return ""
     for path in (*now, *before):
@@ -135,13 +139,13 @@ def difference(before: dict[str, Any], now: dict[str, Any]) -> str:
 
 
 _WORD = ctypes.sizeof(ctypes.c_void_p)
-_ITEMS_OF_LIST = 3 * _WORD  # an address, behind the counts of references and of elements, and the type
-_ITEMS_OF_TUPLE = tuple.__basicsize__  # the addresses themselves
+_ITEMS_OF_LIST = 3 * _WORD  # offset of the pointer to the items, after reference count, type and number of elements
+_ITEMS_OF_TUPLE = tuple.__basicsize__  # offset of the items themselves
 
 
 class Elements:
-    """Of a list of values that cannot be changed themselves. Holds them, so that no other value can take the place of
-    one in memory."""
+    """The elements of a list of immutable values. It holds references to them, so that no other value can be allocated
+    at the address of one of them."""
 
     __slots__ = ("_held",)
 
@@ -149,7 +153,7 @@ class Elements:
         self._held = tuple(values)
 
     def are_in(self, values: list[Any]) -> bool:
-        """Whether they are still the very ones, in this order. No: perhaps."""
+        """Whether `values` holds the same objects in the same order. False can also mean that it is unknown."""
         if len(values) != len(self._held) or not _IS_KNOWN:
             return False
         return _addresses_in_list(values) == _addresses_in_tuple(self._held)
@@ -170,10 +174,11 @@ def _addresses_in_tuple(values: tuple[Any, ...]) -> bytes:
 
 
 def _is_known() -> bool:
-    """Asked of a list and a tuple whose elements' addresses are known; nothing outside them is read."""
+    """Whether this Python lays out lists and tuples as assumed here. Checked on a list and a tuple whose elements have
+    known addresses. Memory outside them is not read."""
     elements = [object() for _ in range(5)]
     wanted = b"".join(ctypes.c_void_p(id(element)) for element in elements)
-    is_plain = list.__basicsize__ == 5 * _WORD  # the head, the address, and the room there is
+    is_plain = list.__basicsize__ == 5 * _WORD  # header (3 words), pointer to the items, allocated capacity
     return is_plain and _addresses_in_tuple(tuple(elements)) == wanted == _addresses_in_list(elements)
 
 

@@ -1,6 +1,7 @@
-"""A loader's iterator, its holders, and its end. Torch ends workers in `__del__`, which comes too late for a loader in
-a reference cycle (a Trainer, a caught exception): its queues are gone by then, and every worker is waited for in vain
-for five seconds."""
+"""Controls when a loader's iterator is destroyed.
+
+Torch ends workers in the iterator's `__del__`. If the loader is part of a reference cycle (a Trainer, a caught
+exception), that is too late: the queues are gone by then, and torch waits five seconds for each worker in vain."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Any
 
 
 class IteratorHold:
-    """Keeps the iterator until its loader goes, so that it never becomes part of a cycle."""
+    """Keeps the iterator alive until its loader is destroyed, so that it never becomes part of a cycle."""
 
     def __init__(self, loader: Any, iterator: Any) -> None:
         self._box = [iterator]
@@ -18,7 +19,8 @@ class IteratorHold:
         self._finalizer.atexit = False
 
     def is_shared(self) -> bool:
-        """Whether anybody holds it besides us and the loader: how many references those make, an example tells."""
+        """Whether anything besides this object and the loader holds the iterator. The reference count is compared with
+        that of an example object that is held in the same two ways."""
         example = [object()]
         loader = {"_iterator": example[0]}
         is_shared = sys.getrefcount(self._box[0]) > sys.getrefcount(example[0])

@@ -1,5 +1,5 @@
-"""A loader as an epoch begins: a portrait of its dataset and of its collate function, to see what the script changes
-until the next one, and the states of its generators, to begin once more."""
+"""The state of a loader at the start of an epoch: a fingerprint of its dataset and its collate function, to detect what
+the script changes until the next epoch, and the states of its generators, to restart the epoch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ States = list[tuple[Any, torch.Tensor]]
 
 
 def fingerprint_of(loader: Any, before: dict[str, Any] | None = None) -> dict[str, Any]:
-    """`before` is the one of the epoch before."""
+    """`before` is the fingerprint of the previous epoch."""
     collate = {f"collate_fn{path}": token for path, token in look_closely(loader.collate_fn, 1).items()}
     return {**look_closely(loader.dataset, before=before), **collate, "collate_fn": (id(loader.collate_fn), None)}
 

@@ -1,6 +1,8 @@
-"""Worker processes where the script had none, and workers that stay from epoch to epoch, with the random numbers of
-the main process drawn when the bare script draws them. Torch alone draws them at other moments: with workers it asks
-the sampler at `iter()` and twice, and workers that stay draw no seed for a new epoch."""
+"""Adds worker processes to loaders that have none, and makes workers persist from epoch to epoch. The main process
+draws its random numbers at the same moments as in the unchanged script.
+
+Torch alone would draw them at other moments. With workers, torch asks the sampler for an iterator twice and takes
+indices already in `iter()`. With persistent workers, it draws no seed for a new epoch."""
 
 from __future__ import annotations
 
@@ -20,31 +22,34 @@ from slipstream.data.workers.loader_fingerprint import fingerprint_of, generator
 from slipstream.data.workers.reseeding import ReseedingQueue
 from slipstream.seams.patching import Patches
 
-_MOST_LENT = 4  # loaders whose workers stay at a time
-# lent: the script has no workers; they are ours, and they stay. kept: the script's own workers, made to stay.
+_MOST_LENT = 4  # loaders that have added persistent workers at a time
+# lent: the script has no workers, and persistent workers are added. kept: the script's own workers are made persistent.
 Kind = Literal["lent", "kept"]
-_STATE = "_slipstream_epoch"  # on an iterator
+_STATE = "_slipstream_epoch"  # attribute of an iterator
 
 
 class LoaderEpoch:
-    """What we know of one iterator."""
+    """The state of one iterator's current epoch."""
 
     def __init__(self, loader: Any, fingerprint: dict[str, Any]) -> None:
         self.loader = weakref.ref(loader)
-        self.is_primed = True
-        self.fingerprint = fingerprint  # the dataset's own attributes, as its workers know them
+        self.is_primed = True  # whether indices were sent to the workers
+        self.fingerprint = fingerprint  # of the dataset's own attributes when the workers received it
 
 
 class LoaderEpochs:
+    """Patches torch's loader so that chosen loaders have added or persistent workers. `tell` receives the reason when
+    a loader does not get them or loses them."""
+
     def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell  # why it is not done, or no longer
+        self._tell = tell
         self._expected: Kind | None = None
         self._kinds: weakref.WeakKeyDictionary[Any, Kind] = weakref.WeakKeyDictionary()
         self._fingerprints: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
         self._holds: weakref.WeakKeyDictionary[Any, IteratorHold] = weakref.WeakKeyDictionary()
 
     def expect(self, kind: Kind | None) -> None:
-        """What the loader that is being built now is to be."""
+        """Set the kind of the loader that is being built now."""
         self._expected = kind
 
     def install(self, patches: Patches) -> None:
@@ -76,13 +81,13 @@ class LoaderEpochs:
         changed = difference(before, now) if before is not None else ""
         large = unread(now)
         if changed:
-            self._tell(f"the script changed {changed} of the dataset between epochs: its workers were started anew")
+            self._tell(f"the script changed {changed} of the dataset between epochs, so its workers were restarted")
         elif large:
-            self._tell(f"{large} of the dataset is too large to see whether it changes: workers do not stay")
-        if self._is_in_use(loader):  # somebody is still reading: the next epoch gets workers of its own
-            self._dismiss(loader)
+            self._tell(f"{large} of the dataset is too large to check for changes, so workers restart in each epoch")
+        if self._is_in_use(loader):  # the old iterator is still being read, so the next epoch gets its own workers
+            self._release(loader)
         elif changed or large:
-            self._dismiss(loader)._shutdown_workers()
+            self._release(loader)._shutdown_workers()
 
     def _starting(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def _get_iterator(loader: Any) -> Any:
@@ -97,19 +102,22 @@ class LoaderEpochs:
         return _get_iterator
 
     def _start(self, loader: Any, original: Callable[[Any], Any]) -> Any:
-        """Memory may be short; and a loader that is read inside another's worker may have none of its own."""
+        """Start an epoch with added workers, or without them if that fails. Memory may be short, and a loader that is
+        read inside another loader's worker cannot have workers."""
         if self._num_lent() >= _MOST_LENT:
-            self._tell("a loader goes on without workers: they are lent to four loaders already")
+            self._tell("a loader continues without workers: four other loaders already have added workers")
             _without_workers(loader)
             return original(loader)
         states = generator_states(loader)
         try:
             return original(loader)
         except Exception as fault:
-            self._tell(f"the workers could not be started ({type(fault).__name__}: {fault}): it goes on without")
+            self._tell(
+                f"a loader continues without workers: they could not be started ({type(fault).__name__}: {fault})"
+            )
             _without_workers(loader)
             restore(states)
-        return original(loader)  # raises again what was the script's own
+        return original(loader)  # an error of the script's own is raised again here
 
     def _num_lent(self) -> int:
         lent = [loader for loader, kind in self._kinds.items() if kind == "lent" and loader.num_workers]
@@ -132,7 +140,7 @@ class LoaderEpochs:
 
     def _begin(self, iterator: Any, loader: Any, kind: Kind, indices: Any, reset: Callable[[], None]) -> None:
         setattr(iterator, _STATE, LoaderEpoch(loader, look(loader.dataset, 1)))
-        if kind == "kept":  # torch's own order: asked at once, of a second iterator over the sampler
+        if kind == "kept":  # torch's own order: indices are taken at once, from a second iterator over the sampler
             reset()
             return
         with _held_back(iterator, indices):
@@ -140,13 +148,14 @@ class LoaderEpochs:
         getattr(iterator, _STATE).is_primed = False
 
     def _is_in_use(self, loader: Any) -> bool:
-        """Batches are still to come out of the loader's iterator, and somebody besides the loader holds it."""
+        """Whether the loader's iterator has batches left and something besides the loader holds it."""
         epoch: LoaderEpoch | None = vars(loader._iterator).get(_STATE)
         is_over = not loader._iterator._task_info and (epoch is None or epoch.is_primed)
         return not is_over and self._holds[loader].is_shared()
 
-    def _dismiss(self, loader: Any) -> Any:
-        """Its iterator comes to its end as one of a loader whose workers do not stay."""
+    def _release(self, loader: Any) -> Any:
+        """Detach the loader's iterator and return it. At its end it stops its workers, as if they were not
+        persistent."""
         self._holds.pop(loader).release()
         iterator, loader._iterator = loader._iterator, None
         iterator._persistent_workers = False
@@ -168,7 +177,8 @@ class LoaderEpochs:
         return _next_data
 
     def _watch(self, iterator: Any, epoch: LoaderEpoch) -> None:
-        """A script without workers may change its dataset while it is read; workers of ours do not see that."""
+        """Remove added workers if the script changes its dataset during the epoch. Without workers such a change takes
+        effect at once, but the added workers do not see it."""
         loader = epoch.loader()
         if loader is None or self._kinds.get(loader) != "lent" or loader._iterator is not iterator:
             return
@@ -176,9 +186,9 @@ class LoaderEpochs:
         if changed:
             self._tell(
                 f"the script changes {changed} of the dataset while it is read, which workers do not see: "
-                "from the next epoch on there are none"
+                "from the next epoch on, this loader has no workers"
             )
-            self._dismiss(loader)
+            self._release(loader)
             _without_workers(loader)
 
 
@@ -189,16 +199,16 @@ def _nothing(token: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: 
 def _without_workers(loader: Any) -> None:
     loader.num_workers = 0
     loader.prefetch_factor = None
-    vars(loader)["persistent_workers"] = False  # by the back door: torch forbids it after __init__
+    vars(loader)["persistent_workers"] = False  # not by assignment, which torch forbids after __init__
 
 
 def _draw_seed(loader: Any) -> int:
-    """As torch draws one for workers that are started anew."""
+    """Draw a seed in the same way as torch does when it starts workers."""
     return int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item())
 
 
 class _Restart:
-    """Gives out an iterator that was made before."""
+    """An iterable that returns a given iterator."""
 
     def __init__(self, iterator: Any) -> None:
         self._iterator = iterator
@@ -209,7 +219,7 @@ class _Restart:
 
 @contextlib.contextmanager
 def _held_back(iterator: Any, indices: Any) -> Iterator[None]:
-    """The sampler is asked for no index yet, and no second time for an iterator: as without workers."""
+    """During a reset, take no index from the sampler and create no second iterator over it, as without workers."""
     sampler = iterator._index_sampler
     iterator._index_sampler = _Restart(indices)
     iterator._try_put_index = lambda: None
@@ -222,7 +232,7 @@ def _held_back(iterator: Any, indices: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _reseeded(iterator: Any) -> Iterator[None]:
-    """Workers that stay are seeded for the new epoch as workers that are started anew."""
+    """During a reset, seed persistent workers for the new epoch as torch seeds workers that it starts."""
     queues = iterator._index_queues
     iterator._index_queues = [ReseedingQueue(queue, worker._ResumeIteration, iterator._base_seed) for queue in queues]
     try:

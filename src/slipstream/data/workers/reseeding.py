@@ -1,5 +1,5 @@
-"""Seeds workers that stay for a new epoch. The word goes with torch's own "resume" message: it is unpickled in the
-worker after everything of the last epoch and before anything of the next."""
+"""Seeds persistent workers for a new epoch. The seed travels with torch's own "resume" message, which the worker
+unpickles after all messages of the last epoch and before any message of the next."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils.data._utils import worker
 
 
 class ReseedingQueue:
-    """A worker's index queue for the length of a reset."""
+    """Wraps a worker's index queue during a reset and adds the seed to the "resume" message."""
 
     def __init__(self, queue: Any, resume_type: type, base_seed: int) -> None:
         self._queue = queue
@@ -39,10 +39,10 @@ class _Reseed:
 
 
 def reseed(message: Any, base_seed: int) -> Any:
-    """In the worker: the generators as torch sets them when a worker starts. Gives back the bare message."""
+    """Unpickled in the worker: seed the generators as torch does when a worker starts. Returns torch's own message."""
     info = get_worker_info()
-    if info is not None:  # the answer comes back through the main process, which keeps its generators
-        with contextlib.suppress(Exception):  # a worker whose torch we do not know goes on with its own numbers
+    if info is not None:  # the worker sends the message back to the main process, which must keep its generators
+        with contextlib.suppress(Exception):  # with an unknown torch version the worker keeps its current generators
             _seed_worker(info, base_seed)
     return message
 
@@ -56,4 +56,4 @@ def _seed_worker(info: Any, base_seed: int) -> None:
 
         generate: Any = worker._generate_state
         np.random.seed(generate(base_seed, info.id))
-    object.__setattr__(info, "seed", seed)  # by the back door: it is frozen
+    object.__setattr__(info, "seed", seed)  # not by assignment, because the object is frozen

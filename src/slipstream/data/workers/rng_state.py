@@ -1,5 +1,6 @@
-"""The random generators that a dataset can draw from: torch's, NumPy's and Python's own, those that hang on the
-dataset, and those of the modules that its code lives in. Reads their states and puts them back; draws nothing."""
+"""Reads and restores the states of the random generators that a dataset can draw from: the default generators of torch,
+NumPy and Python, generators that are attributes of the dataset, and generators in the modules of its code. No random
+number is drawn."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ States = list[Any]
 
 
 class GeneratorStates:
-    """Of one dataset, as it is now: a generator that it makes later is not seen, one that it draws from is."""
+    """The generators of one dataset as it is now. A generator that the dataset creates later is not covered."""
 
     def __init__(self, dataset: Any) -> None:
         found = {id(generator): generator for generator in (*own_generators().values(), *_reachable(dataset))}

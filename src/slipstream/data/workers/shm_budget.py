@@ -1,17 +1,18 @@
-"""How many batches may be held ready at once: what /dev/shm and memory leave. Pure; reads records."""
+"""How many batches may be held ready at once, given the free space in /dev/shm and in memory. A pure function of
+records."""
 
 from __future__ import annotations
 
 from slipstream.records import Environment, Loader
 
-SHM_SHARE = 0.5  # of what is free: others use it too, and a full one kills workers with a bus error
+SHM_SHARE = 0.5  # of the free space: other programs use it too, and workers die with a bus error when it is full
 MEMORY_SHARE = 0.25
-SPARE = 3  # batches that a worker keeps beyond those held ready: being built, with the script, about to be let go
+SPARE = 3  # batches of a worker beyond those held ready: one being built, one in use by the script, one being released
 ENDLESS = 1_000_000
 
 
 def num_batches_held(environment: Environment, loader: Loader) -> int:
-    """Batches built and not yet used, of all workers together."""
+    """How many batches all workers together may have built ahead of their use."""
     batch_bytes = sum(facts.num_bytes for facts in loader.tensor_facts)
     if batch_bytes <= 0:
         return ENDLESS

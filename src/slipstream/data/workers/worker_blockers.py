@@ -1,8 +1,11 @@
-"""What stands against building a loader's batches in so many processes, as half a sentence; "" if nothing does.
-Asked in the riding process, before the loader is built, with the arguments it is built with.
+"""Reasons why a loader's batches cannot be built in worker processes.
 
-Whether an iterable dataset shares its data among workers. One that does not would repeat all of it in each.
-Conservative: what cannot be seen to ask which worker it runs in does not share."""
+`obstacle` runs in the script's process, before the loader is built, with the arguments of the loader. It returns the
+reason as a clause, or "" if there is none.
+
+`does_shard` tells whether an iterable dataset divides its data among workers. A dataset that does not would yield all
+of its data in each worker. The check is conservative: a dataset counts as undivided unless its code is seen to ask
+which worker it runs in."""
 
 from __future__ import annotations
 
@@ -21,10 +24,10 @@ from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe, get_wor
 from slipstream.data.workers.dataset_fingerprint import walk
 from slipstream.seams.loader import start_method_of
 
-# Handles that lead astray when processes share them: an offset, a transaction or a connection has one owner.
+# Handles that processes must not share, because an offset, a transaction or a connection belongs to one process.
 _UNSHARED = ("h5py.", "sqlite3.", "lmdb.", "socket.", "zipfile.", "tarfile.", "netCDF4.", "tables.file.", "_io.")
 _HARMLESS = (io.BytesIO, io.StringIO)
-_MOST_PICKLED = 2**31  # bytes: a spawned worker gets a copy of its own
+_MOST_PICKLED = 2**31  # bytes; each spawned worker gets its own copy
 
 
 def obstacle(arguments: dict[str, Any], num_workers: int) -> str:
@@ -32,7 +35,7 @@ def obstacle(arguments: dict[str, Any], num_workers: int) -> str:
     if num_workers and multiprocessing.current_process().daemon:
         return "the process that builds the loader may not start others"
     if isinstance(dataset, (IterDataPipe, MapDataPipe)):
-        return "data pipes share and seed themselves"
+        return "data pipes do their own sharding and seeding"
     if isinstance(dataset, IterableDataset):
         reason = _iterable_obstacle(dataset, max(num_workers, arguments.get("num_workers") or 0))
         if reason:
@@ -50,9 +53,11 @@ def obstacle(arguments: dict[str, Any], num_workers: int) -> str:
 
 def _iterable_obstacle(dataset: Any, num_workers: int) -> str:
     if not does_shard(dataset):
-        return "the iterable dataset does not share its data among workers (get_worker_info), so each would repeat it"
+        return "the iterable dataset does not divide its data among workers (get_worker_info), so each would repeat it"
     if num_workers > 1:
-        return "each worker of an iterable dataset makes batches of its own share, others in number and size"
+        return (
+            "each worker of an iterable dataset batches its own share, so the number and size of batches would change"
+        )
     return ""
 
 
@@ -80,7 +85,7 @@ def _shared_handle(dataset: Any) -> str:
 
 
 def handle_kind(value: Any) -> str:
-    """Of an open handle that has one owner its type's name; "" for anything else."""
+    """The name of the type if `value` is an open handle that cannot be shared; "" for anything else."""
     if any(value is stream for stream in (sys.stdin, sys.stdout, sys.stderr)):
         return ""
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
@@ -88,7 +93,7 @@ def handle_kind(value: Any) -> str:
     return type(value).__name__ if is_open else ""
 
 
-# --- spawn and forkserver: the script is imported again, the dataset is pickled ---------------------------------------
+# --- spawn and forkserver: the script is imported again and the dataset is pickled ------------------------------------
 
 
 def _spawn_obstacle(arguments: dict[str, Any]) -> str:
@@ -102,11 +107,11 @@ def _spawn_obstacle(arguments: dict[str, Any]) -> str:
 
 
 def is_main_guarded() -> bool:
-    """Whether the line of the main module that is running now would not run in a process that imports it."""
+    """Whether the line of the main module that is running now is skipped when another process imports the module."""
     main = sys.modules["__main__"]
     path = getattr(main, "__file__", None)
     if path is None:
-        return True  # a notebook or a prompt: nothing is imported again
+        return True  # a notebook or an interactive session: no main module is imported again
     line = 0
     frame = sys._getframe()
     while frame is not None:
@@ -114,7 +119,7 @@ def is_main_guarded() -> bool:
             line = frame.f_lineno
         frame = frame.f_back  # type: ignore[assignment]
     if line == 0:
-        return True  # called from elsewhere: importing the main module does not come here
+        return True  # not called from the main module, so importing it does not run this code
     try:
         with open(path, "rb") as source:
             tree = ast.parse(source.read())
@@ -130,7 +135,7 @@ def _is_guard(statement: ast.stmt) -> bool:
 
 
 class _Sink:
-    """Counts what is pickled and keeps none of it."""
+    """A file object that counts the bytes written and discards them."""
 
     num_bytes = 0
 
@@ -145,25 +150,25 @@ def _pickle_obstacle(thing: Any) -> str:
     try:
         pickle.Pickler(_Sink(), protocol=5).dump(thing)
     except OverflowError:
-        return "is too large to be sent to each"
-    except Exception as fault:  # whatever the user's __getstate__ may raise
+        return "is too large to be sent to each worker"
+    except Exception as fault:  # the user's __getstate__ may raise anything
         return f"cannot be pickled ({type(fault).__name__})"
     return ""
 
 
 _QUESTION = get_worker_info.__name__
-_MOST = 64  # functions looked at
+_MOST = 64  # functions examined
 
 
 def does_shard(dataset: Any) -> bool:
     if _asks(dataset):
         return True
     inner = vars(dataset).get("dataset") if hasattr(dataset, "__dict__") else None
-    return isinstance(inner, IterableDataset) and does_shard(inner)  # a wrapper passes on what its dataset gives
+    return isinstance(inner, IterableDataset) and does_shard(inner)  # a wrapper passes on the samples of its dataset
 
 
 def _asks(dataset: Any) -> bool:
-    """Whether `__iter__`, or what it calls of its own class and module, asks for the worker it runs in."""
+    """Whether `__iter__`, or a function of its class or module that it calls, asks which worker it runs in."""
     seen: set[CodeType] = set()
     waiting = list(_functions(type(dataset), "__iter__"))
     while waiting and len(seen) < _MOST:

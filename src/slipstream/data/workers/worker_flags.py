@@ -1,6 +1,7 @@
-"""Words from forked workers to the process that forked them: each a flag in a page of memory that they share, read when
-the next batch arrives, and a sentence if there is more to say. Workers that were spawned share no page; theirs are not
-heard."""
+"""Flags that forked workers raise for the process that forked them.
+
+Each flag is a byte in a shared page of memory, optionally with a short text. The main process reads the flags when the
+next batch arrives. Spawned workers share no page, so their flags are not received."""
 
 from __future__ import annotations
 
@@ -13,16 +14,17 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from slipstream.seams.patching import Patches
 
-_TEXTS_AT, _TEXT_BYTES = 64, 480  # room for eight sentences in a page
+_TEXTS_AT, _TEXT_BYTES = 64, 480  # a page holds eight texts
 
 
 class WorkerFlags:
-    """Each listener is called once, in the process that made it, after any process raised the flag of its number."""
+    """One flag per listener. A listener is called once, in the process that created this object, after any process has
+    raised its flag."""
 
     def __init__(self, *listeners: Callable[[], None]) -> None:
         self._listeners = listeners
-        self._page = mmap.mmap(-1, mmap.PAGESIZE)  # anonymous and shared: a fork keeps it
-        self._heard = bytes(len(listeners))
+        self._page = mmap.mmap(-1, mmap.PAGESIZE)  # anonymous and shared with forked processes
+        self._handled = bytes(len(listeners))
         self._process = os.getpid()
 
     def install(self, patches: Patches) -> None:
@@ -33,21 +35,21 @@ class WorkerFlags:
             data, at = text.encode()[:_TEXT_BYTES], _TEXTS_AT + number * _TEXT_BYTES
             self._page[at : at + len(data)] = data
             self._page[number] = 1
-            self._listen()
+            self._call_listeners()
 
     def text(self, number: int) -> str:
-        """What was said when this flag was raised."""
+        """The text that was given when this flag was raised."""
         at = _TEXTS_AT + number * _TEXT_BYTES
         return self._page[at : at + _TEXT_BYTES].rstrip(b"\0").decode(errors="ignore")
 
     def _after_batch(self, token: None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        self._listen()
+        self._call_listeners()
 
-    def _listen(self) -> None:
+    def _call_listeners(self) -> None:
         flags = self._page[: len(self._listeners)]
-        if flags == self._heard or os.getpid() != self._process:
+        if flags == self._handled or os.getpid() != self._process:
             return
-        news = [number for number, flag in enumerate(flags) if flag and not self._heard[number]]
-        self._heard = flags
-        for number in news:
+        raised = [number for number, flag in enumerate(flags) if flag and not self._handled[number]]
+        self._handled = flags
+        for number in raised:
             self._listeners[number]()

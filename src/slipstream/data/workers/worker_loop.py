@@ -1,5 +1,5 @@
-"""Torch's loop of a worker with something of ours around it. Stands under torch's name, so that whoever wraps it in
-turn, or looks it up by name in a spawned process, takes it for torch's."""
+"""A base class for wrappers around torch's worker loop. A wrapper takes over the name of torch's function, so that code
+that wraps it again, or a spawned process that looks it up by name, treats it as torch's own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.utils.data._utils import worker
 
-INDEX_QUEUE, DATA_QUEUE = 2, 3  # their places among the arguments
+INDEX_QUEUE, DATA_QUEUE = 2, 3  # positions among the arguments of the loop
 
 
 class WorkerLoop:
@@ -19,7 +19,7 @@ class WorkerLoop:
         self._original = original
 
     def __reduce__(self) -> Any:
-        """A spawned worker finds torch's own loop under this name."""
+        """Pickle as a name, under which a spawned worker finds torch's own loop."""
         return "_worker_loop"
 
     def __call__(self, *args: Any) -> None:
@@ -29,4 +29,4 @@ class WorkerLoop:
 def check_arguments() -> None:
     names = list(inspect.signature(worker._worker_loop).parameters)
     if names[INDEX_QUEUE : DATA_QUEUE + 1] != ["index_queue", "data_queue"]:
-        raise NotImplementedError("this torch's worker loop takes other arguments")
+        raise NotImplementedError("the worker loop of this torch version takes other arguments")
