@@ -31,12 +31,13 @@ COINED = (
 _WORD = re.compile(rf"\b({'|'.join(COINED)})(s|es)?\b", re.IGNORECASE)
 
 SCRIPT = """
+import sys
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
 optimizer = torch.optim.AdamW(model.parameters())
 loader = DataLoader(TensorDataset(torch.randn(2048, 64), torch.randn(2048, 1)), batch_size=16, shuffle=True)
-for epoch in range(200):
+for epoch in range(int(sys.argv[1])):
     for x, y in loader:
         loss = torch.nn.functional.mse_loss(model(x), y)
         optimizer.zero_grad()
@@ -45,9 +46,9 @@ for epoch in range(200):
 """
 RECIPE = "version = 1\n[recipe]\nfused_optimizer = true\nbatched_fetch = true\n"
 FLOWS = {
-    "check": ["check", "--quiet", "--steps", "60", "train.py"],
-    "tune": ["tune", "--quiet", "--seconds", "5", "--budget", "20s", "--only", "fused_optimizer", "train.py"],
-    "run with two techniques": ["run", "--recipe", "recipe.toml", "train.py"],
+    "check": ["check", "--quiet", "--steps", "60", "train.py", "200"],
+    "tune": ["tune", "--quiet", "--seconds", "5", "--budget", "20s", "--only", "fused_optimizer", "train.py", "200"],
+    "run with two techniques": ["run", "--recipe", "recipe.toml", "train.py", "3"],
 }
 # Imported by every Python process of a flow: notes each of our modules when a function in it is called first.
 TRACER = """
