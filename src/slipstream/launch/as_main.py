@@ -1,5 +1,5 @@
 """Runs a script in this process exactly as `python train.py ARGS` or `python -m pkg.train ARGS` would run it, and lets
-the interpreter end as it would have ended. Knows nothing of seams but the exception that stops a ride."""
+the interpreter end as it would have ended. Of the seams this module knows only the exception that stops a trial."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from slipstream.launch.target import is_archive, is_module
 from slipstream.records import Ending
 from slipstream.seams.stop import StopTrial
 
-_former_mains: list[types.ModuleType] = []  # frames below the script still run in them
+_former_mains: list[types.ModuleType] = []  # frames below the script still use them
 
 
 class LaunchError(Exception):
-    """The program could not be found: the user's mistake in the command, not a failure of the script."""
+    """The program could not be found. This is a mistake in the user's command, not a failure of the script."""
 
 
 def launch(script: Sequence[str], on_end: Callable[[Ending], None]) -> None:
-    """Runs it to its end. An exception of the script leaves this function as it is: nothing above may catch it, so
-    that the interpreter itself prints it and chooses the exit code. `on_end` is called before that."""
+    """Runs the script to its end. An exception of the script propagates unchanged. Callers must not catch it, so that
+    the interpreter itself prints it and chooses the exit code. `on_end` is called before that."""
     start_ns = time.perf_counter_ns()
 
     def end(reason: Any, exit_code: int, message: str = "") -> None:
@@ -57,14 +57,14 @@ def launch(script: Sequence[str], on_end: Callable[[Ending], None]) -> None:
 
 
 def become_python(script: Sequence[str]) -> NoReturn:
-    """Replaces this process by the bare interpreter: SLIPSTREAM_DISABLE=1."""
+    """Replaces this process with plain Python, for SLIPSTREAM_DISABLE=1."""
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, *interpreter_flags(), *script])
 
 
 def interpreter_flags() -> list[str]:
-    """-O, -u, -X and so on, as this interpreter was started with."""
+    """Returns the flags that this interpreter was started with: -O, -u, -X and so on."""
     import subprocess
 
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
@@ -74,7 +74,7 @@ def interpreter_flags() -> list[str]:
 
 
 def exit_code_of(stop: SystemExit) -> int:
-    """As the interpreter reads it."""
+    """Returns the exit code that the interpreter derives from a SystemExit."""
     if stop.code is None:
         return 0
     return stop.code & 0xFF if isinstance(stop.code, int) else 1
@@ -94,7 +94,7 @@ def _run(script: list[str]) -> None:
 
 
 def _new_main() -> types.ModuleType:
-    """A `__main__` as the interpreter makes it, name by name in its order."""
+    """Makes a `__main__` module like the interpreter's: the same names in the same order."""
     main = types.ModuleType("__main__")
     if sys.version_info < (3, 14):
         vars(main).update(__annotations__={})
@@ -112,14 +112,14 @@ def _run_file(main: types.ModuleType, script: list[str]) -> None:
     main.__dict__.update(__loader__=loader, __file__=path, __cached__=None)
     with open(path, "rb") as file:
         source = file.read()
-    # From bytes, so that the file's own encoding line counts; as python does, no bytecode is written.
+    # Compiled from bytes, so that the file's own encoding line is used. Like python, this writes no bytecode.
     code = compile(source, path, "exec", dont_inherit=True)
     del source, file
     exec(code, main.__dict__)
 
 
 def _run_module(name: str, args: list[str]) -> None:
-    sys.argv = ["-m", *args]  # what modules imported on the way see; runpy puts the file's path there
+    sys.argv = ["-m", *args]  # seen by the packages that are imported first; runpy then sets the file's path
     _set_first_path(os.getcwd())
     try:
         runpy._run_module_as_main(name)  # type: ignore[attr-defined]
@@ -130,7 +130,7 @@ def _run_module(name: str, args: list[str]) -> None:
 
 
 def _is_runpys_own(stop: SystemExit) -> bool:
-    """Raised by runpy because there is no such module, rather than by the module."""
+    """Whether runpy raised the exception because there is no such module, rather than the module itself."""
     trace, depth = stop.__traceback__, 0
     while trace is not None and trace.tb_next is not None:
         trace, depth = trace.tb_next, depth + 1
@@ -139,17 +139,17 @@ def _is_runpys_own(stop: SystemExit) -> bool:
 
 def _set_first_path(path: str) -> None:
     if getattr(sys.flags, "safe_path", False) or sys.flags.isolated:
-        return  # -P or -I: python adds none
+        return  # with -P or -I python adds no directory
     sys.path[0] = path
 
 
 def _absolute(path: str) -> str:
-    """As python makes `__file__` absolute: joined, never tidied."""
+    """Makes a path absolute as python does for `__file__`: joined, not normalised."""
     return path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
 
 
 def _comes_of_stopping(error: BaseException) -> bool:
-    """Also where a framework caught the stop and raised something of its own from it."""
+    """Whether the exception is a StopTrial, or one that a framework raised after it caught a StopTrial."""
     link: BaseException | None = error
     seen: set[int] = set()
     while link is not None and id(link) not in seen:

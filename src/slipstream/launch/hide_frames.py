@@ -1,4 +1,4 @@
-"""Tracebacks as bare python shows them: frames of slipstream are taken out, everything else stays as it was."""
+"""Makes tracebacks look as under plain Python: removes the frames of slipstream and leaves everything else as it is."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slipstream.seams.patching import Patches
 
 _OURS = str(Path(__file__).resolve().parent.parent) + "/"
 _LAUNCH = _OURS + "launch/as_main.py"
-_NOT_OURS = _OURS + "testing/"  # the zoo's scripts live in our package but are users' scripts
+_NOT_OURS = _OURS + "testing/"  # the test scripts are part of the package but stand for users' scripts
 
 
 def is_our_file(filename: str) -> bool:
@@ -24,8 +24,9 @@ def is_our_file(filename: str) -> bool:
 
 
 def without_our_frames(trace: TracebackType | None) -> TracebackType | None:
-    """The same chain of frames less ours. The kept links are the original objects, but for torch's call of a module
-    that leads to us: it gets the line it would have without us."""
+    """Returns the traceback without the frames of slipstream. The remaining links are the original objects, with one
+    exception: torch's call of a module that leads to our hook gets the line number that it would have without the
+    hook."""
     links: list[TracebackType] = []
     while trace is not None:
         if not is_our_file(trace.tb_frame.f_code.co_filename):
@@ -39,8 +40,8 @@ def without_our_frames(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _plain_call(frame: FrameType) -> tuple[int, int] | None:
-    """Offset and line of `self._call_impl(...)` in torch's Module.__call__, if this is a frame of it: the way that a
-    module without our hook takes."""
+    """Returns the offset and line of `self._call_impl(...)` in torch's Module.__call__, if the frame belongs to it. A
+    module without our hook is called on that line."""
     code = frame.f_code
     if code.co_name != "_wrapped_call_impl":
         return None
@@ -52,7 +53,7 @@ def _plain_call(frame: FrameType) -> tuple[int, int] | None:
 
 
 def hide_our_frames(error: BaseException) -> None:
-    """In an exception and in every other one that it would be printed with."""
+    """Removes our frames from an exception and from every other exception that is printed with it."""
     todo: list[BaseException | None] = [error]
     seen: set[int] = set()
     while todo:
@@ -66,8 +67,8 @@ def hide_our_frames(error: BaseException) -> None:
 
 
 def hide_in_excepthook() -> None:
-    """For an exception that is on its way out of the process: whichever hook is set now gets it without our frames.
-    To be called when the script has ended, so that the script never sees a hook of ours."""
+    """Makes the current excepthook get an exception that ends the process without our frames. Call this only when the
+    script has ended, so that the script never sees our hook."""
     hook = sys.excepthook
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -81,7 +82,7 @@ def hide_in_excepthook() -> None:
 
 
 def _below_launch(trace: TracebackType | None) -> TracebackType | None:
-    """Without what stands before the script: the command line's own frames, wherever they lie."""
+    """Returns the traceback without the frames above the script, which belong to the command line."""
     link = trace
     while link is not None:
         if link.tb_frame.f_code.co_filename == _LAUNCH:
@@ -91,7 +92,7 @@ def _below_launch(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _call(hook: Callable[..., Any], *args: Any) -> None:
-    """A hook that fails is printed by python with its own traceback, in which we do not appear either."""
+    """Calls the hook. If the hook itself fails, python prints that exception; our frames are removed from it too."""
     try:
         hook(*args)
     except BaseException as error:
@@ -100,8 +101,8 @@ def _call(hook: Callable[..., Any], *args: Any) -> None:
 
 
 def hide_in_module(arrivals: ImportHooks, patches: Patches) -> None:
-    """For tracebacks that the script, its logger or a loader's worker formats while it rides: the standard library's
-    own walk over frames passes ours by."""
+    """Makes the `traceback` module skip our frames. This covers tracebacks that the script, its logger or a loader's
+    worker formats while the script runs."""
 
     def arrived(module: ModuleType) -> None:
         for name in ("walk_tb", "_walk_tb_with_full_positions"):  # the second: 3.11 and later
@@ -121,19 +122,19 @@ def _without_ours(walk: Callable[..., Iterable[Any]]) -> Callable[..., Iterable[
 
 
 def _copied(trace: TracebackType | None) -> TracebackType | None:
-    """A chain of its own: whoever holds the original keeps it whole."""
+    """Copies the chain of links, so that the original traceback stays complete."""
     if trace is None:
         return None
     return TracebackType(_copied(trace.tb_next), trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
 
 
 def _until_launch(walk: Callable[..., Iterable[Any]]) -> Callable[..., Iterable[Any]]:
-    """From the innermost frame outwards, as far as the script goes."""
+    """Walks from the innermost frame outwards and stops where the script begins."""
 
     @functools.wraps(walk)
     def passing(frame: FrameType | None) -> Iterable[Any]:
         if frame is None:
-            return walk(frame)  # it counts callers, and must not count us
+            return walk(frame)  # the original finds its caller by depth, so no frame of ours may be in between
         script = itertools.takewhile(lambda item: item[0].f_code.co_filename != _LAUNCH, walk(frame))
         return (item for item in script if not is_our_file(item[0].f_code.co_filename))
 

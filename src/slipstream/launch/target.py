@@ -1,5 +1,5 @@
-"""What the user asked to run, as typed: a file, a directory or zip archive with a `__main__`, or `-m module`.
-Judges it before anything is started; runs nothing."""
+"""The program that the user wants to run, as typed: a file, a directory or zip archive with a `__main__`, or
+`-m module`. This module checks it before anything is started and runs nothing."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ def is_module(script: Sequence[str]) -> bool:
 
 
 def is_archive(path: str) -> bool:
-    """Python runs these by the `__main__` inside them."""
+    """Whether the path is a directory or zip archive. Python runs the `__main__` inside it."""
     return Path(path).is_dir() or _is_zip(Path(path))
 
 
 def protected_folders(cwd: Path, script: Sequence[str]) -> list[Path]:
-    """Where nothing may change: the working directory and the script's own folder."""
+    """Returns the folders in which a trial may change nothing: the working directory and the script's own folder."""
     return [cwd] if is_module(script) else [cwd, (cwd / script[0]).resolve().parent]
 
 
 def display_name(script: Sequence[str]) -> str:
-    """What a sentence calls it: train.py, or pkg.train."""
+    """Returns the program's name for messages: train.py, or pkg.train."""
     return script[1] if is_module(script) else script[0]
 
 
 def file_stem(script: Sequence[str]) -> str:
-    """What files of ours are called after it: train, or pkg.train, whose last part is no suffix."""
+    """Returns the program's name for names of files: train, or pkg.train, whose last part is not a suffix."""
     return script[1] if is_module(script) else Path(script[0]).stem
 
 
 def refusal(script: Sequence[str]) -> str | None:
-    """A sentence for the user if this cannot be run as a Python program, else None."""
+    """Returns a sentence for the user if this cannot be run as a Python program, else None."""
     if is_module(script):
         return None if len(script) > 1 and script[1] else "-m needs the name of a module, as in: -m package.train"
     path = Path(script[0])
@@ -52,10 +52,10 @@ def refusal(script: Sequence[str]) -> str | None:
 def _refuse_content(path: Path, typed: str) -> str | None:
     if path.suffix == ".ipynb":
         return (
-            f"{typed!r} is a notebook. Inside it, put the training in a cell that begins with"
-            " `with slipstream.watch() as ride:` and show `ride` at its end."
+            f"{typed!r} is a notebook, which cannot be run as a script. Put the training in a cell that begins with"
+            " `with slipstream.watch() as watched:` and end the cell with `watched` to show the report."
         )
-    if not path.is_file() or path.suffix == ".pyc":  # a pipe, as in <(echo ...), or bytecode: python's own affair
+    if not path.is_file() or path.suffix == ".pyc":  # a pipe, as in <(echo ...), or bytecode: python handles both
         return None
     try:
         source = path.read_bytes()

@@ -1,5 +1,6 @@
-"""What a container allows: CPU quota and memory limit from control groups, versions 1 and 2, this group and all
-above it. Reads files below a given root, so that made files serve as tests; a file that is not there is no error."""
+"""Reads the limits of a container: the CPU quota and the memory limit of control groups, versions 1 and 2, of this
+group and of all groups above it. Reads files below a given root, so that tests can use their own files. A missing file
+is not an error."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-# Version 1 writes "no limit" as the largest page-aligned integer; nothing real is near it.
+# Version 1 writes "no limit" as the largest page-aligned integer. No real limit is near it.
 UNLIMITED_BYTES = 1 << 60
 
 
@@ -43,14 +44,14 @@ def parse_mounts(text: str) -> list[CgroupMount]:
 
 
 def unescape(text: str) -> str:
-    """mountinfo writes blanks and backslashes as octal numbers."""
+    """Decodes the octal numbers that mountinfo writes for white space and backslashes."""
     for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         text = text.replace(code, character)
     return text
 
 
 def parse_memberships(text: str) -> dict[str, str]:
-    """Controller to path, from /proc/self/cgroup; version 2 under the empty name."""
+    """Returns the path of each controller, from /proc/self/cgroup. The empty name stands for version 2."""
     memberships = {}
     for line in text.splitlines():
         _, _, rest = line.partition(":")
@@ -80,7 +81,7 @@ def read_limits(root: Path = Path("/")) -> CgroupLimits:
 
 
 def _groups(root: Path, mount: CgroupMount, path: str) -> Iterator[Path]:
-    """The directory of this process's group and those of all groups above it that can be seen."""
+    """Yields the directory of this process's group and those of all visible groups above it."""
     point = root / mount.point.lstrip("/")
     inner = PurePosixPath(path)
     if inner.is_relative_to(mount.root):

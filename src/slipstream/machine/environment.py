@@ -1,5 +1,5 @@
-"""The machine as the parent process sees it: cores, memory, container limits, disk, GPUs. Imports no torch and
-never fails: what cannot be read is unknown."""
+"""Describes the machine as the parent process sees it: cores, memory, container limits, disk, GPUs. Imports no torch
+and never fails: a value that cannot be read is reported as unknown."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def read_environment(cwd: str | Path, root: Path = Path("/")) -> Environment:
         num_logical=logical,
         num_usable=count_usable_cores(root),
         memory_bytes=memory_bytes,
-        # A limit above what the machine has limits nothing.
+        # A limit above the machine's memory has no effect.
         memory_limit_bytes=limit_bytes if limit_bytes is not None and limit_bytes < memory_bytes else None,
         shm_bytes=shm_bytes,
         shm_free_bytes=shm_free_bytes,
@@ -55,7 +55,7 @@ def read_environment(cwd: str | Path, root: Path = Path("/")) -> Environment:
 
 
 def read_variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """By name, never all of them: an environment holds secrets."""
+    """Returns only variables with known prefixes, because an environment can hold secrets."""
     return {name: environment[name] for name in sorted(environment) if name.startswith(_VARIABLES)}
 
 
@@ -65,7 +65,7 @@ def count_usable_cores(root: Path = Path("/")) -> float:
 
 
 def count_usable(num_logical: int, num_affine: int | None, limits: CgroupLimits) -> float:
-    """Cores that this process may really use: the strictest of the machine, the affinity and the quota."""
+    """Returns the number of cores that this process may use: the minimum of the machine, the affinity and the quota."""
     known = [float(num_logical)]
     if num_affine:
         known.append(float(num_affine))
@@ -75,7 +75,7 @@ def count_usable(num_logical: int, num_affine: int | None, limits: CgroupLimits)
 
 
 def read_cpu_name(root: Path = Path("/")) -> str:
-    # Linux alone has this file; on ARM it may lack the name.
+    # Only Linux has this file. On ARM it may not contain the name.
     with contextlib.suppress(OSError):
         for line in (root / "proc/cpuinfo").read_text(errors="replace").splitlines():
             key, _, value = line.partition(":")
@@ -106,7 +106,8 @@ def _count_affine() -> int | None:
 
 
 def _read_shared_memory(root: Path) -> tuple[int | None, int | None]:
-    """Where loader workers hand tensors over on Linux; other systems have no such directory."""
+    """Returns the total and the free bytes of the directory through which loader workers pass tensors on Linux. Other
+    systems have no such directory."""
     try:
         usage = shutil.disk_usage(root / "dev/shm")
     except OSError:

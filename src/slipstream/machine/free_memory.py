@@ -1,5 +1,5 @@
-"""How many riders fit beside each other, from what the first of them used. Careful: a machine that swaps, or whose
-kernel ends a process, spoils a tuning."""
+"""Computes how many trials fit in memory at the same time, from what the first trial used. The estimate is
+conservative, because swapping, or a process killed by the kernel, makes a tuning useless."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import psutil
 
 from slipstream.machine.cgroups import read_limits
 
-_MARGIN = 1.3  # a candidate may use more than the base: workers, a compiler
-_SHARE = 0.8  # of what is free
-_CONTEXT_BYTES = 600 << 20  # a device's own, for every process that uses it
+_MARGIN = 1.3  # a candidate may use more than the base, for workers or a compiler
+_SHARE = 0.8  # of the free memory
+_CONTEXT_BYTES = 600 << 20  # of the device context that every process needs
 
 
 def free_bytes(root: Path = Path("/")) -> int:
-    """Host memory that new riders may use: of the machine, and of the container."""
+    """Returns the host memory that new trials may use, within the limits of the machine and of the container."""
     available = psutil.virtual_memory().available
     limit = read_limits(root).memory_bytes
     if limit is None:
@@ -25,14 +25,14 @@ def free_bytes(root: Path = Path("/")) -> int:
 
 
 def total_bytes(root: Path = Path("/")) -> int:
-    """Of the machine, or of the container where that has less."""
+    """Returns the memory of the machine, or of the container if that is less."""
     limit = read_limits(root).memory_bytes
     total = int(psutil.virtual_memory().total)
     return total if limit is None else min(total, limit)
 
 
 def _used_bytes(root: Path) -> int:
-    """By this container, without what the kernel could give back."""
+    """Returns the memory that this container uses, without what the kernel could reclaim."""
     for usage, statistics in (
         ("sys/fs/cgroup/memory.current", "sys/fs/cgroup/memory.stat"),
         ("sys/fs/cgroup/memory/memory.usage_in_bytes", "sys/fs/cgroup/memory/memory.stat"),
@@ -47,7 +47,7 @@ def _used_bytes(root: Path) -> int:
 
 
 def shared_bytes() -> tuple[int, int]:
-    """Of the directory where loader workers hand over their batches: used, and free."""
+    """Returns the used and the free bytes of the directory through which loader workers pass their batches."""
     try:
         usage = shutil.disk_usage("/dev/shm")
     except OSError:
@@ -56,10 +56,10 @@ def shared_bytes() -> tuple[int, int]:
 
 
 def num_fitting(free: int, each: int) -> int:
-    """Beside those that are there already."""
+    """Returns how many more trials of `each` bytes fit in `free` bytes."""
     return int(_SHARE * free / (_MARGIN * each)) if each > 0 else 1 << 20
 
 
 def num_on_device(free: int, each: int) -> int:
-    """The same for a device's memory."""
+    """Like `num_fitting`, for the memory of a device."""
     return num_fitting(free, each + _CONTEXT_BYTES) if each > 0 else 1 << 20

@@ -1,4 +1,4 @@
-"""Which commit the user's source stands at. Asks git, changes nothing, and where git cannot tell there is none."""
+"""Finds the git commit of the user's source. Only reads; if git cannot tell, there is no commit."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from typing import Final
 
 from slipstream.records import Revision
 
-_PATIENCE_S: Final = 10.0
+_TIMEOUT_S: Final = 10.0
 
 
 def read_revision(folder: Path) -> Revision | None:
     commit = resolve_commit("HEAD", folder)
     if not commit:
         return None
-    # Files that git does not know are logs and checkpoints more often than source, and listing them can take minutes.
+    # Untracked files are ignored: they are more often logs and checkpoints than source, and listing them can take
+    # minutes.
     changed = _ask(["status", "--porcelain", "--untracked-files=no", "--ignore-submodules"], folder)
     return Revision(commit, bool(changed))
 
 
 def resolve_commit(name: str, folder: Path) -> str:
-    """What git calls by this name (HEAD~1, a branch, a tag, the beginning of a hash), in full; "" for nothing."""
+    """Returns the full hash of the commit with this name (HEAD~1, a branch, a tag, the beginning of a hash), or "" if
+    there is none."""
     if not name or name.startswith("-"):
         return ""
     return _ask(["rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}"], folder).strip()
@@ -36,7 +38,7 @@ def _ask(arguments: list[str], folder: Path) -> str:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=_PATIENCE_S,
+            timeout=_TIMEOUT_S,
             check=False,
         )
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):

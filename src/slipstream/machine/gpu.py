@@ -1,7 +1,8 @@
-"""NVIDIA GPUs seen from outside the rider, through NVML: which there are, and how busy they were during the ride.
-Without the library, a driver or a GPU it has nothing to say, and says it without an error.
+"""Reads NVIDIA GPUs from the parent process through NVML: which GPUs there are, and how busy they are during a trial.
+Without the library, a driver or a GPU the results are empty; this is not an error.
 
-A GPU that stands idle, said plainly. From records alone: the parent process says it, and has no torch."""
+`gpu_present_but_unused` reports a GPU that the script does not use. It needs only records, because the parent process
+has no torch."""
 
 from __future__ import annotations
 
@@ -15,14 +16,14 @@ from slipstream.records import Environment, Gpu, GpuReading, TorchFacts
 
 
 def load_nvml() -> Any | None:
-    """The NVML library, ready to be asked; None where there is none or no driver answers."""
+    """Returns the initialised NVML library, or None if it is missing or no driver answers."""
     try:
         import pynvml
     except ImportError:
         return None
     try:
         pynvml.nvmlInit()
-    except Exception:  # a missing driver shows as several kinds of error; all mean the same
+    except Exception:  # a missing driver raises several kinds of errors; all mean the same
         return None
     return pynvml
 
@@ -34,7 +35,7 @@ def read_gpus(nvml: Any | None) -> list[Gpu]:
         handles = _handles(nvml)
         driver = _text(nvml.nvmlSystemGetDriverVersion())
         return [_read_gpu(nvml, handle, driver) for handle in handles]
-    except Exception:  # a GPU that fell off the bus is no reason to end a check
+    except Exception:  # a failing GPU is no reason to end a check
         return []
 
 
@@ -93,7 +94,7 @@ class GpuSampler:
             handles = _handles(self._nvml)
         except Exception:
             return
-        # Read before waiting, so that the shortest ride has a reading too.
+        # Read before waiting, so that even the shortest trial has a reading.
         while handles:
             for index, handle in enumerate(handles):
                 self._read(index, handle)
@@ -104,7 +105,7 @@ class GpuSampler:
         nvml: Any = self._nvml
         try:
             utilisation = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
-        except Exception:  # slices of a GPU (MIG) have no utilisation: then there is nothing to learn here
+        except Exception:  # slices of a GPU (MIG) report no utilisation
             return
         memory, power_w = 0, 0.0
         with contextlib.suppress(Exception):
@@ -115,7 +116,7 @@ class GpuSampler:
 
 
 def gpu_present_but_unused(environment: Environment, torch_facts: TorchFacts | None) -> str:
-    """One sentence where a GPU stands idle while the model lives on the CPU; "" where there is nothing to say."""
+    """Returns a sentence if a GPU is idle while the model is on the CPU, else ""."""
     facts = torch_facts or environment.torch
     if facts is None or facts.device.partition(":")[0] not in ("", "cpu"):
         return ""
@@ -127,7 +128,7 @@ def gpu_present_but_unused(environment: Environment, torch_facts: TorchFacts | N
     if environment.gpus and not facts.accelerator:
         return (
             f"The device is the CPU although a GPU is present ({environment.gpus[0].name}): torch cannot see it. "
-            "Look at the driver and at CUDA_VISIBLE_DEVICES."
+            "Check the driver and CUDA_VISIBLE_DEVICES."
         )
     if facts.accelerator:
         name = environment.gpus[0].name if environment.gpus else facts.accelerator

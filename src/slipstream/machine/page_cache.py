@@ -1,5 +1,5 @@
-"""How soon the system drops what it keeps of files that nobody uses: virtual machines that are to stay small do so by
-DAMON, Linux' monitor of memory, however much memory is free. Reads its settings and changes none."""
+"""Reads how soon the system drops unused files from the page cache. Virtual machines that should stay small use DAMON,
+Linux's memory monitor, for this, even if much memory is free. Only reads the settings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 
 
 def read_idle_file_s(root: Path = Path("/")) -> float | None:
-    """Seconds without use; None: files stay as long as memory lasts, as is usual, or it cannot be known."""
+    """Returns the seconds without use after which a file is dropped. Returns None if files stay as long as there is
+    memory, which is usual, or if the settings cannot be read."""
     known = [*_read_schemes(root / "sys/kernel/mm/damon/admin/kdamonds"), *_read_module(root)]
     return min((seconds for seconds in known if seconds > 0), default=None)  # 0: it could not be read
 
@@ -26,7 +27,7 @@ def _read_schemes(kdamonds: Path) -> list[float]:
 
 
 def _read_module(root: Path) -> list[float]:
-    """The same, ready made: its age is in microseconds."""
+    """Reads the settings of the kernel module damon_reclaim. Its age is in microseconds."""
     parameters = root / "sys/module/damon_reclaim/parameters"
     return [_number(parameters / "min_age") / 1e6] if _read(parameters / "enabled") == "Y" else []
 

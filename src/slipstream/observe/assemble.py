@@ -1,5 +1,5 @@
-"""From messages to a session: who trained, in which process, and what its workers did. Finds steps, draws no
-conclusions."""
+"""Builds a session from the messages of all processes: which process trained, and what its workers did. Finds the steps
+and draws no conclusions."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ from slipstream.records import (
 )
 from slipstream.seams.user_code import make_site
 
-_MOST_LINES = 3  # of the loop that are kept whole
+_MOST_LINES = 3  # of the training loop that are stored with their full text
 
 
 class ObservedProcess:
-    """Everything one process told."""
+    """Everything that one process reported."""
 
     def __init__(self, process: int) -> None:
         self.process = process
@@ -73,28 +73,28 @@ class ObservedProcess:
         self.length: Length | None = None
         self.ending: Ending | None = None
 
-    def hear(self, message: Message) -> None:
+    def add(self, message: Message) -> None:
         if isinstance(message, Boarded):
             self.role = message.role
         elif isinstance(message, Seen):
-            self._hear_seen(message)
+            self._add_seen(message)
         elif isinstance(message, Met):
-            self._hear_met(message)
+            self._add_met(message)
         elif isinstance(message, BlockEnded):
             self.blocks.append(message.block)
         elif isinstance(message, Told):
-            self._hear_told(message)
+            self._add_told(message)
         elif isinstance(message, Ended):
             self.ending = message.ending
 
-    def _hear_seen(self, seen: Seen) -> None:
+    def _add_seen(self, seen: Seen) -> None:
         self.events += seen.events
         self.fetches += seen.fetches
         self.memory += seen.memory
         for stack in seen.stacks:
             self.stacks[msgspec.structs.astuple(stack)[:-1]] += stack.count
 
-    def _hear_met(self, met: Met) -> None:
+    def _add_met(self, met: Met) -> None:
         if met.loader is not None:
             self.loaders[met.loader.ident] = met.loader
         if met.model is not None:
@@ -104,7 +104,7 @@ class ObservedProcess:
         if met.site is not None:
             self.sites[met.site_ident] = met.site
 
-    def _hear_told(self, told: Told) -> None:
+    def _add_told(self, told: Told) -> None:
         if told.note:
             self.notes.append(told.note)
         self.written += told.written
@@ -128,12 +128,12 @@ def assemble(
     environment: Environment,
     ending: Ending,
 ) -> Session:
-    passengers: dict[int, ObservedProcess] = {}
+    processes: dict[int, ObservedProcess] = {}
     for process, message in messages:
-        passengers.setdefault(process, ObservedProcess(process)).hear(message)
-    trainers = [p for p in passengers.values() if p.role != "worker"]
+        processes.setdefault(process, ObservedProcess(process)).add(message)
+    trainers = [p for p in processes.values() if p.role != "worker"]
     trainer = max(trainers, key=lambda p: len(p.events), default=ObservedProcess(0))
-    workers = [p for p in passengers.values() if p.role == "worker"]
+    workers = [p for p in processes.values() if p.role == "worker"]
     steps, evaluations = find_steps(trainer.events, trainer.blocks)
     loaders = _listed(trainer.loaders)
     return Session(
@@ -162,12 +162,12 @@ def assemble(
         anatomy=trainer.anatomy,
         torch_profile=trainer.profile,
         notes=_notes(trainer, trainers, workers),
-        written=[path for passenger in passengers.values() for path in passenger.written],
+        written=[path for one in processes.values() for path in one.written],
     )
 
 
 def _worker_memory(worker: ObservedProcess) -> WorkerMemory | None:
-    """From its second reading on: the first batch brings buffers and modules with it."""
+    """Uses the readings from the second one on, because the first batch allocates buffers and imports modules."""
     readings = worker.memory[1:]
     if len(readings) < 2 or not worker.fetches:
         return None
@@ -178,7 +178,8 @@ def _worker_memory(worker: ObservedProcess) -> WorkerMemory | None:
 
 
 def _hot_lines(trainer: ObservedProcess) -> list[Site]:
-    """Lines of the loop itself that most samples fell on, whole: the samples know only the expression."""
+    """Returns the lines of the training loop with the most stack samples, with their full text. The samples themselves
+    contain only the expression."""
     counts: Counter[tuple[str, int, str]] = Counter()
     for stack, count in trainer.stacks.items():
         one = _make_count(stack, count)
@@ -196,7 +197,8 @@ def _with_torch(environment: Environment, trainer: ObservedProcess) -> Environme
 
 
 def _place_evaluation(evaluation: Evaluation, trainer: ObservedProcess) -> Evaluation:
-    """The user's line that called the model during evaluation, and the line of the loop that called for it."""
+    """Adds the user's line that called the model during the evaluation, and the line of the training loop that started
+    the evaluation."""
     lines: Counter[tuple[int, int]] = Counter()
     for event in trainer.events:
         if event.kind == "forward" and evaluation.start_ns <= event.start_ns < evaluation.end_ns:
@@ -206,8 +208,9 @@ def _place_evaluation(evaluation: Evaluation, trainer: ObservedProcess) -> Evalu
 
 
 def _fetches(trainer: ObservedProcess, workers: list[ObservedProcess], loaders: list[Loader]) -> list[Fetch]:
-    """Spawned workers do not know their loader: theirs are given to the only loader that has workers."""
-    fetches = [fetch for passenger in (trainer, *workers) for fetch in passenger.fetches]
+    """Returns all fetches in order. Spawned workers do not know their loader; if only one loader has workers, their
+    fetches are assigned to it."""
+    fetches = [fetch for one in (trainer, *workers) for fetch in one.fetches]
     with_workers = [loader.ident for loader in loaders if loader.num_workers]
     if len(with_workers) == 1:
         fetches = [
@@ -216,10 +219,10 @@ def _fetches(trainer: ObservedProcess, workers: list[ObservedProcess], loaders: 
     return sorted(fetches, key=lambda fetch: fetch.start_ns)
 
 
-def _add_up(passengers: list[ObservedProcess]) -> list[StackCount]:
+def _add_up(processes: list[ObservedProcess]) -> list[StackCount]:
     totals: Counter[tuple[Any, ...]] = Counter()
-    for passenger in passengers:
-        totals.update(passenger.stacks)
+    for one in processes:
+        totals.update(one.stacks)
     counted = [_make_count(key, count) for key, count in totals.most_common()]
     return [msgspec.structs.replace(stack, stage=refine(stack)) for stack in counted]
 
@@ -229,7 +232,7 @@ def _make_count(key: tuple[Any, ...], count: int) -> StackCount:
 
 
 def _notes(trainer: ObservedProcess, trainers: list[ObservedProcess], workers: list[ObservedProcess]) -> list[str]:
-    notes = [note for passenger in (*trainers, *workers) for note in passenger.notes]
+    notes = [note for one in (*trainers, *workers) for note in one.notes]
     if trainer.role == "child":
         notes.append("the training ran in a process that the script started; that process is the one described here")
     num_trained = sum(any(event.kind == "backward" for event in p.events) for p in trainers)

@@ -1,6 +1,7 @@
-"""Work that was over before the sampler could look. The interpreter looks for signals at calls and jumps, not at
-arithmetic and not at a return: what a dataset computes behind its last call (`return self.raw[i] @ self.basis`) is
-found where torch goes on with the next sample. Here it gets its line back."""
+"""Corrects stack samples that come too late. The interpreter checks for signals at calls and jumps, but not during
+arithmetic and not at a return. A sample of what a dataset computes after its last call (`return self.raw[i] @
+self.basis`) is therefore taken in torch's code, after the return. This module assigns such samples to the line of the
+computation."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 from slipstream.seams.user_code import is_user_code
 
 _FETCHING = "torch/utils/data/_utils/fetch.py"
-_WRAPPED = 4  # datasets around one another: a part of a part
+_WRAPPED = 4  # maximum nesting of datasets, such as a Subset of a Subset
 
 
 class LateSamples(NamedTuple):
@@ -24,8 +25,9 @@ class LateSamples(NamedTuple):
 
 
 def returned_from(leaf: FrameType) -> LateSamples | None:
-    """For a frame of torch that has just got a sample: the user's `__getitem__` that made it, if it ends in arithmetic.
-    Where it only picks (`return self.x[i], self.y[i]`) the time is the picking's, as it seems."""
+    """Returns the user's `__getitem__` that made the sample which a frame of torch has just received, if that method
+    ends in arithmetic. If it only indexes (`return self.x[i], self.y[i]`), returns None: the sample stays where it
+    is."""
     fetching: FrameType | None = leaf
     if not _is_fetching(leaf):
         fetching = leaf.f_back if _is_entered(leaf) else None
@@ -41,7 +43,7 @@ def _is_fetching(frame: FrameType) -> bool:
 
 
 def _is_entered(frame: FrameType) -> bool:
-    """Nothing of the function itself has run."""
+    """Whether the function has been entered but has not executed anything yet."""
     return frame.f_lasti >= 0 and dis.opname[frame.f_code.co_code[frame.f_lasti]] == "RESUME"
 
 
@@ -55,11 +57,11 @@ def _getitem_of(dataset: Any) -> CodeType | None:
     return None
 
 
-_lines: dict[int, tuple[CodeType, int | None]] = {}  # by identity; the code is kept so that it stays itself
+_lines: dict[int, tuple[CodeType, int | None]] = {}  # by identity; the reference keeps the id valid
 
 
 def line_of_arithmetic(code: CodeType) -> int | None:
-    """The line with most of it behind the last call; None: there is none."""
+    """Returns the line with the most arithmetic after the last call of the function, or None."""
     known = _lines.get(id(code))
     if known is None:
         known = _lines[id(code)] = (code, _find_arithmetic(code))
@@ -74,14 +76,15 @@ def _find_arithmetic(code: CodeType) -> int | None:
         if instruction.opname.startswith(("CALL", "JUMP_BACKWARD")):
             counts.clear()
         elif instruction.opname.startswith("BINARY") and instruction.opname != "BINARY_SUBSCR":
-            counts[line] += 0 if "[" in instruction.argrepr else 1  # from 3.14 on a subscript is one of them
+            counts[line] += 0 if "[" in instruction.argrepr else 1  # from Python 3.14 on a subscript is a BINARY_OP too
     values = _lines_of_values(code.co_filename)
     return next((line for line, count in counts.most_common() if count and line in values), None)
 
 
 @lru_cache(maxsize=16)
 def _lines_of_values(file: str) -> frozenset[int]:
-    """Lines of a source that compute with values; an index (`self.series[i : i + self.length]`) is none."""
+    """Returns the lines of a source file that compute with values. Computing an index (`self.series[i : i +
+    self.length]`) does not count."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -97,6 +100,7 @@ def _lines_of_values(file: str) -> frozenset[int]:
 
 
 def _starts_line(instruction: dis.Instruction) -> int | None:
-    """A number before Python 3.13, and beside it a flag since."""
+    """Returns the line that an instruction starts. Before Python 3.13 `starts_line` is the line number; since then it
+    is a flag, and `line_number` is the number."""
     starts: Any = getattr(instruction, "line_number", None) or instruction.starts_line
     return starts if isinstance(starts, int) and not isinstance(starts, bool) else None

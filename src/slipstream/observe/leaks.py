@@ -1,5 +1,5 @@
-"""Memory that grows from step to step: how much, and which of the script's own variables keeps tensors alive.
-Looks at the variables of the frames that are running; keeps hold of nothing."""
+"""Finds memory that grows from step to step: how much it grows, and which of the script's own variables keep tensors
+alive. Reads the variables of the running frames and keeps no references to them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from slipstream.records import Leak, Memory, Site
 from slipstream.seams.user_code import is_user_code, make_site
 
 _MIN_KEPT = 8
-_LEAST_PACE = 0.25  # tensors a step; fewer are kept on purpose
+_LEAST_PACE = 0.25  # tensors per step; slower growth is assumed to be intended
 _MAX_LOOKED_AT = 20_000
-_MARK = "slipstream"  # in a node's metadata, which lives and dies with it
-_DEPTH = 3  # containers inside one another: a list of records of lists
+_MARK = "slipstream"  # key in a graph node's metadata, which is freed together with the node
+_DEPTH = 3  # nesting of containers: a list of records of lists
 _NUMBERS = re.compile(r"\.(item|tolist)\(\)|\bfloat\(")
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 class MemoryGauge:
-    """Resident memory at the end of a step, for a microsecond or two."""
+    """Reads the resident memory at the end of a step. A reading takes one or two microseconds."""
 
     def __init__(self) -> None:
         self._statm = _open_statm()
@@ -36,7 +36,8 @@ class MemoryGauge:
         return Memory(step, time_ns, self._resident_bytes(), _device_bytes())
 
     def read_with_tensors(self, step: int, time_ns: int) -> Memory:
-        """The same with live tensors counted: a walk over every object, for the end of a block."""
+        """Like `read`, but also counts live tensors. It iterates over every object, so use it only at the end of a
+        block."""
         graphs, tensors = count_tensors(gc.get_objects())
         return Memory(step, time_ns, self._resident_bytes(), _device_bytes(), graphs, tensors)
 
@@ -66,16 +67,17 @@ def _device_bytes() -> int:
 
 
 def count_tensors(objects: Iterable[Any]) -> tuple[int, int]:
-    """Tensors that hold a graph, and tensors."""
+    """Returns the number of tensors that hold a graph, and the number of all tensors."""
     torch: Any = sys.modules["torch"]
     tensors = [thing for thing in objects if type(thing) is torch.Tensor]
     return sum(tensor.grad_fn is not None for tensor in tensors), len(tensors)
 
 
 def find_leaks(frame: FrameType | None, num_steps: int, before: LiveTensors | None = None) -> list[Leak]:
-    """Variables of the user's that hold more and more tensors. Only what grew about once a step counts, and only where
-    `before`, an earlier look, found fewer: one step may make a list of results, or a sum of many terms, anew. Without
-    an earlier look plain tensors are data, or a cache that has filled."""
+    """Returns the user's variables that hold more and more tensors. A variable counts only if it grew about once per
+    step, and only if `before`, an earlier snapshot, found fewer tensors in it: a step may rebuild a list of results, or
+    a sum of many terms, each time. Without an earlier snapshot, tensors without a graph are taken to be data or a
+    filled cache."""
     leaks: dict[str, Leak] = {}
     wanted = max(_MIN_KEPT, num_steps // 4)
     for name, file, value in _user_variables(frame):
@@ -96,8 +98,9 @@ def find_leaks(frame: FrameType | None, num_steps: int, before: LiveTensors | No
 
 
 class LiveTensors:
-    """How many tensors each variable of the user's held at one moment. Sums are marked in their graph, which is then
-    found again below what is added later: nothing is held for that."""
+    """A snapshot of how many tensors each of the user's variables holds. For running sums the snapshot marks a node of
+    the graph. If the mark is later found below newer additions, the same sum has grown. This needs no reference to the
+    tensor."""
 
     def __init__(self, frame: FrameType | None, num_steps: int) -> None:
         self.num_steps = num_steps
@@ -120,15 +123,15 @@ class LiveTensors:
 
 
 def _kept_in(value: Any) -> list[Any]:
-    """The tensors in a container that may grow for ever, and in what it holds: a record for every step
-    (history.append({"loss": loss})), a list for every name (history["loss"].append(loss))."""
+    """Returns the tensors in a container without a size limit, and in the containers inside it. Examples: a record for
+    every step (history.append({"loss": loss})), a list for every name (history["loss"].append(loss))."""
     torch: Any = sys.modules["torch"]
     items = itertools.islice(_items(value, _DEPTH), _MAX_LOOKED_AT)
     return [item for item in items if isinstance(item, torch.Tensor)]
 
 
 def _fullest_key(value: Any) -> str:
-    """Of a dictionary with a list for every name: the name of the one that holds most; "" for anything else."""
+    """Returns the key of a dictionary of lists whose list holds the most tensors, and "" for any other value."""
     counts = {key: len(_kept_in(part)) for key, part in value.items()} if isinstance(value, dict) else {}
     fullest = max(counts, key=lambda key: counts[key], default="")
     return fullest if isinstance(fullest, str) and counts.get(fullest) else ""
@@ -150,7 +153,7 @@ def _size(tensors: list[Any]) -> int:
 
 
 def _additions(value: Any) -> Iterator[Any]:
-    """Those that hang on a tensor that is added up with its graph (total += loss), the last one first."""
+    """Yields the addition nodes in the graph of a running sum (total += loss), the latest first."""
     torch: Any = sys.modules["torch"]
     node = value.grad_fn if isinstance(value, torch.Tensor) else None
     for _ in range(_MAX_LOOKED_AT):
@@ -183,13 +186,13 @@ def is_user_class(kind: type) -> bool:
 
 
 def find_filling_line(file: str, name: str, key: str = "") -> Site | None:
-    """The line that puts something into the variable, under this key if there is such a line. Of several the first
-    that puts more than a number there."""
+    """Returns the line that adds to the variable; if lines add to this key, one of those. Of several lines it returns
+    the first that does not add a plain number."""
     try:
         lines = Path(file).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return None
-    # log.kept is self.kept in the methods of its class
+    # The attribute log.kept is called self.kept in the methods of its class
     names = {name, f"self.{name.rpartition('.')[2]}"} if "." in name else {name}
     word = f"(?:{'|'.join(map(re.escape, sorted(names)))})"
     filling = re.compile(

@@ -1,11 +1,11 @@
-"""Counting steps while they happen, for progress and for the schedule. The session's steps are found afterwards, with
-the whole ride in view (loop.py); this is allowed to be off by a few."""
+"""Counts steps while the script runs, for the progress display and for the schedule. The count may be off by a few. The
+steps of the session are found afterwards from all events (steps.py)."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-_INFERENCE = 16  # so many calls of a module without a backward pass: this script does not train
+_INFERENCE = 16  # after this many calls of a module without a backward pass, the script is taken not to train
 
 
 class LiveSteps:
@@ -13,7 +13,7 @@ class LiveSteps:
         self.num_steps = 0
         self.samples = 0
         self.closers: tuple[str, ...] = ("optimizer", "backward", "forward")  # kinds that may end a step
-        self.learnt_from: Counter[int] = Counter()  # loader to the number of its batches that led to a backward pass
+        self.learnt_from: Counter[int] = Counter()  # loader to the number of its batches with a backward pass
         self._updates: Counter[int] = Counter()
         self._last_loader = -1
         self._pending_samples = 0
@@ -21,7 +21,7 @@ class LiveSteps:
         self._num_forwards = 0
 
     def see(self, kind: str, ident: int, samples: int) -> bool:
-        """True when the event closed a step."""
+        """Counts an event. Returns True if it closed a step."""
         if kind == "input":
             self._last_loader = ident
             self._pending_samples += samples

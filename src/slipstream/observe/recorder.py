@@ -1,4 +1,4 @@
-"""Listens to the seams of one process and passes on what they emit. Counts as it goes; judges nothing."""
+"""Listens to the seams of one process and sends the events to the parent. Counts steps on the way; decides nothing."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from slipstream.seams.device_clock import DeviceClock, DeviceMark
 from slipstream.seams.host_clock import Clock, HostClock
 from slipstream.seams.listener import Shortcut, Token
 
-_CPU_TIMED_NS = 25_000_000  # reading the process's CPU time is dear: one batch in so long is enough
-_MOST_FRESH = 64  # an evaluation closes no step, and is to be written all the same
+_CPU_TIMED_NS = 25_000_000  # reading the CPU time of the process is expensive, so one batch per interval is timed
+_MOST_FRESH = 64  # events are passed on at this number even if no step ends, as in an evaluation
 _BY_UPDATES = ("optimizer",)
 _MARKED = ("iterator", "input", "transfer", "forward", "backward", "optimizer")
 
@@ -45,7 +45,7 @@ class Sink(Protocol):
 
 
 class Recorder:
-    """One riding process. Without a sink it only counts (`run`)."""
+    """The recorder of one process. Without a sink it only counts steps (`run`)."""
 
     def __init__(self, sink: Sink | None, clock: Clock | None = None) -> None:
         self._sink = sink
@@ -57,20 +57,20 @@ class Recorder:
         self.role = "rider"
         self.counts_samples = False
         self.shortcut = Shortcut()
-        self.patience_ns = 0  # how late a step may be counted
+        self.patience_ns = 0  # by how much the counting of a step may be delayed
         self._is_muted = False
-        self._is_barred = False  # the shortcut has failed once
+        self._is_barred = False  # the fast path has failed once
         self.worker = -1
         self.loader_of_worker: Callable[[], int] = lambda: -1
         self.on_pulse: Callable[[], None] | None = None
-        self.on_step: Callable[[int], None] | None = None  # so many steps were closed
+        self.on_step: Callable[[int], None] | None = None  # called with the number of steps that were closed
         self.on_fetch: Callable[[], None] | None = None  # a worker has built a batch
-        self.has_fetched = False  # a worker is past its start: imports, worker_init_fn
+        self.has_fetched = False  # a worker has finished its start-up: imports, worker_init_fn
         self._events: deque[tuple[Any, ...]] = deque()
-        self._fresh: list[tuple[Any, ...]] = []  # the pace has still to see these; always the same list
+        self._fresh: list[tuple[Any, ...]] = []  # not yet seen by self.pace; always the same list object
         self.emit = self._fresh.append
-        self._num_closed = 0  # steps that nobody was told of
-        # events whose marks the device has still to pass
+        self._num_closed = 0  # steps that were not reported yet
+        # Events with marks that the device has not passed yet
         self._unread: deque[tuple[tuple[Any, ...], DeviceMark | None, DeviceMark | None]] = deque()
         self._fetches: deque[Fetch] = deque()
         self._memory: deque[Memory] = deque()
@@ -85,7 +85,7 @@ class Recorder:
         self.subjects: dict[tuple[type, int], Loader | Model | Optimizer] = {}
 
     def follow_device(self, device: DeviceClock) -> None:
-        """From now on every event has times of the device's own as well."""
+        """Makes every following event carry times on the device's clock as well."""
         self.shortcut.thread = 0
         self._device = device
 
@@ -99,13 +99,13 @@ class Recorder:
 
     @property
     def is_muted(self) -> bool:
-        """While we use torch ourselves."""
+        """Whether recording is off because this package itself uses torch."""
         return self._is_muted
 
     @is_muted.setter
     def is_muted(self, value: bool) -> None:
         self._is_muted = value
-        self.shortcut.thread = 0  # until the next step is counted
+        self.shortcut.thread = 0  # no fast path until the next step is counted
 
     # --- what seams call ------------------------------------------------------------------------------------------
 
@@ -119,11 +119,11 @@ class Recorder:
             if start_ns >= self.shortcut.long_ns:
                 self.shortcut.long_ns = start_ns + _CPU_TIMED_NS
                 self._input_cpu_ns = self.clock.cpu_ns()
-                start_ns = self.now_ns()  # a busy system likes to take the core away in that call
+                start_ns = self.now_ns()  # on a busy system this call often loses the core
         return (before, start_ns, None if self._device is None else self._device.mark())
 
     def _follow(self, phase: str) -> bool:
-        """Whether the script turns out to train in this thread."""
+        """Whether the script trains in this thread. If so, this thread is recorded from now on."""
         if phase not in ("backward", "optimizer"):
             return False
         self.thread = get_ident()
@@ -153,7 +153,7 @@ class Recorder:
         if kind == "input":
             cpu_ns = self.clock.cpu_ns() - self._input_cpu_ns if self._input_cpu_ns else 0
             self.counts_samples = self.counts_samples or samples > 0
-        # An Event as it lies on the wire: making the struct itself here would cost every step a few microseconds
+        # An Event as a tuple: making the struct here would cost every step a few microseconds
         how = (samples, num_bytes, cpu_ns, grad, training, pinned, blocking, site, caller, kept)
         event = (kind, ident, start_ns, now_ns, *how)
         if self._device is not None and self._sink is not None:
@@ -170,9 +170,10 @@ class Recorder:
         self.phase = "other"
 
     def count(self) -> None:
-        """Once a step, or once for many short ones, rather than at each event: between two events the training has
-        filled the caches with its own, and every visit to our code is paid for in memory."""
-        # Only here, not wherever events go on their way: short steps without a loader would put it off for ever.
+        """Processes the events of one step, or of many short ones, together. Between two events the training replaces
+        the contents of the CPU caches, so running this code at each event would cost memory accesses each time."""
+        # due_ns is set only here and not wherever events are passed on: with short steps and no loader it would
+        # otherwise be postponed for ever.
         self.shortcut.due_ns = (self._fresh[-1][3] if self._fresh else self.now_ns()) + self.patience_ns
         self._look_at_fresh()
         num_closed, self._num_closed = self._num_closed, 0
@@ -180,7 +181,7 @@ class Recorder:
             self.on_step(num_closed)
 
     def _look_at_fresh(self) -> None:
-        """What has gathered goes on its way out."""
+        """Counts the events that have accumulated and queues them for writing."""
         fresh = self._fresh
         if not fresh:
             return
@@ -196,7 +197,8 @@ class Recorder:
         self.shortcut.thread = self.thread if is_plain and not self._is_barred else 0
 
     def _evaluates(self) -> bool:
-        """Whether the last pass was a learner's and taught it nothing. Losses are modules too, and have no mode."""
+        """Whether the last forward pass was an evaluation of a model that also trains. Loss modules are ignored: they
+        are never switched to evaluation mode."""
         evaluated = self._evaluated.union(event[1] for event in self._fresh if event[0] == "forward" and not event[8])
         for event in reversed(self._fresh):
             if event[0] == "backward":
@@ -208,14 +210,14 @@ class Recorder:
         return self._is_evaluating
 
     def sampled_phase(self) -> str:
-        """The phase, as far as it can be told while it runs: for the stack sampler. In a closure the script's own lines
-        run inside the optimizer's step."""
+        """Returns the current phase for the stack sampler, as far as it is known while the step runs. In a closure the
+        script's own lines run inside the optimizer's step; they count as "other"."""
         if self._evaluates():
             return "evaluation"
         return "other" if self.phase == "optimizer" and self.awaits_backward() else self.phase
 
     def awaits_backward(self) -> bool:
-        """Whether the model has answered, with a graph, and backward is still to come."""
+        """Whether a forward pass with gradients has ended and its backward pass has not begun."""
         for event in reversed(self._fresh):
             if event[0] in ("backward", "optimizer"):
                 return False
@@ -280,7 +282,7 @@ class Recorder:
         self.write(Boarded(process=os.getpid(), role=role, time_ns=self.clock.now_ns()))
 
     def forget(self) -> None:
-        """In a forked child: what the parent had not yet written is the parent's to write."""
+        """Drops everything that is not written yet. Called in a forked child: the parent writes its own events."""
         self._events.clear()
         self._fresh.clear()
         self.shortcut.thread = 0
@@ -298,7 +300,7 @@ class Recorder:
                 self._sink.write(message)
 
     def flush(self, stacks: list[StackCount] | None = None, is_last: bool = False) -> None:
-        """Writes what has gathered. Events whose device times are still to come wait for the next flush."""
+        """Writes what has accumulated. Events whose device times are not known yet wait for the next flush."""
         if is_last:
             self._look_at_fresh()
         if self._device is not None:

@@ -1,7 +1,6 @@
-"""Small races at the end of a check, on copies of the script's own model, batch and optimizer: whether a remedy pays on
-this machine is measured, not assumed. Nothing of the script's is changed; what does not fit the time is left out.
-
-Which rehearsals a script calls for, within a budget of seconds."""
+"""Rehearsals: short comparisons at the end of a check, on copies of the script's own model, batch and optimizer. They
+measure whether a remedy pays on this machine. Nothing of the script is changed. `rehearse` decides which rehearsals a
+script needs, within a budget of seconds; those that do not fit in the budget are left out."""
 
 from __future__ import annotations
 
@@ -25,14 +24,14 @@ from slipstream.seams.module_copy import copy_module
 _MOST_PARAMETERS = 200_000_000
 _ROUNDS = 41
 _LEAST_ROUNDS = 5
-_SURE_ROUNDS = 11  # so many bear two that the machine disturbed; five bear none
+_SURE_ROUNDS = 11  # with 11 pairs the interval tolerates two disturbed pairs; with 5 it tolerates none
 
 Run = Callable[[], Any]
 
 
 def race(remedy: str, setting: str, now: Run, then: Run, seconds: float) -> Rehearsal | None:
-    """Both by turns, as often as the time allows; None if that is not often enough. Where few pairs fit and one of them
-    says the opposite of the others, some more are run: they may take as long again."""
+    """Runs both alternately, as often as the time allows. Returns None if that is not often enough. If only few pairs
+    fit and their interval contains 1, more pairs are run, which may take the same time again."""
     deadline = time.monotonic() + seconds
     for run in (now, then, now, then):  # the first calls allocate and choose kernels
         run()
@@ -42,7 +41,7 @@ def race(remedy: str, setting: str, now: Run, then: Run, seconds: float) -> Rehe
     while len(pairs) < _ROUNDS and (
         time.monotonic() < deadline
         or len(pairs) < _LEAST_ROUNDS
-        or (len(pairs) < _SURE_ROUNDS and _is_torn(pairs) and time.monotonic() < deadline + seconds)
+        or (len(pairs) < _SURE_ROUNDS and _is_undecided(pairs) and time.monotonic() < deadline + seconds)
     ):
         if len(pairs) % 2:
             second, first = _timed_ms(then), _timed_ms(now)
@@ -63,13 +62,13 @@ def race(remedy: str, setting: str, now: Run, then: Run, seconds: float) -> Rehe
 
 
 def _ratios(pairs: list[tuple[float, float]]) -> tuple[list[float], int]:
-    """In order, and how many of them at either end lie beyond the 95% interval of the median."""
+    """Returns the sorted ratios, and how many of them at either end are outside the 95% interval of the median."""
     ratios = sorted(first / second for first, second in pairs)
     return ratios, max(0, int((len(ratios) - 1.96 * len(ratios) ** 0.5) / 2))
 
 
-def _is_torn(pairs: list[tuple[float, float]]) -> bool:
-    """The interval says neither that it was quicker nor that it was slower."""
+def _is_undecided(pairs: list[tuple[float, float]]) -> bool:
+    """Whether the interval contains 1, so that the remedy is neither faster nor slower."""
     ratios, outside = _ratios(pairs)
     return ratios[outside] < 1 < ratios[-1 - outside]
 
@@ -83,7 +82,7 @@ def _timed_ms(run: Run) -> float:
 
 
 def _synchronise() -> None:
-    """Only here, where the ride is over."""
+    """Waits for the device. Allowed only here, because the observation of the script is over."""
     if torch.accelerator.is_available():
         torch.accelerator.synchronize()
 
@@ -95,17 +94,17 @@ def _median(values: list[float]) -> float:
 
 
 class ModelRehearsal:
-    """A copy of the model with a batch that it was really called with."""
+    """A copy of the model with a batch that the script called it with."""
 
     def __init__(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._model = _control(model)
+        self._model = _copy_model(model)
         self._args = copy_batch(args)
         self._kwargs = copy_batch(kwargs)
         self._device = next(model.parameters()).device.type
 
     def channels_last(self, seconds: float) -> Rehearsal | None:
         changed = ModelRehearsal(self._model, self._args, self._kwargs)
-        # Not by Module.to: what a model carries along in five dimensions (the grids of a detector) would refuse
+        # Not with Module.to: it fails if a model holds tensors of five dimensions (such as the grids of a detector)
         weights = list(changed._model.parameters())
         for tensor in [*weights, *(tensor for _, tensor in walk_tensors([changed._args, changed._kwargs]))]:
             if tensor.dim() == 4:
@@ -116,14 +115,14 @@ class ModelRehearsal:
         return race("threads", str(count), self._run, self._within(_threads(count)), seconds)
 
     def flush_denormals(self, seconds: float) -> Rehearsal | None:
-        # In one thread: the flag counts for the calling thread alone, so that more would not see it
+        # In one thread, because the flag applies only to the calling thread
         now, then = self._within(_threads(1)), self._within(_threads(1), _flushed())
         rehearsal = race("flush_denormals", "", now, then, seconds)
         if rehearsal is None:
             return None
         now()
         was_finite = self._is_finite()
-        then()  # something may be divided by what is zero now
+        then()  # the script may divide by a value that is flushed to zero
         return msgspec.structs.replace(rehearsal, breaks_values=was_finite and not self._is_finite())
 
     def bf16(self, seconds: float) -> Rehearsal | None:
@@ -140,7 +139,7 @@ class ModelRehearsal:
         return run
 
     def _is_finite(self) -> bool:
-        """Of the last run, by the gradients it left: they have seen every result."""
+        """Whether the last run had finite results, judged by its gradients, which depend on every result."""
         gradients = [parameter.grad for parameter in self._model.parameters() if parameter.grad is not None]
         return all(bool(gradient.isfinite().all()) for gradient in gradients)
 
@@ -153,7 +152,7 @@ class ModelRehearsal:
             torch.autograd.backward(total)
 
 
-def _control(model: torch.nn.Module) -> torch.nn.Module:
+def _copy_model(model: torch.nn.Module) -> torch.nn.Module:
     if sum(parameter.numel() for parameter in model.parameters()) > _MOST_PARAMETERS:
         raise ValueError("the model is too large to copy")
     return copy_module(model).train(model.training)
@@ -185,7 +184,7 @@ def _flushed() -> Callable[[], AbstractContextManager[None]]:
 
 
 def fused_optimizer(optimizer: torch.optim.Optimizer, seconds: float) -> Rehearsal | None:
-    """The optimizer as it is and with fused=True, each on copies of all its parameters and gradients."""
+    """Compares the optimizer as it is with fused=True, each on copies of all its parameters and gradients."""
     if sum(p.numel() for group in optimizer.param_groups for p in group["params"]) > _MOST_PARAMETERS:
         return None
     now = _copy_optimizer(optimizer, {})
@@ -202,15 +201,15 @@ def _copy_optimizer(optimizer: torch.optim.Optimizer, changes: dict[str, Any]) -
 
 
 def _accepted(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The defaults that the class takes as arguments; some classes keep more in them."""
+    """Returns the defaults that the class accepts as arguments. Some classes store further values in `defaults`."""
     names = inspect.signature(type(optimizer).__init__).parameters
     return {key: value for key, value in optimizer.defaults.items() if key in names}
 
 
 def _copy_parameter(parameter: torch.Tensor) -> torch.Tensor:
-    control = parameter.detach().clone().requires_grad_(parameter.requires_grad)
-    control.grad = torch.full_like(control, 1e-4) if parameter.grad is None else parameter.grad.detach().clone()
-    return control
+    copied = parameter.detach().clone().requires_grad_(parameter.requires_grad)
+    copied.grad = torch.full_like(copied, 1e-4) if parameter.grad is None else parameter.grad.detach().clone()
+    return copied
 
 
 _DENORMAL = 1e-3
@@ -221,7 +220,7 @@ Task = Callable[[float], Rehearsal | None]
 def rehearse(
     caught: Caught | None, optimizers: list[Any], denormal_share: float, seconds: float
 ) -> tuple[list[Rehearsal], list[str]]:
-    """What was measured, and a sentence for what could not be."""
+    """Returns what was measured, and a sentence for each rehearsal that could not be run."""
     tasks: list[tuple[str, Task]] = []
     reasons: list[str] = []
     try:

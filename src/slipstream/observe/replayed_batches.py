@@ -1,5 +1,6 @@
-"""Ceilings from the script's own loop: real batches are drained in a tight loop (compute free), then fresh copies of
-kept ones are handed out (data free). As many are handed out as were drained, so no iteration is ever added or lost."""
+"""Measures ceilings in the script's own loop. First the loader is drained: real batches are taken in a tight loop,
+without computation. Then copies of stored batches are handed out, without data loading. As many batches are handed out
+as were drained, so the script runs neither more nor fewer iterations."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ _MAX_KEPT_BYTES = 1 << 30
 
 
 class BatchCache:
-    """Kept batches of one iterator, and how many more of them the script is owed."""
+    """Stored batches of one iterator, and the number of batches that the script still has to get in place of drained
+    ones (`credit`)."""
 
     def __init__(self) -> None:
         self.batches: list[Any] = []
@@ -37,25 +39,28 @@ class BatchCache:
 class ReplayedBatches:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._pantries: weakref.WeakKeyDictionary[Any, BatchCache] = weakref.WeakKeyDictionary()
+        self._caches: weakref.WeakKeyDictionary[Any, BatchCache] = weakref.WeakKeyDictionary()
 
     def owes(self, iterator: Any) -> bool:
-        batch_cache = self._pantries.get(iterator)
+        """Whether the iterator was drained, so that the script gets stored batches, or its end, in place of real
+        batches."""
+        batch_cache = self._caches.get(iterator)
         return batch_cache is not None and (batch_cache.credit > 0 or batch_cache.is_exhausted)
 
     def owes_any(self) -> bool:
-        return any(batch_cache.credit > 0 or batch_cache.is_exhausted for batch_cache in self._pantries.values())
+        return any(batch_cache.credit > 0 or batch_cache.is_exhausted for batch_cache in self._caches.values())
 
     def forget(self, iterator: Any) -> None:
-        """A new epoch: persistent workers rewind the iterator that they have, and nothing is owed from the last one."""
-        self._pantries.pop(iterator, None)
+        """Drops the stored batches at the start of an epoch. With persistent workers the same iterator is reset, and
+        nothing from the last epoch has to be handed out."""
+        self._caches.pop(iterator, None)
 
     def credit(self) -> int:
-        return sum(batch_cache.credit for batch_cache in self._pantries.values())
+        return sum(batch_cache.credit for batch_cache in self._caches.values())
 
     def drain(self, iterator: Any, wanted: int, is_late: Callable[[], bool]) -> list[int]:
-        """Takes up to `wanted` real batches as fast as they come; returns how long each took."""
-        batch_cache = self._pantries.setdefault(iterator, BatchCache())
+        """Takes up to `wanted` real batches as fast as they arrive, and returns how long each took."""
+        batch_cache = self._caches.setdefault(iterator, BatchCache())
         times: list[int] = []
         while len(times) < wanted and not (len(times) >= 3 and is_late()):
             start = self._clock.now_ns()
@@ -70,8 +75,8 @@ class ReplayedBatches:
         return times
 
     def hand_out(self, iterator: Any) -> tuple[Any, int]:
-        """A kept batch and its number of samples; StopIteration when the real iterator had ended."""
-        batch_cache = self._pantries[iterator]
+        """Returns a stored batch and its number of samples. Raises StopIteration if the real iterator has ended."""
+        batch_cache = self._caches[iterator]
         if batch_cache.credit <= 0:
             raise StopIteration
         batch = batch_cache.hand_out()

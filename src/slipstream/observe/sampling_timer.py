@@ -1,5 +1,6 @@
-"""A timer that signals the main thread at a steady pace. POSIX timers with a signal that is ignored by default: whoever
-resets the handlers of the process (Lightning does) only ends the sampling, and neither fork nor exec inherits it."""
+"""A timer that signals the main thread at a fixed interval. It is a POSIX timer with a signal that is ignored by
+default. Code that resets the signal handlers of the process, as Lightning does, therefore only ends the sampling. The
+timer is inherited neither through fork nor through exec."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ class SignalTimer:
         self._before: Any = None
 
     def arm(self) -> bool:
-        """False where there is no such timer, the signal is in use, or this is not the main thread."""
+        """Starts the timer. Returns False where there is no such timer, where the signal is in use, or outside the main
+        thread."""
         if not sys.platform.startswith("linux") or threading.current_thread() is not threading.main_thread():
             return False
         self._before = signal.getsignal(signal.SIGURG)
@@ -82,7 +84,7 @@ class SignalTimer:
             signal.signal(signal.SIGURG, signal.SIG_DFL if _is_ours(self._before) else self._before)
 
     def forget(self) -> None:
-        """In a forked child, which inherits the handler but not the timer."""
+        """Drops the timer in a forked child, which inherits the handler but not the timer."""
         self._timer = None
 
 

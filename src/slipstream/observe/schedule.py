@@ -1,5 +1,5 @@
-"""What a checking rider does when: warm up, watch, empty the loader, hand out kept batches, watch again, dissect a
-step, stop. Says when a block ends; the recorder and the seams do the rest."""
+"""The schedule of a trial of `check`: warm up, watch, drain the loader, replay stored batches, watch again, dissect a
+step, stop. The schedule decides when a block ends; the recorder and the seams do the rest."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from slipstream.seams.stop import StopTrial
 
 _ROUNDS = 2
 _EXCERPT_STEPS = 3
-_TRIAL_STEPS = 5  # at the least, with kept batches
-_ROUND_STEPS = 5  # at the least: to settle and to watch
-_LAST_STEPS = 2  # to take one apart
-_DRAINING = 0.15  # of the ride's time, at the most
-_WAITING = 0.5  # of the ride's time, at the most, for the first backward pass of a script that has made an optimizer
+_TRIAL_STEPS = 5  # minimum with replayed batches
+_ROUND_STEPS = 5  # minimum to settle and to watch
+_LAST_STEPS = 2  # needed to dissect one
+_DRAINING = 0.15  # maximum share of the trial's time
+_WAITING = 0.5  # maximum share of the trial's time to wait for the first backward pass of a script with an optimizer
 _NOT_YET = (
-    "The script has made an optimizer, and no backward pass came while it was watched: these calls of the model may "
-    "all lie before its training, as a learner's play does. --seconds gives it more time."
+    "The script has made an optimizer, but no backward pass ran while it was observed. The observed calls of the model "
+    "may all come before the training, as when a reinforcement learner collects experience. "
+    "Give the script more time with --seconds."
 )
-_SHARES = {  # of the ride, about, that is over when a state begins
+_SHARES = {  # approximate share of the trial that has passed when a state begins
     "start": 0.0,
     "warmup": 0.05,
     "watch": 0.1,
@@ -47,14 +48,14 @@ class Schedule:
         self._seconds = seconds
         self._most_ns = int(1.5e9 * seconds)
         self._asked_steps = num_steps
-        self._watch_only = watch_only  # a program that watches itself: nothing is replaced, nothing is stopped
+        self._watch_only = watch_only  # `watch` inside a program: nothing is replaced and the program is not stopped
         self._kept = ReplayedBatches(recorder.clock)
         self._state = "start"
         self._round = 0
         self._steps_in_state = 0
         self._state_ns = self._clock.now_ns()
-        self._first_ns = 0  # when the first step was over: start-up does not count
-        self._waiting_ns = 0  # since when there are calls of a model, and no backward pass
+        self._first_ns = 0  # when the first step ended; start-up does not count
+        self._waiting_ns = 0  # since when a model is called without a backward pass
         self._last_step_ns = 0
         self._recent_ns: deque[int] = deque(maxlen=8)
         self._handed_out = 0
@@ -65,15 +66,15 @@ class Schedule:
         self.on_first_step: Callable[[], None] = lambda: None
         self.on_block: Callable[[], None] = lambda: None
         self.on_done: Callable[[], None] = lambda: None
-        self.excerpt_start: Callable[[], Any] = lambda: False  # true: steps are now under torch's own profiler
+        self.excerpt_start: Callable[[], Any] = lambda: False  # true: torch's own profiler now runs
         self.excerpt_stop: Callable[[], Any] = lambda: None
-        self.tell_leaks: Callable[[], Any] = lambda: None  # once, by whoever knows that the script may not come further
-        self.probe_start: Callable[[], Any] = lambda: False  # true: a step is now under the profiler
+        self.tell_leaks: Callable[[], Any] = lambda: None  # called once, when the script may not get any further
+        self.probe_start: Callable[[], Any] = lambda: False  # true: the profiler now observes a step
         self.probe_stop: Callable[[], Any] = lambda: None
 
     @property
     def takes_blame(self) -> bool:
-        """Whether an exception of the script's would now be our doing."""
+        """Whether an exception in the script would now be caused by this package."""
         return False
 
     @property
@@ -84,7 +85,8 @@ class Schedule:
 
     @property
     def is_patient(self) -> bool:
-        """Whether a step may be counted a few milliseconds late: this is not the time to count steps."""
+        """Whether a step may be counted a few milliseconds late, because the current block does not end after an exact
+        number of steps."""
         return self._state in _BLOCK_OF_STATE and self._state != "settle" and not self._asked_steps
 
     def on_step(self, num: int = 1) -> None:
@@ -103,8 +105,9 @@ class Schedule:
             self._advance()
 
     def _is_waiting(self, now: int) -> bool:
-        """A reinforcement learner plays, and a pretrained model is evaluated, before the first update. These calls are
-        steps only if nothing else comes."""
+        """Whether to wait for the first update before calls of a model count as steps. A reinforcement learner collects
+        experience, and a pretrained model may be evaluated, before the first update. Such calls are steps only if no
+        update follows."""
         if self._watch_only or "forward" not in self._recorder.pace.closers or not self.will_train():
             return False
         if not self._waiting_ns:
@@ -113,14 +116,14 @@ class Schedule:
         return (now - self._waiting_ns) / 1e9 < _WAITING * self._seconds
 
     def on_pulse(self) -> None:
-        """A place where the script can be stopped: also inside a validation that never comes to a step."""
+        """Stops the script if the trial is over. This also works inside a long validation, in which no step ends."""
         if self._first_ns and not self.is_done and self._clock.now_ns() - self._first_ns > self._most_ns:
             self.finish()
         if self.is_done and threading.get_ident() == self._recorder.thread:
             raise StopTrial
 
     def supply(self, iterator: Any, loader: int) -> Substitute | None:
-        """A kept batch in place of a real one, while data are to be free."""
+        """Returns a replayed batch in place of a real one, during the measurement without data loading."""
         recorder = self._recorder
         if self._state == "trial" and not self._kept.owes(iterator) and self._is_trained(loader):
             self._drain(iterator, loader)
@@ -130,7 +133,7 @@ class Schedule:
             recorder.shortcut.is_supplying = self._state == "trial" or self._kept.owes_any()
             return None
         if self._block.kind in _BLOCK_OF_STATE.values():
-            self._begin_block("kept")  # what is still owed from a trial is not the script as it is
+            self._begin_block("kept")  # steps with replayed batches are not the script as it is
         token = recorder.enter("input")
         try:
             batch, samples = self._kept.hand_out(iterator)
@@ -145,13 +148,13 @@ class Schedule:
         self._kept.forget(iterator)
 
     def keep_at(self, path: str) -> None:
-        """Where to put what torch records itself: nothing here."""
+        """Sets where to store what torch itself records. This schedule stores nothing."""
 
     def break_off(self) -> None:
-        """Before processes are started: nothing to let go of here."""
+        """Is called before processes are started. This schedule has nothing to release."""
 
     def finish(self) -> None:
-        """The ride is over, for whatever reason: the last block ends here."""
+        """Ends the trial and its last block, for whatever reason."""
         if not self.is_done:
             self.is_done = True
             self._end_block()
@@ -195,7 +198,7 @@ class Schedule:
             self._enter("watch", "watch")
         elif state == "watch" and self._recorder.pace.learnt_from and self._has_time(_TRIAL_STEPS, _DRAINING):
             self._handed_out = 0
-            self._trial_target = self._trial_steps()  # as long as steps have their real length
+            self._trial_target = self._trial_steps()  # computed while steps still have their real length
             self._enter("trial", None)
         elif state in ("trial", "watch") and self._round < _ROUNDS and self._has_time(_ROUND_STEPS):
             self._enter("settle", "warmup")
@@ -205,15 +208,15 @@ class Schedule:
             self._enter("pause", "dissect")
         elif state == "excerpt":
             self.excerpt_stop()
-            self._enter("pause", "dissect")  # one profiler right after another crashes: see QuietProfile
+            self._enter("pause", "dissect")  # two profilers in immediate succession crash, see QuietProfile
         elif state != "pause" and self.excerpt_start():
             self._enter("excerpt", "dissect")
         else:
             self._enter("dissect", "dissect") if self.probe_start() else self.finish()
 
     def _has_time(self, num_steps: int, share: float = 0.0) -> bool:
-        """Whether after so many steps, and this share of the ride, one can still be taken apart: where a step takes
-        seconds, that tells more than watching it again."""
+        """Whether there is still time to dissect a step after this number of steps and this share of the trial. Where
+        a step takes seconds, dissecting one is worth more than watching it again."""
         busy_ns = share * 1e9 * self._seconds + (num_steps + _LAST_STEPS) * self._step_ns()
         return bool(self._asked_steps) or self._clock.now_ns() - self._first_ns + busy_ns < self._most_ns
 
@@ -223,11 +226,11 @@ class Schedule:
         return _clamp(int(0.2 * self._seconds * 1e9 / self._step_ns()), 5, 150)
 
     def _watch_s(self) -> float:
-        """Steps may be so short that many of them hold few samples of the stack."""
+        """Returns the minimum duration of a watch block: very short steps contain few stack samples."""
         return min(3.0, 0.1 * self._seconds)
 
     def _trial_steps(self) -> int:
-        """Long enough to be timed, short enough to leave the epoch in peace."""
+        """Returns the number of replayed steps: enough to be timed, and few enough to use up little of the epoch."""
         return _clamp(int(min(1.0, 0.06 * self._seconds) * 1e9 / self._step_ns()), _TRIAL_STEPS, 1000)
 
     def _step_ns(self) -> int:
@@ -261,7 +264,7 @@ class Schedule:
         return learnt[loader] * 10 >= max(learnt.values(), default=1)
 
     def _buffered(self, loader: int | None = None) -> int:
-        """Batches that may lie ready: they would be drained in no time."""
+        """Returns the number of batches that may already be prefetched. They would be drained at once."""
         learnt = self._recorder.pace.learnt_from
         ident = loader if loader is not None else (learnt.most_common(1)[0][0] if learnt else -1)
         facts = self._recorder.subjects.get((Loader, ident))

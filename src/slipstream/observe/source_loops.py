@@ -1,6 +1,6 @@
-"""Loops of the user's that walk over tensors one by one, from the source: to read values out of them, or to update
-parameters. A sample knows only its own expression (`zip(preds, labels)`, `vhat / bias`); what the loop around it does
-says what that is for. Only what the text proves counts."""
+"""Finds loops in the user's source that handle tensors one by one, either to read their values or to update parameters.
+A stack sample contains only its own expression (`zip(preds, labels)`, `vhat / bias`); the loop around it shows the
+purpose. A loop counts only if its source text proves what it does."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ class SourceLoop(NamedTuple):
 
 
 def refine(stack: StackCount) -> Stage:
-    """The stage of a sample of the loop itself, by the walk that its line belongs to."""
+    """Returns the stage of a sample of the main process, refined by the source loop around its line."""
     if stack.role != "main" or stack.phase != "other" or not stack.file or stack.stage not in _REFINED:
         return stack.stage
-    around = [walk for walk in walks_in(stack.file) if walk.first <= stack.line <= walk.last]
-    return max(around, key=lambda walk: walk.first).stage if around else stack.stage
+    around = [loop for loop in loops_in(stack.file) if loop.first <= stack.line <= loop.last]
+    return max(around, key=lambda loop: loop.first).stage if around else stack.stage
 
 
 @lru_cache(maxsize=64)
-def walks_in(file: str) -> tuple[SourceLoop, ...]:
-    """Of one source file; none where it cannot be read."""
+def loops_in(file: str) -> tuple[SourceLoop, ...]:
+    """Returns the loops of one source file, or none if the file cannot be parsed."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
-        return tuple(walk for node in ast.walk(tree) if (walk := _walk(node)) is not None)
+        return tuple(loop for node in ast.walk(tree) if (loop := _read_loop(node)) is not None)
     except (
         SyntaxError,
         ValueError,
         RecursionError,
         MemoryError,
-    ):  # generated code may nest deeper than python can follow
+    ):  # generated code may be nested too deeply for the parser
         return ()
 
 
-def _walk(node: ast.AST) -> SourceLoop | None:
+def _read_loop(node: ast.AST) -> SourceLoop | None:
     if isinstance(node, (ast.For, ast.AsyncFor)):
         targets, over, body = _names(node.target), ast.unparse(node.iter), list[ast.AST](node.body)
     elif isinstance(node, _COMPREHENSIONS):
@@ -70,7 +70,7 @@ def _stage(inside: list[ast.AST], targets: set[str], over: str) -> Stage | None:
         if one.attr == "item" and _is_of(one.value, targets):
             return "sync"
         if has_gradient and one.attr in _READS and _root(one.value) in targets:
-            return "sync"  # gradients that are only looked at
+            return "sync"  # gradients that are only read
     if has_gradient:
         return "update"
     changes = any(one.attr == "data" or _is_in_place(one.attr) for one in _attributes(inside) if _root(one) in targets)
@@ -92,7 +92,7 @@ def _names(target: ast.AST) -> set[str]:
 
 
 def _is_of(value: ast.expr, targets: set[str]) -> bool:
-    """One element: the loop's own variable, or something that it is the index of."""
+    """Whether the value is one element: the loop's own variable, or something indexed with it."""
     if isinstance(value, ast.Subscript):
         return bool(_names(value.slice) & targets)
     return isinstance(value, ast.Name) and value.id in targets

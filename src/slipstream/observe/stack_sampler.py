@@ -1,7 +1,9 @@
-"""A light stack sampler for one process: every few milliseconds it counts whose line the script was on. A timer's
-signal takes the sample in the script's own thread: a thread of ours would wait for the interpreter's lock and so find
-the script only where it gives the lock up, never in its loops. A thread carries out what has gathered, and samples as
-well where the timer is the script's or the script trains outside the main thread."""
+"""A lightweight stack sampler for one process. At a fixed interval it counts which line of the script is running.
+
+A timer's signal takes the sample in the script's own thread. A sampling thread would have to wait for the interpreter
+lock, and would find the script only where it releases the lock, never in its Python loops. A thread writes the
+collected counts. It also takes the samples where the script uses the timer's signal itself or trains outside the main
+thread."""
 
 from __future__ import annotations
 
@@ -21,14 +23,15 @@ from slipstream.observe.stack_stages import expression_of, line_of, stage_of_cod
 from slipstream.records import StackCount, Stage
 from slipstream.seams.user_code import OURS, is_user_code, is_user_frame
 
-INTERVAL_S = 0.04  # a signal costs a virtual machine much more than its handler does
+INTERVAL_S = 0.04  # in a virtual machine a signal costs much more than its handler
 _FLUSH_S = 0.5
-# Where the interpreter looks for signals between two bytecodes; elsewhere it has just come back from a call.
+# The interpreter checks for signals between two bytecodes at these instructions. At any other instruction it has just
+# returned from a call.
 _BYTECODES = {dis.opmap[name] for name in ("JUMP_BACKWARD", "RESUME", "JUMP_ABSOLUTE", "FOR_ITER") if name in dis.opmap}
-_LINELESS = ("backward", "optimizer")  # torch's own work, whoever asked for it
+_LINELESS = ("backward", "optimizer")  # torch's own work: the user's line does not matter
 _CONSUMERS = ("__next__", "_worker_loop")
 _MAX_DEPTH = 80
-_OUR_DEPTH = 8  # calls below a callback of ours are few
+_OUR_DEPTH = 8  # callbacks of this package make few nested calls
 
 Key = tuple[str, Stage, str, int, str, str, str, bool, int]
 
@@ -55,23 +58,24 @@ class StackSampler:
         self._thread.start()
 
     def _on_alarm(self, _number: int, frame: FrameType | None) -> None:
-        """Alarms that came during one long call into C are one alarm now: it counts for the time that passed."""
+        """Takes a sample. Signals that arrive during a long call into C are merged into one, so the sample is weighted
+        with the time that has passed."""
         if self._is_counting or frame is None:
-            return  # an alarm during an alarm: its time goes to the next
+            return  # a signal during the handler: its time goes to the next sample
         self._is_counting = True
         try:
             now = time.monotonic()
             weight = max(1, round((now - self._sampled) / INTERVAL_S))
             self._sampled = now
             self._count(frame, weight)
-        except Exception as fault:  # never into the script
+        except Exception as fault:  # a fault must never reach the script
             self._timer.disarm()
             self._recorder.note(f"the stack sampler stopped: {type(fault).__name__}: {fault}")
         finally:
             self._is_counting = False
 
     def stop(self) -> None:
-        """Ends the thread and writes what is left."""
+        """Ends the thread and writes the remaining counts."""
         self._timer.disarm()
         self._stop.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
@@ -85,11 +89,11 @@ class StackSampler:
 
     def _run(self) -> None:
         try:
-            self._sample_for_ever()
-        except Exception as fault:  # a sampler that fails is only missed
+            self._sample_until_stopped()
+        except Exception as fault:  # the trial can do without the sampler
             self._recorder.note(f"the stack sampler stopped: {type(fault).__name__}: {fault}")
 
-    def _sample_for_ever(self) -> None:
+    def _sample_until_stopped(self) -> None:
         flushed = time.monotonic()
         while True:
             if self._stop.wait(_FLUSH_S if self._has_timer else INTERVAL_S):
@@ -99,7 +103,8 @@ class StackSampler:
                 self._sample()
             if self._has_timer or now - flushed > _FLUSH_S:
                 flushed = now
-                self._has_timer = self._has_timer and self._timer.is_heard  # else someone took the handler away
+                # Without the handler, which other code may have replaced, the thread takes the samples
+                self._has_timer = self._has_timer and self._timer.is_heard
                 self.flush()
                 self.on_flush()
 
@@ -122,7 +127,7 @@ class StackSampler:
         self._counts[key] += weight
 
     def _is_bytecode(self, frame: FrameType) -> bool:
-        """Reading `co_code` makes a copy of it: once for each place."""
+        """Whether the frame is between two bytecodes. The result is cached, because reading `co_code` copies it."""
         key = (id(frame.f_code), frame.f_lasti)
         known = self._bytecodes.get(key)
         if known is None:
@@ -140,11 +145,11 @@ class StackSampler:
                 break
             code = frame.f_code
             if code.co_name in _CONSUMERS and phase == "input" and _is_torch_loader(code):
-                break  # who asked for the batch is not whose line builds it; after a fork, another process lies below
+                break  # the frames below requested the batch and do not build it; after a fork they are the parent's
             if user is None and is_user_frame(frame):
                 user = frame
                 if phase != "input":
-                    break  # who called the user's line matters only where batches are built
+                    break  # the callers of the user's line matter only where batches are built
             elif user is None and stage is None:
                 stage = stage_of_code(code)
             elif user is not None and stage_of_code(code) == "collate":
@@ -166,7 +171,7 @@ class StackSampler:
     def _key(self, leaf: FrameType, user: FrameType | None, stage: Stage | None, phase: str, in_call: bool) -> Key:
         file, line, function, expression = "", 0, "", ""
         if phase == "input" and stage == "compute":
-            stage = None  # transforms are modules too: what is called while a batch is built is not the model
+            stage = None  # transforms are modules too: modules that are called while a batch is built are not the model
         if user is not None:
             file, line, function = user.f_code.co_filename, line_of(user), user.f_code.co_name
             expression = expression_of(user)
@@ -200,7 +205,8 @@ def _is_torch_loader(code: CodeType) -> bool:
 
 
 def _is_our_own_work(leaf: FrameType) -> bool:
-    """One of our callbacks is running: nobody's line. A passage on the way to the script's own work does not count."""
+    """Whether a callback of this package is running. Such a sample belongs to no line of the script. A passage that
+    only calls the original does not count as our work."""
     frame: FrameType | None = leaf
     for _ in range(_OUR_DEPTH):
         if frame is None or is_user_code(frame.f_code.co_filename):

@@ -1,5 +1,5 @@
-"""What a sampled stack was busy with: a stage, from the library frames below the user's line and, where C code leaves
-no frame, from the expression on the line itself."""
+"""Determines the stage of a stack sample: what the script was doing. The stage is derived from the library frames that
+the user's line called and, because C functions have no frame, from the expression on the line itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import CodeType, FrameType
 
 from slipstream.records import Stage
 
-# (end of the file's directory or name, function or "" for any) in order of precedence; matched from the leaf outwards
+# (part of the file's path, function or "" for any, stage), in order of precedence. Matched from the leaf outwards.
 _FRAMES: tuple[tuple[str, str, Stage], ...] = (
     ("/multiprocessing/connection.py", "wait", "wait"),
     ("/multiprocessing/connection.py", "_poll", "wait"),
@@ -72,7 +72,7 @@ _FRAMES: tuple[tuple[str, str, Stage], ...] = (
     ("/json/", "dump", "logging"),
     ("/json/encoder.py", "", "logging"),
     ("/csv.py", "writerow", "logging"),
-    ("/sklearn/metrics/_classification.py", "", "metrics"),  # not pairwise.py: distances may be trained on
+    ("/sklearn/metrics/_classification.py", "", "metrics"),  # not pairwise.py: distances may be part of the training
     ("/sklearn/metrics/_ranking.py", "", "metrics"),
     ("/sklearn/metrics/_regression.py", "", "metrics"),
     ("/torchmetrics/", "", "metrics"),
@@ -84,7 +84,7 @@ _FRAMES: tuple[tuple[str, str, Stage], ...] = (
     ("/torch/_tensor.py", "backward", "compute"),
 )
 
-# What is being called, by the end of its name: C functions leave no frame
+# Stages of called functions, by the end of their names. Needed for C functions, which have no frame.
 _CALLEES: tuple[tuple[re.Pattern[str], Stage], ...] = (
     (re.compile(r"\bsleep$"), "wait"),
     (re.compile(r"\btorch\.save$|\bsave_file$|\bsave_pretrained$"), "saving"),
@@ -99,14 +99,14 @@ _CALLEES: tuple[tuple[re.Pattern[str], Stage], ...] = (
         "read",
     ),
 )
-# A logarithm, not a log: of a library of mathematics, or without a word of what to write down
+# A logarithm and not a log message: a function of a mathematics library, or a method without arguments
 _LOGARITHM = re.compile(r"\b(c?math|np|numpy|torch)\.log$")
-# By file and name: hashing a code object goes through all that it holds, at every sample
+# By file and name, because hashing a code object hashes its whole contents, at every sample
 _frame_stages: dict[tuple[str, str], Stage | None] = {}
 
 
 def stage_of_code(code: CodeType) -> Stage | None:
-    """What a library function is for, where we know it."""
+    """Returns the stage that a library function belongs to, or None if it is not known."""
     key = (code.co_filename, code.co_name)
     if key in _frame_stages:
         return _frame_stages[key]
@@ -122,7 +122,8 @@ def stage_of_code(code: CodeType) -> Stage | None:
 
 @lru_cache(maxsize=4096)
 def stage_of_expression(expression: str) -> Stage | None:
-    """For a call, what is called; its arguments have been evaluated by then and do not count."""
+    """Returns the stage of a call, by the function that is called. Its arguments are ignored, because they have already
+    been evaluated."""
     name = callee(expression)
     if _LOGARITHM.search(name) or expression.endswith(".log()"):
         return None
@@ -130,7 +131,7 @@ def stage_of_expression(expression: str) -> Stage | None:
 
 
 def callee(expression: str) -> str:
-    """`open(path).read` of `open(path).read()`; "" for what is not a call."""
+    """Returns `open(path).read` for `open(path).read()`, and "" for an expression that is not a call."""
     if not expression.endswith(")"):
         return ""
     depth = 0
@@ -141,11 +142,11 @@ def callee(expression: str) -> str:
     return ""
 
 
-_expressions: dict[tuple[int, int], tuple[CodeType, str]] = {}  # by identity; the code is kept so that it stays itself
+_expressions: dict[tuple[int, int], tuple[CodeType, str]] = {}  # by identity; the reference keeps the id valid
 
 
 def expression_of(frame: FrameType) -> str:
-    """The expression that the frame is evaluating, or its whole line before Python 3.11."""
+    """Returns the expression that the frame is evaluating, or its whole line before Python 3.11."""
     key = (id(frame.f_code), frame.f_lasti)
     known = _expressions.get(key)
     if known is None:
@@ -154,12 +155,13 @@ def expression_of(frame: FrameType) -> str:
 
 
 def line_of(frame: FrameType) -> int:
-    """Between two lines a frame may be on none: then the one before it stands for it."""
+    """Returns the frame's line. Between two lines a frame may have no line; then the line before is returned."""
     return frame.f_lineno or _line_before(frame.f_code, frame.f_lasti)
 
 
 def _line_before(code: CodeType, position: int) -> int:
-    """Of the instructions up to this one, the last that has a line; a module's first line is no line of work."""
+    """Returns the last line of the instructions up to this position. The first line of the code object is only a
+    fallback, because nothing is computed there."""
     lines = [line for start, _, line in code.co_lines() if start <= position and line]
     return lines[-1] if lines else code.co_firstlineno
 
@@ -175,6 +177,6 @@ def _read_expression(frame: FrameType) -> str:
             if line is None or column is None or end_column is None or line != end_line:
                 break
             whole = linecache.getline(code.co_filename, line).encode()
-            # A generator is resumed at no column of its line.
+            # A generator that is being resumed has no column.
             return whole[column:end_column].decode(errors="replace") or text.strip()
     return text.strip()

@@ -1,5 +1,6 @@
-"""Which events close a trip round the script's loop, and which belong to evaluation. Looks at the whole ride before
-it decides, since two optimizers at different rates or a loader that fetches ahead cannot be told from one step."""
+"""Decides which events end an iteration of the script's training loop, and which events belong to evaluation. The
+decision uses all events of the trial, because two optimizers with different rates, or a loader that fetches ahead,
+cannot be recognised in a single step."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ _TRAINING_MARKS = ("backward", "optimizer")
 
 
 def top_level(events: Sequence[Event], kind: str) -> list[Event]:
-    """Events of a kind that do not lie inside another of the same kind."""
+    """Returns the events of a kind that are not nested in another event of the same kind."""
     found: list[Event] = []
     for event in events:
         if event.kind == kind and not (found and event.start_ns < found[-1].end_ns):
@@ -21,7 +22,8 @@ def top_level(events: Sequence[Event], kind: str) -> list[Event]:
 
 
 def closing_events(events: Sequence[Event]) -> list[Event]:
-    """The last doing of every trip: the (rarest) optimizer's step; without one, backward; without that, forward."""
+    """Returns the last event of every iteration: the step of the (rarest) optimizer; without an optimizer, the backward
+    pass; without a backward pass, the forward pass."""
     updates = top_level(events, "optimizer")
     if updates:
         pace = pace_setters(events, updates)
@@ -30,7 +32,7 @@ def closing_events(events: Sequence[Event]) -> list[Event]:
 
 
 def _inference_closers(events: Sequence[Event]) -> list[Event]:
-    """One trip per batch where there is a loader, per call of the model where there is none."""
+    """Ends one iteration per batch where there is a loader, and one per call of the model where there is none."""
     forwards = top_level(events, "forward")
     inputs = [event for event in events if event.kind == "input"]
     if not inputs or not forwards:
@@ -46,8 +48,8 @@ def _inference_closers(events: Sequence[Event]) -> list[Event]:
 
 
 def pace_setters(events: Sequence[Event], updates: Sequence[Event]) -> set[int]:
-    """One optimizer per group of optimizers that are in use at the same time: the one that steps most rarely; among
-    equals the one after which a new batch is asked for, or else the last of the cycle."""
+    """Returns one optimizer per group of optimizers that are in use at the same time: the one that steps most rarely.
+    Among equals it is the one after which a new batch is requested, or else the last of the cycle."""
     groups = _simultaneous(updates)
     chosen = set()
     for group in groups:
@@ -89,8 +91,9 @@ def _last_of_cycle(events: Sequence[Event], updates: Sequence[Event], candidates
 
 
 def training_loaders(events: Sequence[Event]) -> set[int]:
-    """Loaders whose batches are learnt from: backward runs about as often as they are asked. Batches that a learner
-    only evaluated are spent when the next is asked for: the last of a validation is not learnt from with it."""
+    """Returns the loaders whose batches are trained on: the number of backward passes is about the number of their
+    batches. A batch that a training model only evaluated no longer counts once the next batch is requested. Otherwise
+    the last batch of a validation would count as trained on."""
     asked: Counter[int] = Counter()
     learnt: Counter[int] = Counter()
     switchers = _switchers(events)
@@ -116,7 +119,7 @@ def training_loaders(events: Sequence[Event]) -> set[int]:
 
 
 def evaluation_spans(events: Sequence[Event]) -> list[tuple[int, int, list[Event]]]:
-    """Stretches in which the script evaluates: start, end and the events inside."""
+    """Returns the intervals in which the script evaluates: start, end and the events inside."""
     if not any(event.kind == "backward" or event.kind == "optimizer" for event in events):
         return []
     trains = training_loaders(events)
@@ -152,13 +155,14 @@ def _learners(events: Sequence[Event]) -> set[int]:
 
 
 def _switchers(events: Sequence[Event]) -> set[int]:
-    """Learners that are put into evaluation mode. A loss module (nn.MSELoss) never is: it says nothing of the mode."""
+    """Returns the models that are called both in training mode and in evaluation mode. A loss module (nn.MSELoss) is
+    never put into evaluation mode, so its calls do not show the mode of the script."""
     return _learners(events) & {event.ident for event in events if event.kind == "forward" and not event.training}
 
 
 def _followers(events: Sequence[Event]) -> set[int]:
-    """Passes through modules that have no mode, by identity, after which no backward comes but the next batch: the loss
-    of a validation that keeps its gradients is no training."""
+    """Returns the calls, by identity, of modules that do not switch modes and after which the next batch follows
+    instead of a backward pass. Example: the loss of a validation that runs with gradients enabled is not training."""
     switchers = _switchers(events)
     found: set[int] = set()
     is_training_ahead = True
@@ -175,9 +179,10 @@ def _followers(events: Sequence[Event]) -> set[int]:
 
 
 def _taught_while_evaluating(events: Sequence[Event], switchers: set[int]) -> set[int]:
-    """Calls of a learner in evaluation mode that it learns from all the same, by identity: a script that validates and
-    forgets train() afterwards. A backward pass follows, and neither another batch nor a call that is meant to learn
-    comes between: such a batch, or call, is what the backward pass belongs to. A loss module has no mode to go by."""
+    """Returns the calls of a model in evaluation mode, by identity, that are trained on nevertheless: a script may
+    validate and not call train() afterwards. Such a call is followed by a backward pass, with neither another batch nor
+    a call in training mode in between; otherwise the backward pass belongs to that batch or call. Calls of loss modules
+    are ignored, because they do not show the mode."""
     taught: set[int] = set()
     pending: list[Event] = []
     for event in events:
@@ -191,10 +196,11 @@ def _taught_while_evaluating(events: Sequence[Event], switchers: set[int]) -> se
 
 
 def _asked_to_evaluate(events: Sequence[Event], trains: set[int], switchers: set[int], taught: set[int]) -> set[int]:
-    """Batches of a training loader, by identity, that are only evaluated: `test(train_loader)` for the accuracy on what
-    was learnt. The next batch is asked for, or the ride ends, before anybody learns from this one."""
+    """Returns the batches of a training loader, by identity, that are only evaluated. Example: `test(train_loader)`
+    computes the training accuracy. No training on such a batch takes place before the next batch is requested or the
+    trial ends."""
     rated: set[int] = set()
-    asked: list[Event] = []  # the last batch of a training loader, behind its iterator where that was just made
+    asked: list[Event] = []  # the last batch of a training loader, preceded by its iterator if that is new
     is_evaluated = False
     for event in events:
         if event.kind in ("input", "iterator"):

@@ -1,7 +1,10 @@
-"""Time shared out among nested intervals: every moment belongs to the innermost one.
+"""Finds the steps and evaluations in the events of one process.
 
-From events to steps: a pure function, so that odd scripts are judged with the whole ride in view.
-A step runs from the first doing of a trip to the first doing of the next; evaluation inside it is kept apart."""
+`find_steps` is a pure function of all events of the trial, because unusual scripts can only be understood as a whole. A
+step lasts from the first event of one iteration of the training loop to the first event of the next iteration.
+Evaluation inside a step is excluded from its time.
+
+`share_out` and `lay_out` split time among nested intervals: every moment belongs to the innermost interval."""
 
 from __future__ import annotations
 
@@ -21,8 +24,8 @@ class Interval(NamedTuple):
 
 
 def share_out(intervals: Iterable[Interval], start: float, end: float, rest: str) -> dict[str, float]:
-    """Exclusive time by label between start and end; what no interval covers goes to `rest`. Adds up to end - start.
-    Inside an interval labelled "apart" everything is apart."""
+    """Returns the exclusive time by label between start and end. Time that no interval covers goes to `rest`. The
+    values add up to end - start. Everything inside an interval labelled "apart" counts as "apart"."""
     shares: dict[str, float] = {rest: 0.0}
     for piece in lay_out(intervals, start, end, rest):
         shares[piece.label] = shares.get(piece.label, 0.0) + piece.end - piece.start
@@ -30,7 +33,7 @@ def share_out(intervals: Iterable[Interval], start: float, end: float, rest: str
 
 
 def lay_out(intervals: Iterable[Interval], start: float, end: float, rest: str) -> list[Interval]:
-    """The same as pieces in order, without gaps between them."""
+    """Like `share_out`, but returns the pieces in order, without gaps between them."""
     pieces: list[Interval] = []
     open_ones: list[Interval] = []
     now = start
@@ -93,7 +96,8 @@ def find_steps(
         for index, (start, end) in enumerate(bounds)
     ]
     starts = [step.start_ns for step in steps]
-    # The first step opens with the first doing of the ride, which may be the model's transfer, long before training.
+    # The first step begins with the first event of the trial, which may be the transfer of the model, long before the
+    # training.
     trained_ns = closers[0].end_ns if closers else 0
     after = [bisect.bisect_right(starts, start) - 1 if start >= trained_ns else -1 for start, _, _ in spans]
     return steps, [_make_evaluation(span, index) for span, index in zip(spans, after, strict=True)]
@@ -105,8 +109,8 @@ def _outside(events: Sequence[Event], spans: Sequence[tuple[int, int, list[Event
 
 
 def _step_bounds(events: Sequence[Event], closers: Sequence[Event]) -> list[tuple[int, int]]:
-    """Where each step starts and ends. After its closing event a step lasts until the next trip opens, so that what the
-    script does behind the optimizer (logging, saving, metrics) belongs to the step that ends."""
+    """Returns where each step starts and ends. After its closing event a step lasts until the next iteration begins, so
+    that what the script does after the optimizer (logging, saving, metrics) belongs to the step that ends."""
     openings = [event.start_ns for event in _outermost(events) if event.kind in _OPENING]
     if not closers or not openings:
         return []
@@ -141,7 +145,8 @@ def _between(events: Sequence[Event], start: int, end: int) -> list[Event]:
 def _apart(
     events: Sequence[Event], blocks: Sequence[Block], spans: Sequence[tuple[int, int, list[Event]]]
 ) -> list[Interval]:
-    """What no step should pay for: evaluation, the emptied loader, and making copies of kept batches."""
+    """Returns the intervals that count for no step: evaluation, draining of the loader, and copying of replayed
+    batches."""
     apart = [Interval(start, end, "apart") for start, end, _ in spans]
     apart += [Interval(block.start_ns, block.end_ns, "apart") for block in blocks if block.kind == "drain"]
     ours = [event for event in events if event.kept or event.kind == "aside"]
@@ -150,8 +155,9 @@ def _apart(
 
 
 def _closures(events: Sequence[Event]) -> list[Interval]:
-    """The script's own lines inside an optimizer's step: what a closure does up to each backward (Lightning runs the
-    whole of training_step there). Behind a backward the optimizer is at work again."""
+    """Returns the intervals in which the script's own lines run inside an optimizer's step: a closure up to each
+    backward pass (Lightning runs the whole of training_step there). After a backward pass the optimizer itself runs
+    again."""
     found: list[Interval] = []
     for update in top_level(events, "optimizer"):
         opened: int | None = update.start_ns
@@ -210,7 +216,7 @@ def _block_at(blocks: Sequence[Block], moment: int) -> int:
 
 
 def _count_samples(events: Sequence[Event], loaders: set[int]) -> int:
-    """From the batches; where no loader passed, from what the first module was given."""
+    """Counts samples from the batches, or, where there is no loader, from the input of the first module."""
     by_loader: dict[int, int] = defaultdict(int)
     by_model: dict[int, int] = defaultdict(int)
     for event in events:
@@ -224,7 +230,8 @@ def _count_samples(events: Sequence[Event], loaders: set[int]) -> int:
 
 
 class _DeviceTimeline:
-    """Steps on the device's own clock: each lasts from its first doing there to the next step's."""
+    """Steps on the device's clock. A step lasts from its first event on the device to the first event of the next
+    step."""
 
     def __init__(self, events: Sequence[Event], spans: Sequence[tuple[int, int, list[Event]]]) -> None:
         self._starts = [(e.start_ns, e.device_start_ms) for e in events if e.device_start_ms is not None]

@@ -1,5 +1,6 @@
-"""What a ride finds out beside the events: facts told once, memory, the anatomy of one step, rehearsals.
-The ride can do without any of it: what fails is a sentence in the session, and its time counts for nobody."""
+"""Collects what a trial reports besides events: facts about torch, memory, the anatomy of one step, rehearsals. The
+trial does not depend on any of it: a part that fails becomes a note in the session. The time that these parts take
+counts for no step."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 _COUNT_NS = 1_000_000_000
-_MOST_PROBES = 2  # an epoch hardly begins in both
+_MOST_PROBES = 2  # it is unlikely that an epoch begins in both
 _GAUGE_NS = 50_000_000  # between two readings of the memory in use
 
 
@@ -42,19 +43,19 @@ class Survey:
         self._why_no_anatomy = ""
         self._has_leaks = False
         self._excerpt: ProfileExcerpt | None = None
-        self._excerpt_step = 0  # how many there were when it began
-        self._modes: dict[int, set[bool]] = {}  # by model: was it training in the calls of the observed step
+        self._excerpt_step = 0  # number of steps when the excerpt began
+        self._modes: dict[int, set[bool]] = {}  # by model: the training modes of its calls in the observed step
         self._caught: tuple[int, Any, tuple[Any, ...], dict[str, Any]] | None = None
         self._threads_site: Site | None = None
-        self._has_autocast = False  # it was on around a forward pass, and is off again when the step ends
+        self._has_autocast = False  # remembered, because autocast is off again when the step ends
         self._denormal_share = 0.0
         self._gauged_ns = 0
         self._counted_ns = 0
-        self._holdings: LiveTensors | None = None  # at the latest count
-        self._earlier: LiveTensors | None = None  # at the one before
+        self._holdings: LiveTensors | None = None  # at the last count
+        self._earlier: LiveTensors | None = None  # at the count before
         self.rehearsal_s = 0.0
-        self.profile_path = ""  # where the profiler's own trace of a few steps goes, if it is wanted
-        self.on_quiet: Callable[[], None] = lambda: None  # before anything is timed that must not be disturbed
+        self.profile_path = ""  # where to write torch's profiler trace of a few steps; "": not wanted
+        self.on_quiet: Callable[[], None] = lambda: None  # called before timings that must not be disturbed
 
     def install(self, patches: Patches) -> None:
         import torch
@@ -88,7 +89,7 @@ class Survey:
     def at_block(self) -> None:
         now_ns = self._recorder.clock.now_ns()
         if now_ns - self._counted_ns < _COUNT_NS:
-            return  # a walk over every object takes a while
+            return  # iterating over every object takes a while
         self._counted_ns = now_ns
         self._spare("the tensors alive", self._count_tensors)
 
@@ -100,12 +101,12 @@ class Survey:
         self.tell_leaks()
 
     def tell_leaks(self) -> None:
-        """While the script's variables are there to be looked at: an exception that ends it takes them away."""
+        """Reports leaks while the script's variables can still be read. After an exception they are gone."""
         if not self._has_leaks:
             self._spare("what keeps tensors alive", self._tell_leaks)
 
     def start_excerpt(self) -> Any:
-        """Under torch's own profiler from now on, where the user wants its trace."""
+        """Starts torch's own profiler, if the user wants its trace."""
         return self._spare("torch's profile", self._start_excerpt) if self.profile_path else False
 
     def end_excerpt(self) -> None:
@@ -116,13 +117,14 @@ class Survey:
         return self._spare("the anatomy", self._start_probe)
 
     def break_off_dissection(self, is_whole: bool = False) -> None:
-        """Before processes are started: a fork under the profiler may crash."""
+        """Ends the profilers. Called before processes are started, because a fork under the profiler may crash."""
         self.end_excerpt()
         if self._probe is not None:
             self._spare("the anatomy", lambda: self._stop_probe(is_whole))
 
     def end_dissection(self) -> bool:
-        """False: the step was broken off, as an epoch began in it, or had a validation in it; another may be tried."""
+        """Ends the dissection. Returns False if another step may be tried, because the step was interrupted by the
+        start of an epoch or contained a validation."""
         if self._probe is not None and self._has_validated() and self._num_probes < _MOST_PROBES:
             self._spare("the anatomy", self._drop_probe)
         is_whole = self._probe is not None
@@ -161,7 +163,7 @@ class Survey:
 
     def _tell_leaks(self) -> None:
         num_steps, before = self._recorder.pace.num_steps, self._holdings
-        if before is not None and before.num_steps == num_steps:  # a look at this very moment
+        if before is not None and before.num_steps == num_steps:  # taken at this same step
             before = self._earlier
         leaks = find_leaks(sys._getframe(), num_steps, before)
         if leaks:
@@ -216,11 +218,12 @@ class Survey:
             self._why_no_anatomy = probe.reason
 
     def _with_padding(self, anatomy: Anatomy) -> Anatomy:
-        """Over all batches that were looked at; the observed one says whether padding can be recognised at all."""
+        """Sets the share of padding to the mean over all inspected batches. The observed step decides whether padding
+        can be recognised at all."""
         if (observed := anatomy.padding_share) is None:
             return anatomy
         shares = self._tokens.shares_of_padding()
-        shares += [] if observed in shares else [observed]  # else it is one of them, seen before
+        shares += [] if observed in shares else [observed]  # otherwise the observed batch is already among them
         facts = {"padding_share": sum(shares) / len(shares), "padding_batches": len(shares)}
         return msgspec.structs.replace(anatomy, **facts)
 
@@ -228,15 +231,15 @@ class Survey:
         probe, self._probe = self._probe, None
         assert probe is not None
         self._modules.on_call = None
-        self._why_no_anatomy = "a validation lay in the step that was observed"
+        self._why_no_anatomy = "the observed step contained a validation"
         probe.drop(self._why_no_anatomy)
 
     def _has_validated(self) -> bool:
-        """One model was called both training and not: what it computed is no longer one step's."""
+        """Whether a model was called both in training and in evaluation mode: then the step contained a validation."""
         return any(len(modes) == 2 for modes in self._modes.values())
 
     def _catch_call(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """What the largest model that learns is called with, for the rehearsals."""
+        """Stores the arguments of the largest model that trains, for the rehearsals."""
         self._modes.setdefault(id(model), set()).add(model.training)
         size = sum(parameter.numel() for parameter in model.parameters()) if model.training else 0
         if size and (self._caught is None or size > self._caught[0]):

@@ -1,5 +1,5 @@
-"""Tokens that a model is given in some batches of the ride, so that how much of them is padding does not rest on one
-step, the one that is taken apart. Keeps copies of small integer inputs; reads them when the ride is nearly over."""
+"""Stores the token inputs of a model in some batches of the trial, so that the share of padding does not depend on the
+one dissected step. Copies small integer inputs, and evaluates them near the end of the trial."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slipstream.seams.module import ModuleSeam
 
 MOST_BATCHES = 12
 _INTERVAL_NS = 250_000_000
-_FIRST_LOOKS = 3  # without any tokens in them: then there are none
+_FIRST_LOOKS = 3  # if this many batches contain no tokens, the search ends
 _MOST_VALUES = 1 << 20  # of one tensor
 
 Kept = tuple[dict[str, torch.Tensor], list[torch.Tensor], list[int]]
@@ -25,7 +25,8 @@ class Tokens:
         self._looked_ns = 0
 
     def at_step(self, now_ns: int) -> None:
-        """The next call of a model that learns is looked at, where it is time and nobody else looks."""
+        """Arranges that the next call of a model in training mode is inspected, if the interval has passed and no other
+        code uses `on_call`."""
         is_over = len(self._kept) >= MOST_BATCHES or (self._num_looks >= _FIRST_LOOKS and not self._kept)
         if is_over or now_ns - self._looked_ns < _INTERVAL_NS or self._modules.on_call is not None:
             return
@@ -39,7 +40,7 @@ class Tokens:
         self._num_looks += 1
         try:
             self._keep(model, args, kwargs)
-        except Exception:  # odd inputs, no memory: the seam must go on, and nothing else rests on this
+        except Exception:  # unusual inputs, or no memory: the seam must not fail, and nothing else depends on this
             self._num_looks, self._kept = _FIRST_LOOKS, []
 
     def _keep(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -56,7 +57,8 @@ class Tokens:
             self._kept.append((named, [tensor.detach().clone() for tensor in inputs.tokens], fillers))
 
     def shares_of_padding(self) -> list[float]:
-        """One for each batch that differs from those before it. What cannot be recognised counts as none."""
+        """Returns the share of padding for each batch that differs from the batches before it. A batch in which padding
+        cannot be recognised counts as 0."""
         from slipstream.observe.anatomy.padding import Inputs, share_of_padding
 
         shares: list[float] = []
@@ -71,6 +73,6 @@ class Tokens:
 
 
 def _is_same(one: Kept, other: Kept) -> bool:
-    """One batch again: the script trains on it for ever, or it was kept and handed out once more."""
+    """Whether both are the same batch: the script trains on one batch repeatedly, or the batch was replayed."""
     mine, theirs = [*one[0].values(), *one[1]], [*other[0].values(), *other[1]]
     return len(mine) == len(theirs) and all(map(torch.equal, mine, theirs))

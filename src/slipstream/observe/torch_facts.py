@@ -1,5 +1,6 @@
-"""What only the rider's process knows about torch: build, threads, fast units, switches. Read once torch is there.
-Never initialises a device by itself: a forked worker of a process that did could not use it."""
+"""Facts about torch that only the script's process knows: build, threads, hardware units, switches. They are read once
+torch is imported. This module never initialises a device, because forked workers of a process that did so could not use
+the device."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ VOLTA = (7, 0)  # first with tensor cores for half precision
 
 
 def read_torch_facts(device: str = "") -> TorchFacts:
-    """`device` is where the model lives, as far as it is known: "cpu", "cuda:0", "" for not yet."""
+    """Reads the facts. `device` is the model's device: "cpu", "cuda:0", or "" if it is not known yet."""
     accelerator = _read_accelerator()
     kind = device.partition(":")[0] or (accelerator if _is_initialised(accelerator) else "cpu")
     bf16, fp16, tf32 = _read_units(kind, device)
@@ -37,8 +38,8 @@ def read_torch_facts(device: str = "") -> TorchFacts:
 
 
 def _read_accelerator() -> str:
-    """Counting devices asks the driver (NVML for CUDA), which makes no context and leaves forks alone; MPS and XPU
-    know it from their build and driver."""
+    """Returns the type of the accelerator, or "". For CUDA it asks NVML, which creates no context and does not affect
+    forks. MPS and XPU know the answer from their build and driver."""
     try:
         found = torch.accelerator.current_accelerator()
         if found is None:
@@ -53,7 +54,7 @@ def _read_accelerator() -> str:
 def _count_cuda() -> int:
     if _is_initialised("cuda"):
         return torch.cuda.device_count()
-    # device_count() may ask the CUDA runtime where NVML does not answer, and that breaks later forks.
+    # device_count() may call the CUDA runtime if NVML does not answer, and that breaks later forks.
     count: int = torch.cuda._device_count_nvml() if not torch.version.hip else torch.cuda.device_count()
     return max(count, 0)
 
@@ -66,7 +67,7 @@ def _is_initialised(accelerator: str) -> bool:
 
 
 def _read_units(kind: str, device: str) -> tuple[bool, bool, bool]:
-    """Whether bfloat16, half and TF32 run on units of their own."""
+    """Returns whether bfloat16, half and TF32 run on dedicated hardware units."""
     if kind == "cuda":
         return _read_cuda_units(device)
     if kind == "mps":
@@ -92,7 +93,8 @@ def _read_cuda_units(device: str) -> tuple[bool, bool, bool]:
 
 
 def _has_cpu_unit(*questions: str, names: tuple[str, ...]) -> bool:
-    """torch's own questions are private and differ between releases, so each is asked only where it exists."""
+    """Whether the CPU has a unit. torch's functions for this are private and differ between releases, so each is called
+    only where it exists."""
     for question in questions:
         ask: Any = getattr(torch.cpu, question, None)
         if ask is not None and ask():
@@ -105,12 +107,13 @@ def _has_cpu_unit(*questions: str, names: tuple[str, ...]) -> bool:
 def _read_matmul_precision() -> str:
     try:
         return torch.get_float32_matmul_precision()
-    except RuntimeError:  # newer releases refuse to say where a script sets precision in the old and the new way
+    except RuntimeError:  # newer releases raise if a script sets the precision through both the old and the new API
         return "mixed"
 
 
 def _flushes_denormals() -> bool:
-    """Half of the smallest normal number is a denormal: it is zero where the calling thread flushes."""
-    # The script may have made another device the default: only the CPU is asked here.
+    """Whether the calling thread flushes denormals. Half of the smallest normal number is a denormal, and is then
+    zero."""
+    # The script may have set another default device; this test is about the CPU.
     smallest = torch.tensor(torch.finfo(torch.float32).tiny, dtype=torch.float32, device="cpu")
     return bool((smallest / 2).item() == 0.0)

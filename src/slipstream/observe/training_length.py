@@ -1,8 +1,8 @@
-"""How long the training is to be, as far as the script's own variables tell: looked up once, at the end of a ride,
-in the frames that are still running. Touches nothing, calls nothing of the user's.
+"""Finds how long the training will be, as far as the script's own variables say. Reads the running frames once, at the
+end of a trial; changes nothing and calls no user code.
 
-A loop of the user's that goes through all epochs again at every turn: folds, seeds, settings that are tried. Read
-from the source of the frames that are running; how often it turns is not known."""
+Also finds a loop in the user's source that repeats all epochs in every iteration, such as a loop over folds, seeds or
+settings. The number of its iterations is not known."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _STEPS = (
     "n_steps",
     "max_train_steps",
 )
-_DECIDES = "TrainingArguments("  # what a script names beside it has no say
+_DECIDES = "TrainingArguments("  # takes precedence over the script's other variables
 _TRAINERS = (_DECIDES, "Trainer(")
 _MAX_DEPTH = 60
 
 
 def find_length(frame: FrameType | None = None) -> Length | None:
-    """Epochs or steps, from the innermost variable that has such a name."""
+    """Returns the epochs or steps, from the innermost variable that has such a name."""
     epochs = steps = None
     source = ""
     for label, name, value in _variables(frame):
@@ -53,7 +53,7 @@ def find_length(frame: FrameType | None = None) -> Length | None:
 
 
 def _trainer_of(frame: FrameType | None) -> Any:
-    """The outermost: what it calls are its own."""
+    """Returns the outermost trainer, because the inner ones are its own."""
     found = None
     for _ in range(_MAX_DEPTH):
         if frame is None:
@@ -95,11 +95,12 @@ def _named(variables: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
 
 
 def _trainer(owner: Any) -> Iterator[tuple[str, str, Any]]:
-    """Lightning's and Hugging Face's trainers know."""
+    """Yields the lengths that the trainers of Lightning and Hugging Face store."""
     kind = type(owner)
     package = kind.__module__.split(".")[0]
     if package == "transformers" and hasattr(owner, "args"):
-        has_steps = (getattr(owner.args, "max_steps", None) or 0) > 0  # they overrule epochs, which are 3 unless told
+        # Steps take precedence over epochs, which default to 3
+        has_steps = (getattr(owner.args, "max_steps", None) or 0) > 0
         key = "max_steps" if has_steps else "num_train_epochs"
         yield f"TrainingArguments({key}=…)", key, getattr(owner.args, key, None)
     elif package in ("lightning", "pytorch_lightning") and kind.__name__ == "Trainer":
@@ -108,7 +109,8 @@ def _trainer(owner: Any) -> Iterator[tuple[str, str, Any]]:
 
 
 _COUNTS = {True: re.compile(r"epoch", re.IGNORECASE), False: re.compile(r"step|iter|epoch", re.IGNORECASE)}
-# Inside an epoch only what by its name trains something else each time: others go through parts of one epoch.
+# A loop inside the epoch loop counts only if its variable's name shows that it trains something else each time. Other
+# inner loops go through parts of one epoch.
 _APART = re.compile(r"fold|split|seed|trial|client|member", re.IGNORECASE)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -116,7 +118,8 @@ _Loop = ast.For | ast.AsyncFor | ast.While
 
 
 def find_turns(frame: FrameType | None, has_epochs: bool, trainer: Any = None) -> Site | None:
-    """The loop next to the one that counts epochs (or steps); to the call of the trainer, where a trainer counts."""
+    """Returns the loop directly around the one that counts epochs (or steps), or around the call of the trainer, if a
+    trainer counts them."""
     loops = list(_loops_around(frame, trainer))
     if trainer is None:
         counting = [at for at, (_, loop) in enumerate(loops) if _COUNTS[has_epochs].search(_head(loop))]
@@ -131,7 +134,7 @@ def find_turns(frame: FrameType | None, has_epochs: bool, trainer: Any = None) -
 
 
 def _loops_around(frame: FrameType | None, trainer: Any) -> Iterator[tuple[str, _Loop]]:
-    """Of the user's, innermost first; from the trainer's own frames outwards, if there is one."""
+    """Yields the user's loops, innermost first. If there is a trainer, starts at the trainer's frames."""
     is_outside = trainer is None
     for _ in range(_MAX_DEPTH):
         if frame is None:
@@ -154,7 +157,7 @@ def _tree(file: str) -> ast.Module | None:
 
 
 def _enclosing(tree: ast.Module, line: int) -> list[_Loop]:
-    """Loops that hold the line, outermost first, within the function that it is in."""
+    """Returns the loops that contain the line, outermost first, within the function around it."""
     loops: list[_Loop] = []
     body: list[ast.stmt] = tree.body
     while body:
@@ -170,7 +173,7 @@ def _enclosing(tree: ast.Module, line: int) -> list[_Loop]:
 
 
 def _statements(node: ast.AST) -> list[ast.stmt]:
-    """A statement itself; those of an except clause or a case, which hold some and are none."""
+    """Returns the node itself if it is a statement, or the statements inside an except clause or a case."""
     if isinstance(node, (ast.ExceptHandler, ast.match_case)):
         return node.body
     return [node] if isinstance(node, ast.stmt) else []
@@ -181,7 +184,8 @@ def _holds(node: ast.stmt, line: int) -> bool:
 
 
 def _is_apart(loop: _Loop) -> bool:
-    """By what it counts: a loop over the batches of a fold names it too."""
+    """Whether the loop variable names folds, seeds and the like. Only the variable counts, because a loop over the
+    batches of a fold mentions the fold too."""
     return not isinstance(loop, ast.While) and bool(_APART.search(ast.unparse(loop.target)))
 
 

@@ -1,5 +1,6 @@
-"""What a loader's worker shares with nobody: after a fork nothing at first, then every page that it wrote to. Read by
-the worker itself, after a batch and seldom: the kernel walks over all of its memory."""
+"""Measures the private memory of a loader's worker. After a fork it is empty at first, and grows by every page that the
+worker writes to. The worker itself reads it after a batch, and rarely, because the kernel has to scan all of its
+memory."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from slipstream.records import Memory
 _ROLLUP = Path("/proc/self/smaps_rollup")
 _FIRST_BATCHES = (1, 2)
 _LEAST_S = 0.5  # between two readings
-_COSTS = 50  # times what a reading takes, at least: two hundredths of the worker's time
+_COSTS = 50  # minimum interval, as a multiple of the duration of a reading: at most 2% of the worker's time
 
 
 class PrivateGauge:
@@ -44,7 +45,8 @@ class PrivateGauge:
 
 
 def private_bytes() -> int | None:
-    """Pages that this process alone has written; None where the system does not tell."""
+    """Returns the bytes of the pages that only this process has written, or None where the system does not report
+    them."""
     try:
         lines = _ROLLUP.read_text().splitlines()
     except OSError:

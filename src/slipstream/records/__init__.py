@@ -1,4 +1,4 @@
-"""Frozen structs that every other room reads. No torch, no logic beyond a property."""
+"""Frozen structs that every other package reads. They need no torch and contain no logic beyond properties."""
 
 from slipstream.records.anatomy import Anatomy, Attention, Misalignment, ModuleShare, Operator, TorchProfile
 from slipstream.records.comparison import Difference, Outcome, PhaseChange, SessionComparison

@@ -1,4 +1,4 @@
-"""The operations of one observed step: what kind they are, which module ran them, what they achieved."""
+"""The operators of one observed step: their kinds, the modules that ran them, and their FLOPs."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class ModuleShare(msgspec.Struct, frozen=True):
     path: str  # "layers.0.attention"
     class_name: str
     forward_ms: float  # exclusive of children
-    flops: int  # of the forward: over forward_ms, what the module achieved
+    flops: int  # of the forward pass; divided by forward_ms, the module's rate
     classes_ms: dict[str, float] = {}  # OperatorClass to ms, forward
-    backward_ms: float = 0.0  # of the autograd nodes that its operators made
+    backward_ms: float = 0.0  # of the autograd nodes of its operators
     backward_flops: int = 0
 
 
 class Attention(msgspec.Struct, frozen=True):
-    """softmax(q k^T) v written by hand: a fused kernel could do it."""
+    """Hand-written softmax(q k^T) v, which a fused kernel could compute."""
 
     path: str
     site: Site | None
@@ -41,7 +41,7 @@ class Attention(msgspec.Struct, frozen=True):
 
 
 class Misalignment(msgspec.Struct, frozen=True):
-    """A contraction whose dimension is not a multiple that the hardware likes."""
+    """A contraction with a dimension that is not a multiple of the hardware's tile size."""
 
     path: str
     class_name: str
@@ -52,16 +52,16 @@ class Misalignment(msgspec.Struct, frozen=True):
 
 
 class TorchProfile(msgspec.Struct, frozen=True):
-    """A few steps as torch's own profiler wrote them, a Chrome trace."""
+    """A few steps recorded by torch's own profiler, as a Chrome trace."""
 
-    path: str  # of the file, .gz if packed
+    path: str  # of the file; .gz if compressed
     mark: str  # the name of an event in it
-    mark_ns: int  # when that was, on the ride's clock
+    mark_ns: int  # the time of that event on the trial's clock
     num_steps: int
 
 
 class Anatomy(msgspec.Struct, frozen=True):
-    step_ms: float  # of the observed step, under observation: only shares of it mean anything
+    step_ms: float  # of the observed step. Observation slows it down, so only shares of it are meaningful
     classes_ms: dict[str, float]  # OperatorClass to ms
     classes_flops: dict[str, int]
     num_operators: int  # launches in the step, forward and backward
@@ -70,8 +70,8 @@ class Anatomy(msgspec.Struct, frozen=True):
     modules: list[ModuleShare]
     attentions: list[Attention] = []
     misalignments: list[Misalignment] = []
-    padding_share: float | None = None  # tokens spent on padding, where padding could be recognised
-    padding_batches: int = 1  # that it was seen in: its mean
+    padding_share: float | None = None  # share of padding among the tokens; None: not recognised
+    padding_batches: int = 1  # number of batches that padding_share is the mean of
     denormal_share: float | None = None  # of the values in inputs, activations, gradients, parameters
     optimizer_ms: float = 0.0
     optimizer_operators: int = 0

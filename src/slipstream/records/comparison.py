@@ -1,4 +1,4 @@
-"""Two sessions side by side: what changed between them, and what the step did meanwhile."""
+"""A comparison of two sessions: what changed between them, and how the step time changed."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ class PhaseChange(msgspec.Struct, frozen=True):
 
 
 class SessionComparison(msgspec.Struct, frozen=True):
-    """Ratios are the step before over the step after: more than 1 is faster."""
+    """Ratios are the step time before divided by the step time after: more than 1 is faster."""
 
     before: str
     after: str
-    outcome: Outcome  # unknown: one of them has no step
+    outcome: Outcome  # unknown: one of the sessions has no steps
     differences: list[Difference]
     before_ms: float | None = None
     after_ms: float | None = None
     ratio: float | None = None
-    low: float | None = None  # 95%, from the noise inside both sessions
+    low: float | None = None  # 95% interval, from the noise inside both sessions
     high: float | None = None
     phases: list[PhaseChange] = []
     is_same_machine: bool = True

@@ -1,6 +1,5 @@
-"""The machine and the software that a session was measured on.
-
-Where the user's source stood in git when a session began."""
+"""The machine and the software that a session was measured on, and the git commit of the user's source when the session
+began."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ class Gpu(msgspec.Struct, frozen=True):
 
 
 class GpuReading(msgspec.Struct, frozen=True):
-    """Sampled through NVML while the script ran."""
+    """A sample taken through NVML while the script ran."""
 
     time_ns: int
     index: int
@@ -27,15 +26,15 @@ class GpuReading(msgspec.Struct, frozen=True):
 
 
 class TorchFacts(msgspec.Struct, frozen=True):
-    """What only the rider's own process knows."""
+    """Facts that only the script's process knows."""
 
     version: str
     cpu_capability: str  # AVX2, AVX512, ...
     num_threads: int
     num_interop_threads: int
-    accelerator: str  # cuda, mps, xpu; "" without
+    accelerator: str  # cuda, mps, xpu; "": none
     accelerator_build: str  # CUDA or ROCm version torch was built for; "" for a CPU build
-    device: str  # where the model lives: cpu, cuda:0
+    device: str  # of the model: cpu, cuda:0
     has_fast_bf16: bool
     has_fast_fp16: bool
     has_tf32: bool
@@ -44,7 +43,7 @@ class TorchFacts(msgspec.Struct, frozen=True):
     deterministic: bool
     flush_denormal: bool | None = None
     autocast_seen: bool = False  # the script enters autocast itself
-    threads_site: Site | None = None  # the user's torch.set_num_threads( line
+    threads_site: Site | None = None  # the user's line that calls torch.set_num_threads
 
 
 class Environment(msgspec.Struct, frozen=True):
@@ -59,19 +58,19 @@ class Environment(msgspec.Struct, frozen=True):
     memory_limit_bytes: int | None
     shm_bytes: int | None
     shm_free_bytes: int | None
-    disk_kind: str  # "ssd", "hdd", "network", "memory", "unknown": where the working directory lives
+    disk_kind: str  # of the working directory: "ssd", "hdd", "network", "memory", "unknown"
     load: float  # one-minute load average when the session began
     gpus: list[Gpu] = []
     torch: TorchFacts | None = None
     readings: list[GpuReading] = []
-    variables: dict[str, str] = {}  # of the environment, those that libraries take their speed from
-    idle_file_s: float | None = None  # the system drops what it keeps of files that were not used for so long
+    variables: dict[str, str] = {}  # environment variables that affect the speed of libraries
+    idle_file_s: float | None = None  # seconds without use after which the system drops a file from the page cache
     libraries: dict[str, str] = {}  # lightning, transformers, ... as imported by the script
 
 
 class Revision(msgspec.Struct, frozen=True):
-    commit: str  # in full
-    is_changed: bool = False  # files that git knows differed from it
+    commit: str  # full hash
+    is_changed: bool = False  # tracked files differed from the commit
 
     def __str__(self) -> str:
         return self.commit[:9] + ("+" if self.is_changed else "")

@@ -1,5 +1,5 @@
-"""What seams emit: one event per passage through a seam, written down when the passage ends.
-Says what happened and when; decides nothing about steps."""
+"""Events that seams emit: one event per passage through a seam, recorded when the passage ends. An event says what
+happened and when. It does not say which step it belongs to."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Literal
 import msgspec
 
 EventKind = Literal[
-    "iterator",  # a loader's iterator was made or rewound (worker start-up lives here)
-    "input",  # a batch was asked for
+    "iterator",  # a loader's iterator was created or reset (includes the start of workers)
+    "input",  # a batch was requested
     "transfer",  # host-to-device copy
     "forward",  # the outermost module was called
     "backward",
     "optimizer",
     "scheduler",
     "saving",
-    "aside",  # work of our own on the script's time: counts for nobody
+    "aside",  # work of slipstream in the script's thread: counts for no step
     "sync",  # the host waited for the device (.item(), .cpu(), ...)
 ]
 
@@ -25,7 +25,7 @@ PHASES: tuple[Phase, ...] = ("input", "transfer", "forward", "backward", "optimi
 
 
 class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One passage. `ident` is an index into the session's loaders, models or optimizers, by kind; for
+    """One passage. `ident` is an index into the session's loaders, models or optimizers, depending on the kind. For
     transfer, saving and sync it is an index into the session's sites (-1: not known)."""
 
     kind: EventKind
@@ -34,13 +34,13 @@ class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
     end_ns: int
     samples: int = 0  # samples in the batch (input) or in the module's first tensor (forward)
     num_bytes: int = 0  # of the batch (input) or of the copy (transfer)
-    cpu_ns: int = 0  # CPU time this process spent meanwhile, all threads (input only)
+    cpu_ns: int = 0  # CPU time of this process during the passage, all threads (input only)
     grad: bool = False  # forward: gradients were on
     training: bool = False  # forward: the module was in training mode
     pinned: bool = False  # transfer
     blocking: bool = False  # transfer
     site: int = -1  # forward in evaluation mode: index of the user's line in the session's sites
-    caller: int = -1  # and of the user's line that called the function around it
-    kept: bool = False  # input: a kept batch was handed out in place of a real one
-    device_start_ms: float | None = None  # the same passage on the device's own clock
+    caller: int = -1  # the same for the user's line that called the function around it
+    kept: bool = False  # input: a stored batch was replayed in place of a real one
+    device_start_ms: float | None = None  # the same passage on the device's clock
     device_end_ms: float | None = None

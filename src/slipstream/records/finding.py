@@ -1,4 +1,4 @@
-"""A cause of lost time, with its evidence; and the ceilings that bound what any cure can give."""
+"""A cause of lost time with its evidence, and the ceilings that limit what any remedy can gain."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ Bound = Literal["input", "compute", "cores", "other", "unknown"]
 
 
 class Ceilings(msgspec.Struct, frozen=True):
-    """Step times, if one resource were free. None: could not be measured, `notes` says why."""
+    """Step times if one resource were free. None: not measured; `notes` says why."""
 
-    compute_ms: float | None = None  # data were free
-    input_ms: float | None = None  # compute were free
+    compute_ms: float | None = None  # if data loading were free
+    input_ms: float | None = None  # if computation were free
     shared_ms: float | None = None  # (CPU time of input + CPU time of compute) / cores
     input_cpu_ms: float | None = None  # CPU time per step, all processes
     compute_cpu_ms: float | None = None
     notes: list[str] = []
 
     def best_ms(self) -> float | None:
-        """The step if input and compute overlapped perfectly on this machine."""
+        """Returns the step time if input and computation overlapped perfectly on this machine."""
         known = [ms for ms in (self.compute_ms, self.input_ms, self.shared_ms) if ms is not None]
         return max(known) if known else None
 
@@ -30,12 +30,12 @@ class Ceilings(msgspec.Struct, frozen=True):
 class Finding(msgspec.Struct, frozen=True):
     cause: str  # an id: no_workers, slow_decode, ...
     title: str  # one short line
-    evidence: str  # a sentence with numbers from this run
-    predicted_gain: float  # step now over step then, 1.0 = nothing
-    change: str  # the line to write
+    evidence: str  # a sentence with numbers from this session
+    predicted_gain: float  # step time now divided by step time with the change; 1.0: no gain
+    change: str  # the line that the user should write
     site: Site | None = None
     techniques: list[str] = []
-    advice: str = ""  # a sentence more, where the change needs one
+    advice: str = ""  # a further sentence, where the change needs one
 
     @property
     def where(self) -> str:

@@ -8,12 +8,13 @@ import msgspec
 
 from slipstream.records.site import Site
 
-# Parameters hold the buffers too; temporary is what no backward pass waits for; other is what the step did not make.
+# "parameters" includes buffers. "temporary" is memory that no backward pass needs. "other" was allocated outside the
+# step.
 KINDS: Final = ("parameters", "optimizer_state", "gradients", "inputs", "activations", "temporary", "other")
 
 
 class Moment(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The most that was alive in one stretch of the step."""
+    """The maximum of live bytes in one section of the step."""
 
     at_ms: float  # since the step's start, under observation
     phase: str
@@ -21,58 +22,60 @@ class Moment(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ModuleBytes(msgspec.Struct, frozen=True):
-    """What one module holds at the peak, without the modules inside it."""
+    """The bytes that one module holds at the peak, without the modules inside it."""
 
     path: str  # "layers.0.attention"; "": the model itself
     class_name: str
     kinds: dict[str, int]
-    output_bytes: int = 0  # of what its last call returned, alive at the peak
+    output_bytes: int = 0  # live at the peak, of the result of its last call
 
 
 class LineBytes(msgspec.Struct, frozen=True):
-    """What one line of the user's made that is alive at the peak; what backward makes counts for the forward's line."""
+    """The bytes that one of the user's lines allocated and that are live at the peak. What the backward pass allocates
+    counts for the line of the forward pass."""
 
     site: Site
     kinds: dict[str, int]
 
 
 class Growth(msgspec.Struct, frozen=True):
-    """What the step before left behind, and this step did not let go of."""
+    """Memory that the step before allocated and that is still not freed at the end of this step."""
 
     num_bytes: int
     num_blocks: int
-    site: Site | None = None  # the line that made most of it
+    site: Site | None = None  # the line that allocated most of it
 
 
 class Footprint(msgspec.Struct, frozen=True):
     device: str
-    num_samples: int  # in the step; 0: could not be told
+    num_samples: int  # in the step; 0: not known
     batch_size: int  # of the largest batch in it
     peak_bytes: int
     peak_ms: float
     peak_phase: str
-    peak_operator: str  # that allocated when the peak was reached
+    peak_operator: str  # the operator that allocated when the peak was reached
     peak_site: Site | None
     step_ms: float  # under observation
     kinds: dict[str, int]  # at the peak; adds up to it
     phases: dict[str, dict[str, int]]  # kinds at the peak of each phase
     moments: list[Moment] = []
-    modules: list[ModuleBytes] = []  # most first
+    modules: list[ModuleBytes] = []  # largest first
     lines: list[LineBytes] = []
     growth: Growth | None = None
-    capacity_bytes: int = 0  # what tensors can have: now alive, and free beside it; 0: not known
-    reserved_bytes: int = 0  # accelerators: what the caching allocator holds at the most
-    split_bytes: int = 0  # accelerators: reserved, free, but in pieces that no whole segment is made of
-    unexplained_bytes: int = 0  # accelerators: counted by the allocator, of no tensor that we know; part of other
+    capacity_bytes: int = 0  # available for tensors: live bytes plus free bytes; 0: not known
+    reserved_bytes: int = 0  # accelerators: maximum that the caching allocator reserved
+    split_bytes: int = 0  # accelerators: reserved and free, but in parts of segments
+    unexplained_bytes: int = 0  # accelerators: allocated, but of no known tensor; part of "other"
 
 
 class Remains(msgspec.Struct, frozen=True):
-    """What was alive when memory ran out and the script with it."""
+    """What was live when the script ran out of memory and ended."""
 
     kinds: dict[str, int]
     modules: list[ModuleBytes] = []
     lines: list[LineBytes] = []  # most first
-    site: Site | None = None  # the user's line that asked for more
-    module: str = ""  # that was being computed
-    held_bytes: int = 0  # in the count of `--memory-limit`: by the process, on an accelerator what it has; 0: not known
+    site: Site | None = None  # the user's line whose allocation failed
+    module: str = ""  # the module that was running
+    # In use, counted as `--memory-limit` counts: by the process, or on an accelerator by its allocator; 0: not known
+    held_bytes: int = 0
     has_batch_norm: bool = False

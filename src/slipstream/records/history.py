@@ -1,4 +1,4 @@
-"""Sessions at a glance: what the index keeps of each, so that thousands can be listed without opening one."""
+"""The fields of a session that the index stores, so that thousands of sessions can be listed without opening them."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from slipstream.records.recipe import Recipe
 
 
 class IndexEntry(msgspec.Struct, frozen=True):
-    """A row of the index. One that is not readable has only its file."""
+    """A row of the index. For a session that is not readable only the fields about its file are set."""
 
-    name: str  # of the file, without its suffix: what the user calls the session by
+    name: str  # of the file, without its suffix; the user refers to the session by this name
     size_bytes: int
     modified_ns: int
     is_readable: bool = True
     created: str = ""  # ISO 8601
     command: str = ""
-    script: str = ""  # the words, each quoted where a shell would need it
+    script: str = ""  # the command line, quoted as for a shell
     commit: str = ""
     is_changed: bool = False
     num_steps: int = 0
     step_ms: float | None = None
     samples_per_s: float | None = None
     bound: str = ""
-    recipe: str = ""  # kept by a tune
-    ratio: float | None = None  # the recipe against the base
+    recipe: str = ""  # the recipe that `tune` kept
+    ratio: float | None = None  # speed of the recipe relative to the base
     ratio_low: float | None = None
     ratio_high: float | None = None
-    peak_bytes: int | None = None  # of the step that `memory` observed
-    largest_batch: int | None = None  # that `tune --fit` found to run
+    peak_bytes: int | None = None  # of the step that the command `memory` observed
+    largest_batch: int | None = None  # found by `tune --fit`
 
 
 class GlanceSpeed(msgspec.Struct, frozen=True):
@@ -60,7 +60,7 @@ class GlanceSummary(msgspec.Struct, frozen=True):
 
 
 class SessionGlance(msgspec.Struct, frozen=True):
-    """The same file as a Session, read for these few fields alone: a hundred times quicker."""
+    """A subset of the fields of Session, for reading the same file. Reading only these is a hundred times faster."""
 
     command: str
     script: list[str]

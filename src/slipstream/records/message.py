@@ -1,4 +1,5 @@
-"""What a riding process tells the outside, message by message, so that a killed rider has still told most of it."""
+"""Messages from the processes of a trial to the parent. They are sent one by one, so that most of the data is there
+even if a trial is killed."""
 
 from __future__ import annotations
 
@@ -17,22 +18,23 @@ from slipstream.records.step import Block, Fetch
 
 
 class Boarded(msgspec.Struct, frozen=True, tag=True):
-    """First message of every riding process."""
+    """The first message of every process of a trial."""
 
     process: int
-    role: str  # rider (runs the script), worker (serves a loader), child (spawned by the script)
+    role: str  # "rider" (runs the script), "worker" (of a loader), "child" (started by the script)
     time_ns: int
 
 
 class Seen(msgspec.Struct, frozen=True, tag=True):
     events: list[Event] = []
     fetches: list[Fetch] = []
-    stacks: list[StackCount] = []  # counts since the last message, to be added up
+    stacks: list[StackCount] = []  # counts since the last message
     memory: list[Memory] = []
 
 
 class Met(msgspec.Struct, frozen=True, tag=True):
-    """An object or a place met for the first time, or known better now: the later message replaces the earlier."""
+    """Facts about an object or a site that was used for the first time. A later message about the same object replaces
+    the earlier one."""
 
     loader: Loader | None = None
     model: Model | None = None
@@ -46,7 +48,7 @@ class BlockEnded(msgspec.Struct, frozen=True, tag=True):
 
 
 class Told(msgspec.Struct, frozen=True, tag=True):
-    """Facts that arrive once."""
+    """Facts that are sent once."""
 
     note: str = ""
     anatomy: Anatomy | None = None
@@ -61,12 +63,12 @@ class Told(msgspec.Struct, frozen=True, tag=True):
 
 
 class Progress(msgspec.Struct, frozen=True, tag=True):
-    """For the live line only."""
+    """Progress for the live display. It is not saved."""
 
     num_steps: int
     block: str
     step_ms: float
-    share: float  # of the ride, 0 to 1
+    share: float  # of the trial, 0 to 1
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):

@@ -1,5 +1,5 @@
-"""The objects of the user's script that pass through seams: loaders, models, optimizers.
-Facts read once, when an object is first met."""
+"""Facts about the objects of the user's script that pass through seams: loaders, models, optimizers. They are read when
+an object is first used."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ class Loader(msgspec.Struct, frozen=True, rename={"container": "hoard"}):
     persistent_workers: bool
     pin_memory: bool
     is_iterable: bool
-    num_batches: int | None  # len(loader), None where it has none or lies (samplers of length 1e10)
+    num_batches: int | None  # len(loader); None: no length, or a false one (samplers of length 1e10)
     num_samples: int | None
     start_method: str  # fork, spawn, forkserver; "" without workers
     collate_name: str = "default_collate"
     collate_site: Site | None = None
-    getitem_site: Site | None = None  # where the dataset's __getitem__ or __iter__ is defined, if the user's
+    getitem_site: Site | None = None  # of the dataset's __getitem__ or __iter__, if it is the user's code
     tensor_facts: list[TensorFacts] = []
-    framework: str = ""  # "transformers", "lightning", "accelerate" where one of them built it
-    container: LargeContainer | None = None  # looked for where there are workers
-    draws: bool | None = None  # random numbers, in building some of its batches without workers; None: not looked at
+    framework: str = ""  # "transformers", "lightning", "accelerate" if one of them built it
+    container: LargeContainer | None = None  # searched only for loaders with workers
+    draws: bool | None = None  # whether building its batches without workers draws random numbers; None: not checked
 
 
 class LargeContainer(msgspec.Struct, frozen=True):
-    """A container of the dataset's with very many Python objects. Reading one writes its reference count."""
+    """A container of the dataset with very many Python objects. Reading such an object writes its reference count."""
 
     name: str  # "names", "dataset.samples"
-    kind: str  # of the container
-    element: str  # of what it holds
+    kind: str  # type of the container
+    element: str  # type of its elements
     num_objects: int
-    num_bytes: int  # about
+    num_bytes: int  # estimate
 
 
 class TensorFacts(msgspec.Struct, frozen=True):
@@ -49,7 +49,7 @@ class TensorFacts(msgspec.Struct, frozen=True):
     dtype: str
     device: str
     num_bytes: int
-    was_bytes: bool = False  # floats that hold at most 256 different values per channel: bytes would do
+    was_bytes: bool = False  # floats with at most 256 different values per channel: bytes would suffice
 
 
 class Model(msgspec.Struct, frozen=True):
@@ -65,10 +65,10 @@ class Model(msgspec.Struct, frozen=True):
     num_convolutions: int = 0
     is_channels_last: bool = False
     inputs: list[TensorFacts] = []
-    name: str = ""  # what the line that called it calls it: "model", "self.net"; "": not known
-    class_module: str = ""  # where its class is defined
-    num_planar: int | None = None  # of the convolutions, those of images, two-dimensional; None: not looked at
-    moves_alone: bool = True  # model.to(memory_format=...) reaches weights and buffers of at most four dimensions
+    name: str = ""  # its name in the line that called it: "model", "self.net"; "": not known
+    class_module: str = ""  # module that defines its class
+    num_planar: int | None = None  # number of two-dimensional convolutions; None: not counted
+    moves_alone: bool = True  # model.to() converts only parameters and buffers of at most four dimensions
 
 
 class Optimizer(msgspec.Struct, frozen=True):
@@ -77,8 +77,8 @@ class Optimizer(msgspec.Struct, frozen=True):
     site: Site | None
     num_tensors: int
     num_parameters: int
-    fused: bool | None  # what the script asked for; None: torch's default
+    fused: bool | None  # the script's argument; None: torch's default
     foreach: bool | None
     can_fuse: bool  # this class and device have a fused implementation
     device: str
-    step_site: Site | None = None  # where the user's own class defines its update; None: a library's
+    step_site: Site | None = None  # of the update method, if the user's own class defines it; None: a library's class

@@ -1,4 +1,4 @@
-"""Riders that took turns: what was timed, what was witnessed, and what follows."""
+"""Trials that took turns in a race: their block timings, their fingerprints, and the verdicts."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ import msgspec
 
 from slipstream.records.recipe import Choice, Edit, NumericsClass, Recipe, Setting
 
-# base: the script as it is. twin: the same with `nothing`. candidate: with a recipe. proof: a candidate that draws the
-# base's random numbers, not timed. rounding: the base with weights moved by one ulp. coarse: the base with weights
-# rounded to bfloat16 once, before the first step: what lower precision may do to gradients. seed: another seed.
-# fit: looked at for its memory, perhaps held to a limit; nothing is done in it that would take memory.
+# base: the unchanged script. twin: the A/A control, the unchanged script again (technique `nothing`). candidate: the
+# script with a recipe. proof: a candidate that draws the same random numbers as the base; it is not timed. rounding: a
+# control, the base with weights perturbed by one ulp. coarse: a control, the base with weights rounded to bfloat16 once
+# before the first step; it shows how much lower precision may change gradients. seed: a control with another seed.
+# fit: a trial whose memory is measured, possibly under a limit; slipstream does nothing in it that needs memory.
 Role = Literal["base", "twin", "candidate", "proof", "rounding", "coarse", "seed", "fit"]
 Decision = Literal["kept", "rejected", "unsure", "failed", "not_applicable"]
-FARTHEST = 100.0  # times as fast, or as slow: where a bound stands that nothing speaks for yet
-Tick = Literal["optimizer", "backward", "forward", "input"]  # what the riders count as a step
+FARTHEST = 100.0  # times as fast, or as slow: the value of a bound of an interval as long as there is no evidence
+Tick = Literal["optimizer", "backward", "forward", "input"]  # the event that trials count as a step
 
 
 class TrialSpec(msgspec.Struct, frozen=True):
-    """Who is to ride."""
+    """Describes a trial that is to be started."""
 
     ident: int
     role: Role
@@ -27,20 +28,20 @@ class TrialSpec(msgspec.Struct, frozen=True):
 
 
 class BlockTiming(msgspec.Struct, frozen=True, rename={"trial": "rider"}):
-    """One block as the rider timed it. The lead-in is not in it."""
+    """The timing of one block, measured in the trial itself. The steps before the timed part are not included."""
 
-    trial: int  # Entrant.ident
+    trial: int  # TrialSpec.ident
     round: int
     first_step: int
     num_steps: int
     seconds: float
-    time_ns: int  # when it began, on the host's monotonic clock
+    time_ns: int  # start, on the host's monotonic clock
     num_samples: int = 0
-    starts_s: float = 0.0  # of these seconds, what epochs that began in it took to begin
-    epoch_start_s: float = 0.0  # what the rider has found one such beginning to take
-    is_disturbed: bool = False  # something was compiled anew: does not count
-    is_last: bool = False  # the script came to its end
-    failure: str = ""  # the rider is out: why, in one line
+    starts_s: float = 0.0  # of these seconds, the time that starts of epochs took
+    epoch_start_s: float = 0.0  # the time that one start of an epoch takes in this trial
+    is_disturbed: bool = False  # something was recompiled: the block does not count
+    is_last: bool = False  # the script has ended
+    failure: str = ""  # why the trial has failed, in one line; "": it has not
 
     @property
     def step_s(self) -> float:
@@ -48,8 +49,8 @@ class BlockTiming(msgspec.Struct, frozen=True, rename={"trial": "rider"}):
 
 
 class Sketch(msgspec.Struct, frozen=True, array_like=True):
-    """A tensor projected on a few numbers by a fixed random map: the difference of two sketches is the sketch of the
-    difference, so norms of differences can be told from two processes' sketches alone."""
+    """A tensor projected to a few numbers by a fixed random linear map. The difference of two sketches is the sketch of
+    the difference. So norms of differences can be estimated from the sketches of two processes alone."""
 
     name: str
     numel: int
@@ -59,7 +60,7 @@ class Sketch(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """After the backward passes of a step, just before its update: gradients; and buffers as they are then."""
+    """The gradients and buffers after the backward passes of a step, just before its update."""
 
     step: int
     gradients: list[Sketch]
@@ -67,7 +68,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class Fingerprint(msgspec.Struct, frozen=True):
-    """What a rider's training did, apart from time."""
+    """The numeric results of a trial, for the numerics check."""
 
     losses: list[tuple[int, float]] = []  # (step, value) of everything that backward was called on, in order
     snapshots: list[Snapshot] = []  # of the first steps
@@ -79,34 +80,34 @@ class TrialRecord(msgspec.Struct, frozen=True, rename={"spec": "entrant", "timin
     timings: list[BlockTiming] = []
     fingerprint: Fingerprint = Fingerprint()
     startup_s: float = 0.0  # from launch to the first step's end
-    peak_bytes: int = 0  # host memory, the process and its children at the most
+    peak_bytes: int = 0  # maximum of host memory, of the process and its children
     device_peak_bytes: int = 0
-    start_bytes: int = 0  # fit: held when the training began, as a limit counts
-    held_bytes: int = 0  # fit: at the most, as a limit counts; 0: it did not come so far
-    changes: list[str] = []  # what its techniques really did, a sentence each
+    start_bytes: int = 0  # fit: in use when the training began, counted as a limit counts
+    held_bytes: int = 0  # fit: maximum in use, counted as a limit counts; 0: the trial did not get that far
+    changes: list[str] = []  # what its techniques changed, one sentence each
     declined: list[str] = []  # what they could not do
     edits: list[Edit] = []
     failure: str = ""
-    num_launches: int = 1  # more: riders did not fit beside each other and took turns by being launched anew
+    num_launches: int = 1  # more: the trials did not fit in memory together and took turns by being started again
 
 
 class Speed(msgspec.Struct, frozen=True):
-    """The base's step over the candidate's; more than 1 is faster."""
+    """The base's step time divided by the candidate's. More than 1 is faster."""
 
     ratio: float
-    low: float  # 95%, valid however often it was looked at
+    low: float  # 95% interval, valid however often it is evaluated
     high: float
     num_rounds: int = 0
 
     @property
     def is_bounded(self) -> bool:
-        """Whether enough was seen to bound it at all; else its bounds stand at FARTHEST."""
+        """Whether there is enough evidence for bounds. If not, the bounds have the value FARTHEST."""
         return self.low > 1.01 / FARTHEST and self.high < 0.99 * FARTHEST
 
 
 class Numerics(msgspec.Struct, frozen=True):
     claimed: NumericsClass
-    is_sound: bool | None  # None: could not be seen
+    is_sound: bool | None  # None: could not be checked
     reason: str  # "bit-equal in 60 steps", "gradients off by at most 1e-6"
     worst_gradient: float | None = None  # largest relative difference of a parameter's gradient
     worst_loss: float | None = None
@@ -123,11 +124,11 @@ class Verdict(msgspec.Struct, frozen=True):
     samples_per_s: float | None = None
     batch_size: int | None = None
     peak_bytes: int | None = None
-    one_off_s: float = 0.0  # start-up beyond the base's: compilation, worker start
-    payback_steps: int | None = None  # after so many steps it has paid; None: it costs nothing, or never pays
-    recipe: Recipe = Recipe()  # what was on: the technique alone, or (cumulative, leave-one-out) with others
+    one_off_s: float = 0.0  # start-up in addition to the base's: compilation, start of workers
+    payback_steps: int | None = None  # steps until the start-up is paid back; None: costs nothing, or never pays back
+    recipe: Recipe = Recipe()  # the technique alone, or (cumulative, left_out) with others
     kind: Literal["single", "cumulative", "left_out", "total", "noise"] = "single"
-    is_provisional: bool = False  # kept for now: inside the recipe it has yet to be proved
+    is_provisional: bool = False  # kept for now: not yet proved as part of the recipe
 
     @property
     def choice(self) -> Choice:
@@ -135,23 +136,23 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class Tuning(msgspec.Struct, frozen=True, rename={"trials": "riders"}):
-    """What a tune concluded."""
+    """The result of `tune`."""
 
     base_step_ms: float
     base_samples_per_s: float
-    verdicts: list[Verdict] = []  # singly, in the order tried; then cumulative, left out
-    total: Speed | None = None  # the kept recipe against the base
+    verdicts: list[Verdict] = []  # single, in the order tried; then cumulative, left_out
+    total: Speed | None = None  # the kept recipe relative to the base
     recipe: Recipe = Recipe()
-    noise: Speed | None = None  # the twin against the base
+    noise: Speed | None = None  # the A/A control relative to the base
     noise_note: str = ""
     base_batch_size: int | None = None
     base_peak_bytes: int | None = None
     ceiling_ms: float | None = None
-    seconds_before: float | None = None  # the whole training, where its length is known
+    seconds_before: float | None = None  # for the whole training, if its length is known
     seconds_after: float | None = None
     seconds_spent: float = 0.0
     is_complete: bool = True
-    was_interrupted: bool = False  # by Ctrl-C: the journal knows what was decided
-    trials: list[TrialRecord] = []  # laps and losses for the report; sketches are dropped
+    was_interrupted: bool = False  # by Ctrl-C; the journal contains what was decided
+    trials: list[TrialRecord] = []  # block timings and losses for the report, without sketches
     edits: list[Edit] = []
-    notes: list[str] = []  # plain sentences: what was not tried, resumed, or less exact than usual
+    notes: list[str] = []  # sentences about what was not tried, was resumed, or is less exact than usual

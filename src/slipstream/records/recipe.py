@@ -1,4 +1,4 @@
-"""Techniques with settings, and the same changes as edits of the source."""
+"""Recipes: techniques with settings. Also describes the same changes as edits of the source."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import msgspec
 
 from slipstream.records.site import Site
 
-# Strictest first: same bits; other rounding; other random draws; lower precision; another training.
+# Strictest first: same bits; different rounding; different random numbers; lower precision; different training.
 NumericsClass = Literal["identical", "reordered", "redrawn", "approximate", "different"]
 NUMERICS: tuple[NumericsClass, ...] = ("identical", "reordered", "redrawn", "approximate", "different")
 
-Setting = bool | int | str  # True: the technique has no variants, it is simply on
+Setting = bool | int | str  # True: the technique has no variants
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -43,34 +43,37 @@ class Recipe(msgspec.Struct, frozen=True):
 
 
 EditKind = Literal[
-    "argument",  # of the call at the site
+    "argument",  # an argument of the call at the site
     "before",  # a statement before the one at the site
     "around",  # a context around the forward pass at the site, up to its backward pass
-    "scaler",  # of the loss whose forward pass is at the site; argument: the optimizer's class
-    "start",  # a statement of the script's own, after its imports
-    "environment",  # a variable (argument, text) that is read when a library is loaded, before the script's imports
-    "checkpoint",  # the blocks of the model whose class is in the module `argument`
-    "callee",  # another name for the model where it is called at the site, given once before its loop
-    "input",  # what is put behind an argument that the model is given at the site
-    "without_grad",  # around the evaluation that holds the site
-    "running_sum",  # at the site, kept on the device; argument: what makes a float as exact as Python's
-    "convert_once",  # of the table that the site cuts a batch out of
-    "detached",  # what the site puts into the variable `call`
-    "by_hand",
+    "scaler",  # a gradient scaler for the loss whose forward pass is at the site; argument: the optimizer's class
+    "start",  # a statement of the script, after its imports
+    "environment",  # a variable (argument, text) set before the script's imports, because libraries read it when loaded
+    "checkpoint",  # checkpointing of the model's blocks; its class is in the module `argument`
+    "callee",  # a new name for the model in the call at the site, assigned once before the loop
+    "input",  # text appended to an argument of the model's call at the site
+    "without_grad",  # torch.no_grad() around the evaluation that contains the site
+    "running_sum",  # the running sum at the site stays on the device; argument: the conversion to Python's precision
+    "convert_once",  # one conversion of the whole table that the site takes its batches from
+    "detached",  # detach what the site adds to the variable `call`
+    "by_hand",  # the user has to make the change
 ]
 
 
 class Edit(msgspec.Struct, frozen=True):
-    """One change of the user's source, as data: `rewrite` finds the place and writes it."""
+    """One change of the user's source, as data. The package `rewrite` locates the code and changes it."""
 
     technique: str
     kind: EditKind
-    site: Site | None  # the observed call; None: of the script as a whole, or by hand
-    call: str = ""  # the callee at the site, for arguments: DataLoader, AdamW; the model's name, for its inputs
-    argument: str = ""  # its name; of an input also its place: "0"; before: what the model's call calls it; of a
-    # callee: what the new name is for
-    text: str = ""  # the argument's value, the statement ({model}: by its name there), the context, what is put behind
-    reason: str = ""  # by hand: why it cannot be written for the user
-    observed: str = ""  # the argument's value in the session, as Python writes it; "": not known
-    is_if_given: bool = False  # an argument that is changed where the call gives it, and never added
-    num_calls: int = 1  # of this name that ran at the site, each time
+    site: Site | None  # the observed call; None: the edit concerns the whole script, or is made by hand
+    # The function that is called at the site (kind "argument": DataLoader, AdamW), or the model's name (kind "input")
+    call: str = ""
+    # The argument's name. For "input" it may also be a position: "0". For "before": the model's name in its call. For
+    # "callee": what the new name stands for
+    argument: str = ""
+    # The argument's value, the statement ({model} stands for the model's name), the context, or the appended text
+    text: str = ""
+    reason: str = ""  # by_hand: why the edit cannot be made automatically
+    observed: str = ""  # repr of the argument's value in the session; "": not known
+    is_if_given: bool = False  # the argument is changed only if the call has it, and is never added
+    num_calls: int = 1  # number of calls of this name at the site, each time it runs

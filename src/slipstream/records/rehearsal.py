@@ -1,4 +1,5 @@
-"""A remedy tried on a copy, after the ride: the script's own model and shapes, timed with and without it by turns."""
+"""A rehearsal: a remedy that is tried at the end of a check on a copy of the script's model, with the script's own
+shapes. The copy is timed alternately with and without the remedy."""
 
 from __future__ import annotations
 
@@ -8,10 +9,10 @@ import msgspec
 class Rehearsal(msgspec.Struct, frozen=True):
     remedy: str  # channels_last, fused_optimizer, threads, flush_denormals, bf16
     setting: str
-    now_ms: float  # forward and backward of the copy (or the optimizer's step) as it is; median
+    now_ms: float  # without the remedy: forward and backward pass of the copy, or the optimizer's step; median
     then_ms: float
-    ratio: float  # now over then, median of pairs
+    ratio: float  # now_ms / then_ms, median of the pairs
     low: float  # 95% interval of that median
     high: float
     num_pairs: int
-    breaks_values: bool = False  # with the remedy, and not without it, results are not finite
+    breaks_values: bool = False  # results are not finite with the remedy, but finite without it

@@ -1,4 +1,4 @@
-"""Everything one command saw and concluded, as one file. Renderers read this and nothing else."""
+"""A session: everything that one command measured and concluded, saved as one file. Reports read only this."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 class Memory(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Bytes held at the end of a step: resident (and on the device), and live tensors where counted. In a loader's
-    worker: after so many batches, what it shares with nobody."""
+    """Memory in use at the end of a step: resident and on the device, and the number of live tensors if counted. In a
+    loader's worker, `step` is the number of batches and `resident_bytes` the private memory."""
 
     step: int
     time_ns: int
     resident_bytes: int
     device_bytes: int
-    num_graphs: int = -1  # tensors with a grad_fn alive; -1: not counted
+    num_graphs: int = -1  # live tensors with a grad_fn; -1: not counted
     num_tensors: int = -1
 
 
 class WorkerMemory(msgspec.Struct, frozen=True):
-    """Of one worker process: what it shares with nobody, after one of its first batches and after its last."""
+    """The private memory of one worker process, after one of its first batches and after its last."""
 
     loader: int
     worker: int
@@ -53,27 +53,27 @@ class WorkerMemory(msgspec.Struct, frozen=True):
 
 
 class Leak(msgspec.Struct, frozen=True):
-    """What keeps tensors alive from step to step: the container, and the user's line that fills it."""
+    """A variable that keeps tensors alive from step to step, and the user's line that fills it."""
 
     name: str  # "losses", "self.history"
     num_tensors: int
     num_bytes: int = 0
     site: Site | None = None
-    has_graph: bool = True  # else plain tensors, in a container that grew until the end
-    is_sum: bool = False  # one tensor, to which every step adds with its graph
+    has_graph: bool = True  # False: tensors without a graph, in a container that grew until the end
+    is_sum: bool = False  # one tensor to which every step adds a term with its graph
 
 
 class Length(msgspec.Struct, frozen=True):
-    """How long the training is, as far as the script says."""
+    """The length of the training, as far as the script states it."""
 
     num_epochs: int | None = None
     num_steps: int | None = None
     source: str = ""  # "--epochs", "max_iters", "OneCycleLR"
-    around: Site | None = None  # a loop of the user's that goes through all of them at every turn: folds, seeds
+    around: Site | None = None  # a loop of the user that repeats the whole training: folds, seeds
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """The step in numbers, over the watched blocks."""
+    """The numbers of a typical step, over the watched blocks."""
 
     num_steps: int
     step_ms: float  # median
@@ -100,7 +100,7 @@ class Session(msgspec.Struct, frozen=True):
     environment: Environment
     ending: Ending
     schema: int = SCHEMA
-    options: list[str] = []  # of slipstream, as typed before the script
+    options: list[str] = []  # options of slipstream, as typed before the script
     revision: Revision | None = None  # None: not under git
     loaders: list[Loader] = []
     models: list[Model] = []
@@ -118,14 +118,14 @@ class Session(msgspec.Struct, frozen=True):
     sampling_ms: float = 5.0  # between two samples of one process
     length: Length | None = None
     anatomy: Anatomy | None = None
-    torch_profile: TorchProfile | None = None  # where the user wanted it
+    torch_profile: TorchProfile | None = None  # if the user asked for it
     rehearsals: list[Rehearsal] = []
-    speedtest: SpeedTest | None = None  # the last of this directory, as slipstream machine left it before the ride
-    footprints: list[Footprint] = []  # of memory: the script's own batch first, then smaller ones
+    speedtest: SpeedTest | None = None  # the last result of `slipstream machine` in this directory
+    footprints: list[Footprint] = []  # of `memory`: the script's own batch size first, then smaller ones
     summary: Summary | None = None
     findings: list[Finding] = []
-    notes: list[str] = []  # plain sentences about what could not be seen or was switched off
-    tuning: Tuning | None = None  # of tune
-    fitting: Fitting | None = None  # of tune with --fit or --memory-limit
-    passed_through: list[str] = []  # caches that the script shared with other programs: what it wrote there is real
-    written: list[str] = []  # files the script wrote (thrown away, or listed where no overlay was possible)
+    notes: list[str] = []  # sentences about what could not be observed or was disabled
+    tuning: Tuning | None = None  # of `tune`
+    fitting: Fitting | None = None  # of `tune` with --fit or --memory-limit
+    passed_through: list[str] = []  # caches shared with other programs: the script's writes there are permanent
+    written: list[str] = []  # files that the script wrote (discarded; permanent where no overlay was possible)

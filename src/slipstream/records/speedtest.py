@@ -1,4 +1,4 @@
-"""How fast this computer is: what `slipstream machine` measured."""
+"""The speed of this computer, as `slipstream machine` measured it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class Reading(msgspec.Struct, frozen=True):
     value: float
     unit: str  # "MB/s", "images/s", "GFLOP/s", "ms"
     device: str = "cpu"
-    detail: str = ""  # on what
+    detail: str = ""  # what the measurement used: sizes, number of processes
 
 
 class SpeedTest(msgspec.Struct, frozen=True):
     created: str  # ISO 8601
     environment: Environment
     readings: list[Reading]
-    seconds: float  # that it took
-    folder: str = ""  # whose disk was read
+    seconds: float  # duration of the test
+    folder: str = ""  # on the disk that was measured
     torch_version: str = ""
     cpu_capability: str = ""  # AVX2, AVX512, ... as torch calls it
     notes: list[str] = []  # what could not be measured, and why
@@ -33,10 +33,10 @@ class SpeedTest(msgspec.Struct, frozen=True):
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """A reading against what is usual for such hardware."""
+    """A reading compared with the usual range for such hardware."""
 
     reading: Reading
-    low: float | None  # usual, in the reading's unit; None: no such bound
+    low: float | None  # end of the usual range, in the reading's unit; None: no such bound
     high: float | None
-    because: str  # why that is usual; "": nothing is known
-    remark: str = ""  # what looks wrong, and what follows from it; "": nothing
+    because: str  # why this range is usual; "": not known
+    remark: str = ""  # what looks wrong and its consequence; "": nothing

@@ -1,4 +1,4 @@
-"""Where the stack sampler found a process, counted. Attribute by counts, never by a single sample."""
+"""Counts of the stack sampler: where a process was. Draw conclusions from counts, never from a single sample."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import msgspec
 Stage = Literal[
     "read",  # files, sockets, memory maps
     "decode",  # image, audio, video
-    "transform",  # anything else done to a sample
+    "transform",  # any other processing of a sample
     "collate",
-    "handover",  # pickling and copying between processes
+    "handover",  # pickling, and copying between processes
     "pin",
     "wait",  # waiting for another process, thread or the device
-    "sync",  # .item(), .cpu() and friends
+    "sync",  # .item(), .cpu() and similar
     "saving",
     "logging",
-    "metrics",  # for people to read, as logging is
+    "metrics",  # computed for people to read, like logging
     "compute",  # torch's own operators
-    "loss",  # anything else between the model's answer and backward
-    "update",  # a loop of the user's over parameters: an optimizer, an average of weights by hand
+    "loss",  # anything else between the forward and the backward pass
+    "update",  # a loop of the user over parameters: a hand-written optimizer or weight average
     "python",  # the user's own bytecode
     "other",
 ]
@@ -33,7 +33,7 @@ class StackCount(msgspec.Struct, frozen=True, array_like=True, gc=False):
     file: str  # innermost frame in the user's own code; "" if there was none
     line: int
     function: str
-    expression: str  # the expression being evaluated on that line, where Python tells (3.11+), else the line
+    expression: str  # the expression that is evaluated on that line (Python 3.11+), else the whole line
     leaf: str  # innermost frame of all, as "package/module.py:function"
     in_call: bool  # True: inside a call into C from the user's frame; False: the user's own bytecode was running
     block: int  # index into the session's blocks

@@ -1,4 +1,5 @@
-"""Steps, the blocks they are grouped in, evaluations kept apart from them, and what loader workers did meanwhile."""
+"""Steps, the blocks that group them, evaluations, which are not part of steps, and the batches that loader workers
+built."""
 
 from __future__ import annotations
 
@@ -11,10 +12,10 @@ from slipstream.records.site import Site
 BlockKind = Literal[
     "start",  # everything before the first block of steps
     "warmup",
-    "watch",  # the script as it is
-    "kept",  # data were free: kept batches handed out again
-    "drain",  # compute was free: the loader emptied in a tight loop
-    "dissect",  # one step under the profiler, for the anatomy; its times count nowhere else
+    "watch",  # the unchanged script
+    "kept",  # without data loading: stored batches are replayed
+    "drain",  # without computation: the loader is drained in a tight loop
+    "dissect",  # one step under the profiler, for the anatomy; its times are not used elsewhere
 ]
 
 
@@ -23,10 +24,10 @@ class Block(msgspec.Struct, frozen=True):
     kind: BlockKind
     start_ns: int
     end_ns: int
-    # drain only: how long each batch took to arrive once the buffers were empty, and the CPU time of this process
+    # drain only: how long each batch took to arrive once the prefetched batches were used up, and the loader
     batch_ns: list[int] = []
     loader: int = -1
-    cpu_ns: int = 0  # CPU time of the rider's own process over the block, all threads; 0: not measured
+    cpu_ns: int = 0  # CPU time of the script's process during the block, all threads; 0: not measured
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -34,22 +35,22 @@ class Step(msgspec.Struct, frozen=True):
     block: int
     start_ns: int
     end_ns: int
-    step_ms: float  # end - start, less what was kept apart as evaluation
+    step_ms: float  # end - start, without apart_ms
     phases: dict[str, float]  # Phase to ms on the host; adds up to step_ms
     samples: int
     num_batches: int
     num_forwards: int
     num_backwards: int
     num_updates: int  # optimizer steps
-    device_phases: dict[str, float] | None = None  # on the device's clock; adds up to the step there
-    is_first_of_epoch: bool = False  # an iterator was made or rewound in it
-    apart_ms: float = 0.0  # evaluation inside it
+    device_phases: dict[str, float] | None = None  # on the device's clock; adds up to the step on the device
+    is_first_of_epoch: bool = False  # an iterator was created or reset in it
+    apart_ms: float = 0.0  # evaluation and work of slipstream inside it
     saving_ms: float = 0.0  # part of "other"
-    sync_ms: float = 0.0  # part of whichever phase it fell into
+    sync_ms: float = 0.0  # part of the phases in which it happened
 
 
 class Evaluation(msgspec.Struct, frozen=True):
-    """A stretch of validation, test or prediction, recognised and kept apart from the steps."""
+    """An interval of validation, test or prediction. It is recognised and excluded from the steps."""
 
     start_ns: int
     end_ns: int
@@ -57,15 +58,15 @@ class Evaluation(msgspec.Struct, frozen=True):
     samples: int
     forward_ms: float
     input_ms: float
-    grad: bool  # gradients were on: memory and time for nothing
+    grad: bool  # gradients were enabled, which wastes memory and time
     after_step: int
     loader: int = -1
     site: Site | None = None  # the user's line that called the model
-    caller: Site | None = None  # the line of the training loop that started it, where that is another
+    caller: Site | None = None  # the line of the training loop that started it, if it is another line
 
 
 class Fetch(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One batch built by a worker. Without workers the input event itself tells."""
+    """One batch that a worker built. Without workers the input event has this information."""
 
     loader: int
     worker: int
@@ -73,4 +74,4 @@ class Fetch(msgspec.Struct, frozen=True, array_like=True, gc=False):
     wall_ns: int
     cpu_ns: int
     num_samples: int
-    drew: bool | None = None  # random numbers; None: not looked at
+    drew: bool | None = None  # whether random numbers were drawn; None: not checked

@@ -1,4 +1,4 @@
-"""Looking into a batch without touching it: how many samples, which tensors; and making a fresh copy of one."""
+"""Reads a batch without changing it: its number of samples and its tensors. Also copies a batch."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch
 
 from slipstream.records import TensorFacts
 
-_Tensor = torch.Tensor  # looked up once: count_samples is asked at every step
+_Tensor = torch.Tensor  # looked up once, because count_samples is called at every step
 _MAX_DEPTH = 6
 _MAX_TENSORS = 32
 
 
 def walk_tensors(batch: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every tensor in a nest of mappings, sequences and plain objects, with the way to it."""
+    """Yields every tensor in nested mappings, sequences and plain objects, with its path."""
     if isinstance(batch, torch.Tensor):
         yield path, batch
     elif depth < _MAX_DEPTH:
@@ -32,8 +32,9 @@ def walk_tensors(batch: Any, path: str = "", depth: int = 0) -> Iterator[tuple[s
 
 
 def count_samples(batch: Any) -> int:
-    """The leading dimension of the first tensor that has one; else the length of the first list. 0: cannot tell. Graphs
-    say themselves how many they are: their tensors are as long as there are nodes, or edges, or two."""
+    """Returns the number of samples in a batch: the leading dimension of the first tensor that has one, else the length
+    of the first list. Returns 0 if the number is not known. Batches of graphs report their own number (`num_graphs`),
+    because the leading dimension of their tensors is the number of nodes or of edges, or two."""
     if (type(batch) is list or type(batch) is tuple) and batch:
         first = batch[0]
         if type(first) is _Tensor and (shape := first.shape):  # by far the most common batch
@@ -75,7 +76,8 @@ def describe_tensors(batch: Any, look_for_bytes: bool = False) -> list[TensorFac
 
 
 def could_be_bytes(tensor: torch.Tensor) -> bool:
-    """Images as floats with at most 256 different values in a channel: they were bytes once."""
+    """Whether a tensor holds images as floats with at most 256 different values in a channel. Such values were
+    converted from bytes."""
     if tensor.dim() < 4 or not tensor.is_floating_point() or tensor.device.type != "cpu" or not len(tensor):
         return False
     with torch.no_grad():
@@ -84,8 +86,8 @@ def could_be_bytes(tensor: torch.Tensor) -> bool:
 
 
 def copy_batch(batch: Any) -> Any:
-    """A batch of the same structure that shares no memory with the first; pinned where that was pinned. What the script
-    computed it with is not shared either: its graph may have been used up."""
+    """Returns a batch of the same structure that shares no memory with the original. Copies of pinned tensors are
+    pinned. The copy is detached from the autograd graph, which the script may already have freed."""
     if isinstance(batch, torch.Tensor):
         if batch.is_pinned():
             return torch.empty_like(batch, pin_memory=True).copy_(batch)

@@ -1,5 +1,6 @@
-"""The place on one module where its calls can be intercepted: torch looks there on every call of that instance. What
-stands in it belongs to this one object: copies and pickles of the module, however they are made, have none."""
+"""The attribute of a module through which its calls can be intercepted. torch reads it on every call of that instance.
+The callable in the attribute belongs to this one object: copies and pickles of the module do not contain it, however
+they are made."""
 
 from __future__ import annotations
 
@@ -12,19 +13,19 @@ import torch
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-NAME = "_compiled_call_impl"  # Module.compile() puts the compiled call of the script's there
+NAME = "_compiled_call_impl"  # Module.compile() stores the compiled call here
 
 
 class CallSlot(functools.partial[Any]):
-    """A callable that vanishes when it is copied: a module's own `__getstate__` may hand out all attributes, and a copy
-    that called through us would compute with the weights of the original. A partial of nothing, since that calls its
-    function without a Python frame of its own."""
+    """A callable that is replaced by None when it is copied. A module's own `__getstate__` may return all attributes,
+    and a copy that called through this object would compute with the weights of the original. This class is a `partial`
+    without arguments, because a `partial` calls its function without an additional Python frame."""
 
     __wrapped__: Any
 
     def __new__(cls, function: Callable[..., Any], inner: Any = None) -> Self:
         self = super().__new__(cls, function)
-        self.__wrapped__ = inner  # what lies below, for those who look through us; None: the module itself
+        self.__wrapped__ = inner  # the callable that this one wraps; None: the module itself
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
@@ -43,7 +44,7 @@ def fill(module: torch.nn.Module, slot: CallSlot) -> None:
 
 
 def clear(module: torch.nn.Module, slot: CallSlot) -> None:
-    """Puts back what was below, unless somebody has put something above."""
+    """Restores the wrapped callable, unless other code has replaced the slot since."""
     if content(module) is slot:
         if slot.__wrapped__ is None:
             del vars(module)[NAME]
@@ -52,7 +53,7 @@ def clear(module: torch.nn.Module, slot: CallSlot) -> None:
 
 
 def is_compiled(module: torch.nn.Module) -> bool:
-    """By the script: what stands there for us does not count."""
+    """Whether the script compiled the module. Slots that this package installed are ignored."""
     below = content(module)
     while isinstance(below, CallSlot):
         below = below.__wrapped__

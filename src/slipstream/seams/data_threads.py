@@ -1,5 +1,5 @@
-"""Threads of ours that run the script's own code beside the script: data threads. Seams that look for what the script
-calls look past them, and they stand still while the script stands still for a race."""
+"""Data threads: threads of this package that run the script's data code in parallel with the script. Seams that look
+for calls of the script ignore these threads. Data threads stop while the script is paused in a race."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _gate.set()
 
 @contextlib.contextmanager
 def thread() -> Iterator[None]:
-    """This thread is one of them for as long as the `with` lasts."""
+    """Marks the current thread as a data thread inside the `with` block."""
     ident = threading.get_ident()
     _idents.add(ident)
     try:
@@ -24,11 +24,12 @@ def thread() -> Iterator[None]:
 
 
 def is_beside() -> bool:
+    """Whether the current thread is a data thread."""
     return bool(_idents) and threading.get_ident() in _idents
 
 
 def hold() -> None:
-    """From now on each stops at the next place where it asks. Work in C is not interrupted."""
+    """Makes every data thread stop at its next call of `stand_if_held`. Work in C is not interrupted."""
     _gate.clear()
 
 
@@ -41,5 +42,6 @@ def is_held() -> bool:
 
 
 def stand_if_held() -> None:
+    """Waits until `release` is called, if the data threads are held."""
     if not _gate.is_set():
         _gate.wait()

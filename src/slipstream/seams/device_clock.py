@@ -1,5 +1,5 @@
-"""Device time, from events recorded on the current stream and read later. Never synchronises: a mark is read once
-the device has passed it, and is given up if it never does."""
+"""Device time, measured with events that are recorded on the current stream and read later. This module never
+synchronises the device: a mark is read once the device has passed it, and dropped if the device never does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 
 class DeviceMark:
-    """A moment on the device's own timeline; `at_ms` is filled when the device has reached it."""
+    """A moment on the device's timeline. `at_ms` is set when the device has reached it."""
 
     __slots__ = ("at_ms", "handle")
 
@@ -52,7 +52,7 @@ class AcceleratorClock:
 
 
 def make_device_clock() -> DeviceClock | None:
-    """The accelerator's clock where torch has an accelerator; the CPU has one timeline only, the host's."""
+    """Returns the accelerator's clock, or None where torch has no accelerator: the CPU has only the host's timeline."""
     import torch
 
     if torch.accelerator.is_available():

@@ -1,5 +1,6 @@
-"""The shortcut through the four passages of a plain step, one frame each. Whatever is not plain goes the long way.
-Not to be listed among the files that dynamo skips: inlined into a graph these functions vanish, as passages do."""
+"""The fast path through the four seams of a plain step. It adds one Python frame per seam. Everything that is not plain
+takes the slow path. This file must not be in the list of files that dynamo skips: inlined into a graph, these functions
+disappear, as passages do."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ class Onlooker(Protocol):
 
 
 def shorten_next(passage: Passage, patches: Patches, listener: Listener) -> Callable[[Any], Any]:
-    """A batch of the iterator that was asked last."""
-    original, long_way, shortcut, emit = passage.original, passage.function, listener.shortcut, listener.emit
+    """The fast path of `__next__`, for the iterator that was used last."""
+    original, slow_path, shortcut, emit = passage.original, passage.function, listener.shortcut, listener.emit
     now_ns = patches.register("loader.next.clock", listener.now_ns)
 
     def passing(iterator: Any) -> Any:
@@ -35,12 +36,12 @@ def shorten_next(passage: Passage, patches: Patches, listener: Listener) -> Call
             or num_bytes < 0
             or shortcut.is_supplying
         ):
-            return long_way(iterator)
+            return slow_path(iterator)
         try:
             start_ns = now_ns()
             is_due = start_ns >= shortcut.long_ns
             if is_due:
-                listener.count()  # there may be no update for a while: the script evaluates
+                listener.count()  # no optimizer step may follow for a while, because the script evaluates
             else:
                 shortcut.phase = "input"
         except Exception as fault:
@@ -48,7 +49,7 @@ def shorten_next(passage: Passage, patches: Patches, listener: Listener) -> Call
             passage.step_aside(fault)
             is_due = True
         if is_due:
-            return long_way(iterator)
+            return slow_path(iterator)
         try:
             result = original(iterator)
         except BaseException:
@@ -68,14 +69,15 @@ def shorten_next(passage: Passage, patches: Patches, listener: Listener) -> Call
 def shorten_call(
     passage: Passage, patches: Patches, listener: Listener, onlooker: Onlooker, reference: Any, inner: Any, ident: int
 ) -> Callable[..., Any]:
-    """A module that learns. `inner`: what the script compiled it to."""
-    long_way, shortcut, emit = passage.function, listener.shortcut, listener.emit
+    """The fast path of a module call, for a module in training mode. `inner` is the callable that the script compiled
+    the module to, or None."""
+    slow_path, shortcut, emit = passage.function, listener.shortcut, listener.emit
     is_compiling, is_grad_enabled = patches.is_compiling, torch.is_grad_enabled
     now_ns = patches.register("module.call.clock", listener.now_ns)
 
     def passing(*args: Any, **kwargs: Any) -> Any:
-        if is_compiling():  # as in Passage: of us dynamo traces nothing
-            return long_way(*args, **kwargs)
+        if is_compiling():  # as in Passage: dynamo must not trace code of this package
+            return slow_path(*args, **kwargs)
         module = reference()
         if (
             get_ident() != shortcut.thread
@@ -84,7 +86,7 @@ def shorten_call(
             or not listener.counts_samples
             or not module.training
         ):
-            return long_way(*args, **kwargs)
+            return slow_path(*args, **kwargs)
         call = module._call_impl if inner is None else inner
         try:
             start_ns = now_ns()
@@ -110,7 +112,8 @@ def shorten_call(
 
 
 def shorten_backward(passage: Passage, patches: Patches, listener: Listener, seam: str) -> Callable[..., Any]:
-    original, long_way, shortcut, emit = passage.original, passage.function, listener.shortcut, listener.emit
+    """The fast path of a backward pass."""
+    original, slow_path, shortcut, emit = passage.original, passage.function, listener.shortcut, listener.emit
     is_compiling = patches.is_compiling
     now_ns = patches.register(f"{seam}.clock", listener.now_ns)
 
@@ -118,7 +121,7 @@ def shorten_backward(passage: Passage, patches: Patches, listener: Listener, sea
         if is_compiling():
             return original(*args, **kwargs)
         if get_ident() != shortcut.thread or shortcut.phase != "other":
-            return long_way(*args, **kwargs)
+            return slow_path(*args, **kwargs)
         try:
             start_ns = now_ns()
             shortcut.phase = "backward"
@@ -142,8 +145,9 @@ def shorten_backward(passage: Passage, patches: Patches, listener: Listener, sea
     return passing
 
 
-def shorten_step(patches: Patches, listener: Listener, long_before: Hook, long_after: Hook) -> tuple[Hook, Hook]:
-    """The optimizer that was stepped last steps again. Steps are counted here, short ones several at a time."""
+def shorten_step(patches: Patches, listener: Listener, slow_before: Hook, slow_after: Hook) -> tuple[Hook, Hook]:
+    """The fast path of an optimizer step, for the optimizer that was stepped last. Steps are counted here; short steps
+    are counted several at a time."""
     shortcut, emit, is_compiling = listener.shortcut, listener.emit, patches.is_compiling
     now_ns = patches.register("optimizer.step.clock", listener.now_ns)
     stepping, ident, start_ns = 0, -1, 0
@@ -152,11 +156,11 @@ def shorten_step(patches: Patches, listener: Listener, long_before: Hook, long_a
         nonlocal stepping, ident, start_ns
         if is_compiling():
             return
-        if stepping == id(optimizer):  # its last step raised, and nobody told us
+        if stepping == id(optimizer):  # its last step raised, and torch calls no hook in that case
             stepping, shortcut.phase = 0, "other"
         last, its_ident = shortcut.optimizer
         if get_ident() != shortcut.thread or shortcut.phase != "other" or last != id(optimizer):
-            return long_before(optimizer, args, kwargs)
+            return slow_before(optimizer, args, kwargs)
         try:
             start_ns = now_ns()
             stepping, ident, shortcut.phase = last, its_ident, "optimizer"
@@ -169,7 +173,7 @@ def shorten_step(patches: Patches, listener: Listener, long_before: Hook, long_a
         if is_compiling():
             return
         if stepping != id(optimizer):
-            return long_after(optimizer, args, kwargs)
+            return slow_after(optimizer, args, kwargs)
         try:
             stepping, shortcut.phase = 0, "other"
             end_ns = now_ns()
@@ -185,6 +189,7 @@ def shorten_step(patches: Patches, listener: Listener, long_before: Hook, long_a
 
 
 def codes() -> list[CodeType]:
-    """Of the functions that stand in the script's way: dynamo leaves them alone as frames."""
+    """Returns the code objects of the functions above that are called from the script. Dynamo must skip their
+    frames."""
     makers = (shorten_next, shorten_call, shorten_backward, shorten_step)
     return [part for maker in makers for part in maker.__code__.co_consts if isinstance(part, CodeType)]

@@ -1,4 +1,4 @@
-"""Host time. Everything that takes a time asks a clock for it, so that tests can hold time still."""
+"""Host time. Code that measures time takes a clock as an argument, so that tests can use a clock of their own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ class Clock(Protocol):
 
 
 class HostClock:
-    """CLOCK_MONOTONIC on Linux: the same for every process of the machine, so riders and workers share a timeline."""
+    """CLOCK_MONOTONIC on Linux. It is the same for every process of the machine, so trials and loader workers share one
+    timeline."""
 
     now_ns = staticmethod(time.perf_counter_ns)
     cpu_ns = staticmethod(time.process_time_ns)

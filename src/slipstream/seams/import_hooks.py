@@ -1,5 +1,5 @@
-"""Acts on modules as they are imported, so that seams arrive with torch and never before it.
-Imports nothing by itself and leaves module, spec and loader as they would have been."""
+"""Runs callbacks when a module has been imported, so that seams are installed after torch was imported and never
+before. Imports nothing itself, and leaves the module, its spec and its loader unchanged."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ Callback = Callable[[ModuleType], None]
 
 
 class ImportHooks(importlib.abc.MetaPathFinder):
-    """A finder that finds nothing itself: it lets the others find, and is told when the module has run."""
+    """A finder that delegates to the other finders and is notified when a module has been executed."""
 
     def __init__(self) -> None:
         self._callbacks: dict[str, list[Callback]] = {}
-        self._running: set[str] = set()  # modules whose code runs now
-        self._underway: set[str] = set()  # whose import had begun before anyone asked: nobody says when it ends
+        self._running: set[str] = set()  # modules that are being executed now
+        # Modules whose import began before a callback was registered: Python does not report when it ends
+        self._underway: set[str] = set()
 
     def when_imported(self, name: str, callback: Callback) -> None:
-        """Calls back with the module: at once if it is imported already, else right after its own code ran."""
+        """Calls `callback` with the module: immediately if it is already imported, else right after it has been
+        executed."""
         module = sys.modules.get(name)
         if module is not None and not _is_being_imported(module):
             callback(module)
@@ -44,8 +46,8 @@ class ImportHooks(importlib.abc.MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         self._look_at_underway()
         if name not in self._callbacks or name in self._running:
-            # a package that imports another of its own name and takes everything from it, as OpenCV's does: the package
-            # is what arrives, and what it takes is still as it was
+            # A package that imports another module of its own name and takes everything from it, as OpenCV's does: the
+            # callback must get the package, and the inner module stays unchanged.
             return None
         for finder in sys.meta_path:
             if finder is self or not hasattr(finder, "find_spec"):
@@ -57,12 +59,13 @@ class ImportHooks(importlib.abc.MetaPathFinder):
         return None
 
     def _look_at_underway(self) -> None:
-        """A library that imports torch while it is imported itself is found complete at the next import of anything."""
+        """Calls the callbacks of modules whose import was under way and has now ended. The check takes place at the
+        next import of any module. Example: a library that imports torch while it is being imported itself."""
         for name in list(self._underway):
             module = sys.modules.get(name)
             if module is not None and not _is_being_imported(module):
                 self._underway.discard(name)
-                self._call(name, module)  # and stay among the finders, through which Python is walking just now
+                self._call(name, module)  # this finder stays in sys.meta_path, which Python is iterating over
 
     def _listen(self, spec: importlib.machinery.ModuleSpec) -> None:
         loader: Any = spec.loader
@@ -71,7 +74,7 @@ class ImportHooks(importlib.abc.MetaPathFinder):
             return
 
         def exec_module(module: ModuleType) -> None:
-            del loader.exec_module  # the loader is its plain self again before the module's first line
+            del loader.exec_module  # the loader is unchanged again before the module's first line
             self._running.add(spec.name)
             try:
                 execute(module)
@@ -81,7 +84,7 @@ class ImportHooks(importlib.abc.MetaPathFinder):
 
         try:
             loader.exec_module = exec_module
-        except AttributeError:  # a loader that takes no attributes: its module stays unwatched
+        except AttributeError:  # a loader without a __dict__: its module gets no callback
             return
 
     def _announce(self, name: str, module: ModuleType) -> None:
@@ -93,8 +96,8 @@ class ImportHooks(importlib.abc.MetaPathFinder):
         for callback in self._callbacks.pop(name, []):
             try:
                 callback(module)
-            except Exception as fault:  # the script only wanted to import something
-                print(f"slipstream: {name} stays unwatched: {type(fault).__name__}: {fault}", file=sys.stderr)
+            except Exception as fault:  # a fault of ours must not break the script's import
+                print(f"slipstream: {name} is not observed: {type(fault).__name__}: {fault}", file=sys.stderr)
 
 
 def _is_being_imported(module: ModuleType) -> bool:

@@ -1,5 +1,6 @@
-"""Very many Python objects that hang on a dataset: forked workers come to copy them, since reading one writes its
-reference count. Looks at attributes, of wrapped datasets too; calls nothing."""
+"""Finds containers with very many Python objects in the attributes of a dataset. Forked workers gradually copy such
+objects, because reading an object writes its reference count. Only attributes are read, also those of wrapped datasets;
+nothing is called."""
 
 from __future__ import annotations
 
@@ -12,12 +13,12 @@ from slipstream.records import LargeContainer
 
 FEWEST = 50_000
 _MOST_DEPTH = 3
-_LOOKED_AT = 64  # elements: the others are taken to be alike
-_SHARED = (bool, type(None))  # of which there is one for all
+_LOOKED_AT = 64  # elements that are inspected; the others are assumed to be similar
+_SHARED = (bool, type(None))  # singletons: they are never copied per element
 
 
 def find_container(dataset: Any) -> LargeContainer | None:
-    """The largest."""
+    """Returns the container with the most objects, or None."""
     found = [_container(name, value) for name, value in _attributes(dataset, "", _MOST_DEPTH)]
     return max((one for one in found if one is not None), key=lambda one: one.num_objects, default=None)
 

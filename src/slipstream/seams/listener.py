@@ -1,8 +1,8 @@
-"""What a seam needs from whoever listens. Seams emit; listeners decide.
+"""The interface between seams and the object that listens to them. Seams emit events; listeners decide.
 
-There are two ways through the seams of a step. The long way, `enter` and `leave`, holds for every script. The shortcut
-is for the same four passages over and over: one frame each, and little memory touched, since the training has filled
-the caches with its own in between."""
+There are two code paths through the seams of a step. The slow path, `enter` and `leave`, works for every script. The
+fast path (`Shortcut`) is for a step that passes the same four seams again and again. It adds one Python frame per seam
+and touches little memory, because the training has replaced the contents of the CPU caches in between."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from typing import Any, Protocol
 from slipstream.records import EventKind, Loader, Model, Optimizer, Site
 from slipstream.seams.device_clock import DeviceMark
 
-# What was there when a passage was entered: the phase to go back to, the time in ns, the device's mark. A plain tuple,
-# since one is made at every passage.
+# The state when a passage was entered: the phase to restore, the time in ns, the device's mark. It is a plain tuple,
+# because one is made at every passage.
 Token = tuple[str, int, DeviceMark | None]
 
 
 class Shortcut:
-    """All that the shortcut looks at: few enough to lie side by side."""
+    """The state that the fast path reads. It is kept small so that it fits in few cache lines."""
 
     __slots__ = ("due_ns", "input", "is_supplying", "long_ns", "optimizer", "phase", "thread")
 
     def __init__(self) -> None:
-        self.thread = 0  # who may take it now; 0: nobody
-        self.phase = "start"  # the listener's own
-        self.is_supplying = False  # the next batch may be another than the loader's own
-        self.long_ns = 0  # a batch that is asked for later goes the long way, once
-        self.due_ns = 0  # until then nobody has to be told of a step
-        self.input = (0, -1, -1)  # the iterator asked last, its loader, and what a batch weighs if that is known
-        self.optimizer = (0, -1)  # the one met last, and its ident
+        self.thread = 0  # the thread that may take the fast path now; 0: none
+        self.phase = "start"  # the listener's phase
+        self.is_supplying = False  # the next batch may be replaced by a substitute
+        self.long_ns = 0  # the first batch that is requested after this time takes the slow path
+        self.due_ns = 0  # steps that end before this time need not be reported yet
+        self.input = (0, -1, -1)  # the iterator used last (its id), its loader, the bytes of a batch (-1: not known)
+        self.optimizer = (0, -1)  # the one used last (its id), and its ident
 
 
 class Listener(Protocol):
-    is_muted: bool  # nothing is to be recorded: torch is used by us
-    counts_samples: bool  # batches tell how many samples there are: nobody else needs to
+    is_muted: bool  # nothing is recorded while this package itself uses torch
+    counts_samples: bool  # samples are counted from batches, so other seams need not count them
     phase: str  # the phase that the script's thread is in now; the stack sampler reads it
     shortcut: Shortcut
     now_ns: Callable[[], int]
-    emit: Callable[[tuple[Any, ...]], None]  # the shortcut's `leave`: an Event as it lies on the wire
+    emit: Callable[[tuple[Any, ...]], None]  # the fast path's `leave`; takes an Event as a tuple, as sent to the parent
 
     def enter(self, phase: str) -> Token | None:
-        """None: not the script's own thread; nothing will be recorded."""
+        """Begins a passage. Returns None outside the script's own thread: then nothing is recorded."""
         ...
 
     def leave(
@@ -59,29 +59,33 @@ class Listener(Protocol):
         caller: int = -1,
         kept: bool = False,
     ) -> None:
-        """The passage ended well; what is known about it as in records.Event."""
+        """Ends a passage that succeeded. The arguments are fields of `records.Event`."""
         ...
 
     def abandon(self, token: Token | None) -> None:
-        """The passage ended in an exception of the script's own."""
+        """Ends a passage in which the script's own code raised an exception."""
         ...
 
     def bar_shortcut(self) -> None:
-        """It failed: from now on everyone goes the long way."""
+        """Disables the fast path after a fault in it. From then on everything takes the slow path."""
         ...
 
     def count(self) -> None:
-        """Whoever waits for steps is told of those that have gathered."""
+        """Reports the steps that were closed since the last call."""
         ...
 
     def pulse(self) -> None:
-        """A place where the script may be stopped."""
+        """Marks a place where the script may be stopped."""
         ...
 
-    def meet(self, subject: Loader | Model | Optimizer) -> None: ...
+    def meet(self, subject: Loader | Model | Optimizer) -> None:
+        """Records the facts about an object that was used for the first time, or about which more is known now."""
+        ...
 
     def place(self, site: Site | None) -> int:
-        """The index of a site in the session's table."""
+        """Returns the index of a site in the session's table. Adds the site if it is new."""
         ...
 
-    def note(self, sentence: str) -> None: ...
+    def note(self, sentence: str) -> None:
+        """Adds a sentence for the user to the session, once."""
+        ...

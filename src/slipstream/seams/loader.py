@@ -1,5 +1,6 @@
-"""The loader seam: iterators made, batches asked for, batches built (here or in workers).
-Wrappers and subclasses that keep their own iterator come through as well, since every batch leaves by `__next__`."""
+"""The loader seam: creation of iterators, requests for batches, and building of batches in this process or in workers.
+Wrappers and subclasses that keep their own iterator are covered as well, because every batch is returned by the
+iterator's `__next__`."""
 
 from __future__ import annotations
 
@@ -25,9 +26,9 @@ from slipstream.seams.patching import Patches, Substitute
 from slipstream.seams.rng_use import RngUse
 from slipstream.seams.user_code import current_site, is_called_directly, site_of_code
 
-# Asked before every real batch; a Substitute is handed to the script instead. May raise StopIteration.
+# Called before every real batch. If it returns a Substitute, the script gets that instead. It may raise StopIteration.
 Supply = Callable[[Any, int], Substitute | None]
-_HUGE = 10**9  # samplers that pretend to be endless
+_HUGE = 10**9  # some samplers report such a length although they have no end
 
 
 class LoaderSeam:
@@ -38,19 +39,19 @@ class LoaderSeam:
         self._counter = itertools.count()
         self._sites: weakref.WeakKeyDictionary[Any, Site | None] = weakref.WeakKeyDictionary()
         self._dataset_sites: dict[int, Site] = {}
-        self._is_direct = True  # the loader that is being built: by the user's own line
+        self._is_direct = True  # whether the user's own line builds the loader that is being built
         self._idents: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # loaders and iterators
         self._facts: dict[int, Loader] = {}
-        self._num_bytes: dict[int, int] = {}  # of a batch, by loader; also: which loaders' batches were looked at
-        self._drawings: dict[int, RngUse] = {}  # by loader; of those without workers
-        self._drawing = -1  # the loader whose batch is looked at now
+        self._num_bytes: dict[int, int] = {}  # of a batch, by loader; the keys are the loaders that were inspected
+        self._drawings: dict[int, RngUse] = {}  # by loader, for loaders without workers
+        self._drawing = -1  # the loader whose batch is checked for RNG use now
         self._shortcut = listener.shortcut
-        self.collate_codes: dict[int, CodeType] = {}  # functions that build batches, by identity, for the sampler
+        self.collate_codes: dict[int, CodeType] = {}  # functions that build batches, by identity, for the stack sampler
         self.current = -1  # the loader that was iterated last; forked workers inherit it
-        self.framework_site: Site | None = None  # where a framework was told how to build loaders
+        self.framework_site: Site | None = None  # the user's line that configures how a framework builds loaders
         self.on_new_loader: Callable[[], None] = lambda: None
-        self.on_iterator: Callable[[Any], None] = lambda iterator: None  # made, or the same one rewound
-        self.on_workers: Callable[[], None] = lambda: None  # processes are about to be started
+        self.on_iterator: Callable[[Any], None] = lambda iterator: None  # created, or the same one reset
+        self.on_workers: Callable[[], None] = lambda: None  # worker processes are about to be started
 
     def install(self, patches: Patches) -> None:
         self._watch = patches.guard("loader.drawing", self._watch_draws)
@@ -78,7 +79,7 @@ class LoaderSeam:
         first = self._dataset_sites.get(id(loader.dataset))
         if first is None and site is not None:
             self._dataset_sites[id(loader.dataset)] = site
-        # A framework that rebuilds the user's loader is not where the user wrote its arguments
+        # Where a framework rebuilds the user's loader, the user's arguments are at the site of the first loader
         is_rebuilt = _is_rebuilt(loader) or not self._is_direct
         self._sites[loader] = first if first is not None and is_rebuilt else site
 
@@ -98,7 +99,7 @@ class LoaderSeam:
 
     def _before_next(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         listener = self._listener
-        if listener.phase == "input":  # a loader inside a loader: the outer one is the script's
+        if listener.phase == "input":  # a loader inside a loader: the script iterates over the outer one
             return None
         listener.pulse()
         if self._supply is not None:
@@ -125,7 +126,8 @@ class LoaderSeam:
         self._listener.abandon(token)  # StopIteration: the end of an epoch
 
     def look_for_bytes(self) -> None:
-        """Batches travel to a device: are their floats bytes in disguise? Every loader's next batch tells."""
+        """Checks in every loader's next batch whether its floats were converted from bytes. This is of interest where
+        batches are copied to a device."""
         self._looks_for_bytes = True
         self._num_bytes.clear()
         self._shortcut.input = (0, -1, -1)
@@ -148,7 +150,8 @@ class LoaderSeam:
         return num_bytes
 
     def _watch_draws(self, iterator: Any) -> None:
-        """Not at an epoch's first batch: there the sampler draws its order."""
+        """Begins to watch the random number generators. Skips the first batch of an epoch, because there the sampler
+        draws the order of the samples."""
         if iterator._num_workers or not iterator._num_yielded:
             return
         ident = self._ident_of(iterator)
@@ -180,12 +183,14 @@ class LoaderSeam:
         return ident
 
     def _site(self, loader: Any) -> Site | None:
-        """Where it was built; for a loader older than the ride, where it is first iterated."""
+        """Returns where the loader was built. For a loader that was built before the seam was installed, returns where
+        it is first iterated over."""
         return self._sites[loader] if loader in self._sites else current_site()
 
 
 def code_of(function: Any) -> CodeType | None:
-    """Of a function or method, of what a partial calls, of an object's `__call__` (collators are often objects)."""
+    """Returns the code of a function or method, of the function that a partial calls, or of an object's `__call__`
+    (collators are often objects)."""
     while isinstance(function, functools.partial):
         function = function.func
     if not hasattr(function, "__code__"):
@@ -202,7 +207,7 @@ def read_loader(loader: Any, ident: int, site: Site | None, framework_site: Site
     dataset, collate = loader.dataset, loader.collate_fn
     is_iterable = isinstance(dataset, torch.utils.data.IterableDataset)
     context = getattr(loader, "multiprocessing_context", None)
-    is_endless = not is_iterable and _length(loader.sampler) is None  # a sampler that pretends to have no end
+    is_endless = not is_iterable and _length(loader.sampler) is None  # see _HUGE
     num_batches = None if is_endless else _length(loader)
     num_samples = None if is_iterable else _length(dataset)
     item = getattr(type(dataset), "__iter__" if is_iterable else "__getitem__", None)
@@ -230,7 +235,8 @@ def read_loader(loader: Any, ident: int, site: Site | None, framework_site: Site
 
 
 def _batch_size(loader: Any) -> int | None:
-    """Accelerate makes its loader of the script's batch sampler; torch's own says how many samples it takes."""
+    """Reads the batch size from torch's own batch sampler where there is one: Accelerate builds its loader from the
+    script's batch sampler, and then the loader itself does not know the batch size."""
     is_plain = type(loader.batch_sampler) is torch.utils.data.BatchSampler
     size: int | None = loader.batch_sampler.batch_size if is_plain else loader.batch_size
     return size
@@ -245,8 +251,8 @@ def _length(sized: Any) -> int | None:
 
 
 def start_method_of(context: Any) -> str:
-    """How a loader with this multiprocessing_context starts workers. Asks without settling it: the script may still set
-    it."""
+    """Returns how a loader with this multiprocessing_context starts workers. Does not fix the default start method,
+    which the script may still set."""
     if context is not None:
         return context if isinstance(context, str) else str(context.get_start_method())
     import multiprocessing
@@ -267,7 +273,7 @@ def _framework(loader: Any, site: Site | None) -> str:
 
 
 class WorkerSeam:
-    """Batches as a loader's worker builds them. In the main process they are the input event itself."""
+    """Times the building of batches in a loader's worker. In the main process the input event covers it."""
 
     def __init__(self, listener: FetchListener, worker_listener: WorkerListener) -> None:
         self._listener = listener
@@ -311,12 +317,12 @@ class FetchListener(Protocol):
     def begin_fetch(self) -> tuple[int, int]: ...
 
     def end_fetch(self, token: tuple[int, int], num_samples: int, drew: Callable[[], bool | None]) -> None:
-        """`drew` is asked once the time has been taken."""
+        """`drew` is called after the time has been taken."""
         ...
 
 
 class WorkerListener(Protocol):
-    """Told when this process turns out to be a loader's worker."""
+    """Is notified when this process turns out to be a loader's worker."""
 
     def become_worker(self, worker: int) -> None: ...
 

@@ -1,5 +1,6 @@
-"""The module seam: calls of the outermost module. It is searched for in the first steps, then hooked as one instance,
-so that no other module call pays anything. Stands above compiled callables, never inside one."""
+"""The module seam: calls of the outermost module. The seam searches for it during the first steps and then hooks that
+one instance, so that calls of other modules cost nothing extra. The hook wraps compiled callables
+and is never inside one."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from slipstream.seams.user_code import current_callee, current_site, current_sit
 
 _MAX_HOOKED = 64
 _BESIDE = (-1, None)  # a transform in a data thread: not the script's own call
-# Packages whose modules' own `_apply` is about what modules hold, or about the states of metrics
+# Packages whose own `_apply` methods only convert what modules hold, or the states of metrics
 _CARRY_SCALARS = {"torch", "torchmetrics", "lightning", "pytorch_lightning", "lightning_fabric"}
 
 
@@ -37,13 +38,14 @@ class ModuleSeam:
         self._original = torch.nn.Module.__call__
         self._is_searching = False
         self._counter = itertools.count()
-        # By identity: the hash of a torchmetrics metric, a module like any other, changes with what it has counted.
+        # By identity, because a torchmetrics metric is a module whose hash changes with its state.
         self._idents: MutableMapping[torch.nn.Module, int] = WeakIdKeyDictionary()
         self._hooked: MutableMapping[torch.nn.Module, Any] = WeakIdKeyDictionary()
-        self._untrained: dict[int, Model] = {}  # met in an evaluation: their site is not yet that of the training
+        self._untrained: dict[int, Model] = {}  # first called in an evaluation: their site is not that of the training
         self._is_compiling = False
-        self._found: MutableMapping[torch.nn.Module, None] = WeakIdKeyDictionary()  # outermost, since the last compile
-        self.is_pulse = True  # where no optimizer steps, calls are the place to stop the script
+        # Outermost modules that were found since the last compile
+        self._found: MutableMapping[torch.nn.Module, None] = WeakIdKeyDictionary()
+        self.is_pulse = True  # without optimizer steps, the script is stopped at module calls
         self.on_call: Callable[[Any, tuple[Any, ...], dict[str, Any]], None] | None = None
         self.models: list[weakref.ref[torch.nn.Module]] = []
 
@@ -59,13 +61,13 @@ class ModuleSeam:
         self.search()
 
     def search(self) -> None:
-        """Looks at every outermost call from now on."""
+        """Starts to observe every outermost call."""
         if not self._is_searching:
             self._is_searching = True
             self._set_call(self._finder.function)
 
     def settle(self) -> None:
-        """Ends the search: what was found is hooked, all else runs as if we were not there."""
+        """Ends the search. The modules that were found are hooked; all other modules run unpatched."""
         if not self._is_searching:
             return
         self._is_searching = False
@@ -85,18 +87,18 @@ class ModuleSeam:
         if torch.nn.Module.__call__ is not function:
             torch.nn.Module.__call__ = function  # type: ignore[method-assign]
 
-    # --- the search: one class attribute, taken away for the length of every outermost call -------------------------
+    # --- the search: one class attribute, restored during every outermost call --------------------------------------
 
     def _before_find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, Token | None] | None:
         if is_beside():
             return _BESIDE
-        self._set_call(self._original)  # nothing inside the outermost call is looked at
+        self._set_call(self._original)  # calls inside the outermost call are not observed
         module = args[0]
         if module in self._hooked or type(module).__module__.startswith("torch.fx"):
             return None
         if self._listener.phase == "input" or self._listener.is_muted:  # transforms are modules too
             return None
-        if torch._C._is_tracing():  # asking a tensor for its size would be written into the script's graph
+        if torch._C._is_tracing():  # reading a tensor's size would be recorded in the script's traced graph
             return None
         if is_being_built(sys._getframe(1)):
             return None
@@ -167,12 +169,12 @@ class ModuleSeam:
             listener.leave(token, "forward", ident, samples, 0, grad, True)
             if ident in self._untrained and grad:
                 self._meet_in_training(ident, args, kwargs)
-        else:  # evaluation: rare enough to ask for the line every time
+        else:  # evaluation calls are rare enough to look up the line every time
             site, caller = current_sites()
             where = listener.place(site), listener.place(caller)
             listener.leave(token, "forward", ident, samples, grad=grad, site=where[0], caller=where[1])
 
-    # --- compile: we stand aside while it looks at the module, and above what it makes -------------------------------
+    # --- compile: hooks are removed while it inspects the module, and put around the compiled callable afterwards ----
 
     def _before_compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         is_outer = not self._is_compiling
@@ -181,7 +183,7 @@ class ModuleSeam:
         self._set_call(self._original)
         for module in list(self._hooked):
             self._unhook(module)
-        self._found.clear()  # they may be called from inside a compiled callable now: to be found anew
+        self._found.clear()  # they may now be called from inside a compiled callable, so the search is repeated
         return is_outer
 
     def _after_compile(self, is_outer: bool, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
@@ -191,7 +193,7 @@ class ModuleSeam:
         shield_from_dynamo(self._finder.function.__code__)
         target = args[0] if args else kwargs.get("model")
         if target is not None and not isinstance(target, torch.nn.Module):
-            self._listener.note("the script compiles functions: what runs inside one is not taken apart")
+            self._listener.note("the script compiles functions: time inside a compiled function is not split further")
         self.search()
 
     def _abandon_compile(self, is_outer: bool) -> None:
@@ -213,19 +215,21 @@ class ModuleSeam:
         return ident
 
     def _meet_in_training(self, ident: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A look at validation data came first (a sanity check): what counts is how it is called to learn."""
+        """Updates the facts of a model that was first called in an evaluation, for example in a sanity check. The call
+        in training is the one that counts."""
         inputs = describe_tensors([list(args), dict(kwargs)])
         facts = {"site": current_site(), "name": current_callee(), "inputs": inputs}
         self._listener.meet(msgspec.structs.replace(self._untrained.pop(ident), **facts))
 
 
-# Files in this folder with frames that a script's step passes through.
+# Files in this folder whose frames are on the stack during a script's step.
 _SEAMS = ("batches", "loader", "module", "training", "saving", "transfer", "user_code", "listener")
 
 
 def shield_from_dynamo(passing: CodeType) -> None:
-    """Tells dynamo, once it is there, to leave our own frames alone; what they call it still looks at. A passage is
-    skipped as a frame only: inlined into a graph it vanishes, since there it calls the original and nothing else."""
+    """Makes dynamo skip the frames of this package, if dynamo is loaded. Dynamo still traces the functions that these
+    frames call. A passage is skipped only as a frame: inlined into a graph it disappears, because there it calls
+    nothing but the original."""
     rules, eval_frame = sys.modules.get("torch._dynamo.trace_rules"), sys.modules.get("torch._dynamo.eval_frame")
     try:
         for package in ("launch", "observe", "records", "trial", "wire"):
@@ -235,7 +239,7 @@ def shield_from_dynamo(passing: CodeType) -> None:
         rules._recompile_re()  # type: ignore[union-attr]
         for code in (passing, *codes()):
             eval_frame.skip_code(code)  # type: ignore[union-attr]
-    except (AttributeError, TypeError):  # another torch: at worst a graph break that the script would not have had
+    except (AttributeError, TypeError):  # another version of torch: at worst there is an additional graph break
         return
 
 
@@ -264,8 +268,8 @@ def read_model(module: torch.nn.Module, ident: int, args: tuple[Any, ...], kwarg
 
 
 def _moves_alone(module: torch.nn.Module) -> bool:
-    """Whether `to()` takes what modules hold and nothing else: some carry grids along in an `_apply` of their own.
-    Whatever it takes that has five dimensions refuses channels_last."""
+    """Whether `to()` converts only parameters and buffers of at most four dimensions. Some modules convert other
+    tensors, such as grids, in an `_apply` of their own. A tensor of five dimensions refuses channels_last."""
     carriers = {type(part)._apply.__module__.partition(".")[0] for part in module.modules()}
     owned = itertools.chain(module.parameters(), module.buffers())
     uninitialised = (torch.nn.parameter.UninitializedParameter, torch.nn.parameter.UninitializedBuffer)

@@ -1,5 +1,5 @@
-"""A copy of the script's model, with what it keeps of its last call: python's own refuses tensors that have a graph,
-such as a loss that a model remembers. Copies values, never graphs."""
+"""Copies the script's model together with the tensors that it keeps from its last call. `copy.deepcopy` alone refuses
+tensors that have a graph, such as a loss that a model stores. Values are copied, graphs are not."""
 
 from __future__ import annotations
 

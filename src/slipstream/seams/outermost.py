@@ -1,5 +1,6 @@
-"""Finds the modules that the script itself calls, while it is told to look, and then leaves. One class attribute, taken
-away for the length of every outermost call, so that nothing below is looked at, compiled or not."""
+"""Finds the modules that the script itself calls, during a limited search, and then uninstalls itself. The search
+replaces one class attribute and restores it during every outermost call, so that inner calls, compiled or not, are
+unaffected."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ Found = Callable[[torch.nn.Module, tuple[Any, ...], dict[str, Any]], None]
 
 
 class OutermostFinder:
-    """Tells `on_found` of every outermost call, before it is made, until settle()."""
+    """Calls `on_found` before every outermost call, until settle()."""
 
     def __init__(self, on_found: Found) -> None:
         self._on_found = on_found
@@ -42,7 +43,7 @@ class OutermostFinder:
             torch.nn.Module.__call__ = function  # type: ignore[method-assign]
 
     def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        if is_beside():  # a transform in a data thread, in the middle of whatever the script calls
+        if is_beside():  # a transform in a data thread, not a call of the script
             return False
         self._put(self._original)
         self._on_found(args[0], args[1:], kwargs)
@@ -57,8 +58,8 @@ class OutermostFinder:
 
 
 def is_being_built(frame: FrameType | None) -> bool:
-    """Whether a model is being made further up: it may try its own parts, to learn their sizes, and those are not what
-    the script will call."""
+    """Whether a model's `__init__` is on the stack. It may call its own parts to learn their sizes, and these are not
+    the modules that the script will call."""
     while frame is not None:
         if frame.f_code.co_name == "__init__" and isinstance(frame.f_locals.get("self"), torch.nn.Module):
             return True

@@ -1,5 +1,6 @@
-"""The one way to patch and to undo. A passage calls the original exactly once whatever our callbacks do: a callback
-that raises is switched off, said once, and the script goes on. Leaving puts back what was there and checks it."""
+"""The only way in this package to patch an attribute and to restore it. A passage calls the original exactly once,
+whatever our callbacks do: a callback that raises is disabled and reported once, and the script continues. Closing the
+patches restores the original attributes and checks the result."""
 
 from __future__ import annotations
 
@@ -17,12 +18,13 @@ Front = Callable[["Passage"], Callable[..., Any]]
 
 _ABSENT: Final = object()
 
-# Tests put a function here that breaks one callback by its name.
+# Tests set this to a function that breaks one callback, selected by its name.
 tamper: Callable[[str, Callable[..., Any]], Callable[..., Any]] | None = None
 
 
 class Substitute:
-    """Returned by a `before` callback in place of a token: the original is not called, this is its result."""
+    """A result that a `before` callback returns instead of a token. The original is then not called, and the caller
+    gets `value`."""
 
     __slots__ = ("value",)
 
@@ -31,15 +33,15 @@ class Substitute:
 
 
 class Patches:
-    """Every change made to torch on behalf of one ride, undone in reverse order."""
+    """Every change that one trial makes to torch. The changes are undone in reverse order."""
 
     def __init__(self, complain: Complain, is_compiling: Callable[[], bool]) -> None:
         self._undo = ExitStack()
         self.is_compiling = is_compiling
         self.complain = complain
-        self.process = os.getpid()  # whose they are: a child that is forked only inherits them
+        self.process = os.getpid()  # the process that made the patches; forked children only inherit them
         self.callback_names: list[str] = []
-        self.leftovers: list[str] = []  # attributes that someone else patched over ours: left as they are
+        self.leftovers: list[str] = []  # attributes that other code patched after us: they are left as they are
 
     def replace(self, owner: Any, name: str, new: Any) -> None:
         """Sets an attribute until close()."""
@@ -67,8 +69,9 @@ class Patches:
         abandon: Abandon | None = None,
         front: Front | None = None,
     ) -> None:
-        """Stands around `owner.name`. `abandon` is told the token when the original raised. Without `before` there is
-        no token and nothing to abandon. `front` makes what stands before the passage, and may go past it."""
+        """Wraps `owner.name` in a passage. `abandon` gets the token if the original raised. Without `before` there is
+        no token, and `abandon` is not called. `front` makes a function that is called in place of the passage and may
+        bypass it (the fast path)."""
         passage = self.passage(getattr(owner, name), seam, before, after, abandon)
         function = passage.function if front is None else functools.wraps(passage.original)(front(passage))
         self.replace(owner, name, function)
@@ -82,7 +85,7 @@ class Patches:
         after: After,
         abandon: Abandon | None = None,
     ) -> Passage:
-        """A passage that its maker puts in place and takes away."""
+        """Makes a passage that the caller installs and removes."""
         after = self.register(f"{seam}.after", after)
         if before is not None:
             before = self.register(f"{seam}.before", before)
@@ -91,7 +94,7 @@ class Patches:
         return Passage(original, before, after, abandon, seam, self.complain, self.is_compiling)
 
     def guard(self, name: str, callback: Callable[..., Any]) -> Callable[..., Any]:
-        """The callback with its exceptions caught, for torch's own hook registries."""
+        """Returns the callback with its exceptions caught, for torch's own hook registries."""
         callback = self.register(name, callback)
         is_compiling = self.is_compiling
         in_service = True
@@ -115,14 +118,14 @@ class Patches:
         self._undo.close()
 
     def register(self, name: str, callback: Callable[..., Any]) -> Callable[..., Any]:
-        """A callback of ours by its name, so that a test can break it."""
+        """Registers a callback of this package by name, so that a test can break it."""
         if name not in self.callback_names:
             self.callback_names.append(name)
         return callback if tamper is None else tamper(name, callback)
 
 
 class Passage:
-    """A function that looks like the original and tells our callbacks when it is entered and left."""
+    """A wrapper of a function that calls our callbacks before and after the original."""
 
     def __init__(
         self,
@@ -155,14 +158,14 @@ class Passage:
 
         @functools.wraps(original)
         def passing(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling():  # dynamo knows this as a constant: of us it traces nothing
+            if is_compiling():  # dynamo evaluates this to a constant, so it traces only the original
                 return original(*args, **kwargs)
             if not self._in_service:
                 return original(*args, **kwargs)
             try:
                 token = before(args, kwargs)
             except Exception as fault:
-                if isinstance(fault, StopIteration):  # a loader that was emptied for the script: its own signal
+                if isinstance(fault, StopIteration):  # not a fault: the loader was already drained
                     raise
                 self.step_aside(fault)
                 return original(*args, **kwargs)
@@ -192,7 +195,7 @@ class Passage:
                 self.step_aside(fault)
 
     def step_aside(self, fault: BaseException) -> None:
-        """From now on nothing but the original is called."""
+        """Disables the callbacks after a fault. From then on only the original is called."""
         self._in_service = False
         self._complain(self._seam, fault)
 
@@ -201,7 +204,8 @@ Rewrite = Callable[[tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dic
 
 
 def rewrite_arguments(patches: Patches, owner: Any, name: str, seam: str, rewrite: Rewrite) -> None:
-    """From now on `owner.name` is called with other arguments; with its own again if `rewrite` raises."""
+    """Makes every call of `owner.name` use the arguments that `rewrite` returns. If `rewrite` raises, the original
+    arguments are used from then on."""
     original = getattr(owner, name)
     rewrite = patches.guard(f"{seam}.rewrite", rewrite)
 

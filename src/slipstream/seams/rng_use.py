@@ -1,5 +1,6 @@
-"""Whether random numbers are drawn while batches are built: what is drawn from, before and after some of them.
-Reads states of generators and draws nothing; a generator that nobody keeps on the dataset is not seen."""
+"""Detects whether random numbers are drawn while batches are built, by comparing the states of the generators before
+and after some batches. Only reads the states and draws nothing. A generator that is not reachable from the dataset's
+attributes is not seen."""
 
 from __future__ import annotations
 
@@ -11,13 +12,13 @@ from typing import Any
 
 import torch
 
-_NUM_BATCHES = 3  # of one process: who draws at all hardly draws for no sample of three batches
+_NUM_BATCHES = 3  # per process; code that draws at all is very likely to draw within three batches
 _MOST_DEPTH = 3
 _MOST_LOOKED_AT = 500
 
 
 class RngUse:
-    """Of one dataset, in the process that builds its batches."""
+    """Watches the generators of one dataset, in the process that builds its batches."""
 
     def __init__(self, dataset: Any) -> None:
         self._generators = [*_known(), *_kept_on(dataset)]
@@ -33,25 +34,26 @@ class RngUse:
         self._states = [_state(generator) for generator in self._generators]
 
     def end(self) -> bool:
-        """Whether one of them moved since `begin`."""
+        """Whether the state of a generator has changed since `begin`."""
         has_moved = self._states != [_state(generator) for generator in self._generators]
         self.has_drawn |= has_moved
         self._left -= 1
-        if self.is_over:  # the script's own are let go of
+        if self.is_over:  # drop the references to the script's generators
             self._generators, self._states = [], []
         return has_moved
 
 
 def _known() -> Iterator[Any]:
     yield torch.default_generator
-    yield random.getstate.__self__  # type: ignore[attr-defined]  # what the functions of the module draw from
+    yield random.getstate.__self__  # type: ignore[attr-defined]  # the generator behind the functions of the module
     numpy: Any = sys.modules.get("numpy.random")
     if numpy is not None:
         yield numpy.mtrand._rand
 
 
 def _kept_on(dataset: Any) -> Iterator[Any]:
-    """By its attributes, those of the transforms and datasets that hang on it, and of what their lists hold."""
+    """Yields the generators among the attributes of the dataset, of its transforms and inner datasets, and of the
+    elements of their lists."""
     numpy: Any = sys.modules.get("numpy.random")
     kinds: tuple[Any, ...] = (torch.Generator, random.Random)
     kinds += (numpy.Generator, numpy.RandomState) if numpy is not None else ()
@@ -70,7 +72,7 @@ def _parts(thing: Any) -> list[Any]:
 
 
 def _state(generator: Any) -> Any:
-    """As something that can be compared with ==."""
+    """Returns the state as a value that can be compared with ==."""
     if isinstance(generator, torch.Generator):
         return generator.get_state().numpy().tobytes()
     if isinstance(generator, random.Random):

@@ -1,4 +1,4 @@
-"""The saving seam: checkpoints written by torch.save and safetensors, with the user's line that asked for them."""
+"""The saving seam: checkpoints that torch.save and safetensors write, with the user's line that saves them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a ride ends early: one exception that ordinary handlers do not catch."""
+"""The exception that ends a trial early. Ordinary exception handlers do not catch it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import ClassVar
 
 
 class StopTrial(SystemExit):
-    """Raised from a seam, in the script's own thread, once everything asked for has been seen.
-    A SystemExit of code 0, so that a child process started by the script ends quietly as well."""
+    """Raised from a seam, in the script's own thread, once the trial has measured everything it should measure. It is a
+    SystemExit with code 0, so that a child process started by the script also ends without an error."""
 
-    on_stop: ClassVar[Callable[[], None] | None] = None  # told every time, before it is raised
+    on_stop: ClassVar[Callable[[], None] | None] = None  # called every time, before it is raised
 
     def __init__(self) -> None:
         super().__init__(0)

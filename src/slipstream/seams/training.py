@@ -1,4 +1,4 @@
-"""The seams of the training itself: backward, optimizer, scheduler."""
+"""The seams of the training itself: backward pass, optimizer, learning-rate scheduler."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class BackwardSeam:
 
 
 class OptimizerSeam:
-    """Every optimizer's step, closures included, through torch's own global hooks."""
+    """Every optimizer's step, including steps with a closure, through torch's own global hooks."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -64,12 +64,12 @@ class OptimizerSeam:
         patches.on_close(register_optimizer_step_post_hook(after).remove)
 
     def has_any(self) -> bool:
-        """Whether the script has made an optimizer that is still there, stepped or not."""
+        """Whether the script has made an optimizer that still exists, stepped or not."""
         return len(self._sites) > 0
 
     def _before_init(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Site | None:
         frame = user_frame(sys._getframe(1))
-        # The `super().__init__(...)` of a class of the user's own is not where the script makes one.
+        # The `super().__init__(...)` line of a user-defined class is not where the script makes the optimizer.
         while frame is not None and frame.f_code.co_name == "__init__" and frame.f_locals.get("self") is args[0]:
             frame = user_frame(frame.f_back)
         return site_of(frame)
@@ -93,7 +93,7 @@ class OptimizerSeam:
         ident = self._idents.get(optimizer)
         if ident is None:
             ident = self._idents[optimizer] = next(self._counter)
-            # for an optimizer older than the ride, the line that steps it must do
+            # For an optimizer that was made before the seam was installed, use the line that steps it
             site = self._sites[optimizer] if optimizer in self._sites else current_site()
             self._listener.meet(read_optimizer(optimizer, ident, site))
             self.optimizers.append(weakref.ref(optimizer))
@@ -121,7 +121,7 @@ def read_optimizer(optimizer: Any, ident: int, site: Site | None) -> Optimizer:
 
 
 class SchedulerSeam:
-    """Learning-rate schedulers: their steps, for the record."""
+    """Steps of learning-rate schedulers. They are only recorded."""
 
     kind: EventKind = "scheduler"
 

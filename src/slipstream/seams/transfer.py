@@ -1,5 +1,5 @@
-"""The transfer seam: host-to-device copies, and places where the host waits for the device. It is put in place only
-where there is a device to copy to; which tensors count is asked of a predicate, so that it is tested without one."""
+"""The transfer seam: host-to-device copies, and calls in which the host waits for the device. It is installed only
+where there is a device. A predicate decides which tensors are on the device, so that tests can run without one."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TransferSeam:
             return
         source = args[0]
         if result is source or not self._on_device(result):
-            self._listener.abandon(token)  # another dtype, or nothing at all: not a copy to the device
+            self._listener.abandon(token)  # a conversion to another dtype, or no change: not a copy to the device
             return
         self._listener.leave(
             token,
@@ -76,7 +76,7 @@ def _asks_non_blocking(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 class SyncSeam:
-    """Calls that make the host wait until the device has caught up."""
+    """Calls that make the host wait until the device has finished its queued work."""
 
     def __init__(self, listener: Listener, on_device: Callable[[torch.Tensor], bool] = is_on_device) -> None:
         self._listener = listener
@@ -90,7 +90,7 @@ class SyncSeam:
     def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Token | None:
         if self._is_inside or not self._on_device(args[0]):
             return None
-        self._is_inside = True  # printing a tensor calls item() many times: one wait, one event
+        self._is_inside = True  # printing a tensor calls item() many times; this is recorded as one event
         return self._listener.enter(self._listener.phase)
 
     def _after(self, token: Token | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:

@@ -1,5 +1,5 @@
-"""Whose line is it: the innermost frame of a stack that lies in the user's own code.
-The standard library, installed packages and slipstream itself are not the user's."""
+"""Finds the user's own code on a stack: the innermost frame that is neither in the standard library, nor in an
+installed package, nor in slipstream itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _roots: tuple[str, ...] | None = None
 
 
 def library_roots() -> tuple[str, ...]:
-    """Directories whose code is not the user's."""
+    """Returns the directories whose code is not the user's."""
     global _roots
     if _roots is None:
         paths = sysconfig.get_paths()
@@ -36,7 +36,7 @@ def library_roots() -> tuple[str, ...]:
 
 
 def _holds_installed_packages(path: str) -> bool:
-    """A directory that an installer filled (pip install --target, a vendored tree): its code is not the user's."""
+    """Whether an installer filled the directory (pip install --target, a vendored tree). Its code is not the user's."""
     try:
         return bool(path) and any(name.endswith(".dist-info") for name in os.listdir(path))
     except OSError:
@@ -44,7 +44,7 @@ def _holds_installed_packages(path: str) -> bool:
 
 
 def claim(path: str) -> None:
-    """Makes a file, or everything below a directory, the user's wherever it lies (python -m pkg.train)."""
+    """Declares a file, or everything below a directory, to be the user's code wherever it is (python -m pkg.train)."""
     _claimed.append(path)
     _is_user.clear()
 
@@ -62,8 +62,8 @@ def is_user_code(filename: str) -> bool:
 
 def _judge(filename: str) -> bool:
     if filename.startswith("<"):
-        # exec'ed configurations and notebook cells are the user's; frozen modules, generated code, and the command by
-        # which multiprocessing starts a child are not
+        # Configurations run by exec and notebook cells are the user's code. Frozen modules, generated code, and the
+        # command with which multiprocessing starts a child are not.
         is_text = filename == "<stdin>" or (filename == "<string>" and not _is_started_by_multiprocessing())
         return is_text or filename.startswith("<ipython-input")
     path = os.path.abspath(filename)
@@ -80,8 +80,8 @@ def _is_started_by_multiprocessing() -> bool:
 
 
 def is_user_frame(frame: FrameType) -> bool:
-    """A function without a file that the user's file calls (a dataclass's `__init__`) has no line to show; who calls it
-    has."""
+    """Whether the frame is the user's and has a source line. A function without a file that the user's file calls, such
+    as a dataclass's `__init__`, has no line to show, so its caller is used instead."""
     code, caller = frame.f_code, frame.f_back
     if not is_user_code(code.co_filename):
         return False
@@ -108,14 +108,14 @@ def make_site(filename: str, line: int, function: str = "") -> Site:
 
 
 def site_of_code(code: CodeType | None) -> Site | None:
-    """Where a function of the user's is defined."""
+    """Returns where a function is defined, or None if it is not the user's."""
     if code is None or not is_user_code(code.co_filename):
         return None
     return make_site(code.co_filename, code.co_firstlineno, code.co_name)
 
 
 def definition_of(code: CodeType | None) -> Site | None:
-    """The same, on the line with `def`: a function begins with its decorators."""
+    """Like `site_of_code`, but returns the line with `def`: a code object begins with the function's decorators."""
     first = site_of_code(code)
     if code is None or first is None:
         return None
@@ -124,14 +124,14 @@ def definition_of(code: CodeType | None) -> Site | None:
 
 
 def current_sites() -> tuple[Site | None, Site | None]:
-    """The user's line that calls the model now, and the user's line that called the function it is in. A method of the
-    model's own is not who calls it, unless a framework asked for it (`validation_step`)."""
+    """Returns the user's line that calls the model now, and the user's line that called the function around it. A
+    method of the model itself does not count as the caller, unless a framework called it (`validation_step`)."""
     frame = user_frame(sys._getframe(1))
     while frame is not None and _is_method_of_module(frame) and _is_called_by_user(frame):
         frame = user_frame(frame.f_back)
     inside = frame
     while inside is not None and inside.f_code.co_name in _COMPREHENSIONS:
-        inside = user_frame(inside.f_back)  # sum(model(x)... for x in loader): still the function around it
+        inside = user_frame(inside.f_back)  # sum(model(x)... for x in loader): use the function around it
     return site_of(frame), site_of(user_frame(inside.f_back)) if inside is not None else None
 
 
@@ -146,12 +146,12 @@ def _is_called_by_user(frame: FrameType) -> bool:
 
 
 def current_site() -> Site | None:
-    """The user's line that is running now, seen from one of our callbacks."""
+    """Returns the user's line that is running now. To be called from a callback of this package."""
     return site_of(user_frame(sys._getframe(1)))
 
 
 def is_called_directly() -> bool:
-    """Whether nobody stands between the user's line that is running now and us: no framework."""
+    """Whether the user's line calls this package's code directly, without a framework in between."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not is_user_code(frame.f_code.co_filename):
         if not os.path.abspath(frame.f_code.co_filename).startswith(OURS):
@@ -161,8 +161,8 @@ def is_called_directly() -> bool:
 
 
 def current_callee() -> str:
-    """What the user's line that is running now calls: "model", "self.net". "" where that cannot be read: before Python
-    3.11, without a source, or where a framework makes the call."""
+    """Returns the name that the user's current line calls: "model", "self.net". Returns "" where it cannot be read:
+    before Python 3.11, without source code, or where a framework makes the call."""
     frame = user_frame(sys._getframe(1))
     positions = getattr(frame.f_code, "co_positions", None) if frame is not None else None
     if frame is None or positions is None or frame.f_lasti < 0 or not is_called_directly():

@@ -10,7 +10,7 @@ import torch
 
 from slipstream.machine.speedtest import decode, disk, run, torch_process
 from slipstream.machine.speedtest.run import read_memory, read_starts
-from slipstream.machine.speedtest.subprocesses import last_words, start
+from slipstream.machine.speedtest.subprocesses import last_line, start
 
 
 def test_the_disk_is_left_as_it_was_and_warm_is_never_called_cold(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_a_child_that_dies_leaves_its_last_words(tmp_path: Path) -> None:
     child = start("slipstream.no_such_module", "1", folder=str(tmp_path))
     with pytest.raises(decode.DecodeError, match="no_such_module"):
         decode._await_ready(child)
-    assert last_words(b"") == "it said nothing"
+    assert last_line(b"") == "it printed nothing"
 
 
 def test_a_child_finds_slipstream_and_not_the_users_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -298,7 +298,7 @@ def test_two_profilers_never_meet() -> None:
     probe.start()
     with torch.profiler.profile() as profile:
         model(torch.ones(2, 4))
-    assert probe.stop() is None and "within the step" in probe.reason
+    assert probe.stop() is None and "during the step" in probe.reason
     assert any(event.key == "aten::addmm" for event in profile.key_averages())
     assert not model._forward_hooks
     # One that waits for its turn in a schedule has prepared already.

@@ -44,12 +44,12 @@ def test_the_scripts_own_profiler_has_the_floor(tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
     with torch.profiler.profile():
         waiting = ProfileExcerpt(str(path), HostClock())
-        assert not waiting.start() and "uses torch's profiler itself" in waiting.reason
+        assert not waiting.start() and "itself uses torch's profiler" in waiting.reason
     excerpt = ProfileExcerpt(str(path), HostClock())
     assert excerpt.start()
     with torch.profiler.profile() as theirs:
         torch.ones(4) + 1
-    assert excerpt.stop(1) is None and "within the step" in excerpt.reason and not path.exists()
+    assert excerpt.stop(1) is None and "during the step" in excerpt.reason and not path.exists()
     assert any(event.key == "aten::add" for event in theirs.key_averages())
     with torch.profiler.profile() as again:
         torch.ones(4) + 1

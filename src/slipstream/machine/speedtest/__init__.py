@@ -1,1 +1,1 @@
-"""The speed test of this computer, a stage in each file. Imports no torch: what needs it runs in a child process."""
+"""The speed test of this computer. Imports no torch: the stages that need it run in a child process."""

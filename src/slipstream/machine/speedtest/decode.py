@@ -1,5 +1,4 @@
-"""Decoding photographs with Pillow: in one process, and in as many as there are cores. Without Pillow there is nothing
-to measure."""
+"""Measures decoding of photographs with Pillow: in one process, and in one process per core. Needs Pillow."""
 
 from __future__ import annotations
 
@@ -18,11 +17,12 @@ _GRACE_S: Final = 60.0
 
 
 class DecodeError(Exception):
-    """A sentence."""
+    """Decoding could not be measured. The message is a sentence for the user."""
 
 
 def read_decoding(seconds: float, num_processes: int) -> list[Reading]:
-    """Images per second of one core, and the share of it that each of all cores keeps when they decode at once."""
+    """Returns the images per second of one core, and the share of that rate that each core reaches when all cores
+    decode at once."""
     detail = f"JPEG of {SIZE[0]} x {SIZE[1]}, Pillow"
     alone = _rates(seconds, 1)[0]
     readings = [Reading("decode", alone, "images/s", detail=f"{detail}, one process")]
@@ -34,7 +34,7 @@ def read_decoding(seconds: float, num_processes: int) -> list[Reading]:
 
 
 def _rates(seconds: float, num_processes: int) -> list[float]:
-    """All start together: each waits for a word once it is ready."""
+    """Returns the rate of each process. All processes start together: each waits for a line once it is ready."""
     with tempfile.TemporaryDirectory() as folder:
         running = [subprocesses.start(__name__, str(seconds), folder=folder) for _ in range(num_processes)]
         try:
@@ -56,11 +56,11 @@ def _rates(seconds: float, num_processes: int) -> list[float]:
 def _await_ready(child: subprocess.Popen[bytes]) -> None:
     assert child.stdout is not None
     if child.stdout.readline() != b"ready\n":
-        raise DecodeError(f"images cannot be decoded here ({subprocesses.last_words(child.communicate()[1])})")
+        raise DecodeError(f"images cannot be decoded here ({subprocesses.last_line(child.communicate()[1])})")
 
 
 def make_photograph() -> bytes:
-    """Grain over soft shapes, which compresses about as a photograph does."""
+    """Returns a JPEG of noise over soft shapes, which compresses about as well as a photograph."""
     from PIL import Image
 
     bands = []
@@ -73,7 +73,7 @@ def make_photograph() -> bytes:
 
 
 def decode_for(seconds: float, data: bytes) -> float:
-    """Images per second."""
+    """Decodes the image repeatedly and returns the images per second."""
     from PIL import Image
 
     number, start = 0, time.perf_counter()

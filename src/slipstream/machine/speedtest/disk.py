@@ -1,5 +1,5 @@
-"""Reading files: a long one and many short ones, from the disk itself and from memory. What the page cache answers is
-never called cold: the system's own count of bytes that it fetched decides."""
+"""Measures reading of files: one long file and many short ones, from the disk and from memory. A reading counts as cold
+only if the system's own counter shows that the bytes came from the disk and not from the page cache."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from typing import Final
 from slipstream.records import Reading
 
 BLOCK: Final = 1 << 20
-SMALL: Final = 110_000  # bytes of a photograph as data sets have them
-_COLD_SHARE: Final = 0.8  # so much of a file must have come from the disk for the reading to be called cold
+SMALL: Final = 110_000  # bytes of a typical photograph in a data set
+_COLD_SHARE: Final = 0.8  # share of a file that must come from the disk for a cold reading
 
 
 class DiskError(Exception):
-    """A sentence."""
+    """The disk could not be measured. The message is a sentence for the user."""
 
 
 def read_disk(folder: Path, num_bytes: int, num_files: int, tell: Callable[[str], None]) -> list[Reading]:
-    """Writes what it reads, in a folder of its own, and leaves nothing. `tell` gets what could not be measured."""
+    """Writes test files to a temporary folder, reads them, and removes them. `tell` gets a sentence for each
+    measurement that was not possible."""
     free = os.statvfs(folder)
     if free.f_bavail * free.f_frsize < 4 * num_bytes:
         raise DiskError(f"the disk of {folder} has too little room for a test file of {num_bytes >> 20} MB")
@@ -60,7 +61,8 @@ def _small_files(folder: Path, num_files: int, tell: Callable[[str], None]) -> l
 
 
 def _write(path: Path, num_bytes: int) -> None:
-    """To the disk, and out of the page cache. Random, so that no file system stores it as less."""
+    """Writes a file to the disk and drops it from the page cache. The bytes are random, so that no file system can
+    compress them."""
     block = os.urandom(min(BLOCK, num_bytes))
     with path.open("wb", buffering=0) as file:
         for _ in range(num_bytes // len(block)):
@@ -92,7 +94,7 @@ def _fetched_while(work: Callable[[], None]) -> tuple[int | None, float]:
 
 
 def _fetched() -> int | None:
-    """Bytes that this process had fetched from storage; None where the system does not count."""
+    """Returns the bytes that this process has read from storage, or None where the system does not count them."""
     try:
         for line in Path("/proc/self/io").read_text().splitlines():
             if line.startswith("read_bytes:"):
@@ -104,7 +106,7 @@ def _fetched() -> int | None:
 
 def _is_cold(fetched: int | None, num_bytes: int, tell: Callable[[str], None]) -> bool:
     if fetched is None:
-        tell("Cold reading was not measured: this system does not tell what came from the disk.")
+        tell("Cold reading was not measured: this system does not report which bytes came from the disk.")
         return False
     if fetched < _COLD_SHARE * num_bytes:
         tell("Cold reading was not measured: the file stayed in memory although the system was asked to drop it.")

@@ -1,9 +1,9 @@
-"""The whole speed test, stage by stage. A stage that cannot be measured is a sentence among the notes, and the others
-go on.
+"""Runs the whole speed test, stage by stage. A stage that cannot be measured becomes a note, and the other stages still
+run.
 
-How fast one core copies memory: what collating, pinning and handing over are made of.
-
-What it costs to start a process: Python alone. What torch adds is told by the child that imports it."""
+`read_memory` measures how fast one core copies memory, which is most of the work in collating, pinning and handing over
+batches. `read_starts` measures the start of a Python process; the child process that imports torch reports what torch
+adds."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from slipstream.machine.speedtest.decode import DecodeError, read_decoding
 from slipstream.machine.speedtest.disk import DiskError, read_disk
 from slipstream.records import Reading, SpeedTest
 
-_PATIENCE_S: Final = 240.0  # for the child with torch
+_TIMEOUT_S: Final = 240.0  # of the child process with torch
 
 
 class SpeedtestProgress(msgspec.Struct, frozen=True):
-    """How long everything takes."""
+    """The duration and size of each stage."""
 
     seconds: float = 2.0  # for each rate
     disk_bytes: int = 512 << 20
@@ -40,11 +40,11 @@ class SpeedtestProgress(msgspec.Struct, frozen=True):
 
 
 QUICK: Final = SpeedtestProgress(0.5, 96 << 20, 100, 5)
-Tell = Callable[[str, float], None]  # what is measured now, and how much of all is done
+Tell = Callable[[str, float], None]  # what is measured now, and the share that is done
 
 
 class SpeedtestRun:
-    """One speed test on its way."""
+    """A speed test that is running."""
 
     def __init__(self, folder: Path, pace: SpeedtestProgress, tell: Tell) -> None:
         self.folder, self.pace, self.tell = folder, pace, tell
@@ -114,11 +114,11 @@ class SpeedtestRun:
 
 
 def _child_lines(seconds: float) -> Iterator[torch_process.Line]:
-    """As they come. A child that dies leaves what it has told."""
+    """Yields the lines of the child process as they arrive. If the child dies, the lines before that are still used."""
     decoder = msgspec.json.Decoder(torch_process.Line)
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as errors:
         child = subprocesses.start(torch_process.__name__, str(seconds), folder=folder, errors=errors)
-        limit = threading.Timer(_PATIENCE_S, child.kill)
+        limit = threading.Timer(_TIMEOUT_S, child.kill)
         limit.start()
         try:
             assert child.stdout is not None
@@ -126,7 +126,7 @@ def _child_lines(seconds: float) -> Iterator[torch_process.Line]:
                 yield decoder.decode(line)
             if child.wait() != 0:
                 errors.seek(0)
-                last = subprocesses.last_words(errors.read())
+                last = subprocesses.last_line(errors.read())
                 yield torch_process.TorchProcessNote(
                     f"The part with torch ended early, exit code {child.returncode}: {last}"
                 )
@@ -136,7 +136,7 @@ def _child_lines(seconds: float) -> Iterator[torch_process.Line]:
             child.communicate()
 
 
-_CACHES: Final = 256 << 20  # bytes: larger than any cache, so that memory itself is seen
+_CACHES: Final = 256 << 20  # bytes: larger than any CPU cache, so that memory itself is measured
 
 
 def read_memory(seconds: float, num_bytes: int = _CACHES) -> list[Reading]:

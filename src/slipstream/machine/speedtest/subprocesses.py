@@ -1,5 +1,5 @@
-"""How the speed test starts a module of its own in another process: away from the user's folder, whose files could
-stand in for modules of the same name."""
+"""Starts a module of the speed test in another process, outside the user's folder. Files in that folder could otherwise
+shadow modules of the same name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import IO, Any
 def start(
     module: str, *arguments: str, folder: str, errors: int | IO[Any] = subprocess.PIPE
 ) -> subprocess.Popen[bytes]:
-    """In `folder`; words go in and come out through pipes."""
+    """Starts the module in `folder`, with pipes for its input and output."""
     return subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
         cwd=folder,
@@ -24,12 +24,14 @@ def start(
     )
 
 
-def last_words(errors: bytes) -> str:
-    return (errors.decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1][:200]
+def last_line(errors: bytes) -> str:
+    """Returns the last line of a process's error output, for a message."""
+    return (errors.decode(errors="replace").strip().splitlines() or ["it printed nothing"])[-1][:200]
 
 
 def _paths() -> str:
-    """This slipstream, then what was there: relative entries mean the folder that we are in, not the child's."""
+    """Returns PYTHONPATH with this slipstream first. Relative entries refer to our working directory, not the child's,
+    so they are made absolute."""
     own = str(Path(__file__).resolve().parents[3])
     given = [os.path.abspath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     return os.pathsep.join([own, *given])

@@ -1,5 +1,5 @@
-"""The part of the speed test that needs torch, in a process of its own: multiplying in every precision, copies to the
-device, and what a loader's worker costs. Writes one reading to a line as soon as it is known."""
+"""The part of the speed test that needs torch, in a process of its own: matrix multiplication in every precision,
+copies to the device, and the cost of a loader's worker. Writes each reading as one line as soon as it is known."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import msgspec
 
 from slipstream.records import Reading
 
-SHAPE: Final = (3, 224, 224)  # a sample of the loader's, floats
+SHAPE: Final = (3, 224, 224)  # of a float sample of the loader
 BATCH: Final = 32
-_LONG_S: Final = 0.02  # a multiplication of this length is timed well
+_LONG_S: Final = 0.02  # a multiplication of this duration can be timed precisely
 _COPY_BYTES: Final = 128 << 20
 
 
@@ -37,7 +37,7 @@ Line = TorchProcessFacts | TorchProcessNote | TorchProcessReport
 
 
 def lines(seconds: float) -> Iterator[Line]:
-    """Each part on its own: one that fails is a note, and the others go on."""
+    """Yields the results of all parts. A part that fails yields a note, and the others still run."""
     start = time.perf_counter()
     import torch
 
@@ -63,7 +63,7 @@ def _guarded(what: str, measure: Callable[[], Reading]) -> Iterator[Line]:
 
 
 def accelerator() -> str:
-    """cuda, xpu or mps; "" without."""
+    """Returns "cuda", "xpu" or "mps", or "" if there is no accelerator."""
     import torch
 
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
@@ -78,7 +78,7 @@ def precisions(device: str) -> list[tuple[str, Any]]:
 
 
 def multiply(name: str, dtype: Any, device: str, seconds: float) -> Reading:
-    """Two square matrices, as large as can be timed well."""
+    """Multiplies two square matrices that are large enough to be timed precisely."""
     import torch
 
     torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
@@ -87,7 +87,7 @@ def multiply(name: str, dtype: Any, device: str, seconds: float) -> Reading:
     while True:
         left, right = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
         timed = _timer(partial(torch.matmul, left, right), wait)
-        timed()  # the first one chooses and loads its kernel
+        timed()  # the first call selects and loads its kernel
         once_s = timed()
         if once_s > _LONG_S or side >= largest:
             break
@@ -116,7 +116,7 @@ def copy_to(device: str, pinned: bool, seconds: float, num_bytes: int = _COPY_BY
 
 
 def waiter(device: str) -> Callable[[], None]:
-    """Until the device has done what it was given."""
+    """Returns a function that waits until the device has finished its work."""
     import torch
 
     if device == "cpu":
@@ -136,7 +136,7 @@ def _timer(work: Callable[[], Any], wait: Callable[[], None]) -> Callable[[], fl
 
 
 class TimedSamples:
-    """Ready samples: what is left is collating and handing over."""
+    """A dataset of ready-made samples, so that only collating and handing over takes time."""
 
     def __init__(self, length: int, shape: tuple[int, ...]) -> None:
         import torch
@@ -164,13 +164,13 @@ def worker_start(num_starts: int = 3) -> Reading:
 
 
 def hand_over(seconds: float, shape: tuple[int, ...] = SHAPE) -> Reading:
-    """Batches of ready samples from one worker, collated by it, through shared memory."""
+    """Measures batches of ready-made samples that one worker collates and passes through shared memory."""
     from torch.utils.data import DataLoader
 
     loader: Any = DataLoader(TimedSamples(1 << 30, shape), batch_size=BATCH, num_workers=1)  # type: ignore[arg-type]
     batches = iter(loader)
     num_bytes = next(batches).nbytes
-    for _ in range(3):  # those that were made while the first was waited for
+    for _ in range(3):  # skip the batches that were prefetched during the start
         next(batches)
     number, start = 0, time.perf_counter()
     while (spent := time.perf_counter() - start) < seconds or not number:

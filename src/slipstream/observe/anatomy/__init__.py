@@ -1,4 +1,4 @@
-"""What one training step is made of: kinds of operators, modules, FLOPs, hand-written attention, padding, denormals."""
+"""The anatomy of one training step: kinds of operators, modules, FLOPs, hand-written attention, padding, denormals."""
 
 from slipstream.observe.anatomy.probe import Probe
 

@@ -1,5 +1,5 @@
-"""Sizes that the hardware does not like: dimensions of linear layers and convolutions that fill the last tile of a
-matrix unit only in part. Says how much of the contraction time such modules hold."""
+"""Finds sizes that the hardware handles badly: dimensions of linear layers and convolutions that only partly fill the
+last tile of a matrix unit. Reports the share of the contraction time that such modules take."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ VOCABULARY_LEAST = 1000
 
 
 def find_misalignments(entries: list[ModuleEntry], contraction_ns: dict[int, int], limit: int) -> list[Misalignment]:
-    """`contraction_ns` is by index into the entries, forward and backward together."""
+    """Returns the misaligned dimensions, largest share first. `contraction_ns` maps an index into the entries to the
+    time of forward and backward together."""
     total_ns = sum(contraction_ns.values())
     vocabularies = {entry.module.num_embeddings for entry in entries if isinstance(entry.module, nn.Embedding)}
     found = []
@@ -35,7 +36,7 @@ def _list_dimensions(module: nn.Module, vocabularies: set[int]) -> list[tuple[st
         is_head = module.out_features in vocabularies and module.out_features >= VOCABULARY_LEAST
         out_tile = VOCABULARY_TILE if is_head else TILE
         return [("in_features", module.in_features, TILE), ("out_features", module.out_features, out_tile)]
-    # Grouped convolutions tile otherwise.
+    # Grouped convolutions use other tiles.
     if isinstance(module, nn.modules.conv._ConvNd) and module.groups == 1:
         return [("in_channels", module.in_channels, TILE), ("out_channels", module.out_channels, TILE)]
     return []

@@ -1,5 +1,6 @@
-"""Attention written by hand: a product, its softmax, and a product with that, inside one module. Finds it in the order
-and shapes of the operators that ran, and its line in the source of the module's class."""
+"""Finds hand-written attention: a product, its softmax, and a product with the result, inside one module. It is
+recognised by the order and the shapes of the operators, and its line is searched in the source of the module's
+class."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from slipstream.records import Attention, Site
 from slipstream.seams.user_code import is_user_code, make_site
 
 _PRODUCTS = ("aten::bmm", "aten::baddbmm", "aten::mm")
-_WRAPPERS = ("aten::matmul", "aten::einsum", "aten::tensordot", "aten::inner")  # call a product and are none
+_WRAPPERS = ("aten::matmul", "aten::einsum", "aten::tensordot", "aten::inner")  # call a product but are not one
 _SOFTMAX = ("aten::_softmax", "aten::_safe_softmax")
 _PRODUCT_CALLS = ("matmul", "bmm", "baddbmm", "einsum", "mm", "dot_product")
 
@@ -38,7 +39,8 @@ def find_attentions(trace: OperatorTrace, entries: list[ModuleEntry], limit: int
 
 
 def _forward_operators(trace: OperatorTrace) -> Iterator[Node]:
-    """Operators of modules' forwards in the order they ran, without what fused kernels and linear layers call."""
+    """Yields the operators of the modules' forward passes in the order they ran, without the operators that fused
+    kernels and linear layers call."""
     stack = list(reversed(trace.roots))
     while stack:
         node = stack.pop()
@@ -47,20 +49,20 @@ def _forward_operators(trace: OperatorTrace) -> Iterator[Node]:
         if node.module >= 0 and not node.is_range:
             yield node
         if node.name in ("aten::linear", "aten::scaled_dot_product_attention"):
-            # One node stands for all: its inner products are no attention, or one that is already fused.
+            # The inner products of this node are either not attention or already fused.
             continue
         stack.extend(reversed(node.children))
 
 
 def _find_spans(nodes: list[Node], entries: list[ModuleEntry]) -> Iterator[tuple[int, int]]:
-    """Index of the first and of the second product of each attention."""
+    """Yields the indices of the first and the second product of each attention."""
     scores = softmax = -1
     for index, node in enumerate(nodes):
         if node.name in _SOFTMAX:
             softmax = index if scores >= 0 and _feeds(_product_shape(nodes[scores]), node.shapes[0]) else -1
         elif node.name in _PRODUCTS:
             fed = softmax >= 0 and _feeds(nodes[softmax].shapes[0], _left_shape(node))
-            if fed and _are_kin(nodes[scores], node, entries):
+            if fed and _are_related(nodes[scores], node, entries):
                 yield scores, index
             scores, softmax = index, -1
         elif classify(node.name) == "contraction" and node.name not in _WRAPPERS:
@@ -77,17 +79,17 @@ def _product_shape(node: Node) -> list[int]:
 
 
 def _feeds(made: list[int], taken: list[int]) -> bool:
-    """The same numbers under another view."""
+    """Whether both shapes can be views of the same values."""
     return bool(made) and bool(taken) and prod(made) == prod(taken) and made[-1] == taken[-1]
 
 
-def _are_kin(first: Node, second: Node, entries: list[ModuleEntry]) -> bool:
+def _are_related(first: Node, second: Node, entries: list[ModuleEntry]) -> bool:
     one, other = entries[first.module].path, entries[second.module].path
     return one == other or other.startswith(f"{one}.") or one.startswith(f"{other}.") or not one or not other
 
 
 def find_line(index: int, entries: list[ModuleEntry]) -> Site | None:
-    """The user's line: the softmax in the class's own source, else where the user's code calls this module."""
+    """Returns the user's line: the softmax in the source of the class, else where the user's code calls this module."""
     entry = entries[index]
     for function in _list_functions(type(entry.module)):
         if is_user_code(function.__code__.co_filename) and (line := _find_softmax(function)):
@@ -107,7 +109,7 @@ def find_line(index: int, entries: list[ModuleEntry]) -> Site | None:
 
 
 def _list_functions(kind: type) -> list[FunctionType]:
-    """The forward first, then other methods, then functions that any of them names."""
+    """Returns the `forward` method first, then the other methods, then the functions that any of them names."""
     forward = getattr(kind, "forward", None)
     methods = [value for name, value in vars(kind).items() if isinstance(value, FunctionType) and name != "forward"]
     found = [forward] if isinstance(forward, FunctionType) else []
@@ -119,7 +121,7 @@ def _list_functions(kind: type) -> list[FunctionType]:
 
 
 def _find_softmax(function: FunctionType) -> int | None:
-    """The first softmax after a product; any softmax where no product is written in the same function."""
+    """Returns the line of the first softmax after a product, or of any softmax if the function contains no product."""
     calls = sorted(_list_calls(function))
     lines = [line for line, name in calls if "softmax" in name.lower()]
     products = [line for line, name in calls if name in _PRODUCT_CALLS]

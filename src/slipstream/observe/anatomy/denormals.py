@@ -1,5 +1,5 @@
-"""Denormal numbers among the values of a step: on a CPU each costs a hundred ordinary ones. Looks at small samples,
-chosen by position so that no random number is drawn."""
+"""Finds denormal numbers among the values of a step. On a CPU, an operation on a denormal costs about as much as a
+hundred ordinary ones. Inspects small samples, chosen by position so that no random number is drawn."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 import torch
 
 SAMPLE_SIZE = 2048
-# Half precision has denormals at ordinary magnitudes and hardware that does not mind them.
+# Half precision is left out: its denormals have ordinary magnitudes, and the hardware handles them at full speed.
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 
 
 def take_sample(value: Any) -> torch.Tensor | None:
-    """A small copy of a tensor's values, evenly spaced; None for what cannot be looked at without side effects."""
+    """Returns a small copy of a tensor's values, evenly spaced, or None for a value that cannot be read without side
+    effects."""
     if isinstance(value, (tuple, list)) and value:
         value = value[0]
     if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.dtype not in _DTYPES or value.numel() == 0:
@@ -39,7 +40,8 @@ def share_of_denormals(samples: list[torch.Tensor]) -> float | None:
 
 
 def _is_observed() -> bool:
-    """Somebody else's mode, transform or graph capture would see our operators, and might record them."""
+    """Whether a dispatch mode, a functorch transform or a graph capture is active. It would see our operators and might
+    record them."""
     if torch._C._len_torch_dispatch_stack() > 0:
         return True
     if torch._C._functorch.peek_interpreter_stack() is not None:

@@ -1,4 +1,5 @@
-"""From a trace to the anatomy: sums by kind of operator, by operator, by module. Pure: reads nodes, asks nothing."""
+"""Computes the anatomy from a trace: sums by kind of operator, by operator and by module. A pure function of the
+nodes."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ def dissect(
 
 
 def _count(trace: OperatorTrace) -> None:
-    """FLOPs at the outermost operator that has a formula: what it calls does the same work."""
+    """Counts FLOPs at the outermost operator that has a formula. The operators that it calls do the same work and are
+    not counted again."""
     stack = list(trace.roots)
     while stack:
         node = stack.pop()
@@ -64,7 +66,7 @@ def _count(trace: OperatorTrace) -> None:
 
 
 def _count_launches(trace: OperatorTrace, nodes: list[Node]) -> int:
-    """Kernels on a device; on the CPU, operators that work and call no other that does."""
+    """Counts the kernels on a device or, on the CPU, the innermost operators that do work."""
     if trace.has_device:
         return sum(node.num_kernels for node in nodes)
     return sum(_is_launch(node) for node in nodes)
@@ -97,7 +99,7 @@ def _make_operator(name: str, row: list[int]) -> Operator:
 
 def _total_device_ns(trace: OperatorTrace) -> dict[int, int]:
     totals: dict[int, int] = {}
-    for node in reversed(trace.nodes):  # children come after their parents in a walk
+    for node in reversed(trace.nodes):  # walk() yields children after their parents
         totals[id(node)] = node.device_ns + sum(totals[id(child)] for child in node.children)
     return totals
 
@@ -112,7 +114,7 @@ def _rank_modules(trace: OperatorTrace, entries: list[ModuleEntry]) -> list[Modu
         if node.module < 0 or node.is_optimizer:
             continue
         spent, flops = (backward_ns, backward_flops) if node.is_backward else (forward_ns, forward_flops)
-        # On the host a module's own Python counts as well: it is the range's time outside any operator.
+        # On the host, a module's own Python code counts as well: the time of its range outside any operator.
         spent[node.module] += trace.cost_ns(node)
         flops[node.module] += node.flops
         if not node.is_range and not node.is_backward:
@@ -134,7 +136,8 @@ def _rank_modules(trace: OperatorTrace, entries: list[ModuleEntry]) -> list[Modu
 
 
 def _measure_updates(trace: OperatorTrace) -> tuple[int, int]:
-    """Time and operators of optimizer steps, without the forward and backward passes of a closure inside them."""
+    """Returns the time and the number of operators of optimizer steps, without the forward and backward passes of a
+    closure inside them."""
     passes = sorted(
         (node.start_ns, node.end_ns, node.name.startswith(MODULE))
         for node in trace.nodes
@@ -155,7 +158,8 @@ def _measure_updates(trace: OperatorTrace) -> tuple[int, int]:
 
 
 def _closure_spans(passes: list[tuple[int, int, bool]], update: Node) -> list[tuple[int, int]]:
-    """Each from the start of a forward to the end of the last backward before the next forward."""
+    """Returns intervals from the start of a forward pass to the end of the last backward pass before the next forward
+    pass."""
     spans: list[tuple[int, int]] = []
     has_gone_back = True
     for start_ns, end_ns, is_forward in passes:

@@ -1,5 +1,5 @@
-"""Floating-point operations of one operator from its recorded shapes: contractions only, a multiply-add counts two.
-An operator without a formula counts nothing; what it calls is asked in its place."""
+"""Counts the floating-point operations of one operator from its recorded shapes. Only contractions are counted, and a
+multiply-add counts as two. For an operator without a formula, the operators that it calls are counted instead."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ Formula = Callable[[Shapes, list[Any]], int]
 
 
 def count_flops(name: str, shapes: Shapes, values: list[Any]) -> int:
-    """Of an operator that has a formula. Shapes that do not fit it (nested, sparse) count nothing."""
+    """Returns the FLOPs of an operator that has a formula, or 0 if its shapes do not fit the formula (nested or sparse
+    tensors)."""
     try:
         return int(FORMULAS[name](shapes, values))
     except (IndexError, TypeError, ValueError):
@@ -50,7 +51,7 @@ def _convolution(shapes: Shapes, values: list[Any]) -> int:
     inputs, weight = shapes[0], shapes[1]
     num_spatial = len(weight) - 2
     if values[6]:
-        # Transposed: every input position meets the whole kernel.
+        # Transposed: every input position is multiplied with the whole kernel.
         return 2 * inputs[0] * prod(inputs[2:]) * prod(weight)
     stride, padding, dilation = (_spread(values[index], num_spatial) for index in (3, 4, 5))
     outputs = 1
@@ -62,7 +63,7 @@ def _convolution(shapes: Shapes, values: list[Any]) -> int:
 
 def _convolution_backward(shapes: Shapes, values: list[Any]) -> int:
     """convolution_backward(grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed,
-    output_padding, groups, output_mask): once for each of the two gradients that are wanted."""
+    output_padding, groups, output_mask): counted once for each of the two gradients that is requested."""
     outputs, inputs, weight = shapes[0], shapes[1], shapes[2]
     positions = inputs if values[7] else outputs
     wanted = sum(bool(is_wanted) for is_wanted in values[10][:2])
@@ -75,7 +76,7 @@ def _spread(value: Any, count: int) -> list[int]:
 
 
 def _attention(query: list[int], key: list[int], value: list[int]) -> int:
-    """Scores and their product with the values. A causal mask is counted as if it were full, as everyone does."""
+    """Counts the scores and their product with the values. As is usual, a causal mask is counted as if it were full."""
     *batch, rows, width = query
     columns, out_width = key[-2], value[-1]
     return 2 * prod(batch) * rows * columns * (width + out_width)
@@ -86,14 +87,15 @@ def _attention_forward(shapes: Shapes, _: list[Any]) -> int:
 
 
 def _attention_backward(shapes: Shapes, _: list[Any]) -> int:
-    """(grad_output, query, key, value, ...): five products where the forward has two, one of them the scores again."""
+    """(grad_output, query, key, value, ...): five products, where the forward pass has two. One of the five recomputes
+    the scores."""
     *batch, rows, width = shapes[1]
     columns, out_width = shapes[2][-2], shapes[3][-1]
     return 2 * prod(batch) * rows * columns * (3 * width + 2 * out_width)
 
 
 def _efficient_attention(shapes: Shapes, _: list[Any]) -> int:
-    """Tensors of batch, rows, heads, width: the layout of the memory-efficient kernel underneath."""
+    """The memory-efficient kernel takes tensors in the order batch, rows, heads, width."""
     query, key, value = ([shape[0], shape[2], shape[1], shape[3]] for shape in shapes[:3])
     return _attention(query, key, value)
 

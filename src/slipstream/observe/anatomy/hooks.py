@@ -1,5 +1,6 @@
-"""Hooks on modules and optimizers for the one observed step: named ranges for the profiler, the model's integer inputs
-and small samples of activations and gradients. Changes no value, draws no random number, and is undone whole."""
+"""Hooks on modules and optimizers for the one observed step. They add named ranges for the profiler, and store the
+model's integer inputs and small samples of activations and gradients. They change no value and draw no random number.
+All of them are removed afterwards."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ MAX_SAMPLES = 150  # of activations, and as many of gradients
 
 
 class StepHooks:
-    """`overflow` is called once if the step has more module calls than can be written down."""
+    """The hooks of one step. `overflow` is called once if the step has more module calls than can be recorded."""
 
     def __init__(self, entries: list[ModuleEntry], overflow: Callable[[], None]) -> None:
         self.activations: list[torch.Tensor] = []
@@ -54,7 +55,7 @@ class StepHooks:
         module = entry.module
 
         def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            # Dynamo folds this question to a constant: a graph captured meanwhile holds nothing of ours.
+            # Dynamo folds this call to a constant, so a graph that is captured now contains none of our code.
             if torch.compiler.is_compiling():
                 return
             self._enter(index, entry, args, kwargs)
@@ -65,11 +66,12 @@ class StepHooks:
             self._leave(index, output)
 
         self._stack.callback(module.register_forward_pre_hook(before, prepend=True, with_kwargs=True).remove)
-        # always_call: a forward that raises, and is caught by the script, must close its range too.
+        # always_call: the range must also be closed if the forward pass raises and the script catches the exception.
         self._stack.callback(module.register_forward_hook(after, always_call=True).remove)
 
     def _enter(self, index: int, entry: ModuleEntry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        # Copies of the model in other threads (DataParallel) carry the hooks, but the profiler does not see them.
+        # Copies of the model in other threads (DataParallel) have the hooks too, but the profiler does not record these
+        # threads.
         if threading.get_ident() != self._thread or self._num_calls > MAX_CALLS:
             return
         self._num_calls += 1
@@ -90,7 +92,7 @@ class StepHooks:
     def _leave(self, index: int, output: Any) -> None:
         if threading.get_ident() != self._thread:
             return
-        # A module that ended in an exception inside another leaves ranges above this one: close them all.
+        # A nested module that raised an exception may have left ranges open above this one: close them all.
         for depth in range(len(self._open) - 1, -1, -1):
             if self._open[depth][0] == index:
                 self._close_down_to(depth + 1)
@@ -104,7 +106,7 @@ class StepHooks:
             opened.__exit__(None, None, None)
 
     def _before_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Gradients are at hand just before an update; afterwards the script may have dropped them."""
+        """Samples the gradients just before an update. Afterwards the script may have freed them."""
         if torch.compiler.is_compiling() or threading.get_ident() != self._thread:
             return
         for group in optimizer.param_groups:

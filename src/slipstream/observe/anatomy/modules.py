@@ -1,5 +1,5 @@
-"""Which modules may be watched during the observed step, and what they are called. A compiled callable never gets a
-hook inside, nor does a module whose fast path would see the hook and step aside."""
+"""Lists the modules that may get hooks during the observed step, and their names. No hook is put inside a compiled
+callable, nor on a module that would leave its fast path because of the hook."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
-# In evaluation these run one fused kernel, unless anything is hooked to them or below: then they compute otherwise.
-_SHY = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
+# In evaluation mode these run one fused kernel, but only if neither they nor their children have hooks.
+_HOOK_SENSITIVE = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
 
 
 class ModuleEntry:
-    """One module of the script under its path."""
+    """One module of the script and its path."""
 
     __slots__ = ("is_root", "module", "path")
 
@@ -29,8 +29,8 @@ class ModuleEntry:
 
 
 def list_modules(models: list[nn.Module]) -> list[ModuleEntry]:
-    """Every module once, parents before children. Where several models train, a path begins with the model's class;
-    so it does below a loss, which is a module too but none that anyone calls the model."""
+    """Returns every module once, parents before children. If several models train, each path begins with the class of
+    its model. So do the paths inside a loss module, because a loss is a module but is not called the model."""
     entries: list[ModuleEntry] = []
     seen: set[int] = set()
     roots = _drop_inner(models)
@@ -49,7 +49,8 @@ def list_modules(models: list[nn.Module]) -> list[ModuleEntry]:
 
 
 def _drop_inner(models: list[nn.Module]) -> list[nn.Module]:
-    """Without modules that are parts of others: the script called them on their own as well."""
+    """Returns the models without those that are parts of others. The script may have called such a part directly as
+    well."""
     inner = {id(child) for model in models for child in model.modules() if child is not model}
     return [model for model in models if id(model) not in inner]
 
@@ -67,16 +68,16 @@ def _descend(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
 
 
 def is_sealed(module: nn.Module) -> bool:
-    """Nothing of ours may stand in or on this module."""
+    """Whether neither this module nor anything inside it may get a hook."""
     if isinstance(module, torch.jit.ScriptModule) or hasattr(module, "_orig_mod"):
         return True
-    if isinstance(module, _SHY) and not module.training:
+    if isinstance(module, _HOOK_SENSITIVE) and not module.training:
         return True
     return _is_compiled(getattr(module, "_compiled_call_impl", None)) or _is_compiled(getattr(module, "forward", None))
 
 
 def _is_compiled(function: Any) -> bool:
-    """Looks through our own seam, which keeps what it covers as __wrapped__."""
+    """Whether the function is compiled. Follows `__wrapped__`, because our own seam may wrap the compiled function."""
     for _ in range(4):
         if function is None:
             return False

@@ -1,5 +1,5 @@
-"""Which kind of work an operator does: tensor contraction, statistical normalisation, element-wise, or other; after
-Ivanov et al., "Data Movement Is All You Need" (2021). And which operators do no work at all."""
+"""Classifies operators by the kind of work they do: tensor contraction, statistical normalisation, element-wise, or
+other, after Ivanov et al., "Data Movement Is All You Need" (2021). Also lists the operators that do no work at all."""
 
 from __future__ import annotations
 
@@ -73,17 +73,18 @@ def classify(name: str) -> OperatorClass:
 
 @functools.lru_cache(maxsize=4096)
 def is_free(name: str) -> bool:
-    """Moves or computes nothing: a view, an allocation, a question."""
+    """Whether the operator moves and computes nothing: a view, an allocation, a query."""
     return bare_name(name) in _FREE
 
 
 def is_operator(name: str) -> bool:
-    """Not an autograd node and not a range: a name in a library of operators, as aten::add."""
+    """Whether the name belongs to a library of operators, such as aten::add. Autograd nodes and ranges are not
+    operators."""
     return "::" in name and not name.startswith(("autograd::", "torch::autograd::", "slipstream::", "torch::jit"))
 
 
 def bare_name(name: str) -> str:
-    """aten::_foreach_add_ to add."""
+    """Returns "add" for "aten::_foreach_add_"."""
     bare = name.rpartition("::")[2]
     bare = bare.strip("_")
     return bare.removeprefix("foreach_")

@@ -1,5 +1,5 @@
-"""Tokens spent on padding, where padding can be recognised: a mask beside the tokens, an embedding that knows its
-padding index, or rows that end in runs of one id. Otherwise says nothing."""
+"""Computes the share of padding among the tokens, where padding can be recognised: by a mask next to the tokens, by an
+embedding with a padding index, or by rows that end in runs of one id. Otherwise the share is None."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
 
 
 class Inputs:
-    """What the step's modules were given, as far as it can tell of padding."""
+    """The inputs of the step's modules that can show padding."""
 
     def __init__(self) -> None:
         self.named: dict[str, torch.Tensor] = {}
@@ -66,7 +66,8 @@ def share_of_padding(inputs: Inputs) -> float | None:
 
 
 def share_of_trailing_runs(tokens: torch.Tensor) -> float | None:
-    """Rows of different lengths, filled up with one id that occurs nowhere else."""
+    """Returns the share of padding if the rows have different lengths and are filled up with one id that occurs nowhere
+    else."""
     num_rows, length = tokens.shape
     if num_rows < 2 or length < 4 or int(tokens.max()) - int(tokens.min()) < 2:
         return None

@@ -1,5 +1,6 @@
-"""Observes one training step under torch's profiler and hooks, then takes everything back. Costs that step a few
-times its duration, changes none of its numbers, and where it cannot observe it says why and leaves the step alone."""
+"""Observes one training step under torch's profiler with hooks, and then removes both. The observed step takes a few
+times as long, and its numbers do not change. If the step cannot be observed, the probe gives a reason and does not
+touch the step."""
 
 from __future__ import annotations
 
@@ -19,19 +20,19 @@ from slipstream.observe.anatomy.quiet_profiler import IN_USE, QuietProfile, devi
 from slipstream.observe.anatomy.trace import build_trace
 from slipstream.records import Anatomy
 
-MAX_EVENTS = 250_000  # a trace of more takes longer to read than anyone waits
+MAX_EVENTS = 250_000  # reading a larger trace would take too long
 MAX_PARAMETERS = 200
 
 
 class Probe:
-    """`start` before the step and `stop` after it, both in the thread that runs the script. Good for one step.
-    Where `stop` gives None, `reason` is a sentence that says why."""
+    """Observes one step. Call `start` before the step and `stop` after it, both in the thread that runs the script. If
+    `stop` returns None, `reason` says why."""
 
     def __init__(self, models: list[torch.nn.Module]) -> None:
         self.reason = ""
         self._models = list(models)
         self._entries = list_modules(self._models)
-        self._watch = StepHooks(self._entries, self._overflow)
+        self._hooks = StepHooks(self._entries, self._overflow)
         self._profile: QuietProfile | None = None
         self._events: Any = None
         self._undo = ExitStack()
@@ -46,21 +47,21 @@ class Probe:
             self._profile.start()
             self._undo.callback(self._end_profile)
             self._profile.give_way(self._abandon)
-            self._watch.start()
-            self._undo.callback(self._watch.stop)
+            self._hooks.start()
+            self._undo.callback(self._hooks.stop)
         except Exception as error:
             self._abandon(f"the step could not be observed: {type(error).__name__}: {error}")
         self._start_ns = time.perf_counter_ns()
 
     def stop(self, is_whole: bool = True) -> Anatomy | None:
-        """`is_whole`: the step came to its end."""
+        """Ends the observation and returns the anatomy. `is_whole` says whether the step ran to its end."""
         step_ms = (time.perf_counter_ns() - self._start_ns) / 1e6
         self._undo.close()
         if self.reason:
             self._forget()
             return None
         was_collecting = gc.isenabled()
-        gc.disable()  # a hundred thousand nodes at once, none of them garbage: collecting would double the time
+        gc.disable()  # a trace has about 100,000 nodes and none is garbage: collection would double the time
         try:
             return self._dissect(step_ms, is_whole)
         except Exception as error:
@@ -72,7 +73,7 @@ class Probe:
                 gc.enable()
 
     def drop(self, reason: str) -> None:
-        """In place of `stop`: the step turned out not to be one that tells anything."""
+        """Ends the observation without a result. Call this instead of `stop` if the step is not representative."""
         self._abandon(reason)
         self._forget()
 
@@ -81,23 +82,24 @@ class Probe:
             self.reason = "the profiler saw no operators in the step"
             return None
         if len(self._events) > MAX_EVENTS:
-            self.reason = f"the step has {len(self._events)} profiler events, too many to take apart"
+            self.reason = f"the step has {len(self._events)} profiler events, too many to analyse"
             return None
-        padding_share = share_of_padding(self._watch.inputs)
-        samples = self._watch.activations + self._watch.gradients + self._sample_parameters()
+        padding_share = share_of_padding(self._hooks.inputs)
+        samples = self._hooks.activations + self._hooks.gradients + self._sample_parameters()
         denormal_share = share_of_denormals(samples)
         anatomy = dissect(build_trace(self._events), self._entries, step_ms, padding_share, denormal_share)
-        # What an epoch's end computes (a mean of its losses) before the step is broken off shows nothing of the model.
+        # An interrupted step may contain only what the end of an epoch computes, such as a mean of the losses. That
+        # shows nothing of the model.
         trains = anatomy.modules or anatomy.optimizer_ms or (is_whole and anatomy.num_operators)
         if not trains:
-            self.reason = "the observed step was broken off before the model was called, as an epoch began"
+            self.reason = "an epoch began in the observed step before the model was called"
             return None
         return anatomy
 
     def _sample_parameters(self) -> list[torch.Tensor]:
         parameters = [parameter for model in self._models for parameter in model.parameters()][:MAX_PARAMETERS]
         tensors: list[Any] = list(parameters)
-        if not self._watch.gradients:
+        if not self._hooks.gradients:
             tensors += [parameter.grad for parameter in parameters]
         samples = (take_sample(tensor) for tensor in tensors)
         return [sample for sample in samples if sample is not None]
@@ -109,14 +111,14 @@ class Probe:
             self._events = profile.results.events()
 
     def _overflow(self) -> None:
-        self._abandon("the step calls more modules than can be written down")
+        self._abandon("the step calls more modules than can be recorded")
 
     def _abandon(self, reason: str) -> None:
         self.reason = reason
         self._undo.close()
 
     def _forget(self) -> None:
-        """Lets go of the script's tensors and modules."""
+        """Drops the references to the script's tensors and modules."""
         self._events = None
         self._models, self._entries = [], []
-        self._watch = StepHooks([], self._overflow)
+        self._hooks = StepHooks([], self._overflow)

@@ -1,5 +1,5 @@
-"""A few steps under torch's own profiler, without hooks of ours, kept as the Chrome trace that it writes. A mark in it
-lies at a known moment of the ride's clock, so that the two can be laid over each other."""
+"""Records a few steps with torch's own profiler, without our hooks, and stores its Chrome trace. The trace contains a
+mark at a known time of the trial's clock, so that the two timelines can be aligned."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ MARK = "slipstream::mark"
 
 
 class ProfileExcerpt:
-    """`start` before the first step and `stop` after the last, both in the thread that runs the script. Where `stop`
-    gives None, `reason` says why."""
+    """Records the steps between `start` and `stop`. Call both in the thread that runs the script. If `stop` returns
+    None, `reason` says why."""
 
     def __init__(self, path: str, clock: Clock) -> None:
         self.reason = ""
@@ -42,7 +42,7 @@ class ProfileExcerpt:
         self._profile.end()
         if not self.reason and not num_steps:
             self.reason = (
-                "the ride was over before a step had run under the profiler; a longer --seconds leaves time for it"
+                "the trial ended before a step ran under the profiler; give it more time with a longer --seconds"
             )
         if self.reason or self._profile.results is None:
             return None

@@ -1,5 +1,5 @@
-"""torch's profiler without a word of its own log, which else goes to the script's stderr. Gives way to a profiler of
-the script's: only one can run at a time."""
+"""Runs torch's profiler without its log, which otherwise goes to the script's stderr. Ends when the script starts a
+profiler of its own, because only one can run at a time."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from typing import Any
 import torch
 from torch.autograd import profiler
 
-IN_USE = "the script uses torch's profiler itself, and only one can run at a time"
-STARTED = "the script started torch's profiler within the step"
+IN_USE = "the script itself uses torch's profiler, and only one can run at a time"
+STARTED = "the script started torch's profiler during the step"
 _LEVEL = "KINETO_LOG_LEVEL"
-_SILENT = "9"  # above every level that it writes at
+_SILENT = "9"  # above every level that it uses
 
 
 class QuietProfile:
-    """From `start` to `end`; then `results` are kineto's. Good for once. Steps end inside a range that torch opens
-    around every update. A range that was opened under one profiler and is closed under the next writes into memory that
-    has gone with the first: a whole step must lie between an `end` and the next `start`."""
+    """Profiles from `start` to `end`; afterwards `results` holds kineto's results. An instance can be used once. A
+    whole step must run between an `end` and the next `start`. The reason: steps end inside a range that torch opens
+    around every update, and a range that is opened under one profiler and closed under the next writes into memory that
+    was freed with the first."""
 
     def __init__(self, device: str | None, **options: Any) -> None:
         self.results: Any = None
@@ -42,7 +43,8 @@ class QuietProfile:
                 os.environ[_LEVEL] = level
 
     def give_way(self, abandon: Callable[[str], None]) -> None:
-        """A profiler that the script starts meanwhile would find ours running and raise: `abandon` ends ours first."""
+        """Calls `abandon` when the script starts a profiler. It must end ours, because the script's profiler would
+        raise otherwise."""
         prepare: Any = profiler.profile._prepare_trace
 
         def abandon_first(other: Any) -> Any:
@@ -64,16 +66,16 @@ class QuietProfile:
 
 
 def is_profiler_in_use() -> bool:
-    """A profiler that runs, or one that the script holds and may have prepared for a later step of its schedule."""
+    """Whether a profiler runs, or the script holds one that may be prepared for a later step of its schedule."""
     if torch._C._autograd._profiler_enabled():
         return True
-    # By type alone: isinstance would ask objects for their __class__, and some of them answer with code.
+    # Compares types only: isinstance would read the objects' __class__, which can be a property that runs code.
     held: list[Any] = [thing for thing in gc.get_objects() if issubclass(type(thing), profiler.profile)]
     return any(thing.entered and thing.kineto_results is None for thing in held)
 
 
 def device_in_use() -> str | None:
-    """The accelerator, once the script has woken it: a profiler must not be the one to do so."""
+    """Returns the accelerator if the script has initialised it. A profiler must not initialise it."""
     for name in ("cuda", "xpu"):
         module: Any = getattr(torch, name, None)
         if module is not None and module.is_initialized():

@@ -1,5 +1,5 @@
-"""The profiler's flat events as trees of nodes, one per thread: what ran inside what, on whose behalf, for how long.
-Reads torch's raw events rather than its Python ones, which cost a hundred times more to build."""
+"""Builds trees of nodes, one per thread, from the profiler's flat events: what ran inside what, for which module, and
+for how long. Reads torch's raw events, because its Python events take about a hundred times longer to build."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 MODULE = "slipstream::module::"  # opened by our hooks around a module's forward; its index follows
-OWN = "slipstream::own"  # work of ours inside the step: never part of the answer
+OWN = "slipstream::own"  # work of this package inside the step: excluded from the results
 INPUT = "enumerate(DataLoader)"
 OPTIMIZER = "Optimizer.step#"
 BACKWARD = "autograd::engine::evaluate_function"
@@ -29,14 +29,14 @@ class Node:
         self.event = event
         self.sequence = -1
         self.forward_thread = 0
-        self.device_ns = 0  # kernels that this very node launched
+        self.device_ns = 0  # kernels that this node itself launched
         self.num_kernels = 0
         self.children: list[Node] = []
         self.self_ns = 0
-        self.module = -1  # index of the innermost module whose forward made it, also in backward
+        self.module = -1  # index of the innermost module whose forward pass made it, also for backward nodes
         self.is_backward = False
         self.is_optimizer = False
-        # A stretch of Python with a name, not an operator.
+        # A named section of Python code, not an operator.
         self.is_range = name.startswith((MODULE, "Optimizer.", "ProfilerStep"))
         self.flops = 0
 
@@ -46,7 +46,7 @@ class Node:
 
     @property
     def values(self) -> list[Any]:
-        """Arguments that are no tensors, None in the tensors' places."""
+        """The arguments, with None in place of tensors."""
         return self.event.concrete_inputs() if self.event is not None else []
 
     def walk(self) -> Iterator[Node]:
@@ -59,7 +59,7 @@ class Node:
 
 
 class OperatorTrace:
-    """All that ran in the observed step, less the loader's work and ours."""
+    """Everything that ran in the observed step, without the work of the loader and of this package."""
 
     def __init__(self, roots: list[Node], has_device: bool) -> None:
         self.roots = roots
@@ -67,7 +67,7 @@ class OperatorTrace:
         self.nodes = [node for root in roots for node in root.walk()]
 
     def cost_ns(self, node: Node) -> int:
-        """Device time where there is a device, else the host's, both without children."""
+        """Returns the device time if there is a device, else the host time; both without children."""
         return node.device_ns if self.has_device else node.self_ns
 
 
@@ -88,13 +88,13 @@ def assemble_trace(nodes: Iterable[Node], has_device: bool) -> OperatorTrace:
 
 
 def _sort_events(events: Iterable[Any]) -> tuple[dict[int, Node], dict[int, list[int]]]:
-    """Host events by their id, and the durations of the kernels that each of them launched."""
+    """Returns the host events by id, and the durations of the kernels that each of them launched."""
     nodes: dict[int, Node] = {}
     kernels: dict[int, list[int]] = {}
     for event in events:
         launcher = event.linked_correlation_id()
         if event.device_type().name != "CPU":
-            # A range is repeated on the device's timeline; only kernels and copies are work.
+            # Ranges appear on the device's timeline too, but only kernels and copies are work.
             if launcher > 0 and not _ask(event, "is_user_annotation"):
                 kernels.setdefault(launcher, []).append(event.duration_ns())
             continue
@@ -110,7 +110,7 @@ def _sort_events(events: Iterable[Any]) -> tuple[dict[int, Node], dict[int, list
 
 
 def _ask(event: Any, question: str) -> bool:
-    """Some questions are younger than the oldest torch we support."""
+    """Calls a method of the event that the oldest supported version of torch may not have."""
     ask = getattr(event, question, None)
     return bool(ask()) if ask is not None else False
 
@@ -131,17 +131,17 @@ def _nest(nodes: list[Node]) -> list[Node]:
 
 
 def _keep(root: Node) -> list[Node]:
-    """The tree without what is not the model's: the loader's tensor work, and our own."""
+    """Returns the tree without the tensor work of the loader and of this package."""
     if root.name.startswith((INPUT, OWN)):
         return []
     for node in root.walk():
-        # The walk asks for the children after this line, so it never enters what is cut off here.
+        # walk() reads the children after this line, so it never enters the subtrees that are removed here.
         node.children = [child for child in node.children if not child.name.startswith((INPUT, OWN))]
     return [root]
 
 
 def _attribute(roots: list[Node]) -> None:
-    """Gives every node its module and its pass. The backward of an operator carries the operator's sequence number."""
+    """Sets every node's module and pass. The backward node of an operator has the operator's sequence number."""
     makers: dict[tuple[int, int], tuple[int, int]] = {}
     backward: list[Node] = []
     stack = list(roots)
@@ -157,7 +157,8 @@ def _attribute(roots: list[Node]) -> None:
             if node.module < 0:
                 backward.append(node)
         if node.sequence >= 0 and not node.is_backward:
-            # Operators that make no autograd node share the number of the next one that does: the latest made it.
+            # Operators without an autograd node have the sequence number of the next operator that has one. So of all
+            # operators with this number, the latest one made the autograd node.
             key = (node.thread, node.sequence)
             if key not in makers or makers[key][0] <= node.start_ns:
                 makers[key] = (node.start_ns, node.module)
