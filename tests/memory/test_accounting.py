@@ -1,4 +1,4 @@
-"""From blocks to a footprint, on blocks that were made by hand."""
+"""The computation of a footprint from hand-made allocations."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ BACKWARD = [150, 160]
 
 
 def make_scene(blocks: list[Allocation], first: list[Name], has_true_count: bool = False) -> Scene:
-    """The lead-in lasts until 100, the step until 200, its backward pass begins at 150."""
+    """The lead-in lasts until 100, the step until 200, and its backward pass begins at 150."""
     trace = AllocationTrace(blocks, {0: 100, 1: 190}, BACKWARD)
     return Scene(trace, [first, []], 0, 200, SITES, [("", "Net"), ("up", "Linear")], has_true_count=has_true_count)
 
 
-def test_kinds_by_life_and_name() -> None:
+def test_kinds_by_lifetime_and_name() -> None:
     blocks = [
         Allocation(1, 10, 110, 170, "forward", "aten::mm", 1, 0),  # alive when backward begins
-        Allocation(2, 20, 120, 130, "forward", "aten::add", 1, 0),  # not
+        Allocation(2, 20, 120, 130, "forward", "aten::add", 1, 0),  # freed before backward begins
         Allocation(3, 40, 155, 158, "backward", "MmBackward0", 1, 0),
         Allocation(4, 80, 105, math.inf, "input", "aten::stack"),
     ]
@@ -39,7 +39,7 @@ def test_kinds_by_life_and_name() -> None:
     assert footprint.growth is None
 
 
-def test_an_address_that_is_used_again_keeps_its_names_apart() -> None:
+def test_a_reused_address_keeps_its_names_apart() -> None:
     blocks = [
         Allocation(7, 10, 10, 90, "forward", "aten::mm", 1, 0),
         Allocation(7, 10, 95, math.inf, "backward", "MmBackward0", 1, 0),
@@ -48,7 +48,7 @@ def test_an_address_that_is_used_again_keeps_its_names_apart() -> None:
     assert footprint.kinds["gradients"] == 10 == footprint.peak_bytes
 
 
-def test_an_output_that_died_is_not_what_took_its_address() -> None:
+def test_a_freed_output_is_not_the_allocation_that_reused_its_address() -> None:
     blocks = [
         Allocation(7, 10, 110, 120, "forward", "aten::mm", 1, 0),
         Allocation(7, 10, 130, 170, "forward", "aten::sin", 0, 0),
@@ -60,7 +60,7 @@ def test_an_output_that_died_is_not_what_took_its_address() -> None:
     assert {module.path: module.output_bytes for module in account(scene, "cpu").modules} == {"up": 0, "": 10}
 
 
-def test_what_the_step_before_left() -> None:
+def test_allocations_left_by_the_previous_step() -> None:
     blocks = [Allocation(1, 64, 50, math.inf, "forward", "aten::mm", 1, 1), Allocation(2, 8, 110, 120, "forward")]
     growth = account(make_scene(blocks, [Name(1, 64, "other")]), "cpu").growth
     assert growth is not None and (growth.num_bytes, growth.site) == (64, SITES[1])
@@ -68,7 +68,7 @@ def test_what_the_step_before_left() -> None:
     assert account(make_scene(freed, []), "cpu").growth is None
 
 
-def test_what_only_a_caching_allocator_knows() -> None:
+def test_bytes_counted_only_by_a_caching_allocator() -> None:
     blocks = [Allocation(1, 10, 110, 120, "forward", total_bytes=1300, reserved_bytes=4096)]
     footprint = account(make_scene(blocks, [Name(9, 1000, "parameters", 1)], has_true_count=True), "cuda:0")
     assert footprint.unexplained_bytes == 290
@@ -77,6 +77,6 @@ def test_what_only_a_caching_allocator_knows() -> None:
 
 
 def test_the_cpu_reserves_nothing() -> None:
-    """Some of torch's own allocations report a number there, and no allocator holds it."""
+    """Some of torch's own allocations report a number there, but no allocator holds that memory."""
     blocks = [Allocation(1, 10, 110, 120, "forward", total_bytes=1300, reserved_bytes=4096)]
     assert account(make_scene(blocks, [Name(9, 1000, "parameters", 1)]), "cpu").reserved_bytes == 0

@@ -1,4 +1,4 @@
-"""The first samples of whatever a loader yields."""
+"""Cutting the first samples from whatever a loader yields."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def test_every_part_is_cut() -> None:
     images, labels = torch.randn(8, 3), torch.arange(8)
     pair = cut_batch(Pair(images, labels), 2)
     assert isinstance(pair, Pair) and torch.equal(pair.labels, labels[:2])
-    assert pair.images.untyped_storage().nbytes() == 2 * 3 * 4  # memory of its own
+    assert pair.images.untyped_storage().nbytes() == 2 * 3 * 4  # it has its own memory
     mapping = cut_batch({"x": images, "names": list("abcdefgh"), "scale": torch.tensor(2.0), "n": 8}, 3)
     assert mapping["names"] == ["a", "b", "c"] and mapping["x"].shape == (3, 3)
     assert mapping["scale"] == 2 and mapping["n"] == 8
     assert cut_batch([images, [labels, labels]], 4)[1][1].shape == (4,)
 
 
-def test_mappings_of_other_kinds_keep_theirs() -> None:
+def test_other_mappings_keep_their_type() -> None:
     for kind in (OrderedDict, UserDict):
         batch: Any = kind(x=torch.ones(4, 2))
         cut = cut_batch(batch, 2)
@@ -31,7 +31,7 @@ def test_mappings_of_other_kinds_keep_theirs() -> None:
         assert batch["x"].shape == (4, 2)
 
 
-def test_what_is_not_cut() -> None:
+def test_batches_that_are_not_cut() -> None:
     batch = [torch.ones(2)]
     assert cut_batch(batch, 4) is batch  # no more samples than wanted
 

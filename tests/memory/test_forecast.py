@@ -1,4 +1,4 @@
-"""What other batches need: the rule on made footprints, and against steps of those batches that were really run."""
+"""The forecast for other batch sizes: the rule on made footprints, and a comparison with steps of those sizes."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ def test_the_largest_phase_is_the_peak() -> None:
     assert made is not None and made.error is None
     assert made.observed == {8: 500, 4: 500}
     assert made.peak_bytes(8) == 500
-    assert made.peak_bytes(100) == 100 + 10 * 100  # forward has overtaken the update
+    assert made.peak_bytes(100) == 100 + 10 * 100  # forward exceeds the update now
     assert made.largest_batch() == 90
     assert made.largest_batch(499) == 0
 
 
-def test_a_third_size_tells_the_error() -> None:
+def test_a_third_size_gives_the_error() -> None:
     straight = forecast([make(16, 260, 0), make(8, 180, 0), make(4, 140, 0)])
     bent = forecast([make(16, 400, 0), make(8, 180, 0), make(4, 140, 0)])
     assert straight is not None and straight.error == 0
     assert bent is not None and bent.error == pytest.approx(0.35)
 
 
-def test_one_size_tells_nothing() -> None:
+def test_one_size_gives_no_forecast() -> None:
     assert forecast([]) is None
     assert forecast([make(8, 1, 1), make(8, 1, 1)]) is None
     assert forecast([make(0, 1, 1), make(4, 1, 1)]) is None

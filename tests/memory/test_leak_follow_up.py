@@ -1,4 +1,4 @@
-"""What a step leaves behind, followed in a ride of `memory`: losses kept with their graphs, a sum of them, a cache that
+"""What a step leaves behind, followed up in a `memory` run: losses kept with their graphs, a sum of them, a cache that
 fills in the first epoch, and a healthy training."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DATA = TensorDataset(torch.randn(40, 8), torch.randint(0, 4, (40,)))
 
 
 class Kept:
-    """What the trainings below keep; an object of the user's."""
+    """What the trainings below keep, as an object of the user's code."""
 
     def __init__(self) -> None:
         self.losses: list[torch.Tensor] = []
@@ -61,7 +61,7 @@ def train(keep: str, fixed_size: int = -1) -> None:
             step += 1
 
 
-def ride(keep: str) -> tuple[list[Footprint], list[Leak], list[Memory]]:
+def run_memory(keep: str) -> tuple[list[Footprint], list[Leak], list[Memory]]:
     boarded = start_run(TrialSettings(mode="check", schedule=SCHEDULE, seconds=60))
     with pytest.raises(StopTrial):
         train(keep)
@@ -70,7 +70,7 @@ def ride(keep: str) -> tuple[list[Footprint], list[Leak], list[Memory]]:
     told = [message for _, message in boarded.messages if isinstance(message, Told)]
     memory = [one for _, message in boarded.messages if isinstance(message, Seen) for one in message.memory]
     footprints = [one.footprint for one in told if one.footprint is not None]
-    assert [one.batch_size for one in footprints] == [4, 2, 1], "batches are cut afterwards all the same"
+    assert [one.batch_size for one in footprints] == [4, 2, 1], "batches are still cut afterwards"
     return footprints, [leak for one in told for leak in one.leaks or []], memory
 
 
@@ -78,16 +78,16 @@ def growth_of(leaks: list[Leak], memory: list[Memory]) -> Any:
     return find_growth(msgspec.structs.replace(made_session(memory=memory), leaks=leaks))
 
 
-def test_losses_with_their_graphs_go_on() -> None:
-    (footprint, *_), leaks, memory = ride("loss")
+def test_losses_with_their_graphs_keep_growing() -> None:
+    (footprint, *_), leaks, memory = run_memory("loss")
     assert footprint.growth is not None and has_stopped(memory) is None
     (leak,) = leaks
     assert leak.name == "kept.losses" and leak.site is not None and leak.site.text == "self.losses.append(loss)"
     assert growth_of(leaks, memory).graphs_per_step == pytest.approx(1.0, abs=0.1)
 
 
-def test_a_script_that_takes_no_smaller_batch_has_its_leak_told() -> None:
-    """It raises when batches are cut, and its variables are gone by the time that the ride is over."""
+def test_the_leak_of_a_script_that_fails_on_smaller_batches_is_reported() -> None:
+    """The script raises when batches are cut, and its variables are gone when the run ends."""
     boarded = start_run(TrialSettings(mode="check", schedule=SCHEDULE, seconds=60))
     with pytest.raises(RuntimeError, match="shape"):
         train("loss", fixed_size=4)
@@ -98,28 +98,28 @@ def test_a_script_that_takes_no_smaller_batch_has_its_leak_told() -> None:
 
 
 def test_a_sum_keeps_graphs_and_no_tensor() -> None:
-    (footprint, *_), leaks, memory = ride("sum")
+    (footprint, *_), leaks, memory = run_memory("sum")
     assert footprint.growth is None
     (leak,) = leaks
     assert leak.is_sum and leak.site is not None and leak.site.text == "self.total += loss"
     assert growth_of(leaks, memory) is not None
 
 
-def test_a_cache_fills_and_stops() -> None:
-    (footprint, *_), _, memory = ride("batch")
+def test_a_cache_fills_and_stops_growing() -> None:
+    (footprint, *_), _, memory = run_memory("batch")
     assert footprint.growth is not None and footprint.growth.num_bytes == 4 * 8 * 4
     stopped = has_stopped(memory)
     assert stopped is not None and 10 <= stopped <= 24
     assert growth_of([], memory) is None
 
 
-def test_a_healthy_training_is_not_followed() -> None:
-    (footprint, *_), leaks, memory = ride("nothing")
+def test_a_healthy_training_is_not_followed_up() -> None:
+    (footprint, *_), leaks, memory = run_memory("nothing")
     assert footprint.growth is None and not leaks and growth_of(leaks, memory) is None
     assert len([one for one in memory if one.num_tensors >= 0]) < 3
 
 
-def test_looks_span_an_epoch_where_it_is_short() -> None:
+def test_counts_span_a_short_epoch() -> None:
     assert LeakFollowUp(200).every * (NUM_LOOKS - 1) >= 250
     assert LeakFollowUp(10).every * (NUM_LOOKS - 1) >= 48
     assert LeakFollowUp(None).every == LeakFollowUp(10).every

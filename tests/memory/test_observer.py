@@ -1,4 +1,5 @@
-"""Every live byte of a step, against the allocator's own count of the same step; and a script that cannot tell."""
+"""Every live byte of a step, compared with the allocator's own count of that step; the script's results do not
+change."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ class Loop:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_sum_by_kind_is_what_the_allocator_counts(name: str) -> None:
+def test_the_sum_by_kind_equals_the_allocators_count(name: str) -> None:
     footprint = observe(CASES[name], 8)
     counted = count_peak(CASES[name], 8)
     assert sum(footprint.kinds.values()) == footprint.peak_bytes
@@ -83,11 +84,12 @@ def test_kinds_modules_and_lines() -> None:
     assert footprint.kinds["parameters"] == weights
     assert footprint.kinds["optimizer_state"] == 2 * weights + 4 * 4  # two moments, and a counter for each tensor
     assert footprint.phases["optimizer"]["gradients"] == weights
-    # relu's output, its sine's input is the same, the product and the sum die, dropout keeps its mask and output
+    # relu's output, which is also the input of the sine; the product and the sum are freed; dropout keeps its mask and
+    # output
     assert footprint.phases["forward"]["activations"] >= 2 * hidden
     by_path = {module.path: module for module in footprint.modules}
     assert by_path["up"].kinds["parameters"] == (WIDTH + 1) * HIDDEN * 4
-    assert by_path["up"].class_name == "Linear" and by_path["up"].output_bytes == 0  # relu keeps its own
+    assert by_path["up"].class_name == "Linear" and by_path["up"].output_bytes == 0  # relu keeps its own output
     texts = {line.site.text: line.kinds for line in footprint.lines}
     assert texts["hidden = torch.relu(self.up(inputs))"]["activations"] >= hidden
     assert set(footprint.phases) >= {"forward", "backward", "optimizer"}
@@ -96,7 +98,7 @@ def test_kinds_modules_and_lines() -> None:
     assert footprint.capacity_bytes > footprint.peak_bytes
 
 
-def test_the_training_cannot_tell() -> None:
+def test_the_training_is_unchanged() -> None:
     bare, observed = Loop(), Loop()
     torch.manual_seed(1)
     for _ in range(5):
@@ -123,16 +125,16 @@ def test_what_a_step_leaves_behind() -> None:
     assert growth.site is not None and growth.site.text == "return self.down(self.drop(doubled))"
 
 
-def test_a_profiler_of_the_script_goes_first() -> None:
+def test_a_profiler_of_the_script_has_priority() -> None:
     loop = Loop()
     with torch.autograd.profiler.profile():
         observer = Observer([loop.model], [loop.optimizer])
         assert not observer.start()
-    assert "profiler itself" in observer.reason
+    assert "uses torch's profiler" in observer.reason
     assert observer.stop() is None
 
 
-def test_broken_off_in_the_lead_in() -> None:
+def test_stopped_in_the_lead_in() -> None:
     loop = Loop()
     observer = Observer([loop.model], [loop.optimizer])
     observer.start()
@@ -175,7 +177,7 @@ def stacks() -> Iterator[tuple[Footprint, Footprint]]:
     yield observe(make(False), 512), observe(make(True), 512)
 
 
-def test_checkpointing_frees_what_was_foretold(stacks: tuple[Footprint, Footprint]) -> None:
+def test_checkpointing_frees_what_was_predicted(stacks: tuple[Footprint, Footprint]) -> None:
     plain, checkpointed = stacks
     [remedy] = [remedy for remedy in list_remedies(plain) if remedy.name == "checkpointing"]
     assert remedy.what.startswith("8 x Sequential in blocks")

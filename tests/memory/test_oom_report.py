@@ -1,4 +1,4 @@
-"""What an exception leaves alive, read afterwards, against an independent count of what autograd saved."""
+"""The memory that an exception leaves alive, compared with an independent count of what autograd saved."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def train(model: Deep, batch: torch.Tensor, saved: dict[int, int]) -> None:
         saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
-    # What these hooks see belongs to nobody: a second, equal pass is the one that is read
+    # Tensors seen by these hooks have no owner, so a second, equal pass is the one that is read.
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor), pytest.raises(RuntimeError):
         model(batch)
     gc.collect()
@@ -76,15 +76,15 @@ def left() -> Any:
 
 def test_activations_are_what_the_graph_saved(left: Any) -> None:
     model, remains, saved_bytes = left
-    last = 64 * WIDTH * 4  # what the last block returned: alive in a variable, saved by nobody
+    last = 64 * WIDTH * 4  # the output of the last block: alive in a variable, saved by no node
     assert remains.kinds["activations"] == saved_bytes + last
-    assert remains.kinds["inputs"] == last, "the batch, which the first block has saved"
+    assert remains.kinds["inputs"] == last, "the batch, which the first block saved"
     own = sum(parameter.nbytes for parameter in model.parameters())
     state = remains.kinds["optimizer_state"]
     assert remains.kinds["parameters"] >= own and state >= 2 * model.head.weight.nbytes
 
 
-def test_modules_lines_and_where_it_was(left: Any) -> None:
+def test_modules_lines_and_the_place_of_the_error(left: Any) -> None:
     _, remains, _ = left
     by_path = {module.path: Counter(module.kinds)["activations"] for module in remains.modules}
     prefix = next(path for path in by_path if path.endswith("blocks.0.up")).removesuffix("blocks.0.up")
@@ -95,7 +95,7 @@ def test_modules_lines_and_where_it_was(left: Any) -> None:
     assert remains.site is not None and remains.site.text == 'raise RuntimeError("CUDA out of memory")'
 
 
-def test_nothing_is_computed_again_to_be_counted() -> None:
+def test_nothing_is_recomputed_for_the_count() -> None:
     """Unpacking what a checkpoint saved would run the block, in memory that has just run out."""
     model, batch, calls = Deep(fails=True, is_checkpointed=True), torch.randn(8, WIDTH), []
     model.blocks[0].register_forward_pre_hook(lambda *_: calls.append(1))
@@ -106,7 +106,7 @@ def test_nothing_is_computed_again_to_be_counted() -> None:
     assert len(calls) == 1
 
 
-def test_in_words() -> None:
+def test_text() -> None:
     site = Site("/home/ada/net.py", 12, "x = self.up(x)", "forward")
     modules = [ModuleBytes(f"blocks.{at}.up", "Linear", {"activations": 40_000_000}) for at in range(3)]
     remains = Remains(

@@ -5,7 +5,7 @@ from slipstream.records import Footprint, ModuleBytes
 from slipstream.testing.made_sessions import made_footprint
 
 
-def test_what_an_optimizer_takes_for_a_moment_is_not_halved_with_the_batch() -> None:
+def test_temporary_memory_of_an_optimizer_is_not_halved_with_the_batch() -> None:
     footprint = made_footprint(32, 100_000)
     update = {**footprint.kinds, "activations": 0, "temporary": 6_000_000}
     phases = {"forward": footprint.kinds, "optimizer": update}
@@ -19,14 +19,14 @@ def names(footprint: Footprint) -> list[str]:
     return [remedy.name for remedy in list_remedies(footprint)]
 
 
-def test_no_remedy_is_named_that_its_technique_refuses() -> None:
+def test_no_remedy_is_listed_if_its_technique_declines() -> None:
     plain = made_footprint(32, 30_000_000)
     normed = ModuleBytes("features.1", "BatchNorm2d", {"parameters": 512})
     assert "micro_batches" not in names(msgspec.structs.replace(plain, modules=[*plain.modules, normed]))
     assert "low_memory_optimizer" not in names(plain) and "offload_optimizer" not in names(plain), "on the CPU"
 
 
-def test_the_optimizers_state_may_leave_a_device_but_for_its_update() -> None:
+def test_offloaded_optimizer_state_is_on_the_device_during_the_update() -> None:
     plain = made_footprint(32, 100_000)
     state = {**plain.kinds, "optimizer_state": 9_000_000}
     made = msgspec.structs.replace(

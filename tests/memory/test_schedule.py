@@ -1,4 +1,4 @@
-"""The ride of `memory` in this process: what it observes of a script that trains, and that it stops it."""
+"""A `memory` run in this process: what it observes of a training script, and that it stops the script."""
 
 from __future__ import annotations
 
@@ -31,48 +31,48 @@ def train(data: Dataset[Any] = DATA, batch_size: int = 16, fixed: int = 0, num_w
             optimizer.step()
 
 
-def ride(
+def run_memory(
     *args: Any, seconds: float = 60, **kwargs: Any
 ) -> tuple[list[Footprint], list[str], ScriptRun, BaseException | None]:
-    boarded = start_run(TrialSettings(mode="check", schedule=SCHEDULE, seconds=60))
+    started = start_run(TrialSettings(mode="check", schedule=SCHEDULE, seconds=60))
     raised: BaseException | None = None
     try:
         train(*args, **kwargs)
     except BaseException as error:
         raised = error
     reason: Any = "finished" if raised is None else "stopped" if isinstance(raised, StopTrial) else "raised"
-    boarded.leave(boarded.excuse(Ending(reason, 0, 0.0)))
-    told = [message for _, message in boarded.messages if isinstance(message, Told)]
-    return [t.footprint for t in told if t.footprint is not None], [t.note for t in told if t.note], boarded, raised
+    started.leave(started.excuse(Ending(reason, 0, 0.0)))
+    told = [message for _, message in started.messages if isinstance(message, Told)]
+    return [t.footprint for t in told if t.footprint is not None], [t.note for t in told if t.note], started, raised
 
 
-def test_own_batch_half_and_quarter() -> None:
-    footprints, notes, boarded, raised = ride()
+def test_the_own_batch_a_half_and_a_quarter_are_observed() -> None:
+    footprints, notes, started, raised = run_memory()
     assert isinstance(raised, StopTrial)
     assert [footprint.batch_size for footprint in footprints] == [16, 8, 4]  # never the short batch of 12 at the end
     peaks = [footprint.peak_bytes for footprint in footprints]
     assert peaks == sorted(peaks, reverse=True) and peaks[0] > peaks[-1]
-    assert not notes and not boarded.complaints
+    assert not notes and not started.complaints
     assert footprints[0].kinds["inputs"] >= 16 * 16 * 4
 
 
-def test_a_script_that_takes_no_other_batch() -> None:
-    footprints, notes, _, raised = ride(TensorDataset(torch.randn(64, 16), torch.zeros(64).long()), fixed=16)
+def test_a_script_that_fails_on_smaller_batches() -> None:
+    footprints, notes, _, raised = run_memory(TensorDataset(torch.randn(64, 16), torch.zeros(64).long()), fixed=16)
     assert isinstance(raised, RuntimeError)  # view(16, 16) of eight samples
     assert [footprint.batch_size for footprint in footprints] == [16]
     assert any(note.startswith("no forecast for other batch sizes: the script ended") for note in notes)
 
 
-def test_a_ride_that_was_over_before_batches_were_cut_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The script is not to blame for the time: it might have taken smaller batches."""
+def test_a_run_that_ends_before_batches_are_cut_reports_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script is not to blame: with more time it might have run smaller batches."""
     monkeypatch.setattr(MemorySchedule, "_is_late", lambda _: True)
-    _, notes, _, _ = ride(TensorDataset(torch.randn(64, 16), torch.zeros(64).long()), fixed=16)
-    assert any("60 seconds were over" in note and "--seconds" in note for note in notes)
+    _, notes, _, _ = run_memory(TensorDataset(torch.randn(64, 16), torch.zeros(64).long()), fixed=16)
+    assert any("60 seconds ended" in note and "--seconds" in note for note in notes)
 
 
-def test_the_rows_that_a_loss_is_given_are_no_batch() -> None:
-    """A language model without a loader: five sequences of seven tokens are 35 rows to the loss."""
-    boarded = start_run(TrialSettings(mode="check", schedule=SCHEDULE, seconds=60))
+def test_rows_passed_to_a_loss_are_not_the_batch() -> None:
+    """A language model without a loader: five sequences of seven tokens are 35 rows for the loss."""
+    started = start_run(TrialSettings(mode="check", schedule=SCHEDULE, seconds=60))
     model, criterion = nn.Sequential(nn.Embedding(11, 8), nn.Linear(8, 11)), nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     tokens = torch.randint(0, 11, (5, 7))
@@ -81,32 +81,32 @@ def test_the_rows_that_a_loss_is_given_are_no_batch() -> None:
             optimizer.zero_grad()
             criterion(model(tokens).reshape(-1, 11), tokens.reshape(-1)).backward()
             optimizer.step()
-    boarded.leave(Ending("stopped", 0, 0.0))
-    told = [message.footprint for _, message in boarded.messages if isinstance(message, Told) and message.footprint]
+    started.leave(Ending("stopped", 0, 0.0))
+    told = [message.footprint for _, message in started.messages if isinstance(message, Told) and message.footprint]
     assert told[0].batch_size == 5
 
 
-def test_its_own_exceptions_stay_its_own() -> None:
-    boarded = start_run(TrialSettings(mode="check", schedule=SCHEDULE))
+def test_exceptions_of_the_script_are_not_our_fault() -> None:
+    started = start_run(TrialSettings(mode="check", schedule=SCHEDULE))
     ending = Ending("raised", 1, 0.0, "ValueError: ours")
-    assert boarded.excuse(ending) == ending
-    boarded.leave(ending)
+    assert started.excuse(ending) == ending
+    started.leave(ending)
 
 
 @pytest.mark.timeout(60)
-def test_workers_start_under_no_profiler() -> None:
-    footprints, _, boarded, _ = ride(batch_size=15, num_workers=1)
-    assert footprints[0].batch_size == 15 and not boarded.complaints
+def test_workers_do_not_start_under_a_profiler() -> None:
+    footprints, _, started, _ = run_memory(batch_size=15, num_workers=1)
+    assert footprints[0].batch_size == 15 and not started.complaints
     assert footprints[0].kinds["inputs"] >= 15 * 16 * 4  # they come in shared memory
 
 
-def test_a_whole_step_lies_between_two_profilers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_whole_step_passes_between_two_profilers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step ends inside a range that torch opened under the profiler of that step."""
     told: list[str] = []
     start, end, step = QuietProfile.start, QuietProfile.end, torch.optim.SGD.zero_grad
     monkeypatch.setattr(QuietProfile, "start", lambda self: (told.append("start"), start(self))[1])
     monkeypatch.setattr(QuietProfile, "end", lambda self: (told.append("end"), end(self))[1])
     monkeypatch.setattr(torch.optim.SGD, "zero_grad", lambda self: (told.append("step"), step(self))[1])
-    footprints = ride()[0]
+    footprints = run_memory()[0]
     assert len(footprints) == 3 and told.count("start") >= 3
     assert not any(one == ("end", "start") for one in pairwise(told))

@@ -1,4 +1,4 @@
-"""When torch's snapshot is recorded, and when kept. No CUDA here: what torch.cuda.memory would be asked is noted."""
+"""When torch's snapshot is recorded and kept. Without CUDA: calls of torch.cuda.memory are recorded by a stub."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from slipstream.memory.snapshot import AllocatorSnapshot
 
 
-class Asked:
+class RecordedCalls:
     def __init__(self) -> None:
         self.calls: list[Any] = []
 
@@ -19,9 +19,9 @@ class Asked:
 
 
 def test_one_recording_of_the_observed_steps() -> None:
-    asked = Asked()
+    asked = RecordedCalls()
     snapshot = AllocatorSnapshot("step.pickle", asked)
-    for _ in range(2):  # an attempt that came to nothing, and one that did
+    for _ in range(2):  # a failed attempt and a successful one
         snapshot.start("cuda:0")
     snapshot.keep()
     snapshot.start("cuda:0")  # of a smaller batch
@@ -30,16 +30,16 @@ def test_one_recording_of_the_observed_steps() -> None:
     assert asked.calls == ["all", "step.pickle", None]
 
 
-def test_a_ride_that_is_broken_off_stops_recording() -> None:
-    asked = Asked()
+def test_a_stopped_run_stops_recording() -> None:
+    asked = RecordedCalls()
     snapshot = AllocatorSnapshot("step.pickle", asked)
     snapshot.start("cuda:0")
     snapshot.end()
     assert asked.calls == ["all", None]
 
 
-def test_nothing_is_asked_on_a_cpu_or_unasked() -> None:
-    asked = Asked()
+def test_nothing_is_recorded_on_a_cpu_or_without_a_path() -> None:
+    asked = RecordedCalls()
     for path, device in (("step.pickle", "cpu"), ("", "cuda:0")):
         snapshot = AllocatorSnapshot(path, asked)
         snapshot.start(device)

@@ -1,5 +1,5 @@
-"""A recipe put on in this process for as long as a `with` lasts; and one thread: these trainings are far too small to
-share, and threads that wait for each other spin."""
+"""A fixture that applies a recipe in this process within a `with` block. Tests compute with one thread: these trainings
+are too small to be split, and threads that wait for each other spin."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture
-def riding() -> Callable[..., Any]:
-    return _riding
+def applied() -> Callable[..., Any]:
+    return _applied
 
 
 @contextlib.contextmanager
-def _riding(*choices: str | tuple[str, Setting], is_proof: bool = False) -> Iterator[ApplyContext]:
+def _applied(*choices: str | tuple[str, Setting], is_proof: bool = False) -> Iterator[ApplyContext]:
     faults: list[BaseException] = []
     recipe = Recipe(tuple(Choice(one) if isinstance(one, str) else Choice(*one) for one in choices))
     patches = Patches(lambda name, fault: faults.append(fault), torch.compiler.is_compiling)

@@ -1,5 +1,6 @@
-"""The framework's own accumulation, with the effective batch kept: the weights are the whole batch's but for rounding,
-in Lightning, the Hugging Face Trainer and Accelerate; and what cannot be kept is refused with a reason."""
+"""Accumulation by the framework with the effective batch unchanged. In Lightning, the Hugging Face Trainer and
+Accelerate the weights equal those of the whole batch except for rounding. Unsupported cases are declined with a
+reason."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ def assert_same(one: Weights, other: Weights) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def frameworks() -> None:
-    """Imported before anything is watched: transformers leaves a finder of its own among Python's."""
+    """Imports the frameworks before anything is watched, because transformers adds an import finder."""
     import accelerate
     import lightning
     import transformers
@@ -139,7 +140,7 @@ def fit(
     )
     trainer.fit(module, loader)
     assert trainer.accumulate_grad_batches == given.get("accumulate_grad_batches", 1)
-    assert len(loader) == len(DataLoader(make_data(num), batch_size=8, drop_last=drop_last)), "the loader is as it was"
+    assert len(loader) == len(DataLoader(make_data(num), batch_size=8, drop_last=drop_last)), "the loader is restored"
     return weights_of(module), (trainer.global_step, torch.rand(1).item())
 
 
@@ -148,16 +149,16 @@ def fit(
     [
         ({"num": 24}, 4),
         ({"num": 27}, 4),  # a last batch of 3, in pieces of 1
-        ({"num": 30, "accumulate_grad_batches": 2}, 4),  # of 6: 1, 2, 1, 2
+        ({"num": 30, "accumulate_grad_batches": 2}, 4),  # a last batch of 6: 1, 2, 1, 2
         ({"num": 31, "drop_last": True}, 2),
     ],
 )
-def test_lightning_has_the_weights_of_the_whole_batch(case: dict[str, Any], num_pieces: int, riding: Any) -> None:
+def test_lightning_has_the_weights_of_the_whole_batch(case: dict[str, Any], num_pieces: int, applied: Any) -> None:
     bare, left = fit(**case)
-    with riding(("accumulation", num_pieces)) as context:
+    with applied(("accumulation", num_pieces)) as context:
         changed, left_then = fit(**case)
     assert_same(bare, changed)
-    assert left == left_then, "as many updates, and the random numbers of the script"
+    assert left == left_then, "the number of updates and the script's random numbers are unchanged"
     before = case.get("accumulate_grad_batches", 1)
     after = f"accumulate_grad_batches {before} -> {before * num_pieces}"
     assert (
@@ -174,17 +175,17 @@ def test_lightning_has_the_weights_of_the_whole_batch(case: dict[str, Any], num_
         ({"limit_train_batches": 2}, "limit_train_batches=2 counts batches"),
     ],
 )
-def test_lightning_says_what_it_cannot_keep(case: dict[str, Any], reason: str, riding: Any) -> None:
+def test_lightning_declines_with_a_reason(case: dict[str, Any], reason: str, applied: Any) -> None:
     bare, _ = fit(**case)
-    with riding(("accumulation", 2)) as context:
+    with applied(("accumulation", 2)) as context:
         changed, _ = fit(**case)
     assert all(torch.equal(value, changed[name]) for name, value in bare.items())
     (said,) = context.declined
     assert any(one in said for one in reason.split("|")) and not context.changes
 
 
-def test_a_batch_that_makes_no_equal_pieces(riding: Any) -> None:
-    with riding(("accumulation", 16)) as context:
+def test_a_batch_that_cannot_be_split_equally_is_declined(applied: Any) -> None:
+    with applied(("accumulation", 16)) as context:
         fit()
     assert context.declined == ["accumulation: a batch of 8 cannot be split into 16 equal pieces"]
 
@@ -193,7 +194,7 @@ def test_a_batch_that_makes_no_equal_pieces(riding: Any) -> None:
 
 
 class Rows(Dataset[Any]):
-    """Sentences of three to nine tokens, padded with labels that are ignored; or rows of numbers with one label."""
+    """Sentences of three to nine tokens, padded with ignored labels; or rows of numbers with one label."""
 
     def __init__(self, num: int, of_tokens: bool) -> None:
         generator = torch.Generator().manual_seed(5)
@@ -225,7 +226,7 @@ def make_gpt() -> Any:
 
 
 class Plain(nn.Module):
-    """A model of the user's, with a mean loss of its own."""
+    """A user's model that returns its own mean loss."""
 
     def __init__(self, loss: Any = cross_entropy, *extra: nn.Module) -> None:
         super().__init__()
@@ -236,7 +237,7 @@ class Plain(nn.Module):
 
 
 class Careless(Plain):
-    """Takes whatever it is told, and ignores how many labels an update has."""
+    """Accepts any argument and ignores the number of labels in an update."""
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor, **told: Any) -> dict[str, torch.Tensor]:
         return super().forward(x, labels)
@@ -280,13 +281,13 @@ def train(
     ],
 )
 def test_the_trainer_has_the_weights_of_the_whole_batch(
-    make: Any, case: dict[str, Any], tmp_path: Path, riding: Any
+    make: Any, case: dict[str, Any], tmp_path: Path, applied: Any
 ) -> None:
     bare, told = train(tmp_path, make, **case)
-    with riding(("accumulation", 4)) as context:
+    with applied(("accumulation", 4)) as context:
         changed, told_then = train(tmp_path, make, **case)
     assert_same(bare, changed)
-    assert told == pytest.approx(told_then, rel=1e-5), "as many updates, and the loss that is reported"
+    assert told == pytest.approx(told_then, rel=1e-5), "the number of updates and the reported loss are unchanged"
     before = case.get("gradient_accumulation_steps", 1)
     after = f"gradient_accumulation_steps {before} -> {4 * before}"
     assert context.changes == [f"accumulation: batches of 8 in pieces of 2, {after}"] and not context.declined
@@ -295,13 +296,13 @@ def test_the_trainer_has_the_weights_of_the_whole_batch(
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (Careless, "is told how many labels an update has, and does not divide by it"),
+        (Careless, "receives the number of labels per update but does not divide by it"),
         (lambda: Plain(cross_entropy, nn.BatchNorm1d(8)), MIXING),
     ],
 )
-def test_the_trainer_says_what_it_cannot_keep(make: Any, reason: str, tmp_path: Path, riding: Any) -> None:
+def test_the_trainer_declines_with_a_reason(make: Any, reason: str, tmp_path: Path, applied: Any) -> None:
     bare, _ = train(tmp_path, make)
-    with riding(("accumulation", 2)) as context:
+    with applied(("accumulation", 2)) as context:
         changed, _ = train(tmp_path, make)
     assert all(torch.equal(value, changed[name]) for name, value in bare.items())
     (said,) = context.declined
@@ -354,7 +355,7 @@ def loop(
         model.eval()
         with torch.no_grad():
             assert sum(len(x) for x, _ in loader) == num
-            assert max(len(x) for x, _ in loader) == 8, "an evaluation has whole batches"
+            assert max(len(x) for x, _ in loader) == 8, "evaluation sees whole batches"
     assert accelerator.gradient_accumulation_steps == num_accumulated
     return weights_of(accelerator.unwrap_model(model))
 
@@ -368,9 +369,9 @@ def loop(
         {"loss": lambda net, x, y: 0.5 * cross_entropy(net, x, y) + net(x).square().mean()},
     ],
 )
-def test_accelerate_has_the_weights_of_the_whole_batch(case: dict[str, Any], riding: Any) -> None:
+def test_accelerate_has_the_weights_of_the_whole_batch(case: dict[str, Any], applied: Any) -> None:
     bare = loop(**case)
-    with riding(("accumulation", 4)) as context:
+    with applied(("accumulation", 4)) as context:
         changed = loop(**case)
     assert_same(bare, changed)
     assert "accumulation: batches of 8 in 4 pieces, gradient_accumulation_steps 1 -> 4" in context.changes
@@ -382,25 +383,25 @@ def test_accelerate_has_the_weights_of_the_whole_batch(case: dict[str, Any], rid
     [
         *(({"loss": loss}, reason) for loss, reason in LOSSES),
         ({"extra": (nn.BatchNorm1d(8),)}, MIXING),
-        ({"plainly": True}, "calls backward() itself"),
-        ({"num_accumulated": 2}, "the script accumulates itself"),
+        ({"plainly": True}, "does not call accelerator.backward()"),
+        ({"num_accumulated": 2}, "the script accumulates gradients already"),
         ({"loss": contrastive, "extra": (nn.Dropout(0.3),)}, "compares the samples"),
     ],
 )
-def test_accelerate_says_what_it_cannot_keep(case: dict[str, Any], reason: str, riding: Any) -> None:
-    """Found at the first piece at the latest: no bit differs afterwards, dropout included."""
+def test_accelerate_declines_with_a_reason(case: dict[str, Any], reason: str, applied: Any) -> None:
+    """Unsupported loops are detected at the first piece at the latest: no bit differs afterwards, dropout included."""
     bare = loop(**case)
-    with riding(("accumulation", 2)) as context:
+    with applied(("accumulation", 2)) as context:
         changed = loop(**case)
     assert all(torch.equal(value, changed[name]) for name, value in bare.items())
     (said,) = context.declined
     assert any(one in said for one in reason.split("|")), said
 
 
-def test_a_loop_without_accumulate(riding: Any) -> None:
+def test_a_loop_without_accumulate_is_declined(applied: Any) -> None:
     from accelerate import Accelerator
 
-    with riding(("accumulation", 2)) as context:
+    with applied(("accumulation", 2)) as context:
         accelerator = Accelerator(cpu=True)
         net = make_net()
         model, optimizer, loader = accelerator.prepare(
@@ -414,8 +415,8 @@ def test_a_loop_without_accumulate(riding: Any) -> None:
     assert sizes == [4, 4] and "try micro_batches instead" in context.declined[0]
 
 
-def test_a_loop_without_a_framework(riding: Any) -> None:
-    with riding(("accumulation", 2)) as context:
+def test_a_loop_without_a_framework_is_declined(applied: Any) -> None:
+    with applied(("accumulation", 2)) as context:
         net = make_net()
         optimizer = torch.optim.SGD(net.parameters(), 0.1)
         for x, y in DataLoader(make_data(8), batch_size=4):
@@ -439,14 +440,14 @@ def seen(framework: str, batch_size: int = 12) -> Observation:
     return Observation(msgspec.structs.replace(session, loaders=[loader]))
 
 
-def test_applies_where_a_framework_is() -> None:
+def test_applies_only_with_a_framework() -> None:
     assert accumulation.settings(seen("accelerate")) == [2, 4]
     assert accumulation.applies(seen("transformers")).is_yes
     assert "micro_batches" in accumulation.applies(seen("")).reason
     assert accumulation.applies(seen("lightning", 7)).reason == "a batch of 7 cannot be split into equal pieces"
 
 
-def test_the_edit_has_both_halves_or_is_left_to_the_user() -> None:
+def test_the_edit_changes_both_arguments_or_is_by_hand() -> None:
     edits = accumulation.edit(seen("transformers"), 4)
     assert [(one.argument, one.text) for one in edits] == [
         ("per_device_train_batch_size", "3"),

@@ -1,4 +1,4 @@
-"""The allocator: what the environment says, in addition to what the user said; and that glibc listens."""
+"""The allocator's environment variables extend those of the user, and glibc obeys them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from slipstream.techniques import allocator, expandable_segments
 from slipstream.techniques._core.observation import Observation
 from slipstream.testing.made_sessions import made_environment, made_model, made_session
 
-# Blocks of 64 MiB, as a large activation is: taken, written and given back, again and again.
-# Without huge pages: where the system gives them to everyone, a block takes 32 faults instead of 16,384.
+# Blocks of 64 MiB, the size of a large activation, are allocated, written and freed repeatedly. Huge pages are off:
+# where the system always uses them, a block takes 32 page faults instead of 16,384.
 BLOCKS = """
 import ctypes, resource
 ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE
@@ -34,7 +34,7 @@ def seen_on(device: str) -> Observation:
 
 
 @pytest.mark.skipif("keep" not in allocator.settings(seen_on("cpu")), reason="not glibc")
-def test_blocks_that_come_back_are_not_paid_for_again() -> None:
+def test_freed_blocks_cause_no_new_page_faults() -> None:
     def count_faults(environment: dict[str, str]) -> int:
         command = [sys.executable, "-S", "-c", BLOCKS]
         return int(subprocess.run(command, env=os.environ | environment, capture_output=True, check=True).stdout)
@@ -44,39 +44,39 @@ def test_blocks_that_come_back_are_not_paid_for_again() -> None:
         assert count_faults(allocator.environment(setting)) < bare / 10, setting
 
 
-def test_what_the_user_put_into_the_environment_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_the_user_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.check=0")
     wanted = "glibc.malloc.check=0:glibc.malloc.hugetlb=1"
     assert allocator.environment("huge_pages")["GLIBC_TUNABLES"] == wanted
-    monkeypatch.setenv("GLIBC_TUNABLES", wanted)  # as the rider finds it
+    monkeypatch.setenv("GLIBC_TUNABLES", wanted)  # as in the trial's process
     assert allocator.environment("huge_pages")["GLIBC_TUNABLES"] == wanted
 
 
-def test_a_process_that_runs_already_says_that_it_is_too_late(riding: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    with riding(("allocator", "keep")) as context:
+def test_a_running_process_declines(applied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with applied(("allocator", "keep")) as context:
         pass
     assert "before the process starts" in context.declined[0]
     for name, value in allocator.environment("keep").items():
         monkeypatch.setenv(name, value)
-    with riding(("allocator", "keep")) as context:
+    with applied(("allocator", "keep")) as context:
         pass
     assert context.changes and not context.declined
 
 
-def test_accelerators_have_allocators_of_their_own() -> None:
+def test_does_not_apply_to_accelerators() -> None:
     assert allocator.applies(seen_on("cuda:0")).reason == "the allocator of cuda already keeps freed memory"
 
 
-def test_segments_that_grow(riding: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expandable_segments(applied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "the model is on cpu" in expandable_segments.applies(seen_on("cpu")).reason
     assert expandable_segments.applies(seen_on("cuda:0")).is_yes
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
     wanted = "max_split_size_mb:64,expandable_segments:True"
     assert set(expandable_segments.environment(True).values()) == {wanted}
-    with riding("expandable_segments") as context:
+    with applied("expandable_segments") as context:
         pass
     assert context.declined == ["expandable_segments: there is no CUDA device here"]
-    monkeypatch.setenv("PYTORCH_ALLOC_CONF", wanted)  # as the rider finds it
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", wanted)  # as in the trial's process
     assert set(expandable_segments.environment(True).values()) == {wanted}
     assert expandable_segments.applies(seen_on("cuda:0")).reason == "the environment sets it already"
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "backend:cudaMallocAsync")

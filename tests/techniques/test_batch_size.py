@@ -1,4 +1,4 @@
-"""Which loaders get another batch size, and what the others are told."""
+"""Which loaders get another batch size, and what is reported for the others."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ class Own(BatchSampler):
 
 @pytest.fixture
 def sizes() -> Callable[..., list[int]]:
-    """Of the first batch of each loader, when they are built one after the other with batches of 6 asked for."""
+    """Returns the size of the first batch of each loader. Loaders are built in order, with a batch size of 6
+    requested."""
 
     def build(*makers: Callable[[], DataLoader[Any]]) -> list[int]:
-        ride = RecipeRun(Recipe((Choice("batch_size", 6),)))
+        run = RecipeRun(Recipe((Choice("batch_size", 6),)))
         found: list[int] = []
 
         def training() -> Any:
@@ -40,18 +41,18 @@ def sizes() -> Callable[..., list[int]]:
                 batch = next(iter(make()))
                 found.append(len(batch[0] if isinstance(batch, list) else batch))
 
-        ride.run(training)
-        assert not ride.complaints and ride.context is not None
-        build.said = [*ride.context.changes, *ride.context.declined]  # type: ignore[attr-defined]
+        run.run(training)
+        assert not run.complaints and run.context is not None
+        build.said = [*run.context.changes, *run.context.declined]  # type: ignore[attr-defined]
         return found
 
     return build
 
 
-def test_the_first_and_those_that_shuffle(sizes: Any) -> None:
+def test_the_first_loader_and_shuffling_loaders_change(sizes: Any) -> None:
     plain = [
         lambda: DataLoader(DATA, batch_size=4),
-        lambda: DataLoader(DATA, batch_size=5),  # a second one in order: of an evaluation
+        lambda: DataLoader(DATA, batch_size=5),  # a second, sequential loader, as for evaluation
         lambda: DataLoader(DATA, 4, True),
         lambda: DataLoader(DATA, batch_size=4, sampler=RandomSampler(DATA)),
         lambda: DataLoader(DATA, batch_size=4, sampler=SequentialSampler(DATA)),
@@ -60,7 +61,7 @@ def test_the_first_and_those_that_shuffle(sizes: Any) -> None:
     assert any("batch_size 4 -> 6 at test_batch_size.py:" in one for one in sizes.said)
 
 
-def test_length_and_last_batch_are_those_of_the_new_size(sizes: Any) -> None:
+def test_length_and_last_batch_match_the_new_size(sizes: Any) -> None:
     lengths = []
 
     def make() -> DataLoader[Any]:
@@ -71,21 +72,21 @@ def test_length_and_last_batch_are_those_of_the_new_size(sizes: Any) -> None:
     assert sizes(make) == [6] and lengths == [7]
 
 
-def test_streams_and_torchs_own_batch_sampler(sizes: Any) -> None:
+def test_iterable_datasets_and_torchs_batch_sampler_change(sizes: Any) -> None:
     assert sizes(lambda: DataLoader(Stream(), batch_size=4)) == [6]
     assert sizes(lambda: DataLoader(DATA, batch_sampler=BatchSampler(RandomSampler(DATA), 4, False))) == [6]
 
 
-def test_a_sampler_of_the_scripts_own_is_left_alone(sizes: Any) -> None:
+def test_a_custom_batch_sampler_is_not_changed(sizes: Any) -> None:
     assert sizes(lambda: DataLoader(DATA, batch_sampler=Own(RandomSampler(DATA), 4, False))) == [4]
     assert any("the script's own batch sampler, Own" in one for one in sizes.said)
 
 
-def test_without_a_loader_it_says_what_to_do() -> None:
+def test_without_a_loader_the_reason_says_what_to_do() -> None:
     import msgspec
 
     session = made_session()
     assert batch_size.applies(Observation(session)).is_yes
     bare = msgspec.structs.replace(session, loaders=[])
     answer = batch_size.applies(Observation(bare))
-    assert not answer.is_yes and "where it makes them" in answer.reason
+    assert not answer.is_yes and "change the batch size in the script" in answer.reason

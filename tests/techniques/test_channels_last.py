@@ -1,4 +1,5 @@
-"""Channels last: what leaves the model is as the script knows it, and a model that cannot live with it gets its way."""
+"""Channels last: tensors that leave the model have the script's layout, and a model that needs contiguous tensors gets
+its old layout back."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from slipstream.testing.made_sessions import made_model, made_session
 
 
 class Views(nn.Module):
-    """Flattens with view, which a convolution's output in the other layout does not allow."""
+    """Flattens with view, which fails on a convolution's output in the other layout."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,23 +59,23 @@ def train(model: nn.Module) -> list[float]:
     return losses
 
 
-def test_a_model_that_needs_contiguous_activations_trains_on_to_the_bit(riding: Any) -> None:
-    """Its first call is made twice: batch norm's statistics and dropout's draws are those of one call."""
+def test_a_model_that_needs_contiguous_activations_trains_bit_identically(applied: Any) -> None:
+    """The first call runs twice. Batch norm's statistics and dropout's random numbers are those of one call."""
     model = Views()
     bare = copy.deepcopy(model)
     losses = train(bare)
-    with riding("channels_last") as context:
+    with applied("channels_last") as context:
         assert train(model) == losses
         assert model.body[0].weight.is_contiguous()  # type: ignore[union-attr,operator]
     assert "needs contiguous activations" in context.declined[0] and not context.changes
     assert all(torch.equal(value, bare.state_dict()[name]) for name, value in model.state_dict().items())
 
 
-def test_the_script_sees_contiguous_outputs_and_its_other_parameters_untouched(riding: Any) -> None:
+def test_the_script_sees_contiguous_outputs_and_its_other_parameters_untouched(applied: Any) -> None:
     model = Pictures()
     bare = copy.deepcopy(model)
     losses = train(bare)
-    with riding("channels_last") as context:
+    with applied("channels_last") as context:
         for one, other in zip(losses, train(model), strict=True):
             assert abs(one - other) < 1e-5
         assert model.layout and not model.body[0].weight.is_contiguous()  # type: ignore[union-attr,operator]
@@ -88,7 +89,7 @@ def test_the_script_sees_contiguous_outputs_and_its_other_parameters_untouched(r
 
 
 def penalise(model: nn.Module) -> float:
-    """As a critic's gradient penalty does it: the gradient of the images is viewed, and differentiated again."""
+    """A critic's gradient penalty: the gradient of the images is viewed and differentiated again."""
     torch.manual_seed(3)
     images = torch.randn(4, 2, 6, 6).requires_grad_()
     (gradient,) = torch.autograd.grad(model(images)["picture"].square().sum(), images, create_graph=True)
@@ -97,18 +98,18 @@ def penalise(model: nn.Module) -> float:
     return float(penalty.detach())
 
 
-def test_the_script_sees_contiguous_gradients_of_its_images(riding: Any) -> None:
+def test_the_script_sees_contiguous_gradients_of_its_images(applied: Any) -> None:
     model = Pictures()
     bare = copy.deepcopy(model)
     expected = penalise(bare)
-    with riding("channels_last") as context:
+    with applied("channels_last") as context:
         assert abs(penalise(model) - expected) < 1e-4 * expected
     assert context.changes and not context.declined
     for one, other in zip(model.parameters(), bare.parameters(), strict=True):
         assert one.grad is not None and torch.allclose(one.grad, other.grad, rtol=1e-3, atol=1e-5)  # type: ignore[arg-type]
 
 
-def test_an_error_of_the_scripts_own_is_not_taken_for_ours(riding: Any) -> None:
+def test_an_error_of_the_script_is_raised(applied: Any) -> None:
     class Fails(nn.Conv2d):
         calls = 0
 
@@ -117,7 +118,7 @@ def test_an_error_of_the_scripts_own_is_not_taken_for_ours(riding: Any) -> None:
             raise RuntimeError("of the script")
 
     model = Fails(2, 2, 3)
-    with riding("channels_last"):
+    with applied("channels_last"):
         try:
             model(torch.randn(1, 2, 4, 4))
         except RuntimeError as fault:
@@ -126,8 +127,8 @@ def test_an_error_of_the_scripts_own_is_not_taken_for_ours(riding: Any) -> None:
             raise AssertionError("swallowed")
 
 
-def test_it_does_not_go_with_the_scripts_own_fused_optimizer() -> None:
-    """Moments that it saves, or resumes from, would be laid out in another way than the weights."""
+def test_it_does_not_apply_with_the_scripts_fused_optimizer() -> None:
+    """Saved or loaded moments would have another layout than the weights."""
     session = made_session()
     [optimizer] = session.optimizers
 
@@ -139,17 +140,17 @@ def test_it_does_not_go_with_the_scripts_own_fused_optimizer() -> None:
     assert "fused optimizer" in ask(True).reason and ask(None).is_yes and ask(False).is_yes
 
 
-def test_it_is_not_tried_on_convolutions_of_sequences() -> None:
+def test_it_does_not_apply_to_1d_convolutions() -> None:
     def ask(*layers: nn.Module) -> Any:
         model = read_model(nn.Sequential(*layers), 0, (), {})
         return channels_last.applies(Observation(msgspec.structs.replace(made_session(), models=[model])))
 
-    assert "no convolutions of images" in ask(nn.Conv1d(2, 2, 3), nn.Linear(2, 2)).reason
+    assert "no 2D convolutions" in ask(nn.Conv1d(2, 2, 3), nn.Linear(2, 2)).reason
     assert ask(nn.Conv1d(2, 2, 3), nn.Conv2d(2, 2, 3)).is_yes
 
 
 class Grids(nn.Conv2d):
-    """As YOLOv5's detector: what is neither a weight nor a buffer moves along."""
+    """YOLOv5's detector: a tensor that is neither a weight nor a buffer moves with the module."""
 
     grid = torch.zeros(1, 3, 2, 2, 2)
 
@@ -159,7 +160,7 @@ class Grids(nn.Conv2d):
 
 
 @pytest.mark.parametrize("part", [Grids(2, 2, 3), nn.Conv3d(2, 2, 3)])
-def test_a_model_that_cannot_be_moved_whole_is_changed_by_hand(part: nn.Module) -> None:
+def test_a_model_that_cannot_be_converted_whole_is_edited_by_hand(part: nn.Module) -> None:
     def edits(*layers: nn.Module) -> list[Edit]:
         model = msgspec.structs.replace(read_model(nn.Sequential(*layers), 0, (), {}), name="net")
         return channels_last.edit(Observation(msgspec.structs.replace(made_session(), models=[model])), True)
@@ -174,7 +175,7 @@ def test_a_model_that_cannot_be_moved_whole_is_changed_by_hand(part: nn.Module) 
     assert net[0].weight.is_contiguous(memory_format=torch.channels_last)  # type: ignore[union-attr,operator]
 
 
-def test_a_branch_taken_late_that_needs_contiguous_activations_gets_its_way(riding: Any) -> None:
+def test_a_late_branch_that_needs_contiguous_activations_restores_the_layout(applied: Any) -> None:
     class Branching(Views):
         is_late = False
 
@@ -183,7 +184,7 @@ def test_a_branch_taken_late_that_needs_contiguous_activations_gets_its_way(ridi
 
     model, x = Branching(), torch.randn(4, 2, 6, 6)
     model.body[2] = nn.Identity()
-    with riding("channels_last") as context:
+    with applied("channels_last") as context:
         model(x)
         model.is_late = True
         late = model(x)

@@ -1,4 +1,4 @@
-"""Blocks computed again: every bit of losses, gradients and buffers as without it, and less kept."""
+"""Recomputed blocks: losses, gradients and buffers are bit-identical, and less memory is used."""
 
 from __future__ import annotations
 
@@ -68,19 +68,19 @@ def power() -> nn.Module:
 
 @pytest.mark.parametrize(("setting", "num_chosen"), [("all", 5), ("half", 3), ("quarter", 2), ("most", 4)])
 @pytest.mark.parametrize("extra", [[], [power]])
-def test_every_bit_is_as_without_it(setting: str, num_chosen: int, extra: list[Any], riding: Any) -> None:
-    """Batch norm, dropout, a coin of Python's, a power iteration that goes on with every call."""
+def test_training_is_bit_identical(setting: str, num_chosen: int, extra: list[Any], applied: Any) -> None:
+    """Covers batch norm, dropout, a random choice in Python, and a power iteration that advances with every call."""
     model = stack(5, *extra)
     names = list(model.state_dict())
     bare = train(copy.deepcopy(model))
-    with riding(("checkpointing", setting)) as context:
+    with applied(("checkpointing", setting)) as context:
         changed = train(model)
         assert list(model.state_dict()) == names
     assert context.changes == [f"checkpointing: {num_chosen} of 5 blocks of Stack"] and not context.declined
     assert len(bare) == len(changed) and all(map(torch.equal, bare, changed))
 
 
-class Tossed(nn.Module):
+class DrawsInternally(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
@@ -89,8 +89,8 @@ class Tossed(nn.Module):
         return x + scale * self.second(torch.ops.slipstream_test.toss(self.first(x))[0])
 
 
-def test_a_kernel_that_draws_inside_itself_draws_the_same_again(riding: Any) -> None:
-    """As fused attention with dropout does on a GPU."""
+def test_a_kernel_that_draws_internally_draws_the_same_again(applied: Any) -> None:
+    """Fused attention with dropout does this on a GPU."""
     tags = (torch.Tag.nondeterministic_seeded,)
 
     @torch.library.custom_op("slipstream_test::toss", mutates_args=(), tags=tags)
@@ -106,23 +106,23 @@ def test_a_kernel_that_draws_inside_itself_draws_the_same_again(riding: Any) -> 
 
     toss.register_autograd(back, setup_context=keep)
     torch.manual_seed(7)
-    model = Stack(*(Tossed() for _ in range(4)))
+    model = Stack(*(DrawsInternally() for _ in range(4)))
     bare = train(copy.deepcopy(model))
-    with riding(("checkpointing", "all")) as context:
+    with applied(("checkpointing", "all")) as context:
         changed = train(model)
     assert context.changes == ["checkpointing: 4 of 4 blocks of Stack"] and not context.declined
     assert all(map(torch.equal, bare, changed))
 
 
-def test_batch_norm_counts_every_batch_once(riding: Any) -> None:
+def test_batch_norm_counts_every_batch_once(applied: Any) -> None:
     model = stack()
-    with riding(("checkpointing", "all")):
+    with applied(("checkpointing", "all")):
         train(model, num_steps=3)
     assert [int(block.norm.num_batches_tracked) for block in model.blocks] == [3] * 5  # type: ignore[operator,union-attr,arg-type]
 
 
 def kept_bytes(model: nn.Module) -> int:
-    """What autograd keeps for the backward pass."""
+    """Returns the bytes that autograd keeps for the backward pass."""
     found: dict[int, int] = {}
     weights = {parameter.data_ptr() for parameter in model.parameters()}
 
@@ -137,13 +137,13 @@ def kept_bytes(model: nn.Module) -> int:
     return sum(found.values())
 
 
-def test_less_is_kept(riding: Any) -> None:
+def test_less_memory_is_kept(applied: Any) -> None:
     model = stack(8)
     bare = kept_bytes(model)
-    with riding(("checkpointing", "half")):
+    with applied(("checkpointing", "half")):
         train(model, 1)
         half = kept_bytes(model)
-    with riding(("checkpointing", "all")):
+    with applied(("checkpointing", "all")):
         train(model, 1)
         least = kept_bytes(model)
     assert least < half < bare and least < bare / 3
@@ -181,9 +181,9 @@ class CachedStack(Stack):
         (stack(2), "Stack does not consist mostly of at least three equal blocks"),
     ],
 )
-def test_what_cannot_be_computed_again_is_left_alone_to_the_bit(model: nn.Module, reason: str, riding: Any) -> None:
+def test_blocks_that_cannot_be_recomputed_are_not_changed(model: nn.Module, reason: str, applied: Any) -> None:
     bare = train(copy.deepcopy(model))
-    with riding(("checkpointing", "all")) as context:
+    with applied(("checkpointing", "all")) as context:
         changed = train(model)
     assert context.declined == [f"checkpointing: {reason}"] and not context.changes
     assert all(map(torch.equal, bare, changed))
@@ -193,17 +193,19 @@ def test_blocks_are_found_by_structure() -> None:
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     encoder = nn.TransformerEncoder(layer, 4)
     assert find_blocks(nn.Sequential(nn.Embedding(3, 8), encoder)) == list(encoder.layers)
-    assert find_blocks(nn.Sequential(*(nn.Linear(4, 4) for _ in range(6)))) == [], "a layer is no block"
-    assert find_blocks(nn.Sequential(nn.Embedding(10_000, 8), encoder)) == [], "most of it is elsewhere"
+    assert find_blocks(nn.Sequential(*(nn.Linear(4, 4) for _ in range(6)))) == [], "a single layer is not a block"
+    assert find_blocks(nn.Sequential(nn.Embedding(10_000, 8), encoder)) == [], (
+        "most of the weights are outside the blocks"
+    )
     wide = Stack(Block(8), Block(8), Block(8), Block(8, nn.Linear(8, 8)))
-    assert find_blocks(wide) == list(wide.blocks)[:3], "three of four are alike"
+    assert find_blocks(wide) == list(wide.blocks)[:3], "three of the four are equal"
 
 
-def test_evaluation_is_left_alone(riding: Any) -> None:
+def test_evaluation_is_not_changed(applied: Any) -> None:
     model = stack().eval()
     x = torch.randn(4, 6)
     bare = model(x)
-    with riding(("checkpointing", "all")) as context, torch.no_grad():
+    with applied(("checkpointing", "all")) as context, torch.no_grad():
         random.seed(0)
         model(x)
     assert bare is not None and not context.changes and not context.declined

@@ -1,4 +1,4 @@
-"""Compiled models, really compiled. One small training with everything in it, because compiling takes seconds."""
+"""Models that are really compiled. One small training covers everything, because compiling takes seconds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not technique._has_compiler(), reason="no C++ co
 
 @pytest.fixture(autouse=True)
 def small_compiler() -> Iterator[None]:
-    """No pool of processes for one graph."""
+    """Uses no process pool, because there is only one graph."""
     import torch._inductor.config as config
 
     with config.patch(compile_threads=1):
@@ -45,11 +45,11 @@ def train(model: nn.Module, num_steps: int = 3) -> list[float]:
     return losses
 
 
-def test_a_bare_container_is_captured_and_with_eagers_random_numbers_learns_the_same(riding: Any) -> None:
+def test_a_bare_container_is_captured_and_learns_the_same_with_eager_random_numbers(applied: Any) -> None:
     bare, model, x = net(), net(), torch.randn(3, 8)
     losses = train(bare)
     names = list(bare.state_dict())
-    with riding(("compile", "default"), is_proof=True) as context:
+    with applied(("compile", "default"), is_proof=True) as context:
         for one, other in zip(losses, train(model), strict=True):
             assert abs(one - other) < 1e-5 * abs(one)
         assert context.changes == ["compile: Sequential compiled into 1 graph"] and not context.declined
@@ -66,7 +66,7 @@ def _num_graphs() -> int:
     return torch._dynamo.utils.counters["stats"]["unique_graphs"]
 
 
-def test_a_model_that_cannot_be_captured_runs_as_it_is(riding: Any) -> None:
+def test_a_model_that_cannot_be_captured_runs_uncompiled(applied: Any) -> None:
     class Hidden(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -77,16 +77,14 @@ def test_a_model_that_cannot_be_captured_runs_as_it_is(riding: Any) -> None:
             return self.net(x)
 
     losses = train(net())
-    with riding(("compile", "default")) as context:
+    with applied(("compile", "default")) as context:
         assert train(Hidden()) == losses
     assert context.declined == ["compile: the compiler captured nothing of Hidden"] and not context.changes
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
-def test_a_compiler_that_fails_costs_nothing_but_time(
-    direction: str, riding: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also in the backward pass, which torch would otherwise compile when nothing can be repaired any more."""
+def test_a_failing_compiler_changes_no_result(direction: str, applied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Includes the backward pass, which torch would otherwise compile when a failure can no longer be repaired."""
     import torch._inductor.compile_fx as inductor
 
     calls: list[str] = []
@@ -97,20 +95,20 @@ def test_a_compiler_that_fails_costs_nothing_but_time(
 
     losses = train(net())
     monkeypatch.setattr(inductor, f"compile_fx_{direction}", fail)
-    with torch._inductor.config.patch(force_disable_caches=True), riding(("compile", "default")) as context:
+    with torch._inductor.config.patch(force_disable_caches=True), applied(("compile", "default")) as context:
         assert train(net()) == losses
     assert calls and not context.changes and len(context.declined) == 1
 
 
-def test_a_script_that_compiles_itself_is_left_alone(riding: Any) -> None:
+def test_a_script_that_compiles_is_not_changed(applied: Any) -> None:
     model: Any = net()
-    model._compiled_call_impl = model._call_impl  # as Module.compile() does, without the compiling
-    with riding(("compile", "default")) as context:
+    model._compiled_call_impl = model._call_impl  # what Module.compile() does, without compiling
+    with applied(("compile", "default")) as context:
         train(model, 1)
     assert context.declined == ["compile: the script compiles it itself"]
 
 
-def test_it_applies_where_there_is_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_applies_only_with_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     observation = Observation(made_session())
     assert technique.applies(observation).is_yes
     assert technique.settings(observation) == ["default", "max-autotune-no-cudagraphs"]

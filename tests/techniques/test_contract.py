@@ -1,4 +1,4 @@
-"""Every technique of the catalogue keeps the contract; and the contract notices one that does not."""
+"""Every technique of the catalogue fulfils the contract, and the contract detects one that does not."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ import torch
 from slipstream.records import Edit
 from slipstream.techniques._core.card import YES, Card
 from slipstream.techniques._core.catalogue import catalogue
-from slipstream.testing import technique_contract as room
+from slipstream.testing import technique_contract as contract
 from slipstream.testing.technique_contract import battery
 
-# Compiling three trainings takes a minute: test_compile.py has one, `make promises` all.
+# Compiling three trainings takes a minute: test_compile.py runs one, `make promises` runs all.
 SLOW = set() if os.environ.get("SLIPSTREAM_EVERY") else {"compile"}
-# What has something to do where two workers read pictures from files, for two epochs.
+# Techniques that have an effect when two workers read images from files for two epochs.
 ON_PICTURES = {
     *("fast_decode", "fast_resize", "scaled_decode", "read_ahead", "sample_cache"),
     *("buffer_reuse", "persistent_workers", "prefetch", "thread_workers"),
 }
-# Each takes a process of its own: `make promises` has them all.
+# Each of these needs its own process: `make promises` runs them all.
 DYING = ["buffer_reuse", "persistent_workers", "prefetch", "sample_cache"] if SLOW else sorted(catalogue())
 
 
 @pytest.mark.parametrize("ident", sorted(set(catalogue()) - SLOW))
-def test_keeps_the_contract(ident: str) -> None:
+def test_fulfils_the_contract(ident: str) -> None:
     results = battery(ident)
     assert len(results) >= 7
     assert all(result.is_ok for result in results), [result for result in results if not result.is_ok]
@@ -39,7 +39,7 @@ def test_keeps_the_contract(ident: str) -> None:
 
 
 @pytest.mark.parametrize("ident", DYING)
-def test_the_death_of_a_worker_is_heard_of(ident: str) -> None:
+def test_the_death_of_a_worker_is_reported(ident: str) -> None:
     lines = (
         "from slipstream.testing.technique_contract import death\n"
         f"for one in death({ident!r}): print(one.is_ok, one.detail)"
@@ -101,12 +101,12 @@ def rename(context: Any, setting: Any) -> None:
         (rename, "identical", "gan: the checkpoint loads bare"),
     ],
 )
-def test_a_technique_that_breaks_it_is_noticed(
+def test_a_technique_that_breaks_the_contract_is_detected(
     apply: Any, numerics: str, broken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = planted(apply, numerics)
-    monkeypatch.setattr(room, "technique", lambda ident: module)
-    monkeypatch.setattr(room, "environment_of", lambda ident, setting: {})
+    monkeypatch.setattr(contract, "technique", lambda ident: module)
+    monkeypatch.setattr(contract, "environment_of", lambda ident, setting: {})
     monkeypatch.setattr("slipstream.techniques._core.apply_recipe.technique", lambda ident: module)
     results = battery("planted", trainings=[broken.partition(":")[0]])
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""decode_cache on loaders as scripts have them: the same batches, whatever becomes of the cache."""
+"""decode_cache with typical loaders: batches are the same, whatever happens to the cache."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from slipstream.testing.technique_contract import battery
 
 
 class Photographs(Dataset[Any]):
-    """As people write it: open, crop at random, flip at random, to floats."""
+    """A typical dataset: open, crop at random, flip at random, convert to floats."""
 
     def __init__(self, folder: Path, size: int = 16) -> None:
         self.paths = sorted(folder.glob("*"))
@@ -70,7 +70,7 @@ def photographs(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Empty; and files made a moment ago count as old."""
+    """An empty cache. Files made a moment ago count as old."""
     monkeypatch.setenv("SLIPSTREAM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(keeping, "SETTLED_NS", 0)
     monkeypatch.setattr(keeping, "SLOW_S", 1e9)
@@ -82,7 +82,7 @@ def states() -> list[Any]:
 
 
 def epochs(dataset: Any, num_workers: int, num_epochs: int = 2) -> list[Any]:
-    """Every batch bit for bit, and the random numbers that the script would draw next."""
+    """Returns every batch, and the random numbers that the script would draw next."""
     torch.manual_seed(3)
     random.seed(3)
     np.random.seed(3)
@@ -94,21 +94,21 @@ def epochs(dataset: Any, num_workers: int, num_epochs: int = 2) -> list[Any]:
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_batches_are_the_same(num_workers: int, photographs: Path, riding: Callable[..., Any]) -> None:
+def test_batches_are_the_same(num_workers: int, photographs: Path, applied: Callable[..., Any]) -> None:
     dataset = Photographs(photographs)
     bare = epochs(dataset, num_workers)
-    with riding("decode_cache") as context:
+    with applied("decode_cache") as context:
         assert epochs(dataset, num_workers) == bare
         assert survey().num_images == 12
         assert epochs(dataset, num_workers) == bare
-    with riding("decode_cache"):  # a later run, in which another process cleared half of it
+    with applied("decode_cache"):  # a later run, after another process cleared half of the cache
         for entry in list(Path(survey().folder).rglob("*.pixels"))[::2]:
             entry.unlink()
         assert epochs(dataset, num_workers) == bare
-    assert any("what is decoded is kept in" in sentence for sentence in context.changes) and not context.declined
+    assert any("decoded images are cached in" in sentence for sentence in context.changes) and not context.declined
 
 
-def test_the_battery_with_a_training_on_photographs(photographs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_contract_with_a_training_on_photographs(photographs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def on_photographs(device: str = "cpu", checkpoint: bytes = b"", model: nn.Module | None = None) -> Any:
         torch.manual_seed(trainings.SEED)
         random.seed(trainings.SEED)
@@ -136,8 +136,8 @@ def test_the_battery_with_a_training_on_photographs(photographs: Path, monkeypat
     assert "is kept in" in results["photographs: numerics"].detail and survey().num_images == 12
 
 
-def test_said_once_something_was_kept_and_not_before(photographs: Path, riding: Callable[..., Any]) -> None:
-    with riding("decode_cache") as context:
+def test_the_change_is_reported_when_an_image_is_stored(photographs: Path, applied: Callable[..., Any]) -> None:
+    with applied("decode_cache") as context:
         list(DataLoader(Numbers(), num_workers=1))
         assert context.changes == [], "Pillow is imported, and nothing was decoded"
         list(DataLoader(Photographs(photographs), num_workers=1))
@@ -153,25 +153,25 @@ class Numbers(Dataset[Any]):
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_reason_is_heard_in_whatever_process_it_was_found(
-    num_workers: int, photographs: Path, riding: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+def test_a_reason_found_in_any_process_is_reported(
+    num_workers: int, photographs: Path, applied: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def write(*_: Any) -> Any:
         raise OSError(errno.ENOSPC, "")
 
     monkeypatch.setattr(pixel_store, "_write_whole", write)
-    with riding("decode_cache") as context:
+    with applied("decode_cache") as context:
         list(DataLoader(Photographs(photographs), num_workers=num_workers))
     assert len(context.declined) == 1 and "the disk is full" in context.declined[0] and context.changes == []
 
 
-def test_datasets_that_are_gone_take_no_room(
-    photographs: Path, riding: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+def test_dropped_datasets_take_no_budget(
+    photographs: Path, applied: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twenty folds that come and go, with memory for two data sets."""
+    """Twenty folds are created and dropped, with memory for two datasets."""
     size = sum(width * height * 4 for width, height in (Image.open(path).size for path in photographs.glob("*")))
     monkeypatch.setattr(free_memory, "free_bytes", lambda: 4 * size)
-    with riding("decode_cache") as context:
+    with applied("decode_cache") as context:
         for _ in range(20):
             DataLoader(Photographs(photographs))
             whole = Photographs(photographs)
@@ -181,19 +181,19 @@ def test_datasets_that_are_gone_take_no_room(
     assert survey().num_images == 12 and not context.declined
 
 
-def test_before_a_race_the_coming_epoch_is_decoded(photographs: Path, riding: Callable[..., Any]) -> None:
+def test_the_next_epoch_is_decoded_before_a_race(photographs: Path, applied: Callable[..., Any]) -> None:
     dataset = Photographs(photographs)
     bare = epochs(dataset, 0)
-    with riding("decode_cache") as context:
+    with applied("decode_cache") as context:
         context.is_racing = True
-        assert epochs(dataset, 0) == bare, "the script's random numbers are not touched"
+        assert epochs(dataset, 0) == bare, "the script's random numbers are unchanged"
     (said,) = [sentence for sentence in context.changes if "before the race" in sentence]
-    assert "100% of the coming epoch" in said and "12 images kept" in said
+    assert "100% of the next epoch" in said and "12 images kept" in said
     assert not context.declined
-    assert context.once_ns > 0, "no epoch after the first takes so long to begin"
+    assert context.once_ns > 0, "filling does not count as the start of an epoch"
 
 
-def test_without_images_filling_ends_soon(riding: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_images_filling_ends_soon(applied: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
 
     class Counted(Dataset[Any]):
@@ -206,14 +206,14 @@ def test_without_images_filling_ends_soon(riding: Callable[..., Any], monkeypatc
             self.asked += 1
             return index
 
-    with riding("decode_cache") as context:
+    with applied("decode_cache") as context:
         context.is_racing = True
         next(iter(DataLoader(Counted(), batch_size=2)))
-    assert 16 <= int(Counted.asked) <= 2 + 16 * 2, "two processes, which may count at the same time"
+    assert 16 <= int(Counted.asked) <= 2 + 16 * 2, "two processes may count at the same time"
 
 
-def test_no_filling_after_the_first_update(photographs: Path, riding: Callable[..., Any]) -> None:
-    with riding("decode_cache") as context:
+def test_no_filling_after_the_first_update(photographs: Path, applied: Callable[..., Any]) -> None:
+    with applied("decode_cache") as context:
         context.is_racing = True
         parameter = nn.Parameter(torch.zeros(()))
         torch.optim.SGD([parameter], lr=0.1).step()
@@ -226,10 +226,12 @@ class Stream(IterableDataset[Any]):
         return iter(range(4))
 
 
-def test_what_cannot_be_filled_says_so(tmp_path: Path, photographs: Path, riding: Callable[..., Any]) -> None:
+def test_a_cache_that_cannot_be_filled_is_reported(
+    tmp_path: Path, photographs: Path, applied: Callable[..., Any]
+) -> None:
     dataset: Any = Photographs(photographs)
     dataset.handle = open(sorted(photographs.glob("*"))[0], "rb")  # noqa: SIM115
-    with riding("decode_cache") as context:
+    with applied("decode_cache") as context:
         context.is_racing = True
         list(DataLoader(Stream()))
         next(iter(DataLoader(dataset, batch_size=2)))
@@ -239,13 +241,13 @@ def test_what_cannot_be_filled_says_so(tmp_path: Path, photographs: Path, riding
 
 
 def test_a_folder_that_cannot_be_written_is_declined(
-    tmp_path: Path, photographs: Path, riding: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, photographs: Path, applied: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("SLIPSTREAM_CACHE", str(tmp_path / "file"))
     dataset = Photographs(photographs)
     bare = epochs(dataset, 0)
-    with riding("decode_cache") as context:
+    with applied("decode_cache") as context:
         assert epochs(dataset, 0) == bare
     assert "cannot be written" in context.declined[0] and not context.changes
 
@@ -261,7 +263,7 @@ def observed(stage: Any = "decode", **changes: Any) -> Observation:
     return Observation(diagnose(session))
 
 
-def test_applies_where_decoding_takes_time() -> None:
+def test_applies_if_decoding_takes_time() -> None:
     seen = observed()
     assert decode_cache.applies(seen).is_yes and decode_cache.settings(seen) == [True]
     assert decode_cache.CARD.causes[0] in [finding.cause for finding in seen.session.findings]
@@ -271,7 +273,7 @@ def test_applies_where_decoding_takes_time() -> None:
     assert "one epoch" in decode_cache.applies(once).reason
 
 
-def test_applies_where_the_source_opens_images(tmp_path: Path) -> None:
+def test_applies_if_the_source_opens_images(tmp_path: Path) -> None:
     source = tmp_path / "train.py"
     source.write_text("from PIL import Image\ndef load(path):\n    return Image.open(path)\n")
     loader = made_loader(0, getitem_site=Site(str(source), 2, "load"))

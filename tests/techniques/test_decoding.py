@@ -1,4 +1,4 @@
-"""The techniques for pictures and for their bytes as tune asks them: when they apply, and why not."""
+"""When the techniques for images and for their bytes apply, and the reasons if they do not."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def decoding(leaf: str = "PIL/ImageFile.py:load", **session: Any) -> Observation
 
 
 @pytest.mark.parametrize("module", [fast_decode, scaled_decode])
-def test_only_where_pillow_was_seen_decoding(module: Any) -> None:
+def test_applies_only_if_pillow_was_seen_decoding(module: Any) -> None:
     assert module.applies(decoding()).is_yes
     assert module.applies(decoding("cv2/__init__.py:imread")).reason == "Pillow was not seen decoding images"
     assert module.applies(Observation(made_session())).reason == "Pillow was not seen decoding images"
@@ -45,26 +45,26 @@ def test_the_two_do_not_combine() -> None:
 
 
 @pytest.mark.parametrize("name", ["fast_decode", "scaled_decode"])
-def test_said_once_something_was_done_and_not_before(riding: Any, name: str) -> None:
-    with riding((name, True if name == "fast_decode" else 1)) as context:
+def test_the_change_is_reported_when_it_happens(applied: Any, name: str) -> None:
+    with applied((name, True if name == "fast_decode" else 1)) as context:
         DataLoader([1, 2])
         assert context.changes == [] == context.declined
         Image.open(io.BytesIO(jpeg())).convert("RGB").crop((0, 0, 60, 60)).resize((20, 20))
         assert len(context.changes) == 1 and context.changes[0].startswith(f"{name}: JPEGs")
 
 
-def test_of_spawned_workers_it_is_said_when_they_are_made(riding: Any) -> None:
-    with riding("fast_decode") as context:
+def test_with_spawned_workers_the_change_is_reported_when_they_start(applied: Any) -> None:
+    with applied("fast_decode") as context:
         DataLoader([1, 2], num_workers=1, multiprocessing_context="spawn")
         assert len(context.changes) == 1
 
 
-def test_the_start_method_is_asked_for_and_not_settled(riding: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_the_start_method_does_not_fix_it(applied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     contexts: Any = multiprocessing.context
     monkeypatch.setattr(contexts._default_context, "_actual_context", None)
-    with riding("fast_decode"):
+    with applied("fast_decode"):
         DataLoader([1, 2], num_workers=1)
-        assert multiprocessing.get_start_method(allow_none=True) is None, "the script may still set it"
+        assert multiprocessing.get_start_method(allow_none=True) is None, "the script can still set it"
 
 
 def images(**changes: Any) -> Observation:
@@ -73,7 +73,7 @@ def images(**changes: Any) -> Observation:
     return Observation(made_session(environment=made_environment(device="cuda:0"), transfer_ms=5.0, loader=loader))
 
 
-def test_bytes_are_for_images_workers_and_accelerators() -> None:
+def test_byte_transfer_needs_images_workers_and_an_accelerator() -> None:
     assert byte_transfer.applies(images()).is_yes
     assert "on cpu" in byte_transfer.applies(Observation(made_session())).reason
     noise = [TensorFacts("[0]", [32, 3, 224, 224], "float32", "cpu", 19_000_000)]
@@ -82,14 +82,14 @@ def test_bytes_are_for_images_workers_and_accelerators() -> None:
     assert "without workers" in byte_transfer.applies(alone).reason
     assert byte_transfer.applies_with(alone, Recipe((Choice("workers", 2),))).is_yes
     assert not byte_transfer.applies_with(alone, Recipe()).is_yes
-    assert byte_transfer.applies_with(images(), Recipe()).is_yes, "the script has workers of its own"
+    assert byte_transfer.applies_with(images(), Recipe()).is_yes, "the script has its own workers"
     assert not byte_transfer.applies_with(images(), Recipe((Choice("workers", 0),))).is_yes
 
 
-def test_bytes_decline_where_there_is_no_device(riding: Any) -> None:
+def test_byte_transfer_declines_without_a_device(applied: Any) -> None:
     if torch.cuda.is_available() or torch.xpu.is_available():
         pytest.skip("there is one")
-    with riding("byte_transfer") as context:
+    with applied("byte_transfer") as context:
         assert context.declined == ["byte_transfer: there is no CUDA, ROCm or XPU device here"]
 
 
@@ -101,7 +101,7 @@ def resizing(count: int, leaf: str = "PIL/Image.py:resize", **session: Any) -> O
     return Observation(msgspec.structs.replace(made, summary=summarise(made)[0]))
 
 
-def test_resizing_is_for_what_pillow_resizes() -> None:
+def test_fast_resize_applies_to_pillow_only() -> None:
     if not find_compiler():
         pytest.skip("there is no C compiler")
     assert fast_resize.applies(resizing(40)).is_yes
@@ -110,7 +110,7 @@ def test_resizing_is_for_what_pillow_resizes() -> None:
     assert fast_resize.applies(resizing(40, has_loader=False)).reason == "the script has no DataLoader"
 
 
-def test_resizing_is_found_in_the_source_where_the_check_was_short(tmp_path: Path) -> None:
+def test_resizing_is_found_in_the_source_if_the_check_was_short(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     for text, is_yes in (("from PIL import Image\nimage.resize((4, 4))\n", True), ("array.resize((4, 4))\n", False)):
         script.write_text(text)
@@ -119,33 +119,37 @@ def test_resizing_is_found_in_the_source_where_the_check_was_short(tmp_path: Pat
         assert fast_resize.applies(observation).is_yes == (is_yes and bool(find_compiler()))
 
 
-def test_resizing_needs_a_compiler(riding: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resizing_needs_a_compiler(applied: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
     assert "no C compiler" in fast_resize.applies(resizing(40)).reason
-    with riding("fast_resize") as context:
+    with applied("fast_resize") as context:
         assert context.declined == ["fast_resize: there is no C compiler (cc, gcc or clang) on this machine"]
         Image.new("RGB", (100, 100)).resize((50, 50))
         assert context.changes == []
     assert "no C compiler" in fast_arrays.applies(resizing(40)).reason
-    with riding("fast_arrays") as context:
+    with applied("fast_arrays") as context:
         assert context.declined == ["fast_arrays: there is no C compiler (cc, gcc or clang) on this machine"]
     assert fast_arrays.applies(resizing(40, has_loader=False)).reason == "the script has no DataLoader"
 
 
-def test_resizing_is_said_once_it_was_done(riding: Any) -> None:
+def test_resizing_is_reported_when_it_happens(applied: Any) -> None:
     if not find_compiler():
         pytest.skip("there is no C compiler")
-    with riding("fast_resize", "fast_decode") as context:
+    with applied("fast_resize", "fast_decode") as context:
         Image.new("RGB", (9, 9)).resize((8, 8))
         assert context.changes == []
         Image.open(io.BytesIO(jpeg())).convert("RGB").crop((0, 0, 60, 60)).resize((50, 50))
-        assert [change for change in context.changes if change.startswith("fast_resize: Image.resize is done by C")]
+        assert [
+            change
+            for change in context.changes
+            if change.startswith("fast_resize: Image.resize is done by slipstream's C code")
+        ]
         assert not [reason for reason in context.declined if reason.startswith("fast_resize")]
 
 
 class Resized:
-    """Photographs, cropped and resized as a script would."""
+    """Photographs, cropped and resized as in a typical script."""
 
     def __init__(self, paths: list[Path]) -> None:
         self.paths = paths
@@ -162,7 +166,7 @@ class Resized:
 
 @pytest.mark.parametrize("recipe", [["fast_resize"], ["fast_resize", "fast_decode", "decode_cache"]])
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_batches_are_those_of_pillow(riding: Any, tmp_path: Path, num_workers: int, recipe: list[str]) -> None:
+def test_batches_are_those_of_pillow(applied: Any, tmp_path: Path, num_workers: int, recipe: list[str]) -> None:
     dataset: Any = Resized(write_jpegs(tmp_path, 12))
 
     def read() -> list[torch.Tensor]:
@@ -170,12 +174,12 @@ def test_batches_are_those_of_pillow(riding: Any, tmp_path: Path, num_workers: i
         return [*DataLoader(dataset, batch_size=4, shuffle=True, num_workers=num_workers), torch.get_rng_state()]
 
     bare = read()
-    with riding(*recipe):
+    with applied(*recipe):
         for _ in range(2):
             assert all(torch.equal(ours, theirs) for ours, theirs in zip(read(), bare, strict=True))
 
 
-def test_threads_resize_as_workers_do(riding: Any, tmp_path: Path) -> None:
+def test_threads_resize_as_workers_do(applied: Any, tmp_path: Path) -> None:
     dataset: Any = Resized(write_jpegs(tmp_path, 12))
 
     def read() -> list[torch.Tensor]:
@@ -183,5 +187,5 @@ def test_threads_resize_as_workers_do(riding: Any, tmp_path: Path) -> None:
         return list(DataLoader(dataset, batch_size=4, shuffle=True, num_workers=2))
 
     bare = read()
-    with riding("fast_resize", ("thread_workers", 2)):
+    with applied("fast_resize", ("thread_workers", 2)):
         assert all(torch.equal(ours, theirs) for ours, theirs in zip(read(), bare, strict=True))

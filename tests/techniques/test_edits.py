@@ -1,4 +1,4 @@
-"""Edits as techniques make them from a session: which statement, or why by hand."""
+"""The edits that techniques make from a session: which statement, or the reason why it must be made by hand."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def with_model(**facts: Any) -> Session:
     return made_session(model=made_model(**NET | facts))
 
 
-def test_process_switches_stand_at_the_start() -> None:
+def test_process_switches_are_inserted_at_the_start() -> None:
     for ident, setting, text in [
         ("cpu_threads", 2, "torch.set_num_threads(2)"),
         ("tf32", True, 'torch.set_float32_matmul_precision("high")'),
@@ -81,13 +81,13 @@ def test_mixed_precision() -> None:
 
 
 @pytest.mark.parametrize("ident", ["compile", "channels_last", "mixed_precision"])
-def test_several_models_are_left_to_the_user(ident: str) -> None:
+def test_several_models_are_edited_by_hand(ident: str) -> None:
     second: Model = made_model(ident=1, **NET)
     session = msgspec.structs.replace(with_model(inputs=[IMAGES]), models=[made_model(**NET), second])
     assert {edit.kind for edit in edits(ident, "bf16" if ident == "mixed_precision" else True, session)} == {"by_hand"}
 
 
-def test_every_optimizer_that_can_is_fused() -> None:
+def test_every_optimizer_that_can_be_fused_is_edited() -> None:
     session = made_session()
     first = session.optimizers[0]
     kinds = [
@@ -98,8 +98,8 @@ def test_every_optimizer_that_can_is_fused() -> None:
     assert [edit.call for edit in found] == ["AdamW", "SGD"]
 
 
-def test_copies_that_wait() -> None:
-    """Two copies on one line in each of the watched steps."""
+def test_blocking_copies() -> None:
+    """Two copies on one line in each of the observed steps."""
     session = made_session(loader=made_loader(num_workers=2))
     session = msgspec.structs.replace(session, sites=[Site("/train.py", 9, "x, y = x.to(d), y.to(d)")])
     copies = [
@@ -131,7 +131,7 @@ def test_checkpointing_names_the_module_of_the_class() -> None:
     assert [edit.kind for edit in edits("checkpointing", "all", session)] == ["by_hand"]
 
 
-def test_what_this_script_has_no_use_for_is_said() -> None:
+def test_a_technique_without_effect_is_reported() -> None:
     recipe = Recipe((Choice("fused_optimizer"), Choice("nothing")))
     session = made_session(optimizer=made_optimizer(class_name="LBFGS", can_fuse=False))
     (edit,) = edits_of(session, recipe)

@@ -1,4 +1,4 @@
-"""Denormals: zero in every thread of the pool while the recipe lasts, numbers again afterwards."""
+"""Denormals are zero in every thread of the pool while the recipe is applied, and normal again afterwards."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from slipstream.techniques._core.openmp_pool import run_in_pool, share_that_flus
 from slipstream.testing.made_sessions import made_anatomy, made_session
 
 
-def test_every_thread_flushes_even_those_that_ran_before(riding: Any) -> None:
+def test_every_thread_flushes_including_running_ones(applied: Any) -> None:
     torch.set_num_threads(2)
-    assert share_that_flushes() == 0.0  # and the pool has two threads from now on
+    assert share_that_flushes() == 0.0  # the pool has two threads from now on
     torch.set_flush_denormal(True)
-    assert 0.0 < share_that_flushes() < 1.0  # what a script that calls torch's function alone would get
+    assert 0.0 < share_that_flushes() < 1.0  # the result for a script that only calls torch's function
     torch.set_flush_denormal(False)
-    with riding("flush_denormals") as context:
+    with applied("flush_denormals") as context:
         nn.Linear(2, 2)(torch.ones(1, 2))
         assert share_that_flushes() == 1.0
     assert context.changes == ["flush_denormals: denormals are zero in 2 threads"]
@@ -36,10 +36,10 @@ def test_the_pool_runs_a_function_once_in_each_thread() -> None:
     assert len(seen) == len(set(seen)) == 2
 
 
-def test_a_script_that_flushes_already_is_left_alone(riding: Any) -> None:
+def test_a_script_that_flushes_already_is_not_changed(applied: Any) -> None:
     torch.set_flush_denormal(True)
     try:
-        with riding("flush_denormals") as context:
+        with applied("flush_denormals") as context:
             nn.Linear(2, 2)(torch.ones(1, 2))
         assert context.declined == ["flush_denormals: denormals are already flushed"]
         assert (torch.tensor(torch.finfo(torch.float32).tiny) / 2).item() == 0.0
@@ -47,7 +47,7 @@ def test_a_script_that_flushes_already_is_left_alone(riding: Any) -> None:
         torch.set_flush_denormal(False)
 
 
-def test_where_none_was_found_it_waits_until_steps_grow_longer() -> None:
+def test_without_denormals_it_applies_only_if_steps_become_slower() -> None:
     session = made_session(anatomy=made_anatomy({}, denormal_share=0.0))
     answer = flush_denormals.applies(Observation(session))
     assert not answer.is_yes and "no denormal number was found" in answer.reason

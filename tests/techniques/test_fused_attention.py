@@ -1,4 +1,4 @@
-"""Attention by hand in the ways people write it: replaced where it is the same, left alone where it is not."""
+"""Hand-written attention in its usual forms: replaced if the result is the same, not changed otherwise."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class NanoGPT(Base):
 
 
 class Padded(Base):
-    """A tutorial's: a tensor as scale, -1e10 as mask, and one sample that is nothing but padding."""
+    """From a tutorial: a tensor as scale, -1e10 as mask, and one sample that is all padding."""
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
         mask = torch.ones(q.size(0), 1, 1, LENGTH)
@@ -58,7 +58,7 @@ class Padded(Base):
 
 
 class Flat(Base):
-    """Heads folded into the batch, everything in place, the mask added."""
+    """Heads are folded into the batch, everything is in place, the mask is added."""
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
         q, k, v = (part.flatten(0, 1) for part in (q, k, v))
@@ -75,7 +75,7 @@ class Plain(Base):
 
 
 class Looking(Base):
-    """Also looks at the weights: they are there, and learn."""
+    """Also uses the weights: they are available and have gradients."""
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
         weights = functional.softmax(q @ k.transpose(-2, -1), dim=-1)
@@ -84,14 +84,14 @@ class Looking(Base):
 
 
 class Odd(Base):
-    """A softmax over the queries: no kernel does that."""
+    """A softmax over the queries, which no kernel computes."""
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
         return functional.softmax(q @ k.transpose(-2, -1), dim=-2) @ v
 
 
 class Learnt(Base):
-    """A bias that learns, and a number added to every score."""
+    """A trainable bias, and a number added to every score."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class Learnt(Base):
 
 
 class Overwriting(Base):
-    """Changes its scores in place in ways that no plan follows, in statements that lead nowhere."""
+    """Changes its scores in place in ways that no plan represents, in statements without effect."""
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
         scores = q @ k.transpose(-2, -1)
@@ -111,7 +111,7 @@ class Overwriting(Base):
 
 
 class Clamping(Base):
-    """Doubled before the change in place, which the double must not see."""
+    """The doubled tensor is made before the change in place and must not see it."""
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
         scores = q @ k.transpose(-2, -1)
@@ -134,44 +134,42 @@ def train(model: nn.Module, num_steps: int = 3) -> list[torch.Tensor]:
     return [parameter.detach().clone() for parameter in model.parameters()]
 
 
-def both(kind: type[nn.Module], riding: Any) -> tuple[float, Any]:
+def both(kind: type[nn.Module], applied: Any) -> tuple[float, Any]:
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), kind())
     bare = train(copy.deepcopy(model))
-    with riding("fused_attention") as context:
+    with applied("fused_attention") as context:
         changed = train(model)
     distances = [float((one - other).norm() / one.norm()) for one, other in zip(bare, changed, strict=True)]
     return max(distances), context
 
 
 @pytest.mark.parametrize("kind", [NanoGPT, Padded, Flat, Plain, Looking])
-def test_the_usual_ways_are_replaced_and_learn_the_same(kind: type[nn.Module], riding: Any) -> None:
-    distance, context = both(kind, riding)
+def test_the_usual_forms_are_replaced_and_learn_the_same(kind: type[nn.Module], applied: Any) -> None:
+    distance, context = both(kind, applied)
     assert context.changes == [f"fused_attention: attention of {kind.__name__}"] and not context.declined
     assert distance < 1e-5
 
 
 @pytest.mark.parametrize("kind", [Odd, Learnt, Overwriting, Clamping])
-def test_what_no_kernel_does_is_computed_as_it_was_written(kind: type[nn.Module], riding: Any) -> None:
-    distance, context = both(kind, riding)
+def test_unsupported_forms_are_computed_as_written(kind: type[nn.Module], applied: Any) -> None:
+    distance, context = both(kind, applied)
     assert not context.changes and context.declined == [
         "fused_attention: no hand-written attention was found in Sequential"
     ]
     assert distance == 0.0
 
 
-def test_dropout_on_the_weights_is_left_alone_to_the_bit(riding: Any) -> None:
+def test_dropout_on_the_weights_is_not_changed(applied: Any) -> None:
     model = NanoGPT()
     model.dropout.p = 0.5
     bare = train(copy.deepcopy(model))
-    with riding("fused_attention") as context:
+    with applied("fused_attention") as context:
         assert all(map(torch.equal, bare, train(model)))
     assert "dropout" in context.declined[0] and not context.changes
 
 
-def test_the_fused_kernel_is_really_called_and_nothing_else_is_proved_wrong(
-    riding: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A kernel that gives another result is not used; the right one is, once for each call after the first."""
+def test_the_fused_kernel_is_called_only_if_its_result_agrees(applied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that gives another result is not used. The right one is called once for each call after the first."""
     right, calls = functional.scaled_dot_product_attention, []
 
     def wrong(*args: Any, **kwargs: Any) -> Any:
@@ -179,29 +177,29 @@ def test_the_fused_kernel_is_really_called_and_nothing_else_is_proved_wrong(
         return right(*args, **kwargs) * 1.01
 
     monkeypatch.setattr(functional, "scaled_dot_product_attention", wrong)
-    distance, context = both(NanoGPT, riding)
-    assert distance == 0.0 and "differs from the script's attention" in context.declined[0] and calls == [True]
+    distance, context = both(NanoGPT, applied)
+    assert distance == 0.0 and "differs from that of the script's attention" in context.declined[0] and calls == [True]
 
 
-def test_what_is_fused_is_not_computed_by_hand_as_well(riding: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fused_attention_is_not_also_computed_by_hand(applied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     computed: list[Deferred] = []
     compute = Deferred.compute
-    with riding("fused_attention"):
+    with applied("fused_attention"):
         model = nn.Sequential(NanoGPT())
-        train(model, 1)  # the proof needs both
+        train(model, 1)  # the verification needs both
         monkeypatch.setattr(Deferred, "compute", lambda self: computed.append(self) or compute(self))
         train(model, 2)
     assert not computed
 
 
-def test_only_the_module_with_attention_in_it_is_touched(riding: Any) -> None:
+def test_only_the_module_with_attention_is_changed(applied: Any) -> None:
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), NanoGPT())
-    with riding("fused_attention"):
+    with applied("fused_attention"):
         train(model)
         assert "_compiled_call_impl" in vars(model[1]) and "_compiled_call_impl" not in vars(model[0])
 
 
-def test_it_applies_where_attention_by_hand_was_seen() -> None:
+def test_it_applies_if_hand_written_attention_was_seen() -> None:
     session = made_session()
     seen = msgspec.structs.replace(session, anatomy=made_anatomy({"aten::bmm": (2, 1.0)}))
     assert fused_attention.applies(Observation(seen)).reason == "no hand-written attention was seen"

@@ -1,4 +1,5 @@
-"""The fused optimizer: checkpoints cannot tell, resumed moments are walked rightly, and the script's choices win."""
+"""The fused optimizer: checkpoints do not differ, loaded moments are read with the right index, and choices of the
+script are respected."""
 
 from __future__ import annotations
 
@@ -52,13 +53,13 @@ def distance(one: nn.Module, other: nn.Module) -> float:
 
 @pytest.mark.parametrize("has_closure", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_steps_the_same_and_resumes_both_ways(kind: str, has_closure: bool, riding: Any) -> None:
+def test_it_steps_the_same_and_resumes_both_ways(kind: str, has_closure: bool, applied: Any) -> None:
     make = getattr(torch.optim, kind)
     bare, model = net(), net()
     theirs, ours = (make(one.parameters(), lr=0.05, **KINDS[kind]) for one in (bare, model))
     steps(bare, theirs, has_closure=has_closure)
     steps(bare, theirs, 2)
-    with riding("fused_optimizer") as context:
+    with applied("fused_optimizer") as context:
         steps(model, ours, has_closure=has_closure)
         assert context.changes == [f"fused_optimizer: {kind} fused"] and ours.param_groups[0]["fused"] is True
         file = io.BytesIO()
@@ -71,8 +72,8 @@ def test_it_steps_the_same_and_resumes_both_ways(kind: str, has_closure: bool, r
     assert ours.param_groups[0]["fused"] is None and distance(bare, model) < 1e-5
 
 
-def test_resumed_moments_of_another_layout_are_not_walked_with_the_wrong_index(riding: Any) -> None:
-    """torch's own CPU kernel mixes up elements where a parameter and its moments differ in strides."""
+def test_loaded_moments_of_another_layout_are_converted(applied: Any) -> None:
+    """torch's CPU kernel mixes up elements if a parameter and its moments differ in strides."""
     bare = net()
     theirs = torch.optim.AdamW(bare.parameters(), lr=0.05)
     steps(bare, theirs)
@@ -85,14 +86,14 @@ def test_resumed_moments_of_another_layout_are_not_walked_with_the_wrong_index(r
         ours = torch.optim.AdamW(model.parameters(), lr=0.05)
         model.load_state_dict(saved[0])
         ours.load_state_dict(copy.deepcopy(saved[1]))
-        with riding(*choices) as context:
-            steps(model, ours, has_closure=len(choices) == 2)  # the layout is turned inside the first step
+        with applied(*choices) as context:
+            steps(model, ours, has_closure=len(choices) == 2)  # the layout changes inside the first step
         assert len(context.changes) == len(choices) and distance(bare, model) < 1e-4
 
 
 @pytest.mark.parametrize("given", [{"foreach": True}, {"fused": False}])
-def test_what_the_script_chose_stays(given: dict[str, bool], riding: Any) -> None:
-    with riding("fused_optimizer") as context:
+def test_an_implementation_selected_by_the_script_stays(given: dict[str, bool], applied: Any) -> None:
+    with applied("fused_optimizer") as context:
         model = net()
         optimizer = torch.optim.Adam(model.parameters(), **given)
         steps(model, optimizer, 1)
@@ -100,37 +101,37 @@ def test_what_the_script_chose_stays(given: dict[str, bool], riding: Any) -> Non
     assert {name: optimizer.param_groups[0][name] for name in given} == given
 
 
-def test_not_foreach_may_be_fused(riding: Any) -> None:
+def test_foreach_false_may_be_fused(applied: Any) -> None:
     def train() -> torch.nn.Module:
         model = net()
         steps(model, torch.optim.Adam(model.parameters(), lr=0.05, foreach=False))
         return model
 
     bare = train()
-    with riding("fused_optimizer") as context:
+    with applied("fused_optimizer") as context:
         changed = train()
     assert context.changes == ["fused_optimizer: Adam fused"] and distance(bare, changed) < 1e-4
 
 
-def test_the_edit_does_not_ask_for_both() -> None:
-    """torch refuses foreach=True beside fused=True."""
+def test_the_edit_does_not_set_both() -> None:
+    """torch rejects foreach=True together with fused=True."""
     session = msgspec.structs.replace(made_session(), optimizers=[made_optimizer(foreach=True)])
     (edit,) = fused_optimizer.edit(Observation(session), True)
-    assert edit.kind == "by_hand" and "one of them at a time" in edit.reason
+    assert edit.kind == "by_hand" and "does not accept foreach and fused together" in edit.reason
 
 
-def test_what_torch_refuses_to_fuse_is_declined_in_its_words(riding: Any) -> None:
+def test_what_torch_refuses_to_fuse_is_declined_with_its_message(applied: Any) -> None:
     leaf = torch.ones(2, requires_grad=True)
     weight = leaf.clone()
     weight.grad = torch.ones(2)
     optimizer = torch.optim.Adam([weight], differentiable=True)
-    with riding("fused_optimizer") as context:
+    with applied("fused_optimizer") as context:
         optimizer.step()
     assert context.declined == ["fused_optimizer: `fused` does not support `differentiable`"]
 
 
 @pytest.mark.parametrize("has_closure", [False, True])
-def test_sparse_gradients_are_left_to_the_optimizer_that_can(has_closure: bool, riding: Any) -> None:
+def test_sparse_gradients_are_declined(has_closure: bool, applied: Any) -> None:
     table = nn.Embedding(10, 3, sparse=True)
     optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
 
@@ -140,7 +141,7 @@ def test_sparse_gradients_are_left_to_the_optimizer_that_can(has_closure: bool, 
         loss.backward()
         return 0.0
 
-    with riding("fused_optimizer") as context:
+    with applied("fused_optimizer") as context:
         for _ in range(3):
             if has_closure:
                 optimizer.step(closure)
@@ -150,19 +151,19 @@ def test_sparse_gradients_are_left_to_the_optimizer_that_can(has_closure: bool, 
     assert context.declined == ["fused_optimizer: its gradients are sparse"]
 
 
-def test_an_optimizer_of_ones_own_is_not_touched(riding: Any) -> None:
+def test_a_custom_optimizer_is_not_changed(applied: Any) -> None:
     class Own(torch.optim.SGD):
         def step(self, closure: Any = None) -> None:  # type: ignore[override]
             for parameter in self.param_groups[0]["params"]:
                 parameter.data.sub_(parameter.grad)
 
-    with riding("fused_optimizer") as context:
+    with applied("fused_optimizer") as context:
         model = net()
         steps(model, Own(model.parameters(), lr=0.1), 1)
     assert context.declined == ["fused_optimizer: Own has no fused implementation"]
 
 
-def test_it_applies_unless_the_script_chose() -> None:
+def test_it_applies_unless_the_script_selects_an_implementation() -> None:
     def reason(**facts: Any) -> str:
         session = msgspec.structs.replace(made_session(), optimizers=[made_optimizer(**facts)])
         return fused_optimizer.applies(Observation(session)).reason
@@ -170,5 +171,5 @@ def test_it_applies_unless_the_script_chose() -> None:
     assert reason() == ""
     assert reason(fused=True) == "the script does it already"
     assert reason(foreach=True) == reason(fused=False) == "the script selects another implementation"
-    assert reason(foreach=False) == "", "one tensor at a time is not what fused does"
+    assert reason(foreach=False) == "", "foreach=False does not exclude fused"
     assert reason(can_fuse=False, class_name="Lion") == "Lion has no fused implementation on cpu"

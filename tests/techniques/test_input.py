@@ -1,4 +1,4 @@
-"""The techniques of the input path as tune and the rider ask them: when they apply, what they try, what they change."""
+"""The techniques of the input path: when they apply, which settings they try, and what they change."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def machine(cores: float = 8, **facts: Any) -> Environment:
 
 
 def seen(input_ms: float = 20.0, cores: float = 8, machine_facts: Any = None, **loader: Any) -> Observation:
-    """A diagnosed script with this loader on this machine."""
+    """Returns the observation of a diagnosed script with this loader on this machine."""
     from slipstream.diagnose import diagnose
 
     made = made_loader(**{"persistent_workers": False, **loader})
@@ -45,7 +45,7 @@ def on_device(session: Session | None = None, **changes: Any) -> Observation:
 
 
 @contextmanager
-def riding(**choices: Setting) -> Iterator[ApplyContext]:
+def applied(**choices: Setting) -> Iterator[ApplyContext]:
     faults: list[str] = []
 
     def complain(seam: str, fault: BaseException) -> None:
@@ -62,14 +62,14 @@ def riding(**choices: Setting) -> Iterator[ApplyContext]:
 # --- workers ---------------------------------------------------------------------------------------------------------
 
 
-def test_workers_are_counted_around_the_diagnosis_and_never_past_the_quota() -> None:
+def test_numbers_of_workers_are_near_the_prediction_and_within_the_quota() -> None:
     tried = workers.settings(seen(cores=4.0))
     assert set(tried) == {1, 2, 4}
     assert workers.settings(seen(cores=2.5)) == [2, 1]
     assert workers.settings(seen(cores=0.5)) == [1]
 
 
-def test_workers_never_past_what_shared_memory_holds() -> None:
+def test_workers_stay_within_shared_memory() -> None:
     batch = [TensorFacts("[0]", [32, 3, 512, 512], "float32", "cpu", 100_000_000)]
     tight = seen(machine_facts={"shm_free_bytes": 900_000_000}, tensor_facts=batch)
     assert max(int(count) for count in workers.settings(tight)) == 2
@@ -78,11 +78,11 @@ def test_workers_never_past_what_shared_memory_holds() -> None:
     assert "/dev/shm" in workers.applies(full).reason
 
 
-def test_fewer_workers_where_there_are_more_than_cores() -> None:
+def test_fewer_workers_if_there_are_more_than_cores() -> None:
     assert set(workers.settings(seen(cores=2.0, num_workers=8))) == {2, 1, 0}
 
 
-def test_workers_say_why_not(tmp_path: Path) -> None:
+def test_workers_decline_with_a_reason(tmp_path: Path) -> None:
     assert workers.applies(seen()).is_yes
     assert workers.applies(Observation(made_session(has_loader=False))).reason == "the script has no DataLoader"
     assert "input takes only" in workers.applies(seen(input_ms=0.1)).reason
@@ -91,7 +91,7 @@ def test_workers_say_why_not(tmp_path: Path) -> None:
     assert "an epoch has only 1 batches" in workers.applies(seen(num_batches=1)).reason
 
 
-def test_iterable_dataset_is_read_before_a_trial_is_spent(tmp_path: Path) -> None:
+def test_the_source_of_an_iterable_dataset_is_checked_before_a_trial(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("class Stream:\n    def __iter__(self): ...\n")
     site = Site(str(script), 2, "", "__iter__")
@@ -108,8 +108,8 @@ class Stream(IterableDataset[int]):
         yield from range(40)
 
 
-def test_stream_that_does_not_share_keeps_its_one_process() -> None:
-    with riding(workers=2) as context:
+def test_an_iterable_dataset_that_does_not_shard_gets_no_workers() -> None:
+    with applied(workers=2) as context:
         loader = DataLoader(Stream(), 4)
         assert loader.num_workers == 0
         assert [int(n) for batch in loader for n in batch] == list(range(40))
@@ -117,8 +117,8 @@ def test_stream_that_does_not_share_keeps_its_one_process() -> None:
     assert "each would repeat it" in context.declined[0] and "test_input.py:" in context.declined[0]
 
 
-def test_tiny_loader_is_left_alone_and_every_other_is_not() -> None:
-    with riding(workers=2) as context:
+def test_all_loaders_but_tiny_ones_are_changed() -> None:
+    with applied(workers=2) as context:
         assert DataLoader(list(range(12)), 4).num_workers == 0
         assert DataLoader(list(range(40)), 4).num_workers == 2
         assert DataLoader(list(range(40)), 4, num_workers=4).num_workers == 2
@@ -129,7 +129,7 @@ def test_tiny_loader_is_left_alone_and_every_other_is_not() -> None:
 
 
 def test_no_workers_at_all_is_a_setting() -> None:
-    with riding(workers=0):
+    with applied(workers=0):
         loader = DataLoader(
             list(range(40)),
             4,
@@ -145,7 +145,7 @@ def test_no_workers_at_all_is_a_setting() -> None:
 def test_rebuilt_loader_is_changed_once() -> None:
     """Frameworks build a second loader from the arguments of the first."""
     accelerate = pytest.importorskip("accelerate")
-    with riding(workers=2, prefetch=4) as context:
+    with applied(workers=2, prefetch=4) as context:
         torch.manual_seed(0)
         loader = accelerate.Accelerator(cpu=True).prepare(DataLoader(list(range(40)), 4, shuffle=True))
         assert (loader.num_workers, loader.prefetch_factor, loader.persistent_workers) == (2, 4, True)
@@ -159,7 +159,7 @@ def test_rebuilt_loader_is_changed_once() -> None:
 # --- prefetch, persistent_workers ------------------------------------------------------------------------------------
 
 
-def test_prefetch_goes_with_workers_only() -> None:
+def test_prefetch_needs_workers() -> None:
     assert "no workers" in prefetch.applies(seen()).reason
     assert prefetch.applies_with(seen(), Recipe((Choice("workers", 2),))).is_yes
     assert "no workers" in prefetch.applies_with(seen(num_workers=2), Recipe((Choice("workers", 0),))).reason
@@ -178,18 +178,18 @@ def test_prefetch_stays_within_shared_memory() -> None:
 
 @pytest.mark.parametrize("order", [("workers", "prefetch"), ("prefetch", "workers")])
 def test_prefetch_sees_workers_whatever_the_order(order: tuple[str, str]) -> None:
-    with riding(**{name: {"workers": 2, "prefetch": 8}[name] for name in order}) as context:
+    with applied(**{name: {"workers": 2, "prefetch": 8}[name] for name in order}) as context:
         assert DataLoader(list(range(80)), 4).prefetch_factor == 8
         assert DataLoader(list(range(4)), 4).prefetch_factor is None
     assert len(context.changes) == 2
 
 
-def test_prefetch_never_takes_away() -> None:
-    with riding(prefetch=4):
+def test_prefetch_is_never_reduced() -> None:
+    with applied(prefetch=4):
         assert DataLoader(list(range(80)), 4, num_workers=1, prefetch_factor=16).prefetch_factor == 16
 
 
-def test_persistent_workers_say_why_not() -> None:
+def test_persistent_workers_decline_with_a_reason() -> None:
     assert persistent_workers.applies(seen(num_workers=2)).is_yes
     assert "already" in persistent_workers.applies(seen(num_workers=2, persistent_workers=True)).reason
     assert "no workers" in persistent_workers.applies(seen()).reason
@@ -204,7 +204,7 @@ def test_copies_need_a_device(module: Any) -> None:
     mps = Observation(made_session(environment=made_environment(device="mps"), transfer_ms=5.0))
     assert "the model is on mps" in module.applies(mps).reason
     assert module.applies(on_device()).is_yes
-    with riding(**{module.__name__.rpartition(".")[2]: True}) as context:
+    with applied(**{module.__name__.rpartition(".")[2]: True}) as context:
         assert not DataLoader(list(range(40)), 4).pin_memory
     if not torch.accelerator.is_available():
         assert "no CUDA" in context.declined[0] and context.changes == []
@@ -221,7 +221,7 @@ def test_data_on_the_device_is_not_pinned() -> None:
         arguments = {"dataset": dataset, "pin_memory": False}
         pinned_memory.pin(context, arguments)
         assert arguments["pin_memory"] is is_pinned
-    assert "lies on cuda:0 already" in context.declined[0] and len(context.changes) == 1
+    assert "is on cuda:0 already" in context.declined[0] and len(context.changes) == 1
     facts = [TensorFacts("[0]", [4], "float32", "cpu", 16), TensorFacts("[1]", [4], "float32", "cuda:0", 16)]
     made = made_session(
         environment=made_environment(device="cuda:0"), transfer_ms=5.0, loader=made_loader(tensor_facts=facts)
@@ -230,7 +230,7 @@ def test_data_on_the_device_is_not_pinned() -> None:
         assert "on the device already" in module.applies(on_device(made)).reason
 
 
-def test_pinned_memory_is_done_already_only_if_copies_do_not_wait() -> None:
+def test_pinned_memory_is_done_already_only_if_copies_do_not_block() -> None:
     loader = made_loader(pin_memory=True)
     made = made_session(environment=made_environment(device="cuda:0"), transfer_ms=5.0, loader=loader)
     start_ns = next(block.start_ns for block in made.blocks if block.kind == "watch")
@@ -247,7 +247,7 @@ def test_pinned_memory_is_done_already_only_if_copies_do_not_wait() -> None:
 
 
 def test_edits_name_the_observed_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")  # the user's own: nothing to add
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")  # set by the user, so nothing is added
     edits = workers.edit(seen(), 2)
     assert [(e.kind, e.site, e.call, e.argument, e.text) for e in edits] == [
         ("argument", LOADER_SITE, "DataLoader", "num_workers", "2"),
@@ -259,7 +259,7 @@ def test_edits_name_the_observed_call(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_edit_for_the_trainer_names_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")  # the user's own: nothing to add
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")  # set by the user, so nothing is added
     site = Site("/home/ada/project/train.py", 9, "args = TrainingArguments(output_dir='x')")
     (edit, _) = workers.edit(seen(framework="transformers", site=site), 2)
     assert (edit.call, edit.argument) == ("TrainingArguments", "dataloader_num_workers")
@@ -270,16 +270,16 @@ def test_loader_without_a_line_is_edited_by_hand() -> None:
     assert edit.kind == "by_hand" and "persistent_workers=True" in edit.reason
 
 
-def test_beside_a_crowd_of_workers_threads_wait_asleep(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_many_workers_threads_wait_asleep(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(16)))
     assert [workers.environment(count) for count in (0, 3, 4)] == [{}, {}, {"OMP_WAIT_POLICY": "PASSIVE"}]
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
-    assert workers.environment(4) == {}, "what the user sets stays"
+    assert workers.environment(4) == {}, "a value set by the user stays"
 
 
-def test_batches_are_indexed_whole_where_the_dataset_is_arrays(tmp_path: Path) -> None:
+def test_batched_fetch_applies_to_datasets_of_arrays(tmp_path: Path) -> None:
     source = tmp_path / "data.py"
     methods = "def __getitem__(self, i):\n  return self.x[i]\n", "def __getitem__(self, i):\n  return f(i)\n"
     source.write_text("".join(methods))

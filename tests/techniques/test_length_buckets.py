@@ -12,7 +12,7 @@ def seen(padding: float | None = 0.4, **loader: Any) -> Observation:
     return Observation(made_session(loader=made, anatomy=made_anatomy({"aten::mm": (1, 1.0)}, padding_share=padding)))
 
 
-def test_it_says_why_not() -> None:
+def test_it_declines_with_a_reason() -> None:
     assert length_buckets.applies(seen()).is_yes and length_buckets.settings(seen()) == [True]
     assert "no DataLoader" in length_buckets.applies(Observation(made_session(has_loader=False))).reason
     assert "iterable" in length_buckets.applies(seen(is_iterable=True)).reason
@@ -22,7 +22,7 @@ def test_it_says_why_not() -> None:
     assert "only 2%" in length_buckets.applies(seen(0.02)).reason
 
 
-def test_the_edit_is_what_the_framework_calls_it() -> None:
+def test_the_edit_uses_the_frameworks_option() -> None:
     (edit,) = length_buckets.edit(seen(framework="transformers"), True)
     assert "group_by_length" in edit.reason
     assert "batch_sampler" in length_buckets.edit(seen(), True)[0].reason

@@ -1,4 +1,4 @@
-"""Adam in eight bits: why not, everywhere; and where torchao is installed, that it is torchao's update that runs."""
+"""8-bit Adam: the reasons to decline, and, if torchao is installed, that torchao's update runs."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def seen(device: str, kind: str = "AdamW") -> Observation:
     return Observation(session)
 
 
-def test_says_why_not() -> None:
+def test_declines_with_a_reason() -> None:
     assert "the weights are on cpu" in low_memory_optimizer.applies(seen("cpu")).reason
-    assert "SGD has no version in eight bits" in low_memory_optimizer.applies(seen("cuda:0", "SGD")).reason
+    assert "SGD has no 8-bit version" in low_memory_optimizer.applies(seen("cuda:0", "SGD")).reason
     answer = low_memory_optimizer.applies(seen("cuda:0"))
     assert answer.is_yes if HAS_TORCHAO else "pip install torchao" in answer.reason
 
@@ -51,10 +51,10 @@ def train(model: nn.Module, optimizer: Any, num_steps: int = 6) -> None:
         schedule.step()
 
 
-def test_on_the_cpu_nothing_is_changed(riding: Any) -> None:
+def test_on_the_cpu_nothing_is_changed(applied: Any) -> None:
     bare, plain = make()
     train(bare, plain)
-    with riding("low_memory_optimizer") as context:
+    with applied("low_memory_optimizer") as context:
         model, optimizer = make()
         train(model, optimizer)
     assert all(map(torch.equal, bare.parameters(), model.parameters())) and not context.changes
@@ -62,10 +62,10 @@ def test_on_the_cpu_nothing_is_changed(riding: Any) -> None:
 
 
 @pytest.mark.skipif(not HAS_TORCHAO, reason="torchao is not installed")
-def test_torchaos_update_behind_the_scripts_own_optimizer(riding: Any) -> None:
+def test_torchaos_update_behind_the_scripts_own_optimizer(applied: Any) -> None:
     classes = find_classes()
     assert classes is not None
-    with riding() as context, torch.compiler.set_stance("force_eager"):  # compiling every shape takes minutes here
+    with applied() as context, torch.compiler.set_stance("force_eager"):  # compiling every shape would take minutes
         context.technique = "low_memory_optimizer"
         EightBit(context, classes, lambda optimizer: "").install()
         model, optimizer = make()
@@ -87,7 +87,7 @@ def test_torchaos_update_behind_the_scripts_own_optimizer(riding: Any) -> None:
             assert torch.allclose(one, other, atol=2e-3)
     assert context.changes == ["low_memory_optimizer: the state of AdamW in eight bits"] and not context.declined
     bare, plain = make()
-    plain.load_state_dict(saved)  # loads without us
+    plain.load_state_dict(saved)  # loads without slipstream
     train(bare, plain, 1)
 
 

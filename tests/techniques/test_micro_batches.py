@@ -1,4 +1,4 @@
-"""The gradient of the full batch from pieces of it, whatever the loss; and models that must not be cut."""
+"""The gradient of the full batch from its pieces, for any loss; and models that must not be split."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def net(*extra: nn.Module) -> nn.Sequential:
 
 
 def train(model: nn.Module, loss: Loss, sizes: tuple[int, ...] = (11, 11, 5)) -> list[torch.Tensor]:
-    """A plain loop: clipped, a scheduler stepped with every batch, the last batch a short one."""
+    """A plain loop with clipping, a scheduler that steps with every batch, and a short last batch."""
     torch.manual_seed(4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 5)
@@ -43,7 +43,7 @@ def train(model: nn.Module, loss: Loss, sizes: tuple[int, ...] = (11, 11, 5)) ->
 
 
 def contrast(out: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Every sample against every other, outside the model."""
+    """Compares every sample with every other, outside the model."""
     return functional.cross_entropy(out @ out.T, torch.arange(len(out)))
 
 
@@ -61,10 +61,10 @@ def apart(bare: list[torch.Tensor], changed: list[torch.Tensor]) -> float:
 
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("num_pieces", [2, 4, 8])
-def test_the_gradient_is_that_of_the_full_batch(loss: str, num_pieces: int, riding: Any) -> None:
+def test_the_gradient_is_that_of_the_full_batch(loss: str, num_pieces: int, applied: Any) -> None:
     model = net()
     bare = train(copy.deepcopy(model), LOSSES[loss])
-    with riding(("micro_batches", num_pieces)) as context:
+    with applied(("micro_batches", num_pieces)) as context:
         changed = train(model, LOSSES[loss])
     assert (
         context.changes == [f"micro_batches: Sequential in {num_pieces} pieces of its batch"] and not context.declined
@@ -73,7 +73,7 @@ def test_the_gradient_is_that_of_the_full_batch(loss: str, num_pieces: int, ridi
 
 
 class Heads(nn.Module):
-    """Attention with dropout on its weights, heads folded into the batch; noise; one random number for all."""
+    """Attention with dropout on its weights and heads folded into the batch; noise; one random number for all."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,16 +86,16 @@ class Heads(nn.Module):
 
 
 @pytest.mark.parametrize("extra", [[nn.Dropout(0.5)], [nn.Dropout(0.2), nn.Linear(16, 16), Heads()]])
-def test_dropout_drops_what_it_would_have_dropped(extra: list[nn.Module], riding: Any) -> None:
+def test_dropout_drops_the_same_values(extra: list[nn.Module], applied: Any) -> None:
     model = net(*extra)
     bare = train(copy.deepcopy(model), LOSSES["mean"])
-    with riding(("micro_batches", 4)) as context:
+    with applied(("micro_batches", 4)) as context:
         changed = train(model, LOSSES["mean"])
     assert context.changes and not context.declined
-    assert apart(bare, changed) < 1e-10, "gradients, weights, and the random numbers that the script draws next"
+    assert apart(bare, changed) < 1e-10, "gradients, weights, and the next random numbers of the script"
 
 
-def test_dropout_that_is_switched_on_later(riding: Any) -> None:
+def test_dropout_that_is_switched_on_later(applied: Any) -> None:
     def twice(model: nn.Sequential) -> list[torch.Tensor]:
         train(model, LOSSES["mean"])
         model[2].p = 0.5  # type: ignore[assignment]
@@ -103,12 +103,12 @@ def test_dropout_that_is_switched_on_later(riding: Any) -> None:
 
     model = net(nn.Dropout(0.0))
     bare = twice(copy.deepcopy(model))
-    with riding(("micro_batches", 4)):
+    with applied(("micro_batches", 4)):
         assert apart(bare, twice(model)) < 1e-10
 
 
 class Pair(nn.Module):
-    """Two inputs, one of them learnt outside, a mask for all samples, a dict of results, one without gradient."""
+    """Two inputs, one of them trainable outside, a mask for all samples, a dict of results, one without gradient."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,22 +126,22 @@ def pairs(model: nn.Module) -> list[torch.Tensor]:
     x = torch.randn(9, 5, dtype=torch.float64)
     out = model(x, other={"y": source * 2}, mask=torch.arange(7) % 2 == 0)
     assert out["name"] == "pair" and not out["parts"][1].requires_grad
-    out["both"].mul_(1.5)  # the script's to change
+    out["both"].mul_(1.5)  # the script may change it in place
     loss: Any = (out["both"].square().sum() + (out["parts"][0] * scale[0]).sum()) / 3
     first = torch.autograd.grad(loss, [source, scale, *model.parameters()], retain_graph=True)
     loss.backward()
     return [*first, source.grad, *(parameter.grad for parameter in model.parameters())]  # type: ignore[list-item]
 
 
-def test_inputs_that_learn_frames_of_results_and_a_graph_used_twice(riding: Any) -> None:
+def test_trainable_inputs_structured_results_and_a_graph_used_twice(applied: Any) -> None:
     model = Pair().double()
     bare = pairs(copy.deepcopy(model))
-    with riding(("micro_batches", 4)) as context:
+    with applied(("micro_batches", 4)) as context:
         changed = pairs(model)
     assert context.changes and not context.declined and apart(bare, changed) < 1e-10
 
 
-def test_hooks_on_weights_are_called_once_with_the_whole_gradient(riding: Any) -> None:
+def test_hooks_on_weights_are_called_once_with_the_whole_gradient(applied: Any) -> None:
     seen: list[torch.Tensor] = []
     added: list[torch.Tensor] = []
     model = net()
@@ -151,7 +151,7 @@ def test_hooks_on_weights_are_called_once_with_the_whole_gradient(riding: Any) -
     model(x).sum().backward()
     bare = model[0].weight.grad
     model.zero_grad()
-    with riding(("micro_batches", 2)):
+    with applied(("micro_batches", 2)):
         model(x).sum().backward()
     assert len(added) == 2 and torch.allclose(added[0], added[1], atol=1e-12)
     assert len(seen) == 2 and torch.allclose(seen[0], seen[1], atol=1e-12)
@@ -168,15 +168,15 @@ def penalty(model: nn.Module) -> list[torch.Tensor]:
     return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
 
 
-def test_gradients_of_gradients_are_right_and_end_it(riding: Any) -> None:
+def test_gradients_of_gradients_are_right_and_switch_it_off(applied: Any) -> None:
     model = net(nn.Dropout(0.5))
     bare = penalty(copy.deepcopy(model))
-    with riding(("micro_batches", 2)) as context:
+    with applied(("micro_batches", 2)) as context:
         assert apart(bare, penalty(model)) < 1e-10
     assert "gradients of gradients" in context.declined[0]
 
 
-def test_autocast_is_entered_again(riding: Any) -> None:
+def test_autocast_is_entered_again(applied: Any) -> None:
     torch.manual_seed(0)
     model, x = net().float(), torch.randn(8, 6)
 
@@ -186,17 +186,17 @@ def test_autocast_is_entered_again(riding: Any) -> None:
             out = model(x)
             assert out.dtype is torch.bfloat16
             loss: Any = out.float().square().sum()
-            loss.backward()  # inside, where casts of weights are kept
+            loss.backward()  # inside autocast, which caches cast weights
         return model[0].weight.grad.clone()
 
     bare = gradient()
-    with riding(("micro_batches", 2)) as context:
+    with applied(("micro_batches", 2)) as context:
         changed = gradient()
     assert context.changes and float((bare - changed).norm() / bare.norm()) < 0.03
 
 
-def test_only_a_piece_is_computed_with_a_graph(riding: Any) -> None:
-    """What it is for: the largest number of samples whose activations are there at once."""
+def test_only_a_piece_is_computed_with_a_graph(applied: Any) -> None:
+    """Records the largest number of samples whose activations exist at once, which the technique limits."""
     rows: list[tuple[bool, int]] = []
 
     class Seen(nn.Module):
@@ -204,10 +204,10 @@ def test_only_a_piece_is_computed_with_a_graph(riding: Any) -> None:
             rows.append((torch.is_grad_enabled(), len(x)))
             return x
 
-    with riding(("micro_batches", 4)):
+    with applied(("micro_batches", 4)):
         model = net(Seen())
         model(torch.randn(8, 6, dtype=torch.float64))
-        rows.clear()  # of the first call
+        rows.clear()  # rows of the first call
         model(torch.randn(16, 6, dtype=torch.float64)).sum().backward()
     assert rows == [(False, 4)] * 4 + [(True, 4)] * 4
 
@@ -246,7 +246,7 @@ class Borrowing(nn.Linear):
 
 
 class Moving(nn.Linear):
-    """A momentum encoder moves its weights while it computes."""
+    """A momentum encoder that changes its weights while it computes."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
@@ -260,13 +260,13 @@ class Moving(nn.Linear):
         (nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4)), "BatchNorm1d mixes the samples of a batch"),
         (nn.Sequential(nn.Linear(6, 4), Centred()), "depends on the others in the batch"),
         (Losing(6, 4), "its own loss"),
-        (Remembering(6, 4), "keeps tensors of a call"),
+        (Remembering(6, 4), "stores tensors of a call"),
         (Counting(6, 4), "changes its inputs, weights or buffers"),
         (Moving(6, 4), "changes its inputs, weights or buffers"),
         (Borrowing(6, 4), "not its own weights"),
     ],
 )
-def test_what_must_not_be_cut_is_left_alone_to_the_bit(model: nn.Module, reason: str, riding: Any) -> None:
+def test_models_that_must_not_be_split_are_not_changed(model: nn.Module, reason: str, applied: Any) -> None:
     def step(model: nn.Module) -> list[torch.Tensor]:
         torch.manual_seed(1)
         out = model(torch.randn(8, 6)).square().sum()
@@ -274,14 +274,14 @@ def test_what_must_not_be_cut_is_left_alone_to_the_bit(model: nn.Module, reason:
         return [*model.state_dict().values(), *(one.grad for one in model.parameters() if one.grad is not None)]
 
     bare = step(copy.deepcopy(model))
-    with riding("micro_batches") as context:
+    with applied("micro_batches") as context:
         changed = step(model)
     assert not context.changes and reason in context.declined[0], context.declined
     assert all(map(torch.equal, bare, changed))
 
 
-def test_evaluation_and_batches_of_one_pass(riding: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    with riding(("micro_batches", 2)) as context:
+def test_evaluation_and_batches_of_one_are_not_changed(applied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with applied(("micro_batches", 2)) as context:
         model = net()
         model(torch.randn(1, 6, dtype=torch.float64)).sum().backward()
         with torch.no_grad():
@@ -292,7 +292,7 @@ def test_evaluation_and_batches_of_one_pass(riding: Any, monkeypatch: pytest.Mon
     assert context.changes and not in_pieces_autograd.is_inside()
 
 
-def test_weights_that_are_made_by_the_first_call(riding: Any) -> None:
+def test_lazy_weights(applied: Any) -> None:
     def lazy() -> nn.Sequential:
         torch.manual_seed(0)
         return nn.Sequential(nn.LazyLinear(16), nn.Dropout(0.2), nn.LazyLinear(4)).double()
@@ -304,12 +304,12 @@ def test_weights_that_are_made_by_the_first_call(riding: Any) -> None:
         return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
 
     bare = steps(lazy())
-    with riding(("micro_batches", 2)) as context:
+    with applied(("micro_batches", 2)) as context:
         assert apart(bare, steps(lazy())) < 1e-10
     assert context.changes and not context.declined
 
 
-def test_a_transformer_on_tokens_learns_the_same(riding: Any) -> None:
+def test_a_transformer_on_tokens_learns_the_same(applied: Any) -> None:
     def steps(model: nn.Module) -> list[torch.Tensor]:
         torch.manual_seed(1)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -323,5 +323,5 @@ def test_a_transformer_on_tokens_learns_the_same(riding: Any) -> None:
 
     model = SmallTransformer().double()
     bare = steps(copy.deepcopy(model))
-    with riding(("micro_batches", 2)) as context:
+    with applied(("micro_batches", 2)) as context:
         assert apart(bare, steps(model)) < 1e-8 and context.changes

@@ -1,4 +1,4 @@
-"""Mixed precision: what the script sees stays fp32, its own choices win, and fp16's scaling is not seen."""
+"""Mixed precision: the script sees fp32, its own settings are respected, and fp16's loss scaling is invisible."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Output:
 
 
 class ModelOutput(OrderedDict[str, Any]):
-    """As Hugging Face's: attributes and items are the same."""
+    """Like Hugging Face's: attributes and items are the same."""
 
     def __setitem__(self, key: str, value: Any) -> None:
         super().__setitem__(key, value)
@@ -53,8 +53,8 @@ class Talkative(nn.Module):
         return {"pair": Pair(y, [y]), "data": Output(y, (y,)), "output": output, "whole": torch.arange(3)}
 
 
-def test_every_tensor_that_leaves_is_fp32_and_every_class_is_kept(riding: Any) -> None:
-    with riding(("mixed_precision", "bf16")) as context:
+def test_every_tensor_that_leaves_is_fp32_and_every_class_is_kept(applied: Any) -> None:
+    with applied(("mixed_precision", "bf16")) as context:
         model = Talkative()
         result = model(torch.randn(2, 4))
     assert model.inside is torch.bfloat16 and context.changes == [
@@ -67,11 +67,11 @@ def test_every_tensor_that_leaves_is_fp32_and_every_class_is_kept(riding: Any) -
     assert result["whole"].dtype is torch.int64
 
 
-def test_evaluation_keeps_the_scripts_precision(riding: Any) -> None:
+def test_evaluation_keeps_the_scripts_precision(applied: Any) -> None:
     model, x = nn.Linear(8, 8), torch.randn(4, 8)
     with torch.no_grad():
         bare = model(x)
-    with riding(("mixed_precision", "bf16")):
+    with applied(("mixed_precision", "bf16")):
         assert not torch.equal(model(x), bare)
         with torch.no_grad():
             assert torch.equal(model(x), bare)
@@ -79,7 +79,7 @@ def test_evaluation_keeps_the_scripts_precision(riding: Any) -> None:
 
 
 @pytest.mark.parametrize("is_inside", [True, False])
-def test_a_script_that_uses_autocast_itself_is_left_alone(is_inside: bool, riding: Any) -> None:
+def test_a_script_that_uses_autocast_is_not_changed(is_inside: bool, applied: Any) -> None:
     class Own(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -90,7 +90,7 @@ def test_a_script_that_uses_autocast_itself_is_left_alone(is_inside: bool, ridin
                 return self.layer(x)
 
     model, x = Own(), torch.randn(2, 4)
-    with riding(("mixed_precision", "bf16")) as context, torch.autocast("cpu", torch.bfloat16, enabled=not is_inside):
+    with applied(("mixed_precision", "bf16")) as context, torch.autocast("cpu", torch.bfloat16, enabled=not is_inside):
         model(x)
         assert model(x).dtype is (torch.bfloat16 if is_inside else torch.float32)
     assert context.declined == ["mixed_precision: the script uses autocast itself"]
@@ -109,14 +109,14 @@ class Checkpointed(nn.Module):
     def inside(self, x: torch.Tensor) -> Any:
         y = self.layer(x)
         self.seen.append(y.dtype)
-        return y.sigmoid()  # needs its result in the backward pass: recomputed to here
+        return y.sigmoid()  # needs its result in the backward pass, so recomputation runs to here
 
 
 @pytest.mark.parametrize("is_layer_wrapped", [False, True])
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_our_own_autocast_is_not_taken_for_the_scripts(riding: Any, reentrant: bool, is_layer_wrapped: bool) -> None:
-    """Checkpoints enter it again in the backward pass; and a model that is called alone may be part of another."""
-    with riding(("mixed_precision", "bf16")) as context:
+def test_our_autocast_is_not_mistaken_for_the_scripts(applied: Any, reentrant: bool, is_layer_wrapped: bool) -> None:
+    """Checkpoints enter it again in the backward pass, and a model that is called alone may be part of another."""
+    with applied(("mixed_precision", "bf16")) as context:
         model, x = Checkpointed(reentrant), torch.randn(2, 4, requires_grad=True)
         if is_layer_wrapped:
             model.layer(x)
@@ -134,7 +134,7 @@ def applies(device: str = "cpu", dtypes: tuple[str, ...] = ("float32",), **facts
     return mixed_precision.applies(observation), mixed_precision.settings(observation)
 
 
-def test_it_is_tried_even_where_it_must_be_slow_and_refused_where_the_script_does_it() -> None:
+def test_it_applies_even_if_slow_and_declines_if_the_script_does_it() -> None:
     answer, settings = applies(has_fast_bf16=False)
     assert answer.is_yes and settings == ["bf16"]
     assert applies("cuda:0", has_fast_bf16=False, has_fast_fp16=True)[1] == ["fp16", "bf16"]
@@ -155,33 +155,33 @@ def backward(loss: Any) -> None:
     loss.backward()
 
 
-def test_gradients_that_would_vanish_in_fp16_survive_accumulation_and_clipping(riding: Any) -> None:
-    """Gradients of about 1e-8 are zero in fp16. Read after every backward, as clipping by hand does."""
+def test_gradients_that_would_vanish_in_fp16_survive_accumulation_and_clipping(applied: Any) -> None:
+    """Gradients of about 1e-8 are zero in fp16. They are read after every backward pass, as manual clipping does."""
     x = torch.randn(16, 8)
 
     def gradients(model: nn.Module) -> list[torch.Tensor]:
         seen = []
-        for _ in range(5):  # more passes than are tried out at the start
+        for _ in range(5):  # more passes than are tried at the start
             backward(model(x).square().mean() * 1e-6)
             seen.append(torch.cat([p.grad.flatten().clone() for p in model.parameters()]))  # type: ignore[union-attr]
         return seen
 
     wanted = gradients(net())
-    with riding(("mixed_precision", "fp16")):
+    with applied(("mixed_precision", "fp16")):
         got = gradients(net())
     with torch.autocast("cpu", torch.float16):
         lost = gradients(net())
     for one, other in zip(wanted, got, strict=True):
         assert float((one - other).norm() / one.norm()) < 5e-3
-    assert float((wanted[0] - lost[0]).norm() / wanted[0].norm()) > 0.1  # the test would notice
+    assert float((wanted[0] - lost[0]).norm() / wanted[0].norm()) > 0.1  # otherwise the test would detect nothing
 
 
-def test_a_scale_that_overflows_is_found_out_before_any_update_is_lost(riding: Any) -> None:
+def test_an_overflowing_scale_is_detected_before_an_update_is_lost(applied: Any) -> None:
     x, model = torch.randn(16, 8), net()
     bare = copy.deepcopy(model)
     backward(bare(x).square().sum() * 3000)
-    with riding(("mixed_precision", "fp16")) as context:
-        backward(model(x).square().sum() * 3000)  # times 65536: no fp16 holds it
+    with applied(("mixed_precision", "fp16")) as context:
+        backward(model(x).square().sum() * 3000)  # times 65536: too large for fp16
     assert not context.declined
     for one, other in zip(model.parameters(), bare.parameters(), strict=True):
         assert float((one.grad - other.grad).norm() / other.grad.norm()) < 5e-3  # type: ignore[union-attr,operator]
@@ -189,12 +189,12 @@ def test_a_scale_that_overflows_is_found_out_before_any_update_is_lost(riding: A
 
 @pytest.mark.parametrize("has_closure", [False, True])
 def test_an_overflow_skips_the_update_and_nothing_else(
-    has_closure: bool, riding: Any, monkeypatch: pytest.MonkeyPatch
+    has_closure: bool, applied: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scales: list[Any] = []
     monkeypatch.setattr(loss_scaler.LossScale, "_know", _noting(scales, loss_scaler.LossScale._know))
     x, factor = torch.randn(16, 8), torch.ones(())
-    with riding(("mixed_precision", "fp16")):
+    with applied(("mixed_precision", "fp16")):
         model = net()
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
 
@@ -237,7 +237,7 @@ def _noting(scales: list[Any], know: Any) -> Any:
     return noting
 
 
-def test_gradients_of_inputs_penalties_and_kept_activations_are_unscaled_too(riding: Any) -> None:
+def test_gradients_of_inputs_penalties_and_kept_activations_are_unscaled_too(applied: Any) -> None:
     def collect() -> list[torch.Tensor]:
         model = net()
         x = torch.randn(4, 8, generator=torch.Generator().manual_seed(1)).requires_grad_()
@@ -248,19 +248,19 @@ def test_gradients_of_inputs_penalties_and_kept_activations_are_unscaled_too(rid
         return [slope.detach(), x.grad, out.grad, model[0].weight.grad]  # type: ignore[list-item]
 
     wanted = collect()
-    with riding(("mixed_precision", "fp16")) as context:
+    with applied(("mixed_precision", "fp16")) as context:
         got = collect()
     assert not context.declined
     for one, other in zip(wanted, got, strict=True):
         assert float((one - other).norm() / one.norm()) < 1e-2
 
 
-def test_fp16_is_declined_where_the_script_would_see_scaled_gradients(riding: Any) -> None:
+def test_fp16_is_declined_where_the_script_would_see_scaled_gradients(applied: Any) -> None:
     stray = torch.ones(4, requires_grad=True)
-    with riding(("mixed_precision", "fp16")) as context:
+    with applied(("mixed_precision", "fp16")) as context:
         backward((net()(torch.randn(2, 8)) * stray).sum())
     assert "neither parameters nor inputs" in context.declined[0] and float(stray.grad.abs().max()) < 1000  # type: ignore[union-attr]
-    with riding(("mixed_precision", "fp16")) as context:
+    with applied(("mixed_precision", "fp16")) as context:
         model = net()
         seen: list[torch.Tensor] = []
         model[0].weight.register_hook(seen.append)  # type: ignore[union-attr,operator]

@@ -1,5 +1,5 @@
 """No technique ends a training that plain Python finishes, whatever its samples, buffers, parameters, arguments and
-results are: types that NumPy does not know, tensors without rows, objects that cannot be compared."""
+results are: types unknown to NumPy, tensors without rows, objects that cannot be compared."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Uncomparable:
 
 
 class Vague(Uncomparable):
-    """As NumPy's arrays: whether two are equal has no single answer."""
+    """Like NumPy arrays: the comparison of two has no single result."""
 
     def __eq__(self, other: object) -> Any:
         return np.array([True, False])
@@ -89,7 +89,7 @@ LISTS: dict[str, Callable[[], Any]] = {
 
 
 class Indexed(Dataset[Any]):
-    """Its `__getitem__` only indexes, which is what `batched_fetch` looks for."""
+    """Its `__getitem__` only indexes, which `batched_fetch` looks for."""
 
     def __init__(self, data: Any) -> None:
         self.data = data
@@ -106,7 +106,7 @@ def as_they_are(samples: list[Any]) -> list[Any]:
 
 
 def describe(thing: Any) -> Any:
-    """Everything that a script could tell about a batch, as text."""
+    """Returns everything that a script could observe about a batch, as text."""
     if isinstance(thing, torch.Tensor):
         flags = (type(thing).__name__, thing.dtype, thing.layout, thing.requires_grad, thing.is_conj(), thing.is_neg())
         is_shown = not thing.is_meta
@@ -120,7 +120,7 @@ def describe(thing: Any) -> Any:
 
 
 def train_on(dataset: Dataset[Any], collate: Any, num_workers: int, second: Any = None) -> list[Any]:
-    """Two epochs. What was trained on, and the losses. `second` replaces the data before the second epoch."""
+    """Trains for two epochs. Returns the batches and the losses. `second` replaces the data before the second epoch."""
     torch.manual_seed(0)
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -145,28 +145,29 @@ def answer(run: Callable[[], Any]) -> tuple[str, Any]:
         return f"{type(fault).__name__}: {fault}", None
 
 
-_plain: dict[Any, tuple[str, Any]] = {}  # what plain Python answers; once for all techniques
+_plain: dict[Any, tuple[str, Any]] = {}  # results of plain Python, computed once for all techniques
 
 
 def check(ident: str, run: Callable[[], Any], key: Any = None) -> bool:
-    """Whether plain Python finishes; if so, the technique must let it finish, and change nothing if it is identical."""
+    """Returns whether plain Python finishes. If so, the run with the technique must finish too, and change nothing if
+    its numerics class is identical."""
     fault, wanted = _plain[key] if key in _plain else answer(run)
     if key is not None:
         _plain[key] = fault, wanted
     if fault:
         return False
     module = technique(ident)
-    ride = RecipeRun(Recipe((Choice(ident, getattr(module, "VALUES", (True,))[0]),)))
-    fault, found = answer(lambda: ride.run(run))
+    recipe_run = RecipeRun(Recipe((Choice(ident, getattr(module, "VALUES", (True,))[0]),)))
+    fault, found = answer(lambda: recipe_run.run(run))
     assert not fault, fault
-    assert not ride.leftovers
+    assert not recipe_run.leftovers
     if module.CARD.numerics == "identical":
         assert found == wanted
     return True
 
 
 def names(*seams: str, other: bool = False) -> list[str]:
-    """Techniques of these seams, or of all others. Compiling is slow and has its own tests."""
+    """Returns techniques of these seams, or of all others. Compiling is slow and has its own tests."""
     return sorted(
         ident for ident in catalogue() if ident != "compile" and (technique(ident).CARD.seam in seams) is not other
     )
@@ -205,8 +206,8 @@ def test_samples_of_workers(ident: str, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", [*TENSORS])
 @pytest.mark.parametrize("ident", ["batched_fetch", "sample_cache", "thread_workers"])
-def test_data_that_change_between_two_epochs(ident: str, kind: str) -> None:
-    """What was proved in the first epoch does not hold in the second."""
+def test_data_that_changes_between_epochs(ident: str, kind: str) -> None:
+    """A check that passed in the first epoch no longer holds in the second."""
     check(ident, lambda: train_on(Indexed(NUMBERS.clone()), None, 0, second=TENSORS[kind]()))
 
 
@@ -232,7 +233,8 @@ class Block(nn.Module):
 
 
 class Net(nn.Module):
-    """With repeated blocks, a convolution and attention by hand: something for every technique."""
+    """Has repeated blocks, a convolution and hand-written attention, so that every technique has something to
+    change."""
 
     def __init__(self, odd: Any, place: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The optimizer's state away between updates. The CPU stands in for the device: a copy is a move there."""
+"""The optimizer's state is offloaded between updates. The CPU stands in for the device: a copy counts as a move."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from slipstream.testing.made_sessions import made_environment, made_model, made_
 
 
 class Bus:
-    """What crossed it."""
+    """Records what was copied between host and device."""
 
     def __init__(self) -> None:
         self.brought = self.taken = 0
@@ -37,7 +37,7 @@ class Bus:
     def _moved(self, tensor: torch.Tensor, is_away: bool) -> torch.Tensor:
         copied = tensor.clone()
         if self.spoils:
-            tensor.fill_(float("nan"))  # whoever still reads the old memory is found out
+            tensor.fill_(float("nan"))  # detects any read of the old memory
         self.is_away[copied.data_ptr()] = is_away
         return copied
 
@@ -77,7 +77,7 @@ KINDS = [
 
 @pytest.mark.parametrize(("kind", "options"), KINDS)
 @pytest.mark.parametrize("closed", [False, True])
-def test_the_same_bits_with_the_state_away(kind: Any, options: dict[str, Any], closed: bool) -> None:
+def test_training_is_bit_identical_with_offloaded_state(kind: Any, options: dict[str, Any], closed: bool) -> None:
     bare, plain = make(kind, **options)
     train(bare, plain)
     model, optimizer = make(kind, **options)
@@ -88,17 +88,17 @@ def test_the_same_bits_with_the_state_away(kind: Any, options: dict[str, Any], c
     assert all(map(torch.equal, bare.parameters(), model.parameters()))
     weights = sum(one.nbytes for one in model.parameters())
     whole = {"AdamW": 2 * weights, "SGD": weights, "Adagrad": weights}[kind.__name__]
-    assert sizes[1:] == [whole] * 3, "all of it is away while forward and backward run"
+    assert sizes[1:] == [whole] * 3, "all of it is offloaded while forward and backward run"
     assert sizes[0] == (whole if kind is torch.optim.Adagrad else 0)
     assert bus.taken >= 4 * whole and bus.brought >= 3 * whole
     offloaded.remove()
     assert offloaded.num_bytes == 0
     train(bare, plain, 2)
     train(model, optimizer, 2)
-    assert all(map(torch.equal, bare.parameters(), model.parameters())), "and on after it was taken away"
+    assert all(map(torch.equal, bare.parameters(), model.parameters())), "and also after it was removed"
 
 
-def test_checkpoints_are_a_bare_ones() -> None:
+def test_checkpoints_equal_those_without_the_technique() -> None:
     bare, plain = make(torch.optim.AdamW)
     model, optimizer = make(torch.optim.AdamW)
     bus = Bus()
@@ -124,8 +124,8 @@ def test_checkpoints_are_a_bare_ones() -> None:
     assert all(map(torch.equal, bare.parameters(), model.parameters()))
 
 
-def test_on_the_cpu_it_says_why_not(riding: Any) -> None:
-    with riding("offload_optimizer") as context:
+def test_on_the_cpu_it_declines_with_a_reason(applied: Any) -> None:
+    with applied("offload_optimizer") as context:
         train(*make(torch.optim.AdamW), 1)
     assert context.declined == [
         "offload_optimizer: the weights are on the CPU, and their state is in host memory already"
@@ -142,7 +142,7 @@ def seen_on(device: str) -> Observation:
     return Observation(session)
 
 
-def test_applies_to_accelerators_with_memory_of_their_own() -> None:
+def test_applies_to_accelerators_with_their_own_memory() -> None:
     assert "on the CPU" in offload_optimizer.applies(seen_on("cpu")).reason
     assert "shares its memory" in offload_optimizer.applies(seen_on("mps")).reason
     assert offload_optimizer.applies(seen_on("cuda:0")).is_yes

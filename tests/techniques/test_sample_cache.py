@@ -20,7 +20,7 @@ def seen(length: Length | None = None, **loader: Any) -> Observation:
     return Observation(msgspec.structs.replace(session, length=length))
 
 
-def test_it_says_why_not(tmp_path: Path) -> None:
+def test_it_declines_with_a_reason(tmp_path: Path) -> None:
     assert sample_cache.applies(seen()).is_yes and sample_cache.settings(seen()) == [True]
     assert "no DataLoader" in sample_cache.applies(Observation(made_session(has_loader=False))).reason
     assert "iterable" in sample_cache.applies(seen(is_iterable=True)).reason
@@ -37,7 +37,7 @@ def test_it_says_why_not(tmp_path: Path) -> None:
     assert "in memory already" in sample_cache.applies(rows).reason
 
 
-def test_it_competes_with_batches_that_are_indexed_whole() -> None:
+def test_it_conflicts_with_batched_fetch() -> None:
     assert set(sample_cache.CARD.claims) & set(batched_fetch.CARD.claims)
 
 
@@ -47,7 +47,7 @@ def test_the_edit_names_the_loader() -> None:
 
 
 class Features(Dataset[Any]):
-    """Counts how often it is asked, in whatever process."""
+    """Counts how often it is called, in any process."""
 
     def __init__(self, is_random: bool = False) -> None:
         self.is_random = is_random
@@ -63,28 +63,28 @@ class Features(Dataset[Any]):
 ASKED = torch.zeros((), dtype=torch.int64).share_memory_()
 
 
-def test_before_a_race_the_samples_of_the_coming_epoch_are_kept(riding: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_of_the_next_epoch_are_cached_before_a_race(applied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         os, "sched_getaffinity", lambda pid: {0, 1}
-    )  # each filling process asks for a few samples again
+    )  # each filling process requests a few samples again
     torch.manual_seed(1)
     bare = [batch.tolist() for batch in DataLoader(Features(), batch_size=8, shuffle=True)]
-    with riding("sample_cache") as context:
+    with applied("sample_cache") as context:
         context.is_racing = True
         torch.manual_seed(1)
         loader = DataLoader(Features(), batch_size=8, shuffle=True)
         batches = iter(loader)
         ASKED.zero_()
         assert [batch.tolist() for batch in batches] == bare
-    assert int(ASKED) < 24, "a few are asked for again, the rest comes from what is kept"
+    assert int(ASKED) < 24, "a few are requested again, the rest comes from the cache"
     (said,) = [sentence for sentence in context.changes if "before the race" in sentence]
-    assert "100% of the coming epoch" in said and not context.declined and context.once_ns > 0
+    assert "100% of the next epoch" in said and not context.declined and context.once_ns > 0
 
 
-def test_where_random_numbers_are_drawn_nothing_is_kept_before_a_race(riding: Any) -> None:
+def test_nothing_is_cached_before_a_race_if_random_numbers_are_drawn(applied: Any) -> None:
     torch.manual_seed(1)
     bare = [batch.tolist() for batch in DataLoader(Features(is_random=True), batch_size=8, shuffle=True)]
-    with riding("sample_cache") as context:
+    with applied("sample_cache") as context:
         context.is_racing = True
         torch.manual_seed(1)
         loader = DataLoader(Features(is_random=True), batch_size=8, shuffle=True)

@@ -1,4 +1,5 @@
-"""Gradients dropped where the script zeroes them: no bit of the training differs, also of what a step leaves out."""
+"""Gradients are freed where the script zeroes them: the training is bit-identical, including parameters that a step
+leaves out."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from torch import nn
 
 
 class Twofold(nn.Module):
-    """The second branch is left out now and then."""
+    """The second branch is sometimes left out."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,38 +36,38 @@ def train(by_model: bool = False, set_to_none: bool = False) -> tuple[list[torch
     return [*(one.detach() for one in model.parameters()), *norms], is_there
 
 
-def test_every_bit_is_the_same_and_the_memory_is_free(riding: Any) -> None:
+def test_training_is_bit_identical_and_the_memory_is_free(applied: Any) -> None:
     for by_model in (False, True):
         bare, held = train(by_model)
-        with riding("set_to_none") as context:
+        with applied("set_to_none") as context:
             changed, held_then = train(by_model)
         assert all(map(torch.equal, bare, changed))
         assert held == [False, True, True, True, True, True] and not any(held_then)
         assert context.changes == ["set_to_none: zero_grad(set_to_none=False) drops gradients"] and not context.declined
     dropped, _ = train(set_to_none=True)
-    assert not all(map(torch.equal, bare, dropped)), "without zeros, momentum and decay would stand still"
+    assert not all(map(torch.equal, bare, dropped)), "without zeros, momentum and weight decay would stop"
 
 
-def test_a_script_that_does_it_itself(riding: Any) -> None:
+def test_a_script_that_does_it_already_is_declined(applied: Any) -> None:
     bare, _ = train(set_to_none=True)
-    with riding("set_to_none") as context:
+    with applied("set_to_none") as context:
         changed, _ = train(set_to_none=True)
     assert all(map(torch.equal, bare, changed)) and not context.changes
     assert context.declined == ["set_to_none: the script already sets its gradients to None"]
 
 
-def test_a_gradient_that_is_part_of_another_tensor_stays(riding: Any) -> None:
+def test_a_gradient_that_is_part_of_another_tensor_stays(applied: Any) -> None:
     model = nn.Linear(4, 2, bias=False)
     flat = torch.ones(8)
-    with riding("set_to_none"):
+    with applied("set_to_none"):
         model.weight.grad = flat.view(2, 4)
         model.zero_grad(set_to_none=False)
         assert model.weight.grad is not None and not flat.any()
 
 
-def test_what_is_owed_comes_back_when_the_ride_ends(riding: Any) -> None:
+def test_pending_zeros_are_written_when_the_run_ends(applied: Any) -> None:
     model = nn.Linear(4, 2)
-    with riding("set_to_none"):
+    with applied("set_to_none"):
         model(torch.ones(1, 4)).sum().backward()
         model.zero_grad(set_to_none=False)
         assert model.weight.grad is None

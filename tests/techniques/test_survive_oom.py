@@ -1,4 +1,4 @@
-"""Memory that runs out in the forward or the backward pass of a model, planted or by the system's own limit."""
+"""Recovery when memory runs out in the forward or backward pass of a model, simulated or through the system's limit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Full(torch.autograd.Function):
 
 
 class Narrow(nn.Module):
-    """Fits `most` rows with a graph."""
+    """Has memory for `most` rows with a graph."""
 
     def __init__(self, forward: int = 999, backward: int = 999) -> None:
         super().__init__()
@@ -61,25 +61,25 @@ def train(model: nn.Module, sizes: tuple[int, ...] = (4, 4, 16, 4, 24)) -> list[
 
 
 @pytest.mark.parametrize("where", [{"forward": 6}, {"backward": 6}, {"forward": 8, "backward": 3}])
-def test_a_batch_that_does_not_fit_is_computed_in_pieces(where: dict[str, int], riding: Any) -> None:
+def test_a_batch_that_does_not_fit_is_computed_in_pieces(where: dict[str, int], applied: Any) -> None:
     bare = train(net(Narrow()))
     model = net(Narrow(**where))
     with pytest.raises(RuntimeError, match="memory"):
         train(copy.deepcopy(model))
-    with riding("survive_oom") as context:
+    with applied("survive_oom") as context:
         changed = train(model)
     assert all(torch.allclose(one, other, atol=1e-12) for one, other in zip(bare, changed, strict=True))
     most = 8 if where.get("backward") == 3 or where.get("forward") == 0 else 4
     (words,) = [speak() for speak in context.last_words]
-    assert words.startswith("survived ") and words.endswith(f"of memory, with the batch in up to {most} pieces")
+    assert words.startswith("survived ") and words.endswith(f", with the batch in up to {most} pieces")
 
 
 @pytest.mark.parametrize("forward", [999, 8])
-def test_what_was_not_survived_is_not_counted(forward: int, riding: Any) -> None:
-    """In the backward pass not even one sample fits, whether or not the forward pass was survived."""
+def test_a_failed_recovery_is_not_counted(forward: int, applied: Any) -> None:
+    """In the backward pass not even one sample fits, whether or not the forward pass recovered."""
     narrow = Narrow()
     model = net(narrow)
-    with riding("survive_oom") as context:
+    with applied("survive_oom") as context:
         train(model, sizes=(4, 4))
         narrow.most, narrow.most_backward = forward, 0
         with pytest.raises(RuntimeError, match="memory"):
@@ -87,8 +87,8 @@ def test_what_was_not_survived_is_not_counted(forward: int, riding: Any) -> None
     assert [speak() for speak in context.last_words] == [""]
 
 
-class Tongue(nn.Module):
-    """Runs out of memory in a library's own words."""
+class LibraryError(nn.Module):
+    """Runs out of memory with the error message of a library."""
 
     def __init__(self, words: str) -> None:
         super().__init__()
@@ -101,23 +101,23 @@ class Tongue(nn.Module):
 
 
 @pytest.mark.parametrize("words", ["could not create a primitive", "could not create a memory", "std::bad_alloc"])
-def test_what_libraries_below_torch_say_is_understood(words: str, riding: Any) -> None:
+def test_messages_of_libraries_below_torch_are_recognised(words: str, applied: Any) -> None:
     bare = train(net(nn.Identity()))
-    with riding("survive_oom"):
-        changed = train(net(Tongue(words)))
+    with applied("survive_oom"):
+        changed = train(net(LibraryError(words)))
     assert all(torch.allclose(one, other, atol=1e-12) for one, other in zip(bare, changed, strict=True))
 
 
-def test_what_was_learnt_about_sizes_is_used(riding: Any) -> None:
+def test_known_sizes_start_with_the_pieces_they_need(applied: Any) -> None:
     narrow = Narrow(forward=6)
-    with riding("survive_oom"):
+    with applied("survive_oom"):
         train(net(narrow), sizes=(4, 16, 16, 16, 4))
     assert narrow.num_failed == 2, "16 and 8 rows, once; 4 always fit"
 
 
-def test_without_a_shortage_every_bit_is_the_same(riding: Any) -> None:
+def test_without_a_shortage_training_is_bit_identical(applied: Any) -> None:
     bare = train(net(Narrow()))
-    with riding("survive_oom") as context:
+    with applied("survive_oom") as context:
         changed = train(net(Narrow()))
     assert all(map(torch.equal, bare, changed)) and [speak() for speak in context.last_words] == [""]
 
@@ -129,10 +129,8 @@ def test_without_a_shortage_every_bit_is_the_same(riding: Any) -> None:
         ([], Narrow(forward=0), "a few samples could not be computed"),
     ],
 )
-def test_what_cannot_be_survived_passes_as_it_is(
-    extra: list[nn.Module], narrow: Narrow, reason: str, riding: Any
-) -> None:
-    with riding("survive_oom") as context, pytest.raises(torch.OutOfMemoryError, match=r"64\.00 GiB"):
+def test_what_cannot_be_recovered_is_raised(extra: list[nn.Module], narrow: Narrow, reason: str, applied: Any) -> None:
+    with applied("survive_oom") as context, pytest.raises(torch.OutOfMemoryError, match=r"64\.00 GiB"):
         train(net(narrow, *extra))
     assert reason in context.declined[0]
 
@@ -144,14 +142,14 @@ class Failing(nn.Module):
         return x
 
 
-def test_other_errors_are_not_ours(riding: Any) -> None:
-    with riding("survive_oom"), pytest.raises(ValueError, match=r"^planted$"):
+def test_other_errors_are_raised(applied: Any) -> None:
+    with applied("survive_oom"), pytest.raises(ValueError, match=r"^planted$"):
         train(net(Failing()))
 
 
 @pytest.fixture(autouse=True)
 def nothing_kept() -> Iterator[None]:
-    """A failure that is caught must not keep the frames, and with them the memory, of what failed."""
+    """A failure that is caught must not keep the frames of the failed call alive, and with them its memory."""
     yield
     from slipstream.techniques._recompute.in_pieces_autograd import is_in_pieces, is_inside
 

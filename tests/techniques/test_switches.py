@@ -1,4 +1,4 @@
-"""Techniques that are one switch of torch's: thread count, TF32, cuDNN's timing, determinism."""
+"""Techniques that are one switch of torch: the number of threads, TF32, cuDNN's benchmark, determinism."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def seen(device: str = "cpu", num_usable: float = 8.0, num_convolutions: int = 3
     return Observation(msgspec.structs.replace(made_session(), environment=environment, models=[model]))
 
 
-def test_threads_are_all_half_or_one_but_not_what_they_are() -> None:
+def test_threads_are_all_half_or_one_without_the_present_number() -> None:
     assert cpu_threads.settings(seen(num_threads=8)) == [4, 1]
     assert cpu_threads.settings(seen(num_threads=1)) == [8, 4]
     assert cpu_threads.settings(seen(num_usable=1.0, num_threads=16)) == [1]
@@ -33,8 +33,8 @@ def threads_of_worker(worker: int) -> None:
     assert torch.get_num_threads() == 1
 
 
-def test_the_scripts_own_number_gives_way_but_loader_workers_keep_theirs(riding: Any) -> None:
-    with riding(("cpu_threads", 2)) as context:
+def test_the_scripts_number_is_overridden_but_loader_workers_keep_theirs(applied: Any) -> None:
+    with applied(("cpu_threads", 2)) as context:
         torch.set_num_threads(7)
         assert torch.get_num_threads() == 2
         data = TensorDataset(torch.arange(4))
@@ -43,19 +43,19 @@ def test_the_scripts_own_number_gives_way_but_loader_workers_keep_theirs(riding:
     assert torch.get_num_threads() == 1
 
 
-def test_a_spawned_loader_worker_keeps_the_one_thread_that_torch_gives_it(riding: Any) -> None:
-    """It rides in a process of its own, and is told so by torch's worker loop."""
+def test_a_spawned_loader_worker_keeps_the_one_thread_that_torch_gives_it(applied: Any) -> None:
+    """The worker applies the recipe in its own process, which torch's worker loop marks as a worker."""
     from torch.utils.data._utils import worker
 
-    with riding(("cpu_threads", 2)) as context:
+    with applied(("cpu_threads", 2)) as context:
         exec("torch.set_num_threads(1)", {"__name__": worker.__name__, "torch": torch})
         assert torch.get_num_threads() == 1
     assert context.changes == ["cpu_threads: threads 1 -> 2"]
 
 
-def test_determinism_is_switched_off_at_the_first_call_and_put_back(riding: Any) -> None:
-    with riding("determinism_off") as context:
-        torch.use_deterministic_algorithms(True, warn_only=True)  # as scripts do: after the import
+def test_determinism_is_switched_off_at_the_first_call_and_put_back(applied: Any) -> None:
+    with applied("determinism_off") as context:
+        torch.use_deterministic_algorithms(True, warn_only=True)  # after the import, as scripts do
         try:
             nn.Linear(1, 1)(torch.ones(1))
             assert not torch.are_deterministic_algorithms_enabled()
@@ -69,21 +69,21 @@ def test_determinism_is_switched_off_at_the_first_call_and_put_back(riding: Any)
     assert determinism_off.applies(seen()).reason == "the script does not ask for determinism"
 
 
-def test_tf32_wants_units_and_a_script_that_has_not_chosen() -> None:
+def test_tf32_needs_units_and_a_script_that_does_not_set_it() -> None:
     assert tf32.applies(seen("cuda:0", has_tf32=True)).is_yes
     assert "Ampere" in tf32.applies(seen("cuda:0")).reason
     assert tf32.applies(seen("cuda:0", has_tf32=True, matmul_precision="high")).reason == "the script allows it already"
     assert "lives on cpu" in tf32.applies(seen()).reason
 
 
-def test_cudnn_is_not_timed_where_it_is_already_or_must_not_be() -> None:
+def test_cudnn_benchmark_declines_if_set_or_excluded() -> None:
     assert cudnn_benchmark.applies(seen("cuda:0")).is_yes
     assert cudnn_benchmark.applies(seen("cuda:0", cudnn_benchmark=True)).reason == "the script does it already"
     assert "determinism" in cudnn_benchmark.applies(seen("cuda:0", deterministic=True)).reason
     assert cudnn_benchmark.applies(seen("cuda:0", num_convolutions=0)).reason == "the model has no convolutions"
 
 
-def test_beside_workers_there_are_fewer_threads_and_never_more() -> None:
+def test_beside_workers_only_fewer_threads_are_tried() -> None:
     two, none = Recipe((Choice("workers", 2),)), Recipe((Choice("workers", 0),))
     assert cpu_threads.applies_with(seen(num_threads=8), two).is_yes
     assert cpu_threads.settings_with(seen(num_threads=8), two) == [6, 4, 1]

@@ -1,4 +1,4 @@
-"""thread_workers as tune asks it: when it applies, and what it tries."""
+"""When thread_workers applies, and which settings it tries."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def why_not(observation: Observation) -> str:
     return answer.reason
 
 
-def test_says_why_not() -> None:
+def test_declines_with_a_reason() -> None:
     assert thread_workers.applies(seen()).is_yes
     assert why_not(Observation(made_session(has_loader=False))) == "the script has no DataLoader"
     assert "one by one" in why_not(seen(is_iterable=True))
@@ -54,17 +54,18 @@ def test_says_why_not() -> None:
     assert "memory has no room" in why_not(seen(tensor_facts=[TensorFacts("[0]", [4], "float32", "cpu", 2**33)]))
 
 
-def test_python_cannot_be_shared_by_threads_and_decoding_can() -> None:
+def test_it_applies_to_decoding_but_not_to_python_code() -> None:
     looping = [made_stack("python", 12, 80, in_call=False), made_stack("decode", 11, 20)]
     assert "80% of the work on a batch runs as Python" in why_not(seen(stacks=looping))
     decoding = [made_stack("python", 12, 20, in_call=False), made_stack("decode", 11, 80)]
     assert thread_workers.applies(seen(stacks=decoding)).is_yes
 
 
-def test_numbers_worth_trying_are_the_guess_and_its_neighbours() -> None:
+def test_settings_are_the_prediction_and_its_neighbours() -> None:
     assert thread_workers.settings(seen(cores=2.0)) == [2, 1]
     assert set(thread_workers.settings(seen(cores=4.0))) == {1, 2, 4}
-    assert thread_workers.settings(seen(cores=2.0, num_workers=2)) == [2, 1]  # as many threads are no processes
+    # the script's two workers are processes, so two threads differ from them
+    assert thread_workers.settings(seen(cores=2.0, num_workers=2)) == [2, 1]
 
 
 def test_shared_memory_is_not_needed() -> None:
@@ -74,7 +75,7 @@ def test_shared_memory_is_not_needed() -> None:
     assert not workers.applies(tight).is_yes and thread_workers.applies(tight).is_yes
 
 
-def test_takes_the_place_of_worker_processes() -> None:
+def test_replaces_worker_processes() -> None:
     cards = {
         "workers": workers.CARD,
         "persistent_workers": persistent_workers.CARD,
@@ -83,7 +84,7 @@ def test_takes_the_place_of_worker_processes() -> None:
     assert len([c for c in find_conflicts(cards) if "thread_workers" in (c.left, c.right)]) == 2
 
 
-def test_what_only_processes_do_is_not_combined_with_threads() -> None:
+def test_techniques_for_processes_are_not_combined_with_threads() -> None:
     cards = {
         "sample_cache": sample_cache.CARD,
         "byte_transfer": byte_transfer.CARD,
@@ -93,8 +94,8 @@ def test_what_only_processes_do_is_not_combined_with_threads() -> None:
     assert {c.left for c in found if c.right == "thread_workers"} == {"sample_cache", "byte_transfer"}
 
 
-def test_what_has_no_processes_to_work_with_does_not_say_that_it_works(riding: Any) -> None:
-    with riding("buffer_reuse", ("read_ahead", 8), ("thread_workers", 2)) as context:
+def test_techniques_for_processes_report_no_change_with_threads(applied: Any) -> None:
+    with applied("buffer_reuse", ("read_ahead", 8), ("thread_workers", 2)) as context:
         loader = DataLoader(Squares(), 2, num_workers=1)
         assert len(list(loader)) == 4
     assert [sentence.split(":")[0] for sentence in context.changes] == ["thread_workers"]
@@ -111,12 +112,12 @@ class Squares(Dataset[Any]):
         return torch.tensor(index**2)
 
 
-def test_there_is_no_argument_for_it() -> None:
+def test_the_edit_is_by_hand() -> None:
     (edit,) = thread_workers.edit(seen(), 2)
     assert edit.kind == "by_hand" and "slipstream run" in edit.reason
 
 
-def test_waits_asleep_where_cores_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_wait_asleep_if_cores_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)), raising=False)

@@ -1,4 +1,4 @@
-"""Buffers used again and files read ahead, as tune and the rider ask them."""
+"""When reused buffers and reading ahead apply, and what they change."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def seen(num_workers: int = 0, machine: Any = None, stacks: Any = (), **loader: 
     )
 
 
-def test_buffers_go_with_workers_only() -> None:
+def test_buffer_reuse_needs_workers() -> None:
     assert "no workers" in buffer_reuse.applies(seen()).reason
     assert buffer_reuse.applies(seen(2)).is_yes
     assert buffer_reuse.applies_with(seen(), WORKERS).is_yes
@@ -41,7 +41,7 @@ def test_buffers_go_with_workers_only() -> None:
 
 def test_buffers_need_room_in_shared_memory() -> None:
     assert "/dev/shm" in buffer_reuse.applies(seen(2, {"shm_bytes": None})).reason
-    tight = {"shm_free_bytes": 1_500_000_000}  # half of it: seven batches, and two workers keep ten
+    tight = {"shm_free_bytes": 1_500_000_000}  # half of it is seven batches, and two workers keep ten
     assert "no room" in buffer_reuse.applies(seen(2, tight, tensor_facts=BATCH)).reason
     assert buffer_reuse.applies(seen(1, tight, tensor_facts=BATCH)).is_yes
 
@@ -56,20 +56,20 @@ def reading(share: int) -> Any:
 def test_reading_ahead_needs_something_to_read() -> None:
     assert read_ahead.applies(seen(2, stacks=reading(60))).is_yes
     assert "only 5% of the work" in read_ahead.applies(seen(2, stacks=reading(5))).reason
-    assert read_ahead.applies(seen(2, {"disk_kind": "network"}, reading(5))).is_yes  # it may have been in memory
+    assert read_ahead.applies(seen(2, {"disk_kind": "network"}, reading(5))).is_yes  # the files may have been in memory
     assert "in memory" in read_ahead.applies(seen(2, {"disk_kind": "memory"}, reading(60))).reason
 
 
 @pytest.mark.parametrize(
     ("facts", "reason"),
-    [({"is_iterable": True}, "no order"), ({"start_method": "spawn"}, "what they open is not seen")],
+    [({"is_iterable": True}, "no order"), ({"start_method": "spawn"}, "the files that they open are not seen")],
 )
-def test_reading_ahead_says_why_not(facts: Any, reason: str) -> None:
+def test_reading_ahead_declines_with_a_reason(facts: Any, reason: str) -> None:
     assert reason in read_ahead.applies(seen(2, stacks=reading(60), **facts)).reason
     assert read_ahead.applies(Observation(made_session(has_loader=False))).reason == "the script has no DataLoader"
 
 
-def test_reading_ahead_leaves_the_order_to_others() -> None:
+def test_reading_ahead_does_not_conflict_with_techniques_for_the_order() -> None:
     assert find_conflicts({"read_ahead": read_ahead.CARD, "length_buckets": length_buckets.CARD}) == []
 
 
@@ -80,6 +80,6 @@ def test_depths_are_shorter_than_an_epoch() -> None:
 
 
 @pytest.mark.parametrize("module", [buffer_reuse, read_ahead])
-def test_change_by_hand_is_told(module: Any) -> None:
+def test_the_edit_is_by_hand(module: Any) -> None:
     (edit,) = module.edit(seen(2), module.settings(seen(2))[0])
     assert edit.kind == "by_hand" and edit.reason and f".{edit.technique}" in f".{module.__name__}"

@@ -1,4 +1,5 @@
-"""The rig: who meets what and when, in which order wrappers stand, and what a failing technique costs."""
+"""The context: which objects a technique gets and when, the order of wrappers, and the effect of a failing
+technique."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def context(complaints: list[str]) -> Iterator[ApplyContext]:
 
 
 class Tries(nn.Module):
-    """Calls its parts as it is made, to learn how large their output is, as detectors and many convnets do."""
+    """Calls its parts in its constructor to learn the size of their output, as detectors and many convnets do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +47,7 @@ class Tries(nn.Module):
         return self.head(self.features(x))
 
 
-def test_parts_that_a_model_tries_as_it_is_made_are_not_met(context: ApplyContext) -> None:
+def test_parts_called_in_a_constructor_are_not_reported(context: ApplyContext) -> None:
     met: list[Any] = []
     context.on_model(met.append)
     model = Tries()
@@ -54,7 +55,7 @@ def test_parts_that_a_model_tries_as_it_is_made_are_not_met(context: ApplyContex
     assert met == [model]
 
 
-def test_only_modules_that_the_script_calls_are_met_once_and_before_their_first_call(context: ApplyContext) -> None:
+def test_only_modules_that_the_script_calls_are_reported_once_before_their_first_call(context: ApplyContext) -> None:
     met: list[Any] = []
     context.on_model(met.append)
     inner = nn.Linear(2, 2)
@@ -66,8 +67,8 @@ def test_only_modules_that_the_script_calls_are_met_once_and_before_their_first_
     assert met == [outer]
 
 
-def test_what_a_framework_calls_past_the_outermost_module_is_met_below_it(context: ApplyContext) -> None:
-    """As Lightning does: training_step is called directly, inside the optimizer's step."""
+def test_modules_that_a_framework_calls_directly_are_reported(context: ApplyContext) -> None:
+    """Lightning calls training_step directly, inside the optimizer's step."""
 
     class Task(nn.Module):
         def __init__(self) -> None:
@@ -91,7 +92,7 @@ def test_what_a_framework_calls_past_the_outermost_module_is_met_below_it(contex
     assert met == [task.net]
 
 
-def test_each_context_speaks_for_its_technique_at_any_time(context: ApplyContext) -> None:
+def test_each_context_reports_for_its_technique_at_any_time(context: ApplyContext) -> None:
     one, other = context.named("one"), context.named("other")
     other.changed("b")
     one.decline("c")
@@ -99,7 +100,7 @@ def test_each_context_speaks_for_its_technique_at_any_time(context: ApplyContext
     assert context.changes == ["other: b", "one: a"] and context.declined == ["one: c"]
 
 
-def test_a_change_that_raises_is_declined_and_the_others_stand(context: ApplyContext, complaints: list[str]) -> None:
+def test_a_change_that_raises_is_declined_and_the_others_stay(context: ApplyContext, complaints: list[str]) -> None:
     def fail(module: Any) -> None:
         raise KeyError("ours")
 
@@ -112,7 +113,7 @@ def test_a_change_that_raises_is_declined_and_the_others_stand(context: ApplyCon
 
 
 def test_the_nesting_of_wrappers_does_not_depend_on_the_recipe(complaints: list[str]) -> None:
-    """Autocast must be on where the layout is turned: in either order the recipe is the same training."""
+    """Autocast must be active where the layout is converted: in either order the recipe is the same training."""
 
     def train(*choices: Choice) -> list[float]:
         torch.manual_seed(0)
@@ -135,7 +136,7 @@ def test_the_nesting_of_wrappers_does_not_depend_on_the_recipe(complaints: list[
     assert not complaints
 
 
-def test_wrappers_are_taken_away_and_copies_have_none(context: ApplyContext) -> None:
+def test_wrappers_are_removed_and_copies_have_none(context: ApplyContext) -> None:
     import copy
     import pickle
 
@@ -150,7 +151,7 @@ def test_wrappers_are_taken_away_and_copies_have_none(context: ApplyContext) -> 
 
 
 class Stateful(nn.Linear):
-    """Hands out all its attributes, as Lightning's modules do: torch's own __getstate__ would leave the slot out."""
+    """Returns all its attributes, as Lightning's modules do: torch's own __getstate__ would leave out the wrapper."""
 
     def __getstate__(self) -> Any:
         return dict(vars(self))
@@ -172,7 +173,7 @@ def test_copies_of_a_module_with_a_state_of_its_own_compute_with_their_own_weigh
         assert control(x) == 7.0 and layer(x) == layer.forward(x) + 1
 
 
-def test_one_of_many_ranks_is_left_alone(context: ApplyContext, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_of_several_ranks_is_not_changed(context: ApplyContext, monkeypatch: pytest.MonkeyPatch) -> None:
     met: list[Any] = []
     context.named("some").on_model(met.append)
     context.named("other").on_optimizer(met.append)
@@ -183,17 +184,17 @@ def test_one_of_many_ranks_is_left_alone(context: ApplyContext, monkeypatch: pyt
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
     layer(torch.ones(1)).backward()
     optimizer.step()
-    assert met == [layer], "the witness only looks"
+    assert met == [layer], "the fingerprint changes nothing"
     assert [sentence.partition(",")[0] for sentence in context.declined] == [
         "some: this is one of 2 ranks",
         "other: this is one of 2 ranks",
     ]
 
 
-def test_compiled_by_the_script_is_told_from_wrapped_by_us(context: ApplyContext) -> None:
+def test_compiled_by_the_script_differs_from_wrapped_by_us(context: ApplyContext) -> None:
     mine, theirs = nn.Linear(1, 1), nn.Linear(1, 1)
     context.wrap_call(mine, lambda call, x: call(x))
     theirs._compiled_call_impl = lambda x: x
     assert not context.is_compiled(mine) and context.is_compiled(theirs)
     context.wrap_call(theirs, lambda call, x: call(x))
-    assert context.is_compiled(theirs), "seen through what stands above"
+    assert context.is_compiled(theirs), "detected through the wrapper"
