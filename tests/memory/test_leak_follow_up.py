@@ -62,16 +62,16 @@ def train(keep: str, fixed_size: int = -1) -> None:
 
 
 def run_memory(keep: str) -> tuple[list[Footprint], list[Leak], list[Memory]]:
-    boarded = start_run(TrialSettings(mode="check", schedule=SCHEDULE, seconds=60))
+    started = start_run(TrialSettings(mode="check", schedule=SCHEDULE, seconds=60))
     with pytest.raises(StopTrial):
         train(keep)
-    boarded.leave(Ending("stopped", 0, 0.0))
-    assert not boarded.complaints
-    told = [message for _, message in boarded.messages if isinstance(message, Told)]
-    memory = [one for _, message in boarded.messages if isinstance(message, Seen) for one in message.memory]
-    footprints = [one.footprint for one in told if one.footprint is not None]
+    started.leave(Ending("stopped", 0, 0.0))
+    assert not started.complaints
+    reports = [message for _, message in started.messages if isinstance(message, Told)]
+    memory = [one for _, message in started.messages if isinstance(message, Seen) for one in message.memory]
+    footprints = [one.footprint for one in reports if one.footprint is not None]
     assert [one.batch_size for one in footprints] == [4, 2, 1], "batches are still cut afterwards"
-    return footprints, [leak for one in told for leak in one.leaks or []], memory
+    return footprints, [leak for one in reports for leak in one.leaks or []], memory
 
 
 def growth_of(leaks: list[Leak], memory: list[Memory]) -> Any:
@@ -88,12 +88,12 @@ def test_losses_with_their_graphs_keep_growing() -> None:
 
 def test_the_leak_of_a_script_that_fails_on_smaller_batches_is_reported() -> None:
     """The script raises when batches are cut, and its variables are gone when the run ends."""
-    boarded = start_run(TrialSettings(mode="check", schedule=SCHEDULE, seconds=60))
+    started = start_run(TrialSettings(mode="check", schedule=SCHEDULE, seconds=60))
     with pytest.raises(RuntimeError, match="shape"):
         train("loss", fixed_size=4)
-    boarded.leave(Ending("stopped", 0, 0.0))
-    told = [message for _, message in boarded.messages if isinstance(message, Told)]
-    (leak,) = [leak for one in told for leak in one.leaks or []]
+    started.leave(Ending("stopped", 0, 0.0))
+    reports = [message for _, message in started.messages if isinstance(message, Told)]
+    (leak,) = [leak for one in reports for leak in one.leaks or []]
     assert leak.name == "kept.losses"
 
 

@@ -42,8 +42,13 @@ def run_memory(
         raised = error
     reason: Any = "finished" if raised is None else "stopped" if isinstance(raised, StopTrial) else "raised"
     started.leave(started.excuse(Ending(reason, 0, 0.0)))
-    told = [message for _, message in started.messages if isinstance(message, Told)]
-    return [t.footprint for t in told if t.footprint is not None], [t.note for t in told if t.note], started, raised
+    reports = [message for _, message in started.messages if isinstance(message, Told)]
+    return (
+        [t.footprint for t in reports if t.footprint is not None],
+        [t.note for t in reports if t.note],
+        started,
+        raised,
+    )
 
 
 def test_the_own_batch_a_half_and_a_quarter_are_observed() -> None:
@@ -82,8 +87,8 @@ def test_rows_passed_to_a_loss_are_not_the_batch() -> None:
             criterion(model(tokens).reshape(-1, 11), tokens.reshape(-1)).backward()
             optimizer.step()
     started.leave(Ending("stopped", 0, 0.0))
-    told = [message.footprint for _, message in started.messages if isinstance(message, Told) and message.footprint]
-    assert told[0].batch_size == 5
+    reports = [message.footprint for _, message in started.messages if isinstance(message, Told) and message.footprint]
+    assert reports[0].batch_size == 5
 
 
 def test_exceptions_of_the_script_are_not_our_fault() -> None:
@@ -102,11 +107,11 @@ def test_workers_do_not_start_under_a_profiler() -> None:
 
 def test_a_whole_step_passes_between_two_profilers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step ends inside a range that torch opened under the profiler of that step."""
-    told: list[str] = []
+    calls: list[str] = []
     start, end, step = QuietProfile.start, QuietProfile.end, torch.optim.SGD.zero_grad
-    monkeypatch.setattr(QuietProfile, "start", lambda self: (told.append("start"), start(self))[1])
-    monkeypatch.setattr(QuietProfile, "end", lambda self: (told.append("end"), end(self))[1])
-    monkeypatch.setattr(torch.optim.SGD, "zero_grad", lambda self: (told.append("step"), step(self))[1])
+    monkeypatch.setattr(QuietProfile, "start", lambda self: (calls.append("start"), start(self))[1])
+    monkeypatch.setattr(QuietProfile, "end", lambda self: (calls.append("end"), end(self))[1])
+    monkeypatch.setattr(torch.optim.SGD, "zero_grad", lambda self: (calls.append("step"), step(self))[1])
     footprints = run_memory()[0]
-    assert len(footprints) == 3 and told.count("start") >= 3
-    assert not any(one == ("end", "start") for one in pairwise(told))
+    assert len(footprints) == 3 and calls.count("start") >= 3
+    assert not any(one == ("end", "start") for one in pairwise(calls))

@@ -43,7 +43,7 @@ def sizes() -> Callable[..., list[int]]:
 
         run.run(training)
         assert not run.complaints and run.context is not None
-        build.said = [*run.context.changes, *run.context.declined]  # type: ignore[attr-defined]
+        build.messages = [*run.context.changes, *run.context.declined]  # type: ignore[attr-defined]
         return found
 
     return build
@@ -58,7 +58,7 @@ def test_the_first_loader_and_shuffling_loaders_change(sizes: Any) -> None:
         lambda: DataLoader(DATA, batch_size=4, sampler=SequentialSampler(DATA)),
     ]
     assert sizes(*plain) == [6, 5, 6, 6, 4]
-    assert any("batch_size 4 -> 6 at test_batch_size.py:" in one for one in sizes.said)
+    assert any("batch_size 4 -> 6 at test_batch_size.py:" in one for one in sizes.messages)
 
 
 def test_length_and_last_batch_match_the_new_size(sizes: Any) -> None:
@@ -79,7 +79,7 @@ def test_iterable_datasets_and_torchs_batch_sampler_change(sizes: Any) -> None:
 
 def test_a_custom_batch_sampler_is_not_changed(sizes: Any) -> None:
     assert sizes(lambda: DataLoader(DATA, batch_sampler=Own(RandomSampler(DATA), 4, False))) == [4]
-    assert any("the script's own batch sampler, Own" in one for one in sizes.said)
+    assert any("the script's own batch sampler, Own" in one for one in sizes.messages)
 
 
 def test_without_a_loader_the_reason_says_what_to_do() -> None:

@@ -133,7 +133,7 @@ def test_the_contract_with_a_training_on_photographs(photographs: Path, monkeypa
     results = {result.name: result for result in battery("decode_cache", trainings=["photographs"])}
     assert all(result.is_ok for result in results.values()), results
     assert "applies: True" in results["photographs: applies or says why not"].detail
-    assert "is kept in" in results["photographs: numerics"].detail and survey().num_images == 12
+    assert "are cached in" in results["photographs: numerics"].detail and survey().num_images == 12
 
 
 def test_the_change_is_reported_when_an_image_is_stored(photographs: Path, applied: Callable[..., Any]) -> None:
@@ -141,7 +141,7 @@ def test_the_change_is_reported_when_an_image_is_stored(photographs: Path, appli
         list(DataLoader(Numbers(), num_workers=1))
         assert context.changes == [], "Pillow is imported, and nothing was decoded"
         list(DataLoader(Photographs(photographs), num_workers=1))
-        assert len(context.changes) == 1 and "is kept in" in context.changes[0]
+        assert len(context.changes) == 1 and "are cached in" in context.changes[0]
 
 
 class Numbers(Dataset[Any]):
@@ -188,7 +188,7 @@ def test_the_next_epoch_is_decoded_before_a_race(photographs: Path, applied: Cal
         context.is_racing = True
         assert epochs(dataset, 0) == bare, "the script's random numbers are unchanged"
     (said,) = [sentence for sentence in context.changes if "before the race" in sentence]
-    assert "100% of the next epoch" in said and "12 images kept" in said
+    assert "100% of the next epoch" in said and "12 images stored" in said
     assert not context.declined
     assert context.once_ns > 0, "filling does not count as the start of an epoch"
 

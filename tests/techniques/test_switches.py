@@ -73,7 +73,7 @@ def test_tf32_needs_units_and_a_script_that_does_not_set_it() -> None:
     assert tf32.applies(seen("cuda:0", has_tf32=True)).is_yes
     assert "Ampere" in tf32.applies(seen("cuda:0")).reason
     assert tf32.applies(seen("cuda:0", has_tf32=True, matmul_precision="high")).reason == "the script allows it already"
-    assert "lives on cpu" in tf32.applies(seen()).reason
+    assert "is on cpu" in tf32.applies(seen()).reason
 
 
 def test_cudnn_benchmark_declines_if_set_or_excluded() -> None:

@@ -73,15 +73,15 @@ def apply(context: ApplyContext, setting: Setting) -> None:
     in_accelerate = accelerate.InAccelerate(context, num)
 
     def ask(optimizer: torch.optim.Optimizer) -> None:
-        if not (in_lightning.is_met or in_transformers.is_met or in_accelerate.is_met):
+        if not (in_lightning.is_used or in_transformers.is_used or in_accelerate.is_used):
             context.decline(_BY_HAND)
 
-    arrivals = ImportHooks()
-    context.patches.on_close(arrivals.close)
+    import_hooks = ImportHooks()
+    context.patches.on_close(import_hooks.close)
     for name in lightning.MODULES:
-        arrivals.when_imported(name, in_lightning.install)
-    arrivals.when_imported(transformers.MODULE, in_transformers.install)
-    arrivals.when_imported(accelerate.MODULE, in_accelerate.install)
+        import_hooks.when_imported(name, in_lightning.install)
+    import_hooks.when_imported(transformers.MODULE, in_transformers.install)
+    import_hooks.when_imported(accelerate.MODULE, in_accelerate.install)
     context.on_optimizer(ask)
 
 

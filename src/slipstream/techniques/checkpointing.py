@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from slipstream.techniques._core.context import ApplyContext
 
 CARD = Card(
-    title="Blocks computed again",
+    title="Blocks recomputed in the backward pass",
     seam="module",
     causes=(),
     numerics="identical",
@@ -58,8 +58,8 @@ def apply(context: ApplyContext, setting: Setting) -> None:
         elif not blocks:
             context.decline(f"{type(module).__name__} does not consist mostly of at least three equal blocks")
         for block in [] if context.is_compiled(module) else chosen:
-            said = f"{len(chosen)} of {len(blocks)} blocks of {type(module).__name__}"
-            context.wrap_call(block, Checkpointed(context, block, said).call)
+            description = f"{len(chosen)} of {len(blocks)} blocks of {type(module).__name__}"
+            context.wrap_call(block, Checkpointed(context, block, description).call)
 
     context.on_model(change)
 

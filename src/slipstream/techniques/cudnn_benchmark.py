@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from slipstream.techniques._core.context import ApplyContext
 
 CARD = Card(
-    title="cuDNN times its algorithms",
+    title="cuDNN benchmark mode",
     seam="process",
     causes=("no_autotune",),
     numerics="reordered",

@@ -104,14 +104,14 @@ def apply(context: ApplyContext, setting: Setting) -> None:
         lambda: context.decline(flags.text(fault)),
     )
     flags.install(context.patches)
-    allowance = CacheBudget(folder, free_bytes(), lambda why: flags.raise_flag(full, why))
-    what = f"decoded images are cached in {folder}, at most {allowance.room_bytes / 1e9:,.1f} GB"
+    budget = CacheBudget(folder, free_bytes(), lambda why: flags.raise_flag(full, why))
+    what = f"decoded images are cached in {folder}, at most {budget.room_bytes / 1e9:,.1f} GB"
     say_for_spawned(context, what)
     tell = functools.partial(flags.raise_flag, fault)
-    keeping = DecodeCache(PixelStore(folder), allowance, tell, lambda: flags.raise_flag(kept))
-    context.on_loader(lambda arguments: _expect(keeping, arguments))
-    _follow_decoders(context, keeping)
-    fill_before_races(context, lambda loader, limit_s: _fill(context, keeping, loader, limit_s))
+    cache = DecodeCache(PixelStore(folder), budget, tell, lambda: flags.raise_flag(kept))
+    context.on_loader(lambda arguments: _expect(cache, arguments))
+    _follow_decoders(context, cache)
+    fill_before_races(context, lambda loader, limit_s: _fill(context, cache, loader, limit_s))
 
 
 def _obstacle(folder: Path) -> str:
@@ -130,46 +130,48 @@ def _obstacle(folder: Path) -> str:
     return ""
 
 
-def _expect(keeping: DecodeCache, arguments: LoaderArguments) -> None:
+def _expect(cache: DecodeCache, arguments: LoaderArguments) -> None:
     from torch.utils.data import Subset
 
     dataset = source = arguments["dataset"]
     while type(source) is Subset:
         source = source.dataset
-    allowance = keeping.allowance
+    budget = cache.allowance
     try:
-        if allowance.expect(id(dataset), len(dataset), id(source), len(source)):
-            weakref.finalize(dataset, allowance.forget, id(dataset)).atexit = False
+        if budget.expect(id(dataset), len(dataset), id(source), len(source)):
+            weakref.finalize(dataset, budget.forget, id(dataset)).atexit = False
     except Exception:  # an iterable dataset, a wrong length, or a list, which supports no finalizer
         return
 
 
-def _follow_decoders(context: ApplyContext, keeping: DecodeCache) -> None:
+def _follow_decoders(context: ApplyContext, cache: DecodeCache) -> None:
     """Patches each decoder when it is imported, which may be long after torch or never."""
     from slipstream.data.images.array_cache import ArrayDecoding
     from slipstream.data.images.pillow_cache import PillowDecoding
     from slipstream.data.images.webp_cache import WebPDecoding
     from slipstream.seams.import_hooks import ImportHooks
 
-    arrays = ArrayDecoding(keeping)
-    arrivals = ImportHooks()
-    context.patches.on_close(arrivals.close)
-    arrivals.when_imported("PIL.ImageFile", lambda module: PillowDecoding(keeping).install(context.patches, module))
-    arrivals.when_imported("PIL.WebPImagePlugin", lambda module: WebPDecoding(keeping).install(context.patches, module))
-    arrivals.when_imported("cv2", lambda module: arrays.install_opencv(context.patches, module))
-    arrivals.when_imported("torchvision.io", lambda module: arrays.install_torchvision(context.patches, module))
+    arrays = ArrayDecoding(cache)
+    import_hooks = ImportHooks()
+    context.patches.on_close(import_hooks.close)
+    import_hooks.when_imported("PIL.ImageFile", lambda module: PillowDecoding(cache).install(context.patches, module))
+    import_hooks.when_imported(
+        "PIL.WebPImagePlugin", lambda module: WebPDecoding(cache).install(context.patches, module)
+    )
+    import_hooks.when_imported("cv2", lambda module: arrays.install_opencv(context.patches, module))
+    import_hooks.when_imported("torchvision.io", lambda module: arrays.install_torchvision(context.patches, module))
 
 
-def _fill(context: ApplyContext, keeping: DecodeCache, loader: Any, limit_s: float) -> None:
+def _fill(context: ApplyContext, cache: DecodeCache, loader: Any, limit_s: float) -> None:
     from slipstream.data.images import prefill
 
-    allowance, meter = keeping.allowance, keeping.allowance.meter
-    if allowance.is_closed:
+    budget, meter = cache.allowance, cache.allowance.meter
+    if budget.is_closed:
         return
 
     def is_over(num_made: int) -> bool:
         """Whether the cache is full or the samples contain no images."""
-        return allowance.is_closed or (num_made >= _NUM_TRIED and not meter.num_kept + meter.num_found)
+        return budget.is_closed or (num_made >= _NUM_TRIED and not meter.num_kept + meter.num_found)
 
     share = prefill.fill(loader, lambda: loader.dataset.__getitem__, is_over, limit_s)
     if meter.num_kept + meter.num_found:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from slipstream.techniques._core.context import ApplyContext
 
 CARD = Card(
-    title="What determinism costs",
+    title="Cost of determinism",
     seam="process",
     causes=(),
     numerics="reordered",

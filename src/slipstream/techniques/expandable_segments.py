@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from slipstream.techniques._core.context import ApplyContext
 
 CARD = Card(
-    title="Segments that grow",
+    title="Expandable segments",
     seam="process",
     causes=(),
     numerics="identical",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from slipstream.techniques._core.context import ApplyContext
 
 CARD = Card(
-    title="The batch in pieces",
+    title="Batch split into pieces",
     seam="module",
     causes=(),
     numerics="reordered",

@@ -56,12 +56,14 @@ def apply(context: ApplyContext, setting: Setting) -> None:
 
     epochs = LoaderEpochs(context.decline)
     # Datasets whose loaders we changed. Frameworks build a loader a second time, with our argument in it.
-    ours: set[int] = set()
+    changed_datasets: set[int] = set()
     epochs.install(context.patches)
-    context.on_loader(lambda arguments: _change(context, epochs, ours, arguments))
+    context.on_loader(lambda arguments: _change(context, epochs, changed_datasets, arguments))
 
 
-def _change(context: ApplyContext, epochs: LoaderEpochs, ours: set[int], arguments: LoaderArguments) -> None:
+def _change(
+    context: ApplyContext, epochs: LoaderEpochs, changed_datasets: set[int], arguments: LoaderArguments
+) -> None:
     from torch.utils.data import IterDataPipe, MapDataPipe
 
     from slipstream.seams.user_code import current_site
@@ -71,13 +73,13 @@ def _change(context: ApplyContext, epochs: LoaderEpochs, ours: set[int], argumen
     if not arguments["num_workers"]:
         return
     if arguments["persistent_workers"]:
-        epochs.expect("kept" if id(dataset) in ours else None)
+        epochs.expect("kept" if id(dataset) in changed_datasets else None)
         return
     if isinstance(dataset, (IterDataPipe, MapDataPipe)):
         context.decline("data pipes shard and seed themselves")
         return
     arguments["persistent_workers"] = True
-    ours.add(id(dataset))
+    changed_datasets.add(id(dataset))
     epochs.expect("kept")
     context.changed(f"workers stay between epochs {where(current_site())}")
 

@@ -125,19 +125,20 @@ def apply(context: ApplyContext, setting: Setting) -> None:
     from slipstream.data.workers.persistent_epochs import LoaderEpochs
 
     epochs = LoaderEpochs(context.decline)
-    lent: set[int] = set()  # Datasets whose loaders had no workers. Frameworks build such a loader a second time.
+    # Datasets whose loaders had no workers. Frameworks build such a loader a second time.
+    changed_datasets: set[int] = set()
     epochs.install(context.patches)
-    context.on_loader(lambda arguments: _change(context, epochs, lent, arguments, int(setting)))
+    context.on_loader(lambda arguments: _change(context, epochs, changed_datasets, arguments, int(setting)))
 
 
 def _change(
-    context: ApplyContext, epochs: LoaderEpochs, lent: set[int], arguments: LoaderArguments, count: int
+    context: ApplyContext, epochs: LoaderEpochs, changed_datasets: set[int], arguments: LoaderArguments, count: int
 ) -> None:
     from slipstream.data.workers.worker_blockers import obstacle
     from slipstream.seams.user_code import current_site
 
     now, dataset = arguments["num_workers"], arguments["dataset"]
-    epochs.expect("lent" if now == count and id(dataset) in lent else None)
+    epochs.expect("lent" if now == count and id(dataset) in changed_datasets else None)
     if now == count or type(now) is not int:
         return
     place = where(current_site())
@@ -152,7 +153,7 @@ def _change(
         arguments.update(prefetch_factor=None, persistent_workers=False, multiprocessing_context=None, timeout=0)
     elif now == 0:
         arguments["persistent_workers"] = True
-        lent.add(id(dataset))
+        changed_datasets.add(id(dataset))
         epochs.expect("lent")
     context.changed(f"num_workers {now} -> {count} {place}")
 

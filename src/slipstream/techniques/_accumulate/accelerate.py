@@ -116,7 +116,7 @@ class InAccelerate:
         self._piece: _Piece | None = None
         self._is_proved = False  # the loss was found to be a mean
         self._is_off = False
-        self.is_met = False
+        self.is_used = False
 
     def install(self, module: ModuleType) -> None:
         patches = self._context.patches
@@ -162,13 +162,13 @@ class InAccelerate:
             return None
         if not any(model.training for model in known[0]._models):
             return None
-        self.is_met = True
+        self.is_used = True
         refuse_loop(known[0], loop)
         return known[0]
 
     def _pieces(self, shard: Any, batches: Iterator[Any], accelerator: Any) -> Iterator[Any]:
         state = accelerator.gradient_state
-        told = {name: state.plugin_kwargs.get(name) for name in ("num_steps", "adjust_scheduler")}
+        previous = {name: state.plugin_kwargs.get(name) for name in ("num_steps", "adjust_scheduler")}
         # A scheduler that was created for a number of batches would otherwise count pieces.
         state.plugin_kwargs.update(num_steps=self._num_pieces, adjust_scheduler=False)
         try:
@@ -184,12 +184,12 @@ class InAccelerate:
                         break
                 self._piece = None
                 if self._is_off:  # continue with the whole batch, as if it had not been cut
-                    state.plugin_kwargs.update(told)
+                    state.plugin_kwargs.update(previous)
                     shard.end_of_dataloader = is_end
                     yield whole
         finally:
             self._piece = None
-            state.plugin_kwargs.update(told)
+            state.plugin_kwargs.update(previous)
 
     def _hand_out(self, part: Any, accelerator: Any) -> Iterator[Any]:
         if self._is_proved:

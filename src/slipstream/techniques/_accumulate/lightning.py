@@ -27,7 +27,7 @@ class InLightning:
         self._loader: Any = None
         self._divided: Divided | None = None
         self._before = 1  # the script's own accumulate_grad_batches
-        self.is_met = False
+        self.is_used = False
 
     def install(self, fit_loop: ModuleType) -> None:
         patches = self._context.patches
@@ -44,7 +44,7 @@ class InLightning:
         trainer = args[0]
         if self._trainer is trainer and self._loader is loader:
             return  # a later epoch of the same fit
-        self.is_met = True
+        self.is_used = True
         try:
             if self._trainer is trainer:
                 raise RefusedError("the fit trains from several loaders at once")

@@ -25,14 +25,14 @@ class InTransformers:
     def __init__(self, context: ApplyContext, num_pieces: int) -> None:
         self._context = context
         self._num_pieces = num_pieces
-        self.is_met = False
+        self.is_used = False
 
     def install(self, module: ModuleType) -> None:
         trainer = vars(module)["Trainer"]
         self._context.patches.around(trainer, "train", "accumulation.train", self._before, self._after, self._abandon)
 
     def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Training | None:
-        self.is_met = True
+        self.is_used = True
         trainer = args[0]
         try:
             _refuse(trainer)
@@ -123,9 +123,9 @@ class _Training:
 
 def _is_scaled(trainer: Any, labels: Any) -> bool:
     """Whether the Trainer treats the loss as already divided by the number of labels of a whole update."""
-    told = getattr(trainer, "loss_is_scaled_for_ga", None)
-    if told is not None:
-        return bool(told)
+    is_scaled = getattr(trainer, "loss_is_scaled_for_ga", None)
+    if is_scaled is not None:
+        return bool(is_scaled)
     return bool(trainer.model_accepts_loss_kwargs and labels is not None) or trainer.compute_loss_func is not None
 
 

@@ -177,21 +177,21 @@ class ApplyContext:
         return (args[0],), {n: v for n, v in arguments.items() if n in given or v is not before[n]}
 
     def _find(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        met = self._shared.met
-        if module in met or next(module.parameters(), None) is None:
+        seen = self._shared.seen
+        if module in seen or next(module.parameters(), None) is None:
             return
         if torch.utils.data.get_worker_info() is not None:
             return  # a transform, not a model
         if is_backward() or is_being_built(sys._getframe(1)):
             return  # part of a model that is recomputed or tried
-        met[module] = None
+        seen[module] = None
         for technique, change in self._shared.model_changes:
             if self._may_change(technique):
                 self._try(technique, change, module)
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if optimizer not in self._shared.met:
-            self._shared.met[optimizer] = None
+        if optimizer not in self._shared.seen:
+            self._shared.seen[optimizer] = None
             for technique, change in self._shared.optimizer_changes:
                 if self._may_change(technique):
                     self._try(technique, change, optimizer)
@@ -223,7 +223,7 @@ class _Shared:
         self.model_changes: list[tuple[str, Callable[[torch.nn.Module], None]]] = []
         self.optimizer_changes: list[tuple[str, Callable[[torch.optim.Optimizer], None]]] = []
         # models and optimizers; keyed by identity because a hash may change
-        self.met: MutableMapping[Any, None] = WeakIdKeyDictionary()
+        self.seen: MutableMapping[Any, None] = WeakIdKeyDictionary()
         self.finder: OutermostFinder | None = None
         self.is_racing = False
         self.once_ns = 0

@@ -30,7 +30,7 @@ class Offloaded:
         self._optimizer = optimizer
         self._bring, self._take = bring, take
         # devices of offloaded tensors, by the parameter's id and the tensor's name
-        self._homes: dict[tuple[int, str], torch.device] = {}
+        self._devices: dict[tuple[int, str], torch.device] = {}
         self.num_bytes = 0  # in host memory
         self._undo: list[Any] = []
 
@@ -54,10 +54,10 @@ class Offloaded:
     def bring_in(self) -> None:
         for parameter, state in self._optimizer.state.items():
             for name in list(state) if isinstance(state, dict) else ():
-                home = self._homes.pop((id(parameter), name), None)
-                if home is not None:
-                    state[name] = self._bring(state[name], home)
-        self._homes.clear()
+                device = self._devices.pop((id(parameter), name), None)
+                if device is not None:
+                    state[name] = self._bring(state[name], device)
+        self._devices.clear()
         self.num_bytes = 0
 
     def send_out(self) -> None:
@@ -65,11 +65,11 @@ class Offloaded:
         for parameter, state in self._optimizer.state.items():
             for name, value in list(state.items()) if isinstance(state, dict) else ():
                 key = (id(parameter), name)
-                if key in self._homes or not isinstance(value, torch.Tensor) or not value.dim():
+                if key in self._devices or not isinstance(value, torch.Tensor) or not value.dim():
                     continue
                 if value.device == parameter.device:
                     state[name] = self._take(value, value.device)
-                    self._homes[key] = value.device
+                    self._devices[key] = value.device
                     self.num_bytes += value.nbytes
 
     def _before_step(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -97,6 +97,6 @@ class Offloaded:
         self.send_out()
 
     def _after_load(self) -> None:
-        self._homes.clear()
+        self._devices.clear()
         self.num_bytes = 0
         self.send_out()

@@ -25,10 +25,10 @@ Values = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 class Checkpointed:
-    def __init__(self, context: ApplyContext, block: torch.nn.Module, said: str) -> None:
+    def __init__(self, context: ApplyContext, block: torch.nn.Module, description: str) -> None:
         self._context = context
         self._block = weakref.ref(block)
-        self._said = said
+        self._description = description
         self._name = type(block).__name__
         self._device = next(block.parameters()).device.type
         self._changing: list[torch.Tensor] | None = None  # buffers that a call changes; None: not called yet
@@ -70,7 +70,7 @@ class Checkpointed:
                 self._step_aside(f"{self._name} changes its inputs while it computes")
                 return call(*args, **kwargs)
         self._changing = [buffer for buffer, value in before if not _is_equal(buffer, value)]
-        self._context.changed(self._said)
+        self._context.changed(self._description)
         return result
 
     def _keep(self, call: Any, args: Any, kwargs: Any) -> Any:
@@ -79,7 +79,7 @@ class Checkpointed:
         versions = [tensor._version for tensor in tensors_in((args, kwargs))]
 
         @contextlib.contextmanager
-        def again() -> Iterator[None]:
+        def recomputation() -> Iterator[None]:
             if [tensor._version for tensor in tensors_in((args, kwargs))] != versions:
                 raise RuntimeError(f"checkpointing: the inputs of {self._name} have changed: do not use it here")
             now, after = _values([buffer for buffer, _ in then]), RngState(self._device)
@@ -95,8 +95,8 @@ class Checkpointed:
             functools.partial(call, **kwargs),
             *args,
             use_reentrant=False,
-            preserve_rng_state=False,  # `again` does it, also for the generators of Python and NumPy
-            context_fn=lambda: (contextlib.nullcontext(), again()),
+            preserve_rng_state=False,  # `recomputation` does it, also for the generators of Python and NumPy
+            context_fn=lambda: (contextlib.nullcontext(), recomputation()),
         )
 
     def _step_aside(self, reason: str) -> None:

@@ -112,7 +112,7 @@ class PiecewiseCall:
         now = RngState(self._device)
         found: Gradients | None = None
         try:
-            with _muted(weights):
+            with _without_hooks(weights):
                 found = self._from_kept(weights, arrived) or self._from_pieces(tensors, weights, arrived)
                 return found
         finally:
@@ -219,7 +219,7 @@ class PiecewiseCall:
         now = RngState(self._device)
         self.rewind()
         try:
-            with self._forward_conditions(), _muted(weights):
+            with self._forward_conditions(), _without_hooks(weights):
                 results = tensors_in(self._run(tensors))
                 return _grad(results, arrived, [*tensors, *weights], is_twice=True)
         finally:
@@ -340,7 +340,7 @@ def _set_gradients(weights: Tensors, gradients: Gradients) -> None:
 
 
 @contextlib.contextmanager
-def _muted(weights: Tensors) -> Iterator[None]:
+def _without_hooks(weights: Tensors) -> Iterator[None]:
     """Disables hooks on weights. They run once, for the whole gradient, when it is returned."""
     kinds = ("_backward_hooks", "_post_accumulate_grad_hooks")
     found = [hooks for one in weights for kind in kinds if (hooks := getattr(one, kind, None))]
