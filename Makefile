@@ -63,7 +63,7 @@ lint: $(READY)
 
 # The promises on every script of the zoo; `make test` takes one of each shape.
 promises: $(READY)
-	SLIPSTREAM_EVERY=1 $(BIN)/python -m pytest tests/promises tests/zoo tests/techniques tests/runner/test_shapes.py
+	SLIPSTREAM_EVERY=1 $(BIN)/python -m pytest tests/promises tests/zoo tests/techniques tests/supervise/test_script_shapes.py
 
 # PEERS: the python of an environment with other loaders (see benchmarks/loaders.py); without it they are left out.
 bench: $(READY)
