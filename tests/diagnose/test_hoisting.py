@@ -1,4 +1,4 @@
-"""A rewritten line is run beside the user's own, on a real table: the same values, the same type."""
+"""A rewritten line runs beside the user's own on a real table, and gives the same values and types."""
 
 from __future__ import annotations
 

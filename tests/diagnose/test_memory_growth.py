@@ -8,7 +8,7 @@ GIB = 2**30
 
 
 def series(graphs, resident=lambda step: GIB, num_steps=200, every=40) -> list[Memory]:
-    """Bytes at every step; live tensors are counted now and then only."""
+    """Bytes at every step. Live tensors are counted only now and then."""
     return [
         Memory(step, step, int(resident(step)), 0, *((graphs(step), 100 + graphs(step)) if step % every == 0 else ()))
         for step in range(num_steps)
@@ -31,7 +31,7 @@ def test_bytes_that_fill_the_memory_are_fatal():
     assert growth.steps_until_full < 1000
 
 
-def test_two_looks_need_a_container_that_grew_alike():
+def test_two_observations_need_a_container_with_the_same_growth():
     memory = series(lambda step: step, every=150)
     assert growth_of(memory) is None
     assert growth_of(memory, [Leak("logs", 20)]) is None
@@ -40,7 +40,7 @@ def test_two_looks_need_a_container_that_grew_alike():
 
 def test_a_sum_with_its_graphs_grows_though_no_tensor_is_alive():
     assert growth_of(series(lambda step: 5), [Leak("total", 190, is_sum=True)]).graphs_per_step > 0.9
-    assert growth_of(series(lambda step: 5), [Leak("total", 30, is_sum=True)]) is None  # begun anew with every epoch
+    assert growth_of(series(lambda step: 5), [Leak("total", 30, is_sum=True)]) is None  # starts again with every epoch
 
 
 def test_what_a_container_holds_counts_where_the_process_hides_it():
@@ -56,11 +56,12 @@ def test_what_a_container_holds_counts_where_the_process_hides_it():
 def test_growth_that_stops():
     assert has_stopped(series(lambda step: min(step, 90), every=20)) == 100
     assert has_stopped(series(lambda step: step, every=20)) is None
-    assert has_stopped(series(lambda step: min(step, 150), num_steps=161)) is None  # full just before the last look
+    # Full just before the last observation.
+    assert has_stopped(series(lambda step: min(step, 150), num_steps=161)) is None
     assert has_stopped(series(lambda step: min(step, 150), num_steps=201)) == 160
-    soon = Memory(162, 0, GIB, 0, 160, 260)  # just after another look
+    soon = Memory(162, 0, GIB, 0, 160, 260)  # just after another observation
     assert has_stopped([*series(lambda step: step, every=40), soon]) is None
-    assert has_stopped(series(lambda step: 5, every=150)) is None  # two looks
+    assert has_stopped(series(lambda step: 5, every=150)) is None  # two observations
 
 
 def test_warm_up_caches_and_noise_are_not_growth():

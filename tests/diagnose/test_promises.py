@@ -1,4 +1,4 @@
-"""Over many made trainings: phases add up, gains keep within Amdahl's law, and every finding says what it should."""
+"""Over many synthetic trainings: phases add up, gains keep within Amdahl's law, and every finding is complete."""
 
 import random
 
@@ -64,7 +64,7 @@ def test_random_trainings(seed):
 
 
 def most_from_input(session: Session) -> float:
-    """Amdahl: nothing done to input can make the step shorter than it is without any."""
+    """Amdahl's law: no change to input can make the step shorter than it is without input."""
     summary = session.summary
     rest_ms = summary.step_ms - summary.phases["input"]
     if summary.ceilings.compute_ms is not None:

@@ -22,7 +22,7 @@ def test_a_kept_graph_comes_before_any_speed():
     assert found[:2] == ["growing_memory", "no_workers"]
 
 
-def test_of_two_cures_for_the_same_place_the_better_is_shown():
+def test_of_two_fixes_for_the_same_place_the_better_is_shown():
     def finding(cause: str, line: int) -> Finding:
         return Finding(cause, "", "", 1.5, "", Site("a.py", line))
 

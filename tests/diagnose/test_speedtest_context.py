@@ -1,4 +1,4 @@
-"""What the speed test of the machine adds to findings: only where it is this machine's, and only where it can tell."""
+"""What the machine's speed test adds to findings: only if it is of this machine, and only if the two are comparable."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_small_pictures_and_other_decoders_cannot_be_compared() -> None:
     [{"cpu": "another"}, {"num_usable": 64.0}, {"num_logical": 128}, {"load": 5.0}],
     ids=["cpu", "quota", "cores", "busy"],
 )
-def test_a_test_of_another_machine_or_a_busy_one_says_nothing(other: dict[str, Any]) -> None:
+def test_a_test_of_another_or_a_busy_machine_is_not_used(other: dict[str, Any]) -> None:
     elsewhere = msgspec.structs.replace(made_environment(), **other)
     assert decoding(made_test(elsewhere, decode=1200.0)) == decoding(None)
 

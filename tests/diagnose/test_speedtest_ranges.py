@@ -1,4 +1,4 @@
-"""Readings against what is usual."""
+"""Readings are compared with their usual ranges."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_every_usual_range_is_a_range_with_a_reason() -> None:
     assert "PCIe lanes" in remark_of(device, "copy_pinned") and not remark_of(device, "copy_pageable")
 
 
-def test_what_disturbs_everything_is_said_first() -> None:
+def test_general_remarks_come_first() -> None:
     told = list(general_remarks(made_test(load=7.0, num_logical=8, shm_bytes=64 << 20)))
     assert "load of 7.0 on 2 cores" in told[0] and "2 of 8 cores" in told[1] and "--shm-size" in told[2]
     (idle,) = general_remarks(made_test(idle_file_s=60.0))

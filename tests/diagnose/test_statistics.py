@@ -10,7 +10,7 @@ def test_groups_leave_out_a_cut_burst():
     assert group_means([], 4) == []
 
 
-def test_the_interval_holds_the_true_median_about_as_often_as_it_says():
+def test_the_interval_has_its_nominal_coverage():
     rng = random.Random(0)
     for count in (9, 40, 700):
         hits = 0

@@ -27,12 +27,12 @@ def test_what_binds():
     assert summary_of().bound == "compute"
     assert summary_of(other_ms=200).bound == "other"
     assert summary_of(input_ms=12, forward_ms=5, backward_ms=5, num_workers=2, work_ms=60).bound == "input"
-    # Neither side explains the step: both together on two cores do.
+    # Neither side explains the step, but both together on two cores do.
     beside = {"forward_ms": 5, "backward_ms": 10, "optimizer_ms": 1, "starved": 1.5, "input_ms": 6}
     assert summary_of(**beside, num_workers=2, work_ms=30).bound == "cores"
 
 
-def test_a_short_script_rests_on_its_warm_up_and_says_so():
+def test_a_short_script_uses_its_warm_up_and_has_a_note():
     session = diagnose(made_session(is_short=True))
     assert session.summary.num_steps == 8
     assert session.summary.ceilings.compute_ms is None
@@ -101,7 +101,7 @@ def test_a_sanity_check_before_training_is_no_validation():
     assert summary_of(evaluations=[evaluation(-1, 500.0)]).evaluation_share is None
 
 
-def test_validation_that_was_not_seen_is_reckoned_and_says_so():
+def test_validation_that_was_not_seen_is_estimated_with_a_note():
     session = made_session()
     other = made_loader(ident=1, num_batches=100)
     summary = diagnose(msgspec.structs.replace(session, loaders=[*session.loaders, other])).summary
@@ -109,8 +109,8 @@ def test_validation_that_was_not_seen_is_reckoned_and_says_so():
     assert "not seen" in summary.evaluation_note
 
 
-def test_validation_that_did_not_come_when_its_epoch_was_over_is_not_reckoned():
-    """--noval, or every fifth epoch: 88 batches were seen."""
+def test_validation_that_did_not_follow_an_epoch_is_not_estimated():
+    """As with --noval, or with validation every fifth epoch: 88 batches were observed."""
     session, other = made_session(), made_loader(ident=1, num_batches=1)
     seen = [
         diagnose(msgspec.structs.replace(session, loaders=[made_loader(num_batches=epoch), other])).summary
@@ -126,7 +126,7 @@ def test_how_long_it_takes():
     assert summary.seconds_best == pytest.approx(90 * 1000 * 31.5 / 1000, rel=0.01)
     assert summary_of(length=Length(num_steps=100)).seconds_left == pytest.approx(3.2, rel=0.01)
     assert summary_of().seconds_left is None
-    # Without workers free data save the wait alone, however quiet the machine was just then.
+    # Without workers free data save only the wait, however quiet the machine was at that time.
     quieter = summary_of(input_ms=2, starved=1.5, length=Length(num_epochs=90))
     assert quieter.seconds_best == pytest.approx(quieter.seconds_left - 90 * 1000 * 2 / 1000, rel=0.01)
 
@@ -175,7 +175,7 @@ def test_a_lone_core_gets_a_sentence_and_no_recommendation():
 
 
 def test_no_ceiling_is_longer_than_the_step():
-    """Data for free took five times as long: the noise of the kept blocks is in their CPU time too."""
+    """Steps with free data took five times as long. The noise of those blocks is in their CPU time too."""
     session = diagnose(made_session(starved=0.2, compute_cpu_ms=22.0, input_ms=4.0))
     ceilings, step_ms = session.summary.ceilings, session.summary.step_ms
     assert ceilings.compute_ms == step_ms == ceilings.best_ms()
@@ -187,7 +187,7 @@ def test_no_ceiling_is_longer_than_the_step():
 
 
 def test_a_machine_that_was_busy_before_the_check_is_reported():
-    """Two threads that spin while they wait for each other take all of their cores and hide the others."""
+    """Two threads that spin while they wait for each other use all of their cores and hide other programs."""
     environment = msgspec.structs.replace(made_environment(), load=5.5)
     busy = diagnose(made_session(has_loader=False, environment=environment)).notes
     words = "The machine was busy when the measurement began: a load of 5.5 on 2 cores"
@@ -206,7 +206,7 @@ def test_how_often_validation_was_seen_reads_as_a_sentence():
 
 
 def test_what_makes_the_average_step_longer_is_no_input():
-    """Some steps log or save: free data would not spare them that."""
+    """Some steps log or save, and free data would not change that."""
     session = made_session(num_workers=2, input_ms=0.0, length=Length(num_steps=1000))
     steps = [
         msgspec.structs.replace(one, step_ms=one.step_ms + 200, phases={**one.phases, "other": 200.5})
@@ -219,8 +219,8 @@ def test_what_makes_the_average_step_longer_is_no_input():
     assert summary.seconds_best == pytest.approx(summary.seconds_left, rel=0.01)
 
 
-def test_a_look_before_anything_was_learnt_is_not_one_after_every_step():
-    """minGPT evaluates at iteration 0 and then at 500: the ride sees the first and many steps without another."""
+def test_an_evaluation_before_the_first_step_is_not_one_per_step():
+    """minGPT evaluates at iteration 0 and then at 500. The trial observes the first and many steps without another."""
     session = diagnose(made_session(evaluations=[evaluation(0, 5000.0)]))
     later = len(session.steps) - 1
     assert session.summary.evaluation_note == f"measured: seen once in {later} steps"
@@ -230,12 +230,12 @@ def test_a_look_before_anything_was_learnt_is_not_one_after_every_step():
     assert found.predicted_gain < 1 + 5000 / (later * session.summary.step_ms) + 0.01
 
 
-def test_a_length_that_the_ride_went_past_meant_something_else():
-    """`num_steps` of a rollout, where the script updates more often than that."""
+def test_a_length_that_the_trial_exceeded_is_ignored():
+    """`num_steps` of a rollout, if the script updates more often than that."""
     assert summary_of(length=Length(num_steps=30)).seconds_left is None
 
 
-def test_a_few_long_steps_are_told():
+def test_a_few_long_steps_give_a_note():
     session = made_session()
     steps = [
         msgspec.structs.replace(step, step_ms=step.step_ms * 20) if step.index % 16 == 0 else step
@@ -246,7 +246,7 @@ def test_a_few_long_steps_are_told():
     assert not any("on average" in note for note in diagnose(session).notes)
 
 
-def test_a_training_that_goes_on_in_evaluation_mode_is_told():
+def test_training_in_evaluation_mode_gives_a_note():
     session = made_session()
 
     def called(learns_until: int) -> list[str]:
@@ -265,7 +265,9 @@ def test_a_training_that_goes_on_in_evaluation_mode_is_told():
 
 
 def test_a_race_of_threads_on_a_busy_machine_decides_nothing():
-    """Two threads wait for each other at every operator: with a neighbour on the second core they look slow."""
+    """Two threads wait for each other at every operator, so they look slow while another program uses the second
+    core.
+    """
     race = Rehearsal("threads", "2", 76.0, 204.0, 0.39, 0.33, 0.67, 5)
 
     def notes(load, low=0.33, threads=1):

@@ -10,7 +10,7 @@ def step(index: int, input_ms: float, forward_ms: float = 10.0, block: int = 0, 
 
 
 def test_bursts_of_workers_do_not_fool_the_median():
-    # Three workers deliver together: two of three steps wait for nothing, the third for all of them.
+    # Three workers deliver together: two of three steps do not wait, the third waits for all of them.
     steps = [step(i, 30.0 if i % 3 == 0 else 0.0) for i in range(60)]
     assert typical_step(steps, 1).step_ms == 10.0
     typical = typical_step(steps, 3)

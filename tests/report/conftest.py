@@ -1,4 +1,4 @@
-"""Made sessions for the renderers: one that is slow, and its relatives. Numbers are chosen, not measured."""
+"""Synthetic sessions for the renderers: a slow one and variants of it. The numbers are chosen, not measured."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def make_empty_session() -> Session:
 
 
 def make_hostile_session() -> Session:
-    """Everything the user's side can put into a session, as nasty as it gets."""
+    """Everything that the user's side can put into a session, in its most hostile form."""
     nasty = "[bold]x[/bold] <b>&amp;</b> \x1b[31mred\x07 \u202e 漢字" + "y" * 300
     session = make_session()
     finding = msgspec.structs.replace(

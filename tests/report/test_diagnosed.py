@@ -1,4 +1,4 @@
-"""Renderers on sessions that diagnose itself has concluded, from a training whose every millisecond is chosen."""
+"""Renderers on sessions that `diagnose` has completed, from a training with chosen times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages that are written from the code say what the code says."""
+"""Generated pages match the code."""
 
 from pathlib import Path
 
@@ -45,5 +45,5 @@ def test_every_option_is_explained(command: click.Command) -> None:
 
 
 def test_a_page_without_marks_is_refused() -> None:
-    with pytest.raises(ValueError, match="nowhere to write"):
+    with pytest.raises(ValueError, match="no place to write"):
         refresh("# A page", "a table")

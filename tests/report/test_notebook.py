@@ -43,7 +43,7 @@ def test_text_of_the_script_is_escaped(sessions: dict[str, Session]) -> None:
     assert "&lt;b&gt;&amp;amp;&lt;/b&gt;" in html
 
 
-def test_it_says_what_the_terminal_says(sessions: dict[str, Session]) -> None:
+def test_it_agrees_with_the_terminal(sessions: dict[str, Session]) -> None:
     html = to_html(sessions["slow"])
     assert "The step waits for data 65% of the time" in html
     assert "train.py:31" in html

@@ -1,4 +1,4 @@
-"""Arguments of calls in odd sources: the right edit, or a refusal that says why. Never a broken file."""
+"""Arguments of calls in unusual sources: the right edit, or a refusal with a reason. Never a broken file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slipstream.testing.projects import Project, argument
 
 IMPORTS = "import torch\nfrom torch.utils.data import DataLoader\n"
 
-# The source, the piece that names its line, and the lines that the diff may take away and bring.
+# The source, the text that identifies its line, and the lines that the diff may remove and add.
 RIGHT = {
     "plain": (
         "loader = DataLoader(data, batch_size=4)  # fast\n",
@@ -209,7 +209,7 @@ def test_dictionaries_that_the_file_shows_whole(project: Project, before: str, a
 
 @pytest.mark.parametrize("made", ["a = load()", "a = {}\na['num_workers'] = 8", "a = {**b}", "a = {}\na.update(c)"])
 def test_dictionaries_that_it_does_not_show(project: Project, made: str) -> None:
-    """Whatever they hold: theirs is overridden for this call alone."""
+    """Whatever the dictionary holds, its value is overridden for this call only."""
     project.write(f"{IMPORTS}{made}\nloader = DataLoader(data, **a)  # fast\n")
     site = project.site("loader =")
     patched = project.text(argument(site, observed="8"), argument(site, "timeout", "0", is_if_given=True))
@@ -237,7 +237,7 @@ def test_all_arguments_of_a_call_or_none(project: Project) -> None:
 
 
 def test_calls_inside_each_other(project: Project) -> None:
-    """The inner one's line gets the outer one's comma: it is still known again."""
+    """The inner call's line gets the outer call's comma, and is still recognised."""
     project.write(IMPORTS + "loader = DataLoader(\n    data,\n    torch.Generator()\n)\n")
     edits = [argument(project.site("= DataLoader(")), argument(project.site("Gen"), "device", "'cpu'", "Generator")]
     assert project.text(*edits).endswith("(\n    data,\n    torch.Generator(device='cpu'),\n    num_workers=2\n)\n")
@@ -254,7 +254,7 @@ def test_if_given(project: Project) -> None:
     assert project.text(*edits).endswith("DataLoader(data, num_workers=0, persistent_workers=False)\n")
 
 
-def test_two_techniques_that_ask_for_the_same_say_it_once(project: Project) -> None:
+def test_two_techniques_with_the_same_edit_write_it_once(project: Project) -> None:
     project.write(IMPORTS + "loader = DataLoader(data)\n")
     site = project.site("loader =")
     assert project.text(argument(site), argument(site)).count("num_workers") == 1
@@ -307,7 +307,7 @@ def test_a_source_that_has_changed_is_refused(project: Project) -> None:
 
 
 def test_what_our_own_lines_moved_is_no_change_of_the_source(project: Project) -> None:
-    """A call that was left to the user, and its variable with it; a statement above them is there since."""
+    """A call and its variable were left to the user, and a statement above them was added since."""
     project.write(IMPORTS + "loader = getattr(torch.utils.data, 'DataLoader')(data)\n")
     threads = Edit("cpu_threads", "start", None, text="torch.set_num_threads(1)")
     variable = Edit("workers", "environment", None, argument="OMP_WAIT_POLICY", text="PASSIVE")

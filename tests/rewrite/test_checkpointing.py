@@ -1,4 +1,4 @@
-"""Blocks computed again: the loop of the model's forward, and the same gradients."""
+"""Activation checkpointing: the loop of the model's forward is edited, and the gradients are the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files: encodings, line endings, other people's code, diffs that apply, writing that is whole."""
+"""Files: encodings, line endings, other people's code, diffs that apply, complete writes."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ NEWER = {
 def test_newer_syntax_is_read_or_refused(tmp_path: Path, version: tuple[int, int]) -> None:
     raw = NEWER[version].encode()
     if sys.version_info >= version:
-        SourceText(tmp_path / "train.py", raw)  # libcst may refuse it too, in the same words
+        SourceText(tmp_path / "train.py", raw)  # libcst may also refuse it, with the same message
     else:
         with pytest.raises(PatchError, match="If its syntax is newer"):
             SourceText(tmp_path / "train.py", raw)
@@ -88,9 +88,6 @@ def test_a_patch_that_would_break_the_file_is_not_made(tmp_path: Path) -> None:
 
     with pytest.raises(PatchError, match="would not be valid Python"):
         SourceText(tmp_path / "train.py", b"x = (1)\n").spliced([Splice(4, 5, "")])
-
-
-# --- whose file it is -------------------------------------------------------------------------------------------------
 
 
 def tree(cwd: Path, script: str = "train.py", session: Session | None = None) -> SourceTree:
@@ -127,7 +124,7 @@ def test_only_the_users_own_tree(tmp_path: Path) -> None:
 
 
 def test_a_session_from_another_machine(tmp_path: Path) -> None:
-    """Its paths are read from the script on."""
+    """Its paths are resolved relative to the script."""
     session = made_session()
     here = SourceTree(session, tmp_path / "train.py", Path(session.cwd) / "train.py")
     assert here.file("/home/ada/project/train.py") == tmp_path / "train.py"
@@ -137,7 +134,9 @@ def test_a_session_from_another_machine(tmp_path: Path) -> None:
 
 
 def test_a_session_cannot_widen_the_project(tmp_path: Path) -> None:
-    """Somebody else may have written it: neither its working directory nor a link leads out."""
+    """Another person may have written the session. Neither its working directory nor a link leads out of the
+    project.
+    """
     script, other = tmp_path / "project" / "train.py", tmp_path / "other" / "data.py"
     for file in (script, other):
         file.parent.mkdir()
@@ -147,9 +146,6 @@ def test_a_session_cannot_widen_the_project(tmp_path: Path) -> None:
     for name in (other, script.parent / "data.py"):
         with pytest.raises(ByHandError, match="outside"):
             SourceTree(session, script, script).file(str(name))
-
-
-# --- diffs ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ENCODED)
@@ -180,9 +176,6 @@ def test_a_diff_is_applied_where_the_command_was_typed(tmp_path: Path) -> None:
     files = [ChangedFile(tmp_path / "src/train.py", b"", b"1")]
     root = root_of(files, tmp_path / "src/train.py", tmp_path)
     assert root == tmp_path and b"+++ b/src/train.py" in unified(files, root)
-
-
-# --- writing ----------------------------------------------------------------------------------------------------------
 
 
 def test_written_whole_with_mode_and_through_links(tmp_path: Path) -> None:

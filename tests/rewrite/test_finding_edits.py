@@ -1,5 +1,7 @@
-"""Findings as edits: sums that stay on the device, tables that are converted once, what is kept without its graph. Each
-runs, and gives the numbers that the original gave; what the text does not prove is left."""
+"""Findings as edits: sums that stay on the device, tables that are converted once, values kept without their graph.
+
+Each edited script runs and gives the original's numbers. What the text does not prove is left to the user.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,6 @@ def run(source: str) -> dict[str, Any]:
     scope: dict[str, Any] = {"__name__": "patched"}
     exec(compile(source, "train.py", "exec"), scope)
     return scope
-
-
-# --- sums -------------------------------------------------------------------------------------------------------------
 
 
 def summed(site: Site) -> Edit:
@@ -105,8 +104,6 @@ def test_a_sum_that_is_left(project: Project, source: str, reason: str) -> None:
     assert reason in project.why_left(summed(project.site("item()")))
 
 
-# --- tables -----------------------------------------------------------------------------------------------------------
-
 TABLE = """import numpy as np
 import pandas as pd
 import torch
@@ -180,9 +177,6 @@ def test_a_table_that_is_left(project: Project, source: str, reason: str) -> Non
     assert reason in project.why_left(once(project.site(".values")))
 
 
-# --- what is kept -----------------------------------------------------------------------------------------------------
-
-
 def kept(site: Site, name: str = "kept") -> Edit:
     return Edit("growing_memory", "detached", site, call=name, text="kept.append(loss.item())")
 
@@ -220,12 +214,9 @@ def test_what_is_kept_is_detached(project: Project, source: str, after: str) -> 
         ("g = torch.autograd.grad(kept[0], weight)", "gives kept to torch.autograd.grad()"),
     ],
 )
-def test_what_may_be_walked_back_keeps_its_graph(project: Project, line: str, reason: str) -> None:
+def test_values_that_backward_may_need_keep_their_graph(project: Project, line: str, reason: str) -> None:
     project.write(f"import torch\nkept = []\nfor x in data:\n    kept.append(loss)\n{line}\n")
     assert reason in project.why_left(kept(project.site("kept.append")))
-
-
-# --- from findings ----------------------------------------------------------------------------------------------------
 
 
 def test_findings_become_edits() -> None:
@@ -249,7 +240,7 @@ def test_findings_become_edits() -> None:
     assert [edit.kind for edit in edits] == kinds
     assert (edits[0].text, edits[0].argument, edits[4].call) == ("total += loss.detach()", ".double()", "losses")
     assert edits[6].text == "self.losses.append(loss.detach())" and "torch.stack" in edits[6].reason
-    # On the CPU nobody waits for a sum: the loop around it is what costs, and that is for its author.
+    # On the CPU there is no wait for a sum. The cost is the loop around it, which the author must change.
     (by_hand,) = cures(msgspec.structs.replace(made_session(), findings=findings[:1]))
     assert (by_hand.kind, by_hand.text) == ("by_hand", "by hand")
 

@@ -1,4 +1,4 @@
-"""Gradients off in evaluations: where the text proves that nothing is walked back, and nowhere else."""
+"""Gradients are disabled in evaluations only if the text proves that backward is not called on the results."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def finding(cause: str = "grad_in_evaluation", line: int = 60, function: str = "
     return Finding(cause, "A title", "evidence", 1.1, "with torch.no_grad(): ...", site, advice="Look at it.")
 
 
-def test_findings_without_a_technique_are_cured() -> None:
+def test_findings_without_a_technique_become_edits() -> None:
     session = msgspec.structs.replace(
         made_session(), findings=[finding(), finding("frequent_sync", 41, "main"), finding("x", 1, "main")]
     )

@@ -1,4 +1,4 @@
-"""Statements that are put before, around and behind the user's own."""
+"""Statements that are inserted before, around and after the user's own."""
 
 from __future__ import annotations
 
@@ -40,9 +40,6 @@ def compiled(site: Site, name: str = "model") -> Edit:
     return Edit("compile", "before", site, call="SGD", argument=name, text="{model}.compile()")
 
 
-# --- at the start -----------------------------------------------------------------------------------------------------
-
-
 def test_after_the_imports(project: Project) -> None:
     project.write(
         '#!/usr/bin/env python\n"""Trains."""\nimport os\nimport torch\n\nfor step in range(3): pass\nimport late\n'
@@ -76,7 +73,7 @@ def test_a_last_line_without_an_ending(project: Project) -> None:
 
 
 def test_start_comes_behind_the_import_of_torch(project: Project) -> None:
-    """What must be imported before torch stands in a block of its own, above it."""
+    """An import that must come before torch's is in a block of its own above it."""
     above = "import os\ntry:\n    import comet_ml\nexcept ImportError:\n    comet_ml = None\n"
     project.write(f"{above}import numpy, torch\nimport yaml\nif os.sep:\n    pass\nimport val\n")
     expected = (
@@ -102,9 +99,6 @@ def test_start_is_left(project: Project, source: str, reason: str) -> None:
 def test_a_flag_that_is_assigned(project: Project) -> None:
     project.write("import torch\ntorch.backends.cudnn.benchmark = False\n")
     assert "train.py:2 says" in project.why_left(start("torch.backends.cudnn.benchmark = True"))
-
-
-# --- before the imports -----------------------------------------------------------------------------------------------
 
 
 def variable(name: str = "OMP_WAIT_POLICY") -> Edit:
@@ -145,9 +139,6 @@ def test_a_variable_goes_with_what_it_is_for(project: Project) -> None:
     assert "args.workers" in project.why_left(argument(project.site("loader ="), observed="0"), variable())
 
 
-# --- before -----------------------------------------------------------------------------------------------------------
-
-
 def test_before_the_optimizer_and_above_its_comment(project: Project) -> None:
     project.write(LOOP)
     patched = project.text(compiled(project.site("SGD")))
@@ -174,9 +165,6 @@ def test_the_model_by_its_name_where_the_optimizer_is_built(project: Project) ->
 def test_before_is_left(project: Project, line: str, reason: str) -> None:
     project.write(f"import torch\n{line}\n")
     assert reason in project.why_left(compiled(project.site("o =")))
-
-
-# --- around -----------------------------------------------------------------------------------------------------------
 
 
 def test_around_forward_and_loss(project: Project) -> None:
@@ -231,9 +219,6 @@ def test_around_is_left(project: Project, body: str, reason: str) -> None:
     assert reason in project.why_left(around(project.site("model(x)")))
 
 
-# --- input ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("call", "expected"),
     [
@@ -256,8 +241,6 @@ def test_behind_a_named_input(project: Project) -> None:
     project.write("import torch\nloss = self.net(**batch)\n")
     assert "not an argument of their own" in project.why_left(images(project.site("loss"), "pixels", "self.net"))
 
-
-# --- scaler -----------------------------------------------------------------------------------------------------------
 
 SCALED = """import torch
 
@@ -323,9 +306,6 @@ def test_scaler_is_left(project: Project, before: str, after: str, reason: str) 
     assert reason in project.why_left(*in_half(project.site("model(x)")))
 
 
-# --- callee -----------------------------------------------------------------------------------------------------------
-
-
 def called(site: Site) -> Edit:
     return Edit("compile", "callee", site, call="model", argument="torch.compile(model)", text="compiled")
 
@@ -352,7 +332,7 @@ def test_another_name_is_left(project: Project, source: str, reason: str) -> Non
 
 
 def test_statements_of_one_technique_are_written_together(project: Project) -> None:
-    """Weights that are turned without their images gain nothing."""
+    """Weights in channels_last without their images gain nothing."""
     project.write("import torch\no = torch.optim.SGD(groups)\nloss = model(x)\n")
     turned = Edit("channels_last", "before", project.site("o ="), call="SGD", text="{model}" + LAYOUT)
     project.why_left(turned, images(project.site("loss")))

@@ -14,7 +14,7 @@ from slipstream.wire.backend import SLOWER
 FAST = Recipe((Choice("fast"),))
 
 
-def test_time_passes_while_trials_start_and_ride() -> None:
+def test_time_passes_while_trials_start_and_run() -> None:
     backend = SimulatedBackend(step_s=0.1, startup_s=lambda recipe: 3.0)
     assert backend.enter(TrialSpec(0, "base")) == ""
     assert backend.now_s() == pytest.approx(3.0)
@@ -53,7 +53,7 @@ def test_a_hopeless_trial_leaves_in_its_warm_up() -> None:
     assert backend.enter(TrialSpec(1, "candidate", FAST)).startswith(SLOWER)
 
 
-def test_a_script_ends_and_a_trial_fails_when_told_to() -> None:
+def test_a_script_ends_and_a_trial_fails_as_configured() -> None:
     backend = SimulatedBackend(num_steps=10, fault=lambda spec, steps: "out of memory" if spec.ident and steps else "")
     backend.enter(TrialSpec(0, "base"))
     backend.enter(TrialSpec(1, "candidate", FAST))
@@ -86,11 +86,11 @@ def test_memory_is_not_overrun_unnoticed() -> None:
 def test_a_recording_is_played_back_in_order() -> None:
     recording = NoiseRecording([1.0, 2.0, 3.0, 6.0])
     assert recording.mean(0, 2) == 1.5
-    assert recording.mean(3, 2) == 3.5  # and round again
+    assert recording.mean(3, 2) == 3.5  # and back to the start
     noise = Noise(random.Random(0), recording, CALM)
-    heard = [noise.factor(1) for _ in range(8)]
-    assert heard[:4] == pytest.approx(heard[4:])
-    assert sorted(heard[:4]) == pytest.approx([1.0, 2.0, 3.0, 6.0])
+    received = [noise.factor(1) for _ in range(8)]
+    assert received[:4] == pytest.approx(received[4:])
+    assert sorted(received[:4]) == pytest.approx([1.0, 2.0, 3.0, 6.0])
 
 
 def test_noise_model_has_the_size_and_the_memory_that_were_asked_for() -> None:

@@ -105,14 +105,14 @@ def train(
         recorder.install(patches)
         recorder.meet(model)
         _alter_weights(model, role)
-        digests = _ride(model, optimizer_name, change, 1 if role == "seed" else 0, num_steps, steps, recorder)
+        digests = _run(model, optimizer_name, change, 1 if role == "seed" else 0, num_steps, steps, recorder)
     finally:
         patches.close()
         torch.set_num_threads(num_threads)
     return Fingerprint(losses=recorder.take_losses(), snapshots=recorder.take_snapshots(), digests=digests)
 
 
-def _ride(
+def _run(
     model: nn.Module,
     optimizer_name: str,
     change: Change,

@@ -31,7 +31,7 @@ def test_nothing_is_known_before_the_first_round() -> None:
     assert not ConfidenceSequence().is_faster(0.0, 0.05)
 
 
-def test_even_a_certain_gain_needs_rounds_enough_to_rule_out_luck() -> None:
+def test_even_a_certain_gain_needs_enough_rounds() -> None:
     """Each round could have come out the other way by the toss of a coin; eight equal tosses have a chance of one in
     256.
     """
@@ -79,7 +79,7 @@ def test_one_outlier_does_not_undo_a_gain() -> None:
 
 
 @pytest.mark.parametrize("noise", ["heavy", "drifting", "bursts"])
-def test_no_look_at_a_useless_candidate_is_fooled_more_often_than_promised(noise: str) -> None:
+def test_false_positives_over_all_times_stay_below_alpha(noise: str) -> None:
     """The sequence is evaluated after every round, and the worst evaluation counts."""
     num_fooled, num_races = 0, 300
     for seed in range(num_races):
@@ -98,7 +98,7 @@ def test_no_look_at_a_useless_candidate_is_fooled_more_often_than_promised(noise
     assert num_fooled <= 23
 
 
-def test_the_interval_covers_the_truth_at_every_look() -> None:
+def test_the_interval_covers_the_truth_at_all_times() -> None:
     num_missed, num_races = 0, 80
     for seed in range(num_races):
         rng = random.Random(seed)

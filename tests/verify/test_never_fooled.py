@@ -36,7 +36,7 @@ def test_a_true_gain_of_five_percent_is_found() -> None:
     assert sum(len(one.kept) == 1 for one in _useful()) >= 0.9 * NUM_USEFUL
 
 
-def test_what_is_said_to_be_kept_is_in_the_recipe() -> None:
+def test_kept_techniques_are_in_the_recipe() -> None:
     assert [set(one.told) for one in _useful()] == [set(one.kept) for one in _useful()]
 
 

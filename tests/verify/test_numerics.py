@@ -83,7 +83,7 @@ def test_a_script_that_does_not_repeat_itself_is_judged_beside_its_control() -> 
     assert judge("identical", BASE, made_fingerprint(gradient_scale=0.9), control, None, SEED).is_sound is False
 
 
-def test_stricter_than_claimed_is_said() -> None:
+def test_stricter_than_claimed_is_reported() -> None:
     for claimed in ("reordered", "redrawn", "approximate"):
         assert judge(claimed, BASE, made_fingerprint()).reason == f"bit-equal in 60 steps, stricter than {claimed}"
 

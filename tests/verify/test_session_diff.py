@@ -82,7 +82,7 @@ def test_what_changed_is_listed() -> None:
     ]
 
 
-def test_what_makes_a_comparison_doubtful_is_said() -> None:
+def test_reasons_for_doubt_are_notes() -> None:
     before = diagnose(made_session())
     elsewhere = diagnose(made_session(environment=replace(made_environment(), cpu="another", load=9.0)))
     found = compare(before, elsewhere, ("old", "new"))

@@ -15,9 +15,9 @@ FEWEST_POINTS = 12
 LEAST_GRAPHS = 0.25  # per step; a script that keeps a graph less often does so on purpose
 LEAST_TENSORS = 0.25
 LEAST_BYTES = 20_000.0  # per step; slipstream's own records and a list of floats stay below this
-_FEWEST_LOOKS = 4
+_FEWEST_OBSERVATIONS = 4
 _STOPPED = 0.1  # of the average growth per step
-UNTOLD_STEPS = 20_000  # assumed length of a training whose length is unknown
+ASSUMED_STEPS = 20_000  # assumed length of a training whose length is unknown
 
 
 class GrowthTrend(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ def find_growth(session: Session) -> GrowthTrend | None:
 
 def was_followed(memory: list[Memory]) -> bool:
     """Whether live tensors were counted often enough to distinguish a leak from a cache."""
-    return len(_counted(memory)) >= _FEWEST_LOOKS
+    return len(_counted(memory)) >= _FEWEST_OBSERVATIONS
 
 
 def _counted(memory: list[Memory]) -> list[tuple[int, int]]:
@@ -131,4 +131,4 @@ def _until_full(session: Session, last: Memory, held: float) -> float | None:
         return None
     left = max(0.0, (limit - _held_bytes(session, last)) / held)
     num_steps, _ = training_length(session)
-    return left if left < (num_steps or UNTOLD_STEPS) else None
+    return left if left < (num_steps or ASSUMED_STEPS) else None

@@ -1,2 +1,3 @@
-"""Renderers: terminal, live line, JSON, notebook. Every one is a function of a session; nothing here measures, and
-nothing here needs torch."""
+"""Renderers: terminal, live line, HTML, JSON, notebook. Each is a function of a session. Nothing here measures or needs
+torch.
+"""

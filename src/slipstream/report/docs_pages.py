@@ -1,5 +1,7 @@
-"""Writes the parts of docs/ that come from the code: `python -m slipstream.report.docs_pages docs`. A test compares
-them with the code."""
+"""Writes the parts of docs/ that come from the code: `python -m slipstream.report.docs_pages docs`.
+
+A test compares them with the code.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ def refresh(page: str, written: str) -> str:
     head, begin, rest = page.partition(_BEGIN)
     _, end, tail = rest.partition(_END)
     if not begin or not end:
-        raise ValueError(f"the page has no {_BEGIN.strip()!r} followed by {_END.strip()!r}: nowhere to write")
+        raise ValueError(f"the page has no {_BEGIN.strip()!r} followed by {_END.strip()!r}: no place to write")
     return f"{head}{_BEGIN}{written}{_END}{tail}"
 
 
@@ -62,7 +64,7 @@ def _structs(hint: Any) -> Iterator[type[msgspec.Struct]]:
 
 
 def _type_name(hint: Any) -> str:
-    """As JSON calls it."""
+    """The name of the type in JSON."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _type_name(arguments[0])
@@ -76,7 +78,7 @@ def _type_name(hint: Any) -> str:
 
 
 def findings_table() -> str:
-    """Every cause of the catalogue with the sentence that its module opens with."""
+    """Every cause of the catalogue with the first paragraph of its module's docstring."""
     lines = ["| cause | what it means |", "|---|---|"]
     for cause, find in causes().items():
         opening = (import_module(find.__module__).__doc__ or "").strip().split("\n\n")[0]
@@ -84,7 +86,7 @@ def findings_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-# Pages with a part between two marks that is written from the code.
+# Pages with a part between two marks that is generated from the code.
 PAGES: dict[str, Callable[[], str]] = {
     "json.md": json_tables,
     "findings.md": findings_table,
@@ -93,7 +95,7 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 def whole_pages() -> dict[str, str]:
-    """Pages that are written from the code from their first line to their last: one for each technique."""
+    """Pages that are generated completely: one for each technique."""
     return {f"techniques/{ident}.md": technique_page(ident, each) for ident, each in techniques().items()}
 
 
@@ -106,7 +108,7 @@ def main(docs: Path) -> None:
         (docs / name).parent.mkdir(exist_ok=True)
         (docs / name).write_text(text, encoding="utf-8")
     for path in (docs / "techniques").glob("*.md"):
-        if f"techniques/{path.name}" not in pages:  # of a technique that is no more
+        if f"techniques/{path.name}" not in pages:  # of a technique that was removed
             path.unlink()
 
 

@@ -1,5 +1,7 @@
-"""A tuning as Markdown, to paste into an issue, a pull request or a page: the sentence, the table, the reasons, and
-what it was measured on. Text from the user's side cannot become markup."""
+"""A tuning as Markdown, for an issue, a pull request or a page: the sentence, the table, the reasons, and the machine.
+
+Text from the user's script is escaped, so that it cannot become markup.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,7 @@ def _basis(session: Session) -> str:
     parts = [
         f"slipstream {environment.slipstream} tune {script_of(session)}",
         *_machine(environment),
-        "relative to base: base step over step, riders taking turns, with its 95% interval",
+        "relative to base: base step over step, trials taking turns, with its 95% interval",
     ]
     return "; ".join(parts)
 
@@ -82,6 +84,6 @@ def _machine(environment: Environment) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """On one line, and nothing in it read as Markdown or HTML."""
+    """The text on one line, with everything escaped that Markdown or HTML would interpret."""
     text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_|\[\]~#])", r"\\\1", text)

@@ -1,10 +1,10 @@
-"""The session as a small piece of HTML for a notebook: no scripts, no outside files, light and dark, everything from
-the user's code escaped.
+"""A session, or a tuning, as a small piece of HTML for a notebook.
 
-One colour for one phase, in every renderer that has colours: Okabe and Ito's, which all kinds of sight tell apart.
-The terminal has only names for colours (`report/terminal/console.py`) and uses the same hues.
-
-A tuning as a small piece of HTML for a notebook: the sentence, the table, the reasons."""
+It has no scripts and no external files, works in light and dark themes, and escapes all text from the user's code. Each
+phase has one colour in all renderers that have colours. The colours are Okabe and Ito's, which people with colour
+vision deficiency can distinguish. The terminal has only named colours (`report/terminal/console.py`) and uses the same
+hues.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from slipstream.report.text.tune import (
     worths,
 )
 
-# Text takes the notebook's own colour, so that light and dark themes both work; greys are see-through.
+# Text takes the notebook's own colour, so that it works in light and dark themes. Greys are transparent.
 STYLE = """
 .slipstream{font:13px/1.5 system-ui,sans-serif;max-width:900px;margin:.5em 0}
 .slipstream .dim{opacity:.65}.slipstream .verdict{font-size:15px;font-weight:600;margin:.2em 0 .6em}

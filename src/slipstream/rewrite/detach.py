@@ -29,7 +29,7 @@ def keep_without_graph(source: SourceText, names: ScopeNames, line: int, edit: E
         return []
     if not isinstance(kept, cst.Name):
         raise ByHandError(f"line {line} keeps {source.code(kept)}, whose name suggests more than one tensor")
-    _refuse_walks(source, names, edit.call, statement, set())
+    _refuse_backward(source, names, edit.call, statement, set())
     end = source.span(kept)[1]
     return [Splice(end, end, ".detach()")]
 
@@ -44,7 +44,7 @@ def _kept(source: SourceText, statement: cst.CSTNode, name: str) -> cst.BaseExpr
     return None
 
 
-def _refuse_walks(source: SourceText, names: ScopeNames, name: str, filled: cst.CSTNode, seen: set[str]) -> None:
+def _refuse_backward(source: SourceText, names: ScopeNames, name: str, filled: cst.CSTNode, seen: set[str]) -> None:
     """Follows the value through assignments of its own function. A value that leaves the function is refused."""
     if not name.isidentifier():
         raise ByHandError(f"{name} is used by more than one function")
@@ -94,7 +94,7 @@ def _follow(
 ) -> None:
     name = source.code(target)
     if name not in seen:
-        _refuse_walks(source, names, name, filled, seen)
+        _refuse_backward(source, names, name, filled, seen)
 
 
 def _is_plain(source: SourceText, call: cst.Call, inner: cst.CSTNode) -> bool:

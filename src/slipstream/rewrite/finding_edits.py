@@ -19,7 +19,7 @@ _KEEPS = re.compile(r"^[\w.]+\.append\([^()]*\.item\(\)\)\s*(#|$)")
 
 
 def cures(session: Session) -> list[Edit]:
-    return [_cure(session, finding) for finding in session.findings if finding.site and _is_ours(finding)]
+    return [_edit_of(session, finding) for finding in session.findings if finding.site and _is_ours(finding)]
 
 
 def _is_ours(finding: Finding) -> bool:
@@ -29,8 +29,8 @@ def _is_ours(finding: Finding) -> bool:
     return not finding.techniques or finding.cause == "no_loader"
 
 
-def _cure(session: Session, finding: Finding) -> Edit:
-    edit = _CURES[finding.cause](session, finding) if finding.cause in _CURES else None
+def _edit_of(session: Session, finding: Finding) -> Edit:
+    edit = _EDITS[finding.cause](session, finding) if finding.cause in _EDITS else None
     if edit is not None:
         return edit
     reason = f"{finding.title}. {finding.advice}" if finding.advice else finding.title
@@ -83,7 +83,7 @@ def _detached(session: Session, finding: Finding) -> Edit | None:
     return Edit(finding.cause, "detached", finding.site, call=leak.name, text=finding.change)
 
 
-_CURES: Final[dict[str, Callable[[Session, Finding], Edit | None]]] = {
+_EDITS: Final[dict[str, Callable[[Session, Finding], Edit | None]]] = {
     "grad_in_evaluation": _without_grad,
     "frequent_sync": _on_device,
     "no_loader": _once,

@@ -90,14 +90,14 @@ def _kind(source: SourceText, names: ScopeNames, variable: Variable, read: _Read
     for (node, _), code in zip(variable.given, codes, strict=True):
         if code not in _ZEROS:
             raise ByHandError(f"line {source.lines_of(node)[0]} sets {variable.name} to a value other than 0")
-    if any("." in code for code in codes) or _is_walked_back(source, read.tensor, loop):
+    if any("." in code for code in codes) or _has_backward(source, read.tensor, loop):
         return "float"
     if _counts(source, names, read.tensor):
         return "int"
     raise ByHandError(f"whether {variable.name} is a whole number is not clear from the text")
 
 
-def _is_walked_back(source: SourceText, tensor: cst.BaseExpression, loop: cst.CSTNode) -> bool:
+def _has_backward(source: SourceText, tensor: cst.BaseExpression, loop: cst.CSTNode) -> bool:
     """Whether backward is called on the value. A value with gradients is not an integer."""
     return any(
         isinstance(call.func, cst.Attribute)

@@ -1,4 +1,4 @@
-"""A loader's iterator in miniature."""
+"""A minimal replacement for a loader's iterator."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 
 class Batches:
-    """An iterator that can be referred to weakly, as a loader's can."""
+    """An iterator that supports weak references, as a loader's does."""
 
     def __init__(self, num: int) -> None:
         self._batches = iter([torch.full((2,), float(i)) for i in range(num)])

@@ -1,4 +1,4 @@
-"""The demonstration: a folder of photographs and a script that trains on them badly; and a stopwatch for it."""
+"""The demonstration: writes a folder of photographs and a slow script that trains on them, and times its training."""
 
 from __future__ import annotations
 
@@ -96,10 +96,10 @@ def write(folder: Path, num_images: int) -> None:
 
 
 def stopwatch(folder: Path, epochs: int, num_pairs: int = 2) -> None:
-    """The whole training from start to end, bare and with the recipe, by turns."""
+    """Times the whole training from start to end, with plain Python and with the recipe, in turns."""
     if not (folder / "slipstream.toml").exists():
         print("\nNo stopwatch: tune kept nothing this time, so there is no recipe to train with.")
-        print("A machine that others use as well blurs the races: `make demo` tells more when it is quieter.")
+        print("Other programs on the machine make the races noisy: run `make demo` again when it is quieter.")
         return
     script = ["train.py", "--epochs", str(epochs)]
     commands = {
@@ -119,7 +119,7 @@ def stopwatch(folder: Path, epochs: int, num_pairs: int = 2) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Photographs, and a train.py that trains on them badly.")
+    parser = argparse.ArgumentParser(description="Photographs, and a train.py that trains on them slowly.")
     parser.add_argument("action", choices=("write", "stopwatch"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--images", type=int, default=640)

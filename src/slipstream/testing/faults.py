@@ -1,5 +1,8 @@
-"""Breaks one of our callbacks on purpose, to prove that training goes on without it. Nothing here is used by a ride.
-`python -m slipstream.testing.faults NAME train.py ARGS` is `slipstream run train.py ARGS` with callback NAME broken."""
+"""Breaks one of slipstream's callbacks on purpose, to prove that training continues without it.
+
+`python -m slipstream.testing.faults NAME train.py ARGS` is `slipstream run train.py ARGS` with callback NAME broken. No
+command of slipstream uses this module.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ class PlantedError(RuntimeError):
 
 @contextlib.contextmanager
 def broken(name: str) -> Iterator[None]:
-    """Every callback registered under this name raises when it is called."""
+    """Makes every callback registered under this name raise when it is called."""
 
     def tamper(registered: str, callback: Callable[..., Any]) -> Callable[..., Any]:
         return _raiser(name) if registered == name else callback

@@ -1,4 +1,6 @@
-"""Small JPEG files of every kind that is told apart, made from noise; and parts put in place for a `with`."""
+"""Small JPEG files of every kind that the decoders distinguish, made from noise; and patches that are installed for a
+`with`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from slipstream.seams.patching import Patches
 
 
 def jpeg(width: int = 96, height: int = 72, mode: str = "RGB", seed: int = 0, grain: int = 8, **options: Any) -> bytes:
-    """Coarse and fine noise, so that every pixel tells one decoder from another."""
+    """Coarse and fine noise, so that every pixel shows a difference between two decoders."""
     rng = np.random.default_rng(seed)
     num_bands = len(Image.new(mode, (1, 1)).getbands())
     coarse = rng.integers(0, 255, (height // grain + 1, width // grain + 1, num_bands))
@@ -55,7 +57,7 @@ class JpegPart(Protocol):
 
 @contextmanager
 def installed(*parts: JpegPart) -> Iterator[None]:
-    """Each in place; a fault of theirs, or something left behind, is raised."""
+    """Installs each of them. Raises if one fails or leaves something behind."""
     faults: list[str] = []
     patches = Patches(lambda seam, fault: faults.append(f"{seam}: {fault!r}"), lambda: False)
     try:

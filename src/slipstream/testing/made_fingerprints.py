@@ -1,5 +1,7 @@
-"""Made witnesses: what riders' trainings would have left behind, sound or with a planted fault.
-For tests of what reads witnesses; real trainings are in tests/verify/test_never_wrong.py."""
+"""Synthetic fingerprints of trials, sound or with a planted fault, for tests of code that reads fingerprints.
+
+Real trainings are in tests/verify/test_never_wrong.py.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ def made_fingerprint(
     loss_shift: float = 0.0,  # added to every loss
     from_step: int = 0,  # the shift begins here
 ) -> Fingerprint:
-    """Losses fall from 2.3; the same seed gives the same batches. With `rounding` nothing is bit-equal any more."""
+    """Losses fall from 2.3. The same seed gives the same batches. With `rounding` nothing is bit-equal."""
     batches, jitter = random.Random(seed), random.Random(f"{seed} {rounding}")
     losses = []
     for step in range(num_steps):
@@ -51,7 +53,9 @@ def _snapshot(step: int, seed: int, rounding: float, scale: float) -> Snapshot:
 
 
 def made_fingerprint_of(spec: TrialSpec, num_steps: int) -> Fingerprint:
-    """What a sound rider of this role would leave: the same bits, save for the twins that are to differ."""
+    """The fingerprint of a sound trial of this role: the same bits, except for the controls that are meant to
+    differ.
+    """
     if spec.role == "seed":
         return made_fingerprint(num_steps, seed=1)
     if spec.role == "rounding":

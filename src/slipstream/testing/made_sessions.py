@@ -1,5 +1,6 @@
-"""Made sessions: a training whose every millisecond is chosen, as the rider would have recorded it.
-For tests of what reads sessions; it simulates the shape of the records, not a machine."""
+"""Synthetic sessions: a training with chosen times, in the form that a trial would have recorded. For tests of code
+that reads sessions. It simulates the form of the records and not a machine.
+"""
 
 from __future__ import annotations
 
@@ -113,7 +114,7 @@ def made_optimizer(device: str = "cpu", **facts: Any) -> Optimizer:
 
 
 def made_anatomy(operators: Mapping[str, tuple[int, float]], **facts: Any) -> Anatomy:
-    """From operator names to how often they ran and how many milliseconds they took together."""
+    """Takes a map from operator names to their number of calls and their total milliseconds."""
     listed = [
         Operator(name, "contraction" if "mm" in name or "conv" in name else "elementwise", count, total, total)
         for name, (count, total) in operators.items()
@@ -126,7 +127,7 @@ def made_anatomy(operators: Mapping[str, tuple[int, float]], **facts: Any) -> An
 
 
 def made_stack(stage: str, line: int, count: int, **facts: Any) -> StackCount:
-    """A counted place in the watched block: by default the main process, in input, inside a call into C."""
+    """A counted stack in an observed block; by default the main process, in input, inside a call into C."""
     stack = StackCount(
         "main", "input", "other", FILE, line, "__getitem__", "call(...)", "train.py:__getitem__", True, 1, count
     )
@@ -180,7 +181,7 @@ class _Tape:
     def _fetch(self, start_ns: int) -> None:
         assert self.loader is not None
         if not self.loader.num_workers:
-            return  # the input event tells
+            return  # the input event shows it
         worker = len(self.fetches) % self.loader.num_workers
         wall_ns = int(self.work_ms * 1e6)
         self.fetches.append(Fetch(self.loader.ident, worker, start_ns, wall_ns, int(wall_ns * self.cpu_share), 32))
@@ -228,9 +229,12 @@ def made_session(
     length: Length | None = None,
     is_short: bool = False,
 ) -> Session:
-    """A training that warms up, is watched, rides on kept batches and is drained, with these milliseconds a step.
-    `work_ms` is one process's work on a batch (without workers: the wait itself), `starved` how much longer the
-    watched compute takes than with workers at rest, `is_short` a script that ended within its warm-up."""
+    """A training with a warm-up, observed blocks, blocks with replayed batches and a drained loader, with these
+    milliseconds per step.
+
+    `work_ms` is one process's work on a batch (without workers: the wait itself). `starved` is how much longer the
+    observed compute takes than with idle workers. `is_short` is a script that ended within its warm-up.
+    """
     environment = environment or made_environment()
     loader = (loader or made_loader(num_workers)) if has_loader else None
     resting = {"transfer": transfer_ms, "forward": forward_ms, "backward": backward_ms, "optimizer": optimizer_ms}
@@ -275,7 +279,7 @@ def _session(
 
 
 def made_footprint(batch_size: int, activations: int) -> Footprint:
-    """The memory of a step of six blocks; the peak is reached in backward, by the module file's line."""
+    """The memory of a step of six blocks. The peak is reached in backward, by the line in the module's file."""
     site = Site(FILE.replace("train", "net"), 14, "hidden = self.up(self.norm(states))", "forward")
     weights = {"parameters": 4_000_000, "optimizer_state": 8_000_000}
     kinds = {**dict.fromkeys(KINDS, 0), **weights, "gradients": 4_000_000, "activations": activations}

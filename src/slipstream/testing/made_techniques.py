@@ -24,7 +24,7 @@ def made_technique(
 
 
 class RecordingListener(SilentListener):
-    """Keeps what a tuning tells."""
+    """Records the events of a tuning."""
 
     def __init__(self) -> None:
         self.verdicts: list[Verdict] = []

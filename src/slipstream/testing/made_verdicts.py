@@ -1,4 +1,6 @@
-"""Made tunings: verdicts of every kind with chosen numbers, as a tune would have concluded them. For renderers."""
+"""Synthetic tunings: verdicts of every kind with chosen numbers, as `tune` would have made them. For tests of
+renderers.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ BASE_RATE = 175.0
 def made_verdict(
     technique: str, decision: str, ratio: float | None = None, setting: Setting = True, **facts: Any
 ) -> Verdict:
-    """With an interval of 3% on either side, and numerics that hold."""
+    """A verdict with an interval of 3% on either side, and sound numerics."""
     verdict = Verdict(technique, setting, "kept", "", recipe=Recipe((Choice(technique, setting),)))
     if ratio is not None:
         verdict = msgspec.structs.replace(
@@ -58,7 +60,7 @@ def made_verdicts() -> list[Verdict]:
 
 
 def made_tuning(**facts: Any) -> Tuning:
-    """Two techniques kept, and one verdict of every other kind."""
+    """Two kept techniques, and one verdict of every other kind."""
     tuning = Tuning(
         base_step_ms=BASE_MS,
         base_samples_per_s=BASE_RATE,
@@ -77,5 +79,5 @@ def made_tuning(**facts: Any) -> Tuning:
 
 
 def tuned(session: Session, **facts: Any) -> Session:
-    """The session of a check, as tune would have finished it."""
+    """The session of a check, as `tune` would have completed it."""
     return msgspec.structs.replace(session, command="tune", tuning=made_tuning(**facts))

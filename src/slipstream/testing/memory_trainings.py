@@ -1,5 +1,7 @@
-"""Trainings whose memory can be counted twice: by the observer, and by the allocator's own running total, which is
-complete only where it runs from before the first tensor of the training."""
+"""Trainings whose memory can be measured twice: by the observer, and by the allocator's own running total.
+
+The running total is complete only if it starts before the first tensor of the training.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,7 @@ class Case:
 
 
 def list_cases(factor: int = 1) -> dict[str, Case]:
-    """`factor`: how much larger than what a test needs."""
+    """`factor` is how much larger the cases are than a test needs."""
     side, length = 16 * factor, 24 * factor
 
     def draw_tokens(size: int) -> torch.Tensor:
@@ -107,7 +109,7 @@ class Training:
 
 
 def observe(case: Case, batch_size: int) -> Footprint:
-    """A step as `slipstream memory` sees it."""
+    """A step as `slipstream memory` observes it."""
     training = Training(case, batch_size)
     for _ in range(_WARM_UP):
         training.step()
@@ -123,7 +125,7 @@ def observe(case: Case, batch_size: int) -> Footprint:
 
 
 def count_peak(case: Case, batch_size: int) -> int:
-    """The most that the allocator counts in the same step of the same training, without the observer."""
+    """The allocator's peak in the same step of the same training, without the observer."""
     gc.collect()
     os.environ.setdefault("KINETO_LOG_LEVEL", "9")
     counter = profiler.profile(use_kineto=True, profile_memory=True)

@@ -1,5 +1,6 @@
-"""What a machine does to whoever holds the baton, for simulated tracks: recorded step times played back from a random
-place, and on top of them drift, autocorrelation and outliers. Knows nothing of recipes."""
+"""The noise of a machine, for simulated backends: recorded step times played back from a random position, with added
+drift, autocorrelation and outliers. It affects whichever trial holds the baton and does not depend on recipes.
+"""
 
 from __future__ import annotations
 
@@ -15,42 +16,47 @@ import msgspec
 
 
 class NoiseRecording:
-    """Step times of one machine in the order of time, as multiples of the usual step. Shared by many noises."""
+    """Step times of one machine in order, as multiples of the usual step. Many noises share one recording."""
 
     def __init__(self, factors: Sequence[float]) -> None:
         self.num_steps = len(factors)
-        self._sums = [0.0, *accumulate([*factors, *factors])]  # twice round, so that no stretch needs splitting
+        self._sums = [0.0, *accumulate([*factors, *factors])]  # repeated twice, so that no range needs splitting
 
     def mean(self, at: int, num_steps: int) -> float:
-        """Of a stretch of steps; stretches longer than the recording take all of it."""
+        """The mean of a range of steps. A range longer than the recording takes all of it."""
         at %= self.num_steps
         num_steps = min(num_steps, self.num_steps)
         return (self._sums[at + num_steps] - self._sums[at]) / num_steps
 
     @classmethod
     def read(cls, path: Path, name: str = "laps") -> NoiseRecording:
-        """As benchmarks/record_noise.py wrote it. Each rider's times are divided by their own median, so that what
-        remains is the machine's doing and not the process's."""
+        """Reads a file of benchmarks/record_noise.py.
+
+        Each trial's times are divided by their own median, so that only the noise of the machine remains, and not the
+        speed of the process.
+        """
         timings: list[tuple[int, list[float]]] = json.loads(path.read_text())[name]
         usual = {trial: median(ms for who, times in timings if who == trial for ms in times) for trial, _ in timings}
         return cls([ms / usual[trial] for trial, times in timings for ms in times])
 
 
 class NoiseModel(msgspec.Struct, frozen=True):
-    """Sizes of what is added to the recording; without a recording they are all there is."""
+    """Sizes of the noise that is added to the recording, or that is used alone without one."""
 
     spread: float = 0.03  # sigma of a block's log time
-    correlation: float = 0.5  # of one block's noise with the next one's, whoever rides
-    drift: float = 0.003  # sigma of the walk of the machine's speed, each block
-    outlier_share: float = 0.02  # of blocks that something else gets in the way of
-    outlier_size: float = 0.5  # and makes longer by so much
+    correlation: float = 0.5  # of the noise of one block with that of the next, whichever trial runs
+    drift: float = 0.003  # sigma of the random walk of the machine's speed, per block
+    outlier_share: float = 0.02  # share of blocks that something else disturbs
+    outlier_size: float = 0.5  # factor by which a disturbed block is longer
 
 
 CALM = NoiseModel(spread=0.0, drift=0.0, outlier_share=0.0)
 
 
 class Noise:
-    """Blocks ask for their factor in the order of time: what hits one block half hits the next, another rider's too."""
+    """Blocks request their factor in the order of time. Noise of one block partly carries over to the next, even of
+    another trial.
+    """
 
     def __init__(
         self, rng: random.Random, recording: NoiseRecording | None = None, noise_model: NoiseModel | None = None

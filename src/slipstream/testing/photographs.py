@@ -1,5 +1,7 @@
-"""Makes JPEG files that compress and decode as photographs do: smooth fields of colour, edges, and fine grain.
-They show nothing, and two calls with one seed write the same files."""
+"""Makes JPEG files that compress and decode like photographs: smooth areas of colour, edges, and fine grain.
+
+They show nothing in particular. Two calls with the same seed write the same files.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ def make_photographs(
     """Writes `num_images` files of about 100 KB into `folder`, spread over ten classes by name."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(seed)
-    grains = [_grain(rng, width, height) for _ in range(4)]  # making it costs more than the rest: a few are enough
+    # Making the grain takes most of the time, so a few variants are reused.
+    grains = [_grain(rng, width, height) for _ in range(4)]
     paths = []
     for number in range(num_images):
         image = _scene(rng, width, height) + grains[number % len(grains)] * rng.uniform(0.8, 1.2)
@@ -29,7 +32,7 @@ def make_photographs(
 
 
 def _scene(rng: np.random.Generator, width: int, height: int) -> Pixels:
-    """Light that falls off smoothly, in front of it a few things with edges."""
+    """A smooth gradient of light with a few objects with edges in front of it."""
     image = _smooth(rng, 6, width, height, low=30, high=220)
     for _ in range(int(rng.integers(3, 8))):
         left, top = int(rng.integers(0, width - 60)), int(rng.integers(0, height - 60))
@@ -46,7 +49,7 @@ def _smooth(rng: np.random.Generator, size: int, width: int, height: int, *, low
 
 
 def _grain(rng: np.random.Generator, width: int, height: int) -> Pixels:
-    """Noise of a sensor and of leaves: fine and coarser, equal in all colours for the most part."""
+    """Fine and coarser noise, as from a sensor and from leaves, mostly equal in all colours."""
     fine = rng.normal(0, 7, (height, width, 1))
     coarse = np.kron(rng.normal(0, 9, (height // 3 + 1, width // 3 + 1, 1)), np.ones((3, 3, 1)))[:height, :width]
     grain: Pixels = (fine + coarse + rng.normal(0, 2, (height, width, 3))).astype(np.float32)

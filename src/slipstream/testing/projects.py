@@ -1,5 +1,7 @@
-"""Made projects: a folder with a script, and edits at lines that are found by a piece of their text. For tests of what
-rewrites sources; runs nothing."""
+"""Synthetic projects: a folder with a script, and edits at lines that are found by a piece of their text.
+
+For tests of code that rewrites sources; runs nothing.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ class Project:
         return path
 
     def site(self, piece: str, name: str = "train.py", function: str = "main") -> Site:
-        """The line that holds this piece of text."""
+        """The line that contains this piece of text."""
         path = self.folder / name
         with tokenize.open(path) as file:
             lines = file.read().split("\n")
@@ -43,7 +45,9 @@ class Project:
         return patch
 
     def text(self, *edits: Edit) -> str:
-        """The one file that changes, as it is then; every edit must have been written, and twice is as once."""
+        """The new text of the one file that changes. Every edit must have been written, and a second run must change
+        nothing.
+        """
         patch = self.patch(*edits)
         assert not patch.left, patch.left
         (file,) = patch.files
@@ -55,7 +59,7 @@ class Project:
         return file.after.decode()
 
     def why_left(self, *edits: Edit) -> str:
-        """Nothing may have been written."""
+        """The reason why an edit was left to the user. Nothing may have been written."""
         patch = self.patch(*edits)
         assert not patch.files
         assert len(patch.left) == len(edits)

@@ -1,4 +1,6 @@
-"""Every seam on one device, on a training small enough for a second: seen, harmless, and gone afterwards."""
+"""Checks every seam on one device with a training of about a second: it is observed, harmless, and removed
+afterwards.
+"""
 
 from __future__ import annotations
 
@@ -18,31 +20,31 @@ _WATCHED = ((nn.Module, "__call__"), (torch.Tensor, "to"), (torch.autograd, "bac
 
 
 def check_seams(device: str) -> Iterator[tuple[str, bool, str]]:
-    """(what is checked, whether it holds, what was seen)."""
+    """Yields (what is checked, whether it holds, what was observed)."""
     yield "torch computes there", True, _describe(device)
     before = [getattr(owner, name) for owner, name in _WATCHED]
     bare = _train(device)
-    ride = start_run(TrialSettings(mode="watch"))
+    trial = start_run(TrialSettings(mode="watch"))
     try:
         watched = _train(device)
     finally:
-        ride.leave(Ending("finished", 0, 0.0))
+        trial.leave(Ending("finished", 0, 0.0))
     yield "the training cannot tell", bare == watched, f"losses {bare[-1]!r} bare, {watched[-1]!r} watched"
     seen: dict[str, int] = {}
-    for _, message in ride.messages:
+    for _, message in trial.messages:
         for event in message.events if isinstance(message, Seen) else []:
             seen[event.kind] = seen.get(event.kind, 0) + 1
     for kind in (*_KINDS, *(() if device == "cpu" else ("transfer",))):
         yield f"the {kind} seam sees", seen.get(kind, 0) > 0, f"{seen.get(kind, 0)} events in {NUM_STEPS} steps"
     after = [getattr(owner, name) for owner, name in _WATCHED]
-    left = ride.patches.leftovers if ride.patches is not None else ["nothing was patched"]
+    left = trial.patches.leftovers if trial.patches is not None else ["nothing was patched"]
     restored = all(one is other for one, other in zip(before, after, strict=True))
     yield "nothing is left behind", restored and not left, ", ".join(left) or "as before"
-    yield "no seam was switched off", not ride.complaints, "; ".join(ride.complaints) or "none"
+    yield "no seam was switched off", not trial.complaints, "; ".join(trial.complaints) or "none"
 
 
 def _describe(device: str) -> str:
-    """Raises where torch cannot use the device."""
+    """Raises if torch cannot use the device."""
     torch.ones(2, device=device).sum().item()
     builds = {"CUDA": torch.version.cuda, "ROCm": torch.version.hip}
     build = ", ".join(f"{name} {version}" for name, version in builds.items() if version)

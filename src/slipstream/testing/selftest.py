@@ -1,5 +1,7 @@
-"""The contract battery of every technique and the check of the seams, each in a process of its own, so that one that
-crashes or hangs is an outcome and not the end. Makes the report that a user attaches to an issue."""
+"""Runs the contract checks of every technique and the check of the seams, and writes a report for an issue.
+
+Each part has a process of its own, so that a crash or a hang is an outcome and does not end the selftest.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ def parts() -> list[str]:
 
 
 def run_part(ident: str, device: str, limit_s: float = LIMIT_S) -> SelftestPart:
-    """In a process of its own."""
+    """Runs the part in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="slipstream-") as folder:
         answer = Path(folder) / "outcomes.json"
         command = [sys.executable, "-m", "slipstream.testing.selftest", ident, device, str(answer)]
@@ -70,7 +72,7 @@ def outcomes_of(ident: str, device: str) -> Iterator[SelftestOutcome]:
 
 
 def write_report(environment: Environment, device: str, results: list[SelftestPart]) -> str:
-    """Markdown, to attach to an issue: first what failed, then everything, then the machine."""
+    """A Markdown report for an issue: first what failed, then everything, then the machine."""
     failed = [(part, outcome) for part in results for outcome in part.outcomes if not outcome.is_ok]
     num_checks = sum(len(part.outcomes) for part in results)
     lines = [

@@ -1,5 +1,7 @@
-"""A track without processes: a clock of its own, riders whose true step times are chosen, and weather.
-For tests of what asks a Track; it simulates the answers, not a machine."""
+"""A race backend without processes: with its own clock, trials whose true step times are chosen, and noise.
+
+For tests of code that uses a RaceBackend. It simulates the answers and not a machine.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +16,18 @@ from slipstream.testing.noise_model import CALM, Noise
 from slipstream.wire.backend import SLOWER
 from slipstream.wire.protocol import Ticked
 
-Factor = Callable[[Recipe], float]  # the true step time under a recipe, the base's being 1
-Ageing = Callable[[Recipe, int], float]  # after so many steps: times as long as at first
-Fault = Callable[[TrialSpec, int], str]  # after so many steps: why the rider is out, or ""
-Seen = Callable[[TrialSpec, int], Fingerprint]  # what its training did in so many steps
-Load = Callable[[float], float]  # at that second, by the track's clock: times as long as on an idle machine
+Factor = Callable[[Recipe], float]  # the true step time under a recipe, relative to the base
+Ageing = Callable[[Recipe, int], float]  # factor on the step time after so many steps
+Fault = Callable[[TrialSpec, int], str]  # after so many steps: why the trial failed, or ""
+Seen = Callable[[TrialSpec, int], Fingerprint]  # the fingerprint after so many steps
+Load = Callable[[float], float]  # factor on times at that second of the backend's clock, relative to an idle machine
 
-_WARM_UP = 5  # steps; they are part of the start, and the clock stands still while they are compared with the base's
+# Number of steps; they are part of the start, and the clock does not move while they are compared with the base's.
+_WARM_UP = 5
 
 
 class SimulatedBackend:
-    """Time passes only while a rider starts or rides."""
+    """Time passes only while a trial starts or runs."""
 
     def __init__(
         self,
@@ -33,10 +36,10 @@ class SimulatedBackend:
         noise: Noise | None = None,
         seed: int = 0,
         startup_s: Callable[[Recipe], float] = lambda recipe: 4.0,
-        beside: float = 0.0,  # of its start that a rider gets done while another one starts
-        lottery: float = 0.0,  # sigma of the log of what a process is faster or slower by, for all its life
+        beside: float = 0.0,  # share of its start that a trial completes while another one starts
+        lottery: float = 0.0,  # sigma of the log of a process's constant speed factor
         ageing: Ageing = lambda recipe, num_steps: 1.0,
-        num_trials: int = 16,  # that memory holds
+        num_trials: int = 16,  # trials that fit in memory
         num_steps: int | None = None,  # until the script ends
         batch_size: int = 32,
         fault: Fault = lambda spec, num_steps: "",
@@ -64,12 +67,13 @@ class SimulatedBackend:
         self._now_s = 0.0
         self._trials: dict[int, _SimulatedTrial] = {}
         self._present: set[int] = set()
-        self._ahead: dict[int, float] = {}  # who starts beside the one that enters: seconds of it that are done
+        # Trials that start in parallel with the one that enters: completed seconds of their start.
+        self._ahead: dict[int, float] = {}
 
     def enter(self, spec: TrialSpec) -> str:
-        assert spec.ident not in self._trials, f"rider {spec.ident} has entered before"
+        assert spec.ident not in self._trials, f"trial {spec.ident} has entered before"
         if self._capacity > 1:
-            assert len(self._present) < self._capacity, f"memory holds {self._capacity} riders and one more entered"
+            assert len(self._present) < self._capacity, f"memory holds {self._capacity} trials and one more entered"
         luck = math.exp(self._rng.gauss(0.0, self._lottery))
         true_step_s = self._step_s * self._factor(spec.recipe) * luck
         trial = self._trials[spec.ident] = _SimulatedTrial(spec, true_step_s)
@@ -83,17 +87,19 @@ class SimulatedBackend:
         return trial.failure
 
     def expect(self, spec: TrialSpec) -> None:
-        """It starts beside the one that enters now, as on the real track; nobody does beside the first."""
+        """The trial starts in parallel with the one that enters now, as in the real backend. No trial starts beside the
+        first.
+        """
         num_starting = len(self._ahead) or 1
         if self._trials and num_starting == 1 and len(self._present) + 2 <= self._capacity:
             self._ahead[spec.ident] = 0.0
 
     def run_block(self, trial: int, round: int, num_steps: int, lead_in: int) -> BlockTiming:
         who = self._trials[trial]
-        assert not who.failure and not who.is_over, f"rider {trial} is out and was asked for a lap"
+        assert not who.failure and not who.is_over, f"trial {trial} is out and was asked for a block"
         self._ahead.clear()
         if trial not in self._present:
-            assert self._capacity == 1, f"rider {trial} has left and was asked for a lap"
+            assert self._capacity == 1, f"trial {trial} has left and was asked for a block"
             self._start(who)
         first = who.num_steps + lead_in
         left = num_steps + lead_in if self._length is None else self._length - who.num_steps
@@ -140,7 +146,7 @@ class SimulatedBackend:
         return self.record(trial)
 
     def renew(self) -> None:
-        """Every rider has luck of its own here."""
+        """Every trial has a random speed factor of its own."""
 
     def capacity(self) -> int:
         return self._capacity
@@ -150,11 +156,13 @@ class SimulatedBackend:
 
     @property
     def specs(self) -> list[TrialSpec]:
-        """All that ever entered, in order."""
+        """All trials that ever entered, in order."""
         return [trial.spec for trial in self._trials.values()]
 
     def _judge_start(self, trial: _SimulatedTrial) -> TooSlow | None:
-        """As the relay does, with the base as it is at this second. Its recorded step is that of an idle machine."""
+        """As the process backend does, with the base's speed at this second. The recorded step is that of an idle
+        machine.
+        """
         load, slow_start = self._load(self._now_s), SlowStart()
         if trial.spec.role != "candidate":
             return None
@@ -166,7 +174,7 @@ class SimulatedBackend:
 
     def _start(self, trial: _SimulatedTrial) -> None:
         if self._capacity == 1:
-            self._present.clear()  # by relaunching: who rides is alone
+            self._present.clear()  # trials are restarted, so that only one runs at a time
         self._present.add(trial.spec.ident)
         self.most_at_once = max(self.most_at_once, len(self._present))
         startup_s = self._startup_s(trial.spec.recipe)
@@ -187,7 +195,7 @@ class _SimulatedTrial:
 
 
 def choice_factors(**factors: float) -> Factor:
-    """Techniques by name that multiply the step, whatever their setting; all others change nothing."""
+    """Techniques by name that multiply the step, whatever their setting. All others change nothing."""
 
     def factor(recipe: Recipe) -> float:
         return math.prod(factors.get(choice.technique, 1.0) for choice in recipe.choices)

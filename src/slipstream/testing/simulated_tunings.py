@@ -1,5 +1,8 @@
-"""Whole tunings on a simulated track: twelve made techniques, of which at most one is worth anything, through the real
-search. For the proof that tune is never fooled; says nothing about any real technique."""
+"""Whole tunings on a simulated backend: twelve synthetic techniques, of which at most one gains anything, through the
+real search.
+
+They prove that `tune` does not report false gains. They say nothing about any real technique.
+"""
 
 from __future__ import annotations
 
@@ -23,23 +26,23 @@ from slipstream.tuning.search import tune
 
 NUM_CANDIDATES = 12
 STEP_S = 0.05
-START_S = 2.0  # of a forked rider by itself; 1.2 s each where two start at a time (benchmarks/starts.py)
-COLD_START_S = 4.0  # where riders cannot be forked
-BESIDE = 0.75  # of a start, while another one starts: as benchmarks/starts.py found it on two cores
+START_S = 2.0  # start of a forked trial alone; 1.2 s each if two start at the same time (benchmarks/starts.py)
+COLD_START_S = 4.0  # if trials cannot be forked
+BESIDE = 0.75  # share of a start that completes while another one starts; measured by benchmarks/starts.py on two cores
 
 
 class SimulatedOutcome(msgspec.Struct, frozen=True):
-    """Of one tuning."""
+    """The outcome of one tuning."""
 
     kept: tuple[str, ...]
-    told: tuple[str, ...]  # techniques whose last word is that they were kept
-    intervals: tuple[tuple[float, Speed], ...]  # the truth and what was said of it, for every candidate that raced
-    seconds: float  # of the budget
+    told: tuple[str, ...]  # techniques that were kept in the end
+    intervals: tuple[tuple[float, Speed], ...]  # the true ratio and the reported speed, for every candidate that raced
+    seconds: float  # share of the budget
 
 
 def simulate(
     seed: int,
-    gain: float = 1.0,  # of one technique, drawn by the seed; the others are worth nothing
+    gain: float = 1.0,  # the gain of one technique, drawn by the seed; the others gain nothing
     recording: NoiseRecording | None = None,
     noise_model: NoiseModel | None = None,
     lottery: float = 0.0,
@@ -63,7 +66,7 @@ def simulate(
     tuning = tune(_session(), backend, TuneOptions(seed=seed), SilentListener(), known)
 
     def truth(recipe: Recipe) -> float:
-        """A technique may be raced on top of the one that gains."""
+        """The true ratio. A technique may be raced on top of the one that gains."""
         return gain if any(choice.technique == lucky for choice in recipe.choices) else 1.0
 
     told = [(truth(one.recipe), one.speed) for one in tuning.verdicts if one.kind in ("single", "total") and one.speed]
@@ -76,7 +79,7 @@ def simulate(
 
 @lru_cache(maxsize=1)
 def _session() -> Session:
-    """What the check saw: steps as long as those on the track."""
+    """The session of the check, with steps as long as those of the backend."""
     compute_ms = STEP_S * 1e3 - 2.0
     return diagnose(made_session(forward_ms=compute_ms / 3, backward_ms=compute_ms * 2 / 3))
 

@@ -1,7 +1,9 @@
-"""The contract that every technique keeps, tried on real trainings in this process, on the device that is asked for: it
-applies or says why not, acts where it applies, keeps its numerics class, lets exceptions and the death of a
-worker pass, writes checkpoints that load without it, and leaves nothing behind. Used by the tests and by `slipstream
-selftest`."""
+"""The contract of every technique, checked on real trainings in this process, on the requested device.
+
+A technique applies or says why not, acts where it applies, keeps its numerics class, lets exceptions and the death of a
+worker pass, writes checkpoints that load without it, and leaves nothing behind. The tests and `slipstream selftest` use
+this module.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +36,11 @@ from slipstream.techniques._core.context import ApplyContext
 from slipstream.techniques._core.observation import Observation
 from slipstream.testing.trainings import TRAININGS, Training, TrainingOutcome
 
-# How far weights may be off after a handful of steps, of their norm; losses after each step, of themselves.
+# Allowed relative deviation of the weights' norm after a few steps, and of the losses after each step.
 _TOLERANCES: dict[NumericsClass, float] = {"reordered": 2e-3, "redrawn": 0.5, "approximate": 0.1, "different": 1e9}
 
 
-PICTURES = "pictures"  # whose workers take their time to start: only for what concerns loaders
+PICTURES = "pictures"  # its workers start slowly, so it is used only for techniques that concern loaders
 
 
 class ContractResult(msgspec.Struct, frozen=True):
@@ -48,7 +50,7 @@ class ContractResult(msgspec.Struct, frozen=True):
 
 
 class RecipeRun:
-    """One training under one recipe, and everything that was said meanwhile."""
+    """One training under one recipe, and everything that was reported meanwhile."""
 
     def __init__(self, recipe: Recipe, is_proof: bool = False) -> None:
         self.recipe = recipe
@@ -72,7 +74,7 @@ class RecipeRun:
 
 
 def battery(ident: str, device: str = "cpu", trainings: Sequence[str] = tuple(TRAININGS)) -> list[ContractResult]:
-    """Every check of one technique. A check that does not concern it says so and passes."""
+    """Yields every check of one technique. A check that does not concern it says so and passes."""
     module = technique(ident)
     results = [_check("says what it is", _describe, ident, module)]
     observations = {name: observe(TRAININGS[name], device) for name in trainings}
@@ -81,7 +83,7 @@ def battery(ident: str, device: str = "cpu", trainings: Sequence[str] = tuple(TR
     willing = [name for name, seen in observations.items() if module.applies(seen).is_yes]
     recipe = _recipe(ident, [observations[name] for name in willing])
     others = [name for name in trainings if name != PICTURES]
-    others = others if willing else others[:1]  # what is refused everywhere is tried all the same
+    others = others if willing else others[:1]  # a technique that is refused everywhere is tried anyway
     for name in [*others, *([PICTURES] if PICTURES in trainings and _concerns_loaders(module) else [])]:
         for what, check in _CHECKS.items():
             results.append(_check(f"{name}: {what}", check, module, recipe, TRAININGS[name], device))
@@ -92,9 +94,11 @@ def battery(ident: str, device: str = "cpu", trainings: Sequence[str] = tuple(TR
 
 
 def death(ident: str, device: str = "cpu") -> list[ContractResult]:
-    """A loader's worker is killed. Torch may go on saying so whenever a child ends: the last thing in a process."""
+    """Kills a loader's worker. Torch may report that again whenever a child ends, so this must be the last check in a
+    process.
+    """
     module, training = technique(ident), TRAININGS.get(PICTURES)
-    # What changes the training may leave no batch to wait for.
+    # A technique that changes the training may leave no batch to wait for.
     if training is None or not _concerns_loaders(module) or module.CARD.numerics == "different":
         return []
     seen = observe(training, device)
@@ -107,17 +111,17 @@ def _concerns_loaders(module: Technique) -> bool:
 
 
 def _recipe(ident: str, willing: Sequence[Observation]) -> Recipe:
-    """With the best guess where it applies, else any setting."""
+    """With the best guess if it applies, else with any setting."""
     module = technique(ident)
     settings: Sequence[Setting] = module.settings(willing[0]) if willing else getattr(module, "VALUES", (True,))
     return Recipe((Choice(ident, settings[0]),))
 
 
 def observe(training: Training, device: str) -> Observation:
-    """What a check of this training would have recorded, as far as techniques ask for it."""
+    """What a check of this training would have recorded, as far as techniques use it."""
     outcome = bare(training, device)
     loaders = [read_loader(outcome.loader, 0, None, None)] if outcome.loader is not None else []
-    steps = [Step(0, 0, 0, 1, 1.0, {}, 8, 1, 1, 1, 1)] if loaders else []  # one that took a batch
+    steps = [Step(0, 0, 0, 1, 1.0, {}, 8, 1, 1, 1, 1)] if loaders else []  # a step that took a batch
     models = [read_model(model, index, (), {}) for index, model in enumerate(outcome.models.values())]
     steppers = [read_optimizer(one, index, None) for index, one in enumerate(outcome.optimizers.values())]
     place = str(next(next(iter(outcome.models.values())).parameters()).device)
@@ -134,11 +138,11 @@ _machine = functools.cache(lambda: read_environment(os.getcwd()))
 
 @functools.cache
 def bare(training: Training, device: str, resumed: bool = False, again: bool = False) -> TrainingOutcome:
-    """The training as it is; once for all techniques."""
+    """The training without a recipe; computed once for all techniques."""
     return training(device, checkpoint=bare(training, device).checkpoint) if resumed else training(device)
 
 
-# --- the checks: a sentence if they hold, AssertionError if they do not -----------------------------------------------
+# The checks return a sentence if they hold, and raise AssertionError if they do not.
 
 
 def _check(name: str, check: Callable[..., str], *subject: Any) -> ContractResult:
@@ -171,12 +175,12 @@ def _apply_or_say(module: Technique, observation: Observation) -> str:
 
 def _check_numerics(module: Technique, recipe: Recipe, training: Training, device: str) -> str:
     base, again = bare(training, device), bare(training, device, again=True)
-    ride = RecipeRun(recipe, is_proof=module.CARD.needs_proof)
-    changed = ride.run(lambda: training(device))
-    assert not ride.complaints, f"it failed: {ride.complaints}"
-    assert not ride.leftovers, f"it left {ride.leftovers} behind"
-    assert ride.context is not None
-    said = ride.context.changes or ride.context.declined
+    recipe_run = RecipeRun(recipe, is_proof=module.CARD.needs_proof)
+    changed = recipe_run.run(lambda: training(device))
+    assert not recipe_run.complaints, f"it failed: {recipe_run.complaints}"
+    assert not recipe_run.leftovers, f"it left {recipe_run.leftovers} behind"
+    assert recipe_run.context is not None
+    said = recipe_run.context.changes or recipe_run.context.declined
     numerics = module.CARD.numerics
     assert [loss for loss in changed.losses if loss == loss] == changed.losses, "a loss is not a number"
     if numerics == "identical":
@@ -191,7 +195,9 @@ def _check_numerics(module: Technique, recipe: Recipe, training: Training, devic
 
 
 def _allowed(numerics: NumericsClass, device: str) -> float:
-    """On GPUs convolutions round to TF32 by default and sums come in any order: all is coarser there."""
+    """The allowed deviation. On GPUs convolutions use TF32 by default and sums have no fixed order, so it is larger
+    there.
+    """
     tolerance = _TOLERANCES.get(numerics, 0.0)
     return tolerance if device == "cpu" or not tolerance else max(tolerance, 2e-2)
 
@@ -199,14 +205,14 @@ def _allowed(numerics: NumericsClass, device: str) -> float:
 def _check_exception(module: Technique, recipe: Recipe, training: Training, device: str) -> str:
     for planted in (ValueError("planted"), KeyboardInterrupt()):
         model = _Faulty(copy.deepcopy(next(iter(bare(training, device).models.values()))).train(), planted)
-        ride = RecipeRun(recipe)
+        recipe_run = RecipeRun(recipe)
         try:
-            ride.run(functools.partial(training, device, model=model))
+            recipe_run.run(functools.partial(training, device, model=model))
         except BaseException as fault:
             assert fault is planted, f"{planted!r} arrived as {fault!r}"
         else:
             raise AssertionError(f"{planted!r} was swallowed")
-        assert not ride.leftovers, f"it left {ride.leftovers} behind"
+        assert not recipe_run.leftovers, f"it left {recipe_run.leftovers} behind"
     return "a ValueError and a Ctrl-C inside the model arrived as they were"
 
 
@@ -226,27 +232,30 @@ def _check_checkpoint(module: Technique, recipe: Recipe, training: Training, dev
     return "loads bare, and resumes from a bare one"
 
 
-# The loader's own sentence; or, where a batch was on its way, what torch says of the connection that brings it.
+# The loader's own message or, if a batch was being received, torch's message about the connection.
 _DEATHS = (RuntimeError, EOFError, ConnectionError)
 
 
 def _check_worker(recipe: Recipe, training: Training, device: str) -> str:
-    """As bare python has it: the loader says so. Where nobody is there to die, nothing happens."""
+    """The loader reports the death, as with plain Python. Without workers nothing happens."""
     model = _Deadly(copy.deepcopy(next(iter(bare(training, device).models.values()))).train())
-    ride = RecipeRun(recipe)
-    fault = _fault_of(lambda: ride.run(functools.partial(training, device, model=model)))
+    recipe_run = RecipeRun(recipe)
+    fault = _fault_of(lambda: recipe_run.run(functools.partial(training, device, model=model)))
     if fault is None:
         assert model.victim is None, "a worker was killed, and nobody heard of it"
     else:
         is_told = not isinstance(fault, RuntimeError) or str(model.victim) in str(fault)
         assert model.victim is not None and is_told, f"arrived as {fault!r}"
-    assert not ride.leftovers, f"it left {ride.leftovers} behind"
+    assert not recipe_run.leftovers, f"it left {recipe_run.leftovers} behind"
     return "the loader's own error arrived" if model.victim else "there are no worker processes"
 
 
 def _fault_of(run: Callable[[], object]) -> BaseException | None:
-    """The error by which the death of a worker arrives. Torch's handler of SIGCHLD raises it again when the next worker
-    ends, at whatever line the main thread has reached, so the handler is removed as soon as the error is there."""
+    """The error by which the death of a worker is reported.
+
+    Torch's SIGCHLD handler raises it again when the next worker ends, at whatever line the main thread has reached. So
+    the handler is removed as soon as the error is there.
+    """
     try:
         try:
             run()
@@ -260,10 +269,10 @@ def _fault_of(run: Callable[[], object]) -> BaseException | None:
 
 def _act(recipe: Recipe, trainings: list[Training], device: str) -> str:
     for training in trainings:
-        ride = RecipeRun(recipe)
-        ride.run(functools.partial(training, device))
-        assert ride.context is not None
-        if said := ride.context.changes or ride.context.declined:
+        recipe_run = RecipeRun(recipe)
+        recipe_run.run(functools.partial(training, device))
+        assert recipe_run.context is not None
+        if said := recipe_run.context.changes or recipe_run.context.declined:
             return "; ".join(said)
     raise AssertionError("it applies, and neither changed anything nor said a word")
 
@@ -290,7 +299,7 @@ class _Faulty(nn.Module):
 
 
 class _Deadly(nn.Module):
-    """The script's model, at whose second call a loader's worker is killed."""
+    """The script's model, which kills a loader's worker at its second call."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -337,7 +346,7 @@ def _distance(one: TrainingOutcome, other: TrainingOutcome, with_weights: bool, 
 
 @contextlib.contextmanager
 def _environment(recipe: Recipe) -> Iterator[None]:
-    """What the process would have been started with: here it only counts as said."""
+    """The environment that the process would have been started with. Here it counts as a reported change."""
     wanted = {
         name: value
         for choice in recipe.choices
@@ -364,7 +373,9 @@ def _nothing_left_behind() -> Iterator[None]:
 
 
 def _is_ours(value: Any) -> bool:
-    """A state that is not as it was, or a function of ours: what dynamo puts into torch stays there anyway."""
+    """Whether it is a state that has changed, or a function of slipstream's. What dynamo puts into torch stays there
+    anyway.
+    """
     code = getattr(value, "__code__", None)
     return code.co_filename.startswith(OURS) if code is not None else not callable(value)
 

@@ -1,6 +1,8 @@
-"""Tiny but real trainings, written as users write them: a convnet with batch norm, a transformer with attention by
-hand, a GAN with two optimizers, and pictures that workers read. They know nothing of techniques; what they did comes
-back as numbers and bytes."""
+"""Tiny but real trainings, written as users write them: a convnet with batch norm, a transformer with manual attention,
+a GAN with two optimizers, and pictures that workers read.
+
+They do not depend on techniques. They return their results as numbers and bytes.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ NUM_PICTURES = 24
 
 
 class TrainingOutcome:
-    """What a training left: losses, weights as they are, and a checkpoint as it would be on disk."""
+    """The result of a training: losses, weights, and a checkpoint as it would be on disk."""
 
     def __init__(self) -> None:
         self.losses: list[float] = []
@@ -100,7 +102,7 @@ class ManualAttention(nn.Module):
     def __init__(self, width: int, heads: int, length: int) -> None:
         super().__init__()
         self.heads = heads
-        self.project = nn.Linear(width, 3 * width, bias=False)  # the keys' bias has a gradient of pure rounding
+        self.project = nn.Linear(width, 3 * width, bias=False)  # the gradient of the keys' bias is pure rounding
         self.register_buffer("causal", torch.tril(torch.ones(length, length)))
 
     def forward(self, x: torch.Tensor) -> Any:
@@ -132,7 +134,7 @@ class SmallTransformer(nn.Module):
 
 
 def transformer(device: str = "cpu", checkpoint: bytes = b"", model: nn.Module | None = None) -> TrainingOutcome:
-    """Tokens without a loader, two micro-batches an update, accumulated by hand."""
+    """Tokens without a loader, two micro-batches per update, accumulated by hand."""
     torch.manual_seed(SEED)
     out = TrainingOutcome()
     net = (model or SmallTransformer()).to(device)
@@ -152,7 +154,7 @@ def transformer(device: str = "cpu", checkpoint: bytes = b"", model: nn.Module |
 
 
 def gan(device: str = "cpu", checkpoint: bytes = b"", model: nn.Module | None = None) -> TrainingOutcome:
-    """Two models and two optimizers; the judge is called three times a step, once on detached inputs."""
+    """Two models and two optimizers. The discriminator is called three times per step, once on detached inputs."""
     torch.manual_seed(SEED)
     out = TrainingOutcome()
     maker = (model or nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 8))).to(device)
@@ -194,7 +196,7 @@ class Pictures(Dataset[tuple[torch.Tensor, int]]):
 
 @functools.cache
 def _picture_files() -> list[Path]:
-    """Made once for a process."""
+    """Made once per process."""
     from slipstream.testing.photographs import make_photographs
 
     folder = Path(tempfile.mkdtemp(prefix="slipstream-pictures-"))

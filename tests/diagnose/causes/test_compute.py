@@ -22,7 +22,7 @@ def findings(**facts):
     return {finding.cause: finding for finding in diagnose(made_session(**facts)).findings}
 
 
-def test_an_optimizer_that_walks_over_many_small_tensors():
+def test_an_optimizer_that_loops_over_many_small_tensors():
     optimizer = made_optimizer(num_tensors=480, num_parameters=30_000, foreach=False)
     site = msgspec.structs.replace(OPTIMIZER_SITE, text="optimizer = torch.optim.AdamW(ps, lr=0.001, foreach=False)")
     found = findings(optimizer_ms=20.0, optimizer=msgspec.structs.replace(optimizer, site=site))["unfused_optimizer"]
@@ -31,11 +31,11 @@ def test_an_optimizer_that_walks_over_many_small_tensors():
     assert found.predicted_gain == pytest.approx(51 / (51 - 16))
 
 
-def test_an_update_that_takes_far_longer_than_its_copy_is_not_cured_by_fusing():
-    """Lightning's, whose step does much else: 20 ms, and a copy's 1 ms became 0.5."""
+def test_fusing_is_not_recommended_for_an_update_far_longer_than_its_copy():
+    """As in Lightning, whose optimizer step does much else: it takes 20 ms, and the copy's 1 ms became 0.5."""
     copy = Rehearsal("fused_optimizer", "", 1.0, 0.5, 2.0, 1.9, 2.1, 41)
     found = findings(optimizer_ms=20.0, optimizer=made_optimizer(), rehearsals=[copy])
-    assert "unfused_optimizer" not in found  # 1.5 of 51 ms at the most
+    assert "unfused_optimizer" not in found  # at most 1.5 of 51 ms
     slow = msgspec.structs.replace(copy, now_ms=10.0, then_ms=5.0)
     gain = findings(optimizer_ms=20.0, optimizer=made_optimizer(), rehearsals=[slow])[
         "unfused_optimizer"
@@ -57,7 +57,7 @@ OWN = {
 }
 
 
-def test_an_optimizer_of_ones_own_that_walks_over_many_small_tensors():
+def test_a_custom_optimizer_that_loops_over_many_small_tensors():
     found = findings(optimizer_ms=20.0, optimizer=made_optimizer(**OWN))["unfused_optimizer"]
     assert found.site == OWN["step_site"] and found.techniques == []
     assert found.predicted_gain == pytest.approx(51 / (51 - 14))
@@ -68,8 +68,8 @@ def test_an_optimizer_of_ones_own_that_walks_over_many_small_tensors():
 @pytest.mark.parametrize(
     "facts",
     [
-        {"step_site": None},  # a library's class: no loop of the user's
-        {"num_tensors": 2000},  # 10 µs a tensor: lists already
+        {"step_site": None},  # a library's class, so no loop of the user's
+        {"num_tensors": 2000},  # 10 µs a tensor, so it uses lists already
         {"num_parameters": 400_000_000},  # arithmetic, not calls
     ],
 )
@@ -87,15 +87,15 @@ def test_a_python_loop_of_tiny_operators():
 
 
 def test_on_a_busy_machine_an_operator_takes_longer_to_launch():
-    """The thread had 40% of a core: everything takes 2.5 times as long, operators and step."""
+    """The thread had 40% of a core, so operators and step take 2.5 times as long."""
     anatomy = made_anatomy({"aten::mm": (600, 15.0), "aten::tanh": (900, 20.0)})
-    ride = {"forward_ms": 25, "backward_ms": 35, "anatomy": anatomy}
-    assert "tiny_operations" in findings(**ride, compute_cpu_ms=0.4 * 61.5)
-    assert "tiny_operations" not in findings(**ride)
+    times = {"forward_ms": 25, "backward_ms": 35, "anatomy": anatomy}
+    assert "tiny_operations" in findings(**times, compute_cpu_ms=0.4 * 61.5)
+    assert "tiny_operations" not in findings(**times)
 
 
 def test_a_loop_in_the_loss_is_named_there():
-    """Outside the model: compiling it would not touch the loop, and most of backward is the loop's too."""
+    """The loop is outside the model, so compiling would not change it, and most of backward belongs to it."""
     anatomy = made_anatomy({"aten::select": (3000, 20.0), "aten::max": (1900, 20.0)})
     stacks = [
         made_stack("compute", 13, 20, phase="forward", function="forward"),
@@ -108,17 +108,17 @@ def test_a_loop_in_the_loss_is_named_there():
 
 
 def test_torchs_own_recurrent_layers_loop_in_c():
-    """No loop of the script's to replace, and compiling leaves them as they are."""
+    """There is no loop of the script's to replace, and compiling does not change them."""
     operators = {"aten::mm": (600, 3.0), "aten::tanh": (900, 3.0), "aten::gru": (1, 1.0)}
     modules = [ModuleShare("gru", "GRU", 6.0, 0, backward_ms=9.0), ModuleShare("head", "Linear", 0.1, 0)]
     anatomy = made_anatomy(operators, modules=modules)
     assert "tiny_operations" not in findings(forward_ms=6, backward_ms=8, anatomy=anatomy)
-    del operators["aten::gru"]  # a class of the script's own that has this name
+    del operators["aten::gru"]  # the script's own class with this name
     assert "tiny_operations" in findings(forward_ms=6, backward_ms=8, anatomy=made_anatomy(operators, modules=modules))
 
 
-def test_a_step_of_another_kind_says_nothing_of_the_usual_one():
-    """A rollout in one of 16 updates: its operators cannot have run in 3 ms."""
+def test_a_profiled_step_of_another_kind_gives_no_finding():
+    """A rollout in one of 16 updates. Its operators cannot have run in 3 ms."""
     anatomy = made_anatomy({"aten::mm": (5000, 20.0), "aten::tanh": (4000, 20.0)})
     assert "tiny_operations" not in findings(forward_ms=1, backward_ms=1, optimizer_ms=0.5, anatomy=anatomy)
 
@@ -211,7 +211,7 @@ def test_denormals_that_mean_something_are_scaled_and_not_flushed():
 
 
 def test_of_two_optimizers_the_one_that_takes_the_time_is_named():
-    """A GAN's generator is the larger one and steps every fifth time; LBFGS has no fused kind and no part in it."""
+    """A GAN's generator is larger and steps every fifth time. LBFGS has no fused implementation and does not count."""
     critic = made_optimizer(site=Site(FILE, 114, "optimizer_D = AdamW(net.parameters())"), num_tensors=6)
     generator = msgspec.structs.replace(
         critic,

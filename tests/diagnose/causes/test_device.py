@@ -8,7 +8,7 @@ GPU = made_environment(8.0, 8, "cuda:0")
 
 
 def on_gpu(kind, site_index, device_ms, **facts):
-    """Every step has one event of this kind, and a device that computes this long."""
+    """Every step has one event of this kind, and a device that computes for this long."""
     session = made_session(environment=GPU, **facts)
     events = [Event(kind, site_index, step.start_ns, step.start_ns + 1, num_bytes=1_000_000) for step in session.steps]
     steps = [

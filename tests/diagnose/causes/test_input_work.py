@@ -56,7 +56,7 @@ TOKENIZER = {
 
 
 def test_texts_are_tokenized_once():
-    """Whatever else draws random numbers: masks and crops come after it."""
+    """Random numbers of other operations do not matter: masks and crops come after tokenizing."""
     stacks = [made_stack("transform", 15, 90, **TOKENIZER), made_stack("transform", 16, 10)]
     for draws in (None, True):
         first = ranked(stacks=stacks, loader=made_loader(draws=draws))[0]
@@ -78,7 +78,7 @@ def test_texts_tokenized_by_the_collate_function():
     ("draws", "expression", "words", "keeps"),
     [
         (False, "np.fft.rfft(wave)", "do it once: store", True),
-        (False, "warp(image, rng.normal(size=2))", "the result kept", True),  # a generator that was not watched
+        (False, "warp(image, rng.normal(size=2))", "the result kept", True),  # a generator that was not observed
         (True, "np.fft.rfft(wave)", "before the random part", False),
         (None, "np.fft.rfft(wave)", "the result kept", True),
     ],
@@ -124,7 +124,8 @@ def test_decoding():
         ("PIL/PngImagePlugin.py:load_read", "img.resize((96, 96))", 96, False),
         ("PIL/JpegImagePlugin.py:load_read", "img.rotate(3)", 96, False),
         ("PIL/JpegImagePlugin.py:load_read", "img.crop(box).resize((96, 96))", 96, False),
-        ("PIL/JpegImagePlugin.py:load_read", "img.resize((448, 448))", 448, False),  # 2.5 ms may be no more than that
+        # 2.5 ms may be the image's own cost.
+        ("PIL/JpegImagePlugin.py:load_read", "img.resize((448, 448))", 448, False),
     ],
 )
 def test_large_jpegs_that_are_shrunk_at_once(leaf, shrinking, side, is_told):
@@ -180,7 +181,7 @@ def test_collating_in_the_users_function_behind_a_librarys_collator():
 
 
 def test_a_librarys_collator_makes_what_no_index_gives():
-    """PyG's graphs: arrays indexed once per batch would not be one."""
+    """As with PyG's graphs: arrays indexed once per batch would not give a graph."""
     loader = made_loader(collate_name="Collater", collate_site=None)
     stacks = [made_stack("collate", 0, 80, file="", leaf="data/separate.py:separate"), made_stack("other", 50, 20)]
     assert "slow_collate" not in [one.cause for one in ranked(stacks=stacks, loader=loader)]
@@ -194,7 +195,7 @@ def test_collating_in_torch_points_at_the_loader():
 
 
 def test_batches_that_come_whole_are_not_collated():
-    """batch_size=None with a sampler of batches: what collating would be cured by is done already."""
+    """batch_size=None with a sampler of batches: the fix for collating is already in place."""
     loader = made_loader(collate_name="default_convert", batch_size=None)
     stacks = [made_stack("collate", 0, 90, file="", leaf="_utils/collate.py:default_convert")]
     assert "slow_collate" not in [one.cause for one in ranked(stacks=stacks, loader=loader)]
@@ -206,7 +207,7 @@ def test_a_dataset_of_torch_is_picked_one_by_one():
 
 
 def test_a_librarys_transforms_are_no_collating():
-    """torchvision's MNIST with Compose(Resize, ToTensor, Normalize): none of the user's lines is below the loader."""
+    """torchvision's MNIST with Compose(Resize, ToTensor, Normalize): no line of the user's is below the loader."""
     stacks = [
         made_stack("transform", 0, 30, file="", leaf="transforms/functional.py:to_tensor"),
         made_stack("transform", 0, 60, file="", leaf="transforms/_functional_tensor.py:normalize"),

@@ -45,8 +45,8 @@ def test_a_loss_in_the_loop_is_not_data():
     assert ranked(made_session(has_loader=False, input_ms=0, other_ms=20, stacks=stacks)) == []
 
 
-def test_an_environment_is_told_and_not_taken_for_data():
-    """What it does next depends on the model: nothing to convert once, nothing for a loader's workers."""
+def test_an_environment_gives_a_note_and_no_finding():
+    """The environment depends on the model's actions, so nothing can be converted once or prepared by workers."""
     stacks = [
         other("other", 26, 50, "envs.step(actions)", leaf="classic_control/cartpole.py:step"),
         other("compute", 28, 20, "mse_loss(model(x).squeeze(1), y)"),
@@ -142,7 +142,7 @@ def test_logging_counts_the_whole_line():
 
 
 def test_histograms_of_weights_are_made_for_people():
-    """A tracker of the user's own: what it counts costs more than what it writes."""
+    """A tracker of the user's own, whose counting costs more than its writing."""
     stacks = [
         other("other", 32, 60, "np.histogram(values, bins=64)", leaf="lib/_histograms_impl.py:histogram"),
         other("logging", 26, 20, "json.dump(record, self.histograms)", leaf="json/encoder.py:floatstr"),
@@ -165,8 +165,10 @@ def test_metrics_of_every_batch_are_for_people_too():
     assert "% 20 == 0" in first.change
 
 
-def test_what_a_few_long_steps_log_is_told_of_the_average_step():
-    """Samples fall on all of the time: nothing is known about the usual step's lines where others hold most of it."""
+def test_logging_in_a_few_long_steps_is_reported_for_the_average_step():
+    """Samples are spread over all of the time. The lines of the usual step are unknown if other steps take most of
+    it.
+    """
     session = made_session(other_ms=0.5, stacks=[other("logging", 40, 90, "print(loss)"), other("compute", 41, 10)])
     steps = [
         msgspec.structs.replace(one, step_ms=one.step_ms + 1600, phases={**one.phases, "other": 1600.5})
@@ -220,7 +222,7 @@ def test_saving_at_every_step():
 
 
 def test_steps_that_stall_behind_a_save_do_not_hide_it():
-    """What was saved keeps the disk busy: one step in five takes 300 ms, and the plain step is still 32."""
+    """A save keeps the disk busy: one step in five takes 300 ms, and the plain step still takes 32."""
     session = saving_session(1, 20.0)
     stalled = [msgspec.structs.replace(step, step_ms=300.0) if step.index % 5 == 1 else step for step in session.steps]
     first = ranked(msgspec.structs.replace(session, steps=stalled))[0]
@@ -258,7 +260,7 @@ def test_the_mean_step_is_not_shown_beside_the_median():
 
 
 def test_validation_is_where_it_mostly_is():
-    """A look at all of it before the training proper has another line."""
+    """An evaluation before the training itself has another line."""
     session = evaluated(200.0, 10)
     first, *rest = session.evaluations
     other = msgspec.structs.replace(first, caller=Site(FILE, 55, "validate(model, everything)", "main"))
@@ -272,7 +274,7 @@ def test_validation_is_where_it_mostly_is():
         ("transformers", "trainer.train()", "save_steps="),
     ],
 )
-def test_a_trainer_that_saves_by_itself_is_told_so(library, line, words):
+def test_a_trainer_that_saves_gets_its_own_argument(library, line, words):
     session = saving_session(1, 20.0)
     sites = [*session.sites[:-1], msgspec.structs.replace(session.sites[-1], text=line)]
     environment = msgspec.structs.replace(session.environment, libraries={library: "1.0"})
@@ -288,7 +290,7 @@ def test_a_trainer_that_saves_by_itself_is_told_so(library, line, words):
         ("numpy", "machine.fit(model)", "if step % "),
     ],
 )
-def test_a_trainer_that_validates_by_itself_is_told_so(library, line, change):
+def test_a_trainer_that_validates_gets_its_own_argument(library, line, change):
     session = evaluated(200.0, 10, caller=Site(FILE, 70, line, "main"))
     environment = msgspec.structs.replace(session.environment, libraries={library: "1.0"})
     first = ranked(msgspec.structs.replace(session, environment=environment))[0]
@@ -322,7 +324,7 @@ def test_the_line_that_starts_a_trainer_and_not_who_called_for_that():
 
 @pytest.mark.parametrize(("samples", "is_found"), [(4, False), (32, True)])
 def test_a_learner_that_plays_between_updates_does_not_validate(samples, is_found):
-    """It acts on a few states and learns from batches of many; validation that has no loader is told by its size."""
+    """It acts on a few states and learns from larger batches. Validation without a loader is recognised by its size."""
     session = evaluated(200.0, 1, loader=-1)
     acts = [Event("forward", 0, FIRST_NS, FIRST_NS + 1, samples=samples) for _ in range(60)]
     learns = [Event("forward", 0, FIRST_NS, FIRST_NS + 1, samples=32, grad=True, training=True) for _ in range(60)]
@@ -391,7 +393,7 @@ def test_a_dict_that_fills_may_be_a_cache():
     "line", ['history.to_csv("h.csv")', "np.save(path, x)", "pickle.dump(rows, file)", "save_image(fake, p)"]
 )
 def test_a_table_or_picture_written_in_every_step_is_logging(line):
-    """Its library reads with the same modules."""
+    """The library uses the same modules for reading."""
     first = ranked(made_session(other_ms=10, stacks=[other("read", 35, 60, line), other("compute", 28, 20)]))[0]
     assert (first.cause, first.site.line) == ("frequent_logging", 35)
 

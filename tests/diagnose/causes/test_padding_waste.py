@@ -28,7 +28,7 @@ def test_tokens_that_are_padding() -> None:
 
 
 @pytest.mark.parametrize(("batches", "words"), [(1, "the one batch looked at"), (9, "of the tokens in 9 batches")])
-def test_what_it_rests_on_is_told(batches: int, words: str) -> None:
+def test_evidence_names_the_number_of_batches(batches: int, words: str) -> None:
     anatomy = made_anatomy({"aten::mm": (12, 24.0)}, padding_share=0.4, padding_batches=batches)
     (found,) = diagnose(made_session(input_ms=1, forward_ms=10, backward_ms=20, anatomy=anatomy)).findings
     assert found.cause == "padding_waste" and words in found.evidence
@@ -40,7 +40,7 @@ def test_samples_that_are_all_padded_to_one_length() -> None:
 
 
 def test_padding_is_named_where_no_loader_feeds_the_model() -> None:
-    """torchtext's iterators, batches cut by hand: the line that calls the model is the one to start from."""
+    """As with torchtext's iterators or batches sliced by hand: the line that calls the model is shown."""
     anatomy = made_anatomy({"aten::mm": (12, 24.0)}, padding_share=0.4)
     session = made_session(input_ms=0, forward_ms=10, backward_ms=20, anatomy=anatomy, has_loader=False)
     (found,) = diagnose(session).findings

@@ -20,7 +20,7 @@ def test_no_workers_on_two_cores_promises_what_the_cores_allow():
 
 
 def test_workers_that_would_start_again_every_few_steps_stay():
-    """Three graphs' batches an epoch: a worker for each epoch made PyG's example three times slower."""
+    """Three batches of graphs per epoch. Workers that started for each epoch made PyG's example three times slower."""
     facts = {**LIGHT, "input_ms": 40, "length": Length(num_epochs=100)}
     short = findings(**facts, loader=made_loader(num_batches=3))["no_workers"]
     assert short.change.endswith("num_workers=2, persistent_workers=True)")
@@ -85,7 +85,9 @@ def test_too_many_workers():
 
 
 def test_many_workers_of_whom_one_works_at_a_time_are_not_too_many():
-    """Where the queue is full a worker starts when a batch was taken: 10 of them build no more beside a step than 2."""
+    """If the queue is full, a worker starts when a batch was taken, so 10 workers are no busier during a step than
+    2.
+    """
     assert "worker_count" not in findings(work_ms=12, **CROWDED)
 
 
@@ -111,7 +113,7 @@ def test_workers_that_start_at_every_epoch():
 
 
 def test_what_a_worker_does_before_its_first_batch_is_its_start():
-    """A worker_init_fn is no work on a batch."""
+    """A worker_init_fn is not work on a batch."""
     stacks = [
         made_stack("transform", 21, 90, role="worker", phase="start", function="build", expression="index.add(word)"),
         made_stack("transform", 15, 20, role="worker"),

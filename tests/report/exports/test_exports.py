@@ -72,7 +72,7 @@ def test_a_device_is_laid_beside_the_host(session: Session) -> None:
     assert found[0]["ts"] == 0.0 and found[0]["dur"] == pytest.approx(500) and found[1]["ts"] == pytest.approx(1000)
 
 
-def test_a_trace_is_bounded_and_says_what_it_left_out() -> None:
+def test_a_trace_is_bounded_and_names_what_it_left_out() -> None:
     long = diagnose(made_session(num_steps=3000, num_workers=2, work_ms=60.0))
     trace = to_trace(long, most_events=2000)
     document = json.loads(trace)
@@ -101,7 +101,7 @@ def test_scalars_are_the_sessions_own(session: Session) -> None:
 
 
 def records_of(data: bytes) -> list[bytes]:
-    """As TensorBoard reads them: every checksum must hold."""
+    """Reads records as TensorBoard does: every checksum must match."""
 
     def check(part: bytes, told: bytes) -> None:
         value = crc32c(part)

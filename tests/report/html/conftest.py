@@ -1,4 +1,4 @@
-"""A made session that has everything a page can show, and one whose every text is an attack."""
+"""A synthetic session with everything that a page can show, and one whose every text is an attack."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ATTACK = (
 
 
 def events_of(step: Step) -> list[Event]:
-    """Phases in their order, end to end."""
+    """Phases in their order, without gaps."""
     now, events = step.start_ns, []
     for kind in ("input", "transfer", "forward", "backward", "optimizer"):
         end = now + int(step.phases.get(kind, 0.0) * 1e6)
@@ -57,7 +57,7 @@ def events_of(step: Step) -> list[Event]:
 
 
 def make_trials(recipe: Recipe) -> list[TrialRecord]:
-    """Twelve rounds of base, twin and recipe, 30 s of them; a seed's rider that was not timed."""
+    """Twelve rounds of base, control and recipe, 30 s in total, and a seed control that was not timed."""
     draws, seconds = random.Random(0), {"base": 1.83, "twin": 1.82, "candidate": 1.14}
     recipes = {"base": Recipe(), "twin": made_verdict("nothing", "rejected").recipe, "candidate": recipe}
     trials = []
@@ -106,7 +106,7 @@ def make_full_session(num_steps: int = 60) -> Session:
 
 
 def attacked(value: Any, key: str = "") -> Any:
-    """The same builtins with every text of the user's side, or of the machine's, replaced."""
+    """The same builtins with every text from the user or the machine replaced."""
     kept = {
         "command",
         "reason_",
@@ -128,7 +128,7 @@ def attacked(value: Any, key: str = "") -> Any:
 
 
 def make_attack() -> Session:
-    """Every text in it but those that choose between our own words."""
+    """Attacks every text except those that select one of slipstream's own words."""
     full = make_full_session()
     site = Site("/x/" + ATTACK, 3, ATTACK, ATTACK)
     finding = Finding("cause", ATTACK, ATTACK, 2.0, ATTACK, site, [ATTACK], ATTACK)
@@ -174,14 +174,14 @@ def full() -> Session:
 
 @pytest.fixture(scope="session")
 def memory(full: Session) -> Session:
-    """As `slipstream memory` saves it: a footprint, and nothing concluded about time."""
+    """As `slipstream memory` saves it: a footprint, and no conclusions about time."""
     bare = made_session(num_steps=6)
     return msgspec.structs.replace(bare, command="memory", footprints=full.footprints, steps=[], events=[])
 
 
 @pytest.fixture(scope="session")
 def long_page() -> str:
-    """Of 2,000 watched steps."""
+    """A page with 2,000 observed steps."""
     return to_page(make_full_session(2000))
 
 

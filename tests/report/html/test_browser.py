@@ -1,5 +1,7 @@
-"""The page in a real browser: it renders, its controls work, it fits a phone, and no text of the user's runs.
-One browser for all of it; skipped where there is none."""
+"""The page in a real browser: it renders, its controls work, it fits a phone, and no text of the user's is executed.
+
+All tests share one browser, and are skipped if there is none.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,7 @@ def show(browser: Browser, folder: Path, html: str, width: int = 1280) -> None:
 
 
 def point_at(browser: Browser, element: Any) -> None:
-    """Scrolled into sight first, and the frame after it waited for: scrolling takes hints away."""
+    """Scrolls the element into view and waits for the next frame, because scrolling hides tooltips."""
     browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
     browser.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
     webdriver.ActionChains(browser).move_to_element(element).perform()
@@ -155,7 +157,7 @@ def test_numbers_unfold_and_hints_show(browser: Browser, folder: Path, full: Ses
     assert not tip.is_displayed()
 
 
-def test_the_memory_of_a_step_is_told_where_one_points(browser: Browser, folder: Path, memory: Session) -> None:
+def test_the_pointer_shows_the_memory_of_a_step(browser: Browser, folder: Path, memory: Session) -> None:
     show(browser, folder, to_page(memory))
     areas = browser.find_elements(By.CSS_SELECTOR, "#live-bytes path.area")
     colours = [area.value_of_css_property("fill") for area in areas]

@@ -1,4 +1,4 @@
-"""The memory of a step as pictures: what is drawn is what was seen."""
+"""The memory of a step as charts: what is drawn is what was recorded."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_nothing_to_draw(footprint: Footprint) -> None:
     assert holder_charts(session_of(hollow)) == [] == remedy_charts(session_of(hollow))
 
 
-def test_the_allocator_is_told_of_where_there_is_one(footprint: Footprint) -> None:
+def test_the_caching_allocator_is_described_if_there_is_one(footprint: Footprint) -> None:
     held = msgspec.structs.replace(footprint, reserved_bytes=100_000_000, split_bytes=7_000_000)
     chart = live_chart(session_of(held))
     assert chart is not None and "100 MB reserved, 7 MB of it free in pieces of split blocks" in chart.caption
@@ -82,5 +82,5 @@ def test_many_modules_are_cut_and_all_in_the_table(footprint: Footprint) -> None
 def test_batches_need_two_sizes(footprint: Footprint) -> None:
     charts = remedy_charts(session_of(footprint, made_footprint(16, 30_000_000)))
     assert [chart.ident for chart in charts] == ["remedies", "batches"]
-    assert "One sample more takes 1.9 MB" in charts[1].caption and "fits in 1 GB is 524" in charts[1].caption
+    assert "One more sample takes 1.9 MB" in charts[1].caption and "fits in 1 GB is 524" in charts[1].caption
     assert [chart.ident for chart in remedy_charts(session_of(footprint))] == ["remedies"]

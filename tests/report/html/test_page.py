@@ -1,4 +1,4 @@
-"""The page as text: well formed, complete, escaped, alone, and true to the terminal."""
+"""The page as text: well formed, complete, escaped, self-contained, and consistent with the terminal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOST_BYTES = 6_000_000
 
 
 class Page(HTMLParser):
-    """What a browser would make of it; fails where a tag is closed that is not open."""
+    """Parses the page as a browser would. Fails if a closing tag has no opening tag."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Page(HTMLParser):
 
 
 def check_form(html: str) -> Page:
-    """What holds for every page, whatever is in it."""
+    """What holds for every page, whatever its content."""
     page = Page(html)
     assert page.open == []
     assert len(page.values("id")) == len(set(page.values("id")))
@@ -73,7 +73,7 @@ def check_form(html: str) -> Page:
 
 
 def check_alone(page: Page) -> None:
-    """Nothing is loaded, and of scripts only ours can run."""
+    """Nothing is loaded, and only slipstream's own scripts can run."""
     assert not {"link", "img", "iframe", "object", "embed", "base", "form"} & {tag for tag, _ in page.elements}
     assert page.values("src") == [] and all(found.startswith("#") for found in page.values("href"))
     assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
@@ -101,7 +101,7 @@ def test_a_session_with_everything_has_every_part(full: Session) -> None:
     assert len(pictures) == 18 and all(each.get("aria-labelledby") for each in pictures)
 
 
-def test_it_says_what_the_terminal_says(sessions: dict[str, Session], full: Session) -> None:
+def test_it_agrees_with_the_terminal(sessions: dict[str, Session], full: Session) -> None:
     slow, tuning = sessions["slow"], full.tuning
     page = Page(to_page(slow))
     assert slow.summary is not None and tuning is not None
@@ -118,7 +118,7 @@ def test_it_says_what_the_terminal_says(sessions: dict[str, Session], full: Sess
         assert name in tuned.text and reason in tuned.text
 
 
-def test_memory_says_what_the_terminal_says(memory: Session) -> None:
+def test_memory_agrees_with_the_terminal(memory: Session) -> None:
     page = check_form(to_page(memory))
     check_alone(page)
     footprint = memory.footprints[0]
@@ -156,7 +156,7 @@ def test_it_is_small(long_page: str) -> None:
 
 
 def test_times_that_are_odd_do_not_break_it(full: Session) -> None:
-    """No steps at all, a single one, no time in any."""
+    """No steps, a single step, or steps without any time."""
     assert full.tuning is not None
     bare = msgspec.structs.replace(full, steps=[], events=[], memory=[], anatomy=None, summary=None)
     check_form(to_page(bare))

@@ -1,4 +1,4 @@
-"""The parts of a page, each from chosen facts: what they show, and when they are not there."""
+"""The parts of a page, each from chosen facts: what they show, and when they are absent."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_waterfall_grows_with_the_recipe() -> None:
 
 
 def test_what_was_never_raced_by_itself_shares_a_rung() -> None:
-    """A technique that was left out later leaves prefixes that nobody rode."""
+    """A technique that was left out later leaves prefixes of the recipe that were never raced."""
     tuning = made_tuning()
     first = Choice("workers", 2)
     verdicts = [each for each in tuning.verdicts if each.recipe.choices != (first,)]
@@ -77,7 +77,7 @@ def test_what_was_never_raced_by_itself_shares_a_rung() -> None:
     assert [rung.name for rung in rungs][1] == "+ workers=2 + channels_last"
 
 
-def test_contenders_are_those_that_were_timed() -> None:
+def test_the_chart_shows_what_was_timed() -> None:
     entries = entries_of(made_tuning())
     assert [entry.name for entry in entries][:2] == ["nothing (A/A)", "workers=1"]
     assert "compile=default" not in [entry.name for entry in entries], "it failed before its first block"
@@ -97,7 +97,7 @@ def test_processes_of_the_races(full: Session) -> None:
     assert full.tuning is not None
     processes = processes_of(full.tuning.trials)
     assert [process.name for process in processes] == ["as it is", "nothing (A/A)", "workers=2 + channels_last"]
-    assert [len(process.timings) for process in processes] == [12, 12, 12], "a seed's rider was not timed"
+    assert [len(process.timings) for process in processes] == [12, 12, 12], "a seed's trial was not timed"
     assert processes[2].step_ms < 0.8 * processes[0].step_ms
 
 
@@ -144,7 +144,7 @@ def test_the_device_has_its_own_clock(full: Session) -> None:
     ]
 
 
-def test_source_is_shown_where_it_still_says_the_same(source_site: Site) -> None:
+def test_source_is_shown_if_it_is_unchanged(source_site: Site) -> None:
     text = "import torch\n\nloader = DataLoader(photos)\n\nmain()\n"
     lines = excerpt(source_site, lambda file: text)
     assert [line.number for line in lines] == [1, 2, 3, 4, 5]

@@ -1,4 +1,4 @@
-"""What is said about the one step that was taken apart."""
+"""What is reported about the one profiled step."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ def shown(holdings: CacheContents) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
-def test_all_that_lies_there_is_said() -> None:
+def test_all_content_is_listed() -> None:
     text = shown(
         CacheContents(
             "/home/ada/.cache/slipstream", 240, 180_000_000, 2, 7200.0, 60.0, 73 * 10**9, [("/data", 0.75), ("", 0.25)]
@@ -30,7 +30,7 @@ def test_all_that_lies_there_is_said() -> None:
     assert "73 GB on that disk" in text
 
 
-def test_an_empty_one_says_who_fills_it() -> None:
+def test_an_empty_cache_names_what_fills_it() -> None:
     text = shown(CacheContents("/nowhere", free_bytes=10**9))
     assert "decode_cache" in text and "from" not in text
 

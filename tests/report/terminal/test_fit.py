@@ -1,4 +1,4 @@
-"""What fits, in words, on a terminal, as Markdown and as JSON."""
+"""The result of a fit in words, on a terminal, as Markdown and as JSON."""
 
 from __future__ import annotations
 
@@ -82,19 +82,19 @@ def test_sentences() -> None:
         " at 1.31x: kept checkpointing=half."
     )
     nothing = msgspec.structs.replace(REMEDIES, attempts=REMEDIES.attempts[:2], recipe=Recipe())
-    assert sentence(nothing) == "The script's batch of 32 does not fit in 1.00 GiB, as it is."
+    assert sentence(nothing) == "The script's batch of 32 does not fit in 1.00 GiB without changes."
     unheld = FitAttempt(32, on("checkpointing", "all"), is_held=False, peak_bytes=3 * GIB)
     unmade = msgspec.structs.replace(
         nothing, attempts=[*nothing.attempts, FitAttempt(32, on("other"), outcome="ran_out"), unheld]
     )
     assert sentence(unmade) == (
-        "The script's batch of 32 does not fit in 1.00 GiB, and nothing that was tried makes it: checkpointing=all"
-        " needs the least of them, 3.00 GiB."
+        "The script's batch of 32 does not fit in 1.00 GiB, and nothing that was tried makes it fit:"
+        " checkpointing=all needs the least of them, 3.00 GiB."
     )
     bare = FitAttempt(32, is_held=False, peak_bytes=2 * GIB)
     refused = msgspec.structs.replace(unmade, attempts=[bare, *unmade.attempts[:-1]])
     assert sentence(refused).endswith(
-        "nothing that was tried makes it: as it is it needs 2.00 GiB; --fit finds the largest batch that does."
+        "nothing that was tried makes it fit: unchanged it needs 2.00 GiB; --fit finds the largest batch that does."
     )
 
 

@@ -10,7 +10,7 @@ def test_before_the_first_step() -> None:
     assert live_line(None, 3.2, 80) == "slipstream  waiting for the first step · 3.2 s"
 
 
-def test_a_ride_under_way() -> None:
+def test_a_running_trial() -> None:
     line = live_line(Progress(42, "watch", 63.0, 0.41), 12.0, 100)
     assert line == "slipstream  ━━━━━╌╌╌╌╌╌╌  41% · 42 steps · watching · 63 ms a step · 12 s"
 

@@ -1,4 +1,4 @@
-"""Progress of the races: a pure line for terminals, plain lines for everything else, never long silences."""
+"""Progress of the races: a pure line for terminals, plain lines for everything else, and no long silence."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_one_screen(session: Session, paint: Paint) -> None:
 
 def test_one_step_alone_is_not_called_every_step(session: Session, paint: Paint) -> None:
     unseen = msgspec.structs.replace(session, leaks=[])
-    assert "the observed step left 2 MB behind, made at net.py:14; whether others do was not seen" in " ".join(
+    assert "the observed step left 2 MB behind, made at net.py:14; whether other steps do was not observed" in " ".join(
         paint(render_session, unseen).split()
     )
     looks = [Memory(step, step, 2**30, 0, step, 50 + step) for step in range(10, 60, 10)]
@@ -51,7 +51,7 @@ def test_one_step_alone_is_not_called_every_step(session: Session, paint: Paint)
     assert "every step leaves 2 MB behind" in paint(render_session, followed)
 
 
-def test_a_batch_larger_than_the_data_is_told_as_that(session: Session, paint: Paint) -> None:
+def test_a_batch_larger_than_the_data_is_reported_as_such(session: Session, paint: Paint) -> None:
     small = msgspec.structs.replace(session, loaders=[made_loader(num_samples=400)], steps=made_session().steps)
     assert "largest that fits in 1 GB: 524, more than all 400 samples" in paint(render_session, small, width=120)
     large = msgspec.structs.replace(session, loaders=[made_loader(num_samples=600)], steps=made_session().steps)
@@ -67,12 +67,12 @@ def test_no_line_is_too_long(session: Session, paint: Paint, width: int) -> None
 def test_what_the_caching_allocator_keeps(session: Session, paint: Paint) -> None:
     assert "reserved" not in paint(render_session, session)
     on_cuda = {"device": "cuda:0", "reserved_bytes": 400_000_000}
-    for split, is_splintered in ((10_000_000, False), (90_000_000, True)):
+    for split, is_fragmented in ((10_000_000, False), (90_000_000, True)):
         footprint = msgspec.structs.replace(session.footprints[0], **on_cuda, split_bytes=split)
         text = paint(render_session, msgspec.structs.replace(session, footprints=[footprint]))
         folded = " ".join(text.split())
         assert f"400 MB reserved, {split // 1_000_000} MB of it free in pieces" in folded
-        assert ("expandable_segments" in folded) is is_splintered
+        assert ("expandable_segments" in folded) is is_fragmented
 
 
 def test_ascii_alone(session: Session, paint: Paint) -> None:
@@ -81,7 +81,7 @@ def test_ascii_alone(session: Session, paint: Paint) -> None:
 
 def test_nothing_observed(session: Session, paint: Paint) -> None:
     session = msgspec.structs.replace(session, footprints=[])
-    assert "takes about six steps" in paint(render_session, session)
+    assert "run for about six steps" in paint(render_session, session)
     assert json.loads(export(session))["memory"] is None
 
 

@@ -1,4 +1,4 @@
-"""The terminal report: complete, within its width, plain where the console is, harmless whatever the script is."""
+"""The terminal report: complete, within its width, plain on a plain console, harmless whatever the script contains."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_advice_stands_behind_the_change_it_speaks_of(sessions: Sessions, paint:
     assert page.index("do(this)") < page.index("Or do that.")
 
 
-def test_the_slow_session_says_what_matters(sessions: Sessions, paint: Paint) -> None:
+def test_the_slow_session(sessions: Sessions, paint: Paint) -> None:
     text = paint(render_session, sessions["slow"])
     for piece in (
         "train.py --epochs 90",
@@ -58,7 +58,7 @@ def test_it_is_one_screen(sessions: Sessions, paint: Paint) -> None:
 @pytest.mark.parametrize("width", [80, 100, 120])
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
 def test_lines_keep_to_the_width(sessions: Sessions, paint: Paint, name: str, width: int, encoding: str) -> None:
-    """All but the change itself, which is there to be copied whole."""
+    """All lines except the change itself, which is never shortened so that it can be copied."""
     changes = {"".join(finding.change[:20]) for finding in sessions[name].findings}
     for line in paint(render_session, sessions[name], width=width, encoding=encoding).splitlines():
         if not any(change in line for change in changes):
@@ -88,7 +88,7 @@ def test_text_of_the_script_is_shown_and_not_obeyed(sessions: Sessions, paint: P
 
 def test_nothing_to_gain_is_a_sentence(sessions: Sessions, paint: Paint) -> None:
     text = paint(render_session, sessions["healthy"])
-    assert "The model sets the pace: 63 ms a step, and free data would not help." in text
+    assert "The model limits the speed: 63 ms a step, and free data would not help." in text
     assert "Nothing to gain" in text
 
 
@@ -98,10 +98,10 @@ def test_a_script_without_steps_gets_its_sentence(sessions: Sessions, paint: Pai
     assert "machine" in text
 
 
-def test_a_ride_stopped_in_its_warm_up_says_how_to_see_more(sessions: Sessions, paint: Paint) -> None:
+def test_a_trial_stopped_in_its_warm_up_names_the_option_for_more_time(sessions: Sessions, paint: Paint) -> None:
     slow = msgspec.structs.replace(sessions["slow"], evaluations=[], summary=None, findings=[])
     text = paint(render_session, slow, width=160)
-    said = "stopped after 31 s, in its warm-up: too few steps to say anything about them: --seconds gives it more time."
+    said = "stopped after 31 s, in its warm-up: too few steps to measure: --seconds gives it more time."
     assert said in text
 
 
@@ -114,7 +114,7 @@ def test_a_script_that_raised_in_its_warm_up_did_not_raise_before_any_step(sessi
     assert ", before any step: IndexError: x" in text
 
 
-def test_evaluation_alone_is_said(sessions: Sessions, paint: Paint) -> None:
+def test_evaluation_alone_is_reported(sessions: Sessions, paint: Paint) -> None:
     session = msgspec.structs.replace(sessions["empty"], evaluations=sessions["slow"].evaluations)
     text = paint(render_brief, session, width=120)
     assert "no training step was seen, but evaluation was: 1 stretch, 40 batches, 2.4 s." in text
@@ -138,7 +138,7 @@ def test_the_device_has_a_bar_of_its_own(sessions: Sessions, paint: Paint) -> No
     assert "GPU busy 30%" in text
 
 
-def test_a_gpu_that_is_not_used_is_said_on_top(sessions: Sessions, paint: Paint) -> None:
+def test_an_unused_gpu_is_reported_at_the_top(sessions: Sessions, paint: Paint) -> None:
     session, with_gpu = sessions["slow"], sessions["device"]
     environment = msgspec.structs.replace(session.environment, gpus=with_gpu.environment.gpus)
     idle = msgspec.structs.replace(session, environment=environment)
@@ -157,7 +157,7 @@ def test_quiet_is_the_verdict_and_a_line_each(sessions: Sessions, paint: Paint) 
 
 
 def test_files_of_the_script_are_gone_only_under_an_overlay(sessions: Sessions, paint: Paint) -> None:
-    assert "wrote checkpoint.pt; thrown away" in paint(render_session, sessions["slow"])
+    assert "wrote checkpoint.pt; discarded" in paint(render_session, sessions["slow"])
     real = msgspec.structs.replace(
         sessions["slow"], notes=["No throw-away file system (--no-overlay): files are real."]
     )
@@ -196,8 +196,8 @@ def test_endings(sessions: Sessions, paint: Paint, ending: Ending, words: str) -
     assert words in paint(render_session, msgspec.structs.replace(sessions["slow"], ending=ending))
 
 
-def test_an_exit_code_is_not_said_twice(sessions: Sessions, paint: Paint) -> None:
-    """As argparse ends a script that it does not understand."""
+def test_an_exit_code_is_not_repeated(sessions: Sessions, paint: Paint) -> None:
+    """As argparse ends a script with wrong arguments."""
     empty = msgspec.structs.replace(sessions["empty"], ending=Ending("raised", 2, 0.2, "SystemExit: 2"))
     text = paint(render_session, empty, width=160)
     assert "ended itself with exit code 2 after 200 ms, before any step." in text and "SystemExit" not in text
@@ -207,7 +207,7 @@ def test_a_wait_that_free_data_did_not_shorten_is_called_noise(sessions: Session
     session = sessions["slow"]
     summary = msgspec.structs.replace(session.summary, ceilings=Ceilings(compute_ms=70.0))
     text = paint(render_brief, msgspec.structs.replace(session, summary=summary), width=160)
-    assert "63 ms a step; with data for free it was no faster: too noisy to tell." in text
+    assert "63 ms a step; with free data it was no faster: too noisy to tell." in text
 
 
 @pytest.mark.parametrize("bound", ["input", "compute", "cores", "other", "unknown"])

@@ -15,7 +15,7 @@ from slipstream.testing.made_sessions import made_loader, made_session, made_sta
 
 
 def shown(persistent: bool, phase: str) -> str:
-    """Every tenth step opens an epoch and takes 150 ms longer, in this phase."""
+    """Every tenth step starts an epoch and takes 150 ms longer, in this phase."""
     stacks = [made_stack("transform", 15, 90, role="worker")]
     loader = made_loader(2, persistent_workers=persistent, num_batches=10)
     session = made_session(num_workers=2, loader=loader, work_ms=40, input_ms=20, stacks=stacks)

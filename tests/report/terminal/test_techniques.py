@@ -54,7 +54,7 @@ def test_what_a_card_says() -> None:
         "needs": "cuda",
         "excludes": "others that claim autocast",
         "kept": "only if it is named with --only",
-        "proof": "by a rider of its own that draws the base's random numbers",
+        "proof": "by a separate trial that draws the base's random numbers",
     }
 
 

@@ -18,7 +18,7 @@ FOLDS = Site(FILE, 90, "for fold, (train, held_out) in enumerate(folds.split(dat
     ("around", "words", "figure"),
     [
         (None, "14 epochs: ", "the whole training"),
-        (FOLDS, "14 epochs at each turn of train.py:90: ", "one turn of the outer loop"),
+        (FOLDS, "14 epochs for each iteration of train.py:90: ", "one iteration of the outer loop"),
     ],
 )
 def test_folds_are_not_taken_for_the_whole(around: Site | None, words: str, figure: str) -> None:
@@ -27,17 +27,17 @@ def test_folds_are_not_taken_for_the_whole(around: Site | None, words: str, figu
     assert figure in [one.name for one in figures(session)]
 
 
-def test_a_step_of_the_scripts_own_lines_is_not_said_to_have_nothing_to_gain() -> None:
+def test_a_step_of_the_scripts_own_lines_may_have_something_to_gain() -> None:
     stacks = [made_stack("python", 77, 60, phase="other", function="main", expression="f(x)")]
     session = diagnose(made_session(other_ms=60, stacks=stacks))
     assert session.findings == [] and session.summary is not None and session.summary.bound == "other"
-    assert verdict(session).endswith("No cause that we know of; the line to look at is train.py:77.")
+    assert verdict(session).endswith("No known cause was found; the slowest line is train.py:77.")
     unseen = diagnose(made_session(other_ms=60))
     assert verdict(unseen).endswith("Nothing to gain that this run could see.")
 
 
 def test_a_few_long_steps_of_the_scripts_own_lines_are_looked_at_too() -> None:
-    """A learner that plays for its next updates: the usual step is the model's, most of the time is not."""
+    """A learner that plays for its next updates: the usual step belongs to the model, but most of the time does not."""
     stacks = [made_stack("compute", 91, 60, phase="other", function="act", expression="Normal(mean, spread)")]
     session = made_session(stacks=stacks)
     steps = [
@@ -48,4 +48,4 @@ def test_a_few_long_steps_of_the_scripts_own_lines_are_looked_at_too() -> None:
     ]
     session = diagnose(msgspec.structs.replace(session, steps=steps))
     assert session.findings == [] and session.summary is not None and session.summary.bound == "compute"
-    assert verdict(session).endswith("No cause that we know of; the line to look at is train.py:91.")
+    assert verdict(session).endswith("No known cause was found; the slowest line is train.py:91.")

@@ -1,4 +1,4 @@
-"""Places are named from where the command was started."""
+"""Locations are relative to the directory in which the command was started."""
 
 from slipstream.records import Site
 from slipstream.report.text.numbers import relative, where

@@ -1,4 +1,4 @@
-"""The table that people share: the base first, the ceiling last, in every form the same rows."""
+"""The table of a tuning: the base first, the ceiling last, and the same rows in every form."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_the_terminal(session: Session, paint: Paint) -> None:
         "mixed_precision=bf16: 12 times slower: this CPU has no bf16 units",
         "costs    channels_last: 4 s once, paid back after 310 steps",
         "tf32, cudnn_benchmark: no CUDA device",
-        "thrown away after the tune",
+        "discarded after the tune",
     ):
         assert piece in text
     assert "workers=1: " not in text.partition("not kept")[2], "a setting that lost to another of a kept technique"
@@ -106,7 +106,7 @@ def test_narrow_terminals_lose_batch_size_and_memory_first(session: Session, pai
 
 
 def test_no_name_is_cut_at_a_hundred_columns(sessions: Sessions, paint: Paint) -> None:
-    """Names of any length in use: columns are dropped first."""
+    """Names of any length in use. Columns are dropped first."""
     long = made_verdict("low_memory_optimizer", "rejected", 0.9, "eight_bit_and_more")
     text = paint(render_session, tuned(sessions["slow"], verdicts=[long]), width=100)
     assert "low_memory_optimizer=eight_bit_and_more" in text and "…" not in text
@@ -135,7 +135,7 @@ def test_quiet_is_the_sentence_and_the_table(session: Session, paint: Paint) -> 
     assert len(lines) == 16
 
 
-def test_nothing_kept_is_said(sessions: Sessions, paint: Paint) -> None:
+def test_nothing_kept_is_reported(sessions: Sessions, paint: Paint) -> None:
     text = paint(render_session, nothing_kept(sessions["slow"]))
     assert "No technique was proved to make the script faster. It stays as it is." in text
     assert "→" not in text.splitlines()[1]
@@ -164,7 +164,7 @@ def test_without_a_length_there_is_no_promise_of_hours(sessions: Sessions, paint
     assert paint(render_brief, session).startswith(" A step is 1.61x as fast (95%: 1.56x to 1.66x) with workers=2")
 
 
-def test_a_noisy_machine_and_an_interruption_are_said_on_top(sessions: Sessions, paint: Paint) -> None:
+def test_a_noisy_machine_and_an_interruption_are_reported_at_the_top(sessions: Sessions, paint: Paint) -> None:
     noise = "Two equal trials differed by 12%: too noisy to tell small gains."
     text = paint(render_brief, tuned(sessions["slow"], noise_note=noise, is_complete=False))
     assert noise in text and "The same command continues from here" in text
@@ -267,7 +267,7 @@ def test_ratios_as_people_read_them() -> None:
 
 
 def on_a_lead() -> Session:
-    """workers=2 was kept before it was decided: its row has a ratio and no bounds."""
+    """workers=2 was kept before it was decided, so its row has a ratio and no bounds."""
     lead = Speed(1.58, 1 / FARTHEST, FARTHEST, 3)
     verdicts = [
         msgspec.structs.replace(verdict, speed=lead, reason="what it adds was not decided; the whole recipe: 1.6x")
@@ -304,7 +304,7 @@ def test_what_was_never_left_out_has_the_proof_of_the_whole() -> None:
     assert found == {"workers=2": "what it adds was not decided; the whole recipe: 1.6x"}
 
 
-def test_every_row_that_rode_has_its_memory() -> None:
+def test_every_row_that_ran_has_its_memory() -> None:
     tuning = made_tuning()
     control = TrialRecord(TrialSpec(1, "twin", Recipe((Choice("nothing"),))), peak_bytes=410_000_000)
     whole = TrialRecord(TrialSpec(2, "candidate", tuning.recipe), peak_bytes=1, device_peak_bytes=700_000_000)
@@ -312,4 +312,4 @@ def test_every_row_that_rode_has_its_memory() -> None:
     rows = table_rows(msgspec.structs.replace(tuning, verdicts=verdicts, trials=[control, whole]))
     memory = {row.name: row.memory for row in rows}
     assert memory["nothing (A/A)"] == "410 MB" and memory["all that was kept"] == "700 MB"
-    assert [name for name, text in memory.items() if not text] == ["compile=default", CEILING], "those never rode"
+    assert [name for name, text in memory.items() if not text] == ["compile=default", CEILING], "those never ran"

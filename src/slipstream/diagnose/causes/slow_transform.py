@@ -53,8 +53,8 @@ def _in_a_library(session: Session, summary: Summary, path: InputPath) -> list[F
     share = path.share(inside)
     if share < CONCENTRATED_IN_C:
         return []
-    cure = _cure(session, path, inside, loops=False)
-    then_ms = step_after(session, summary, path, work_ms=path.work_ms * (1 - share * cure.saved))
+    fix = _fix_of(session, path, inside, loops=False)
+    then_ms = step_after(session, summary, path, work_ms=path.work_ms * (1 - share * fix.saved))
     busiest: Counter[str] = Counter()
     for stack in inside:
         busiest[stack.leaf] += stack.count
@@ -66,10 +66,10 @@ def _in_a_library(session: Session, summary: Summary, path: InputPath) -> list[F
             f"dataset ({path.loader.dataset_name}) does to each sample, most of it in {busiest.most_common(1)[0][0]}; "
             f"the step waits {ms(path.wait_ms)} of {ms(summary.step_ms)} ms.",
             predicted_gain=gain_of(summary.step_ms, then_ms),
-            change=cure.change,
+            change=fix.change,
             site=path.loader.site,
             techniques=_answers(session, path, inside),
-            advice=cure.advice,
+            advice=fix.advice,
         )
     ]
 
@@ -77,8 +77,8 @@ def _in_a_library(session: Session, summary: Summary, path: InputPath) -> list[F
 def _finding(
     session: Session, summary: Summary, path: InputPath, hot: Hotspot, inside: list[StackCount], loops: bool
 ) -> Finding:
-    share, cure = path.share(inside), _cure(session, path, inside, loops)
-    then_ms = step_after(session, summary, path, work_ms=path.work_ms * (1 - share * cure.saved))
+    share, fix = path.share(inside), _fix_of(session, path, inside, loops)
+    then_ms = step_after(session, summary, path, work_ms=path.work_ms * (1 - share * fix.saved))
     kind = "runs as Python bytecode, value by value" if loops else "is spent inside one library's calls"
     return Finding(
         cause="slow_transform",
@@ -86,20 +86,20 @@ def _finding(
         evidence=f"{percent(share)} of the {ms(path.work_ms)} ms that a step's batch takes to build {kind}, "
         f"around line {hot.site.line}; the step waits {ms(path.wait_ms)} of {ms(summary.step_ms)} ms.",
         predicted_gain=gain_of(summary.step_ms, then_ms),
-        change=cure.change,
+        change=fix.change,
         site=hot.site,
         techniques=_answers(session, path, inside, loops),
-        advice=cure.advice,
+        advice=fix.advice,
     )
 
 
-class _Cure(NamedTuple):
+class _Fix(NamedTuple):
     change: str
     saved: float  # of the work
     advice: str = ""
 
 
-def _cure(session: Session, path: InputPath, inside: list[StackCount], loops: bool) -> _Cure:
+def _fix_of(session: Session, path: InputPath, inside: list[StackCount], loops: bool) -> _Fix:
     """Work that gives the same result in every epoch is best done once.
 
     Only for texts does the prediction assume that all of it is saved. For other samples it is unknown whether the
@@ -107,16 +107,16 @@ def _cure(session: Session, path: InputPath, inside: list[StackCount], loops: bo
     """
     saved = VECTORISED if loops else CLEVERER
     if is_single_epoch(session):
-        return _Cure(VECTORS if loops else LESS, saved)
+        return _Fix(VECTORS if loops else LESS, saved)
     if is_text(inside) or is_parsing(inside):
-        return _Cure(TOKENS if is_text(inside) else PARSED, max(saved, ONCE), "It gives the same in every epoch.")
+        return _Fix(TOKENS if is_text(inside) else PARSED, max(saved, ONCE), "It gives the same in every epoch.")
     is_same, has_drawn = repeats(session, path.loader, inside, path.stacks), draws(session, path.loader)
     drew = "Building its batches drew no random number, so it gives the same in every epoch" if is_same else ""
     if loops:
-        return _Cure(VECTORS, saved, f"{drew}: doing it once, before the training, would also work." if is_same else "")
+        return _Fix(VECTORS, saved, f"{drew}: doing it once, before the training, would also work." if is_same else "")
     if is_same:
-        return _Cure(SAME, saved, f"{drew}.")
-    return _Cure(BEFORE_RANDOM if has_drawn else f"{LESS}, or the result kept from an earlier epoch", saved)
+        return _Fix(SAME, saved, f"{drew}.")
+    return _Fix(BEFORE_RANDOM if has_drawn else f"{LESS}, or the result kept from an earlier epoch", saved)
 
 
 def _answers(session: Session, path: InputPath, inside: list[StackCount], loops: bool = False) -> list[str]:

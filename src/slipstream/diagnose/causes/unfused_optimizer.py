@@ -20,12 +20,12 @@ SMALL = 20_000  # values per tensor; below it, calls cost more than arithmetic
 SLOW_US = 20.0  # per tensor, in a user's own update with several calls each; lists (torch._foreach_*) take less
 OWN_SAVED = 0.7  # the share of such an update that the same arithmetic over lists saves
 OF_TORCH = "torch.optim.swa_utils averages weights, and torch.nn.utils.clip_grad_norm_ limits gradients, over lists."
-WALK_SAVED = 0.6  # for a loop in the script itself, whose tensors were not counted
+LOOP_SAVED = 0.6  # for a loop in the script itself, whose tensors were not counted
 
 
 def find(session: Session, summary: Summary) -> list[Finding]:
     updates = _updates(session, summary)
-    return _find_unfused(session, summary, updates) + (_find_own(summary, updates) or _find_walk(session, summary))
+    return _find_unfused(session, summary, updates) + (_find_own(summary, updates) or _find_loop(session, summary))
 
 
 def _find_unfused(session: Session, summary: Summary, updates: list[tuple[Optimizer, float]]) -> list[Finding]:
@@ -89,12 +89,12 @@ def _find_own(summary: Summary, updates: list[tuple[Optimizer, float]]) -> list[
     return []
 
 
-def _find_walk(session: Session, summary: Summary) -> list[Finding]:
+def _find_loop(session: Session, summary: Summary) -> list[Finding]:
     """A loop over parameters outside every optimizer: weights updated by hand, their average, or scaled gradients."""
-    walking_ms, stacks = phase_ms_of(
+    loop_ms, stacks = phase_ms_of(
         session, {"other": summary.phases.get("other", 0.0)}, lambda stack: stack.stage == "update"
     )
-    gain = gain_without(summary.step_ms, walking_ms, WALK_SAVED)
+    gain = gain_without(summary.step_ms, loop_ms, LOOP_SAVED)
     hot = hottest_line(session, stacks)
     if hot is None or total(stacks) < FEWEST_SAMPLES or gain < LEAST_GAIN:
         return []
@@ -102,8 +102,8 @@ def _find_walk(session: Session, summary: Summary) -> list[Finding]:
         Finding(
             cause="unfused_optimizer",
             title="A loop walks over the parameters one by one",
-            evidence=f"{ms(walking_ms)} of {ms(summary.step_ms)} ms a step "
-            f"({percent(walking_ms / summary.step_ms)}) go into a loop of the script over its parameters: several "
+            evidence=f"{ms(loop_ms)} of {ms(summary.step_ms)} ms a step "
+            f"({percent(loop_ms / summary.step_ms)}) go into a loop of the script over its parameters: several "
             "calls into torch for each, and every call reads and writes its memory again.",
             predicted_gain=gain,
             change="torch.optim with fused=True, or lists in place of the loop: torch._foreach_mul_(...), ...",

@@ -1,1 +1,1 @@
-"""A session for other programs: traces, event files, trackers. Functions of a session, like every report."""
+"""Exports for other programs: traces, event files, experiment trackers. Each is a function of a session."""

@@ -1,4 +1,4 @@
-"""A session as numbers with names, as trackers of experiments want them: curves over steps, single values, facts."""
+"""A session as named numbers for experiment trackers: curves over steps, single values, facts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slipstream.diagnose.selection import watched_steps
 from slipstream.records import Session
 from slipstream.report.text.check import script_of, verdict
 
-MOST_POINTS = 2000  # of a curve
+MOST_POINTS = 2000  # points of a curve
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -20,7 +20,7 @@ class Point(msgspec.Struct, frozen=True):
 
 
 def curves(session: Session) -> Iterator[Point]:
-    """Watched steps in order, and memory."""
+    """Observed steps in order, and memory."""
     steps = watched_steps(session)
     for step in steps[:: max(1, -(-len(steps) // MOST_POINTS))]:
         yield Point("step/ms", step.index, step.step_ms)
@@ -33,7 +33,7 @@ def curves(session: Session) -> Iterator[Point]:
 
 
 def values(session: Session) -> dict[str, float]:
-    """What stands at the top of a report."""
+    """The numbers at the top of a report."""
     found: dict[str, float | None] = {}
     if summary := session.summary:
         found |= {"summary/step_ms": summary.step_ms, "summary/samples_per_s": summary.samples_per_s}
@@ -49,7 +49,7 @@ def values(session: Session) -> dict[str, float]:
 
 
 def facts(session: Session) -> dict[str, str]:
-    """What the numbers belong to."""
+    """The settings and the machine that the numbers belong to."""
     environment = session.environment
     told = {
         "command": session.command,

@@ -1,5 +1,7 @@
-"""A session as an event file of TensorBoard's, written by hand: its format is small, and tensorboard itself is needed
-only to look at it. Scalars, facts as text, and the trace beside them for the profiler's tab."""
+"""A session as a TensorBoard event file: scalars, facts as text, and the trace for the profiler's tab.
+
+The file is written without tensorboard, because the format is small. tensorboard is needed only to view it.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,11 @@ from slipstream.records import Session
 from slipstream.report.exports.scalars import curves, facts, values
 from slipstream.report.exports.trace import to_trace
 
-TRACE: Final = "slipstream.pt.trace.json.gz"  # the ending by which the profiler's tab finds it
+TRACE: Final = "slipstream.pt.trace.json.gz"  # the suffix by which the profiler's tab finds the file
 
 
 def write_tensorboard(session: Session, folder: Path) -> Path:
-    """A file of its own for each call, as TensorBoard expects of runs that go on."""
+    """Writes one file per call, as TensorBoard expects for runs that continue."""
     folder.mkdir(parents=True, exist_ok=True)
     seconds = _seconds(session.created)
     path = folder / f"events.out.tfevents.{int(seconds)}.slipstream.{os.getpid()}"
@@ -53,7 +55,7 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-# --- the messages of TensorFlow's event.proto and summary.proto, as far as they are needed ----------------------------
+# The messages of TensorFlow's event.proto and summary.proto, as far as they are needed.
 
 
 def _event(seconds: float, step: int, value: bytes) -> bytes:
@@ -95,7 +97,7 @@ def _bytes(field: int, value: bytes) -> bytes:
     return _key(field, 2) + _varint(len(value)) + value
 
 
-# --- records: length, data, and a checksum of each --------------------------------------------------------------------
+# Records: length, data, and a checksum of each.
 
 
 def _record(data: bytes) -> bytes:
@@ -107,7 +109,7 @@ def _make_table() -> tuple[int, ...]:
     table = []
     for byte in range(256):
         for _ in range(8):
-            byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)  # Castagnoli's polynomial, mirrored
+            byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)  # Castagnoli's polynomial, bit-reversed
         table.append(byte)
     return tuple(table)
 
@@ -123,6 +125,6 @@ def crc32c(data: bytes) -> int:
 
 
 def _checksum(data: bytes) -> bytes:
-    """Masked: a checksum of data that holds checksums would be weak."""
+    """A masked checksum, because a checksum of data that contains checksums would be weak."""
     value = crc32c(data)
     return struct.pack("<I", ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF)

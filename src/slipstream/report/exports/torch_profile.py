@@ -1,5 +1,9 @@
-"""Torch's own profile of a few steps, as slices for the session's trace, on tracks of their own and on its clock. Of
-very many operators it keeps the longest. A file that is gone or broken is no error: the trace does without it."""
+"""Torch's own profile of a few steps, as slices for the session's trace, with tracks of their own and on the trace's
+clock.
+
+With very many operators it keeps the longest. A missing or broken profile file is not an error: the trace is written
+without it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ import msgspec
 
 from slipstream.records import TorchProfile
 
-FIRST_PROCESS: Final = 10  # of the trace; torch's processes and devices come from here on
+FIRST_PROCESS: Final = 10  # process ids of the trace; torch's processes and devices start here
 MOST_SLICES: Final = 60_000
 _MOST_BYTES: Final = 1 << 30
 
@@ -22,7 +26,7 @@ Reader = Callable[[TorchProfile], bytes | None]
 
 
 class _Event(msgspec.Struct):
-    """What of an event in a Chrome trace we read. Identities are numbers or words."""
+    """The fields of an event in a Chrome trace that are read. Ids are numbers or strings."""
 
     ph: str = ""
     name: str = ""
@@ -49,7 +53,9 @@ def read_profile(profile: TorchProfile) -> bytes | None:
 
 
 def profile_slices(profile: TorchProfile, data: bytes | None, most: int = MOST_SLICES) -> list[Slice]:
-    """Times are nanoseconds of the session's clock. Empty where the mark is missing: then nobody knows when it was."""
+    """Slices in nanoseconds of the session's clock. Empty if the time mark is missing, because the slices cannot be
+    placed then.
+    """
     try:
         events = msgspec.json.decode(data or b"{}", type=_Document).traceEvents
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -75,13 +81,13 @@ def profile_slices(profile: TorchProfile, data: bytes | None, most: int = MOST_S
 
 
 def _processes(events: list[_Event]) -> list[int | str]:
-    """The host first: what has operators of torch's in it; then devices."""
+    """The process with torch's operators, which is the host, first; then devices."""
     hosts = {event.pid for event in events if event.cat == "cpu_op"}
     return sorted({event.pid for event in events}, key=lambda pid: (pid not in hosts, str(pid)))
 
 
 def profile_titles(slices: list[Slice]) -> Iterator[Slice]:
-    """Names of the tracks, below ours."""
+    """Names of the tracks, which come after the session's own."""
     for process in sorted({one["pid"] for one in slices}):
         within = [one for one in slices if one["pid"] == process]
         is_host = any(one["cat"] == "cpu_op" for one in within)

@@ -1,6 +1,8 @@
-"""A session as a Chrome trace, for ui.perfetto.dev or chrome://tracing: blocks, steps, phases, workers, the device and
-memory on their tracks, torch's own profile below them. Bounded: of very many steps it keeps the first of every block,
-and says so."""
+"""A session as a Chrome trace, for ui.perfetto.dev or chrome://tracing.
+
+It contains blocks, steps, phases, workers, the device and memory, and torch's own profile below them. Its size is
+bounded: with very many steps it keeps the first steps of every block and says so.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,9 @@ from slipstream.report.exports.torch_profile import Reader, profile_slices, prof
 from slipstream.report.text.check import script_of
 from slipstream.report.text.stages import input_stages
 
-MOST_EVENTS: Final = 100_000  # about 12 MB, one compressed
+MOST_EVENTS: Final = 100_000  # about 12 MB, compressed about 1 MB
 _SCRIPT, _WORKERS, _DEVICE, _STAGES = 1, 2, 3, 4  # processes of the trace
-_BLOCKS, _STEPS, _PHASES, _ASIDE = 1, 2, 3, 4  # threads of the script's
+_BLOCKS, _STEPS, _PHASES, _ASIDE = 1, 2, 3, 4  # threads of the script
 _NAMES: Final = {_SCRIPT: "script", _WORKERS: "loader workers", _DEVICE: "device", _STAGES: "input, by stage"}
 _THREADS: Final = {
     _BLOCKS: "blocks",
@@ -83,7 +85,7 @@ def _titles(slices: Sequence[Slice]) -> Iterator[Slice]:
 
 
 def _chosen(session: Session, most_events: int) -> tuple[list[Step], int]:
-    """All, or the first of every block: a step makes about ten events, its workers' among them."""
+    """All steps, or the first of every block. A step makes about ten events, including those of its workers."""
     most = max(1, most_events // 10)
     if len(session.steps) <= most:
         return session.steps, 0
@@ -141,7 +143,7 @@ def _aside(session: Session, steps: Sequence[Step]) -> Iterator[Slice]:
 
 
 def _workers(session: Session, steps: Sequence[Step]) -> Iterator[Slice]:
-    """Of loaders with workers: without, the script's own input phase is the fetch."""
+    """Fetches of loaders with workers. Without workers, the script's own input phase is the fetch."""
     if not steps:
         return
     first_ns, last_ns = steps[0].start_ns, steps[-1].end_ns
@@ -155,7 +157,7 @@ def _workers(session: Session, steps: Sequence[Step]) -> Iterator[Slice]:
 
 
 def _device(session: Session, steps: Sequence[Step]) -> Iterator[Slice]:
-    """On the device's own clock, laid beside the host's by the first passage that both have timed."""
+    """On the device's own clock, aligned with the host's by the first phase that both have timed."""
     offset_ns: float | None = None
     for event in _seen_events(session, steps):
         if event.device_start_ms is None or event.device_end_ms is None or event.kind not in PHASE_OF_KIND:
@@ -168,7 +170,7 @@ def _device(session: Session, steps: Sequence[Step]) -> Iterator[Slice]:
 
 
 def _stages(session: Session, steps: Sequence[Step]) -> Iterator[Slice]:
-    """One typical batch, its stages end to end: their lengths come from samples, their order does not."""
+    """One typical batch, with its stages in a row. Their lengths come from samples; their order is not measured."""
     table = input_stages(session)
     if table is None or not steps:
         return

@@ -1,5 +1,8 @@
-"""A session as a run of MLflow or Weights & Biases, where they are installed. They decide where it goes; Weights &
-Biases is kept offline, so that nothing leaves this computer unasked."""
+"""A session as a run of MLflow or Weights & Biases, if they are installed.
+
+Their own settings decide where the run is stored. Weights & Biases is kept offline, so that nothing leaves this
+computer without the user's consent.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +23,18 @@ from slipstream.report.json_export.export import export
 
 PACKAGES: Final = {"mlflow": "mlflow", "wandb": "wandb"}
 _PROJECT: Final = "slipstream"
-_BATCH: Final = 1000  # metrics that MLflow takes at once
-_LONGEST: Final = 450  # letters of a fact that MLflow takes
+_BATCH: Final = 1000  # metrics that MLflow accepts in one call
+_LONGEST: Final = 450  # characters of a fact that MLflow accepts
 
 
 class MissingTrackerError(Exception):
-    """A sentence with the command that installs what is missing."""
+    """The message contains the command that installs the missing package."""
 
 
 def log_to_mlflow(session: Session) -> str:
-    """The run's id. Server and experiment are those of MLflow's own variables; without, this folder and slipstream."""
+    """Returns the run's id. Server and experiment come from MLflow's own variables, by default this folder and
+    slipstream.
+    """
     mlflow = _load("mlflow")
     if not (os.environ.get("MLFLOW_EXPERIMENT_NAME") or os.environ.get("MLFLOW_EXPERIMENT_ID")):
         mlflow.set_experiment(_PROJECT)
@@ -38,7 +43,7 @@ def log_to_mlflow(session: Session) -> str:
         mlflow.log_metrics(values(session))
         now_ms = int(time.time() * 1000)
         points = [mlflow.entities.Metric(one.name, one.value, now_ms, one.step) for one in curves(session)]
-        for at in range(0, len(points), _BATCH):  # one by one, a server would take minutes
+        for at in range(0, len(points), _BATCH):  # one call per metric would take minutes with a server
             mlflow.MlflowClient().log_batch(run.info.run_id, metrics=points[at : at + _BATCH])
         for path in paths:
             mlflow.log_artifact(str(path))
@@ -46,7 +51,7 @@ def log_to_mlflow(session: Session) -> str:
 
 
 def log_to_wandb(session: Session, folder: Path) -> str:
-    """The folder of the run; `wandb sync` sends it, if that is wanted."""
+    """Returns the folder of the run, which `wandb sync` uploads."""
     wandb = _load("wandb")
     folder.mkdir(parents=True, exist_ok=True)
     config = facts(session)
@@ -91,7 +96,7 @@ def _by_step(session: Session) -> dict[int, dict[str, float]]:
 
 @contextmanager
 def _files(session: Session) -> Iterator[list[Path]]:
-    """What goes with the numbers: the document that `--json` writes, and the trace."""
+    """The files of the run: the document that `--json` writes, and the trace."""
     with tempfile.TemporaryDirectory() as folder:
         document, trace = Path(folder) / "slipstream.json", Path(folder) / "slipstream-trace.json"
         document.write_bytes(export(session))

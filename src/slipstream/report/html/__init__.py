@@ -1,2 +1,3 @@
-"""The report as one self-contained page for a browser: a function of the session, and of the user's source files where
-they still read as they did. Loads nothing from anywhere, measures nothing."""
+"""The report as one self-contained HTML page: a function of the session, and of the user's source files if they are
+unchanged. The page loads nothing from elsewhere, and nothing here measures.
+"""

@@ -1,4 +1,4 @@
-"""What a picture or a table of the page consists of. The template draws these; nothing here computes."""
+"""The data of a chart or a table of the page. The template draws them; nothing here computes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """`order`: what its column is sorted by, where that is not the text. `style`: class names."""
+    """`order`: the sort key of the cell, if that is not its text. `style`: class names."""
 
     text: str | Markup
     order: float | None = None
@@ -44,7 +44,7 @@ class Key(msgspec.Struct, frozen=True):
 
 
 class Chart(msgspec.Struct, frozen=True):
-    """`description` says in a sentence what the picture shows, for those who do not see it; `table` has its numbers."""
+    """`description` says in a sentence what the chart shows, for screen readers; `table` has its numbers."""
 
     ident: str
     title: str
@@ -56,5 +56,5 @@ class Chart(msgspec.Struct, frozen=True):
 
 
 def plain_table(caption: str, headings: Sequence[str], align: str, rows: Sequence[Sequence[str]]) -> Table:
-    """The numbers behind a picture."""
+    """The numbers behind a chart."""
     return Table(caption, list(headings), align, [[Cell(text) for text in row] for row in rows], is_sortable=False)

@@ -1,4 +1,4 @@
-"""What the page rests on: the machine, the software, the commands that would make it again."""
+"""The basis of the page: the machine, the software, and the commands that would reproduce it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slipstream.techniques._core.catalogue import catalogue
 
 
 def facts(session: Session) -> list[tuple[str, str]]:
-    """Name and value, as a list of terms."""
+    """Names and values, as a list of terms."""
     return [(name, value) for name, value in _facts(session) if value]
 
 
@@ -53,7 +53,7 @@ def _loaders(session: Session) -> Iterator[str]:
 
 
 def commands(session: Session) -> list[tuple[str, str]]:
-    """What to type, and what for."""
+    """Commands to type, each with its purpose."""
     if session.command not in ("check", "tune", MEMORY):
         return []
     script = shlex.join(session.script)
@@ -62,7 +62,7 @@ def commands(session: Session) -> list[tuple[str, str]]:
     tuning = session.tuning
     if tuning is not None and tuning.recipe.choices:
         names = ",".join(choice.technique for choice in tuning.recipe.choices)
-        listed.append(("Only what was kept", f"slipstream tune --only {shlex.quote(names)} {script}"))
+        listed.append(("Only the kept techniques", f"slipstream tune --only {shlex.quote(names)} {script}"))
         listed.append(("Training with it", f"slipstream run {script}"))
     elif session.command == MEMORY:
         names = ",".join(_raced(session))
@@ -73,7 +73,9 @@ def commands(session: Session) -> list[tuple[str, str]]:
 
 
 def _raced(session: Session) -> list[str]:
-    """The remedies that are techniques: what they free and what they cost can be measured. Not those that change the
-    training: to allow that is the user's to say."""
+    """The remedies that are techniques, because their effect and cost can be measured.
+
+    Remedies that change the training are left out, because only the user may allow that.
+    """
     remedies = list_remedies(session.footprints[0]) if session.footprints else []
     return [remedy.name for remedy in remedies if remedy.name in catalogue() and remedy.numerics != "different"]

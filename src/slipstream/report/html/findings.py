@@ -1,4 +1,4 @@
-"""Findings as the page shows them: what each would gain, the evidence, the line in its surroundings, the change."""
+"""Findings on the page: the gain of each, the evidence, the line with its context, the change."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slipstream.report.text.numbers import as_gain, where
 
 class FindingCard(msgspec.Struct, frozen=True):
     gain: str
-    is_time: bool  # False: it costs memory or correctness
+    is_time: bool  # False for a finding that costs memory or correctness
     title: str
     cause: str
     techniques: list[str]

@@ -12,7 +12,7 @@ from slipstream.report.text.numbers import in_bytes, in_percent, in_seconds
 HEIGHT = 130.0
 MOST_POINTS = 600
 MOST_ROWS = 100
-MOST_GPUS = 4  # lines in one picture
+MOST_GPUS = 4  # lines in one chart
 
 Read = Callable[[GpuReading], float]
 
@@ -45,7 +45,7 @@ def _chart(
     for number in numbers:
         points = [((one.time_ns - start_ns) / 1e9, read(one)) for one in readings if one.index == number]
         lines.append(line(frame, thinned(points, MOST_POINTS), f"line-gpu-{number % MOST_GPUS}"))
-    sentence = f"{say(sum(values) / len(values))} on average, {say(max(values))} at the most."
+    sentence = f"{say(sum(values) / len(values))} on average, {say(max(values))} at most."
     grid = axes(frame, lambda at: in_seconds(at) if at else "0", say)
     return Chart(
         ident,

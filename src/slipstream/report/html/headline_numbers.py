@@ -1,4 +1,4 @@
-"""The few numbers that stand above everything else."""
+"""The few numbers at the top of the page."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _of_check(session: Session, summary: Summary) -> Iterator[Figure]:
         yield Figure("largest finding", as_gain(most), plural(len(session.findings), "finding"))
     if summary.seconds_left is not None:
         is_turn = session.length is not None and session.length.around is not None
-        what = "one turn of the outer loop" if is_turn else "the whole training"
+        what = "one iteration of the outer loop" if is_turn else "the whole training"
         yield Figure(what, in_seconds(summary.seconds_left), "at this rate")
 
 
@@ -75,7 +75,7 @@ def _of_tuning(tuning: Tuning) -> Iterator[Figure]:
         yield Figure("as fast", as_ratio(tuning.total.ratio), f"95%: {interval}", is_main=True)
         yield Figure("a step", in_ms(tuning.base_step_ms / tuning.total.ratio), f"was {in_ms(tuning.base_step_ms)}")
     else:
-        yield Figure("a step", in_ms(tuning.base_step_ms), "stays as it is", is_main=True)
+        yield Figure("a step", in_ms(tuning.base_step_ms), "unchanged", is_main=True)
     if tuning.base_samples_per_s:
         ratio = tuning.total.ratio if is_kept and tuning.total else 1.0
         note = f"was {as_count(tuning.base_samples_per_s)}" if is_kept else ""

@@ -1,4 +1,4 @@
-"""Loss curves with the recipe and without it, and the band that windows of the one may stray from the other."""
+"""Loss curves with the recipe and without it, and the band within which the means of their windows may differ."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ IDENT = "losses"
 TITLE = "Losses with the recipe and without"
 HEIGHT = 220.0
 MOST_DOTS = 600
-MOST_CURVES = 2  # a GAN has two; accumulation has more, all alike
+MOST_CURVES = 2  # a GAN has two; gradient accumulation has more, all alike
 
 
 def loss_charts(tuning: Tuning) -> list[Chart]:
-    """One for each loss of a step; none where nothing was kept or no loss was seen."""
+    """One chart for each loss of a step; none if nothing was kept or no loss was observed."""
     if not tuning.recipe.choices:
         return []
     tuned = [trial for trial in tuning.trials if trial.spec.recipe == tuning.recipe]
@@ -40,7 +40,7 @@ def _curves(record: TrialRecord) -> list[Curve]:
 
 
 def _pair(bases: Sequence[TrialRecord], tuned: Sequence[TrialRecord]) -> tuple[TrialRecord, TrialRecord] | None:
-    """The two that have most steps in common: both may have been started more than once."""
+    """The two trials with the most steps in common. Both recipes may have been started more than once."""
     pairs = [(base, other) for base in bases for other in tuned if base.fingerprint.losses and other.fingerprint.losses]
     return max(
         pairs, key=lambda pair: min(len(pair[0].fingerprint.losses), len(pair[1].fingerprint.losses)), default=None
@@ -62,14 +62,14 @@ def _chart(tuning: Tuning, number: int, ours: Curve, theirs: Curve, seeds: Seque
         *(line(frame, _flat(window, window.ours), "line-base wide") for window in windows),
         *(line(frame, _flat(window, window.theirs), "line-kept") for window in windows),
     )
-    sentence = f"{plural(len(steps), 'step')} that both saw; {_told(tuning)}."
+    sentence = f"{plural(len(steps), 'step')} that both saw; {_numerics_sentence(tuning)}."
     height = frame.full_height
     grid = axes(frame, as_count, _as_loss)
     return Chart(
         ident,
         title,
-        f"{sentence} Points are steps, bars are means of windows, the band is how far these may stray by chance and by "
-        "another seed. What decides may be stricter.",
+        f"{sentence} Points are steps, bars are means of windows, the band is how far they may differ by chance or "
+        "another seed. The numerics check may be stricter.",
         sentence,
         picture(ident, title, sentence, height, grid, layer, style="with-axis"),
         [Key("mark-base", "as it is"), Key("mark-kept", str(tuning.recipe)), Key("ribbon", "band of the means")],
@@ -77,8 +77,8 @@ def _chart(tuning: Tuning, number: int, ours: Curve, theirs: Curve, seeds: Seque
     )
 
 
-def _told(tuning: Tuning) -> str:
-    """What was concluded about the whole recipe's numerics; else of its last part."""
+def _numerics_sentence(tuning: Tuning) -> str:
+    """The verdict on the numerics of the whole recipe; else of its last part."""
     wholes = [v.numerics for v in tuning.verdicts if v.numerics and set(v.recipe.choices) == set(tuning.recipe.choices)]
     return wholes[-1].reason.rstrip(".") if wholes else f"with {tuning.recipe}"
 
@@ -88,7 +88,7 @@ def _points(curve: Curve, steps: Sequence[int]) -> list[Point]:
 
 
 def _reach(points: Sequence[Point], windows: Sequence[LossWindow]) -> Scale:
-    """All but the wildest hundredth on either side, and the band."""
+    """The range of the axis: all but the most extreme hundredth on either side, and the band."""
     values = sorted(value for _, value in points)
     cut = len(values) // 100
     ends = [window.ours + side * window.limit for window in windows for side in (-1.0, 1.0)]
@@ -98,7 +98,7 @@ def _reach(points: Sequence[Point], windows: Sequence[LossWindow]) -> Scale:
 
 
 def _flat(window: LossWindow, value: float) -> list[Point]:
-    """Over the whole window: inside it nothing was compared."""
+    """A line over the whole window, because only means of windows are compared."""
     return [(float(window.first), value), (float(window.last), value)]
 
 

@@ -1,4 +1,4 @@
-"""Memory from step to step: of the process, and of the device where there is one."""
+"""Memory from step to step: of the process, and of the device if there is one."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def memory_chart(session: Session) -> Chart | None:
 def _sentence(resident: Sequence[Point], device: Sequence[Point]) -> str:
     parts = [
         f"{name} {in_bytes(points[0][1])} at first, {in_bytes(points[-1][1])} at last, "
-        f"{in_bytes(max(value for _, value in points))} at the most"
+        f"{in_bytes(max(value for _, value in points))} at most"
         for name, points in (("Resident:", resident), ("On the device:", device))
         if points
     ]

@@ -1,4 +1,6 @@
-"""Whose bytes are alive at the peak: by module and by the user's line, each by kind, on the scale of the peak."""
+"""What owns the bytes that are alive at the peak: by module and by the user's line, each by kind, on the scale of the
+peak.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,10 @@ def holder_charts(session: Session) -> list[Chart]:
     modules, lines = module_holders(footprint), line_holders(footprint, session.cwd)
     listed = [
         _chart(
-            "peak-modules", "By module", modules, footprint, "Repeated modules are one row, with all that is theirs."
+            "peak-modules", "By module", modules, footprint, "Repeated modules are one row, with all of their bytes."
         ),
         _chart(
-            "peak-lines", "By line", lines, footprint, "What backward makes counts for the line of the forward pass."
+            "peak-lines", "By line", lines, footprint, "Allocations of backward count for the line of the forward pass."
         ),
     ]
     return [chart for chart in listed if chart is not None]

@@ -1,4 +1,4 @@
-"""What each remedy would leave of the peak, and what other batches would need. Arithmetic on what was seen."""
+"""The peak with each remedy, and what other batches would need. Both are computed from what was observed."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def _remedies(footprint: Footprint) -> Chart | None:
     return Chart(
         IDENT,
         TITLE,
-        "Computed from what was seen, not measured; each alone. Where another phase would then be the peak, it counts.",
+        "Computed from what was observed, not measured; each alone. If another phase becomes the peak, it counts.",
         f"Freed of {in_bytes(peak)}: {sentence}.",
         svg.rows(IDENT, TITLE, f"Freed of {in_bytes(peak)}: {sentence}.", drawn),
-        [Key("rung-total", "the peak then"), Key("freed", "freed")],
+        [Key("rung-total", "the new peak"), Key("freed", "freed")],
         plain_table(TITLE, ("remedy", "frees", "peak then", "numerics", "what", "price"), "lrrlll", rows),
     )
 
@@ -93,4 +93,4 @@ def _sentence(made: Forecast, num_samples: int | None) -> str:
     largest = made.largest_batch()
     more = beyond_all(largest, num_samples)
     fits = f" The largest batch that fits in {in_bytes(made.capacity_bytes)} is {largest:,}{more}." if largest else ""
-    return f"One sample more takes {in_bytes(each / own)}{doubt(made)}.{fits}"
+    return f"One more sample takes {in_bytes(each / own)}{doubt(made)}.{fits}"

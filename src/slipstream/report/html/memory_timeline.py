@@ -1,5 +1,6 @@
-"""The live bytes of one observed step, by kind, from its start to its end: areas on top of each other, the phases
-behind them, and the peak. And the most in each phase."""
+"""The live bytes of one observed step, by kind, over time, as stacked areas with the phases behind them and the peak;
+and the peak of each phase.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ TITLE = "Live bytes over the step, by kind"
 PEAKS_IDENT = "phase-peaks"
 PEAKS_TITLE = "The most in each phase"
 HEIGHT = 300.0
-_HEADROOM = 1.16  # of the peak, for its name
-_FITS = 0.075  # of the width, for a phase's name
+_HEADROOM = 1.16  # share of the peak that gets a label
+_FITS = 0.075  # share of the width that has space for a phase's name
 _FITS_PHONE = 0.2
 _LEAST = 0.02
 KIND_NAMES = tuple(kind_words(kind) for kind in KINDS)
@@ -69,7 +70,7 @@ def live_chart(session: Session) -> Chart | None:
 
 
 def _caption(footprint: Footprint) -> str:
-    parts = ["The legend has the bytes at the peak. Each point is the most in its stretch of the step; times are those"]
+    parts = ["The legend has the bytes at the peak. Each point is the highest value of its interval; times are those"]
     parts.append("under observation, which is slower.")
     if kept := allocator_sentence(footprint):
         parts.append(f"The caching allocator: {kept}.")
@@ -77,7 +78,7 @@ def _caption(footprint: Footprint) -> str:
 
 
 def spans_of(footprint: Footprint) -> list[Span]:
-    """A phase lasts until the next one allocates. What lies between phases belongs to the one before it."""
+    """A phase lasts until the next one allocates. The time between phases belongs to the phase before it."""
     spans: list[Span] = []
     for moment in footprint.moments:
         if spans and moment.phase in (spans[-1].phase, "other"):
@@ -93,7 +94,7 @@ def _is_seen(footprint: Footprint, kind: str) -> bool:
 
 
 def kind_keys(footprint: Footprint) -> list[Key]:
-    """Of every kind that is there at all: its bytes at the peak."""
+    """Every kind that is present, with its bytes at the peak."""
     peak = max(1, footprint.peak_bytes)
     listed = [(kind, footprint.kinds.get(kind, 0)) for kind in KINDS if _is_seen(footprint, kind)]
     return [
@@ -102,13 +103,15 @@ def kind_keys(footprint: Footprint) -> list[Key]:
 
 
 def name_keys(held: Iterable[Mapping[str, int]]) -> list[Key]:
-    """Of the kinds in any of these, without numbers."""
+    """The kinds that are present in any of these, without numbers."""
     present = {kind for kinds in held for kind, size in kinds.items() if size > 0}
     return [Key(f"kind-{kind}", kind_words(kind)) for kind in KINDS if kind in present]
 
 
 def _areas(footprint: Footprint, frame: Frame) -> Iterator[Markup]:
-    """From the bottom: what stays from step to step first, so that the step's own stands on level ground."""
+    """Areas from the bottom up. Kinds that stay from step to step come first, so that the step's own bytes have a level
+    base.
+    """
     lower: list[Point] = _outline(footprint, 0)
     for number, kind in enumerate(KINDS, 1):
         upper = _outline(footprint, number)
@@ -118,20 +121,20 @@ def _areas(footprint: Footprint, frame: Frame) -> Iterator[Markup]:
 
 
 def _outline(footprint: Footprint, number: int) -> list[Point]:
-    """The sum of the first so many kinds; after the last allocation nothing is known to change."""
+    """The sum of the first `number` kinds. After the last allocation the values stay as they are."""
     points = [(moment.at_ms, float(sum(moment.num_bytes[:number]))) for moment in footprint.moments]
     return [(0.0, points[0][1]), *points, (footprint.step_ms, points[-1][1])]
 
 
 def _grounds(spans: Sequence[Span], frame: Frame) -> Iterator[Markup]:
-    """Every other phase on a shade: they need no colours of their own beside those of the kinds."""
+    """Every other phase is shaded, so that phases need no colours beside those of the kinds."""
     for span in spans[1::2]:
         left, right = (WIDE * frame.left(at) for at in (span.start_ms, span.end_ms))
         yield element("rect", class_="apart", x=left, y=TOP, width=right - left, height=frame.height)
 
 
 def _names(spans: Sequence[Span], frame: Frame) -> Iterator[Markup]:
-    """Above the phases; that of a short one at the end, which most optimizers are, ends where it does."""
+    """Names above the phases. The name of a short last phase, usually the optimizer, is right-aligned with it."""
     for span in spans:
         left, right = frame.left(span.start_ms), frame.left(span.end_ms)
         is_wide = right - left >= _FITS
@@ -153,7 +156,7 @@ def _peak(footprint: Footprint, frame: Frame) -> list[Markup]:
 
 
 def _hits(footprint: Footprint, frame: Frame) -> Iterator[Markup]:
-    """What the pointer meets: the stretch of a moment, from top to bottom."""
+    """The hover areas: the interval of a moment, from top to bottom."""
     moments = footprint.moments
     for number, moment in enumerate(moments):
         start = frame.left(moment.at_ms) if number else 0.0
@@ -186,7 +189,7 @@ def _rows(footprint: Footprint) -> list[list[str]]:
 
 
 def peaks_chart(footprint: Footprint) -> Chart | None:
-    """Which phase a remedy must reach: below the highest, the next one is the peak."""
+    """The peak of each phase. A remedy that lowers the highest makes the next one the peak."""
     phases = {phase: kinds for phase, kinds in footprint.phases.items() if phase != "other" and sum(kinds.values()) > 0}
     if len(phases) < 2:
         return None
@@ -203,7 +206,7 @@ def peaks_chart(footprint: Footprint) -> Chart | None:
     return Chart(
         PEAKS_IDENT,
         PEAKS_TITLE,
-        "A remedy lowers the peak as far as the next phase lets it.",
+        "A remedy can lower the peak to that of the next highest phase.",
         sentence,
         svg.rows(PEAKS_IDENT, PEAKS_TITLE, sentence, drawn),
         name_keys(phases.values()),

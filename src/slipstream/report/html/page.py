@@ -1,5 +1,7 @@
-"""The page: which parts a session has, in which order, put into the template. Numbers and words come from the functions
-that the terminal's report uses."""
+"""Assembles the page: decides which parts a session has and in which order, and renders the template.
+
+Numbers and words come from the functions that the terminal report uses.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ from slipstream.report.html.step_chart import step_chart
 from slipstream.report.html.svg import clean
 from slipstream.report.html.tables import class_chart, fit_table, module_table, operator_table, tune_table, whys
 from slipstream.report.html.timeline import timeline_chart
-from slipstream.report.html.verdict_chart import contender_chart
+from slipstream.report.html.verdict_chart import verdict_chart
 from slipstream.report.html.waterfall import waterfall_chart
 from slipstream.report.terminal.footer import notes_of
 from slipstream.report.text.check import basis, complaint, evaluation, script_of, verdict, warning
@@ -46,7 +48,7 @@ _FOLDER = Path(__file__).parent / "templates"
 
 
 class Section(msgspec.Struct, frozen=True):
-    """A heading and what stands below it. Parts that are empty are not drawn; a section without any has no heading."""
+    """A heading and its content. Empty parts are not drawn, and a section without content has no heading."""
 
     ident: str
     title: str
@@ -73,7 +75,7 @@ class Head(msgspec.Struct, frozen=True):
 
 
 def to_page(session: Session, read: Reader = read_source) -> str:
-    """One HTML document that needs nothing else."""
+    """One self-contained HTML document."""
     script = (_FOLDER / "script.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     template = _templates().get_template("page.html")
@@ -128,7 +130,7 @@ def _growing(session: Session) -> str:
 
 
 def _moment(created: str) -> str:
-    """ "2026-01-02 03:04 UTC", from ISO 8601; as it is where it is not."""
+    """ "2026-01-02 03:04 UTC" from ISO 8601; other text is returned unchanged."""
     try:
         moment = datetime.fromisoformat(created)
     except ValueError:
@@ -151,7 +153,7 @@ def _sections(session: Session, read: Reader) -> Iterator[Section]:
     if session.footprints:
         peaks = peaks_chart(session.footprints[0])
         yield Section("footprint", "The memory of a step", charts=_some(live_chart(session), peaks))
-        yield Section("holders", "Whose bytes the peak is made of", charts=holder_charts(session))
+        yield Section("holders", "What owns the bytes at the peak", charts=holder_charts(session))
         yield Section("fitting", "How to use less, and what fits", charts=remedy_charts(session))
     yield Section("resources", "Memory and devices", charts=[*_some(memory_chart(session)), *device_charts(session)])
 
@@ -163,7 +165,7 @@ def _some(*charts: Chart | None) -> list[Chart]:
 def _tuned(session: Session, tuning: Tuning) -> Iterator[Section]:
     table = tune_table(tuning)
     yield Section("gain", "What it gained", charts=_some(waterfall_chart(session)))
-    yield Section("tried", "What was tried", charts=_some(contender_chart(session)), tables=[table], lists=whys(tuning))
+    yield Section("tried", "What was tried", charts=_some(verdict_chart(session)), tables=[table], lists=whys(tuning))
     yield Section("proof", "The races and the losses", charts=[*_some(timing_chart(tuning)), *loss_charts(tuning)])
 
 
@@ -176,7 +178,7 @@ def _step(session: Session, summary: Summary) -> Section:
     )
     sentences = [verdict(session)] if is_tuned else []
     sentences += [each for each in (evaluation(session),) if each]
-    return Section("step", "The step as it is" if is_tuned else "The step", charts=_some(*charts), sentences=sentences)
+    return Section("step", "The unchanged step" if is_tuned else "The step", charts=_some(*charts), sentences=sentences)
 
 
 def _model(session: Session, summary: Summary) -> Section:

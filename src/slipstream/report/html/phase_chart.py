@@ -42,7 +42,7 @@ def _stacked(name: str, value: str, phases: Mapping[str, float], scale: float) -
 
 
 def _ceiling(words: str, ms: float, phase: str, summary: Summary, scale: float) -> Markup:
-    """The longest of them is the best case: no other lets the step come below it."""
+    """The longest ceiling is the best case, because the step cannot be shorter than any ceiling."""
     is_best = ms == summary.ceilings.best_ms() and len(known_ceilings(summary.ceilings)) > 1
     name = f"{words} (best case)" if is_best else words
     shape = svg.block(0.0, ms / scale, svg.THIN, f"phase-{phase}", f"{name}: {in_ms(ms)}")

@@ -1,5 +1,6 @@
-"""The blocks of every rider in the order of the races, lane below lane on one clock: what the machine did to all of
-them alike stands in one column."""
+"""The blocks of every trial in the order of the races, one row per recipe on a common time axis. Disturbances of the
+machine, which affect all trials alike, are visible in one column.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ MOST_PROCESSES = 24
 
 
 class RaceRow(msgspec.Struct, frozen=True, rename={"timings": "laps"}):
-    """One recipe; its riders, if it was started several times, one after the other."""
+    """One recipe, with its trials one after the other if it was started several times."""
 
     name: str
     role: str
@@ -53,19 +54,19 @@ def timing_chart(tuning: Tuning) -> Chart | None:
         _caption(ms, timings, len(processes_of(tuning.trials, most=len(tuning.trials))) - len(processes)),
         sentence,
         svg.rows(IDENT, TITLE, sentence, _draw(processes, start_ns, seconds, ms, base_ms)),
-        [Key("mark-base", "base"), Key("mark-kept", "candidate"), Key("mark-noise", "twin that does nothing")],
+        [Key("mark-base", "base"), Key("mark-kept", "candidate"), Key("mark-noise", "A/A control")],
         plain_table(TITLE, ("recipe", "round", "at", "steps", "a step"), "lrrrr", _rows(processes, start_ns)),
     )
 
 
 def _roof(timings: Sequence[BlockTiming], base_ms: float | None) -> float:
-    """A recipe that is three times slower must not flatten everybody's noise."""
+    """The top of the axis. A recipe that is three times slower must not flatten the noise of all others."""
     top = roof([1e3 * timing.step_s for timing in timings])
     return min(top, 2.0 * base_ms) if base_ms else top
 
 
 def processes_of(trials: Sequence[TrialRecord], most: int = MOST_PROCESSES) -> list[RaceRow]:
-    """The base, its twin, then candidates as they came. Riders whose time was never taken (round -1) have no lane."""
+    """The base, its control, then candidates in order. Trials that were never timed (round -1) have no row."""
     found: dict[tuple[str, str], list[BlockTiming]] = {}
     for record in trials:
         timings = [timing for timing in record.timings if timing.round >= 0 and timing.num_steps and timing.seconds > 0]
@@ -98,13 +99,13 @@ def _draw(
 
 
 def _height(step_ms: float, ms: Scale) -> float:
-    """From the top, with room for half a mark."""
+    """The distance from the top, with space for half a mark."""
     return 4.0 + (HEIGHT - 4.0) * (1.0 - ms.share(step_ms))
 
 
 def _mark(timing: BlockTiming, name: str, style: str, start_ns: int, seconds: Scale, ms: Scale) -> Markup:
     step_ms = 1e3 * timing.step_s
-    note = ", does not count: something was compiled anew" if timing.is_disturbed else ""
+    note = ", not counted: something was compiled again" if timing.is_disturbed else ""
     tip = f"{name}, round {timing.round}: {plural(timing.num_steps, 'step')} of {in_ms(step_ms)}{note}"
     share = 0.006 + 0.988 * seconds.share((timing.time_ns - start_ns) / 1e9)
     style = f"{style} disturbed" if timing.is_disturbed else style
@@ -112,10 +113,10 @@ def _mark(timing: BlockTiming, name: str, style: str, start_ns: int, seconds: Sc
 
 
 def _caption(ms: Scale, timings: Sequence[BlockTiming], num_left_out: int) -> str:
-    parts = [f"Every lane goes from 0 to {in_ms(ms.high)} a step; the dashed line is the base's median."]
+    parts = [f"Every row goes from 0 to {in_ms(ms.high)} a step; the dashed line is the base's median."]
     longest_ms = 1e3 * max(timing.step_s for timing in timings)
     if longest_ms > ms.high:
-        parts.append(f"Longer ones lie on the upper edge; the longest took {in_ms(longest_ms)} a step.")
+        parts.append(f"Longer blocks are drawn at the upper edge; the longest took {in_ms(longest_ms)} a step.")
     if num_left_out > 0:
         parts.append(f"{plural(num_left_out, 'more recipe')} not shown.")
     return " ".join(parts)

@@ -1,4 +1,4 @@
-"""Lines of the user's source around a place, read again where the file still says what it said when it was measured."""
+"""Lines of the user's source around a location, read again if the file still has the line that was measured."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slipstream.records import Site
 AROUND = 3
 MOST_BYTES = 2_000_000
 
-Reader = Callable[[str], str | None]  # from a file's name to its text, or None
+Reader = Callable[[str], str | None]  # maps a file name to its text, or None
 
 
 class SourceLine(msgspec.Struct, frozen=True):
@@ -23,7 +23,7 @@ class SourceLine(msgspec.Struct, frozen=True):
 
 
 def read_source(file: str) -> str | None:
-    """Python alone: a session may come from anyone, and must not be able to have other files shown."""
+    """Reads Python files only. A session may come from anyone, and must not be able to show other files."""
     path = Path(file)
     try:
         if path.suffix != ".py" or not path.is_file() or path.stat().st_size > MOST_BYTES:
@@ -35,7 +35,7 @@ def read_source(file: str) -> str | None:
 
 
 def excerpt(site: Site, read: Reader) -> list[SourceLine]:
-    """Empty where the file is gone, or its line reads otherwise now."""
+    """Empty if the file is gone, or its line has changed."""
     source = read(site.file)
     lines = source.splitlines() if source is not None else []
     if not 1 <= site.line <= len(lines) or not site.text or _squeezed(site.text) not in _squeezed(lines[site.line - 1]):
@@ -45,5 +45,7 @@ def excerpt(site: Site, read: Reader) -> list[SourceLine]:
 
 
 def _squeezed(text: str) -> str:
-    """A site has its line, or the expression on it, without the blanks around."""
+    """The text without white space, because a site stores its line, or the expression on it, without surrounding
+    blanks.
+    """
     return " ".join(text.split())

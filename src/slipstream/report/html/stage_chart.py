@@ -13,7 +13,7 @@ from slipstream.report.text.stages import StageShare, StageTable, input_stages, 
 
 _WORTH_A_BAR = 0.005
 HEIGHT = 12.0
-TITLES = {"input": "How a batch is built", "other": "What the script does besides"}
+TITLES = {"input": "How a batch is built", "other": "What else the script does"}
 
 
 def stage_charts(session: Session, summary: Summary) -> list[Chart]:
@@ -36,7 +36,7 @@ def _chart(table: StageTable, session: Session, summary: Summary) -> Chart:
         svg.rows(ident, title, sentence, [_bar(share, longest_ms, table.phase) for share in shown]),
         [],
         Table(
-            f"{title}: your lines",
+            f"{title}: lines of your code",
             ["stage", "a step", "share", "hottest line", "of it"],
             "lrrlr",
             [_row(share, session.cwd) for share in shown],
@@ -61,6 +61,6 @@ def _caption(table: StageTable, session: Session, summary: Summary) -> str:
 def _row(share: StageShare, cwd: str) -> list[Cell]:
     spent = [Cell(in_ms(share.ms), share.ms), Cell(in_percent(share.share), share.share)]
     if share.line is None:
-        return [Cell(share.stage), *spent, Cell("no line of yours", style="dim"), Cell("", 0.0)]
+        return [Cell(share.stage), *spent, Cell("no line of your code", style="dim"), Cell("", 0.0)]
     place = f"{relative(share.line.file, cwd)}:{share.line.line}  {share.line.expression}"
     return [Cell(share.stage), *spent, Cell(place, style="code"), Cell(in_ms(share.line.ms), share.line.ms)]

@@ -1,4 +1,4 @@
-"""Every step of the check in the order it ran, stacked by phase, so that its noise can be seen and where it lives."""
+"""Every step of the check in order, stacked by phase, so that its noise and the source of the noise are visible."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def step_chart(session: Session) -> Chart | None:
 
 
 def columns_of(session: Session) -> list[Column]:
-    """Single steps, or groups of neighbours where there are many; a group never reaches across two blocks."""
+    """Single steps, or groups of neighbours if there are many. A group never spans two blocks."""
     kinds = {block.index: block.kind for block in session.blocks}
     size = math.ceil(len(session.steps) / MOST_COLUMNS) or 1
     columns: list[Column] = []
@@ -82,7 +82,7 @@ def _column(steps: Sequence[Step], kind: str) -> Column:
 
 
 def _area(columns: Sequence[Column], phase: str, frame: Frame) -> Markup:
-    """All columns of a phase as one path: a few thousand rectangles would be slow to draw."""
+    """All columns of a phase as one path, because a few thousand rectangles would be slow to draw."""
     below = PHASES[: PHASES.index(phase)]
     path = []
     for column in columns:
@@ -96,7 +96,7 @@ def _area(columns: Sequence[Column], phase: str, frame: Frame) -> Markup:
 
 
 def _bands(columns: Sequence[Column], frame: Frame) -> list[Markup]:
-    """A shade behind steps that were not the script as it is."""
+    """Shades behind steps that did not run the unchanged script."""
     return [
         element(
             "rect",
@@ -112,7 +112,7 @@ def _bands(columns: Sequence[Column], frame: Frame) -> list[Markup]:
 
 
 def _hits(columns: Sequence[Column], frame: Frame) -> list[Markup]:
-    """What the pointer meets: a column from top to bottom."""
+    """The hover areas: a column from top to bottom."""
     found = []
     for column in columns:
         left = frame.left(column.first)
@@ -145,7 +145,7 @@ def _keys(columns: Sequence[Column]) -> list[Key]:
 def _caption(columns: Sequence[Column], frame: Frame) -> str:
     size = max(column.last - column.first + 1 for column in columns)
     apart = [KIND_WORDS.get(kind, kind) for kind in dict.fromkeys(c.kind for c in columns) if kind != "watch"]
-    parts = [f"On a grey ground: {', '.join(apart)}. These are not the script as it is."] if apart else []
+    parts = [f"On a grey background: {', '.join(apart)}. These are not the unchanged script."] if apart else []
     parts += [f"Each column is the mean of up to {size:,} steps."] if size > 1 else []
     if max(column.ms for column in columns) > frame.y.high:
         parts.append(f"Cut at {in_ms(frame.y.high)}: {_longest(columns)}.")

@@ -1,10 +1,10 @@
-"""Rows of horizontal bars: a name and a value above, shapes below on a scale that all rows share. Names are text of the
-page, not of a picture, so that long ones fold on a narrow screen; lengths are shares of the width.
+"""SVG and HTML building blocks: escaping of text, rows of horizontal bars, and the parts of a plot.
 
-Markup made of elements, and the one place where text of the user's script becomes safe to stand in a page.
-
-The parts of a plot: scales, ticks, a frame with a grid, lines and points. Places along x are shares of the width, so
-that a plot fills any screen while its text keeps its size; heights are pixels."""
+Rows of bars have a name and a value above and shapes below, on a scale that all rows share. Names are text of the page
+and not of a picture, so that long ones wrap on a narrow screen. Positions along x are shares of the width, so that a
+plot fills any screen while its text keeps its size; heights are pixels. `text` is the one place where text of the
+user's script is escaped for a page.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Say = Callable[[float], str]
 
 
 def row(name: str, value: str, height: float, shapes: Iterable[Markup], style: str = "", note: str = "") -> Markup:
-    """Without a name the shapes stand alone. A note stands between name and value, on a phone below them."""
+    """Without a name, the row has only shapes. A note stands between name and value; on a phone it is below them."""
     words = [element("span", name, class_="name"), *([element("span", note, class_="note")] if note else [])]
     label = element("div", *words, element("span", value, class_="value"), class_="label")
     drawn = element("svg", *shapes, width="100%", height=height, aria_hidden="true", focusable="false")
@@ -40,7 +40,7 @@ def ruler(marks: Sequence[tuple[float, str]]) -> Markup:
 
 
 def rows(ident: str, title: str, description: str, parts: Iterable[Markup]) -> Markup:
-    """An image to those who listen, with a name and a sentence."""
+    """The rows as an image for screen readers, with a name and a sentence."""
     return element(
         "div",
         element("span", title, id=f"{ident}-title", hidden="hidden"),
@@ -60,7 +60,7 @@ def backend(height: float = BAR) -> Markup:
 def stacked(
     parts: Mapping[str, float], scale: float, prefix: str = "phase", height: float = BAR, say: Say = in_ms
 ) -> Markup:
-    """Parts end to end, coloured by their names."""
+    """Parts in a row, coloured by their names."""
     total = sum(parts.values()) or 1.0
     at, drawn = 0.0, [backend(height)]
     for name, value in parts.items():
@@ -72,7 +72,7 @@ def stacked(
 
 
 def block(start: float, share: float, height: float, style: str, tip: str) -> Markup:
-    """Never so thin that it cannot be seen."""
+    """A block with a minimum width, so that it stays visible."""
     width = percent(max(share, 0.0015))
     return element("rect", class_=style, x=percent(start), y="0", width=width, height=height, data_tip=tip)
 
@@ -81,21 +81,25 @@ _KEPT = "\n\t"
 
 
 def clean(text: str) -> str:
-    """Printable, and what it looks like: no control characters, none that turn the direction of reading, no halves of
-    a pair that UTF-8 cannot hold."""
+    """Printable text without control characters, characters that change the direction of reading, and lone surrogates
+    that UTF-8 cannot encode.
+    """
     if text.isascii() and text.isprintable():
         return text
     return "".join(char if char in _KEPT or unicodedata.category(char)[0] != "C" else "?" for char in text)
 
 
 def text(value: object) -> Markup:
-    """Markup stays what it is; all else is cleaned and escaped."""
+    """Markup is left as it is; everything else is cleaned and escaped."""
     return value if isinstance(value, Markup) else escape(clean(str(value)))
 
 
 def element(name: str, *children: object, **attributes: object) -> Markup:
-    """`<name attributes>children</name>`. An underscore in an attribute's name stands for a hyphen, one at its end for
-    nothing (`class_`); None leaves it out. Numbers have two decimals at most."""
+    """`<name attributes>children</name>`.
+
+    An underscore in an attribute's name becomes a hyphen, and one at its end is removed (`class_`). An attribute with
+    the value None is left out. Numbers have at most two decimals.
+    """
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{text(_short(value))}"'
         for key, value in attributes.items()
@@ -109,7 +113,7 @@ def join(parts: Iterable[object]) -> Markup:
 
 
 def percent(share: float) -> str:
-    """A place or a length in its parent: 0.25 is 25%."""
+    """A position or a length in its parent: 0.25 is 25%."""
     return f"{_short(100.0 * share)}%"
 
 
@@ -118,13 +122,13 @@ def _short(value: object) -> object:
 
 
 WIDE = 1000.0  # units across a stretched layer
-TOP = 8.0  # room above the highest grid line, for half a letter
+TOP = 8.0  # space above the highest grid line, for half a letter
 BOTTOM = 22.0  # for the labels of x
 Point = tuple[float, float]
 
 
 class Scale(NamedTuple):
-    """From a value to its share of the way from low to high, within it."""
+    """Maps a value to its share of the range from low to high, limited to that range."""
 
     low: float
     high: float
@@ -139,7 +143,7 @@ class Frame(NamedTuple):
 
     x: Scale
     y: Scale
-    height: float  # of the area; labels come on top
+    height: float  # of the area, without labels
 
     def left(self, value: float) -> float:
         return self.x.share(value)
@@ -153,7 +157,7 @@ class Frame(NamedTuple):
 
 
 def ticks(low: float, high: float, wanted: int = 4) -> list[float]:
-    """Round numbers between low and high, about so many."""
+    """Round numbers between low and high, about `number` of them."""
     if not high > low:
         return [low]
     raw = (high - low) / wanted
@@ -164,12 +168,12 @@ def ticks(low: float, high: float, wanted: int = 4) -> list[float]:
 
 
 def ticks_of_time(seconds: float) -> list[float]:
-    """From 0 on; of whole minutes where there are several."""
+    """Ticks from 0; whole minutes if there are several."""
     return [60.0 * minutes for minutes in ticks(0.0, seconds / 60.0, 5)] if seconds > 150 else ticks(0.0, seconds, 5)
 
 
 def roof(values: Sequence[float], least: float = 0.0) -> float:
-    """Where the axis ends: a little above all but the wildest fiftieth, which would flatten the rest."""
+    """The upper end of the axis: a little above all but the most extreme fiftieth, which would flatten the rest."""
     if not values:
         return max(least, 1.0)
     ordered = sorted(values)
@@ -194,12 +198,12 @@ def axes(frame: Frame, say_x: Callable[[float], str], say_y: Callable[[float], s
 
 
 def anchor_of(share: float) -> str:
-    """Which end of a text stands at its place: near an edge it must not leave the picture."""
+    """The end of a text that is at its position. Near an edge, the text must not leave the picture."""
     return "start" if share < 0.03 else "end" if share > 0.95 else "middle"
 
 
 def stretched(frame: Frame, *parts: Markup) -> Markup:
-    """A layer that is pulled to the width of the page; strokes in it keep their thickness."""
+    """A layer that is stretched to the width of the page. Strokes in it keep their thickness."""
     box = f"0 0 {WIDE:g} {frame.full_height:g}"
     return element(
         "svg",
@@ -224,7 +228,7 @@ def ribbon(frame: Frame, lower: Sequence[Point], upper: Sequence[Point], style: 
 
 
 def dots(frame: Frame, points: Sequence[Point], style: str) -> Markup:
-    """Lines without length, whose round ends a stretched layer leaves round."""
+    """Lines of length zero, whose round ends stay round in a stretched layer."""
     return element("path", class_=f"dots {style}", d="".join(f"M{_at(frame, point)}h0" for point in points))
 
 
@@ -237,7 +241,7 @@ def _at(frame: Frame, point: Point) -> str:
 
 
 def picture(ident: str, title: str, description: str, height: float, *parts: Markup, style: str = "") -> Markup:
-    """An image to those who listen, with a name and a sentence."""
+    """An image for screen readers, with a name and a sentence."""
     return element(
         "svg",
         element("title", title, id=f"{ident}-title"),
@@ -252,7 +256,7 @@ def picture(ident: str, title: str, description: str, height: float, *parts: Mar
 
 
 def thinned(points: Sequence[Point], most: int) -> list[Point]:
-    """Consecutive points averaged, so that at most so many remain."""
+    """Consecutive points averaged, so that at most `most` remain."""
     size = math.ceil(len(points) / most) if points else 1
     groups = [points[at : at + size] for at in range(0, len(points), size)]
     return [(sum(x for x, _ in group) / len(group), sum(y for _, y in group) / len(group)) for group in groups]

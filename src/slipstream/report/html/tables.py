@@ -1,8 +1,6 @@
-"""The operators of one step under the profiler: by kind, by module, one by one.
-
-What fits, as the page shows it: the table of every other renderer.
-
-The table of a tuning and the reasons below it, as the page shows them."""
+"""The tables of the page: the operators of one profiled step by kind, module and operator; the result of a fit; and the
+verdicts of a tuning with their reasons.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +47,7 @@ def _facts(anatomy: Anatomy, summary: Summary, cwd: str) -> Iterator[str]:
         yield f"{achieved(anatomy, summary)} in a step"
     yield f"{as_count(anatomy.num_operators)} operator calls"
     yield from remarks(anatomy, cwd)
-    yield "seen under the profiler, which slows it down: shares mean more than times"
+    yield "measured under the profiler, which slows it down: shares are more reliable than times"
 
 
 def _flops(flops: int) -> str:
@@ -57,7 +55,7 @@ def _flops(flops: int) -> str:
 
 
 def module_table(anatomy: Anatomy) -> Table | None:
-    """Own work only, most expensive first."""
+    """By own work only, the most expensive first."""
     total_ms = sum(module.forward_ms + module.backward_ms for module in anatomy.modules)
     if total_ms <= 0:
         return None
@@ -84,7 +82,7 @@ def _module_row(module: ModuleShare, total_ms: float) -> list[Cell]:
 
 
 def operator_table(anatomy: Anatomy) -> Table | None:
-    """The device's times only where it has any."""
+    """The device's times appear only if it has any."""
     operators = anatomy.operators[:MOST_OPERATORS]
     if not operators:
         return None
@@ -117,7 +115,7 @@ def fit_table(fitting: Fitting) -> Table:
     rows = fit_rows(fitting)
     columns = [index for index in range(len(FIT_HEADINGS)) if any(row[index] for row in rows)]
     return Table(
-        "Relative to base: samples per second over those of the script as it is, with its 95% interval",
+        "Relative to base: samples per second over those of the unchanged script, with its 95% interval",
         [FIT_HEADINGS[index] for index in columns],
         "".join(FIT_ALIGN[index] for index in columns),
         [[Cell(row[index]) for index in columns] for row in rows],
@@ -129,7 +127,7 @@ _NUMBERS = ("batch", "memory", "step ms", "samples/s")
 
 
 def tune_table(tuning: Tuning) -> Table:
-    """The rows of every other renderer; columns that are empty all the way down are left out."""
+    """The same rows as in every other renderer. Empty columns are left out."""
     rows = table_rows(tuning)
     columns = [index for index in range(len(HEADINGS)) if any(row.cells[index] for row in rows)]
     return Table(
@@ -148,7 +146,7 @@ def _cell(row: Row, column: int) -> Cell:
 
 
 def _order(text: str) -> float | None:
-    """The number that a cell begins with."""
+    """The number at the beginning of a cell."""
     words = text.replace(",", "").lstrip("~").split()
     try:
         number = float(words[0].rstrip("x")) if words else None
@@ -159,7 +157,7 @@ def _order(text: str) -> float | None:
 
 
 def whys(tuning: Tuning) -> list[Terms]:
-    """Below the table; none that is empty."""
+    """The lists below the table, without empty ones."""
     lists = [
         Terms("What leaving it out costs", list(worths(tuning))),
         Terms("What it costs once", list(costs(tuning))),

@@ -1,5 +1,6 @@
-"""One typical step as it went: the host's phases in order, below them what loader workers and the device did
-meanwhile. Draws an observed step, not an average."""
+"""One typical step over time: the host's phases in order, and below them the activity of loader workers and the device.
+It shows an observed step and not an average.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +22,12 @@ TITLE = "One typical step, in order"
 MOST_PROCESSES = 9
 HOST = 34.0  # pixels
 OTHERS = 14.0
-_FITS = 0.1  # a phase with more of the step than this has room for its name
+_FITS = 0.1  # a phase with a larger share of the step has space for its name
 _FITS_PHONE = 0.25
 
 
 class TimelineRow(msgspec.Struct, frozen=True):
-    """Pieces in milliseconds since the step began."""
+    """Pieces in milliseconds since the start of the step."""
 
     name: str
     pieces: list[Interval]
@@ -49,7 +50,7 @@ def timeline_chart(session: Session, summary: Summary) -> Chart | None:
     return Chart(
         IDENT,
         TITLE,
-        f"Step {step.index:,}, {in_ms(step.step_ms)}: of all watched ones the nearest to the typical, phase by phase.",
+        f"Step {step.index:,}, {in_ms(step.step_ms)}: the observed step closest to the typical one, phase by phase.",
         f"In order: {order}.",
         svg.rows(IDENT, TITLE, f"In order: {order}.", _draw(processes, length_ms)),
         [],
@@ -62,7 +63,9 @@ def _is_seen(piece: Interval) -> bool:
 
 
 def typical(session: Session, summary: Summary) -> Step | None:
-    """Nearest to the summary in every phase, without evaluation inside, and seen from its forward pass on."""
+    """The step closest to the summary in every phase, without evaluation inside, and observed from its forward pass
+    on.
+    """
     whole = [step for step in settled_steps(session) if not step.apart_ms and not step.is_first_of_epoch]
 
     def distance(step: Step) -> float:
@@ -72,7 +75,7 @@ def typical(session: Session, summary: Summary) -> Step | None:
 
 
 def processes_of(session: Session, step: Step) -> list[TimelineRow]:
-    """The host first. Empty where the session has no events of this step."""
+    """The host first. Empty if the session has no events of this step."""
     events = [event for event in session.events if step.start_ns <= event.start_ns < step.end_ns]
     if not any(event.kind == "forward" for event in events):
         return []
@@ -93,7 +96,7 @@ def _host(events: Sequence[Event], step: Step) -> TimelineRow:
 
 
 def _joined(pieces: Sequence[Interval]) -> list[Interval]:
-    """Neighbours of one phase as one piece."""
+    """Consecutive pieces of one phase as one piece."""
     found: list[Interval] = []
     for piece in pieces:
         if found and found[-1].label == piece.label:
@@ -108,7 +111,7 @@ def _since(piece: Interval, start_ns: float) -> Interval:
 
 
 def _device(events: Sequence[Event]) -> TimelineRow | None:
-    """On the device's own clock, from its first doing in this step."""
+    """On the device's own clock, from its first activity in this step."""
     timed = [
         Interval(event.device_start_ms, event.device_end_ms, PHASE_OF_KIND[event.kind])
         for event in events
@@ -122,7 +125,7 @@ def _device(events: Sequence[Event]) -> TimelineRow | None:
 
 
 def _workers(session: Session, step: Step) -> list[TimelineRow]:
-    """The batches that workers built while the step ran, cut at its edges."""
+    """The batches that workers built while the step ran, clipped to the step."""
     found: dict[tuple[int, int], list[Interval]] = {}
     for fetch in session.fetches:
         end_ns = fetch.start_ns + fetch.wall_ns

@@ -1,5 +1,6 @@
-"""All that was tried, as ratios to the base on one logarithmic scale: a mark and its 95% interval, the twin that
-does nothing among them."""
+"""All trials as ratios to the base on one logarithmic scale: a mark and its 95% interval each, including the A/A
+control.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +18,13 @@ from slipstream.report.text.numbers import as_ratio
 from slipstream.report.text.tune import NOISE, gain, relative, single_name, tried, worths
 
 IDENT = "contenders"
-TITLE = "What was tried, against the script as it is"
+TITLE = "What was tried, against the unchanged script"
 HEIGHT = 16.0
-UP = 39.0  # to the shapes of the row above, so that the marks are lines all the way down
+UP = 39.0  # distance to the shapes of the row above, so that the marks form continuous lines
 _MARKS = (0.05, 0.1, 0.2, 0.5, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0)
 _WORDS = {"noise": "the control"}
 _EDGE = 1.15  # beyond the outermost mark
-_ROOM = 0.12  # of the width, for a name
+_ROOM = 0.12  # share of the width, for a name
 _FAR = 1.6  # how far beyond the marks an interval is drawn
 
 
@@ -31,10 +32,10 @@ class ChartEntry(msgspec.Struct, frozen=True):
     name: str
     decision: str  # noise, kept, rejected, unsure, failed
     speed: Speed
-    proof: str = ""  # of what was kept without an interval of its own
+    proof: str = ""  # for what was kept without an interval of its own
 
 
-def contender_chart(session: Session) -> Chart | None:
+def verdict_chart(session: Session) -> Chart | None:
     tuning = session.tuning
     entries = entries_of(tuning) if tuning else []
     if len(entries) < 2:
@@ -44,8 +45,8 @@ def contender_chart(session: Session) -> Chart | None:
     return Chart(
         IDENT,
         TITLE,
-        "To the right of 1.00x is faster. The line is the 95% interval: at the edge of the picture it goes on, and "
-        "without one there were too few rounds for it.",
+        "To the right of 1.00x is faster. The line is the 95% interval; it may continue beyond the edge, and "
+        "an entry without a line had too few rounds.",
         gain(session),
         svg.rows(IDENT, TITLE, gain(session), [*drawn, svg.ruler(_named(scale))]),
         [Key(f"mark-{word}", _WORDS.get(word, word)) for word in dict.fromkeys(entry.decision for entry in entries)],
@@ -53,7 +54,7 @@ def contender_chart(session: Session) -> Chart | None:
 
 
 def entries_of(tuning: Tuning) -> list[ChartEntry]:
-    """What was timed at all: the control, singles in the order of the races, the whole recipe."""
+    """What was timed: the control, single techniques in the order of the races, the whole recipe."""
     entries = [ChartEntry(NOISE, "noise", tuning.noise)] if tuning.noise else []
     proofs = dict(worths(tuning))
     for each in tried(tuning):
@@ -67,7 +68,7 @@ def entries_of(tuning: Tuning) -> list[ChartEntry]:
 
 
 def _scale(entries: Sequence[ChartEntry]) -> Scale:
-    """Of logarithms. Intervals may leave the picture; ratios may not."""
+    """A scale of logarithms. Intervals may extend beyond the picture; ratios may not."""
     ratios = [entry.speed.ratio for entry in entries] + [1.0]
     ends = [bound for entry in entries if entry.speed.is_bounded for bound in (entry.speed.low, entry.speed.high)]
     low, high = min(ratios), max(ratios)
@@ -77,12 +78,12 @@ def _scale(entries: Sequence[ChartEntry]) -> Scale:
 
 
 def _marks(scale: Scale) -> list[tuple[float, float]]:
-    """Round ratios in sight, and where."""
+    """Round ratios in the visible range, and their positions."""
     return [(mark, scale.share(math.log(mark))) for mark in _MARKS if scale.low < math.log(mark) < scale.high]
 
 
 def _named(scale: Scale) -> list[tuple[float, str]]:
-    """Those of them that have room for their names; 1.00x always."""
+    """The ratios that have space for their labels; always 1.00x."""
     one = scale.share(0.0)
     found = [(one, as_ratio(1.0))]
     for mark, share in _marks(scale):

@@ -1,5 +1,7 @@
-"""From the original step to the tuned one, technique by technique, each with its interval. Lengths are the table's own:
-the base's step over a ratio that was measured in turns."""
+"""From the original step to the tuned one, technique by technique, each with its interval.
+
+The lengths are those of the table: the base's step over a ratio that was measured in a race.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ TITLE = "From the original step to the tuned one"
 
 
 class Rung(msgspec.Struct, frozen=True):
-    """`before_ms`: where the rung above it ended; None: a bar from zero."""
+    """`before_ms` is where the rung above it ended; None for a bar from zero."""
 
     name: str
     ms: float
@@ -30,7 +32,7 @@ class Rung(msgspec.Struct, frozen=True):
 
     @property
     def interval_ms(self) -> tuple[float, float] | None:
-        """Of the step, for a base of one length."""
+        """The interval of the step, for a base of fixed length."""
         if self.speed is None or not self.speed.is_bounded:
             return None
         base_ms = self.ms * self.speed.ratio
@@ -48,8 +50,8 @@ def waterfall_chart(session: Session) -> Chart | None:
     return Chart(
         IDENT,
         TITLE,
-        "Each rung is the step with all techniques down to it, raced in turns against the script as it is; whiskers "
-        "are 95% intervals. The last race, in fresh processes, is the one that counts.",
+        "Each rung is the step with all techniques down to it, raced against the unchanged script; whiskers "
+        "are 95% intervals. The last race, in new processes, decides.",
         gain(session),
         svg.rows(IDENT, TITLE, gain(session), [_row(rung, scale) for rung in rungs]),
         [],
@@ -58,8 +60,10 @@ def waterfall_chart(session: Session) -> Chart | None:
 
 
 def rungs_of(tuning: Tuning) -> list[Rung]:
-    """The base, the recipe as it grew, the whole raced once more, the ceiling. A part of the recipe that was never on
-    the track by itself is taken together with the next."""
+    """The base, the recipe as it grew, the final race of the whole recipe, and the ceiling.
+
+    A part of the recipe that was never raced by itself is combined with the next.
+    """
     rungs = [Rung(BASE, tuning.base_step_ms, kind="base")]
     names: list[str] = []
     choices = tuning.recipe.choices
@@ -78,7 +82,7 @@ def rungs_of(tuning: Tuning) -> list[Rung]:
 
 
 def _speed_of(tuning: Tuning, choices: Sequence[object]) -> Speed | None:
-    """Of the last race of exactly these; winners put together last know best."""
+    """The speed from the last race of exactly these techniques, because later races have the most data."""
     found = [
         verdict.speed
         for verdict in tuning.verdicts
@@ -120,7 +124,7 @@ def _shapes(rung: Rung, scale: float) -> list[Markup]:
 
 
 def _whisker(interval: tuple[float, float] | None, y: float, scale: float) -> list[Markup]:
-    """An interval as a line with ends, cut at the edge of the picture."""
+    """An interval as a line with ends, clipped at the edge of the picture."""
     if interval is None:
         return []
     low, high = (min(value / scale, 1.0) for value in interval)

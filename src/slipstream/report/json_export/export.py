@@ -1,10 +1,6 @@
-"""The part of the exported document that a fit adds.
-
-The session as a document for other programs: what the terminal shows, and more. Concludes nothing.
-
-The part of the exported document that an observed step adds.
-
-The parts of the exported document that a tuning adds."""
+"""The session as a JSON document for other programs: what the terminal shows, and more. Draws no conclusions of its
+own.
+"""
 
 from __future__ import annotations
 
@@ -260,7 +256,9 @@ def _growth(footprint: Footprint, session: Session) -> GrowthPart | None:
 
 
 def verdicts_of(tuning: Tuning) -> list[VerdictPart]:
-    """One for each technique and setting: raced alone against the base, or why it was not; the decision is the last."""
+    """One for each technique and setting: the result of its race against the base, or why it was not raced, with the
+    last decision.
+    """
     return [_verdict(verdict) for verdict in tuning.verdicts if verdict.kind == "single"]
 
 

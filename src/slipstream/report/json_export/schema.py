@@ -1,4 +1,4 @@
-"""What `--json` writes, as structs: few names, fixed units, a version. docs/json.md is written from them."""
+"""What `--json` writes, as structs: few names, fixed units, a version. docs/json.md is generated from them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from slipstream.records import Environment, Setting
 
-# Raised when a name is removed or changes its meaning; a new name does not raise it.
+# Increased when a name is removed or changes its meaning. A new name does not increase it.
 JSON_SCHEMA = 1
 
 
@@ -24,7 +24,7 @@ class CeilingsPart(msgspec.Struct, frozen=True):
     compute_ms: Annotated[float | None, Meta(description="the step if data were free")]
     input_ms: Annotated[float | None, Meta(description="the step if compute were free")]
     shared_ms: Annotated[float | None, Meta(description="CPU time of input and compute over the usable cores")]
-    notes: Annotated[list[str], Meta(description="why a ceiling is null, and what to beware of")]
+    notes: Annotated[list[str], Meta(description="why a ceiling is null, and other caveats")]
 
 
 class FindingPart(msgspec.Struct, frozen=True):
@@ -32,17 +32,17 @@ class FindingPart(msgspec.Struct, frozen=True):
     title: Annotated[str, Meta(description="one short line")]
     where: Annotated[str, Meta(description="`file:line`; relative to `cwd` when inside it; empty without a line")]
     source: Annotated[str, Meta(description="the text of that line")]
-    predicted_gain: Annotated[float, Meta(description="step now over step then, at most; 1.0 is nothing")]
+    predicted_gain: Annotated[float, Meta(description="upper bound of old step over new step; 1.0 is no gain")]
     evidence: Annotated[str, Meta(description="a sentence with numbers from this run")]
     change: Annotated[str, Meta(description="the line to write")]
-    advice: Annotated[str, Meta(description="a sentence more, where the change needs one")]
-    techniques: Annotated[list[str], Meta(description="ids of the techniques that answer the cause")]
+    advice: Annotated[str, Meta(description="an additional sentence, if the change needs one")]
+    techniques: Annotated[list[str], Meta(description="ids of the techniques that address the cause")]
 
 
 class StagePart(msgspec.Struct, frozen=True):
     phase: Annotated[str, Meta(description="`input` or `other`")]
     stage: Annotated[str, Meta(description="`read`, `decode`, `transform`, `collate`, `handover`, ...")]
-    ms: Annotated[float, Meta(description="a step, of the process that does it")]
+    ms: Annotated[float, Meta(description="per step, in the process that does the work")]
     share: Annotated[float, Meta(description="of that process's time in the phase, 0 to 1")]
     in_worker: Annotated[bool, Meta(description="in a loader worker, which may overlap with the step")]
     where: Annotated[str, Meta(description="the hottest line of the script in this stage, `file:line`, or empty")]
@@ -51,11 +51,11 @@ class StagePart(msgspec.Struct, frozen=True):
 
 
 class EvaluationPart(msgspec.Struct, frozen=True):
-    seconds: Annotated[float, Meta(description="of validation, test or prediction seen, kept apart from the steps")]
+    seconds: Annotated[float, Meta(description="of observed validation, test or prediction, not part of the steps")]
     num_batches: Annotated[int, Meta(description="in them")]
-    share: Annotated[float | None, Meta(description="of an epoch, 0 to 1, where it can be known")]
-    grad: Annotated[bool, Meta(description="whether gradients were on in any")]
-    sentence: Annotated[str, Meta(description="the same as the terminal says it")]
+    share: Annotated[float | None, Meta(description="of an epoch, 0 to 1; null: unknown")]
+    grad: Annotated[bool, Meta(description="whether gradients were enabled in any of them")]
+    sentence: Annotated[str, Meta(description="the same as the terminal shows it")]
 
 
 class OutlookPart(msgspec.Struct, frozen=True):
@@ -63,7 +63,7 @@ class OutlookPart(msgspec.Struct, frozen=True):
     num_steps: Annotated[int | None, Meta(description="of the whole training, as the script says")]
     seconds: Annotated[float | None, Meta(description="the whole training at this rate")]
     seconds_best: Annotated[float | None, Meta(description="the same if input were free")]
-    sentence: Annotated[str, Meta(description="the same as the terminal says it")]
+    sentence: Annotated[str, Meta(description="the same as the terminal shows it")]
 
 
 class OperatorPart(msgspec.Struct, frozen=True):
@@ -74,7 +74,7 @@ class OperatorPart(msgspec.Struct, frozen=True):
     total_cpu_ms: Annotated[float, Meta(description="with them")]
     self_device_ms: Annotated[float, Meta(description="0 on the CPU")]
     total_device_ms: Annotated[float, Meta(description="0 on the CPU")]
-    flops: Annotated[int, Meta(description="where they can be counted")]
+    flops: Annotated[int, Meta(description="if they can be counted")]
 
 
 class ModulePart(msgspec.Struct, frozen=True):
@@ -87,26 +87,26 @@ class ModulePart(msgspec.Struct, frozen=True):
 
 
 class AttentionPart(msgspec.Struct, frozen=True):
-    path: Annotated[str, Meta(description="of the module that does softmax(q k^T) v by hand")]
+    path: Annotated[str, Meta(description="of the module that computes softmax(q k^T) v by hand")]
     where: Annotated[str, Meta(description="`file:line`, or empty")]
     share: Annotated[float, Meta(description="of the forward pass, 0 to 1")]
 
 
 class AnatomyPart(msgspec.Struct, frozen=True):
-    """Times are from one step under a profiler: only their shares mean anything."""
+    """Times are from one step under a profiler. Only their shares are meaningful."""
 
     classes_ms: Annotated[dict[str, float], Meta(description="class of operator to ms")]
     flops: Annotated[int, Meta(description="floating-point operations of one step")]
     num_operators: Annotated[int, Meta(description="calls of operators in one step")]
-    padding_share: Annotated[float | None, Meta(description="tokens that are padding, 0 to 1, where recognised")]
+    padding_share: Annotated[float | None, Meta(description="tokens that are padding, 0 to 1; null: not recognised")]
     operators: Annotated[list[OperatorPart], Meta(description="most expensive first")]
-    modules: Annotated[list[ModulePart], Meta(description="modules that ran operators of their own")]
+    modules: Annotated[list[ModulePart], Meta(description="modules that ran their own operators")]
     attentions: Annotated[list[AttentionPart], Meta(description="attention written by hand")]
 
 
 class VerdictPart(msgspec.Struct, frozen=True):
     technique: Annotated[str, Meta(description="an id from [techniques](techniques.md)")]
-    setting: Annotated[Setting, Meta(description="`true` where it has no variants")]
+    setting: Annotated[Setting, Meta(description="`true` if it has no variants")]
     decision: Annotated[str, Meta(description="`kept`, `rejected`, `unsure`, `failed` or `not_applicable`")]
     ratio: Annotated[float | None, Meta(description="base step over this step: more than 1 is faster")]
     low: Annotated[float | None, Meta(description="lower end of its 95% interval")]
@@ -117,18 +117,18 @@ class VerdictPart(msgspec.Struct, frozen=True):
         str,
         Meta(
             description="`single`: raced alone. In `combinations`: `cumulative`, the winners so far; `left_out`, what"
-            " the technique is worth among the others; `total`, all that was kept"
+            " the technique adds to the others; `total`, all that was kept"
         ),
     ]
-    recipe: Annotated[dict[str, Setting], Meta(description="all that was on: technique to setting")]
-    is_sound: Annotated[bool | None, Meta(description="whether the numerics held; null: not seen or not raced")]
-    proof: Annotated[str, Meta(description="what the judgement of the numerics rests on")]
+    recipe: Annotated[dict[str, Setting], Meta(description="all that were enabled: technique to setting")]
+    is_sound: Annotated[bool | None, Meta(description="whether the numerics passed; null: not observed or not raced")]
+    proof: Annotated[str, Meta(description="the basis of the verdict on the numerics")]
     step_ms: Annotated[float | None, Meta(description="average step")]
     samples_per_s: Annotated[float | None, Meta(description="at that step")]
     batch_size: Annotated[int | None, Meta(description="samples in a step")]
-    peak_bytes: Annotated[int | None, Meta(description="memory of the process and its children at the most")]
+    peak_bytes: Annotated[int | None, Meta(description="peak memory of the process and its children")]
     one_off_s: Annotated[float, Meta(description="start-up beyond the base's: compilation, worker start")]
-    payback_steps: Annotated[int | None, Meta(description="steps after which it has paid; null: no cost, or never")]
+    payback_steps: Annotated[int | None, Meta(description="steps until it has saved its cost; null: no cost, or never")]
 
 
 class SpeedPart(msgspec.Struct, frozen=True):
@@ -138,20 +138,20 @@ class SpeedPart(msgspec.Struct, frozen=True):
 
 
 class TuningPart(msgspec.Struct, frozen=True):
-    """What the verdicts rest on."""
+    """The basis of the verdicts."""
 
     recipe: Annotated[dict[str, Setting], Meta(description="what was kept: technique to setting")]
-    noise: Annotated[SpeedPart, Meta(description="two equal riders against each other: the machine's noise floor")]
-    noise_note: Annotated[str, Meta(description="if the machine was too noisy to tell; usually empty")]
-    base_step_ms: Annotated[float, Meta(description="the script as it is, average over its blocks")]
-    base_samples_per_s: Annotated[float, Meta(description="the script as it is")]
-    base_peak_bytes: Annotated[int | None, Meta(description="memory of the script as it is, at the most")]
+    noise: Annotated[SpeedPart, Meta(description="two equal trials against each other: the machine's noise floor")]
+    noise_note: Annotated[str, Meta(description="set if the machine was too noisy to decide; usually empty")]
+    base_step_ms: Annotated[float, Meta(description="the unchanged script, average over its blocks")]
+    base_samples_per_s: Annotated[float, Meta(description="the unchanged script")]
+    base_peak_bytes: Annotated[int | None, Meta(description="peak memory of the unchanged script")]
     ceiling_ms: Annotated[float | None, Meta(description="the step if input and compute never waited for each other")]
-    seconds_before: Annotated[float | None, Meta(description="the whole training as it is; null: length unknown")]
+    seconds_before: Annotated[float | None, Meta(description="the whole training, unchanged; null: length unknown")]
     seconds_after: Annotated[float | None, Meta(description="the whole training with the recipe")]
     seconds_spent: Annotated[float, Meta(description="on the races")]
     is_complete: Annotated[bool, Meta(description="false: interrupted, or the budget was used up first")]
-    notes: Annotated[list[str], Meta(description="how it went, where that matters")]
+    notes: Annotated[list[str], Meta(description="remarks on how the tuning went")]
 
 
 class HolderPart(msgspec.Struct, frozen=True):
@@ -162,9 +162,9 @@ class HolderPart(msgspec.Struct, frozen=True):
 
 
 class LinePart(msgspec.Struct, frozen=True):
-    where: Annotated[str, Meta(description="`file:line`; what backward makes counts for the forward's line")]
+    where: Annotated[str, Meta(description="`file:line`; allocations of backward count for the forward's line")]
     source: Annotated[str, Meta(description="the text of that line")]
-    num_bytes: Annotated[int, Meta(description="that it made and that are alive at the peak")]
+    num_bytes: Annotated[int, Meta(description="allocated by this line and alive at the peak")]
     kinds: Annotated[dict[str, int], Meta(description="kind to bytes")]
 
 
@@ -177,24 +177,24 @@ class MomentPart(msgspec.Struct, frozen=True):
 class RemedyPart(msgspec.Struct, frozen=True):
     name: Annotated[str, Meta(description="such as `checkpointing`")]
     what: Annotated[str, Meta(description="one short line")]
-    freed_bytes: Annotated[int, Meta(description="of the peak, about; reckoned, not measured")]
+    freed_bytes: Annotated[int, Meta(description="estimated reduction of the peak; computed, not measured")]
     numerics: Annotated[str, Meta(description="`identical`, `reordered`, `approximate` or `different`")]
     price: Annotated[str, Meta(description="what it costs")]
 
 
 class BatchPart(msgspec.Struct, frozen=True):
     batch_size: Annotated[int, Meta(description="samples")]
-    peak_bytes: Annotated[int, Meta(description="by the rule: a fixed part and a part for every sample, by phase")]
-    observed_bytes: Annotated[int | None, Meta(description="where a step of this size was observed")]
+    peak_bytes: Annotated[int, Meta(description="estimated: a fixed part and a part per sample, for each phase")]
+    observed_bytes: Annotated[int | None, Meta(description="null: no step of this size was observed")]
 
 
 class GrowthPart(msgspec.Struct, frozen=True):
-    num_bytes: Annotated[int, Meta(description="that a step leaves behind and the next one does not let go of")]
+    num_bytes: Annotated[int, Meta(description="that a step leaves behind and the next one does not free")]
     where: Annotated[str, Meta(description="`file:line` that made most of it, or empty")]
 
 
 class MemoryPart(msgspec.Struct, frozen=True):
-    """Kinds are those of `records.KINDS`; `parameters` hold the buffers too."""
+    """Kinds are those of `records.KINDS`; `parameters` includes the buffers."""
 
     device: Annotated[str, Meta(description="that holds the model; memory elsewhere is not counted")]
     batch_size: Annotated[int, Meta(description="samples in the largest batch of the observed step; 0: not known")]
@@ -206,30 +206,28 @@ class MemoryPart(msgspec.Struct, frozen=True):
     phases: Annotated[dict[str, dict[str, int]], Meta(description="phase to kinds at its own peak")]
     modules: Annotated[list[HolderPart], Meta(description="most first")]
     lines: Annotated[list[LinePart], Meta(description="most first")]
-    moments: Annotated[list[MomentPart], Meta(description="over the step: the highest of each stretch")]
+    moments: Annotated[list[MomentPart], Meta(description="over the step: the highest of each interval")]
     remedies: Annotated[list[RemedyPart], Meta(description="most first")]
-    batches: Annotated[list[BatchPart], Meta(description="peak by batch size; empty: batches could not be cut")]
-    capacity_bytes: Annotated[int | None, Meta(description="what tensors can have on this device")]
-    largest_batch: Annotated[int | None, Meta(description="that fits in it, by the rule")]
-    growth: Annotated[GrowthPart | None, Meta(description="null: nothing is left behind")]
+    batches: Annotated[list[BatchPart], Meta(description="peak by batch size; empty: batches could not be split")]
+    capacity_bytes: Annotated[int | None, Meta(description="available to tensors on this device")]
+    largest_batch: Annotated[int | None, Meta(description="that fits in it, estimated")]
+    growth: Annotated[GrowthPart | None, Meta(description="null: no growth")]
     reserved_bytes: Annotated[int, Meta(description="held by the device's caching allocator; 0 on the CPU")]
     split_bytes: Annotated[int, Meta(description="of those, free but in split blocks; 0 on the CPU")]
 
 
 class TrialPart(msgspec.Struct, frozen=True):
     batch_size: Annotated[int, Meta(description="samples; 0: not known")]
-    recipe: Annotated[dict[str, Setting], Meta(description="techniques that were on, with their settings")]
+    recipe: Annotated[dict[str, Setting], Meta(description="enabled techniques, with their settings")]
     is_held: Annotated[
-        bool, Meta(description="to the limit; false: the script as it is, which others are raced against")
+        bool, Meta(description="whether the limit applied; false: the unchanged script, which others are raced against")
     ]
     outcome: Annotated[str, Meta(description="`ran`, `ran_out` of memory, `ended` too early to tell, or `failed`")]
     reason: Annotated[str, Meta(description="why it did not run")]
-    peak_bytes: Annotated[
-        int | None, Meta(description="held at the most, as the limit counts; null: did not come so far")
-    ]
+    peak_bytes: Annotated[int | None, Meta(description="peak memory, counted like the limit; null: not reached")]
     step_ms: Annotated[float | None, Meta(description="a step; null: not timed")]
     samples_per_s: Annotated[float | None, Meta(description="the rate; null: not timed")]
-    ratio: Annotated[float | None, Meta(description="samples per second over those of the script as it is, unlimited")]
+    ratio: Annotated[float | None, Meta(description="samples per second over those of the unchanged, unlimited script")]
     low: Annotated[float | None, Meta(description="lower end of its 95% interval")]
     high: Annotated[float | None, Meta(description="upper end of its 95% interval")]
 
@@ -240,21 +238,21 @@ class FittingPart(msgspec.Struct, frozen=True):
     device: Annotated[str, Meta(description="whose memory is limited")]
     own_batch: Annotated[int, Meta(description="the script's")]
     own_fits: Annotated[bool, Meta(description="whether that runs within the limit")]
-    largest: Annotated[int | None, Meta(description="batch that runs; null: not looked for")]
+    largest: Annotated[int | None, Meta(description="batch that runs; null: not searched")]
     too_large: Annotated[int | None, Meta(description="the smallest batch that ran out; null: none did")]
     fastest: Annotated[int | None, Meta(description="batch, by samples per second; null: not raced")]
     recipe: Annotated[dict[str, Setting], Meta(description="what is kept")]
     parameter_bytes: Annotated[int, Meta(description="of the models; 0: not known")]
-    trials: Annotated[list[TrialPart], Meta(description="every ride, in order")]
-    seconds_spent: Annotated[float, Meta(description="on the rides")]
-    notes: Annotated[list[str], Meta(description="how it went, where that matters")]
+    trials: Annotated[list[TrialPart], Meta(description="every trial, in order")]
+    seconds_spent: Annotated[float, Meta(description="in the trials")]
+    notes: Annotated[list[str], Meta(description="remarks on how the search went")]
 
 
 class Export(msgspec.Struct, frozen=True, rename={"training_time": "outlook"}):
     """The top level."""
 
     schema: Annotated[int, Meta(description="version of this document's schema")]
-    slipstream: Annotated[str, Meta(description="version of slipstream that rode along")]
+    slipstream: Annotated[str, Meta(description="version of slipstream that made the session")]
     command: Annotated[str, Meta(description="`check`, `tune`, `watch` or `memory`")]
     script: Annotated[list[str], Meta(description="as typed: path or `-m module`, then its arguments")]
     cwd: Annotated[str, Meta(description="where the command was started")]
@@ -262,9 +260,9 @@ class Export(msgspec.Struct, frozen=True, rename={"training_time": "outlook"}):
     ending: Annotated[EndingPart, Meta(description="how the script ended")]
     verdict: Annotated[str, Meta(description="one sentence")]
     warning: Annotated[str, Meta(description="such as a model on the CPU although there is a GPU; usually empty")]
-    num_steps: Annotated[int, Meta(description="watched steps that the numbers rest on")]
+    num_steps: Annotated[int, Meta(description="observed steps that the numbers are based on")]
     is_inference: Annotated[bool, Meta(description="no backward pass was seen")]
-    step_ms: Annotated[float | None, Meta(description="median of the watched steps; null without steps")]
+    step_ms: Annotated[float | None, Meta(description="median of the observed steps; null without steps")]
     step_low_ms: Annotated[float | None, Meta(description="lower end of its 95% interval")]
     step_high_ms: Annotated[float | None, Meta(description="upper end of its 95% interval")]
     samples_per_s: Annotated[float | None, Meta(description="from the batches themselves")]
@@ -272,9 +270,7 @@ class Export(msgspec.Struct, frozen=True, rename={"training_time": "outlook"}):
     device_phases: Annotated[dict[str, float] | None, Meta(description="the same on the device's clock; null on a CPU")]
     ceilings: Annotated[CeilingsPart, Meta(description="step times if one resource were free; null: not measured")]
     bound: Annotated[str, Meta(description="`input`, `compute`, `cores`, `other` or `unknown`")]
-    findings: Annotated[
-        list[FindingPart], Meta(description="best first; empty: nothing to gain that the run could see")
-    ]
+    findings: Annotated[list[FindingPart], Meta(description="best first; empty: the run found nothing to gain")]
     stages: Annotated[list[StagePart], Meta(description="where input and other time goes, from stack samples")]
     evaluation: Annotated[EvaluationPart | None, Meta(description="validation and the like; null: none seen")]
     training_time: Annotated[
@@ -282,9 +278,9 @@ class Export(msgspec.Struct, frozen=True, rename={"training_time": "outlook"}):
     ]
     anatomy: Annotated[AnatomyPart | None, Meta(description="the operators of one step; null: not observed")]
     environment: Annotated[Environment, Meta(description="the machine, Python, torch; see below")]
-    notes: Annotated[list[str], Meta(description="what could not be seen, what was switched off")]
-    passed_through: Annotated[list[str], Meta(description="caches in which what the script wrote is real")]
-    written: Annotated[list[str], Meta(description="files that the script wrote during the ride")]
+    notes: Annotated[list[str], Meta(description="what could not be observed, what was disabled")]
+    passed_through: Annotated[list[str], Meta(description="caches in which the script's writes are permanent")]
+    written: Annotated[list[str], Meta(description="files that the script wrote during the run")]
     verdicts: Annotated[
         list[VerdictPart], Meta(description="of a tuning: one for each technique and setting; empty otherwise")
     ]

@@ -1,4 +1,4 @@
-"""The model's operators of one step: the split into classes, the dearest modules, the top operators."""
+"""The model's operators of one step: the split into classes, the most expensive modules, the top operators."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from slipstream.report.terminal.layout import MARGIN, folded
 from slipstream.report.text.numbers import as_count, in_flops, in_ms, in_percent, where
 
 NUM_OPERATORS = 5
-MUCH_LONGER = 1.5  # more than a profiler adds to operators that are worth a rate
+# Ratio of the profiled step to the usual one; the profiler adds less to operators that are long enough for a rate.
+MUCH_LONGER = 1.5
 CLASS_WORDS = {"contraction": "contractions", "normalisation": "normalisations", "elementwise": "element-wise"}
 
 
 def anatomy_lines(anatomy: Anatomy, summary: Summary, cwd: str, ink: ConsoleStyle) -> Iterator[Text]:
-    """The split into classes, what stands out, the top operators."""
+    """The split into classes, remarks, and the top operators."""
     total_ms = sum(anatomy.classes_ms.values())
     if total_ms <= 0:
         return
@@ -34,8 +35,11 @@ def anatomy_lines(anatomy: Anatomy, summary: Summary, cwd: str, ink: ConsoleStyl
 
 
 def achieved(anatomy: Anatomy, summary: Summary) -> str:
-    """Achieved FLOP/s over the watched steps: the observed one is slowed down by its observer. Where it was a much
-    longer one than they are (texts of many lengths), its FLOP are not theirs, and there is no rate."""
+    """Achieved FLOP/s over the observed steps; None if there is no rate.
+
+    The profiled step is slowed down by its profiler, so its own time is not used. If it was much longer than the usual
+    one (texts of different lengths), its FLOP count does not apply to the other steps, and there is no rate.
+    """
     phases = summary.device_phases or summary.phases
     compute_ms = phases.get("forward", 0.0) + phases.get("backward", 0.0)
     is_typical = bool(summary.device_phases) or sum(anatomy.classes_ms.values()) <= MUCH_LONGER * compute_ms
@@ -50,7 +54,7 @@ def _largest(classes_ms: dict[str, float]) -> list[tuple[str, float]]:
 
 
 def _modules(anatomy: Anatomy) -> Iterator[str]:
-    """The three most expensive, own work only."""
+    """The three most expensive modules, by their own work."""
     total_ms = sum(module.forward_ms + module.backward_ms for module in anatomy.modules)
     dearest = sorted(anatomy.modules, key=lambda module: -(module.forward_ms + module.backward_ms))
     for module in dearest[:3] if total_ms > 0 else []:
@@ -59,7 +63,7 @@ def _modules(anatomy: Anatomy) -> Iterator[str]:
 
 
 def remarks(anatomy: Anatomy, cwd: str) -> Iterator[str]:
-    """What stands out in it."""
+    """Noteworthy facts."""
     if anatomy.padding_share:
         yield f"{in_percent(anatomy.padding_share)} of the tokens are padding"
     if anatomy.attentions:
@@ -69,7 +73,9 @@ def remarks(anatomy: Anatomy, cwd: str) -> Iterator[str]:
 
 
 def _operator_rows(anatomy: Anatomy, ink: ConsoleStyle) -> list[Text]:
-    """Self and total times, as the old bottleneck tool printed them; the device's only where it has any."""
+    """Self and total times, as torch's bottleneck tool prints them. The device's columns appear only if it has
+    times.
+    """
     operators = anatomy.operators[:NUM_OPERATORS]
     on_device = any(operator.total_device_ms > 0 for operator in operators)
     rows: list[list[layout.Cell]] = []

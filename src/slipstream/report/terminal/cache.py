@@ -1,4 +1,6 @@
-"""The cache of decoded images, as lines. Reads what a survey of the folder found, and no folder itself."""
+"""The cache of decoded images, as lines. Uses the result of a survey of the folder and does not read the folder
+itself.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ def _lines(holdings: CacheContents, ink: ConsoleStyle) -> Iterator[Text]:
         yield heading("kept", f"{_ages(holdings)} ago", ink)
     if holdings.num_unfinished:
         yield heading(
-            "", f"{plural(holdings.num_unfinished, 'file')} half written: by a run that is on, or was killed", ink
+            "", f"{plural(holdings.num_unfinished, 'file')} half written by a run that is active or was killed", ink
         )
     word = "from"
     for source, share in grouped(holdings.sources)[:_MOST_SOURCES]:
@@ -51,7 +53,7 @@ def _ages(holdings: CacheContents) -> str:
 
 
 def grouped(sources: list[tuple[str, float]]) -> list[tuple[str, float]]:
-    """Folders of one kind, such as a folder for each class, under the folder that holds them."""
+    """Groups folders of one kind, such as one folder per class, under the folder that contains them."""
     if len(sources) <= _MOST_SOURCES:
         return sources
     shares: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""Two sessions side by side, as lines, as one line for a build server, and as JSON. Concludes nothing."""
+"""Two sessions side by side, as lines, as one line for a build server, and as JSON. Draws no conclusions of its own."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from slipstream.report.terminal.layout import MARGIN, heading, rows
 from slipstream.report.text.numbers import as_ratio, between_ratios, in_ms
 
 CAVEAT = (
-    "Measured at different times: the machine alone can make a difference of this kind. The interval knows only the"
-    " noise inside the two sessions. For a proof let both take turns: slipstream tune."
+    "Measured at different times: the machine alone can cause such a difference. The interval covers only the"
+    " noise inside the two sessions. For a proof run both in turns: slipstream tune."
 )
 
 
@@ -31,7 +31,7 @@ def to_json(comparison: SessionComparison) -> bytes:
 
 
 def sentence(comparison: SessionComparison) -> str:
-    """What became of the step."""
+    """How the step changed."""
     if comparison.ratio is None or comparison.before_ms is None or comparison.after_ms is None:
         return "There is no step to compare."
     steps = f"{in_ms(comparison.before_ms)} before, {in_ms(comparison.after_ms)} after"
@@ -47,7 +47,7 @@ def sentence(comparison: SessionComparison) -> str:
 
 
 def _where(comparison: SessionComparison) -> str:
-    """The phase that accounts for most of it."""
+    """The phase that accounts for most of the change."""
     assert comparison.before_ms is not None and comparison.after_ms is not None
     way = 1 if comparison.after_ms > comparison.before_ms else -1
     told = [one for one in comparison.phases if one.is_beyond_noise and (one.after_ms - one.before_ms) * way > 0]
@@ -113,7 +113,7 @@ def _signed(ms: float) -> str:
 
 def _difference_lines(comparison: SessionComparison, ink: ConsoleStyle) -> Iterator[Text]:
     if not comparison.differences:
-        yield heading("changed", "nothing that the sessions know of", ink)
+        yield heading("changed", "nothing that the sessions recorded", ink)
     word = "changed"
     arrow = " → " if ink.has_unicode else " > "
     for one in comparison.differences:

@@ -1,5 +1,8 @@
-"""What a console can show: its width, its characters, its colours. Everything from the user's script is cleaned here,
-so that no line of it can move the cursor, be read as markup, or fail to encode."""
+"""What a console can show: its width, its characters, its colours.
+
+All text from the user's script is cleaned here, so that it cannot move the cursor, be read as markup, or fail to
+encode.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-# Our own symbols, for terminals that have only ASCII.
+# slipstream's own symbols, for terminals that have only ASCII.
 _PLAIN = str.maketrans({"·": "-", "–": "-", "—": "-", "µ": "u", "×": "x", "…": "...", "→": ">", "◀": "<", "■": "#"})
 
 PHASE_STYLES = {
@@ -21,7 +24,7 @@ PHASE_STYLES = {
     "optimizer": "green",
     "other": "bright_black",
 }
-# Kinds of live bytes, in bars of their own.
+# Kinds of live bytes, which have bars of their own.
 KIND_STYLES = {
     "parameters": "blue",
     "optimizer_state": "green",
@@ -30,7 +33,7 @@ KIND_STYLES = {
     "activations": "red",
     "temporary": "magenta",
 }
-# Without colour a phase or a kind is told by its own character.
+# Without colour, each phase or kind has its own character.
 _SHADES = {"input": "█", "transfer": "▚", "forward": "▓", "backward": "▒", "optimizer": "░", "other": "·"} | {
     "parameters": "█", "optimizer_state": "▚", "gradients": "▒", "inputs": "▞", "activations": "▓", "temporary": "░"
 }  # fmt: skip
@@ -40,7 +43,7 @@ _LETTERS = {"input": "I", "transfer": "T", "forward": "F", "backward": "B", "opt
 
 
 class ConsoleStyle:
-    """One console's abilities, asked once."""
+    """The abilities of one console, determined once."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -54,7 +57,7 @@ class ConsoleStyle:
         return "█" if self.has_colour else _SHADES.get(phase, "─")
 
     def clean(self, text: str) -> str:
-        """Printable, on one line, encodable here."""
+        """Makes the text printable, on one line, and encodable here."""
         return self._encodable(" ".join(text.split()))
 
     def _encodable(self, text: str) -> str:
@@ -65,11 +68,11 @@ class ConsoleStyle:
         return text.translate(_PLAIN).encode(encoding, "replace").decode(encoding)
 
     def text(self, text: str, style: str = "") -> Text:
-        """Our own words: blanks in them stay."""
+        """slipstream's own words. White space in them is kept."""
         return styled(self._encodable(text), style)
 
     def clip(self, text: str, width: int) -> str:
-        """Cleaned, and cut to so many cells with a mark that it was cut."""
+        """Cleans the text, and cuts it to so many cells with a mark at the cut."""
         text = self.clean(text)
         if cell_len(text) <= width:
             return text
@@ -79,7 +82,7 @@ class ConsoleStyle:
         return text.rstrip() + mark
 
     def tail(self, text: str, width: int) -> str:
-        """Cleaned, and cut at its front: of a long path the end is what one knows it by."""
+        """Cleans the text, and cuts it at its front, because the end of a long path identifies it."""
         text = self.clean(text)
         mark = "…" if self.has_unicode else "..."
         while cell_len(text) > width:
@@ -87,7 +90,7 @@ class ConsoleStyle:
         return text
 
     def fold(self, parts: Iterable[str], width: int) -> list[str]:
-        """Parts joined by dots, folded between them and never inside one."""
+        """Joins parts by dots, with line breaks between parts and never inside one."""
         lines: list[str] = []
         for part in filter(None, map(self.clean, parts)):
             if lines and cell_len(lines[-1]) + cell_len(part) + 3 <= width:
@@ -97,7 +100,7 @@ class ConsoleStyle:
         return lines
 
     def wrap(self, text: str, indent: int, style: str = "") -> list[Text]:
-        """Words folded to the width, every line indented."""
+        """Wraps words at the width, with every line indented."""
         lines = styled(self.clean(text), style).wrap(self.console, max(self.width - indent - 1, 20))
         for line in lines:
             line.rstrip()
@@ -109,5 +112,5 @@ def style_of(phase: str) -> str:
 
 
 def styled(text: str, style: str) -> Text:
-    """Text whose style ends with it. `Text(..., style=...)` would lend its style to all that is added later."""
+    """Text whose style ends with it. `Text(..., style=...)` would apply its style to everything appended later."""
     return Text.assemble((text, style))

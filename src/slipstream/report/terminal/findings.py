@@ -1,4 +1,4 @@
-"""Findings as the terminal shows them: the first few in full, the rest in a line each."""
+"""Findings on a terminal: the first few in full, the rest in a line each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def finding_lines(findings: Sequence[Finding], cwd: str, ink: ConsoleStyle) -> I
 
 
 def one_line(number: int, finding: Finding, cwd: str, ink: ConsoleStyle) -> Text:
-    """Title and place. The title is cut first: a place that is cut is no place."""
+    """Title and source location. The title is shortened first, because a shortened location is useless."""
     place = where(finding.site, cwd)
     line = _number(number, finding, ink)
     room = ink.width - line.cell_len - 2 - (len(place) + 2 if place else 0)
@@ -38,7 +38,7 @@ def _number(number: int, finding: Finding, ink: ConsoleStyle) -> Text:
 
 
 def _title(number: int, finding: Finding, ink: ConsoleStyle) -> Text:
-    """The title, then the cause and its techniques as far as there is room."""
+    """The title, then the cause and its techniques as far as they fit."""
     line = _number(number, finding, ink)
     line += styled(ink.clip(finding.title, max(ink.width - line.cell_len - 1, 20)), "bold")
     for names in (finding.cause, " → " + ", ".join(finding.techniques) if finding.techniques else ""):
@@ -58,12 +58,12 @@ def _details(finding: Finding, cwd: str, ink: ConsoleStyle) -> Iterator[Text]:
         yield Text(margin) + styled(place, "cyan") + styled(f"  {source}" if source else "", "dim")
     if finding.change:
         yield from _change(finding.change, margin, ink)
-    if finding.advice:  # it speaks of the change: "Or ...", "And ...", "The same for ..."
+    if finding.advice:  # the advice refers to the change: "Or ...", "And ...", "The same for ..."
         yield from ink.wrap(finding.advice, _INDENT + 2, "dim")
 
 
 def _change(change: str, margin: str, ink: ConsoleStyle) -> Iterator[Text]:
-    """The line to write, whole even if long: it is there to be copied."""
+    """The line to write. It is never shortened, so that it can be copied."""
     lead = ink.text("→ ", "green")
     for source in filter(str.strip, change.splitlines()):
         indent = len(source) - len(source.lstrip())

@@ -1,4 +1,4 @@
-"""What fits, on a terminal: the sentence, the table, what the user has to decide."""
+"""The result of a fit on a terminal: the sentence, the table, and what the user has to decide."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def render_fitting(session: Session, fitting: Fitting, console: Console, *, is_b
 
 def _lines(session: Session, fitting: Fitting, ink: ConsoleStyle, is_brief: bool) -> Iterator[Text]:
     if not is_brief:
-        rides = f"{plural(len(fitting.attempts), 'ride')} in {in_seconds(fitting.seconds_spent)}"
+        trials = f"{plural(len(fitting.attempts), 'trial')} in {in_seconds(fitting.seconds_spent)}"
         left = styled(f" slipstream {ink.clean(session.command)}  ", "dim")
         yield left + styled(ink.clip(script_of(session), max(ink.width - left.cell_len - 1, 20)), "bold")
-        yield styled(f" {rides}", "dim")
+        yield styled(f" {trials}", "dim")
     yield from ink.wrap(sentence(fitting), 1, "bold")
     yield Text()
     yield from _table(fitting, ink)
@@ -42,7 +42,7 @@ def _lines(session: Session, fitting: Fitting, ink: ConsoleStyle, is_brief: bool
 
 
 def _table(fitting: Fitting, ink: ConsoleStyle) -> Iterator[Text]:
-    """Columns that have anything in them."""
+    """The columns that are not empty."""
     rows = fit_rows(fitting)
     columns = [index for index in range(len(FIT_HEADINGS)) if any(row[index] for row in rows)]
     cells: list[list[layout.Cell]] = [[ink.text(FIT_HEADINGS[column], "dim") for column in columns]]

@@ -1,4 +1,4 @@
-"""What the numbers rest on: the machine, the software, and what could not be seen."""
+"""The basis of the numbers: the machine, the software, and what could not be observed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from slipstream.report.terminal.step import ceilings_reason
 from slipstream.report.text.check import warning
 from slipstream.report.text.numbers import in_bytes, in_percent, plural, relative
 
-_RIDE = {"memory": "ride"}
-NO_OVERLAY = "No throw-away file system"  # how the runner's note about it begins
+_RUN = {"memory": "run"}
+NO_OVERLAY = "No throw-away file system"  # the beginning of the note, which other code recognises
 
 
 def machine_lines(environment: Environment, ink: ConsoleStyle) -> Iterator[Text]:
@@ -56,7 +56,7 @@ def note_lines(session: Session, ink: ConsoleStyle) -> Iterator[Text]:
 
 
 def notes_of(session: Session) -> list[str]:
-    """Each once, and none that stands elsewhere in the report."""
+    """The notes without repetitions, and without those that appear elsewhere in the report."""
     notes = list(session.notes)
     if session.summary:
         notes += session.summary.ceilings.notes
@@ -70,10 +70,10 @@ def notes_of(session: Session) -> list[str]:
 
 
 def _written(session: Session) -> str:
-    """Files of the script, and that they are gone, unless the runner said that there was no overlay."""
+    """The files that the script wrote, and that they are gone, unless a note says that there was no overlay."""
     names = ", ".join(relative(path, session.cwd) for path in session.written[:3])
     rest = f" and {len(session.written) - 3} more" if len(session.written) > 3 else ""
     is_covered = not any(note.startswith(NO_OVERLAY) for note in session.notes)
     is_gone = session.command in ("check", "tune", "memory") and is_covered
-    end = f"; thrown away after the {_RIDE.get(session.command, session.command)}" if is_gone else ""
+    end = f"; discarded after the {_RUN.get(session.command, session.command)}" if is_gone else ""
     return f"The script wrote {names}{rest}{end}."

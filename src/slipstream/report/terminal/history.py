@@ -1,4 +1,4 @@
-"""Saved sessions as a list, and as JSON. Reads rows of the index and no session."""
+"""Saved sessions as a list, and as JSON. Reads rows of the index and does not open sessions."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from slipstream.report.text.numbers import as_count, as_ratio, between_ratios, i
 
 _HEADINGS = ("session", "when", "command", "script", "commit", "step", "samples/s", "bound", "result")
 _ALIGN = "lllllrrll"
-_NEEDS = {"when": 120, "samples/s": 100, "bound": 100}  # cells of the console; on a narrower one they are left out
-_FEWEST = 12  # cells for a script
+# Width of the console; on a narrower one these columns are left out.
+_NEEDS = {"when": 120, "samples/s": 100, "bound": 100}
+_FEWEST = 12  # width of the script's column
 _NOTHING = str(Recipe())
 
 
@@ -28,7 +29,7 @@ def render_history(entries: Sequence[IndexEntry], console: Console) -> None:
 
 
 def to_json(entries: Sequence[IndexEntry]) -> bytes:
-    """One document: the sessions, newest first."""
+    """One document with the sessions, newest first."""
     return msgspec.json.format(msgspec.json.encode({"schema": 1, "sessions": list(entries)}), indent=2)
 
 
@@ -50,7 +51,7 @@ def _lines(entries: Sequence[IndexEntry], ink: ConsoleStyle) -> Iterator[Text]:
 
 
 def _cells(entry: IndexEntry, ink: ConsoleStyle) -> list[str]:
-    """As the columns are headed."""
+    """The cells, in the order of the column headings."""
     return [
         ink.clean(entry.name),
         _moment(entry.created),
@@ -65,7 +66,7 @@ def _cells(entry: IndexEntry, ink: ConsoleStyle) -> list[str]:
 
 
 def _moment(created: str) -> str:
-    """In the time of whoever reads; the session has it in that of Greenwich."""
+    """The time in the reader's time zone. The session stores it in UTC."""
     try:
         return datetime.fromisoformat(created).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     except ValueError:

@@ -1,10 +1,6 @@
-"""Horizontal bars made of characters. Knows widths and shares, not what they mean.
-
-What the parts of a bar are: name, value and share of each, folded between entries and never inside one.
-
-A section of the report: a bold word in the margin, and what stands beside it.
-
-Rows of text in aligned columns, without lines between them."""
+"""Layout of the terminal reports: bars made of characters, their legends, sections with a heading in the margin, and
+tables of aligned columns. Works with widths and shares, and does not know their meaning.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ from slipstream.report.text.numbers import in_percent
 
 
 def stacked(parts: Mapping[str, float], scale: float, width: int, ink: ConsoleStyle) -> Text:
-    """Parts end to end. Cells are rounded at the running sum, so that the whole is never longer than its parts."""
+    """Parts in a row. Cells are rounded at the running sum, so that the whole is never longer than its parts."""
     bar = Text()
     total = 0.0
     filled = 0
@@ -45,7 +41,9 @@ def _cells(value: float, scale: float, width: int) -> int:
 def legend_lines(
     parts: Mapping[str, float], total: float, say: Callable[[float], str], ink: ConsoleStyle
 ) -> Iterator[Text]:
-    """Of the parts that are there."""
+    """The legend of the parts that are present: name, value and share of each, with line breaks only between
+    entries.
+    """
     line = Text(" " * MARGIN)
     for name, value in parts.items():
         if value <= 0:

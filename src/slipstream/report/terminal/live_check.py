@@ -1,5 +1,7 @@
-"""The line that is shown while a script rides: a pure function of the last progress, the time and the width. Draws
-nothing itself, and needs no rich."""
+"""The status line while a script runs: a pure function of the last progress, the time and the width.
+
+It does not draw anything itself, and does not need rich.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,15 @@ _WORDS = {
     "watch": "watching",
     "kept": "as if data were free",
     "drain": "as if compute were free",
-    "dissect": "looking into one step",
+    "dissect": "profiling one step",
 }
 _BAR_CELLS = 12
 
 
 def live_line(progress: Progress | None, elapsed_s: float, width: int, *, unicode: bool = True) -> str:
-    """At most `width - 1` cells, so that no terminal wraps it. Parts that do not fit are left out, last first."""
+    """The line, at most `width - 1` cells wide, so that no terminal wraps it. Parts that do not fit are left out, last
+    first.
+    """
     dot = " · " if unicode else " - "
     if progress is None or progress.num_steps == 0:
         parts = ["waiting for the first step", in_seconds(elapsed_s)]
@@ -42,10 +46,10 @@ def live_line(progress: Progress | None, elapsed_s: float, width: int, *, unicod
 
 
 class LiveCheck:
-    """Remembers the last progress, for whoever draws."""
+    """Remembers the last progress for the code that draws the line."""
 
     def __init__(self, *, unicode: bool | None = None) -> None:
-        """`unicode`: None asks the encoding of stdout."""
+        """`unicode`: None uses the encoding of stdout."""
         self._progress: Progress | None = None
         self._unicode = (sys.stdout.encoding or "").lower().startswith("utf") if unicode is None else unicode
 

@@ -1,5 +1,7 @@
-"""The memory of a step on a terminal: one screen, a function of the session. What fills the peak, when, whose it is,
-what each remedy would free, and what other batches would need."""
+"""The memory of a step on a terminal, as a function of the session.
+
+It shows what fills the peak, when, what owns it, what each remedy would free, and what other batches would need.
+"""
 
 from __future__ import annotations
 
@@ -81,12 +83,12 @@ def _course(footprint: Footprint, ink: ConsoleStyle) -> Iterator[Text]:
     yield heading("step", "", ink) + line
     named = {phase: sum(kinds.values()) for phase, kinds in footprint.phases.items() if phase != "other"}
     peaks = [f"{phase} {in_bytes(most)}" for phase, most in named.items()]
-    for folded in ink.fold([f"at the most: {peaks[0]}", *peaks[1:]] if peaks else [], ink.width - MARGIN - 1):
+    for folded in ink.fold([f"at most: {peaks[0]}", *peaks[1:]] if peaks else [], ink.width - MARGIN - 1):
         yield heading("", folded, ink)
 
 
 def _spread(footprint: Footprint, cells: int) -> Iterator[Moment]:
-    """The highest moment of every cell; where nothing was allocated, the one before."""
+    """The highest value of each cell. A cell without an allocation repeats the one before."""
     last = Moment(0.0, "other", [0])
     moments = list(footprint.moments)
     for cell in range(cells):
@@ -148,7 +150,7 @@ def _allocator(footprint: Footprint, ink: ConsoleStyle) -> Iterator[Text]:
 
 
 def _table(word: str, rows: list[list[str]], align: str, ink: ConsoleStyle) -> Iterator[Text]:
-    """The last column has the room that the others leave."""
+    """The last column gets the width that the others leave."""
     used = sum(max((cell_len(row[index]) for row in rows), default=0) + 2 for index in range(len(align) - 1))
     room = max(12, ink.width - MARGIN - used - 1)
     cells: list[list[layout.Cell]] = [[*row[:-1], styled(ink.clip(row[-1], room), "dim")] for row in rows]

@@ -1,5 +1,6 @@
-"""The report on a terminal: one screen, a function of the session. Draws in colour and Unicode where the console has
-them, in plain ASCII where it has not."""
+"""The report on a terminal, as a function of the session. Uses colour and Unicode if the console has them, else plain
+ASCII.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +19,14 @@ from slipstream.report.terminal.footer import machine_lines, note_lines
 from slipstream.report.terminal.layout import heading
 from slipstream.report.terminal.memory import render_memory
 from slipstream.report.terminal.stages import stage_lines
-from slipstream.report.terminal.step import pace_lines
+from slipstream.report.terminal.step import step_lines
 from slipstream.report.terminal.tune import reason_lines, sentence_lines, table_lines
 from slipstream.report.text.check import evaluation, headline_lines, verdict, warning
 from slipstream.report.text.memory import MEMORY, summarise
 
 
 def render_session(session: Session, console: Console) -> None:
-    """The whole report. A session without steps gives its sentence, the machine and the notes."""
+    """The whole report. For a session without steps: its sentence, the machine and the notes."""
     if session.fitting is not None:
         render_fitting(session, session.fitting, console)
         return
@@ -43,7 +44,7 @@ def render_session(session: Session, console: Console) -> None:
 
 
 def render_brief(session: Session, console: Console) -> None:
-    """For `--quiet`: the verdict, and a line for each finding; of a tuning the sentence and the table."""
+    """For `--quiet`: the verdict and a line for each finding; for a tuning, the sentence and the table."""
     ink = ConsoleStyle(console)
     if session.fitting is not None:
         render_fitting(session, session.fitting, console, is_brief=True)
@@ -64,7 +65,7 @@ def _sections(session: Session, ink: ConsoleStyle) -> Iterator[Iterable[Text]]:
         yield table_lines(session.tuning, ink)
         yield reason_lines(session.tuning, ink)
     elif summary is not None and summary.num_steps > 0:
-        yield pace_lines(session, summary, ink)
+        yield step_lines(session, summary, ink)
         yield finding_lines(session.findings, session.cwd, ink)
         model = anatomy_lines(session.anatomy, summary, session.cwd, ink) if session.anatomy else ()
         yield chain(stage_lines(session, summary, ink), model)

@@ -1,4 +1,4 @@
-"""The speed test of a computer as a table and sentences, and as JSON. Judges nothing: diagnose does."""
+"""The speed test of a computer as a table and sentences, and as JSON. The judgements come from `diagnose`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ReadingPart(msgspec.Struct, frozen=True):
     usual_low: float | None
     usual_high: float | None
     because: str
-    remark: Annotated[str, Meta(description="what looks wrong; empty: nothing")]
+    remark: Annotated[str, Meta(description="what looks wrong; empty if nothing does")]
 
 
 class SpeedTestPart(msgspec.Struct, frozen=True):
@@ -89,7 +89,7 @@ def to_json(test: SpeedTest) -> bytes:
 
 
 def remarks(test: SpeedTest) -> list[str]:
-    """What looks wrong, each once."""
+    """What looks wrong, without repetitions."""
     found = [*general_remarks(test), *(one.remark for one in judge_machine(test) if one.remark)]
     return list(dict.fromkeys(found))
 
@@ -105,7 +105,7 @@ def value_of(reading: Reading) -> str:
 
 
 def usual_of(one: Judgement) -> str:
-    """Without the unit, which stands beside it."""
+    """The usual range without the unit, which the table shows next to it."""
     unit = one.reading.unit
     match one.low, one.high:
         case None, None:
@@ -142,8 +142,8 @@ def _lines(test: SpeedTest, ink: ConsoleStyle) -> Iterator[Text]:
     headings = [styled(word, "bold") for word in ("", "here", "usual", "")]
     yield from rows([headings, *(_row(one, ink) for one in judged)], "lrll", indent=1)
     yield Text()
-    yield from _told("wrong?", remarks(test) or ["Nothing looks wrong."], ink)
-    yield from _told("notes", test.notes, ink)
+    yield from _listed("wrong?", remarks(test) or ["Nothing looks wrong."], ink)
+    yield from _listed("notes", test.notes, ink)
     yield heading("took", in_seconds(test.seconds), ink)
 
 
@@ -152,7 +152,7 @@ def _row(one: Judgement, ink: ConsoleStyle) -> list[Text]:
     return [ink.text(title_of(one.reading)), ink.text(value_of(one.reading)), ink.text(usual_of(one), "dim"), mark]
 
 
-def _told(word: str, sentences: list[str], ink: ConsoleStyle) -> Iterator[Text]:
+def _listed(word: str, sentences: list[str], ink: ConsoleStyle) -> Iterator[Text]:
     for sentence in sentences:
         for number, line in enumerate(ink.wrap(sentence, MARGIN)):
             yield heading(word, "", ink) + line[MARGIN:] if not number else line

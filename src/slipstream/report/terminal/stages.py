@@ -16,13 +16,13 @@ from slipstream.report.text.numbers import in_ms, in_percent, plural, relative
 from slipstream.report.text.stages import StageTable, input_stages, main_stages
 
 NUM_STAGES = 4
-# Below this share of the step a phase gets no table of its own.
+# A phase with a smaller share of the step gets no table of its own.
 WORTH_A_TABLE = 0.1
 _WORTH_A_ROW = 0.015  # of its phase
 
 
 def stage_lines(session: Session, summary: Summary, ink: ConsoleStyle) -> Iterator[Text]:
-    """Input and other time by stage and line, each only where it is a part of the step that matters."""
+    """Input and other time by stage and line. Each is shown only if it is a relevant part of the step."""
     for phase, found in (("input", input_stages(session)), ("other", main_stages(session, "other"))):
         if found is None or not matters(found, summary):
             continue
@@ -36,7 +36,7 @@ def matters(found: StageTable, summary: Summary) -> bool:
 
 
 def basis(found: StageTable, wait_ms: float) -> str:
-    """What the times of a table of stages are times of."""
+    """What the times in a table of stages refer to."""
     if not found.num_workers:
         which = "a step on average" if found.is_average else "a step"
         return f"{in_ms(found.total_ms)} {which} in the main process, by {found.num_samples:,} samples of its stack"
@@ -57,7 +57,7 @@ def _stage_rows(found: StageTable, session: Session, summary: Summary, ink: Cons
             source = ink.clip(share.line.expression, max(room - len(of), 4))
             row.append(ink.text(place, "cyan") + Text(f"  {source}" if source else "") + ink.text(of, "dim"))
         else:
-            row.append(styled("no line of yours", "dim"))
+            row.append(styled("no line of your code", "dim"))
         rows.append(row)
     first_ms = first_batch_ms(found, session, summary)
     if first_ms:
@@ -67,7 +67,7 @@ def _stage_rows(found: StageTable, session: Session, summary: Summary, ink: Cons
 
 
 def first_batch_ms(found: StageTable, session: Session, summary: Summary) -> float:
-    """What an epoch's first batch takes more than the others; 0 where it is not worth a word."""
+    """The extra time of an epoch's first batch; 0 if it is too small to report."""
     wait_ms = epoch_wait_ms(session, summary.phases.get("input", 0.0)) if found.phase == "input" else 0.0
     return wait_ms if wait_ms > summary.step_ms else 0.0
 

@@ -1,4 +1,4 @@
-"""The step drawn to scale: its phases, the device's, the ceilings below them, and the rate they give."""
+"""The step drawn to scale: its phases, the device's phases, the ceilings below them, and the rate that they give."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from slipstream.report.text.numbers import as_count, between_ms, in_ms
 _VALUE_CELLS = 36  # "  6.3 ms  if compute were free ◀ best"
 
 
-def pace_lines(session: Session, summary: Summary, ink: ConsoleStyle) -> Iterator[Text]:
-    """The picture of the step. Every bar in it has the same scale."""
+def step_lines(session: Session, summary: Summary, ink: ConsoleStyle) -> Iterator[Text]:
+    """The picture of the step. All bars have the same scale."""
     cells = max(min(ink.width, 110) - MARGIN - _VALUE_CELLS - 2, 12)
     known = [ms for _, ms, _ in known_ceilings(summary.ceilings)]
     device = summary.device_phases or {}
@@ -35,8 +35,10 @@ def pace_lines(session: Session, summary: Summary, ink: ConsoleStyle) -> Iterato
 
 
 def known_ceilings(ceilings: Ceilings) -> list[tuple[str, float, str]]:
-    """What is known, as (what would be free, ms, the phase whose colour it has). Nothing to drain gives 0, which is no
-    ceiling."""
+    """The known ceilings, as (what would be free, ms, the phase whose colour it has).
+
+    A loader that could not be drained gives 0, which is not a ceiling.
+    """
     listed = (
         ("if data were free", ceilings.compute_ms, "forward"),
         ("if compute were free", ceilings.input_ms, "input"),
@@ -67,7 +69,7 @@ def why_no_ceilings(command: str, summary: Summary) -> str:
 
 
 def ceilings_reason(summary: Summary) -> str:
-    """The note that stands where the ceilings would be, if there are none."""
+    """The note that replaces the ceilings if there are none."""
     ceilings = summary.ceilings
     return ceilings.notes[0] if ceilings.notes and ceilings.best_ms() is None else ""
 

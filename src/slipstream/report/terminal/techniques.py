@@ -1,5 +1,7 @@
-"""Techniques as they describe themselves: the list, one card in full, and the pages of docs/. Reads cards and
-docstrings, and knows no technique by name."""
+"""Techniques as they describe themselves: the list, one card in full, and the pages of docs/.
+
+This module reads cards and docstrings, and contains no technique's name.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ _MEMORY: Final = {"same": "as before", "less": "less than before", "more": "more
 
 
 def ordered(known: Mapping[str, Technique]) -> Iterator[tuple[str, Technique]]:
-    """By the place where they take hold, strictest numerics first."""
+    """Ordered by the part of the training that they change, with the strictest numerics first."""
     seams = ("loader", "transfer", "module", "backward", "optimizer", "process")
     return iter(
         sorted(
@@ -49,7 +51,7 @@ def ordered(known: Mapping[str, Technique]) -> Iterator[tuple[str, Technique]]:
 
 
 def opening(technique: Technique) -> str:
-    """The first sentences of its docstring: what it changes."""
+    """The first sentences of its docstring, which say what it changes."""
     return " ".join(paragraphs(technique)[0].split())
 
 
@@ -70,13 +72,13 @@ def facts(card: Card) -> list[tuple[str, str]]:
     rows += [("kept", "only if it is named with --only")] if card.is_opt_in and card.purpose != "fit" else []
     rows += [("kept", "only by --fit --allow different")] if card.purpose == "fit" else []
     rows += [("raced", _RACED[card.purpose])] if _RACED[card.purpose] else []
-    rows += [("proof", "by a rider of its own that draws the base's random numbers")] if card.needs_proof else []
+    rows += [("proof", "by a separate trial that draws the base's random numbers")] if card.needs_proof else []
     return rows
 
 
 def render_catalogue(known: Mapping[str, Technique], console: Console) -> None:
     ink = ConsoleStyle(console)
-    heads = ("technique", "numerics", "what it is, and the findings that it answers")
+    heads = ("technique", "numerics", "what it does, and findings it addresses")
     cells: list[list[layout.Cell]] = [[ink.text(word, "dim") for word in heads]]
     room = max(ink.width - max(map(len, known)) - len("approximate") - 6, 20)
     for ident, technique in ordered(known):
@@ -106,9 +108,6 @@ def _print(lines: Iterator[Text] | list[Text], console: Console) -> None:
         console.print(line, no_wrap=True, overflow="ignore", crop=False, highlight=False, soft_wrap=True)
 
 
-# --- docs/ -----------------------------------------------------------------------------------------------------------
-
-
 def techniques_table(known: Mapping[str, Technique]) -> str:
     lines = ["| technique | numerics | what it does | answers |", "|---|---|---|---|"]
     for ident, technique in ordered(known):
@@ -120,7 +119,7 @@ def techniques_table(known: Mapping[str, Technique]) -> str:
 
 
 def technique_page(ident: str, technique: Technique) -> str:
-    """All of docs/techniques/<id>.md."""
+    """The whole text of docs/techniques/<id>.md."""
     lines = [f"# {ident}", "", f"**{technique.CARD.title}**", ""]
     for paragraph in paragraphs(technique):
         lines += [paragraph, ""]

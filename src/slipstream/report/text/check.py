@@ -1,7 +1,8 @@
-"""The first line of a report: the script, and what the report rests on.
+"""The texts of a check: the headline, and sentences about what was run, how it ended, what limits the step, and how
+long the training will take.
 
-The session in sentences: what was run, how it ended, what the step waits for, how long it will take. Reads what
-diagnose concluded and concludes nothing itself."""
+This module puts the conclusions of `diagnose` into words and draws none itself.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def basis(session: Session) -> str:
 
 
 def headline_lines(session: Session, ink: ConsoleStyle) -> Iterator[Text]:
-    """Script on the left, what the report rests on to the right; under each other where they do not fit."""
+    """The script on the left and the basis of the report on the right, or on two lines if they do not fit."""
     right = ink.clean(basis(session))
     left = styled(f" slipstream {ink.clean(session.command)}  ", "dim")
     left += styled(ink.clip(script_of(session), max(ink.width - left.cell_len - 1, 20)), "bold")
@@ -54,14 +55,14 @@ def script_of(session: Session) -> str:
 
 
 def watched(session: Session) -> str:
-    """ "48 steps watched", counted as the summary counts them."""
+    """ "48 steps watched", with the number of steps in the summary."""
     num_steps = session.summary.num_steps if session.summary else len(session.steps)
     kind = "inference step" if session.summary and session.summary.is_inference else "step"
     return f"{plural(num_steps, kind)} watched"
 
 
 def ending(session: Session) -> str:
-    """How the ride ended, as the end of a sentence."""
+    """How the trial ended, as the end of a sentence."""
     took = in_seconds(session.ending.seconds)
     code = session.ending.exit_code
     match session.ending.reason:
@@ -86,7 +87,7 @@ def complaint(session: Session) -> str:
 
 
 def verdict(session: Session) -> str:
-    """One sentence, two at most. A session without steps gets its own."""
+    """One sentence, at most two. A session without steps has its own."""
     if session.summary is None or session.summary.num_steps == 0:
         return _without_steps(session)
     sentence = _bound(session.summary, num_workers(session))
@@ -94,17 +95,20 @@ def verdict(session: Session) -> str:
 
 
 def _without_findings(session: Session, summary: Summary) -> str:
-    """A step that is mostly the script's own lines may have much to gain, from a cause that we do not know. The average
-    step counts too: a few long ones may hold most of the time."""
+    """A step that consists mostly of the script's own lines may have a lot to gain, from a cause that slipstream does
+    not know. The average step counts too, because a few long steps may take most of the time.
+    """
     step = sampled_step(session, summary.step_ms, summary.phases)
     is_own = summary.bound == "other" or (step.is_average and step.other_ms > 0.5 * step.step_ms)
     hot = hottest_line(session, watched_stacks(session, "main", ("other",))) if is_own else None
-    return f"No cause that we know of; the line to look at is {place(hot.site)}." if hot else NOTHING_TO_GAIN
+    return f"No known cause was found; the slowest line is {place(hot.site)}." if hot else NOTHING_TO_GAIN
 
 
 def warning(session: Session) -> str:
-    """What makes everything else beside the point, if anything: a GPU that stands idle. The runner's own note is the
-    better sentence where there is one, for it knows why."""
+    """A warning that matters more than everything else, if there is one: a GPU that is not used.
+
+    A note from the trial takes precedence, because it knows the reason.
+    """
     for note in session.notes:
         if note.startswith(IDLE_GPU):
             return note
@@ -115,8 +119,10 @@ def warning(session: Session) -> str:
 
 
 def training_time(session: Session) -> str:
-    """ "90 epochs: 14 h at this rate; 9 h if input were free", where the length is known. How often a loop around them
-    turns is not: then it is the length of one turn."""
+    """ "90 epochs: 14 h at this rate; 9 h if input were free", if the length is known.
+
+    The number of iterations of an outer loop is not known. With one, the sentence gives the time of one iteration.
+    """
     summary = session.summary
     if summary is None or summary.seconds_left is None:
         return ""
@@ -124,7 +130,7 @@ def training_time(session: Session) -> str:
     if summary.seconds_best is not None and summary.seconds_best < 0.97 * summary.seconds_left:
         sentence += f"; {in_seconds(summary.seconds_best)} if input were free"
     length = session.length
-    each = f" at each turn of {place(length.around)}" if length and length.around else ""
+    each = f" for each iteration of {place(length.around)}" if length and length.around else ""
     if length and length.num_epochs:
         return f"{plural(length.num_epochs, 'epoch')}{each}: {sentence}"
     if length and length.num_steps:
@@ -133,7 +139,7 @@ def training_time(session: Session) -> str:
 
 
 def evaluation(session: Session) -> str:
-    """ "18% of the epoch is validation", with what was seen of it."""
+    """ "18% of the epoch is validation", with what was observed of it."""
     summary = session.summary
     if not session.evaluations:
         return summary.evaluation_note if summary else ""
@@ -148,7 +154,9 @@ def evaluation(session: Session) -> str:
 
 
 def _evaluations(session: Session) -> str:
-    """What came before the first step (a trainer's sanity check, the trace of a graph) is told, and not counted."""
+    """Evaluations before the first step (a trainer's sanity check, the trace of a graph) are mentioned but not
+    counted.
+    """
     during = [one for one in session.evaluations if one.after_step >= 0]
     seen = during or session.evaluations
     seconds = sum(one.end_ns - one.start_ns for one in seen) / 1e9
@@ -170,32 +178,35 @@ def _bound(summary: Summary, workers: int) -> str:
             return f"{_compute(summary)}: {step}{free}."
         case "cores":
             least = f", {in_ms(ceilings.shared_ms)} at the least on these cores" if ceilings.shared_ms else ""
-            return f"The loader and the model fight for the same cores: {step}{least}."
+            return f"The loader and the model compete for the same cores: {step}{least}."
         case "other":
             return (
                 f"The step spends {_share(summary, 'other')} of its time outside the loader, the model and the "
                 f"optimizer: {step}{free}."
             )
         case "unknown":
-            return f"{step[0].upper()}{step[1:]}{free}; what bounds it could not be told."
+            return f"{step[0].upper()}{step[1:]}{free}; what limits it could not be determined."
 
 
 def _compute(summary: Summary) -> str:
     name = "forward pass" if summary.is_inference else "model"
     if summary.phases.get("input", 0.0) < 0.1 * summary.step_ms:
-        return f"The {name} sets the pace"
+        return f"The {name} limits the speed"
     return f"The {name} takes most of the step, and it waits for data {_share(summary, 'input')} of the time"
 
 
 def _if_data_were_free(summary: Summary, workers: int) -> str:
-    """The compute ceiling in words. It was measured in another stretch of time than the wait, and where the two
-    contradict each other the sentence says so in place of a number."""
+    """The compute ceiling in words.
+
+    It was measured at another time than the wait. If the two contradict each other, the sentence says so instead of
+    giving a number.
+    """
     compute_ms, step_ms = summary.ceilings.compute_ms, summary.step_ms
     waits = summary.phases.get("input", 0.0) >= 0.1 * step_ms
     if compute_ms is None:
         return ""
     if compute_ms > 0.97 * step_ms:
-        return "; with data for free it was no faster: too noisy to tell" if waits else ", and free data would not help"
+        return "; with free data it was no faster: too noisy to tell" if waits else ", and free data would not help"
     if not waits and workers == 0:
         return ", and free data would hardly help"
     return f", {in_ms(compute_ms)} if data were free"
@@ -216,14 +227,14 @@ def _without_steps(session: Session) -> str:
     if session.evaluations:
         return f"{script} {ending(session)}; no training step was seen, but evaluation was: {_evaluations(session)}."
     if not session.models:
-        return f"{script} {ending(session)}; no module was called, so there is no step to look at."
+        return f"{script} {ending(session)}; no module was called, so there is no step to measure."
     if not session.steps:
-        return f"{script} {ending(session)}; a module was called, but no step could be told from the rest."
+        return f"{script} {ending(session)}; a module was called, but no training step could be recognised."
     longer = ": --seconds gives it more time" if session.ending.reason == "stopped" else ""
-    return f"{script} {ending(session)}, in its warm-up: too few steps to say anything about them{longer}."
+    return f"{script} {ending(session)}, in its warm-up: too few steps to measure{longer}."
 
 
 def _in_short(message: str) -> str:
-    """Python itself has shown all of it: a message may be a page long."""
+    """Shortens the message, because Python has already printed all of it."""
     first = message.strip().split("\n", 1)[0]
     return first if first == message.strip() and len(first) <= _LONGEST else f"{first[:_LONGEST].rstrip()} …"

@@ -1,5 +1,6 @@
-"""What fits, in words: a attempt as the live view says it, the sentence on top, the rows of the table, and the question
-that another batch raises. Every renderer draws these."""
+"""The result of a fit in words, for every renderer: an attempt in the live view, the sentence at the top, the rows of
+the table, and the question that another batch size raises.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +17,12 @@ _OUTCOMES: Final = {"ran": "ran", "ran_out": "ran out", "ended": "ended early", 
 
 
 def say_trial(attempt: FitAttempt, limit_bytes: int) -> str:
-    """One line that stays."""
+    """One line that stays on the screen."""
     what = f"batch {attempt.batch_size}" if attempt.batch_size else "the batch"
     what += f" with {attempt.recipe}" if attempt.recipe.choices else ""
     where = f"within {in_binary(limit_bytes)}" if attempt.is_held else "without a limit"
     if attempt.outcome == "ran":
-        held = f", {in_binary(attempt.peak_bytes)} at the most" if attempt.peak_bytes else ""
+        held = f", {in_binary(attempt.peak_bytes)} at most" if attempt.peak_bytes else ""
         rate = f", {as_count(attempt.samples_per_s)} samples/s" if attempt.samples_per_s else ""
         return f"{what} ran {where}{held}{rate}"
     if attempt.outcome == "ran_out":
@@ -30,7 +31,7 @@ def say_trial(attempt: FitAttempt, limit_bytes: int) -> str:
 
 
 def sentence(fitting: Fitting) -> str:
-    """Whether the batch fits, what makes it, and which others do."""
+    """Whether the batch fits, what makes it fit, and which other batches do."""
     limit = in_binary(fitting.limit_bytes)
     own = f"The script's batch of {fitting.own_batch}" if fitting.own_batch else "The script's batch"
     parts = [f"{own} fits in {limit}." if fitting.own_fits else _remedies(fitting, own, limit)]
@@ -49,22 +50,22 @@ def _remedies(fitting: Fitting, own: str, limit: str) -> str:
     ]
     if not ran:
         if not any(attempt.recipe.choices for attempt in fitting.attempts):
-            return f"{own} does not fit in {limit}, as it is."
-        return f"{own} does not fit in {limit}, and nothing that was tried makes it{_least(fitting)}."
+            return f"{own} does not fit in {limit} without changes."
+        return f"{own} does not fit in {limit}, and nothing that was tried makes it fit{_least(fitting)}."
     ran.sort(key=_cost)
     costs = [f"{attempt.recipe}{_price(attempt, 'fits' if not number else '')}" for number, attempt in enumerate(ran)]
     return f"{own} does not fit in {limit}; {', '.join(costs)}: kept {fitting.recipe}."
 
 
 def _least(fitting: Fitting) -> str:
-    """Of what ran without the limit: the one that would need the smallest; or what would do."""
+    """Among the attempts without the limit, the one that needs the least memory; without one, what else to try."""
     ran = [one for one in fitting.attempts if one.recipe.choices and one.outcome == "ran" and one.peak_bytes]
     best = min(ran, key=lambda attempt: attempt.peak_bytes or 0, default=None)
     if best is None or best.peak_bytes is None:
         bare = next(
             (one for one in fitting.attempts if not one.recipe.choices and not one.is_held and one.peak_bytes), None
         )
-        needs = f": as it is it needs {in_binary(bare.peak_bytes)}" if bare is not None and bare.peak_bytes else ""
+        needs = f": unchanged it needs {in_binary(bare.peak_bytes)}" if bare is not None and bare.peak_bytes else ""
         return f"{needs}; --fit finds the largest batch that does"
     return f": {best.recipe} needs the least of them, {in_binary(best.peak_bytes)}"
 
@@ -92,7 +93,7 @@ def _fastest(fitting: Fitting) -> str:
 
 
 def unique(fitting: Fitting) -> list[FitAttempt]:
-    """The last word on each: what ran out once has run out; what was timed later says more."""
+    """The last result of each attempt. A batch that ran out of memory stays so; a later timing has more information."""
     found: dict[tuple[int, str, bool], FitAttempt] = {}
     for attempt in fitting.attempts:
         key = (attempt.batch_size, str(attempt.recipe), attempt.is_held)
@@ -103,7 +104,7 @@ def unique(fitting: Fitting) -> list[FitAttempt]:
 
 
 def fit_rows(fitting: Fitting) -> list[tuple[str, ...]]:
-    """The script as it is, then batches by size, then its own batch with what saves memory."""
+    """The unchanged script, then batches by size, then its own batch with techniques that save memory."""
     rows = sorted(unique(fitting), key=lambda one: (one.is_held, bool(one.recipe.choices), one.batch_size))
     return [_row(attempt, fitting) for attempt in rows]
 
@@ -129,14 +130,14 @@ def _is(attempt: FitAttempt, size: int | None) -> bool:
 
 
 def remarks(fitting: Fitting) -> Iterator[str]:
-    """What the limit counts, what was kept or not, and what only the user can decide."""
+    """What the limit includes, what was kept, and what only the user can decide."""
     yield meaning(fitting)
     other = fitting.fastest if fitting.fastest not in (None, fitting.own_batch) else fitting.largest
     if other is not None and other != fitting.own_batch:
         yield learning_rate_question(fitting.own_batch, other)
         if not any(choice.setting == other for choice in fitting.recipe.choices):
             yield (
-                "No batch size was kept: it is yours to set, in the script, or by --fit --allow different, which writes"
+                "No batch size was kept. Set it in the script, or use --fit --allow different, which writes"
                 " the fastest into the recipe."
             )
     yield from fitting.notes
@@ -146,18 +147,18 @@ def meaning(fitting: Fitting) -> str:
     source = f"{in_binary(fitting.limit_bytes)} ({fitting.limit_source})"
     if fitting.device.startswith("cpu"):
         return (
-            f"The limit, {source}, is of the training process as a whole, as the system counts it: private writable"
-            " memory (RLIMIT_DATA), Python and libraries included, loader workers not. Memory is in the same count."
+            f"The limit, {source}, applies to the whole training process, as the system counts it: private writable"
+            " memory (RLIMIT_DATA), Python and libraries included, loader workers not. Memory is counted alike."
         )
-    return f"The limit, {source}, is of what torch reserves on {fitting.device}. Memory is in the same count."
+    return f"The limit, {source}, applies to what torch reserves on {fitting.device}. Memory is counted alike."
 
 
 def learning_rate_question(own: int, other: int) -> str:
     factor = other / own if own else 1.0
     steps = f"{factor:.2g} times the samples" if factor >= 1 else f"{1 / factor:.2g} times fewer samples"
     return (
-        f"Another batch is another training: a step of {plural(other, 'sample')} in place of {own:,} has {steps}, and"
+        f"Another batch size changes training: a step of {plural(other, 'sample')} in place of {own:,} has {steps}, and"
         f" an epoch {'fewer' if factor >= 1 else 'more'} updates. Should the learning rate follow? Some scale it by"
         f" {factor:.2g} (the linear rule, for SGD), some by {factor**0.5:.2g} (the root, for Adam), some leave it and"
-        " its schedule alone. slipstream changed neither: decide, and look at the validation loss."
+        " its schedule alone. slipstream changed neither: decide, and check the validation loss."
     )

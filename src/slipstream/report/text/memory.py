@@ -14,16 +14,16 @@ from slipstream.records import Footprint, Growth, Leak, LineBytes, ModuleBytes, 
 from slipstream.report.text.numbers import in_bytes, in_percent, plural, where
 
 MEMORY = "memory"  # the command
-_LEAST_SHARE = 0.005  # of the peak, to have a row
+_LEAST_SHARE = 0.005  # share of the peak that gets a row
 _LEAST_GROWTH = 1024
 _DOUBTFUL = 0.05
-_SPLINTERED = 0.1  # of what is reserved
+_FRAGMENTED = 0.1  # share of what is reserved
 
 
 def summarise(session: Session) -> str:
     """The peak, and what fills it, in one sentence."""
     if not session.footprints:
-        return "No step was observed: that takes about six steps of a training."
+        return "No step was observed. The training must run for about six steps."
     footprint = session.footprints[0]
     kind, share = largest_kind(footprint)
     return f"Peak {in_bytes(footprint.peak_bytes)} {reached(footprint, session.cwd)}; {in_percent(share)} of it {kind}."
@@ -38,7 +38,7 @@ def reached(footprint: Footprint, cwd: str) -> str:
 
 
 def largest_kind(footprint: Footprint) -> tuple[str, float]:
-    """Of the peak: which kind fills most of it, in words, and its share."""
+    """The kind that fills most of the peak, in words, and its share."""
     kind, most = max(footprint.kinds.items(), key=lambda item: item[1])
     return kind_words(kind), most / footprint.peak_bytes if footprint.peak_bytes else 0.0
 
@@ -48,7 +48,7 @@ def kind_words(kind: str) -> str:
 
 
 def observed(session: Session) -> list[str]:
-    """What a session of memory rests on."""
+    """What a memory session was measured on."""
     if not session.footprints:
         return []
     footprint = session.footprints[0]
@@ -56,15 +56,15 @@ def observed(session: Session) -> list[str]:
 
 
 class MemoryOwner(NamedTuple):
-    """Modules that are alike, as one, or a line, and what of the peak is theirs."""
+    """A group of similar modules, or a line, and its part of the peak."""
 
     name: str
-    about: str  # "6 x Linear"; the text of the line
+    about: str  # "6 x Linear", or the text of the line
     kinds: Counter[str]
 
 
 def module_holders(footprint: Footprint) -> list[MemoryOwner]:
-    """Most first; without those that hold next to nothing."""
+    """The largest first, without those that hold almost nothing."""
     return _worth([MemoryOwner(*group) for group in grouped(footprint.modules)], footprint)
 
 
@@ -100,7 +100,7 @@ def about(remedy: Remedy) -> str:
 
 
 def batch_sizes(made: Forecast) -> list[int]:
-    """Those that were observed, then twice and four times the script's own."""
+    """The observed sizes, then twice and four times the script's own."""
     own = max(made.observed)
     return sorted({*made.observed, 2 * own, 4 * own})
 
@@ -115,38 +115,38 @@ def batch_sentence(made: Forecast, num_samples: int | None = None) -> str:
 
 
 def beyond_all(largest: int, num_samples: int | None) -> str:
-    """A batch cannot have more samples than there are."""
+    """A batch cannot have more samples than the data."""
     return f", more than all {num_samples:,} samples" if num_samples and largest > num_samples else ""
 
 
 def samples_of(session: Session) -> int | None:
-    """In the data that the training goes through; None: not known."""
+    """The number of samples in the training data; None if unknown."""
     loader = training_loader(session)
     return loader.num_samples if loader is not None else None
 
 
 def doubt(made: Forecast) -> str:
     error = made.error or 0.0
-    return f" (the rule missed an observed size by {in_percent(error)})" if error > _DOUBTFUL else ""
+    return f" (the estimate is off by {in_percent(error)})" if error > _DOUBTFUL else ""
 
 
 def largest_batch(session: Session) -> int:
-    """That fits; 0: not known."""
+    """The largest batch that fits; 0 if unknown."""
     made = forecast(session.footprints)
     return made.largest_batch() if made is not None else 0
 
 
 def growth_sentence(session: Session) -> str:
-    """What a step leaves behind, and who keeps it; "" where nothing grows."""
+    """What a step leaves behind, and what keeps it alive; "" if nothing grows."""
     growth = session.footprints[0].growth if session.footprints else None
     sums = [leak for leak in session.leaks if leak.is_sum]
     if growth is None or has_stopped(session.memory) is not None:
-        return "; ".join(_keeper(leak, session.cwd) for leak in sums)  # what has stopped growing was a cache
+        return "; ".join(_keeper(leak, session.cwd) for leak in sums)  # memory that has stopped growing was a cache
     if growth.num_bytes < _LEAST_GROWTH and not session.leaks:
         return ""
     left = f"{in_bytes(growth.num_bytes)} behind{_made_at(growth, session.cwd)}"
-    if not session.leaks and not was_followed(session.memory):  # batches that lie ready come and go, too
-        return f"the observed step left {left}; whether others do was not seen"
+    if not session.leaks and not was_followed(session.memory):  # prefetched batches also come and go
+        return f"the observed step left {left}; whether other steps do was not observed"
     return "; ".join([f"every step leaves {left}", *(_keeper(leak, session.cwd) for leak in session.leaks)])
 
 
@@ -172,9 +172,9 @@ def _keeper(leak: Leak, cwd: str) -> str:
 
 
 def allocator_sentence(footprint: Footprint) -> str:
-    """Only accelerators have one that keeps memory."""
+    """Only accelerators have a caching allocator."""
     split, reserved = footprint.split_bytes, footprint.reserved_bytes
     if not reserved:
         return ""
-    cure = ": splintered; expandable_segments lets segments grow instead" if split >= _SPLINTERED * reserved else ""
-    return f"{in_bytes(reserved)} reserved, {in_bytes(split)} of it free in pieces of split blocks{cure}"
+    remedy = ": fragmented; expandable_segments lets segments grow instead" if split >= _FRAGMENTED * reserved else ""
+    return f"{in_bytes(reserved)} reserved, {in_bytes(split)} of it free in pieces of split blocks{remedy}"

@@ -1,6 +1,7 @@
-"""Places in the user's code, named as the user would: relative to where the command was started when inside it.
+"""Formats source locations and numbers: times, rates, sizes, ratios. Text only, no colour.
 
-Numbers as people read them: times, rates, sizes, ratios. Text only, no colour."""
+A location is relative to the working directory of the command if it is inside it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ from slipstream.records import Site, Speed
 
 
 def relative(file: str, cwd: str) -> str:
-    """Text alone decides: a session is read on other machines too, where none of its files exist."""
+    """Uses only the text of the paths, because a session is also read on other machines, where its files do not
+    exist.
+    """
     if not cwd or not file.startswith("/"):
         return file
     inside = posixpath.relpath(file, cwd)
@@ -19,12 +22,12 @@ def relative(file: str, cwd: str) -> str:
 
 
 def where(site: Site | None, cwd: str) -> str:
-    """`file:line`, or nothing for a finding that has no line."""
+    """`file:line`, or "" for a finding without a line."""
     return f"{relative(site.file, cwd)}:{site.line}" if site else ""
 
 
 def in_ms(ms: float) -> str:
-    """A step or a part of one: three digits at most, the unit that suits."""
+    """A step or a part of one: at most three digits, in a suitable unit."""
     if ms >= 1000:
         return in_seconds(ms / 1000)
     if ms >= 10:
@@ -37,7 +40,7 @@ def in_ms(ms: float) -> str:
 
 
 def between_ms(low_ms: float, high_ms: float) -> str:
-    """An interval; the unit once where both ends share it."""
+    """An interval. The unit appears once if both ends share it."""
     low, high = in_ms(low_ms), in_ms(high_ms)
     return f"{low.split()[0] if low.split()[1] == high.split()[1] else low}–{high}"
 
@@ -61,7 +64,7 @@ def in_bytes(num_bytes: float) -> str:
 
 
 def in_binary(num_bytes: float) -> str:
-    """6.4 GiB: in the units that limits are given in."""
+    """6.4 GiB: in the binary units in which limits are given."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if num_bytes < 1000:
             return f"{_three(num_bytes) if unit != 'B' else round(num_bytes)} {unit}"
@@ -70,8 +73,8 @@ def in_binary(num_bytes: float) -> str:
 
 
 def in_flops(flops: float) -> str:
-    """Floating-point operations, without the unit they are counted in: "1.2 G"."""
-    for unit in (" ", " k", " M", " G", " T"):  # the space stays before "FLOP"
+    """Floating-point operations, without the unit: "1.2 G"."""
+    for unit in (" ", " k", " M", " G", " T"):  # the space before "FLOP" stays
         if flops < 1000:
             return f"{_short(flops)}{unit}"
         flops /= 1000
@@ -79,14 +82,14 @@ def in_flops(flops: float) -> str:
 
 
 def in_percent(share: float) -> str:
-    """A share between 0 and 1. What is there but tiny is not called nothing."""
+    """A share between 0 and 1. A tiny share is not shown as zero."""
     if 0 < share < 0.01:
         return "<1%"
     return f"{share * 100:.0f}%"
 
 
 def as_gain(ratio: float) -> str:
-    """A predicted gain, always an upper bound. Findings that promise none are about memory."""
+    """A predicted gain, which is always an upper bound. Findings without one are about memory."""
     if not math.isfinite(ratio) or ratio < 1.005:
         return "memory"
     digits = 0 if ratio >= 10 else 1 if ratio >= 1.95 else 2
@@ -94,13 +97,13 @@ def as_gain(ratio: float) -> str:
 
 
 def as_ratio(ratio: float) -> str:
-    """A measured speed-up; below 1 it is a loss."""
+    """A measured speed-up; below 1 it is a slowdown."""
     digits = 0 if ratio >= 100 else 1 if ratio >= 10 else 2 if ratio >= 0.0095 else 3
     return f"{ratio:.{digits}f}x"
 
 
 def between_ratios(low: float, high: float) -> str:
-    """An interval of ratios; what a few rounds could not bound yet is a question mark."""
+    """An interval of ratios. An end that too few rounds could not bound yet is a question mark."""
     ends = (as_ratio(low) if low > 0.011 else "?", as_ratio(high) if high < 99 else "?")
     return "–".join(end.removesuffix("x") for end in dict.fromkeys(ends))
 

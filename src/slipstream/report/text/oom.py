@@ -1,4 +1,4 @@
-"""What filled the memory when it ran out, in a few plain lines: they stand below the script's own traceback."""
+"""What filled the memory when it ran out, in a few lines that are printed below the script's own traceback."""
 
 from __future__ import annotations
 

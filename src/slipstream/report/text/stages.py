@@ -1,5 +1,7 @@
-"""Where input and other time goes, by stage and by the user's hottest line, from stack counts. Shares come from
-counts and are laid over times that were measured: a single sample proves nothing."""
+"""Where input and other time goes, by stage and by the user's hottest line.
+
+Shares come from counted stack samples and are applied to measured times, because a single sample is not a time.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ class StageShare(msgspec.Struct, frozen=True):
     stage: str
     ms: float
     share: float
-    line: StageLine | None = None  # the hottest, if any was the user's
+    line: StageLine | None = None  # the hottest of the user's lines, if there is one
 
 
 class StageTable(msgspec.Struct, frozen=True):
@@ -36,13 +38,14 @@ class StageTable(msgspec.Struct, frozen=True):
     phase: str
     total_ms: float
     num_samples: int
-    num_workers: int  # 0: built in the main process
+    num_workers: int  # 0 if batches are built in the main process
     stages: list[StageShare]
-    is_average: bool = False  # over all steps, not of the usual one: a few long ones hold much of the time
+    # Averaged over all steps and not the usual step, because a few long steps take much of the time.
+    is_average: bool = False
 
 
 def input_stages(session: Session) -> StageTable | None:
-    """How a step's batches are built: in a worker where there are workers, else in the main process."""
+    """How a step's batches are built: in a worker if there are workers, else in the main process."""
     path = input_path(session, session.summary) if session.summary else None
     if path is None or not path.stacks:
         return main_stages(session, "input")
@@ -50,7 +53,7 @@ def input_stages(session: Session) -> StageTable | None:
 
 
 def main_stages(session: Session, phase: str) -> StageTable | None:
-    """A phase of the main process, over the watched blocks."""
+    """A phase of the main process, over the observed blocks."""
     phase_ms = session.summary.phases.get(phase, 0.0) if session.summary else 0.0
     is_average = False
     if phase == "other" and session.summary:

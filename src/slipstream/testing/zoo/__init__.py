@@ -1,5 +1,7 @@
-"""Tiny training scripts with a known answer: one planted bottleneck each, none (healthy), or an odd shape.
-The index below reads the scripts as text and never runs them. The planted line carries the mark `# <- planted`."""
+"""Tiny training scripts with a known answer: one planted bottleneck each, none (healthy), or an unusual structure.
+
+The index below reads the scripts as text and never runs them. The planted line has the mark `# <- planted`.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,13 @@ MARK = "# <- planted"
 class Case:
     name: str  # of the script, without .py
     kind: Literal["planted", "healthy", "odd"]
-    cause: str = ""  # a finding's cause id; "" where nothing is planted
+    cause: str = ""  # a finding's cause id; "" if nothing is planted
     framework: str = ""
-    needs: tuple[str, ...] = ()  # packages beside torch and numpy
+    needs: tuple[str, ...] = ()  # packages in addition to torch and numpy
     exit_code: int = 0
-    remedy: str = ""  # the rehearsal that the cause rests on: whether there is anything to find depends on the machine
-    min_cores: int = 1  # with fewer usable cores the planted line is not the one to change
+    # The rehearsal that the cause depends on, so that the machine decides whether there is anything to find.
+    remedy: str = ""
+    min_cores: int = 1  # with fewer usable cores, the planted line is not the one to change
 
     @property
     def file(self) -> Path:
@@ -28,13 +31,13 @@ class Case:
 
     @property
     def line(self) -> int:
-        """Of the planted fault, counted from 1; 0 where nothing is planted."""
+        """The line of the planted fault, counted from 1; 0 if nothing is planted."""
         lines = self.file.read_text().splitlines()
         return next((number for number, text in enumerate(lines, 1) if text.rstrip().endswith(MARK)), 0)
 
     @property
     def length_option(self) -> str:
-        """The script's own option for how long it trains."""
+        """The script's own option for the length of its training."""
         return "--epochs" if '"--epochs"' in self.file.read_text() else "--steps"
 
 
