@@ -43,7 +43,7 @@ def test_finds_the_limit_of_a_line_within_one_percent(own: int, seed: int) -> No
 
 
 def test_a_right_forecast_needs_few_attempts() -> None:
-    search_state = BatchBisection(10_000, 32, foretold=lambda size: 1000 + 10.0 * size)
+    search_state = BatchBisection(10_000, 32, predicted=lambda size: 1000 + 10.0 * size)
     assert search(lambda size: 1000 + 10 * size, 10_000, search_state) <= 4
     assert search_state.largest >= 890 and search_state.too_large <= 910 and search_state.answer() == 896
 
@@ -52,7 +52,7 @@ def test_a_far_too_low_forecast_is_corrected_by_bisection() -> None:
     def held(size: int) -> int:  # a library takes another path beyond 100 samples
         return 1000 + 10 * size + (4000 if size > 100 else 0)
 
-    search_state = BatchBisection(5000, 32, foretold=lambda size: 1000 + 10.0 * size)
+    search_state = BatchBisection(5000, 32, predicted=lambda size: 1000 + 10.0 * size)
     search(held, 5000, search_state)
     assert search_state.largest == 100 and search_state.too_large in (101, 102)
 
@@ -77,7 +77,7 @@ def test_the_difference_between_two_starts_is_kept_free() -> None:
 
 
 def test_not_even_one_sample_fits() -> None:
-    search_state = BatchBisection(10, 32, foretold=lambda size: 100.0 + size)
+    search_state = BatchBisection(10, 32, predicted=lambda size: 100.0 + size)
     search(lambda size: 100 + size, 10, search_state)
     assert search_state.largest == 0 and search_state.too_large == 1
 

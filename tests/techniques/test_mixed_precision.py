@@ -192,7 +192,7 @@ def test_an_overflow_skips_the_update_and_nothing_else(
     has_closure: bool, applied: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scales: list[Any] = []
-    monkeypatch.setattr(loss_scaler.LossScale, "_know", _noting(scales, loss_scaler.LossScale._know))
+    monkeypatch.setattr(loss_scaler.LossScale, "_register", _noting(scales, loss_scaler.LossScale._register))
     x, factor = torch.randn(16, 8), torch.ones(())
     with applied(("mixed_precision", "fp16")):
         model = net()
@@ -228,11 +228,11 @@ def test_an_overflow_skips_the_update_and_nothing_else(
         assert not torch.equal(model[0].weight, weights["0.weight"])  # type: ignore[arg-type]
 
 
-def _noting(scales: list[Any], know: Any) -> Any:
+def _noting(scales: list[Any], register: Any) -> Any:
     def noting(self: Any, tensors: Any) -> None:
         if self not in scales:
             scales.append(self)
-        know(self, tensors)
+        register(self, tensors)
 
     return noting
 

@@ -25,11 +25,13 @@ class BatchBisection:
     """Call `next_size`, run that size, report `ran` or `ran_out`, and repeat until `next_size` returns None. Sizes are
     at least one and at most `most`."""
 
-    def __init__(self, limit_bytes: int, own_batch: int, most: int | None = None, foretold: Held | None = None) -> None:
+    def __init__(
+        self, limit_bytes: int, own_batch: int, most: int | None = None, predicted: Held | None = None
+    ) -> None:
         self._limit_bytes = limit_bytes
         self._own = own_batch
         self._most = max(1, most if most is not None else _MOST)
-        self._foretold = foretold
+        self._predicted = predicted
         self._held: dict[int, int] = {}  # of sizes that ran; 0: not known
         self._failed: set[int] = set()
         self._num_guesses = 0
@@ -86,8 +88,8 @@ class BatchBisection:
         known = sorted(size for size, held in self._held.items() if held)
         if len(known) > 1:
             return max(0.0, (self._held[known[-1]] - self._held[known[0]]) / (known[-1] - known[0]))
-        if self._foretold is not None and self.largest:
-            return self._foretold(self.largest + 1) - self._foretold(self.largest)
+        if self._predicted is not None and self.largest:
+            return self._predicted(self.largest + 1) - self._predicted(self.largest)
         return 0.0
 
     def _propose(self, low: int, high: int) -> int:
@@ -110,14 +112,14 @@ class BatchBisection:
             small, large = known[-2:]
             each = (self._held[large] - self._held[small]) / (large - small)
             return large + int((self._limit_bytes - self._held[large]) / each) if each > 0 else None
-        if self._foretold is None:
+        if self._predicted is None:
             return None
-        aside = self._held[known[0]] - self._foretold(known[0]) if known else 0.0
-        return _last_below(lambda size: self._foretold_at(size) + aside <= self._limit_bytes, self._most)
+        aside = self._held[known[0]] - self._predicted(known[0]) if known else 0.0
+        return _last_below(lambda size: self._predicted_at(size) + aside <= self._limit_bytes, self._most)
 
-    def _foretold_at(self, size: int) -> float:
-        assert self._foretold is not None
-        return self._foretold(size)
+    def _predicted_at(self, size: int) -> float:
+        assert self._predicted is not None
+        return self._predicted(size)
 
 
 def held_by(forecast: Forecast, own_batch: int, own_bytes: int) -> Held:
@@ -132,7 +134,8 @@ def step_at(size: int) -> int:
 
 
 def suit(size: int, least: int) -> int:
-    """Returns, among the sizes from `least` to `size`, the largest multiple of the highest power of two up to 64."""
+    """Returns, among the sizes from `least` to `size`, the largest multiple of the highest possible
+    power of two, up to 64."""
     power = _SUITS_UP_TO
     while power > 1:
         rounded = size - size % power

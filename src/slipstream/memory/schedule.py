@@ -53,16 +53,16 @@ class MemorySchedule(Schedule):
         if self._state in ("warmup", "pause"):
             self._begin()
         elif self._state == "lead":
-            self._spare(self._turn)
+            self._guarded(self._begin_observed_step)
         elif self._state == "follow":
             self._follow()
         else:
-            footprint = self._spare(self._end)
-            self._judge(footprint)
+            footprint = self._guarded(self._end)
+            self._use_footprint(footprint)
 
     def _begin(self) -> None:
         self._num_attempts += 1
-        if self._spare(self._start):
+        if self._guarded(self._start):
             self._enter("lead", "dissect")
         else:
             self.finish()
@@ -81,7 +81,7 @@ class MemorySchedule(Schedule):
         self._modules.on_call = self._see_call
         return True
 
-    def _turn(self) -> None:
+    def _begin_observed_step(self) -> None:
         if self._observer is not None:
             self._observer.turn()
         self._enter("observe", None)
@@ -94,13 +94,13 @@ class MemorySchedule(Schedule):
             self._recorder.note(f"no footprint: {observer.reason}")
         return footprint
 
-    def _judge(self, footprint: Footprint | None) -> None:
+    def _use_footprint(self, footprint: Footprint | None) -> None:
         is_usable = footprint is not None and footprint.batch_size >= self._expected()
         if footprint is None or (not is_usable and self._num_attempts < _ATTEMPTS):
             self._begin_again() if self._num_attempts < _ATTEMPTS else self.finish()
             return
         self._footprints.append(footprint)
-        self._spare(self._snapshot.keep)
+        self._guarded(self._snapshot.keep)
         self._recorder.write(Told(footprint=footprint))
         if footprint.growth is not None and self._following is None:
             self._follow()  # before batches are cut, because the script may keep those too
@@ -125,7 +125,7 @@ class MemorySchedule(Schedule):
             facts = self._recorder.subjects.get((Loader, self._loader))
             self._following = LeakFollowUp(facts.num_batches if isinstance(facts, Loader) else None)
         following, recorder = self._following, self._recorder
-        self._spare(lambda: recorder.remember(following.look(recorder.pace.num_steps, recorder.clock.now_ns())))
+        self._guarded(lambda: recorder.remember(following.look(recorder.pace.num_steps, recorder.clock.now_ns())))
         if following.is_over or self._is_late():
             self._cut_next()
         else:
@@ -143,8 +143,8 @@ class MemorySchedule(Schedule):
 
     def finish(self) -> None:
         if not self.is_done:
-            self._spare(self._end)
-            self._spare(self._snapshot.end)
+            self._guarded(self._end)
+            self._guarded(self._snapshot.end)
             if self._cannot_cut or (self.takes_blame and len(self._footprints) < 2):
                 self._recorder.note(f"no forecast for other batch sizes: {self._cannot_cut or self._why_not_cut()}")
         super().finish()
@@ -159,14 +159,14 @@ class MemorySchedule(Schedule):
         """Stops observing before processes are started, because a fork under the profiler may crash. The next step is
         observed instead."""
         if self._observer is not None:
-            self._spare(self._end)
+            self._guarded(self._end)
 
     @property
     def takes_blame(self) -> bool:
         """Whether an exception of the script is our fault, because it received a smaller batch than it expects."""
         return self._wanted > 0 and not self.is_done
 
-    def _spare(self, task: Callable[[], Any]) -> Any:
+    def _guarded(self, task: Callable[[], Any]) -> Any:
         """Runs `task`. A failure is recorded in the session, and the script continues."""
         token = self._recorder.enter("other")
         try:

@@ -2,7 +2,7 @@
 
 Helps where weights, gradients or activations decay into that range, in which CPUs compute many times slower. Hurts only
 computations that need numbers of that size. The numerics class is `reordered`, because only rounding at the very bottom
-of the range changes: any number above 1e-7 changes by at most 1e-31 of its value.
+of the range changes: the change is at most 1e-31 of any number above 1e-7.
 """
 
 from __future__ import annotations

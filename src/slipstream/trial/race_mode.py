@@ -67,7 +67,7 @@ class RaceMode:
         patches.on_close(early.close)
         run.context = context = run.apply_recipe(settings.recipe, patches, run.complain, settings.role == "proof")
         context.is_racing = True
-        context.technique = "witness"  # what follows is not part of a technique
+        context.technique = "fingerprint"  # what follows is not part of a technique
         if settings.role in ("rounding", "coarse"):
             from slipstream.trial.numerics_controls import Coarsen, Nudge
 

@@ -177,7 +177,7 @@ def test_one_of_several_ranks_is_not_changed(context: ApplyContext, monkeypatch:
     met: list[Any] = []
     context.named("some").on_model(met.append)
     context.named("other").on_optimizer(met.append)
-    context.named("witness").on_model(met.append)
+    context.named("fingerprint").on_model(met.append)
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
     layer = nn.Linear(1, 1)

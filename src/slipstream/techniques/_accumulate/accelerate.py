@@ -179,7 +179,7 @@ class InAccelerate:
                     accelerator.step = self._num_pieces - 1 if piece.is_last else 0
                     shard.end_of_dataloader = is_end and piece.is_last
                     self._piece = piece
-                    yield from self._hand_out(part, accelerator)
+                    yield from self._yield_piece(part, accelerator)
                     if self._is_off:
                         break
                 self._piece = None
@@ -191,18 +191,18 @@ class InAccelerate:
             self._piece = None
             state.plugin_kwargs.update(previous)
 
-    def _hand_out(self, part: Any, accelerator: Any) -> Iterator[Any]:
+    def _yield_piece(self, part: Any, accelerator: Any) -> Iterator[Any]:
         if self._is_proved:
             yield part
             return
-        trials = [ModuleSnapshot(model).__enter__() for model in accelerator._models]
+        snapshots = [ModuleSnapshot(model).__enter__() for model in accelerator._models]
         rng_state = RngState(accelerator.device.type)
         yield part
         if not self._is_proved and not self._is_off:
             self._refuse("the loop does not call accelerator.backward(), so the pieces cannot be weighted")
         if self._is_off:
-            for trial in trials:
-                trial.rewind()
+            for snapshot in snapshots:
+                snapshot.rewind()
             rng_state.put_back()
             for model in accelerator._models:
                 model.zero_grad(set_to_none=True)
@@ -285,7 +285,7 @@ class InAccelerate:
 
 
 def _norm(*args: Any, **kwargs: Any) -> Any:
-    """Returns the norm of the gradients accumulated so far. They are not clipped yet."""
+    """Replaces clipping for all pieces but the last: returns the norm of the gradients so far and clips nothing."""
     given = (
         args[1] if len(args) > 1 and hasattr(args[0], "gradient_state") else args[0] if args else kwargs["parameters"]
     )

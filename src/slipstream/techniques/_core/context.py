@@ -27,7 +27,7 @@ from slipstream.seams.user_code import current_site
 LoaderArguments = dict[str, Any]  # every argument of DataLoader(...) by name, with defaults filled in
 Wrapper = Callable[..., Any]  # wrapper(call, *args, **kwargs): runs around a module's call
 _SETTLING_STEPS = 3
-FINGERPRINT = "witness"  # the technique id of the fingerprint, which observes a race and changes nothing
+FINGERPRINT = "fingerprint"  # the technique id of the fingerprint, which observes a race and changes nothing
 
 
 class ApplyContext:

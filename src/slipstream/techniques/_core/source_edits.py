@@ -13,7 +13,7 @@ from slipstream.techniques._core.observation import Observation
 
 
 def where(site: Site | None) -> str:
-    """Returns "at train.py:31", or a text without a place for a loader that no line of the user's code built."""
+    """Returns "at train.py:31", or "in a framework" for a loader that no line of the user's code built."""
     return f"at {os.path.basename(site.file)}:{site.line}" if site is not None else "in a framework"
 
 

@@ -35,11 +35,11 @@ class AttentionSearch:
         if self._is_done or not (module.training and torch.is_grad_enabled()):
             return call(*args, **kwargs)
         self._is_done = True
-        with ModuleSnapshot(module) as trial:
+        with ModuleSnapshot(module) as snapshot:
             try:
                 result = self._look(call, args, kwargs)
             except Exception as fault:  # of our code or the script's; the script raises its own again
-                trial.rewind()
+                snapshot.rewind()
                 self._context.decline(f"the search for attention failed: {type(fault).__name__}: {fault}")
                 return call(*args, **kwargs)
         for owner in self._owners.values():

@@ -114,7 +114,7 @@ class Deferred(torch.Tensor):
         return self._value
 
     def part(self) -> None:
-        """Detaches tensors derived from this one before it is changed in place: they keep its present plan."""
+        """Computes and copies the value before it is changed in place, so that derived tensors keep the present one."""
         if self._value is None:
             self._value = self.compute().clone()
 

@@ -48,11 +48,11 @@ class Compiled:
         from torch._dynamo.exc import TorchDynamoException  # slow to import: not before something is compiled
 
         before = _num_graphs()
-        with ModuleSnapshot(module) as trial:
+        with ModuleSnapshot(module) as snapshot:
             try:
                 result = self._function(module, *args, **kwargs)
             except TorchDynamoException as fault:
-                trial.rewind()
+                snapshot.rewind()
                 self._step_aside(f"{type(fault).__name__}: {str(fault).splitlines()[0]}")
                 return call(*args, **kwargs)
         num_graphs = _num_graphs() - before

@@ -55,14 +55,14 @@ class Layout:
         module: Any = self._module()
         signature = (module.training, *shapes)
         is_new = signature not in self._tried
-        with ModuleSnapshot(module) if is_new else contextlib.nullcontext() as trial:
+        with ModuleSnapshot(module) if is_new else contextlib.nullcontext() as snapshot:
             try:
                 result = call(*given, **named)
             except RuntimeError as fault:
                 if "view" not in str(fault):
                     raise
-                if trial is not None:  # later calls keep no copies: batch norm may count one batch twice
-                    trial.rewind()
+                if snapshot is not None:  # later calls keep no copies: batch norm may count one batch twice
+                    snapshot.rewind()
                 self._turn(is_on=False)
                 self._context.decline(f"the model needs contiguous activations: {str(fault).splitlines()[0]}")
                 return call(*args, **kwargs)

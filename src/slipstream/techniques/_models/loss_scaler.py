@@ -45,12 +45,12 @@ class LossScale:
         hooked = [layer for layer in module.modules() if layer._backward_hooks or layer._backward_pre_hooks]
         if hooked or any(_has_hooks(parameter) for parameter in module.parameters()):
             self._switch.turn_off("the script's own gradient hooks would see scaled gradients")
-        self._know(module.parameters())
+        self._register(module.parameters())
 
     def expect(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Registers inputs that collect gradients before a call under autocast: they are leaves too."""
         self._is_active = True
-        self._know(tensor for _, tensor in walk_tensors([args, kwargs]) if tensor.requires_grad and tensor.is_leaf)
+        self._register(tensor for _, tensor in walk_tensors([args, kwargs]) if tensor.requires_grad and tensor.is_leaf)
 
     def _install(self, context: ApplyContext) -> None:
         patches = context.patches
@@ -99,7 +99,9 @@ class LossScale:
     def _try(self, given: dict[str, Any], starts: list[torch.Tensor | None]) -> None:
         """Repeats the pass until nothing overflows. The first passes find a suitable scale in this way."""
         kept = {"retain_graph": True, **{name: value for name, value in given.items() if name != "retain_graph"}}
-        earlier = [(leaf, leaf.grad, leaf.grad.clone() if leaf.grad is not None else None) for leaf in self._alive()]
+        earlier = [
+            (leaf, leaf.grad, leaf.grad.clone() if leaf.grad is not None else None) for leaf in self._live_leaves()
+        ]
         while not self._pass(kept, starts, may_repeat=self.scale > 1.0):
             for leaf, grad, values in earlier:
                 leaf.grad = grad
@@ -126,13 +128,13 @@ class LossScale:
         self._num_good = 0
         self.scale = max(1.0, scale / 2)
         if not may_repeat:
-            self._spoil()
+            self._discard_gradients()
         return not may_repeat
 
-    def _spoil(self) -> None:
+    def _discard_gradients(self) -> None:
         """Writes zeros into gradients that cannot be used and skips the updates that would use them."""
         with torch.no_grad():
-            for leaf in self._alive():
+            for leaf in self._live_leaves():
                 grad = leaf.grad
                 if grad is not None and not bool(torch.isfinite(_dense(grad)).all()):
                     _dense(grad).zero_()
@@ -146,7 +148,7 @@ class LossScale:
         while True:
             # Activations that retain their gradient would collect it at every attempt, so nothing is scaled in this
             # case.
-            scale = 1.0 if any(not leaf.is_leaf for leaf in self._alive()) else self._grad_scale
+            scale = 1.0 if any(not leaf.is_leaf for leaf in self._live_leaves()) else self._grad_scale
             scaled = [start * scale if start is not None else None for start in starts]
             kept = {"retain_graph": True} if scale > 1.0 else {}
             found = self._grad(**{**given, **kept, "grad_outputs": scaled})
@@ -157,7 +159,7 @@ class LossScale:
     # --- updates ----------------------------------------------------------------------------------------------------
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._know(_parameters(optimizer))
+        self._register(_parameters(optimizer))
         self._stepping = [other for other in self._stepping if other is not optimizer] + [optimizer]
         self._hide(optimizer)
 
@@ -182,23 +184,23 @@ class LossScale:
 
     # --- leaves -----------------------------------------------------------------------------------------------------
 
-    def _know(self, tensors: Iterable[torch.Tensor]) -> None:
+    def _register(self, tensors: Iterable[torch.Tensor]) -> None:
         for tensor in tensors:
             known = self._leaves.get(id(tensor))
             if known is None or known() is not tensor:
                 self._leaves[id(tensor)] = weakref.ref(tensor)
 
-    def _alive(self) -> list[torch.Tensor]:
+    def _live_leaves(self) -> list[torch.Tensor]:
         alive = [(key, reference()) for key, reference in self._leaves.items()]
         self._leaves = {key: self._leaves[key] for key, leaf in alive if leaf is not None}
         return [leaf for _, leaf in alive if leaf is not None]
 
     def _gradients(self) -> list[torch.Tensor]:
-        unique = {id(leaf.grad): leaf.grad for leaf in self._alive() if leaf.grad is not None}
+        unique = {id(leaf.grad): leaf.grad for leaf in self._live_leaves() if leaf.grad is not None}
         return [_dense(grad) for grad in unique.values()]
 
     def _after_retain(self, token: None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        self._know(args[:1])
+        self._register(args[:1])
 
     def _knows_all(self, roots: list[torch.Tensor]) -> bool:
         """Whether all leaves are known. New parameters are registered here; any other leaf might be a new one at every
@@ -207,7 +209,7 @@ class LossScale:
             if _has_hooks(leaf):
                 return False
             if isinstance(leaf, torch.nn.Parameter):
-                self._know([leaf])
+                self._register([leaf])
             elif id(leaf) not in self._leaves:
                 return False
         return True

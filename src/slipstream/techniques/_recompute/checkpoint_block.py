@@ -59,13 +59,13 @@ class Checkpointed:
         changes."""
         before = [(buffer, buffer.detach().clone()) for buffer in block.buffers()]
         self._changing = [buffer for buffer, _ in before]
-        with ModuleSnapshot(block) as trial:
+        with ModuleSnapshot(block) as snapshot:
             rng_state = RngState(self._device)
             try:
                 with RandomRecorder(tensors_in((args, kwargs)), is_lenient=True):
                     result = self._keep(call, args, kwargs)
             except RefusedError:
-                trial.rewind()
+                snapshot.rewind()
                 rng_state.put_back()
                 self._step_aside(f"{self._name} changes its inputs while it computes")
                 return call(*args, **kwargs)

@@ -53,7 +53,7 @@ def examine(module: torch.nn.Module, call: Any, args: Any, kwargs: Any, device: 
         raise RefusedError("it does not receive a batch of samples")
     few = [one.detach().requires_grad_(one.requires_grad) for one in cut.piece(tensors, 0, length)]
     frame, rng_state, before = frame_of((args, kwargs)), RngState(device), _attributes(module)
-    with ModuleSnapshot(module) as trial:
+    with ModuleSnapshot(module) as snapshot:
         try:
             form = _compare(module, call, frame, cut, few, length)
             if _attributes(module) != before:
@@ -64,7 +64,7 @@ def examine(module: torch.nn.Module, call: Any, args: Any, kwargs: Any, device: 
         except Exception as fault:  # of our code or the script's; the script raises its own again
             raise RefusedError(f"a few samples could not be computed: {type(fault).__name__}: {fault}") from None
         finally:
-            trial.rewind()
+            snapshot.rewind()
             rng_state.put_back()
 
 
