@@ -1,6 +1,8 @@
-"""What checkpointing and micro-batches save and cost on two transformers of 12 blocks, by turns in one
-process. Memory is the allocator's own account of one step; time is paired.
-Writes benchmarks/results/checkpointing.md."""
+"""Measures what checkpointing and micro-batches save and cost on two transformers of 12 blocks.
+
+The settings take turns in one process. Memory is what the allocator reports for one step. Times are compared in pairs.
+Writes benchmarks/results/checkpointing.md.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from slipstream.seams.patching import Patches
 from slipstream.techniques._core.apply_recipe import apply_recipe
 
 LENGTH, BATCH, NUM_BLOCKS = 64, 8, 12
-SIZES = ((320, 0.0), (128, 0.1))  # width and dropout: much to compute, and little beside what is drawn
+SIZES = ((320, 0.0), (128, 0.1))  # width and dropout: mostly computation, and mostly drawing random numbers
 LEAST_TIMES, MOST_STEP = 3.0, 1.4
 OURS = "checkpointing=all"
 WAYS: dict[str, tuple[str, Setting] | None] = {
@@ -39,7 +41,7 @@ def fail(name: str, fault: BaseException) -> None:
 
 
 @contextmanager
-def riding(choice: tuple[str, Setting] | None) -> Iterator[None]:
+def applied(choice: tuple[str, Setting] | None) -> Iterator[None]:
     patches = Patches(fail, lambda: False)
     try:
         context = apply_recipe(Recipe((Choice(*choice),) if choice else ()), patches, fail)
@@ -61,15 +63,15 @@ def step(model: nn.Module, tokens: torch.Tensor, optimizer: torch.optim.Optimize
     loss: Any = nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten())
     loss.backward()
     optimizer.step()
-    model.zero_grad(set_to_none=False)  # gradients are there before and after: what comes and goes is activations
+    model.zero_grad(set_to_none=False)  # gradients stay allocated, so that only activations change during a step
 
 
 def peak_bytes(model: nn.Module, tokens: torch.Tensor, optimizer: torch.optim.Optimizer) -> int:
-    """The most that a step holds beyond what was there before it."""
+    """The largest number of bytes that a step holds in addition to those allocated before it."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as seen:
         step(model, tokens, optimizer)
     now = most = 0
-    events = seen.profiler.kineto_results.events()  # type: ignore[union-attr]  # not parsed: that takes a minute
+    events = seen.profiler.kineto_results.events()  # type: ignore[union-attr]  # raw events: parsing them takes a minute
     for event in sorted(events, key=lambda event: event.start_ns()):
         if event.name() == "[memory]":
             now += event.nbytes()
@@ -78,7 +80,7 @@ def peak_bytes(model: nn.Module, tokens: torch.Tensor, optimizer: torch.optim.Op
 
 
 def measure(model: nn.Module, num_rounds: int) -> tuple[dict[str, int], dict[str, list[float]]]:
-    """Peaks, and seconds of a step in every round."""
+    """The peak bytes of each setting, and its seconds per step in every round."""
     tokens = torch.randint(0, 64, (BATCH, LENGTH))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     step(model, tokens, optimizer)
@@ -86,8 +88,8 @@ def measure(model: nn.Module, num_rounds: int) -> tuple[dict[str, int], dict[str
     times: dict[str, list[float]] = {name: [] for name in WAYS}
     for number in range(num_rounds):
         for name, choice in WAYS.items():
-            with riding(choice):
-                model(tokens[:4])  # what is looked at once
+            with applied(choice):
+                model(tokens[:4])  # the technique inspects the model in the first call
                 if not number:
                     peaks[name] = peak_bytes(model, tokens, optimizer)
                 start = time.perf_counter()
@@ -97,7 +99,7 @@ def measure(model: nn.Module, num_rounds: int) -> tuple[dict[str, int], dict[str
 
 
 def section(width: int, dropout: float, num_rounds: int) -> tuple[str, bool]:
-    """Its text, and whether checkpointing does what is asked of it."""
+    """The section of the page, and whether checkpointing meets the requirement."""
     peaks, times = measure(transformer(width, dropout), num_rounds)
     base, rows, ratios = times["as it is"], [], {}
     for name, found in times.items():
@@ -110,7 +112,7 @@ def section(width: int, dropout: float, num_rounds: int) -> tuple[str, bool]:
         f"## Width {width}, dropout {dropout:g}\n\n"
         "| | MB | times less | ms a step | times the step |\n|---|---:|---:|---:|---:|\n"
         + "\n".join(rows)
-        + f"\n\nAsked of {OURS}: {LEAST_TIMES:.0f} times less at no more than {MOST_STEP} times the step: "
+        + f"\n\nRequired of {OURS}: {LEAST_TIMES:.0f} times less memory at no more than {MOST_STEP} times the step: "
         f"{'met' if is_met else '**missed**'}.\n"
     ), is_met
 
@@ -122,9 +124,9 @@ def main() -> None:
     head = machine()
     found = [section(width, dropout, options.rounds) for width, dropout in SIZES]
     about = (
-        f"Transformers of {NUM_BLOCKS} blocks, {BATCH} sequences of {LENGTH}, AdamW; {options.rounds} rounds by turns"
+        f"Transformers of {NUM_BLOCKS} blocks, {BATCH} sequences of {LENGTH}, AdamW; {options.rounds} rounds in turns"
     )
-    what = "the most that a step holds beyond weights and gradients, from the allocator's own account"
+    what = "the most that a step holds in addition to weights and gradients, as the allocator reports it"
     text = "\n".join(text for text, _ in found)
     write_page("checkpointing", f"# Activations computed again\n\n{head}\n\n{about}. Memory: {what}.\n\n{text}")
     if not found[0][1]:

@@ -1,5 +1,8 @@
-"""Files that are not in memory, read by a loader: plain and with read_ahead, by turns in one process; the page cache is
-told to forget them before every epoch. Writes benchmarks/results/cold_files.md."""
+"""Measures how fast a loader reads files that are not in memory, with and without read_ahead.
+
+Both take turns in one process. The files are dropped from the page cache before every epoch. Writes
+benchmarks/results/cold_files.md.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ def fail(seam: str, fault: BaseException) -> None:
 
 
 def rate(dataset: Files, num_workers: int) -> float:
-    """Files per second, over an epoch."""
+    """Files per second in one epoch."""
     dataset.forget()
     start = time.perf_counter()
     for _ in DataLoader(dataset, BATCH, shuffle=True, num_workers=num_workers):
@@ -92,11 +95,12 @@ def main() -> None:
     write_page(
         "cold_files",
         f"# Files that are not in memory\n\n{head} The disk: {disk}.\n\n{NUM_FILES:,} files of {FILE_BYTES // 1000} "
-        f"KB, shuffled, batches of {BATCH}, forgotten by the page cache before every epoch; median of {options.rounds} "
+        f"KB, shuffled, batches of {BATCH}, dropped from the page cache before every epoch; median of {options.rounds} "
         f"rounds.\n\n| | files per second |\n|---|---:|\n{lines}\n\n"
-        f"With read_ahead={DEPTH} {times[0].middle:.2f} times as many without workers ({times[0].low:.2f} to "
-        f"{times[0].high:.2f}), {times[1].middle:.2f} times with one ({times[1].low:.2f} to {times[1].high:.2f}). From "
-        "the second epoch on files lie in memory where there is room for them, and there is nothing to gain.\n",
+        f"read_ahead={DEPTH} is {times[0].middle:.2f} times as fast without workers ({times[0].low:.2f} to "
+        f"{times[0].high:.2f}), and {times[1].middle:.2f} times with one worker ({times[1].low:.2f} to "
+        f"{times[1].high:.2f}). If the memory is large enough, the files are in memory from the second epoch on, and "
+        "read_ahead gains nothing.\n",
     )
 
 

@@ -1,5 +1,8 @@
-"""Microseconds an image: decoded by Pillow, decoded and kept, and found again; alone and in a whole pipeline of
-random-resized-crop, flip and normalise. By turns in one process, on one thread. Writes results/decode_cache.md."""
+"""Measures microseconds per image: decoded by Pillow, decoded and stored in the cache, and read from the cache.
+
+Each case is measured alone and in a pipeline of random-resized-crop, flip and normalise. The cases take turns in one
+process, on one thread. Writes benchmarks/results/decode_cache.md.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ def fail(seam: str, fault: BaseException) -> None:
 
 @contextlib.contextmanager
 def kept_in(folder: Path) -> Iterator[None]:
-    """A fresh process in each: what was checked before is forgotten."""
+    """Use the cache in `folder`, like a new process that has not verified any image yet."""
     patches = Patches(fail, lambda: False)
     allowance = CacheBudget(folder, 1 << 34, lambda why: sys.exit(why))
     PillowDecoding(decode_cache.DecodeCache(PixelStore(folder), allowance, lambda why: sys.exit(why))).install(
@@ -58,7 +61,7 @@ def decode(path: Path) -> None:
 
 
 def pipeline(path: Path) -> Any:
-    """What torchvision's transforms do, by hand."""
+    """The operations of torchvision's transforms, written by hand."""
     image: Any = Image.open(path).convert("RGB")
     width, height = image.size
     area, ratio = width * height * random.uniform(0.08, 1.0), random.uniform(3 / 4, 4 / 3)
@@ -81,7 +84,7 @@ def one_round(paths: list[Path], folder: Path, number: int) -> dict[str, float]:
     times = {OPEN: us_each(paths, Image.open), DECODE: us_each(paths, decode)}
     with kept_in(folder):
         times[FIRST] = us_each(paths, decode)
-        us_each(paths, decode)  # checked once by this process, as by any that stays
+        us_each(paths, decode)  # a process verifies each image once, in the first epoch that finds it
         times[FOUND] = us_each(paths, decode)
     shutil.rmtree(folder)
     random.seed(number)
@@ -89,7 +92,7 @@ def one_round(paths: list[Path], folder: Path, number: int) -> dict[str, float]:
     with kept_in(folder):
         random.seed(number)
         times[CROP_FIRST] = us_each(paths, pipeline)
-    with kept_in(folder):  # as a worker that is started anew for an epoch: it checks what it reads
+    with kept_in(folder):  # like a worker that is started again for each epoch and verifies what it reads
         random.seed(number)
         times[CROP_FOUND] = us_each(paths, pipeline)
     shutil.rmtree(folder)
@@ -104,7 +107,7 @@ def main() -> None:
     options = parser.parse_args()
     head = machine()
     torch.set_num_threads(1)
-    decode_cache.SETTLED_NS = 0  # made photographs are new
+    decode_cache.SETTLED_NS = 0  # made photographs are new files, which the cache would skip
     with tempfile.TemporaryDirectory() as place:
         found = sorted(options.photographs.glob("*.JPEG"))[: options.images]
         paths = found or make_photographs(Path(place) / "photographs", options.images)
@@ -120,7 +123,7 @@ def main() -> None:
         f"# Decoded images kept\n\n{head}\n\n{len(paths)} {'real' if found else 'made'} photographs of "
         f"{size_kb:.0f} kB; median of {options.rounds} rounds, one thread.\n\n"
         f"| | µs an image |\n|---|---:|\n{lines}\n\n"
-        f"A kept image is there {alone.middle:.1f} times as fast as a decoded one ({alone.low:.1f} to "
+        f"Reading an image from the cache is {alone.middle:.1f} times as fast as decoding it ({alone.low:.1f} to "
         f"{alone.high:.1f}). The pipeline is {whole.middle:.2f} times as fast ({whole.low:.2f} to {whole.high:.2f}); "
         f"in the first epoch it takes {first.middle:.2f} times as long ({first.low:.2f} to {first.high:.2f}).\n",
     )

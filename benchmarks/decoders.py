@@ -1,5 +1,8 @@
-"""Microseconds of one thread for a picture: Pillow, the same with fast_decode and scaled_decode, and what people swap
-Pillow for, by turns in one process; and how many pixels are the same. Writes benchmarks/results/decoders.md."""
+"""Measures the CPU time of one thread to decode an image, and compares the pixels.
+
+Compares Pillow, Pillow with fast_decode and scaled_decode, and libraries that are used in place of Pillow. They take
+turns in one process. Writes benchmarks/results/decoders.md.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ Way = Callable[[Path, int], Any]
 
 
 def crop_box(size: tuple[int, int], seed: int) -> tuple[int, int, int, int]:
-    """As RandomResizedCrop draws it."""
+    """A crop, drawn as RandomResizedCrop draws it."""
     rng, (width, height) = random.Random(seed), size
     for _ in range(10):
         area, ratio = width * height * rng.uniform(0.08, 1), math.exp(rng.uniform(math.log(3 / 4), math.log(4 / 3)))
@@ -70,7 +73,10 @@ def shrunk(path: Path, seed: int) -> Any:
 
 
 def into_pillow(path: Path, decode: Callable[..., Any]) -> Any:
-    """What another decoder under Pillow would come to: Pillow's header, and four bytes for a pixel."""
+    """Decode into Pillow's memory, with Pillow's header and four bytes per pixel.
+
+    This is what another decoder inside Pillow would cost.
+    """
     image: Any = Image.open(path)
     image.fp.seek(0)
     pixels = decode(image.fp.read(), "RGBX")
@@ -108,7 +114,7 @@ def put_in_place(part: LazyDecode | None) -> Iterator[None]:
 
 
 def time_us(way: Way, paths: list[Path], part: LazyDecode | None = None) -> list[float]:
-    """Of each picture."""
+    """Microseconds for each image."""
     took = []
     with put_in_place(part):
         for seed, path in enumerate(paths):
@@ -125,7 +131,7 @@ def interpolate(pixels: torch.Tensor, box: tuple[int, int, int, int]) -> torch.T
 
 
 def resizing(paths: list[Path]) -> tuple[dict[str, Way], str]:
-    """Crop and resize of decoded pictures, by Pillow and by torch; and how far torch's pixels are from Pillow's."""
+    """Crop and resize of decoded images, by Pillow and by torch, and how much torch's pixels differ from Pillow's."""
     images = {path: Image.open(path).convert("RGB") for path in paths}
     tensors = {path: torch.from_numpy(np.array(image)).permute(2, 0, 1)[None] for path, image in images.items()}
 
@@ -146,7 +152,7 @@ def resizing(paths: list[Path]) -> tuple[dict[str, Way], str]:
 
 
 def enlarge(paths: list[Path], folder: Path) -> list[Path]:
-    """Photographs as cameras give them: larger, and stored with half the colour."""
+    """Photographs as cameras store them: larger, and with half the colour resolution."""
     made = []
     for path in paths:
         image = Image.open(path).convert("RGB")
@@ -157,7 +163,7 @@ def enlarge(paths: list[Path], folder: Path) -> list[Path]:
 
 
 def distance(paths: list[Path], gap: int) -> float:
-    """Mean difference of a value of scaled pictures to Pillow's, of 255."""
+    """The mean difference of a value between scaled_decode and Pillow, on a scale of 255."""
     plain = [np.array(shrunk(path, 0)).astype(int) for path in paths]
     with put_in_place(ScaledDecode(gap, _nothing, _nothing)):
         ours = [np.array(shrunk(path, 0)).astype(int) for path in paths]
@@ -170,7 +176,7 @@ def _nothing() -> None: ...
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--photos", type=Path, default=PHOTOS, help="a folder of JPEGs; made ones where there is none")
+    parser.add_argument("--photos", type=Path, default=PHOTOS, help="a folder of JPEGs; if missing, some are made")
     options = parser.parse_args()
     head = machine()
     torch.set_num_threads(1)
@@ -181,7 +187,7 @@ def main() -> None:
 
 
 def report(head: str, photos: list[Path], large: list[Path], num_rounds: int) -> None:
-    part = PartialDecode(_nothing, lambda: sys.exit("a picture came out otherwise"))
+    part = PartialDecode(_nothing, lambda: sys.exit("fast_decode gave other pixels than Pillow"))
     crops, words = resizing(photos)
     ways: dict[str, tuple[Way, list[Path], LazyDecode | None]] = {
         "Image.open alone, the header": (opened, photos, None),
@@ -219,13 +225,13 @@ def write(
     write_page(
         "decoders",
         f"# Decoders\n\n{head}\n\n{len(photos)} {kind} of about {size[0]} x {size[1]}, and {len(large)} of them "
-        f"{TIMES_LARGER} times as wide and high. CPU time of one thread, for each picture the best of {num_rounds} "
-        f"rounds by turns. "
+        f"{TIMES_LARGER} times as wide and high. CPU time of one thread, for each image the best of {num_rounds} "
+        f"rounds in turns. "
         f"Pillow {Image.__version__} with libjpeg-turbo {features.version('libjpeg_turbo') or 'absent'}, "
-        f"torch {torch.__version__}.\n\n| | µs per picture |\n|---|---:|\n{lines}\n\n"
-        f"Random crops, resized, with fast_decode: {sum(plain) / sum(fast):.2f} times as fast, the middle picture "
+        f"torch {torch.__version__}.\n\n| | µs per image |\n|---|---:|\n{lines}\n\n"
+        f"Random crops, resized, with fast_decode: {sum(plain) / sum(fast):.2f} times as fast, the median image "
         f"{gain.middle:.2f} times ({gain.low:.2f} to {gain.high:.2f}); the same pixels.\n\nResized by torch (uint8, "
-        f"antialiased), {words}.\n\nscaled_decode: a value of a picture "
+        f"antialiased), {words}.\n\nscaled_decode: a value of an image "
         f"differs from Pillow's by {distance(large, 1):.2f} of 255 on average with 1, by {distance(large, 2):.2f} with "
         f"2.\n\nNot run: {', '.join([*map(_called, absent), 'Pillow-SIMD'])} (not installed here).\n",
     )

@@ -1,6 +1,8 @@
-"""How much of the best does tune reach where several techniques gain, some only beside others? Whole tunings on a
-simulated track, through the real search, of a step that is half data and half compute. Writes
-benchmarks/results/depth.md. Says nothing about any real technique."""
+"""Measures how close tune comes to the best recipe if several techniques gain, some only together with others.
+
+The real search runs whole tunings on a simulated backend. The simulated step is half data and half compute. The result
+says nothing about any real technique. Writes benchmarks/results/depth.md.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ NAMES = (*GAINING, "lower", "one_thread", "useless_a", "useless_b", "useless_c",
 
 
 def factor(recipe: Recipe) -> float:
-    """Of the step: data and compute take turns, or overlap in part where there are workers."""
+    """The step time relative to the base. Data and compute take turns, or overlap in part if there are workers."""
     on = {choice.technique for choice in recipe.choices}
     data = 0.5 / (2.2 if "cache" in on else 1.1 if "decode" in on else 1.0)
     compute = 0.5 / (1.9 if "layout" in on else 1.0)
@@ -76,14 +78,14 @@ def main() -> None:
 
 {machine()}
 {options.tunings} tunings (seeds from {options.first_seed}) of a simulated step of {STEP_S * 1e3:.0f} ms, half data and
-half compute, in {BUDGET_S:.0f} s, with {len(NAMES)} techniques in random order, of which {len(GAINING)} gain something,
-alone or beside others; blocks differ by {NOISE_MODEL.spread:.0%}, starts take {STARTUP_S:.0f} s.
-`benchmarks/depth.py` makes this page.
+half compute, in {BUDGET_S:.0f} s, with {len(NAMES)} techniques in random order. {len(GAINING)} of them gain something,
+alone or together with others. Blocks differ by {NOISE_MODEL.spread:.0%}, starts take {STARTUP_S:.0f} s.
+`benchmarks/depth.py` writes this page.
 
 | of the best recipe's speed | |
 |---|---:|
 | on average (95%) | {fmean(shares):.3f} ({fmean(shares) - sure:.3f} to {fmean(shares) + sure:.3f}) |
-| nothing kept at all would be | {best_factor():.3f} |
+| with an empty recipe | {best_factor():.3f} |
 | in the worst tenth, at most | {tenth:.3f} |
 | in the worst quarter, at most | {quarter:.3f} |
 | in the worse half, at most | {half:.3f} |

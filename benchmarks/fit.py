@@ -1,6 +1,9 @@
-"""Does the batch that `tune --fit` finds really run at the limit, and does one 5% larger really fail? Three models,
-limits set by the operating system, twenty repetitions of both in fresh processes. Goes on where it was interrupted.
-Half an hour on two quiet cores; --repetitions for fewer."""
+"""Tests whether the batch that `tune --fit` finds runs within the limit, and whether a batch 5% larger fails.
+
+Uses three models, and limits that the operating system enforces. Both batches run twenty times, each time in a new
+process. An interrupted benchmark continues where it stopped. It takes half an hour on two idle cores; --repetitions
+makes it shorter. Writes benchmarks/results/fit.md.
+"""
 
 from __future__ import annotations
 
@@ -28,16 +31,16 @@ SCRIPT = Path(__file__).with_name("workloads") / "fit_train.py"
 LIMITS = {"convnet": 420 << 20, "transformer": 420 << 20, "lstm": 420 << 20}
 
 
-class Case(msgspec.Struct):
-    """One model, as far as it is known."""
+class Case(msgspec.Struct, rename={"num_trials": "num_rides"}):
+    """What is known so far about one model."""
 
     limit_bytes: int
     own_batch: int = 0
     largest: int = 0  # 0: not searched yet
     too_large: int = 0
-    num_rides: int = 0
-    peaks: list[int] = []  # of each repetition of the largest that ran
-    failures: list[str] = []  # of those that did not
+    num_trials: int = 0
+    peaks: list[int] = []  # of the repetitions of the largest batch that ran
+    failures: list[str] = []  # of the repetitions that did not run
     larger: list[str] = []  # outcomes of the batch that is 5% larger
 
 
@@ -60,15 +63,15 @@ def main() -> None:
 
 def _search(kind: str, case: Case) -> None:
     order = FitOptions(case.limit_bytes, races=False, budget_s=1800)
-    fitting = fit_script([str(SCRIPT), kind], order, _Teller()).fitting
+    fitting = fit_script([str(SCRIPT), kind], order, _PrintingListener()).fitting
     assert fitting is not None and fitting.largest is not None
     case.own_batch, case.largest, case.too_large = fitting.own_batch, fitting.largest, fitting.too_large or 0
-    case.num_rides = len(fitting.attempts)
+    case.num_trials = len(fitting.attempts)
 
 
 def _repeat(kind: str, case: Case) -> None:
     with ProcessBackend([str(SCRIPT), kind], warm_up=3) as backend:
-        trials = FitAttempts(backend, _Teller(), case.limit_bytes, backend.now_s() + 3600)
+        trials = FitAttempts(backend, _PrintingListener(), case.limit_bytes, backend.now_s() + 3600)
         trials.say = lambda trial: f"{kind}: {say_trial(trial, case.limit_bytes)}"
         found = trials.run(FitRun(case.largest, sets_batch="batch_size"))
         larger = trials.run(FitRun(_larger(case.largest), sets_batch="batch_size"))
@@ -83,7 +86,7 @@ def _larger(size: int) -> int:
     return max(size + 1, math.ceil(1.05 * size))
 
 
-class _Teller(SilentListener):
+class _PrintingListener(SilentListener):
     def note(self, sentence: str) -> None:
         print(sentence, file=sys.stderr, flush=True)
 
@@ -103,16 +106,16 @@ def _page(cases: dict[str, Case]) -> str:
     lines = [
         "# What fits",
         "",
-        f"Written by `benchmarks/fit.py`: torch {torch.__version__}, CPU, AdamW, one thread. `tune --fit` looked for",
-        "the largest batch of three small models within a limit that Linux keeps (RLIMIT_DATA: the private writable",
-        "memory of the whole process). Then that batch, and one 5% larger, were run again under the same limit, each",
-        "time in a fresh process, for five steps from the script's first line on. The script tells glibc to map blocks",
-        "of 32 KiB and more by themselves: without that, two starts of one training hold different amounts, and no",
-        "edge is sharper than they differ. A first design had larger models, 800 MiB and glibc's own heap:",
-        "there the convnet ran out at 141 and at 146, ran at 146 another time and at 150: no batch 5% above the one",
-        "found failed every time. That is what a script with the usual heap may see.",
+        f"Written by `benchmarks/fit.py`: torch {torch.__version__}, CPU, AdamW, one thread. `tune --fit` searched the",
+        "largest batch of three small models within a limit that Linux enforces (RLIMIT_DATA: the private writable",
+        "memory of the whole process). Then that batch, and one 5% larger, ran again under the same limit, each time",
+        "in a new process, for five steps from the script's first line on. The script tells glibc to map blocks of",
+        "32 KiB and more separately. Without that, two starts of one training hold different amounts of memory, and",
+        "the largest batch is known only to within that difference. With larger models, a limit of 800 MiB and",
+        "glibc's default heap, the convnet ran out at 141 and at 146, but in other starts ran at 146 and at 150: no",
+        "batch 5% above the one found failed every time. A script with the default heap may behave like that.",
         "",
-        "| model | limit | largest batch found | ran out in the search | rides of the search | ran again |"
+        "| model | limit | largest batch found | ran out in the search | trials of the search | ran again |"
         " held at the most | 5% larger | ran out |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
@@ -122,7 +125,7 @@ def _page(cases: dict[str, Case]) -> str:
             held = f"{in_binary(min(case.peaks))} to {in_binary(max(case.peaks))}" if case.peaks else ""
             failed = sum(outcome == "ran_out" for outcome in case.larger)
             lines.append(
-                f"| {kind} | {in_binary(case.limit_bytes)} | {case.largest} | {case.too_large} | {case.num_rides}"
+                f"| {kind} | {in_binary(case.limit_bytes)} | {case.largest} | {case.too_large} | {case.num_trials}"
                 f" | {len(case.peaks)} of {tried} | {held} | {_larger(case.largest)} | {failed} of {len(case.larger)} |"
             )
     return "\n".join([*lines, ""])

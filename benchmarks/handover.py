@@ -1,5 +1,8 @@
-"""Ready images per second from worker processes: the plain loader and the same with buffer_reuse, by turns in one
-process; and what memory allows, one copy in this process. Writes benchmarks/results/handover.md."""
+"""Measures how many ready images per second worker processes can transfer.
+
+Compares the plain loader, the loader with buffer_reuse, and a single copy in this process, which is the upper limit
+that memory allows. They take turns in one process. Writes benchmarks/results/handover.md.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ def buffers(dataset: Ready) -> Iterator[None]:
 
 
 def rate(batches: Iterator[Any]) -> float:
-    """Images per second, each batch read once by the script, as a step reads it."""
+    """Images per second. The script reads each batch once, as a training step would."""
     for x, _ in itertools.islice(batches, NUM_WARM):
         x.sum()
     start = time.perf_counter()
@@ -63,7 +66,7 @@ def rate(batches: Iterator[Any]) -> float:
 
 
 def copied(dataset: Ready) -> Iterator[Any]:
-    """No process, no hand-over: the samples stacked into memory that is used again."""
+    """Samples stacked into one reused buffer, without a worker process and without a transfer."""
     out = torch.empty(BATCH, *SHAPE)
     for at in itertools.count(step=BATCH):
         yield torch.stack([dataset[at + number][0] for number in range(BATCH)], out=out), at
@@ -102,13 +105,13 @@ def main() -> None:
     lines = "\n".join(f"| {name} | {median(values):,.0f} |" for name, values in rates.items())
     write_page(
         "handover",
-        f"# Handing ready batches over\n\n{head}\n\nImages of {'x'.join(map(str, SHAPE))} floats that lie ready in "
-        f"memory, batches of {BATCH}, each read once by the script; median of {options.rounds} rounds, all ways in "
+        f"# Transfer of ready batches\n\n{head}\n\nImages of {'x'.join(map(str, SHAPE))} floats that are already in "
+        f"memory, batches of {BATCH}, each read once by the script; median of {options.rounds} rounds, every case in "
         f"every round.\n\n| | images per second |\n|---|---:|\n{lines}\n\n"
-        f"With buffer_reuse {times[0].middle:.1f} times the plain loader's with one worker ({times[0].low:.1f} to "
-        f"{times[0].high:.1f}), {times[1].middle:.1f} times with two ({times[1].low:.1f} to {times[1].high:.1f}). "
-        f"Asked for: {LEAST_TIMES:.0f} times. One worker reaches {share.middle:.0%} of stacking in this process "
-        f"({share.low:.0%} to {share.high:.0%}), which is what memory allows without a hand-over.\n",
+        f"buffer_reuse reaches {times[0].middle:.1f} times the rate of the plain loader with one worker "
+        f"({times[0].low:.1f} to {times[0].high:.1f}), and {times[1].middle:.1f} times with two ({times[1].low:.1f} to "
+        f"{times[1].high:.1f}). Required: {LEAST_TIMES:.0f} times. One worker reaches {share.middle:.0%} of the rate "
+        f"of stacking in this process ({share.low:.0%} to {share.high:.0%}), which is the limit without a transfer.\n",
     )
     if min(interval.middle for interval in times) < LEAST_TIMES:
         sys.exit("buffer_reuse is slower than it should be.")

@@ -1,5 +1,7 @@
-"""How long `slipstream history` takes with ten thousand sessions: with its index, and where the index has to be made
-anew. Sessions are copies of one made session under names of their own.
+"""Measures how long `slipstream history` takes with ten thousand sessions, with its index and without.
+
+Without an index, the command must create it first. The sessions are copies of one made session with different names.
+Writes benchmarks/results/history.md.
 
     python benchmarks/history.py [--sessions 10000]
 """

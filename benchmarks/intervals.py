@@ -1,4 +1,4 @@
-"""Intervals for paired differences, by bootstrap over pairs. Needs nothing but the standard library."""
+"""Intervals for paired differences, by bootstrap over pairs. Needs only the standard library."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ class Interval:
 
 
 def paired_interval(differences: list[float], seed: int = 0) -> Interval:
-    """Of the median difference. Pairs are neighbours in time, so what slows the machine down hits both alike."""
+    """The 95% interval of the median difference.
+
+    The two measurements of a pair must be close in time, so that a disturbance of the machine affects both alike.
+    """
     rng = random.Random(seed)
     medians = sorted(median(rng.choices(differences, k=len(differences))) for _ in range(RESAMPLES))
     return Interval(median(differences), medians[RESAMPLES * 25 // 1000], medians[RESAMPLES * 975 // 1000])

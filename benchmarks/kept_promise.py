@@ -1,8 +1,15 @@
-"""Does `run` keep what the table says? Tunes a workload, then times whole processes, start to end, bare and tuned.
-They take turns of two seconds, the others stopped, because this machine's speed changes by more from minute to
-minute than what is asked for. Short processes, several one after the other, take their turns among them: what remains
-of the long ones without a short one is training, and the rest is the start, which says how long is long enough. What is
-judged is kept. Writes benchmarks/results/kept_promise.md."""
+"""Tests whether `slipstream run` reaches the speed that the table of `slipstream tune` states.
+
+The benchmark tunes a workload. Then it times whole processes from start to end, with plain python and with the recipe.
+The processes take turns of two seconds while the others are stopped, because the speed of a machine changes from minute
+to minute by more than the required precision.
+
+Short processes, several one after the other, take part in the turns. The time of a short process is mostly start-up.
+Subtracted from the time of a long process, it leaves the training alone. This shows how long a process must be for
+the start-up not to matter.
+
+Results are stored, so that a later run can add workloads. Writes benchmarks/results/kept_promise.md.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +30,9 @@ from page import RESULTS, machine, processor, write_page
 from slipstream.testing.photographs import make_photographs
 
 WITHIN = 0.06
-TURN_S = 2.0  # a step that sleeps while its process is stopped has slept for nothing: many steps, so that few do
+TURN_S = 2.0  # long enough for many steps, because a step that sleeps while its process is stopped is timed too short
 NUM_SHORT = 3
-LENGTHS = {  # of the long process, and of the short one
+LENGTHS = {  # the arguments of the long process, and of the short one
     "photographs": (["--epochs", "8"], ["--epochs", "1"]),
     "language": (["--steps", "3000"], ["--steps", "60"]),
     "tabular": (["--epochs", "200"], ["--epochs", "10"]),
@@ -34,8 +41,10 @@ LENGTHS = {  # of the long process, and of the short one
 
 
 class Processes:
-    """A command so many times, one after the other, each with all its children as a group that can be stopped. Counts
-    the time in which they were not."""
+    """Runs a command `number` times, one after the other, and counts the time in which it was not stopped.
+
+    A process and all its children form a group, which can be stopped and resumed.
+    """
 
     def __init__(self, command: list[str], folder: Path, number: int) -> None:
         self.command, self.folder = command, folder
@@ -51,7 +60,7 @@ class Processes:
     def seconds_each(self) -> float:
         return self.seconds / self.number
 
-    def ride(self, turn_s: float) -> None:
+    def run(self, turn_s: float) -> None:
         start = time.perf_counter()
         if self._process is None:
             nowhere = subprocess.DEVNULL
@@ -77,12 +86,12 @@ class Processes:
 
 
 def by_turns(lines: list[Processes], turn_s: float = TURN_S) -> None:
-    """Until all of them are over. Who goes first is drawn anew each time."""
+    """Run all of them in turns until they are finished. The order of each round is random."""
     draws = random.Random(0)
     try:
-        while riding := [one for one in lines if not one.is_over]:
-            for line in draws.sample(riding, len(riding)):
-                line.ride(turn_s)
+        while running := [one for one in lines if not one.is_over]:
+            for line in draws.sample(running, len(running)):
+                line.run(turn_s)
     finally:
         for line in lines:
             line.end()
@@ -111,13 +120,13 @@ def keep(workload: Workload, photographs: Path, folder: Path, budget: str) -> di
 
 
 def ratios(row: dict[str, Any]) -> tuple[float, float]:
-    """Bare over tuned: whole processes, and their training alone."""
+    """The time with plain python over the time with the recipe, for whole processes and for the training alone."""
     (bare_s, tuned_s), (bare_start_s, tuned_start_s) = row["long_s"], row["short_s"]
     return bare_s / tuned_s, (bare_s - bare_start_s) / (tuned_s - tuned_start_s)
 
 
 def apart(ratio: float, row: dict[str, Any]) -> float:
-    """From what the table says."""
+    """The relative difference between the ratio and the total in the table of tune."""
     return ratio / float(row["table"]["ratio"]) - 1
 
 
@@ -135,22 +144,22 @@ def render(rows: dict[str, dict[str, Any]], head: str) -> str:
         cells += [row["day"], row["processor"]]
         lines.append("| " + " | ".join(cells) + " |")
     return (
-        f"# What the table says, and what run does\n\n{head}\n\n| workload | recipe | tune's total | bare and tuned, "
+        f"# The total of tune and the speed of run\n\n{head}\n\n| workload | recipe | total of tune | plain and tuned, "
         "from start to end | short ones | whole processes | without the short ones | day | on |\n"
         "|---|---|---:|---:|---:|---:|---:|---|---|\n"
         + "\n".join(lines)
-        + f"\n\nBare and tuned processes, long ones and short ones, took turns of {TURN_S:g} s, the others stopped. "
-        f"Behind each ratio: how far it is from tune's total. Asked for: whole processes within {WITHIN:.0%}. "
-        f"*Without the short ones*: what a short process takes (the mean of {NUM_SHORT}), start and compilation above "
-        "all, is subtracted from the long one's time, on both sides; the longer a process, the nearer it comes to "
-        "this ratio.\n"
+        + f"\n\nPlain and tuned processes, long and short ones, took turns of {TURN_S:g} s while the others were "
+        "stopped. After each ratio stands its difference from the total of tune. Required: whole processes within "
+        f"{WITHIN:.0%}. *Without the short ones*: the time of a short process (the mean of {NUM_SHORT}), which is "
+        "mostly start-up and compilation, is subtracted from the time of the long one, on both sides. The longer a "
+        "process, the closer it comes to this ratio.\n"
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=list(LENGTHS), action="append")
-    parser.add_argument("--budget", default="5m", help="of tune; its own default unless given")
+    parser.add_argument("--budget", default="5m", help="the budget of tune")
     options = parser.parse_args()
     head = machine()
     judged = RESULTS / "kept_promise.json"
@@ -167,7 +176,7 @@ def main() -> None:
     write_page("kept_promise", render(rows, head))
     worst = max(abs(apart(ratios(row)[0], row)) for row in rows.values())
     if worst > WITHIN:
-        sys.exit(f"run and the table are {worst:.1%} apart.")
+        sys.exit(f"The speed of run differs from the total of tune by {worst:.1%}; {WITHIN:.0%} are allowed.")
 
 
 if __name__ == "__main__":

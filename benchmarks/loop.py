@@ -1,4 +1,4 @@
-"""The training loop that instruments are hung on: a small perceptron fed by a DataLoader, of about 1 or 5 ms a step."""
+"""The training loop for overhead.py: a small perceptron with a DataLoader, whose step takes about 1 or 5 ms."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-WARM = 96  # steps at the start of an instrument's block that are not timed: seams settle, the second search is over
-REST = 4  # the same for a bare block
-OUTLIER = 2.0  # times its block's median: such a step lost the core to somebody else, and is left out
+# Steps at the start of an instrument's block that are not timed. After them, the seams have reached their normal state
+# and the second search is finished.
+WARM = 96
+REST = 4  # the same for a block without an instrument
+OUTLIER = 2.0  # times the median of its block: another process had the core during such a step, so it is left out
 WIDTHS = {1.0: 192, 5.0: 640}  # step in ms to width, tuned by hand on the machine that the results name
 
 
 class Loop:
-    """One model and its data, made once; blocks of steps are run on it."""
+    """A model with its data, on which blocks of steps run."""
 
     def __init__(self, step_ms: float, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
@@ -40,7 +42,7 @@ class Loop:
         around: Callable[[], AbstractContextManager[object]] = nullcontext,
         after: Callable[[], object] | None = None,
     ) -> float:
-        """Seconds per step. `around` wraps a step, `after` follows it, as the instrument under test asks for."""
+        """Seconds per step. `around` wraps each step and `after` follows it, if the instrument needs them."""
         stamps: list[float] = []
         batches = itertools.chain.from_iterable(itertools.repeat(self.loader))
         for _ in range(num_warm + num_steps):

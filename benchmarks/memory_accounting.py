@@ -1,5 +1,8 @@
-"""Is the memory of a step accounted for, and foretold? Three models: the sum by kind against the allocator's own total,
-and the forecast from two sizes against steps of twice and four times the batch. About a minute."""
+"""Tests whether `slipstream memory` accounts for the memory of a step, and whether its forecast is right.
+
+For three models, compares the sum by kind with the total of the allocator, and the forecast from two batch sizes with
+observed steps of twice and four times the batch. Takes about a minute. Writes benchmarks/results/memory_accounting.md.
+"""
 
 from __future__ import annotations
 
@@ -43,12 +46,12 @@ def _off(found: int, truth: int) -> str:
 
 def _page(accounts: list[str], forecasts: list[str]) -> str:
     lines = [
-        "# Memory: accounted for, and foretold",
+        "# Memory: accounting and forecast",
         "",
         f"Written by `benchmarks/memory_accounting.py`: torch {torch.__version__}, CPU, AdamW, batches of {BATCH}.",
         "",
-        "The most bytes alive within one step: the allocator's running total, where it counts from before the first",
-        "tensor and nothing else looks on, against the sum by kind that `slipstream memory` finds in the same step.",
+        "The largest number of live bytes within one step. *Allocator* is its running total, counted from before the",
+        "first tensor and without slipstream. *Sum by kind* is what `slipstream memory` finds in the same step.",
         "",
         "| model | allocator | sum by kind | off | kinds at the peak |",
         "|---|---|---|---|---|",

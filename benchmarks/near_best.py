@@ -1,7 +1,10 @@
-"""Is tune's recipe near the best there is? Every cell of a grid of settings is raced against the base, tune searches
-the same script, and the winner meets the recipe of tune head to head. Cells are kept as they come, so an interrupted
-run goes on where it was, if it was this script on this kind of machine; so are the meetings, so that the page holds
-every workload that was ever judged, each with its day and machine. Writes benchmarks/results/near_best.md."""
+"""Tests whether the recipe of tune is close to the best recipe in a grid of settings.
+
+Every cell of the grid is raced against the base. Then tune searches the same script, and the best cell is raced against
+the recipe of tune. Each cell is stored when it is measured, so an interrupted run continues where it stopped, if the
+script and the processor are the same. The final comparisons are stored too, so the page shows every workload that was
+ever measured, with its day and machine. Writes benchmarks/results/near_best.md.
+"""
 
 from __future__ import annotations
 
@@ -32,17 +35,17 @@ from slipstream.verify.confidence_sequence import ConfidenceSequence
 WORKLOADS = Path(__file__).parent / "workloads"
 BLOCK_S = 0.4
 ROUNDS = 12
-MEETING_ROUNDS = 96  # so that the interval of what is judged is not wider than what is asked for
+FINAL_ROUNDS = 96  # enough for the interval to be narrower than the required precision
 NEAR = 0.95  # of the grid's best
 SHARE = 0.2  # of the grid's time
-WATCHING_S = 36.0  # tune's time outside its budget: the observed ride before, the last riders' end
+WATCHING_S = 36.0  # the time of tune outside its budget: the check before, and the end of the last trials
 OFF: Setting = False
 
 
 @dataclass(frozen=True)
 class Workload:
     name: str
-    axes: dict[str, tuple[Setting, ...]]  # False: the script as it is
+    axes: dict[str, tuple[Setting, ...]]  # False: without the technique
     needs_photographs: bool = False
     tick: Tick = "optimizer"
 
@@ -51,7 +54,7 @@ class Workload:
         return [str(WORKLOADS / f"{self.name}.py"), *data]
 
     def facts(self) -> dict[str, str]:
-        """What a cell was measured with: others' cells say nothing here."""
+        """What a cell was measured with. Cells with other facts are not valid here."""
         source = (WORKLOADS / f"{self.name}.py").read_bytes()
         return {"processor": processor(), "script": hashlib.sha256(source).hexdigest()[:16]}
 
@@ -104,7 +107,7 @@ GRID = [
 def race(
     workload: Workload, photographs: Path, recipes: list[Recipe], num_rounds: int
 ) -> list[ConfidenceSequence] | str:
-    """Each recipe against the first. A string: one of them could not ride, and why."""
+    """Race each recipe against the first. Returns a string with the reason if one of them could not run."""
 
     def variables(recipe: Recipe) -> dict[str, str]:
         return {k: v for c in recipe.choices for k, v in environment_of(c.technique, c.setting).items()}
@@ -165,11 +168,11 @@ def winner(workload: Workload, kept: dict[str, Any]) -> Recipe:
     return best if kept[str(best)].get("ratio", 0.0) > 1.0 else Recipe()
 
 
-def meet(workload: Workload, photographs: Path, best: Recipe, tuned: Recipe) -> Speed:
-    """The winner's step over the tuned one's: 1 is as good, more is better than the grid."""
+def race_final(workload: Workload, photographs: Path, best: Recipe, tuned: Recipe) -> Speed:
+    """The speed of the tuned recipe relative to the best cell: 1 is as fast, more is faster than the grid."""
     if set(best.choices) == set(tuned.choices):
         return Speed(1.0, 1.0, 1.0)
-    result = race(workload, photographs, [best, tuned], MEETING_ROUNDS)
+    result = race(workload, photographs, [best, tuned], FINAL_ROUNDS)
     if isinstance(result, str):
         raise RuntimeError(result)
     return result[0].speed()
@@ -192,7 +195,7 @@ def judge(workload: Workload, photographs: Path, budget: str | None, sessions: P
     grid_s = sum(cell["seconds"] for cell in kept.values())
     tuned, tune_s = run_tune(workload, photographs, budget or f"{SHARE * grid_s - WATCHING_S:.0f}s", sessions)
     best = winner(workload, kept)
-    near = meet(workload, photographs, best, tuned)
+    near = race_final(workload, photographs, best, tuned)
     ratio = kept.get(str(best), {}).get("ratio", 1.0)
     return {
         "best": str(best),
@@ -208,7 +211,7 @@ def judge(workload: Workload, photographs: Path, budget: str | None, sessions: P
 
 def render(rows: dict[str, dict[str, Any]], head: str) -> str:
     lines = [
-        "| workload | grid's best | against the base | tune's recipe | of the grid's best | time of the grid's | day |"
+        "| workload | best of the grid | against the base | recipe of tune | speed relative to the best | time | day |"
         " on |",
         "|---|---|---:|---|---:|---:|---|---|",
     ]
@@ -220,34 +223,34 @@ def render(rows: dict[str, dict[str, Any]], head: str) -> str:
         lines.append("| " + " | ".join(cells) + " |")
     return (
         f"# Near the best\n\n{head}\n\n" + "\n".join(lines) + "\n\n"
-        f"Each cell of the grid was raced against the base for {ROUNDS} rounds, riders taking turns, each of them a "
-        "process that starts as any python does; cells are in grid-*.json. The grid's best and tune's recipe were then "
-        f"raced against each other. Asked for: at least {NEAR:.0%} of the grid's best in at most {SHARE:.0%} of its "
-        "time.\n"
+        f"Each cell of the grid was raced against the base for {ROUNDS} rounds, in trials that took turns. Each trial "
+        "is a new process. The cells are in grid-*.json. The best cell and the recipe of tune were then raced against "
+        f"each other. Required: at least {NEAR:.0%} of the speed of the best cell, in at most {SHARE:.0%} of the time "
+        "of the grid.\n"
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=[workload.name for workload in GRID], action="append")
-    parser.add_argument("--budget", help="of tune; else a fifth of the grid's time, less what tune takes outside it")
-    parser.add_argument("--sessions", type=Path, help="keep the tunings here, for `slipstream report`")
+    parser.add_argument("--budget", help="of tune; default: a fifth of the grid's time, less the check")
+    parser.add_argument("--sessions", type=Path, help="a folder to save the sessions of tune in")
     options = parser.parse_args()
     head = machine()
-    meetings = RESULTS / "near_best.json"
-    rows: dict[str, dict[str, Any]] = json.loads(meetings.read_text()) if meetings.exists() else {}
+    comparisons = RESULTS / "near_best.json"
+    rows: dict[str, dict[str, Any]] = json.loads(comparisons.read_text()) if comparisons.exists() else {}
     with tempfile.TemporaryDirectory() as folder:
         photographs = Path(folder)
         make_photographs(photographs, 320)
         for workload in GRID:
             if not options.only or workload.name in options.only:
                 rows[workload.name] = judge(workload, photographs, options.budget, options.sessions)
-                meetings.write_text(json.dumps(rows, indent=1) + "\n")
+                comparisons.write_text(json.dumps(rows, indent=1) + "\n")
     write_page("near_best", render(rows, head))
     worst = min(row["near"][0] for row in rows.values())
     slowest = max(row["tune_s"] / row["grid_s"] for row in rows.values())
     if worst < NEAR or slowest > SHARE:
-        sys.exit(f"tune reached {worst:.1%} of the grid's best at worst, in {slowest:.0%} of its time.")
+        sys.exit(f"tune reached {worst:.1%} of the best cell in the worst case, in up to {slowest:.0%} of the time.")
 
 
 if __name__ == "__main__":

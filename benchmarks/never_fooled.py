@@ -1,5 +1,8 @@
-"""Can tune be fooled? Thousands of tunings on a simulated track, through the real search, in the noise that
-record_noise.py found on this machine and in worse. Writes benchmarks/results/never_fooled.md."""
+"""Tests how often tune keeps a useless technique and how often it misses a useful one.
+
+The real search runs thousands of tunings on a simulated backend, with the noise that record_noise.py recorded on this
+machine and with stronger noise. Writes benchmarks/results/never_fooled.md.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +29,15 @@ MOST_FOOLED, LEAST_FOUND, LEAST_COVERED = 0.05, 0.90, 0.93
 DRIFT = NoiseModel(spread=0.0, correlation=0.0, drift=0.01, outlier_share=0.0)
 OUTLIERS = NoiseModel(spread=0.0, correlation=0.0, drift=0.0, outlier_share=0.05, outlier_size=1.0)
 CORRELATED = NoiseModel(spread=0.02, correlation=0.9, drift=0.0, outlier_share=0.0)
-FIRST_SEED = 70_000  # none that the search was built with
-COLD = f"as recorded, where riders cannot be forked (starts of {COLD_START_S:g} s, the others {START_S:g} s)"
-FEWER = 4  # times, tunings with the large gain: it is hardly ever missed
+FIRST_SEED = 70_000  # seeds that were not used to develop the search
+COLD = f"as recorded, if trials cannot be forked (starts of {COLD_START_S:g} s, otherwise {START_S:g} s)"
+FEWER = 4  # times fewer tunings with the large gain, which is hardly ever missed
 NOISE_FILE = RESULTS / "noise.json"
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where tunings are simulated."""
+    """The conditions of simulated tunings."""
 
     name: str
     recording: NoiseRecording | None
@@ -44,7 +47,7 @@ class Place:
     start_s: float = START_S
 
     def tunings(self, number: int, gain: float) -> list[SimulatedOutcome]:
-        """On all cores: their clock is simulated."""
+        """Run the tunings on all cores. Their clock is simulated, so they do not disturb each other."""
         seeds = range(self.first_seed, self.first_seed + number)
         with ProcessPoolExecutor() as pool:
             return list(pool.map(partial(self.tuning, gain), seeds, chunksize=4))
@@ -58,13 +61,13 @@ def places() -> list[Place]:
     return [
         Place("as recorded", recorded, CALM),
         Place(COLD, recorded, CALM, start_s=COLD_START_S),
-        Place("recorded on steady ground", steady, CALM),
+        Place("recorded with a steady allocator", steady, CALM),
         Place("steady, with drift (1% a block)", steady, DRIFT),
         Place("steady, with outliers (5% of blocks take twice as long)", steady, OUTLIERS),
         Place("steady, with autocorrelated noise (2%, 0.9 from block to block)", steady, CORRELATED),
         Place("steady, with all of it, milder", steady, NoiseModel(spread=0.01)),
-        Place("steady, processes that differ for life by 1%", steady, CALM, lottery=0.01),
-        Place("as recorded, processes that differ for life by 10%", recorded, CALM, lottery=0.1),
+        Place("steady, with processes that differ permanently by 1%", steady, CALM, lottery=0.01),
+        Place("as recorded, with processes that differ permanently by 10%", recorded, CALM, lottery=0.1),
         Place("made: 3% noise, correlation, drift, outliers", None, NoiseModel()),
     ]
 
@@ -90,9 +93,9 @@ def row(place: Place, num_useless: int, num_gain: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--useless", type=int, default=600, help="tunings without any gain, in each place")
-    parser.add_argument("--useful", type=int, default=200, help="tunings with one true gain, in each place")
-    parser.add_argument("--only", help="this row alone, printed and not written")
+    parser.add_argument("--useless", type=int, default=600, help="tunings without any gain, for each row")
+    parser.add_argument("--useful", type=int, default=200, help="tunings with one true gain, for each row")
+    parser.add_argument("--only", help="print only this row, and write no page")
     parser.add_argument("--first-seed", type=int, default=FIRST_SEED)
     options = parser.parse_args()
     start = time.monotonic()
@@ -108,17 +111,18 @@ def main() -> None:
 
 {machine()}
 Noise recorded on: {recorded_on}
-{NUM_CANDIDATES} candidates, a step of {STEP_S * 1e3:.0f} ms, the default budget, the real search on a simulated track
+{NUM_CANDIDATES} candidates, a step of {STEP_S * 1e3:.0f} ms, the default budget, the real search on a simulated backend
 ({time.monotonic() - start:.0f} s of computing; in every row {options.useless} tunings without a gain, {options.useful}
-with the one of {GAIN - 1:.0%} and {options.useful // FEWER} with the larger; seeds from {options.first_seed:,} on).
-`benchmarks/never_fooled.py` makes this page.
+with a gain of {GAIN - 1:.0%} and {options.useful // FEWER} with the larger gain; seeds from {options.first_seed:,} on).
+`benchmarks/never_fooled.py` writes this page.
 
-- *Fooled*: tunings of useless candidates alone that kept anything. At most {MOST_FOOLED:.0%} is promised.
-- *Found*: tunings in which one candidate is {GAIN - 1:.0%} faster and something was kept. At least {LEAST_FOUND:.0%}.
+- *Fooled*: tunings with only useless candidates that kept one. Required: at most {MOST_FOOLED:.0%}.
+- *Found*: tunings with one candidate that is {GAIN - 1:.0%} faster that kept one. Required: at least {LEAST_FOUND:.0%}.
 - *Found, {LARGE_GAIN - 1:.0%}*: the same with a larger gain.
-- *Covered*: 95% intervals that hold the truth, over all candidates that raced. At least {LEAST_COVERED:.0%}.
+- *Covered*: 95% intervals that contain the true value, for all candidates that raced. Required: at least
+  {LEAST_COVERED:.0%}.
 
-| Noise | Fooled | Found | Found, {LARGE_GAIN - 1:.0%} | Covered, nothing there | Covered, a gain there | |
+| Noise | Fooled | Found | Found, {LARGE_GAIN - 1:.0%} | Covered, without a gain | Covered, with a gain | |
 |---|---:|---:|---:|---:|---:|---|
 """
         + "\n".join(rows)

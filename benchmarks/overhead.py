@@ -1,5 +1,8 @@
-"""What watching adds to a step. Bare and instrumented blocks of one loop alternate in one process, the seams put on and
-taken off each time, so that both see the same memory and the same moment. Writes benchmarks/results/overhead.md."""
+"""Measures the time that observing adds to a step.
+
+Blocks of one loop with and without an instrument alternate in one process. The seams are installed and removed each
+time, so that both kinds of blocks use the same memory at almost the same time. Writes benchmarks/results/overhead.md.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ from slipstream.trial.lifecycle import TrialSettings, start_run
 WATCHING_US = 25.0
 SAMPLING_SHARE = 0.03
 BESIDE_MS = 5000.0
-COARSE = 8  # what costs ten times as much is known well enough from an eighth of the blocks
+COARSE = 8  # an instrument that costs ten times as much needs only an eighth of the blocks
 RUN = "`slipstream run` (watching)"
 CHECK = "`slipstream check` (watching and sampling)"
 PROFILER = "`torch.profiler` on all steps"
@@ -42,12 +45,12 @@ def bare(loop: Loop, num_steps: int) -> float:
     return loop.block(num_steps, num_warm=REST)
 
 
-def riding(loop: Loop, num_steps: int, mode: str) -> float:
-    ride = start_run(TrialSettings(mode=mode))  # type: ignore[arg-type]
+def observed(loop: Loop, num_steps: int, mode: str) -> float:
+    trial = start_run(TrialSettings(mode=mode))  # type: ignore[arg-type]
     try:
         return loop.block(num_steps)
     finally:
-        ride.leave(Ending("finished", 0, 0.0))
+        trial.leave(Ending("finished", 0, 0.0))
 
 
 def profiler(loop: Loop, num_steps: int) -> float:
@@ -57,14 +60,16 @@ def profiler(loop: Loop, num_steps: int) -> float:
 
 INSTRUMENTS: dict[str, Instrument] = {
     "bare python again (control)": lambda loop, num_steps: loop.block(num_steps),
-    RUN: partial(riding, mode="run"),
-    CHECK: partial(riding, mode="watch"),
+    RUN: partial(observed, mode="run"),
+    CHECK: partial(observed, mode="watch"),
 }
 
 
 class Partner:
-    """TraceML cannot be taken off again and needs its launcher: it runs in processes of its own, and the baton goes to
-    and fro through two pipes in `folder`."""
+    """Runs the loop with TraceML in other processes, because TraceML needs its launcher and cannot be removed again.
+
+    The baton is passed through two pipes in `folder`.
+    """
 
     def __init__(self, step_ms: float, folder: Path) -> None:
         for name in ("ask", "answer"):
@@ -99,27 +104,32 @@ def serve(step_ms: float, folder: Path, clock: Clock) -> None:
 
 
 def measure(step_ms: float, num_rounds: int, block_ms: float, clock: Clock) -> Result:
-    """The bare step in ms, and µs added by each instrument, each block compared with the bare blocks beside it."""
+    """The step without an instrument in ms, and the µs that each instrument adds.
+
+    Each block is compared with the blocks without an instrument before and after it.
+    """
     loop, num_steps = Loop(step_ms, clock), max(10, round(block_ms / step_ms))
     bare_ms, added = _take_turns(loop, INSTRUMENTS, num_rounds, num_steps)
     added[CHECK] = added[CHECK].shifted(_beside(loop, round(BESIDE_MS / step_ms)))
     added |= _take_turns(loop, {PROFILER: profiler}, num_rounds // COARSE, num_steps)[1]
-    if importlib.util.find_spec("traceml_ai") is not None:  # afterwards: its own processes would disturb the others
+    if importlib.util.find_spec("traceml_ai") is not None:  # last, because its processes would disturb the others
         with tempfile.TemporaryDirectory() as folder, contextlib.closing(Partner(step_ms, Path(folder))) as partner:
             added |= _take_turns(loop, {TRACEML: partner}, num_rounds // COARSE, num_steps)[1]
     return bare_ms, added
 
 
 def _beside(loop: Loop, num_steps: int) -> float:
-    """CPU time, in µs a step, of the thread that writes out what check has seen. It does so twice a second: blocks are
-    too short to meet it, and the step it falls on is an outlier."""
-    ride = start_run(TrialSettings(mode="watch"))
+    """The CPU time, in µs per step, of the thread that writes the records of check.
+
+    The thread writes twice a second. Most blocks are too short to contain a write, and a step with one is an outlier.
+    """
+    trial = start_run(TrialSettings(mode="watch"))
     try:
         start = time.process_time() - time.thread_time()
         loop.block(num_steps)
         return 1e6 * (time.process_time() - time.thread_time() - start) / num_steps
     finally:
-        ride.leave(Ending("finished", 0, 0.0))
+        trial.leave(Ending("finished", 0, 0.0))
 
 
 def _take_turns(loop: Loop, instruments: dict[str, Instrument], num_rounds: int, num_steps: int) -> Result:
@@ -146,14 +156,14 @@ def render(results: list[Result], num_rounds: int, head: str, clock: str) -> str
         "" if TRACEML in names else "\nTraceML is not installed here (pip install traceml-ai): its row is missing.\n"
     )
     return (
-        f"# What watching adds to a step\n\n{head} Clock: {clock}.\n\n" + "\n".join(lines) + "\n"
+        f"# What observing adds to a step\n\n{head} Clock: {clock}.\n\n" + "\n".join(lines) + "\n"
         f"\nMedian and 95% interval (bootstrap) over {num_rounds} blocks of each ({num_rounds // COARSE} of the last "
-        f"two), every one compared with the bare blocks before and after it; {WARM} steps at the start "
-        f"of an instrument's block are not timed, and steps longer than {OUTLIER:.0f} times their block's median are "
-        "left out. Check's row holds the CPU time of its second thread as well. The profiler's own "
-        "collecting at the end of a block is not counted against it. TraceML runs in another process, so that its row "
-        f"also holds what two processes differ by. Allowed: {WATCHING_US:.0f} µs for run, {SAMPLING_SHARE:.0%} for "
-        f"check.\n{missing}"
+        "two). Each block is compared with the blocks without an instrument before and after it. The first "
+        f"{WARM} steps of an instrument's block are not timed, and steps longer than {OUTLIER:.0f} times the median of "
+        "their block are left out. The row of check includes the CPU time of its second thread. The time that the "
+        "profiler needs to collect its events at the end of a block is not counted. TraceML runs in another process, "
+        "so its row includes the difference between two processes. "
+        f"Allowed: {WATCHING_US:.0f} µs for run, {SAMPLING_SHARE:.0%} for check.\n{missing}"
     )
 
 
@@ -166,7 +176,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--block-ms", type=float, default=80.0)
-    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: for a machine that others use as well")
+    parser.add_argument(
+        "--clock", choices=CLOCKS, default="wall", help="use cpu on a machine that is shared with others"
+    )
     parser.add_argument("--serve", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--baton", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -177,9 +189,9 @@ def main() -> None:
     results = [measure(step_ms, options.rounds, options.block_ms, clock) for step_ms in WIDTHS]
     write_page("overhead", render(results, options.rounds, head, options.clock))
     if any(added[RUN].low > WATCHING_US for _, added in results):
-        sys.exit(f"Watching costs more than {WATCHING_US:.0f} µs a step.")
+        sys.exit(f"run costs more than {WATCHING_US:.0f} µs a step.")
     if any(added[CHECK].low > 1e3 * SAMPLING_SHARE * bare_ms for bare_ms, added in results):
-        sys.exit(f"Check costs more than {SAMPLING_SHARE:.0%} of a step.")
+        sys.exit(f"check costs more than {SAMPLING_SHARE:.0%} of a step.")
 
 
 if __name__ == "__main__":

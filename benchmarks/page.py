@@ -1,4 +1,4 @@
-"""Names the machine and keeps the results as Markdown pages under benchmarks/results/."""
+"""Describes the machine and writes results as Markdown pages in benchmarks/results/."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 RESULTS = Path(__file__).parent / "results"
-BY_HAND = "Written by hand."  # from there on a page is its reader's: made anew, it keeps that
+BY_HAND = "Written by hand."  # the text from this line on was added by hand, and is kept when a page is written again
 
 
 def processor() -> str:

@@ -1,11 +1,14 @@
-"""Does the patched source keep the recipe's gain? For every script of the zoo whose cure can be written in source: a
-check, the patch, then the original, the original with the recipe, and the patched source run bare, by turns. Also the
-numerics check of the patched source, how many lines it changes, and whether patching twice changes nothing. Scripts are
-kept as they come (results/patched.json), so an interrupted run goes on. Writes benchmarks/results/patched.md.
+"""Tests whether patched source keeps the gain of the recipe.
 
-All riders have glibc's allocator held to its memory, as on tune's ground: without it two sources that do the same
-differ for life by how the heap happens to lie (3.3 million page faults against 0.13 million in 400 steps of the zoo's
-no_workers), and that is neither the recipe's doing nor the patch's."""
+For every script of the zoo whose remedy can be written in source, the benchmark makes a check and a patch. Then it
+races the original, the original with the recipe, and the patched source without slipstream. It also runs the numerics
+check on the patched source, counts the changed lines, and tests that a second patch changes nothing. Results are
+stored after each script (results/patched.json), so an interrupted run continues. Writes benchmarks/results/patched.md.
+
+All trials run with an allocator that keeps its memory, as in a tuning. Without this, two processes that do the same
+can differ permanently because of the layout of the heap: 3.3 million page faults against 0.13 million in 400 steps of
+no_workers. Neither the recipe nor the patch causes such a difference.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ from slipstream.rewrite.source_tree import SourceTree
 from slipstream.store.sessions import load_session, newest_first
 from slipstream.supervise.race import ProcessBackend, tick_of
 from slipstream.techniques._core.catalogue import catalogue, environment_of
-from slipstream.techniques.allocator import environment as steady_ground
+from slipstream.techniques.allocator import environment as allocator_environment
 from slipstream.testing.zoo import HERE
 from slipstream.tuning.block_length import BlockPlan, block
 from slipstream.tuning.journal import Journal
@@ -45,15 +48,15 @@ from slipstream.tuning.trials import RecipeTrials
 from slipstream.verify.confidence_sequence import ConfidenceSequence
 from slipstream.workflows.prove_patch import PATCH, Patched, PatchedBackend, numerics_of
 
-KEPT = 0.9  # of the recipe's gain
-LEAST = 1.03  # a recipe that gains less here has nothing to keep
-STARTS, ROUNDS = 2, 10  # what a process is lucky in it keeps for life: every rider is started twice
+KEPT = 0.9  # of the gain of the recipe
+LEAST = 1.03  # if the recipe gains less on this machine, the patch is not judged
+STARTS, ROUNDS = 2, 10  # every trial starts twice, because some differences between processes are permanent
 KEEPING = RESULTS / "patched.json"
 
 
 @dataclass(frozen=True)
 class Case:
-    recipe: dict[str, Setting]  # the known cure; none: the finding itself is written
+    recipe: dict[str, Setting]  # the known remedy; if empty, the patch fixes the finding itself
     seconds: int = 12  # of the check
 
 
@@ -78,7 +81,7 @@ CASES = {
 
 
 def examine(folder: Path, name: str, case: Case, length: tuple[int, int]) -> dict[str, Any]:
-    """The session, the patch and the race, in a folder of their own."""
+    """Make the session and the patch in a separate folder, and race them."""
     script = folder / f"{name}.py"
     shutil.copy(HERE / script.name, script)
     command = [sys.executable, "-m", "slipstream", "check", "--quiet", "--seconds", str(case.seconds), script.name]
@@ -103,7 +106,7 @@ def examine(folder: Path, name: str, case: Case, length: tuple[int, int]) -> dic
 
 
 def _is_same_twice(patch: Patch, edits: Any, session: Session, script: Path) -> bool:
-    """The patched file, patched once more."""
+    """Whether patching the patched file again changes nothing."""
     with tempfile.TemporaryDirectory() as other:
         copy = Path(other) / script.name
         copy.write_bytes(patch.files[0].after if patch.files else script.read_bytes())
@@ -116,28 +119,28 @@ def race(folder: Path, session: Session, recipe: Recipe, patch: Patch, length: t
 
     files = {str(file.path.absolute()): file.after for file in patch.files}
     known = {**{name: catalogue()[name] for name in catalogue()}, PATCH: Patched(numerics_of(patch.written))}
-    os.chdir(folder)  # riders start where the check did
+    os.chdir(folder)  # trials must start in the same folder as the check
     with ProcessBackend(session.script, tick=tick_of(session), environment_of=variables) as process_backend:
         backend = PatchedBackend(process_backend, files)
         state = TuningState(session, backend, TuneOptions(120.0), SilentListener(), known, Journal("", {}))
         patched = RecipeTrials("candidate", Recipe((Choice(PATCH),)))
-        seats = [state.base, *([RecipeTrials("candidate", recipe)] if recipe.choices else []), patched]
+        contenders = [state.base, *([RecipeTrials("candidate", recipe)] if recipe.choices else []), patched]
         try:
-            rounds = ride(state, session, seats, *length)
+            rounds = run_rounds(state, session, contenders, *length)
             if isinstance(rounds, str):
                 return {"failure": rounds}
             claim = state.claim(patched.recipe)
-            numerics = state.numerics_check.hear(claim, state.pool.record(patched), patched.num_steps)
+            numerics = state.numerics_check.full_check(claim, state.pool.record(patched), patched.num_steps)
         finally:
             state.pool.clear()
-    peaks = [state.pool.record(seat).peak_bytes / 1e6 for seat in seats]
+    peaks = [state.pool.record(one).peak_bytes / 1e6 for one in contenders]
     return {"rounds": rounds, "numerics": numerics.reason, "is_sound": numerics.is_sound, "peaks_mb": peaks}
 
 
-def ride(
-    state: TuningState, session: Session, seats: list[RecipeTrials], num_starts: int, num_rounds: int
+def run_rounds(
+    state: TuningState, session: Session, contenders: list[RecipeTrials], num_starts: int, num_rounds: int
 ) -> list[list[float]] | str:
-    """Seconds a step, of every seat in every round. A string: one of them could not ride, and why."""
+    """Seconds per step of each contender in each round, or a string with the reason if one of them failed."""
     assert session.summary is not None
     steps = epoch_steps(session) or 0.0
     num_steps, lead_in = block(
@@ -146,26 +149,26 @@ def ride(
     rng, rounds = random.Random(0), list[list[float]]()
     for start in range(num_starts):
         for number in range(num_rounds):
-            order = rng.sample(seats, len(seats))
+            order = rng.sample(contenders, len(contenders))
             timings: dict[int, BlockTiming] = {}
-            for seat in order:
-                timings[id(seat)] = state.pool.run_block(seat, start * num_rounds + number + 1, num_steps, lead_in)
-            for seat in seats:
-                if timings[id(seat)].failure:
-                    return f"{seat.name}: {timings[id(seat)].failure}"
+            for one in order:
+                timings[id(one)] = state.pool.run_block(one, start * num_rounds + number + 1, num_steps, lead_in)
+            for one in contenders:
+                if timings[id(one)].failure:
+                    return f"{one.name}: {timings[id(one)].failure}"
             if not any(timing.is_disturbed or timing.step_s <= 0 for timing in timings.values()):
-                rounds.append([timings[id(seat)].step_s for seat in seats])
+                rounds.append([timings[id(one)].step_s for one in contenders])
         if start + 1 < num_starts:
             state.pool.clear()
     return rounds
 
 
-def gain(rounds: list[list[float]], seat: int) -> float:
-    return median(row[0] / row[seat] for row in rounds)
+def gain(rounds: list[list[float]], column: int) -> float:
+    return median(row[0] / row[column] for row in rounds)
 
 
 def kept(rounds: list[list[float]]) -> tuple[float, float, float]:
-    """The share of what the recipe gains over 1, and where 95 % of redrawn rounds have it."""
+    """The patch's share of the recipe's gain over 1, with a 95% interval by bootstrap over the rounds."""
 
     def share(drawn: list[list[float]]) -> float:
         return (gain(drawn, 2) - 1) / max(gain(drawn, 1) - 1, 1e-9)
@@ -175,10 +178,10 @@ def kept(rounds: list[list[float]]) -> tuple[float, float, float]:
     return share(rounds), drawn[50], drawn[-51]
 
 
-def interval(rounds: list[list[float]], seat: int) -> str:
+def interval(rounds: list[list[float]], column: int) -> str:
     comparison = ConfidenceSequence()
     for row in rounds:
-        comparison.add_timings(_timing(row[0]), _timing(row[seat]))
+        comparison.add_timings(_timing(row[0]), _timing(row[column]))
     speed = comparison.speed()
     return f"{speed.ratio:.2f}x ({speed.low:.2f} to {speed.high:.2f})"
 
@@ -188,7 +191,7 @@ def _timing(step_s: float) -> BlockTiming:
 
 
 def row_of(name: str, result: dict[str, Any]) -> tuple[str, bool]:
-    """Its line in the table, and whether it is as it should be."""
+    """The line in the table, and whether the result meets the requirements."""
     wrote = ", ".join(result["written"])
     tail = f"{result['lines']} | {'yes' if result['is_same_twice'] else '**no**'}"
     if result.get("failure"):
@@ -201,7 +204,7 @@ def row_of(name: str, result: dict[str, Any]) -> tuple[str, bool]:
         return f"| {name} | {cells} {numerics} | {tail} |", is_right
     share, low, high = kept(rounds)
     has_gain = gain(rounds, 1) >= LEAST
-    said = f"{share:.0%} ({low:.0%} to {high:.0%})" if has_gain else "the recipe gains nothing here"
+    said = f"{share:.0%} ({low:.0%} to {high:.0%})" if has_gain else "the recipe gains nothing on this machine"
     cells = f"{result['recipe']} | {interval(rounds, 1)} | {interval(rounds, 2)} | {said}"
     return f"| {name} | {cells} | {numerics} | {tail} |", is_right and (share >= KEPT or not has_gain)
 
@@ -213,26 +216,30 @@ def render(results: dict[str, dict[str, Any]], head: str) -> tuple[str, list[str
     table = "\n".join(row for row, _ in rows.values())
     note = f"\nNot run: {', '.join(missing)}.\n" if missing else ""
     return (
-        f"# What the patched source keeps\n\n{head}\n\n"
-        "| script | recipe | with it | patched, run bare | kept of the gain | numerics of the patched source | "
-        "peak memory | lines changed | twice as once |\n|---|---|---:|---:|---:|---|---:|---:|---|\n"
-        f"{table}\n{note}\nEach against the script as it is, in rounds by turns, with fresh processes half of the "
-        "time. The share is of what the recipe gains over 1, with the interval that redrawing the "
-        f"rounds gives. Asked for: at least {KEPT:.0%} of it. A finding has no recipe: it is written alone. All "
-        "riders have glibc's allocator held to its memory, as on tune's ground, so that no heap is luckier. Lines "
-        "changed are those of the diff that begin with + or -; diffs and rounds are in patched.json.\n",
+        f"# The gain of patched source\n\n{head}\n\n"
+        "| script | recipe | with the recipe | patched, without slipstream | share of the gain | numerics of the "
+        "patched source | peak memory | lines changed | second patch changes nothing |\n"
+        "|---|---|---:|---:|---:|---|---:|---:|---|\n"
+        f"{table}\n{note}\nEach is compared with the script as it is, in rounds. After half of the rounds, all "
+        "processes start again. The share is that of the recipe's gain over 1, with a bootstrap interval over the "
+        f"rounds. Required: at least {KEPT:.0%}. A finding has no recipe, so only its patch is measured. All "
+        "trials run with an allocator that keeps its memory, as in a tuning, so that the layout of the heap makes no "
+        "difference. Lines changed are those of the diff that begin with + or -. Diffs and rounds are in "
+        "patched.json.\n",
         wrong,
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=list(CASES), action="append", help="again, even if there is a result")
+    parser.add_argument(
+        "--only", choices=list(CASES), action="append", help="measure this one again, even if there is a result"
+    )
     parser.add_argument("--starts", type=int, default=STARTS)
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of every start")
-    parser.add_argument("--again", action="store_true", help="all of them")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds after every start")
+    parser.add_argument("--again", action="store_true", help="measure all of them again")
     options = parser.parse_args()
-    os.environ.update(steady_ground("huge_pages"))
+    os.environ.update(allocator_environment("huge_pages"))
     stored = json.loads(KEEPING.read_text()) if KEEPING.exists() and not options.again else {"scripts": {}}
     stored["head"] = stored.get("head") if options.only and stored.get("head") else machine()
     for name, case in CASES.items():
@@ -249,7 +256,7 @@ def main() -> None:
     text, wrong = render(stored["scripts"], stored["head"])
     write_page("patched", text)
     if wrong:
-        sys.exit(f"Not as asked for: {', '.join(wrong)}.")
+        sys.exit(f"Not as required: {', '.join(wrong)}.")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Recipes as text: "decode_cache,thread_workers=2". A technique that does not exist is refused by name."""
+"""Parses recipes such as "decode_cache,thread_workers=2". An unknown technique is an error."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def parse_recipe(text: str) -> Recipe:
 
 
 def variables(recipe: Recipe) -> dict[str, str]:
-    """That must be set before the process starts."""
+    """The environment variables that must be set before the process starts."""
     return {k: v for c in recipe.choices for k, v in environment_of(c.technique, c.setting).items()}

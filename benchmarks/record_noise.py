@@ -1,6 +1,9 @@
-"""Records how a training step of about 50 ms varies on this machine: a few processes of the same small convnet take
-turns in random order, as riders do; once as they are, and once on the ground that tune lays first, where the allocator
-keeps its memory. Writes benchmarks/results/noise.json, from which never_fooled.py draws."""
+"""Records how the time of a training step of about 50 ms varies on this machine.
+
+A few processes of the same small convnet take turns in random order, as trials do. One recording uses the default
+allocator. The other uses the setting that tune applies first, with which the allocator keeps its memory. Writes
+benchmarks/results/noise.json, which never_fooled.py reads.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +27,15 @@ LEAD_IN = 1
 NUM_TRIALS = 4
 
 
-class Rider:
-    """A process that runs as many steps as it is told and answers with the milliseconds of each."""
+class Trial:
+    """A process that runs the requested number of steps and answers with the milliseconds of each."""
 
     def __init__(self, num_channels: int, variables: dict[str, str]) -> None:
         command = [sys.executable, __file__, "--ride", str(num_channels)]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **variables}
         )
-        self.run_block(20)  # warm
+        self.run_block(20)  # warm-up
 
     def run_block(self, num_steps: int) -> list[float]:
         orders, answers = cast("IO[str]", self.process.stdin), cast("IO[str]", self.process.stdout)
@@ -45,7 +48,8 @@ class Rider:
         self.process.wait()
 
 
-def ride(num_channels: int) -> None:
+def serve(num_channels: int) -> None:
+    """Train in this process: read numbers of steps from stdin, and print the times of the steps."""
     import torch
     from torch import nn
 
@@ -67,7 +71,7 @@ def ride(num_channels: int) -> None:
 
 
 def record(seconds: float, num_channels: int, variables: dict[str, str]) -> list[tuple[int, list[float]]]:
-    """Laps in the order of time: who rode, and the milliseconds of each step after the lead-in."""
+    """The blocks in the order of time: the trial, and the milliseconds of each step after the lead-in."""
     timings = []
     rng = random.Random(0)
     with ExitStack() as stack:
@@ -81,9 +85,9 @@ def record(seconds: float, num_channels: int, variables: dict[str, str]) -> list
 
 class _closing:  # noqa: N801
     def __init__(self, num_channels: int, variables: dict[str, str]) -> None:
-        self.trial = Rider(num_channels, variables)
+        self.trial = Trial(num_channels, variables)
 
-    def __enter__(self) -> Rider:
+    def __enter__(self) -> Trial:
         return self.trial
 
     def __exit__(self, *fault: object) -> None:
@@ -91,7 +95,7 @@ class _closing:  # noqa: N801
 
 
 def fitting_width(variables: dict[str, str]) -> int:
-    """The number of channels with which a step takes about 50 ms here."""
+    """The number of channels with which a step takes about 50 ms on this machine."""
     for num_channels in (8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128):
         with _closing(num_channels, variables) as trial:
             if sorted(trial.run_block(9))[4] >= STEP_MS:
@@ -101,19 +105,21 @@ def fitting_width(variables: dict[str, str]) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=120.0, help="of each recording")
-    parser.add_argument("--ride", type=int, help="be a rider with so many channels (used by this script itself)")
+    parser.add_argument("--seconds", type=float, default=120.0, help="the length of each recording")
+    parser.add_argument("--ride", dest="num_channels", type=int, help="run as a trial (used by this script itself)")
     options = parser.parse_args()
-    if options.ride:
-        ride(options.ride)
+    if options.num_channels:
+        serve(options.num_channels)
         return
     named = machine()
-    grounds = {"laps": dict[str, str](), "steady_laps": environment("huge_pages")}
-    timings = {name: record(options.seconds, fitting_width(ground), ground) for name, ground in grounds.items()}
+    settings = {"laps": dict[str, str](), "steady_laps": environment("huge_pages")}
+    timings = {
+        name: record(options.seconds, fitting_width(variables), variables) for name, variables in settings.items()
+    }
     RESULTS.mkdir(exist_ok=True)
     for name, found in timings.items():
         usual = [median(ms for who, times in found for ms in times if who == trial) for trial in range(NUM_TRIALS)]
-        print(f"{name}: usual step of each start, ms:", ", ".join(f"{ms:.1f}" for ms in usual))
+        print(f"{name}: median step of each trial, ms:", ", ".join(f"{ms:.1f}" for ms in usual))
     (RESULTS / "noise.json").write_text(json.dumps({"machine": named, **timings}, indent=None) + "\n")
 
 

@@ -1,5 +1,8 @@
-"""Microseconds for a picture's resize: Pillow's and that of fast_resize, by turns in one process, for crops of
-photographs, on one thread and on two. Every result is compared in every byte. Writes benchmarks/results/resizing.md."""
+"""Measures microseconds to resize an image, with Pillow and with fast_resize.
+
+Both resize crops of photographs in turns in one process, on one thread and on two. All results are compared byte by
+byte. Writes benchmarks/results/resizing.md.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ Filter = Image.Resampling
 
 
 def part_of(image: Any, side: int) -> Any:
-    """The middle of a photograph, enlarged where that is smaller."""
+    """The middle of a photograph, which is enlarged first if it is too small."""
     scale = max(1.0, side / min(image.size))
     large = image.resize((round(image.width * scale + 0.5), round(image.height * scale + 0.5)))
     left, top = (large.width - side) // 2, (large.height - side) // 2
@@ -75,7 +78,7 @@ def put_in_place(part: Resizing) -> Iterator[None]:
 
 
 def time_us(way: Way, images: list[Any], threads: ThreadPoolExecutor | None) -> float:
-    """Of a picture."""
+    """Microseconds per image."""
 
     def do(some: list[Any]) -> None:
         for image in some:
@@ -123,7 +126,7 @@ def row(name: str, pairs: list[tuple[float, float]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=21)
-    parser.add_argument("--photos", type=Path, default=PHOTOS, help="a folder of JPEGs; made ones where there is none")
+    parser.add_argument("--photos", type=Path, default=PHOTOS, help="a folder of JPEGs; if missing, some are made")
     options = parser.parse_args()
     head = machine()
     with tempfile.TemporaryDirectory() as folder:
@@ -131,7 +134,7 @@ def main() -> None:
         paths = paths or make_photographs(Path(folder) / MADE, NUM_PHOTOS)
         kind = "made photographs" if paths[0].parent.name == MADE else "photographs"
         photos: list[Any] = [Image.open(path).convert("RGB") for path in paths]
-    part = Resizing(Resampler(), lambda: None, lambda: sys.exit("a picture came out otherwise."))
+    part = Resizing(Resampler(), lambda: None, lambda: sys.exit("fast_resize gave other pixels."))
     measured = {}
     with ThreadPoolExecutor(2) as two:
         for (name, (way, images)), threads in itertools.product(works(photos).items(), (None, two)):
@@ -141,10 +144,10 @@ def main() -> None:
     lines = "\n".join(row(name, pairs) for name, pairs in measured.items())
     write_page(
         "resizing",
-        f"# Resizing\n\n{head}\n\n{len(photos)} {kind}, decoded before; squares cut out of their middle, or random "
-        f"crops. Wall time; medians of {options.rounds} rounds by turns, and the ratio of neighbours in time with a "
-        f"95% interval (bootstrap). Pillow {PIL.__version__}. The pixels are the same in every byte; one in 256 is "
-        f"resized by Pillow too, for the proof, and that time is in the figures.\n\n"
+        f"# Resizing\n\n{head}\n\n{len(photos)} {kind}, decoded before; squares from their middle, or random crops. "
+        f"Wall time: medians of {options.rounds} rounds in turns, and the ratio of neighbours in time with a "
+        f"95% interval (bootstrap). Pillow {PIL.__version__}. The pixels are the same in every byte. To verify them, "
+        f"fast_resize lets Pillow resize one image in 256 too; the figures include that time.\n\n"
         f"| | Pillow, µs | fast_resize, µs | times as fast |\n"
         f"|---|---:|---:|---:|\n{lines}\n",
     )

@@ -1,5 +1,7 @@
-"""How many rounds a decision takes: simulated log ratios, one of 12 candidates, by the gain against the noise.
-Writes benchmarks/results/rounds.md."""
+"""Counts the rounds that a decision takes, for different ratios of gain to noise.
+
+The log ratios of one of 12 candidates are simulated. Writes benchmarks/results/rounds.md.
+"""
 
 from __future__ import annotations
 
@@ -63,8 +65,8 @@ def main() -> None:
         lines.append(f"| {gain:g} | " + " | ".join(cells) + " |")
     write_page(
         "rounds",
-        "# Rounds that a decision takes\n\nSimulated, no machine: median and nine in ten of "
-        f"{options.runs} comparisons, each one of 12 candidates (alpha 0.05 / 12).\n\n" + "\n".join(lines) + "\n",
+        "# Rounds that a decision takes\n\nSimulated, not measured: median and 90th percentile of "
+        f"{options.runs} comparisons, each for one of 12 candidates (alpha 0.05 / 12).\n\n" + "\n".join(lines) + "\n",
     )
 
 

@@ -1,4 +1,4 @@
-"""What came of the race of loaders: rates, paired ratios, which goals are met, and the page that says so."""
+"""The results of loaders.py: rates, paired ratios, which goals are met, and the page."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ OURS_HANDOVER = "ready tensors by slipstream"
 COPYING = "the floats copied in memory"
 _OWN_FOLDER = re.compile(r"\S*/loaders-[^\s,]*")
 LEAST_LATER, LEAST_FIRST, LEAST_HANDOVER = 1.7, 1.1, 2.0
-# Megabytes: nine passes over 0.6 of floats; before, 0.4 of kept pixels are read (the mean crop), 0.2 resized ones
-# written and read twice (half are flipped), and bytes of 0.15 written or read five times. A copy reads and writes 0.6.
+# In megabytes per image: nine passes over 0.6 of floats. Before that, 0.4 of cached pixels are read (the mean crop),
+# 0.2 of resized pixels are written and read twice (half of the images are flipped), and 0.15 of bytes are written or
+# read five times. A copy reads and writes 0.6.
 BYTES_MOVED = (9 * 0.6 + 0.4 + 3 * 0.2 + 5 * 0.15) / (2 * 0.6)
 
 
 @dataclass(frozen=True)
 class Goal:
     what: str
-    ratio: Interval | None  # None: one of the two was not there
+    ratio: Interval | None  # None: one of the two was left out
     least: float
 
     @property
@@ -39,35 +40,38 @@ class Goal:
             return f"- {self.what}: not judged, one of the two is left out."
         verdict = "met" if self.ratio.low >= self.least else "met, but the interval reaches below it"
         verdict = verdict if self.is_met else "not met"
-        return f"- {self.what}: {_times(self.ratio)}, asked for {self.least:g}x: **{verdict}**."
+        return f"- {self.what}: {_times(self.ratio)}, required {self.least:g}x: **{verdict}**."
 
 
 class Standings:
     def __init__(self, photographs: list[Contestant], ready: list[Contestant]) -> None:
         self.photographs, self.ready = photographs, ready
-        self.riding = {c.spec.label: c for c in (*photographs, *ready) if c.rates and not c.failure}
-        self.left_out = [c for c in (*photographs, *ready) if c.spec.label not in self.riding]
+        self.running = {c.spec.label: c for c in (*photographs, *ready) if c.rates and not c.failure}
+        self.left_out = [c for c in (*photographs, *ready) if c.spec.label not in self.running]
         self.best_plain = self._best(c for c in photographs if c.spec.peer == "dataloader")
         self.best_peer = self._best(c for c in photographs if c.spec.peer != "ours" and c.spec.has_same_pixels)
 
     def _best(self, among: Iterable[Contestant]) -> str:
-        labels = [c.spec.label for c in among if c.spec.label in self.riding]
+        labels = [c.spec.label for c in among if c.spec.label in self.running]
         return max(labels, key=self.rate, default="")
 
     def rate(self, label: str) -> float:
-        return median(self.riding[label].rates)
+        return median(self.running[label].rates)
 
     def ratio(self, label: str, other: str) -> Interval | None:
-        """Of neighbours in time: lap i of one over lap i of the other. The first epoch may be over before all laps."""
-        if label not in self.riding or other not in self.riding:
+        """The ratio of block i of one contestant to block i of the other, which is close to it in time.
+
+        The first epoch may end before all blocks have run, so the lists may differ in length.
+        """
+        if label not in self.running or other not in self.running:
             return None
-        pairs = zip(self.riding[label].rates, self.riding[other].rates, strict=False)
+        pairs = zip(self.running[label].rates, self.running[other].rates, strict=False)
         return paired_interval([a / b for a, b in pairs])
 
     def goals(self) -> list[Goal]:
         return [
             Goal(
-                f"Later epochs against the best that gives the same pixels ({self.best_peer})",
+                f"Later epochs against the fastest loader that gives the same pixels ({self.best_peer})",
                 self.ratio(LATER, self.best_peer),
                 LEAST_LATER,
             ),
@@ -78,54 +82,55 @@ class Standings:
                 LEAST_FIRST,
             ),
             Goal(
-                "Hand-over of ready batches against DataLoader's",
+                "Transfer of ready batches against DataLoader",
                 self.ratio(OURS_HANDOVER, PLAIN_HANDOVER),
                 LEAST_HANDOVER,
             ),
         ]
 
 
-def render(pace_model: Standings, head: str, material: str, options: argparse.Namespace, remark: str = "") -> str:
+def render(standings: Standings, head: str, material: str, options: argparse.Namespace, remark: str = "") -> str:
     parts = [
-        f"# Photographs out of loaders\n\n{head}",
-        f"{material}. Read, decode, random-resized-crop 224, flip, to float, normalise, batches of 32; after each a "
-        f"step of 5 ms of sleep. slipstream's recipe: `{options.recipe}`; "
+        f"# Photographs per second\n\n{head}",
+        f"{material}. Read, decode, random-resized-crop 224, flip, to float, normalise, batches of 32. After each "
+        f"batch, a step sleeps for 5 ms. The recipe of slipstream: `{options.recipe}`; "
         f"for ready tensors: `{options.handover_recipe}`.",
-        _table(pace_model, pace_model.photographs, pace_model.best_plain),
-        "Ready tensors: the samples are floats that lie in memory, no step; of every batch each page is touched once.",
-        _table(pace_model, pace_model.ready, PLAIN_HANDOVER),
-        "\n".join(map(str, pace_model.goals())),
-        _far(pace_model),
-        _left_out(pace_model),
-        _said(pace_model),
-        f"Medians of {options.rounds} rounds, ratios of neighbours in time with a 95% interval (bootstrap). A round is "
-        "a lap of every contestant, of 8 batches and at least 0.6 s, in an order drawn anew; who has no turn stands "
-        f"still with all its processes. {_chosen(options)}"
-        "Converting data, starting workers and compiling are not timed. Same pixels: the very functions of the plain "
-        "script decode and crop; others decode or resize otherwise, and mean and std say by how much. All files of all "
-        "contestants are held in memory, as they would be where nobody waits for a turn (warm_files.py). "
-        f"{remark}{_first_timings(pace_model)}",
+        _table(standings, standings.photographs, standings.best_plain),
+        "Ready tensors: the samples are floats in memory. There is no step, but each page of every batch is read once.",
+        _table(standings, standings.ready, PLAIN_HANDOVER),
+        "\n".join(map(str, standings.goals())),
+        _far(standings),
+        _left_out(standings),
+        _said(standings),
+        f"Medians of {options.rounds} rounds, and ratios of neighbours in time with a 95% interval (bootstrap). In a "
+        "round, every contestant runs a block of 8 batches and at least 0.6 s, in a random order, while all processes "
+        f"of the others are stopped. {_chosen(options)}"
+        "Converting data, starting workers and compiling are not timed. *Same* pixels: the functions of the plain "
+        "script decode and crop. *Other* pixels: the loader decodes or resizes in another way, and mean and std show "
+        "the difference. All files of all contestants are held in memory, as they would be without turns "
+        "(warm_files.py). "
+        f"{remark}{_first_timings(standings)}",
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _first_timings(pace_model: Standings) -> str:
-    if FIRST not in pace_model.riding:
+def _first_timings(standings: Standings) -> str:
+    if FIRST not in standings.running:
         return ""
-    return f"Of the first epoch there are {len(pace_model.riding[FIRST].rates)} laps: then it was over."
+    return f"The first epoch ended after {len(standings.running[FIRST].rates)} blocks."
 
 
-def _table(pace_model: Standings, contestants: list[Contestant], base: str) -> str:
-    rows = [c for c in contestants if c.spec.label in pace_model.riding]
+def _table(standings: Standings, contestants: list[Contestant], base: str) -> str:
+    rows = [c for c in contestants if c.spec.label in standings.running]
     if not rows:
         return ""
     lines = [f"| | images per second | against {base} | pixels | mean, std |", "|---|---:|---:|---|---:|"]
     for contestant in rows:
         label, facts = contestant.spec.label, contestant.facts
-        ratio = pace_model.ratio(label, base)
+        ratio = standings.ratio(label, base)
         pixels = "same" if contestant.spec.has_same_pixels else "other"
         lines.append(
-            f"| {label}{facts.get('version', '')} | {pace_model.rate(label):,.0f} | {_times(ratio) if ratio else ''} "
+            f"| {label}{facts.get('version', '')} | {standings.rate(label):,.0f} | {_times(ratio) if ratio else ''} "
             f"| {pixels}, {facts['shape']} | {facts['mean']:.2f}, {facts['std']:.2f} |"
         )
     return "\n".join(lines)
@@ -135,39 +140,39 @@ def _times(ratio: Interval) -> str:
     return f"{ratio.middle:.2f}x ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
-def _far(pace_model: Standings) -> str:
-    """From what the memory allows."""
-    shares = [(label, pace_model.ratio(label, COPYING)) for label in (OURS_HANDOVER, PLAIN_HANDOVER)]
+def _far(standings: Standings) -> str:
+    """How close the loaders come to the rate that the memory allows."""
+    shares = [(label, standings.ratio(label, COPYING)) for label in (OURS_HANDOVER, PLAIN_HANDOVER)]
     said = [f"{label} reach {ratio.middle:.0%}" for label, ratio in shares if ratio is not None]
     if not said:
         return ""
-    if LATER in pace_model.riding:
-        said.append(f"photographs in later epochs {pace_model.rate(LATER) / pace_model.rate(COPYING):.1%}")
-    rate = pace_model.rate(COPYING)
+    if LATER in standings.running:
+        said.append(f"photographs in later epochs {standings.rate(LATER) / standings.rate(COPYING):.1%}")
+    rate = standings.rate(COPYING)
     return (
-        f"Of what copying the floats in memory allows ({rate:,.0f} images/s), {', '.join(said)}. An image of later "
-        f"epochs moves about {BYTES_MOVED:.0f} times the bytes of that copy: its floats are read or written nine times "
-        f"by the script's own lines (float, three operations in place, stack), its bytes a dozen times before. Memory "
-        f"alone would so allow each core about {rate / BYTES_MOVED:,.0f} images/s."
+        f"Relative to copying the floats in memory ({rate:,.0f} images/s), {', '.join(said)}. An image of later "
+        f"epochs moves about {BYTES_MOVED:.0f} times the bytes of that copy: the script's own lines (float, three "
+        "operations in place, stack) read or write its floats nine times, and its bytes a dozen times before that. "
+        f"Memory alone would therefore allow each core about {rate / BYTES_MOVED:,.0f} images/s."
     )
 
 
 def _chosen(options: argparse.Namespace) -> str:
-    """Who took part, where not all did."""
+    """The selection of contestants, if not all took part."""
     wanted = [word for word in options.only if word]
-    return f"Only contestants named like {', '.join(wanted)} took part. " if wanted else ""
+    return f"Only contestants whose name contains {' or '.join(wanted)} took part. " if wanted else ""
 
 
-def _left_out(pace_model: Standings) -> str:
-    lines = [f"- {c.spec.label}: {c.failure}" for c in pace_model.left_out]
+def _left_out(standings: Standings) -> str:
+    lines = [f"- {c.spec.label}: {c.failure}" for c in standings.left_out]
     return "Left out:\n\n" + "\n".join(lines) if lines else ""
 
 
-def _said(pace_model: Standings) -> str:
-    """By the techniques: what they changed, and what they would not."""
+def _said(standings: Standings) -> str:
+    """What the techniques changed, and what they declined."""
     lines = []
     for label in (FIRST, LATER, OURS_HANDOVER):
-        facts = pace_model.riding[label].facts if label in pace_model.riding else {}
+        facts = standings.running[label].facts if label in standings.running else {}
         said = [*facts.get("changes", []), *(f"declined: {why}" for why in facts.get("declined", []))]
         lines += [f"- {label.partition(',')[0]}: {_OWN_FOLDER.sub('its folder', what)}" for what in said]
-    return "What the techniques said:\n\n" + "\n".join(dict.fromkeys(lines)) if lines else ""
+    return "What the techniques reported:\n\n" + "\n".join(dict.fromkeys(lines)) if lines else ""

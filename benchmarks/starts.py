@@ -1,6 +1,8 @@
-"""How long do riders take to start one by one, side by side, two at a time, and forked from a process that has imported
-torch, as tune starts them on a CPU? From launch to the end of the warm-up, on real scripts. Writes
-benchmarks/results/starts.md."""
+"""Measures how long trials take to start, from launch to the end of the warm-up, on real scripts.
+
+Compares three ways: one after the other; two at the same time; and forked from a process that has imported torch, which
+is how tune starts trials on a CPU. Writes benchmarks/results/starts.md.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ NUM_TRIALS = 4
 
 
 def start_s(script: list[str], is_side_by_side: bool, may_fork: bool = False) -> float:
-    """Seconds for each rider after the base."""
+    """Seconds for each trial after the base."""
     with ProcessBackend(script, may_fork=may_fork) as process_backend:
         specs = [TrialSpec(ident, "candidate" if ident else "base") for ident in range(NUM_TRIALS + 1)]
         _enter(process_backend, specs[0])
@@ -40,7 +42,7 @@ def _enter(process_backend: ProcessBackend, spec: TrialSpec) -> None:
 
 
 def foreseen(beside: float) -> float:
-    """What the simulated track makes of it, in times of a start."""
+    """The time per start on the simulated backend, relative to a start alone."""
     total = done = 0.0
     for _ in range(NUM_TRIALS):
         took = 1.0 - done
@@ -73,9 +75,10 @@ def main() -> None:
 
 {head}
 
-{NUM_TRIALS} riders after the base, each as the script is, from launch to the end of the warm-up; medians of {repeats}
-runs, the three ways by turns. *Forked*: from a process that has imported torch before the base came, side by side; what
-is left is the script's own beginning and the warm-up's five steps. The shares are of one by one, run by run.
+{NUM_TRIALS} trials after the base, each with an empty recipe, from launch to the end of the warm-up; medians of
+{repeats} runs, the three ways in turns. *Forked*: side by side, from a process that imported torch before the base
+started; what remains is the beginning of the script and the five steps of the warm-up. The shares are relative to one
+by one, for each run.
 
 | script | one by one, each | side by side, each | share | forked, each | share |
 |---|---:|---:|---|---:|---|
@@ -84,9 +87,10 @@ is left is the script's own beginning and the warm-up's five steps. The shares a
         "\n".join(lines)
         + f"""
 
-The median share is {median(shares):.2f}. A simulated track on which a rider gets {BESIDE:.0%} of its start done
-while another one starts has {foreseen(BESIDE):.2f}: so never_fooled.py and depth.py reckon. Forked riders start in
-{START_S:g} s there, {foreseen(BESIDE) * START_S:.1f} s each; where they cannot be forked, in {COLD_START_S:g} s.
+The median share is {median(shares):.2f}. never_fooled.py and depth.py assume that a trial does {BESIDE:.0%} of its
+start while another one starts, which gives a share of {foreseen(BESIDE):.2f}. They assume that a forked trial starts in
+{START_S:g} s, or {foreseen(BESIDE) * START_S:.1f} s each side by side, and one that cannot be forked in
+{COLD_START_S:g} s.
 """
     )
     write_page("starts", page)

@@ -1,5 +1,7 @@
-"""How much later a script's first line runs under `slipstream run` than under `python`: processes in turn, pairwise.
-Prints a table and writes it to benchmarks/results/startup.md."""
+"""Measures how much later the first line of a script runs with `slipstream run` than with `python`.
+
+The processes run in turn and are compared in pairs. Writes benchmarks/results/startup.md.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from intervals import Interval, paired_interval
 from page import machine, write_page
 
 LIMIT_MS = 250.0
-# CLOCK_MONOTONIC is one clock for all processes: the script says when its first line ran.
+# CLOCK_MONOTONIC is the same clock in all processes, so the script can print when its first line ran.
 SCRIPT = "import time\nprint(time.clock_gettime(time.CLOCK_MONOTONIC))\n"
 
 
@@ -30,7 +32,7 @@ def measure(num_pairs: int) -> tuple[list[float], list[float]]:
         script.write_text(SCRIPT)
         bare = [sys.executable, str(script)]
         watched = [str(Path(sys.executable).with_name("slipstream")), "run", str(script)]
-        first_line_ms(bare), first_line_ms(watched)  # byte code and page cache
+        first_line_ms(bare), first_line_ms(watched)  # fills the byte-code cache and the page cache
         pairs = []
         for number in range(num_pairs):
             order = (bare, watched) if number % 2 == 0 else (watched, bare)

@@ -1,5 +1,8 @@
-"""Photographs per second: the plain loader without workers and with two, and the same loader with threads, by turns in
-one process; the step is five milliseconds of an idle CPU. Writes benchmarks/results/threaded.md."""
+"""Measures photographs per second with worker processes and with threads.
+
+Compares the plain loader without workers, with two workers, and with threads. They take turns in one process. The step
+leaves the CPU idle for five milliseconds. Writes benchmarks/results/threaded.md.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ class Photographs(Dataset[Any]):
 
 
 def rate(loader: DataLoader[Any]) -> float:
-    """Photographs per second; the first batches are not timed: workers start, and buffers fill."""
+    """Photographs per second. The first batches are not timed, because workers start and buffers fill."""
     batches = iter(loader)
     for _ in itertools.islice(batches, WARM):
         time.sleep(STEP_S)
@@ -113,7 +116,7 @@ def main() -> None:
     kind = f"{len(real)} real photographs" if real else "made photographs"
     write_page(
         "threaded",
-        f"# Threads in place of worker processes\n\n{head}\n\n{kind}, random-resized crop to 224, flip, normalise, "
+        f"# Threads instead of worker processes\n\n{head}\n\n{kind}, random-resized crop to 224, flip, normalise, "
         f"batches of {BATCH}, a step of {STEP_S * 1e3:.0f} ms of sleep; {options.rounds} rounds.\n\n"
         "| | photographs per second | times 2 workers |\n|---|---:|---:|\n" + "\n".join(lines) + "\n",
     )

@@ -1,5 +1,8 @@
-"""Contestants that take turns: each in a process of its own, which stands still with all its workers and threads
-unless it is asked something. Who fails or does not answer is out, with a reason."""
+"""Contestants that take turns.
+
+Each contestant is a separate process. It is stopped, with all its workers and threads, except while it answers a
+question. A contestant that fails or does not answer is left out, with the reason.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,12 @@ from typing import Any
 from slipstream.supervise.process_tree import ProcessTree
 
 HERE = Path(__file__).parent
-LEAD_IN_S, TIMED_S = 0.2, 0.6  # at the least: a slow loader takes as long for its few batches
-PATIENCE_S = 150.0  # converting, compiling, and an epoch until the cache is full
+LEAD_IN_S, TIMED_S = 0.2, 0.6  # the minimum; a slow loader takes longer for the minimum number of batches
+TIMEOUT_S = 150.0  # enough to convert data, to compile, and for an epoch that fills the cache
 
 
 @dataclass(frozen=True)
-class Entrant:
+class ContestantSpec:
     label: str
     peer: str  # the module in peers/
     setting: dict[str, Any] = field(default_factory=dict)
@@ -31,7 +34,7 @@ class Entrant:
 
 
 class Contestant:
-    def __init__(self, spec: Entrant, python: str, photographs: Path, folder: Path) -> None:
+    def __init__(self, spec: ContestantSpec, python: str, photographs: Path, folder: Path) -> None:
         self.spec = spec
         self.failure = ""
         self.rates: list[float] = []
@@ -51,7 +54,7 @@ class Contestant:
         self._tree = ProcessTree(self._process.pid)
 
     def ask(self, lead_in: int, timed: int) -> None:
-        """Its turn: nobody else runs meanwhile. A lap of no timed batches only warms up."""
+        """Run one block while all other contestants are stopped. A block without timed batches is a warm-up."""
         assert self._process.stdin is not None
         self._tree.resume()
         try:
@@ -61,7 +64,7 @@ class Contestant:
         except (OSError, ValueError) as fault:
             said = {"failure": f"it gave no answer ({fault}): {self._last_words()}"}
         complaints = said.get("complaints")
-        self.failure = said.get("failure", "") or (f"failed in the ride: {complaints}" if complaints else "")
+        self.failure = said.get("failure", "") or (f"failed in the block: {complaints}" if complaints else "")
         if self.failure:
             self.close()
             return
@@ -72,8 +75,8 @@ class Contestant:
 
     def _line(self) -> str:
         assert self._process.stdout is not None
-        if not select.select([self._process.stdout], [], [], PATIENCE_S)[0]:
-            raise TimeoutError(f"not within {PATIENCE_S:.0f} s")
+        if not select.select([self._process.stdout], [], [], TIMEOUT_S)[0]:
+            raise TimeoutError(f"not within {TIMEOUT_S:.0f} s")
         return self._process.stdout.readline()
 
     def _last_words(self) -> str:
@@ -87,12 +90,12 @@ class Contestant:
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._log):
             assert stream is not None
-            with contextlib.suppress(OSError):  # a question that nobody read
+            with contextlib.suppress(OSError):  # the process may have ended before it read a question
                 stream.close()
 
 
-def _environment(spec: Entrant, folder: Path) -> dict[str, str]:
-    """Slipstream's sources and ours can be imported; caches are its own, and empty."""
+def _environment(spec: ContestantSpec, folder: Path) -> dict[str, str]:
+    """Variables with which slipstream and the benchmarks can be imported, and caches are separate and empty."""
     paths = [str(HERE.parent / "src"), str(HERE), os.environ.get("PYTHONPATH", "")]
     own = {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     own |= {"SLIPSTREAM_CACHE": str(folder / "cache"), "XDG_CACHE_HOME": str(folder / "other-cache")}

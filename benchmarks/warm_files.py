@@ -1,6 +1,9 @@
-"""Files that contestants read, held in memory by being mapped. Some systems drop what they keep of files that nobody
-has mapped or touched for a minute (DAMON does so on a virtual machine), and a contestant may wait longer than that for
-its turn: it would be timed with a cold disk, and one that maps its file for good would not."""
+"""Holds the files that contestants read in memory, by mapping them.
+
+Some systems drop files from the page cache that no process has mapped or read for a minute. DAMON does so on a virtual
+machine. A contestant may wait longer than that for its turn and would then be timed with a cold disk, while a
+contestant that keeps its file mapped would not.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ class WarmFiles:
         self._held: dict[Path, mmap.mmap] = {}
 
     def hold(self, folder: Path) -> int:
-        """Every file below the folder, as long as this object lives. How many there are."""
+        """Hold every file below the folder as long as this object exists. Returns the number of new files."""
         before = len(self._held)
         for path in folder.rglob("*"):
             if path.is_file() and path not in self._held and path.stat().st_size:

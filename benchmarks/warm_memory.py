@@ -1,7 +1,9 @@
-"""Memory for what the first epoch keeps, held ready and given free before each of its laps. A virtual machine may hand
-its free memory back to its host (free page reporting); to take it again can cost ten times the copying, in any program,
-while memory that was in use a moment ago, or that of a machine without a host, costs nothing more. Held as pages of a
-file, in the sizes that a file takes them."""
+"""Reserves memory for what the first epoch stores, and frees a part of it before each of its blocks.
+
+A virtual machine may return free memory to its host (free page reporting). To get it back can cost ten times as much as
+copying, in any program. Memory that was in use a moment ago, and memory of a machine without a host, has no such cost.
+The memory is reserved as pages of a file, in the sizes in which the page cache allocates them.
+"""
 
 from __future__ import annotations
 
@@ -12,39 +14,39 @@ from pathlib import Path
 from PIL import Image
 
 PIECE = 1 << 20
-NUM_TRIED = 200  # pieces that tell what memory costs
-NUM_ASKED = 200  # photographs that tell the mean size
+NUM_TRIED = 200  # pieces, to measure the cost of memory
+NUM_ASKED = 200  # photographs, to find the mean size
 PIXEL_BYTES = 4
 
 
 def decoded_bytes(photographs: Path, num_images: int) -> int:
-    """Of so many photographs in Pillow's memory."""
+    """The bytes that this number of photographs takes in Pillow's memory."""
     sizes = [Image.open(path).size for path in sorted(photographs.rglob("*.jpg"))[:NUM_ASKED]]
     return num_images * PIXEL_BYTES * sum(width * height for width, height in sizes) // max(1, len(sizes))
 
 
 class WarmMemory:
     def __init__(self, folder: Path, num_timings: int, timing_bytes: int) -> None:
-        """As much room on the disk is taken."""
+        """The file takes as much space on the disk as the reserved memory."""
         self._timing_pieces = -(-timing_bytes // PIECE)
         self._num_pieces = num_timings * self._timing_pieces
         self._file = os.open(folder / "held", os.O_RDWR | os.O_CREAT, 0o600)
         num_tried = min(NUM_TRIED, self._num_pieces)
         self._write(self._num_pieces - num_tried)
-        self.new_us = self._write(num_tried)  # for a piece of memory that nobody had for a while
+        self.new_us = self._write(num_tried)  # for a piece of memory that was not in use for a while
         os.ftruncate(self._file, (self._num_pieces - num_tried) * PIECE)
-        self.used_us = self._write(num_tried)  # that was given free just now
+        self.used_us = self._write(num_tried)  # for a piece that was just freed
 
     @property
     def remark(self) -> str:
         return (
-            "Memory for what a lap of the first epoch keeps is held ready and given free before it (warm_memory.py): a "
-            f"megabyte of it takes {self.used_us:,.0f} µs to write, one that nobody had for a while {self.new_us:,.0f} "
-            "µs on this machine. "
+            "Memory for what a block of the first epoch stores is reserved, and freed before the block "
+            f"(warm_memory.py). To write a megabyte of it takes {self.used_us:,.0f} µs, and to write one that was not "
+            f"in use for a while takes {self.new_us:,.0f} µs on this machine. "
         )
 
     def give(self) -> None:
-        """What one lap needs."""
+        """Free the memory that one block needs."""
         self._num_pieces = max(0, self._num_pieces - self._timing_pieces)
         os.ftruncate(self._file, self._num_pieces * PIECE)
 
@@ -52,7 +54,7 @@ class WarmMemory:
         os.close(self._file)
 
     def _write(self, num_pieces: int) -> float:
-        """Behind what is there; microseconds of processor time for a piece."""
+        """Append pieces to the file. Returns the microseconds of CPU time for each piece."""
         piece, end = bytes(PIECE), os.fstat(self._file).st_size
         start_s = time.process_time()
         for number in range(num_pieces):

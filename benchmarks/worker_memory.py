@@ -1,6 +1,9 @@
-"""A dataset that is a list of a million strings: the memory that workers and the main process have to themselves, after
-every epoch, with torch's own workers and with slipstream's. Reading a string counts a reference, which is written into
-it, so that the page is copied; the question is whether we add to that. Writes benchmarks/results/worker_memory.md."""
+"""Measures the unshared memory of workers and of the main process for a dataset that is a list of a million strings.
+
+Compares torch's own workers with slipstream's, after every epoch. To read a string, Python changes its reference count,
+so that the page is copied into the worker. The benchmark tests whether slipstream adds to that. Writes
+benchmarks/results/worker_memory.md.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,8 @@ BATCH, WORKERS, EPOCHS = 4096, 2, 3
 OURS = f"workers={WORKERS},buffer_reuse,decode_cache,fast_decode,fast_resize,fast_arrays"
 
 
-def ride(kind: str, num_samples: int) -> None:
-    """In a process of its own: answers with the bytes of all processes after every epoch."""
+def run_epochs(kind: str, num_samples: int) -> None:
+    """Run in a separate process, and print the bytes of all processes after every epoch."""
     import psutil
     import torch
     from torch.utils.data import DataLoader, Dataset
@@ -59,7 +62,9 @@ def ride(kind: str, num_samples: int) -> None:
         iterator = iter(loader)
         for _ in range(len(loader) - 1):
             next(iterator)
-        workers = [child.memory_full_info().uss for child in main.children()]  # all but the last batch are read
+        workers = [
+            child.memory_full_info().uss for child in main.children()
+        ]  # all batches except the last have been read
         told.append([main.memory_full_info().uss, *workers])
         next(iterator, None)
     assert not faults and all(len(one) == 1 + WORKERS for one in told), (faults, told)
@@ -81,12 +86,12 @@ def measure(kind: str, num_samples: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=int, default=1_000_000)
-    parser.add_argument("--ride", choices=["torch", "ours"])
+    parser.add_argument("--ride", dest="kind", choices=["torch", "ours"], help="used by this script itself")
     options = parser.parse_args()
-    if options.ride:
-        ride(options.ride, options.samples)
+    if options.kind:
+        run_epochs(options.kind, options.samples)
         return
-    lines = ["| MB to itself | epoch | main process | workers | together |", "|---|---:|---:|---:|---:|"]
+    lines = ["| unshared MB | epoch | main process | workers | together |", "|---|---:|---:|---:|---:|"]
     last = {}
     head = machine()
     for kind, label in (("torch", "torch's workers"), ("ours", "slipstream's workers")):
@@ -99,12 +104,12 @@ def main() -> None:
 
 {head}
 
-{options.samples:,} strings in a list, shuffled, batches of {BATCH:,}, {WORKERS} workers that stay. The script of the
-second rows has none of its own, and rides with `{OURS}`. Memory that a process shares with no other (USS).
+{options.samples:,} strings in a list, shuffled, batches of {BATCH:,}, {WORKERS} persistent workers. In the second group
+of rows, the script has no workers of its own and runs with `{OURS}`. Memory that a process shares with no other (USS).
 
 {chr(10).join(lines)}
 
-After {EPOCHS} epochs slipstream's take {last["ours"] / last["torch"]:.2f} times as much.
+After {EPOCHS} epochs, slipstream's workers take {last["ours"] / last["torch"]:.2f} times as much memory.
 """
     write_page("worker_memory", text)
 

@@ -1,1 +1,1 @@
-"""The contestants of loaders.py, one file each: what a loader's own authors would write for the same photographs."""
+"""The contestants of loaders.py. Each module uses one loader as its documentation recommends."""

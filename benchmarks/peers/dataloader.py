@@ -1,4 +1,4 @@
-"""torch's DataLoader as it is, with so many workers."""
+"""torch's DataLoader without changes, with a given number of workers."""
 
 from __future__ import annotations
 

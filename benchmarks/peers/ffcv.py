@@ -1,5 +1,7 @@
-"""FFCV: the photographs written into its own file once, as JPEG encoded anew or as raw pixels; compiled decoding,
-cropping and normalising in two threads. OpenCV resizes, so the pixels are others."""
+"""FFCV: writes the photographs to its own file once, as JPEG that is encoded again or as raw pixels.
+
+Compiled code decodes, crops and normalises in two threads. OpenCV resizes, so the pixels differ from Pillow's.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ DISTRIBUTION = "ffcv"
 
 
 class _Whole:
-    """The images as they are, for its writer."""
+    """The images without changes, for the writer of FFCV."""
 
     def __init__(self, photographs: Photographs) -> None:
         self.photographs = photographs

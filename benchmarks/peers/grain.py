@@ -1,4 +1,4 @@
-"""grain: a map dataset in batches, read ahead by threads, each of which makes a whole batch."""
+"""grain: a map dataset in batches. Threads prefetch, and each thread makes a whole batch."""
 
 from __future__ import annotations
 

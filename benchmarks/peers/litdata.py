@@ -1,4 +1,4 @@
-"""LitData: the JPEG files optimised into chunks once, streamed by two workers."""
+"""LitData: the JPEG files are packed into chunks once, and two workers stream them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def batches(job: Job) -> Iterator[Any]:
     dataset = Photographs(job.photographs)
     chunks, os.environ["DATA_OPTIMIZER_CACHE_FOLDER"] = str(job.folder / "chunks"), str(job.folder / "optimizing")
     items = list(zip(map(str, dataset.paths), dataset.labels, strict=True))
-    litdata.optimize(  # forked, since nothing is timed yet and spawning takes half a minute
+    litdata.optimize(  # forked, because spawning takes half a minute; this part is not timed
         _to_sample, items, chunks, chunk_bytes="64MB", num_workers=CORES, start_method="fork", verbose=False
     )
     stream = _Stream(chunks, shuffle=True, drop_last=True)

@@ -1,5 +1,7 @@
-"""slipstream's recipe on the same Dataset and the same loader without workers, put in place as `slipstream run` would.
-A technique that fails in the ride fails the benchmark; what it declines is said on the page."""
+"""slipstream's recipe on the same Dataset and a loader without workers, applied as `slipstream run` would.
+
+A technique that fails while it runs fails the benchmark. What a technique declines is listed on the page.
+"""
 
 from __future__ import annotations
 
@@ -35,5 +37,5 @@ def put_in_place(job: Job) -> None:
     context = apply_recipe(
         parse_recipe(job.setting["recipe"]), Patches(complain, torch.compiler.is_dynamo_compiling), complain
     )
-    # These lists fill up during the ride, and go out with every answer
+    # These lists grow while the loader runs, and are sent with every answer.
     job.setting.update(changes=context.changes, declined=context.declined, complaints=complaints)

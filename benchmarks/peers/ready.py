@@ -1,5 +1,7 @@
-"""Nothing but the hand-over: the samples are float tensors that lie ready in memory. By DataLoader with two workers, by
-slipstream's recipe, and as the least that can be done: the floats of a batch copied into a standing one."""
+"""Only the transfer of batches: the samples are float tensors that are already in memory.
+
+Compares DataLoader with two workers, slipstream's recipe, and the minimum: copying the floats into a reused batch.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from torch.utils.data import DataLoader, Dataset
 from peers import ours
 from peers.work import BATCH, CORES, SIDE, Job
 
-NUM_TENSORS = 256  # 154 MB: no cache of the processor holds them
-NUM_BATCHES = 128  # of an epoch
+NUM_TENSORS = 256  # 154 MB: larger than the caches of the processor
+NUM_BATCHES = 128  # per epoch
 
 
 class Ready(Dataset[tuple[torch.Tensor, int]]):

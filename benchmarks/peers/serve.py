@@ -1,5 +1,8 @@
-"""One contestant in a process of its own. Reads questions from stdin, a line of JSON each, and answers on stdout: how
-long so many batches took, with a step after each that leaves the processor idle."""
+"""The process of one contestant.
+
+It reads questions from stdin, one line of JSON each, and answers on stdout with the rate of the requested number of
+batches. After each batch follows a step that leaves the processor idle.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ PAGE_FLOATS = 1024
 
 
 class Counted:
-    """Batches, and how many images there were in them so far."""
+    """Iterates over batches, and counts the images in them."""
 
     def __init__(self, batches: Iterator[Any]) -> None:
         self._batches = batches
@@ -39,7 +42,7 @@ class Counted:
 
 
 class Look:
-    """What the batches are like, from those that are not timed."""
+    """Statistics of the batches, from those that are not timed."""
 
     def __init__(self) -> None:
         self.means: list[float] = []
@@ -64,26 +67,29 @@ def idle(images: torch.Tensor) -> None:
 
 
 def touch(images: torch.Tensor) -> None:
-    """Every page once, as whatever uses the batch would: memory that is mapped but never seen costs nothing."""
+    """Read every page once, as a user of the batch would. Memory that is mapped but never read would cost nothing."""
     images.view(-1)[::PAGE_FLOATS].sum()
 
 
 def answer(question: dict[str, Any], batches: Iterator[Any], look: Look, step: Any) -> dict[str, Any]:
-    """Lead-in, then what is timed: so many batches, and at least so long, since who is quick would else be timed while
-    its caches are cold. The last batch is looked at when the clock is off: what is made ahead meanwhile is gone after
-    the next lead-in. A question without timed batches is the warm-up."""
+    """Run the lead-in and then the timed batches, and return the rate.
+
+    The timed part has a minimum number of batches and a minimum length, because a fast loader would otherwise be timed
+    while its caches are cold. The last batch is inspected after the clock has stopped. Batches that the loader
+    prefetches meanwhile are consumed in the next lead-in. A question without timed batches is a warm-up.
+    """
     if not question["timed"]:
         for _ in range(question["lead_in"]):
             look.at(next(batches)[0])
         return {}
-    ride(batches, step, question["lead_in"], question["lead_in_s"])
-    num_images, seconds, images = ride(batches, step, question["timed"], question["timed_s"])
+    run_block(batches, step, question["lead_in"], question["lead_in_s"])
+    num_images, seconds, images = run_block(batches, step, question["timed"], question["timed_s"])
     look.at(images)
     return {"rate": num_images / seconds}
 
 
-def ride(batches: Iterator[Any], step: Any, num_batches: int, least_s: float) -> tuple[int, float, torch.Tensor]:
-    """Images, seconds, and the last batch."""
+def run_block(batches: Iterator[Any], step: Any, num_batches: int, least_s: float) -> tuple[int, float, torch.Tensor]:
+    """Returns the number of images, the seconds, and the last batch."""
     num_images, start = 0, time.perf_counter()
     while True:
         images = next(batches)[0]
@@ -97,10 +103,10 @@ def ride(batches: Iterator[Any], step: Any, num_batches: int, least_s: float) ->
 
 def main() -> None:
     channel = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a library prints is not an answer
+    os.dup2(2, 1)  # output of libraries must not mix with the answers
     spec = json.loads(sys.argv[1])
     job = Job(Path(spec["photographs"]), Path(spec["folder"]), spec["setting"])
-    torch.set_num_threads(1)  # the step is idle, and loaders bring their own threads or processes
+    torch.set_num_threads(1)  # the step does not compute, and loaders have their own threads or processes
     look = Look()
     try:
         peer = importlib.import_module(f"peers.{spec['peer']}")
@@ -115,7 +121,7 @@ def main() -> None:
         traceback.print_exc()
         print(json.dumps({"failure": f"{type(fault).__name__}: {fault}"}), file=channel, flush=True)
     channel.flush()
-    os._exit(0)  # whatever threads and processes it has: they are ended from outside
+    os._exit(0)  # without waiting for threads and processes of the loader: the parent process ends them
 
 
 if __name__ == "__main__":

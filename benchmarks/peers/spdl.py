@@ -1,5 +1,8 @@
-"""SPDL: a pipeline of threads. With Pillow, the plain script's functions for a batch at a time; with its own decoder,
-FFmpeg decodes, crops, scales and flips, which gives other pixels."""
+"""SPDL: a pipeline of threads.
+
+With Pillow, it calls the functions of the plain script for one batch at a time. With its own decoder, FFmpeg decodes,
+crops, scales and flips, which gives other pixels.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torchdata.nodes: indices in batches, each batch made by one call in a thread."""
+"""torchdata.nodes: batches of indices. One call in a thread makes a whole batch."""
 
 from __future__ import annotations
 

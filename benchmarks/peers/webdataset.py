@@ -1,4 +1,4 @@
-"""WebDataset: the JPEG files in tar shards, decoded with Pillow and batched in two workers."""
+"""WebDataset: the JPEG files are in tar shards. Two workers decode them with Pillow and make batches."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""The work itself, as a plain script would write it: read, decode, random-resized-crop, flip, to float, normalise.
-Every contestant that gives the same pixels calls these very functions."""
+"""The work that all contestants do: read, decode, random-resized-crop, flip, convert to float, normalise.
+
+The functions are written as in a plain script. Every contestant that gives the same pixels calls them.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ STD = torch.tensor(CHANNEL_STDS).view(3, 1, 1)
 @dataclass(frozen=True)
 class Job:
     photographs: Path
-    folder: Path  # its own, empty: converted data and caches go there
+    folder: Path  # an empty folder for the converted data and caches of this contestant
     setting: dict[str, Any]
 
 
@@ -54,7 +56,7 @@ def augment(image: Image.Image) -> torch.Tensor:
 
 
 def draw_crop(width: int, height: int) -> tuple[int, int, int, int]:
-    """Left, top, width and height: 8% to 100% of the area, 3:4 to 4:3, as everybody does for ImageNet."""
+    """Left, top, width and height: 8% to 100% of the area, 3:4 to 4:3, as is usual for ImageNet."""
     for _ in range(10):
         area = width * height * random.uniform(0.08, 1.0)
         aspect = math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))

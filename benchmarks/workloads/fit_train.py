@@ -1,5 +1,8 @@
-"""Trains one of three small models whose activations fill the memory: convnet, transformer, lstm. glibc is told to map
-every block of 32 KiB or more by itself: otherwise two starts of one script differ by a tenth of what they hold."""
+"""Trains one of three small models whose activations fill the memory: convnet, transformer or lstm.
+
+The script tells glibc to map every block of 32 KiB or more separately. Otherwise the memory of two starts of one script
+differs by a tenth.
+"""
 
 import ctypes
 import sys

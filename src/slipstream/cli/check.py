@@ -77,6 +77,7 @@ def command(
     slipstream check --seconds 30 --json result.json train.py
 
     The script runs unchanged and is stopped as soon as enough steps were observed. Files that it writes are discarded.
+
     Options of slipstream come before the script; everything after the script's name is passed to the script.
 
     \b

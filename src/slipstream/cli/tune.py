@@ -146,7 +146,9 @@ def command(no_overlay: bool, is_module: bool, script: tuple[str, ...], **option
     Files that the copies write are discarded.
 
     After Ctrl-C, the same command continues with what was decided so far. slipstream techniques lists what can be
-    tried. Options of slipstream come before the script; everything after the script's name is passed to the script.
+    tried.
+
+    Options of slipstream come before the script; everything after the script's name is passed to the script.
     """
     typed = read_script(script, is_module)
     if is_switched_off():
