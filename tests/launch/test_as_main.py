@@ -1,4 +1,4 @@
-"""A script under `slipstream run` against the same script under bare python: output, tracebacks and exit codes."""
+"""Compares a script under `slipstream run` with the same script under plain python: output, tracebacks, exit codes."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_script_ends_as_under_python(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     "script", [["train.py", "-a", "--help", "b c"], ["./train.py"], ["sub/../train.py"], ["link.py"], ["-m", "train"]]
 )
-def test_main_is_the_real_main(tmp_path: Path, script: list[str]) -> None:
+def test_main_module_equals_that_of_python(tmp_path: Path, script: list[str]) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "sub").mkdir()
     (tmp_path / "elsewhere" / "real.py").write_text(SHOW)
@@ -136,7 +136,7 @@ def test_packages_directories_and_archives(tmp_path: Path) -> None:
         assert assert_same(tmp_path, *script)[0] == 1
 
 
-def test_encodings_of_the_file(tmp_path: Path) -> None:
+def test_source_encodings(tmp_path: Path) -> None:
     (tmp_path / "latin.py").write_bytes(
         "# -*- coding: latin-1 -*-\nprint(ascii('é'))\nraise ValueError('é')\n".encode("latin-1")
     )
@@ -146,7 +146,7 @@ def test_encodings_of_the_file(tmp_path: Path) -> None:
     assert not (tmp_path / "__pycache__").exists()
 
 
-def test_flags_of_the_interpreter_count(tmp_path: Path) -> None:
+def test_interpreter_flags_are_passed_on(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import sys\nprint(__debug__, sys.flags.optimize, sys.stdout.write_through)\nassert False"
     )
@@ -155,7 +155,7 @@ def test_flags_of_the_interpreter_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_classes_of_main_reach_children(tmp_path: Path, method: str) -> None:
+def test_child_processes_can_unpickle_classes_of_main(tmp_path: Path, method: str) -> None:
     (tmp_path / "train.py").write_text(
         textwrap.dedent(f"""
         import multiprocessing, sys
@@ -178,13 +178,13 @@ def test_classes_of_main_reach_children(tmp_path: Path, method: str) -> None:
     assert assert_same(tmp_path, "train.py", "--lr", "1")[0] == 0
 
 
-def test_no_such_module_is_the_users_mistake(tmp_path: Path) -> None:
+def test_missing_module_is_a_user_error(tmp_path: Path) -> None:
     code, _, err = python("-m", "slipstream", "run", "-m", "nowhere.train", cwd=tmp_path)
     assert code == 2
     assert "nowhere" in err and "Traceback" not in err
 
 
-def test_switched_off_there_is_only_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slipstream_disable_runs_plain_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLIPSTREAM_DISABLE", "1")
     (tmp_path / "train.py").write_text(
         "import sys; print([name for name in sys.modules if 'slipstream.' in name]); sys.exit(5)"
@@ -193,7 +193,7 @@ def test_switched_off_there_is_only_python(tmp_path: Path, monkeypatch: pytest.M
         assert python("-m", "slipstream", command, "train.py", cwd=tmp_path) == (5, "[]\n", "")
 
 
-def test_frames_of_ours_are_hidden_in_every_link() -> None:
+def test_our_frames_are_hidden_in_every_chained_exception() -> None:
     def fail() -> None:
         exec(compile("1 / 0", hide_our_frames.__code__.co_filename, "exec"))
 
@@ -211,4 +211,4 @@ def test_frames_of_ours_are_hidden_in_every_link() -> None:
         while link is not None:
             names.append(link.tb_frame.f_code.co_name)
             link = link.tb_next
-    assert names == ["test_frames_of_ours_are_hidden_in_every_link", "fail"]
+    assert names == ["test_our_frames_are_hidden_in_every_chained_exception", "fail"]

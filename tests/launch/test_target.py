@@ -19,7 +19,7 @@ from slipstream.launch.target import display_name, file_stem, refusal
         ("train", b"print(1)\n", None),
     ],
 )
-def test_what_is_refused(tmp_path: Path, name: str, content: bytes | None, words: str | None) -> None:
+def test_refusals(tmp_path: Path, name: str, content: bytes | None, words: str | None) -> None:
     path = tmp_path / name
     if content is not None:
         path.write_bytes(content)
@@ -44,6 +44,6 @@ def test_names() -> None:
     assert display_name(["train.py", "-x"]) == "train.py"
 
 
-def test_files_are_called_after_the_whole_module() -> None:
+def test_file_stem_of_a_module_is_its_full_name() -> None:
     assert file_stem(["-m", "a.train", "-x"]) == "a.train"
     assert file_stem(["src/train.py", "-x"]) == "train"

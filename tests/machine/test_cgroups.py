@@ -49,7 +49,7 @@ def test_version_2_takes_the_strictest_of_all_ancestors(tmp_path: Path) -> None:
     assert read_limits(root) == CgroupLimits(cores=1.5, memory_bytes=1 << 30)
 
 
-def test_version_1_and_its_way_to_say_unlimited(tmp_path: Path) -> None:
+def test_version_1_and_its_value_for_unlimited(tmp_path: Path) -> None:
     root = make(
         tmp_path,
         {
@@ -69,7 +69,7 @@ def test_a_container_that_sees_the_path_of_the_host(tmp_path: Path) -> None:
     files = {"proc/self/mountinfo": mounted, "sys/fs/cgroup/cpu.max": "200000 100000"}
     root = make(tmp_path, {**files, "proc/self/cgroup": "0::/docker/x\n"})
     assert read_limits(root).cores == 2.0
-    # Without a namespace of its own the group may not be visible at all: the mount point stands for it.
+    # Without a cgroup namespace the group may not be visible at all; then the mount point is used.
     make(tmp_path, {"proc/self/cgroup": "0::/../../elsewhere\n"})
     assert read_limits(root).cores == 2.0
 

@@ -30,13 +30,13 @@ def disk(root: Path, name: str, number: str, rotational: str, partition: str = "
 
 
 @pytest.mark.parametrize(("rotational", "kind"), [("0", "ssd"), ("1", "hdd")])
-def test_a_partition_asks_its_disk(tmp_path: Path, rotational: str, kind: str) -> None:
+def test_partition_has_the_kind_of_its_disk(tmp_path: Path, rotational: str, kind: str) -> None:
     root = machine(tmp_path, "27 1 8:1 / / rw - ext4 /dev/sda1 rw\n")
     disk(root, "sda", "8:1", rotational, partition="sda1")
     assert read_disk_kind(Path("/home/me"), root) == kind
 
 
-def test_device_mapper_asks_what_is_below(tmp_path: Path) -> None:
+def test_device_mapper_has_the_kind_of_its_disks(tmp_path: Path) -> None:
     root = machine(tmp_path, "27 1 253:0 / / rw - xfs /dev/mapper/vg-root rw\n")
     below = disk(root, "nvme0n1", "259:0", "0")
     mapper = disk(root, "dm-0", "253:0", "1")
@@ -51,7 +51,7 @@ def test_btrfs_is_found_by_its_source(tmp_path: Path) -> None:
     assert read_disk_kind(Path("/"), root) == "hdd"
 
 
-def test_an_overlay_asks_its_upper_directory_or_all_disks(tmp_path: Path) -> None:
+def test_overlay_has_the_kind_of_its_upper_directory_or_of_all_disks(tmp_path: Path) -> None:
     text = "1 0 0:50 / / rw - overlay overlay rw,lowerdir=/a,upperdir=/data/up,workdir=/w\n"
     root = machine(tmp_path, text + "2 1 8:0 / /data rw - ext4 /dev/sda rw\n")
     disk(root, "sda", "8:0", "1")

@@ -13,7 +13,7 @@ from slipstream.records import Environment
 
 
 def test_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The only test that reads the host: it asserts what holds on every one."""
+    """The only test that reads the host. It asserts what holds on every machine."""
     monkeypatch.undo()
     environment = read_environment(tmp_path)
     assert environment.cpu
@@ -25,7 +25,7 @@ def test_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("num_cores", [1, 2, 64])
-def test_cores_memory_and_affinity_are_the_systems(num_cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cores_memory_and_affinity_come_from_the_system(num_cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: num_cores)
     monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda self: list(range(num_cores)), raising=False)
     environment = read_environment(".")
@@ -58,7 +58,7 @@ def test_a_machine_without_any_files(tmp_path: Path) -> None:
     assert environment.cpu
 
 
-def test_a_limit_above_the_memory_is_none(tmp_path: Path) -> None:
+def test_limit_above_the_memory_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/cgroup").write_text("0::/\n")
     (tmp_path / "proc/self/mountinfo").write_text("35 25 0:30 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")

@@ -1,4 +1,4 @@
-"""How many trials fit, from made files and the made memory of `conftest.machine`."""
+"""How many trials fit in memory, with generated files and the simulated memory of `conftest.machine`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from slipstream.machine import free_memory
 GB = 1 << 30
 
 
-def test_room_for_more_trials() -> None:
+def test_number_of_trials_that_fit() -> None:
     assert free_memory.num_fitting(10 * GB, 2 * GB) == 3
     assert free_memory.num_fitting(2 * GB, 2 * GB) == 0
     assert free_memory.num_fitting(GB, 0) > 1000  # uses none

@@ -50,7 +50,7 @@ def test_gpus_are_listed() -> None:
     assert gpus == [Gpu(f"Made {index}", 1000, "9.0", "570.1") for index in (0, 1)]
 
 
-def test_every_gpu_is_read_again_and_again() -> None:
+def test_every_gpu_is_read_repeatedly() -> None:
     nvml = MadeNvml()
     sampler = GpuSampler(nvml, interval_s=0.001)
     sampler.start()
@@ -64,13 +64,13 @@ def test_every_gpu_is_read_again_and_again() -> None:
     assert not [thread for thread in threading.enumerate() if thread.name == "slipstream-gpu"]
 
 
-def test_the_shortest_ride_has_a_reading() -> None:
+def test_the_shortest_trial_has_a_reading() -> None:
     with GpuSampler(MadeNvml(), interval_s=60) as sampler:
         pass
     assert [reading.index for reading in sampler.stop()] == [0, 1]
 
 
-def test_a_lost_gpu_is_no_error() -> None:
+def test_failing_gpu_is_not_an_error() -> None:
     class Lost(MadeNvml):
         def nvmlDeviceGetUtilizationRates(self, handle: int) -> Any:  # noqa: N802
             raise RuntimeError("GPU is lost")

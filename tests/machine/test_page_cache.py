@@ -1,4 +1,4 @@
-"""DAMON's settings as a tree of small files, as Linux shows them."""
+"""Reads DAMON's settings from a tree of small files like that of Linux."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def scheme(state: str = "on", action: str = "pageout") -> dict[str, str]:
     }
 
 
-def test_pages_that_are_written_out_after_a_minute(tmp_path: Path) -> None:
+def test_pageout_scheme_with_an_age_of_a_minute(tmp_path: Path) -> None:
     lay(tmp_path, scheme())
     assert read_idle_file_s(tmp_path) == 60.0
 
@@ -35,12 +35,12 @@ def without(name: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("files", [{}, scheme(state="off"), scheme(action="stat"), without("aggr_us"), without("min")])
-def test_who_only_watches_or_cannot_be_read_drops_nothing(tmp_path: Path, files: dict[str, str]) -> None:
+def test_schemes_that_drop_nothing_or_cannot_be_read(tmp_path: Path, files: dict[str, str]) -> None:
     lay(tmp_path, files)
     assert read_idle_file_s(tmp_path) is None
 
 
-def test_the_ready_made_reclaimer(tmp_path: Path) -> None:
+def test_damon_reclaim_module(tmp_path: Path) -> None:
     parameters = "sys/module/damon_reclaim/parameters"
     lay(tmp_path, {f"{parameters}/enabled": "Y", f"{parameters}/min_age": "120000000"})
     assert read_idle_file_s(tmp_path) == 120.0

@@ -16,7 +16,7 @@ def machine_with(*gpus: str) -> Environment:
     return msgspec.structs.replace(made_environment(), torch=None, gpus=[Gpu(name, 1 << 34) for name in gpus])
 
 
-def test_a_gpu_that_stands_idle() -> None:
+def test_unused_gpu_is_reported() -> None:
     gpu = machine_with("Made GPU")
     assert "built for the CPU only" in gpu_present_but_unused(gpu, facts_with())
     assert "CUDA_VISIBLE_DEVICES" in gpu_present_but_unused(gpu, facts_with(accelerator_build="12.8"))
@@ -26,7 +26,7 @@ def test_a_gpu_that_stands_idle() -> None:
     assert '.to("mps")' in gpu_present_but_unused(machine_with(), facts_with(accelerator="mps"))
 
 
-def test_nothing_to_say() -> None:
+def test_no_sentence_without_an_unused_gpu() -> None:
     assert gpu_present_but_unused(machine_with(), facts_with()) == ""
     on_gpu = facts_with(accelerator_build="12.8", accelerator="cuda", device="cuda:0")
     assert gpu_present_but_unused(machine_with("Made GPU"), on_gpu) == ""

@@ -1,4 +1,4 @@
-"""Arithmetic behind a dataset's last call, found where torch goes on."""
+"""Samples of arithmetic after the last call of a dataset's method, which are taken in torch's code."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _calls_at_the_end(x: Any, i: int) -> Any:
     [(_computes, 1), (_computes_at_the_end, 2), (_calls_at_the_end, None), (_only_picks, None)],
     ids=lambda it: str(it),
 )
-def test_the_line_behind_the_last_call(function: Any, below: int | None) -> None:
+def test_line_with_arithmetic_after_the_last_call(function: Any, below: int | None) -> None:
     code = function.__code__
     assert line_of_arithmetic(code) == (None if below is None else code.co_firstlineno + below)
 
@@ -72,7 +72,7 @@ def _frame_of_torch(kept: Computed, dataset: Any) -> FrameType:
     return frame
 
 
-def test_torch_goes_on_and_the_line_is_the_datasets() -> None:
+def test_late_sample_is_assigned_to_the_line_of_the_dataset() -> None:
     for wrap in (lambda data: data, lambda data: Subset(data, [0, 1, 2])):
         kept = Computed()
         found = returned_from(_frame_of_torch(kept, wrap(kept)))
@@ -80,13 +80,13 @@ def test_torch_goes_on_and_the_line_is_the_datasets() -> None:
         assert found.line == found.code.co_firstlineno + 2
 
 
-def test_a_dataset_that_only_picks_is_left_to_torch() -> None:
+def test_late_sample_of_a_dataset_that_only_indexes_stays_in_torch() -> None:
     kept = Picked()
     assert returned_from(_frame_of_torch(kept, kept)) is None
     assert returned_from(sys._getframe()) is None
 
 
-def test_it_counts_as_a_transform() -> None:
+def test_late_sample_counts_as_a_transform() -> None:
     kept = Computed()
     frame = _frame_of_torch(kept, kept)
     sampler = StackSampler(Recorder(MemorySink()), lambda: 0)

@@ -34,8 +34,9 @@ def test_a_sum_that_keeps_its_graph_is_a_leak() -> None:
     assert (leak.name, leak.is_sum) == ("total", True)
 
 
-def test_what_every_step_makes_anew_is_no_leak() -> None:
-    """A penalty over all layers, the outputs of a loop over time: one look cannot tell them from a sum of steps."""
+def test_values_that_every_step_rebuilds_are_not_leaks() -> None:
+    """Examples: a penalty over all layers, or the outputs of a loop over time. A single snapshot cannot distinguish
+    them from a sum over steps."""
     weight = torch.ones(3, requires_grad=True)
     total, kept, looks = torch.zeros(()), [], []
     for step in range(40):
@@ -59,7 +60,7 @@ class Log:
         self.kept[key] = value
 
 
-def test_what_an_object_of_the_users_keeps() -> None:
+def test_attribute_of_a_user_object_is_a_leak() -> None:
     weight, log = torch.ones(3, requires_grad=True), Log()
     for step in range(20):
         log.keep(step, (weight * 2).sum())
@@ -82,7 +83,7 @@ def test_records_and_lists_by_name_keep_tensors_too() -> None:
     assert sorted(texts) == ['curves["loss"].append(loss)', 'records.append({"loss": loss, "out": weight * 2})']
 
 
-def test_a_window_of_the_last_losses_is_no_leak() -> None:
+def test_bounded_deque_is_not_a_leak() -> None:
     weight, recent = torch.ones(3, requires_grad=True), deque(maxlen=50)
     for _ in range(40):
         recent.append((weight * 2).sum())
@@ -106,7 +107,7 @@ def test_plain_tensors_leak_where_they_grow_until_the_end() -> None:
     assert not find_leaks(sys._getframe(), 60), "one look does not tell"
 
 
-def test_graphs_are_told_from_plain_tensors() -> None:
+def test_tensors_with_and_without_a_graph_are_counted() -> None:
     weight = torch.ones(3, requires_grad=True)
     assert count_tensors([weight * 2, torch.ones(1), "text"]) == (1, 2)
 
@@ -117,7 +118,7 @@ def test_resident_memory_is_this_process() -> None:
     gauge.close()
 
 
-def test_the_line_that_fills(tmp_path: Path) -> None:
+def test_line_that_fills_the_variable(tmp_path: Path) -> None:
     file = tmp_path / "train.py"
     file.write_text("history = []  # history.append()\nfor x in y:\n    a_history.append(x)\n    history.append(x)\n")
     site = find_filling_line(str(file), "history")
@@ -125,7 +126,7 @@ def test_the_line_that_fills(tmp_path: Path) -> None:
     assert find_filling_line(str(file), "nothing") is None
 
 
-def test_the_line_that_fills_under_this_name_and_with_more_than_numbers(tmp_path: Path) -> None:
+def test_line_that_fills_this_key_with_more_than_numbers(tmp_path: Path) -> None:
     file = tmp_path / "gan.py"
     file.write_text(
         'log["d"].append(d.item())\nlog["fakes"].append(fake)\nkept.append(float(x))\nkept.append(y)\nn.append(z.item())\n'
@@ -135,7 +136,7 @@ def test_the_line_that_fills_under_this_name_and_with_more_than_numbers(tmp_path
     assert (find_filling_line(str(file), "log", "other") or lines[1]).line == 2
 
 
-def test_of_lists_by_name_the_fullest_is_meant() -> None:
+def test_key_with_the_most_tensors_is_chosen() -> None:
     history: dict[str, list[object]] = {"losses": [], "fakes": []}
     for step in range(20):
         history["losses"].append(float(step))
@@ -154,6 +155,6 @@ def test_length_from_the_scripts_own_variables() -> None:
 
 
 def test_no_length_is_none() -> None:
-    epochs = "many"  # a word in a variable of that name is no length
+    epochs = "many"  # a string in a variable of that name is not a length
     found = find_length(sys._getframe())
     assert (found, epochs) == (None, "many")

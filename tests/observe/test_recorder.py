@@ -1,4 +1,4 @@
-"""When steps are counted: short ones several at a time, and none of them never."""
+"""Short steps are counted several at a time, and every step is counted eventually."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from slipstream.testing.fake_clock import FakeClock
 from slipstream.wire.spool import MemorySink
 
 
-def test_steps_much_shorter_than_our_patience_are_counted_all_the_same() -> None:
-    """Without a loader modules take the long way, and what has gathered goes out several times in those 25 ms."""
+def test_steps_shorter_than_the_counting_delay_are_counted() -> None:
+    """Without a loader, module calls take the slow path, and the collected events are passed on several times within
+    the delay of 25 ms."""
     clock = FakeClock()
     recorder = Recorder(MemorySink(), clock)
     recorder.patience_ns = 25_000_000
@@ -21,7 +22,7 @@ def test_steps_much_shorter_than_our_patience_are_counted_all_the_same() -> None
             recorder.leave(token, kind, 0, training=True, grad=True)  # type: ignore[arg-type]
         start_ns = recorder.now_ns()
         clock.advance(0.05)
-        recorder.emit(("optimizer", 0, start_ns, recorder.now_ns()))  # as the shortcut does
+        recorder.emit(("optimizer", 0, start_ns, recorder.now_ns()))  # as the fast path does
         if recorder.now_ns() >= recorder.shortcut.due_ns:
             recorder.count()
     assert sum(counted) > 350 and len(counted) < 20

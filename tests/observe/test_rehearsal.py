@@ -1,4 +1,4 @@
-"""Races on copies: what is raced is real, and the script's own objects are left as they were."""
+"""Rehearsals on copies of the script's objects. They measure real work, and the script's own objects do not change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def convnet() -> torch.nn.Module:
 
 
 class Course:
-    """Runs that take as long as they are told, on a clock of their own."""
+    """Runs that take a given time on a simulated clock."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s, self.num_runs = 100.0, 0
@@ -39,7 +39,8 @@ class Course:
 
 @pytest.fixture(autouse=True)
 def ticking_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A millisecond passes whenever somebody looks: how long a real run takes must not end a race."""
+    """The clock advances by a millisecond at every call, so that the duration of a real run cannot end the
+    comparison."""
     ticks = itertools.count()
 
     def now_s() -> float:
@@ -49,32 +50,32 @@ def ticking_clock(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=now_s, perf_counter=now_s))
 
 
-def test_a_race_orders_two_runs_by_their_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_comparison_of_two_runs_gives_their_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
     course = Course(monkeypatch)
     found = race("remedy", "", course.run(0.2), course.run(0.01), 5.0)
     assert found is not None and found.low <= found.ratio <= found.high and found.ratio == pytest.approx(20)
 
 
-def test_a_race_that_does_not_fit_its_time_is_no_race(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_comparison_that_exceeds_its_time_returns_none(monkeypatch: pytest.MonkeyPatch) -> None:
     course = Course(monkeypatch)
     assert race("remedy", "", course.run(0.1), course.run(0.1), 0.0) is None
 
 
-def test_a_pair_that_the_machine_disturbed_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disturbed_pair_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     course = Course(monkeypatch)
     found = race("remedy", "", course.run(0.15), course.run(0.1, disturbed=[6]), 1.5)
     assert found is not None and found.low == pytest.approx(1.5)
     assert course.now_s - 100 < 2 * 1.5 + 0.5
 
 
-def test_a_race_that_is_clear_takes_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decided_comparison_runs_no_additional_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     course = Course(monkeypatch)
     found = race("remedy", "", course.run(0.15), course.run(0.1), 1.5)
     assert found is not None and found.num_pairs == 5
 
 
 @pytest.mark.parametrize("remedy", ["channels_last", "flush_denormals", "bf16"])
-def test_the_model_is_left_alone(remedy: str) -> None:
+def test_rehearsal_does_not_change_the_model(remedy: str) -> None:
     model = convnet()
     before = copy.deepcopy(model.state_dict())
     x = torch.randn(2, 3, 8, 8)
@@ -97,19 +98,19 @@ class Loudness(torch.nn.Module):
 
 @pytest.mark.skipif(not torch.set_flush_denormal(False), reason="this processor cannot flush denormals")
 @pytest.mark.parametrize(("power", "breaks_values"), [(1e-39, True), (1.0, False)])
-def test_flushing_what_the_model_divides_by_is_told(power: float, breaks_values: bool) -> None:
+def test_flushing_that_causes_a_division_by_zero_is_reported(power: float, breaks_values: bool) -> None:
     found = ModelRehearsal(Loudness(), (torch.rand(4, 8) * power,), {}).flush_denormals(2.0)
     assert found is not None and found.breaks_values is breaks_values
 
 
-def test_what_a_model_holds_in_five_dimensions_does_not_end_its_rehearsal() -> None:
+def test_model_with_five_dimensional_tensors_is_rehearsed() -> None:
     model = convnet()
     model.register_buffer("grid", torch.zeros(1, 3, 2, 2, 2))
     found = ModelRehearsal(model, (torch.randn(2, 3, 8, 8),), {}).channels_last(2.0)
     assert found is not None and found.remedy == "channels_last"
 
 
-def test_threads_are_set_back() -> None:
+def test_number_of_threads_is_restored() -> None:
     before = torch.get_num_threads()
     found = ModelRehearsal(convnet(), (torch.randn(2, 3, 8, 8),), {}).threads(1, 2.0)
     assert found is not None and found.setting == "1"
@@ -117,7 +118,7 @@ def test_threads_are_set_back() -> None:
 
 
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD])
-def test_the_optimizer_is_left_alone(kind: type[torch.optim.Optimizer]) -> None:
+def test_rehearsal_does_not_change_the_optimizer(kind: type[torch.optim.Optimizer]) -> None:
     model = convnet()
     optimizer = kind(model.parameters(), lr=0.1)  # type: ignore[call-arg]
     before = copy.deepcopy(model.state_dict())
@@ -126,7 +127,7 @@ def test_the_optimizer_is_left_alone(kind: type[torch.optim.Optimizer]) -> None:
     assert not optimizer.state
 
 
-def test_a_model_that_cannot_be_copied_is_a_sentence() -> None:
+def test_model_that_cannot_be_copied_gives_a_reason() -> None:
     class Stubborn(torch.nn.Conv2d):
         def __deepcopy__(self, memo: object) -> None:
             raise TypeError("one of a kind")
@@ -136,8 +137,8 @@ def test_a_model_that_cannot_be_copied_is_a_sentence() -> None:
     assert reasons == ["the model could not be copied to try remedies on it: TypeError: one of a kind"]
 
 
-def test_images_that_another_model_made_are_raced_without_its_graph() -> None:
-    """A critic is given what the generator has made, and the generator's graph is gone by the time of the race."""
+def test_inputs_from_another_model_are_rehearsed_without_its_graph() -> None:
+    """A critic gets the output of a generator, and the generator's graph is freed before the rehearsal."""
     generator, critic = torch.nn.Conv2d(3, 3, 1), convnet()
     images = generator(torch.randn(2, 3, 8, 8))
     torch.autograd.backward(critic(images).sum())
@@ -146,7 +147,7 @@ def test_images_that_another_model_made_are_raced_without_its_graph() -> None:
 
 
 class Remembers(torch.nn.Module):
-    """As autoencoders do: the loss of the last call is kept, with its graph."""
+    """Stores the loss of the last call with its graph, as some autoencoders do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -159,7 +160,7 @@ class Remembers(torch.nn.Module):
         return output
 
 
-def test_a_model_that_keeps_a_loss_with_its_graph_is_copied() -> None:
+def test_model_that_stores_a_loss_with_its_graph_is_copied() -> None:
     model, images = Remembers(), torch.randn(2, 3, 8, 8)
     kept = model(images) is not None and model.losses["mean"]
     found, reasons = rehearse((model, (images,), {}), [], 0.0, 2.0)

@@ -1,4 +1,4 @@
-"""As many batches are handed out as were drained: the script's own count never changes."""
+"""As many batches are handed out as were drained, so the script's number of iterations does not change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slipstream.testing.fake_clock import FakeClock
 
 
 @pytest.mark.parametrize(("num", "wanted"), [(10, 4), (3, 4), (4, 4), (1, 4)])
-def test_the_script_gets_exactly_as_many_as_there_are(num: int, wanted: int) -> None:
+def test_script_gets_the_exact_number_of_batches(num: int, wanted: int) -> None:
     kept, batches = ReplayedBatches(FakeClock()), Batches(num)
     received = 0
     times = kept.drain(batches, wanted, lambda: False)
@@ -29,7 +29,7 @@ def test_the_script_gets_exactly_as_many_as_there_are(num: int, wanted: int) -> 
     assert received == num
 
 
-def test_an_iterator_that_is_rewound_owes_nothing() -> None:
+def test_reset_iterator_has_no_stored_batches() -> None:
     """Persistent workers keep one iterator for all epochs."""
     kept, batches = ReplayedBatches(FakeClock()), Batches(2)
     kept.drain(batches, 5, lambda: False)

@@ -1,4 +1,4 @@
-"""The plan of a check on a clock that stands still: which blocks, in which order, and that it ends."""
+"""The schedule of a check on a simulated clock: which blocks there are, in which order, and that it ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def make_loader(num_workers: int) -> Loader:
     return Loader(0, None, "DataLoader", "D", num_workers, 8, 2, False, False, False, 100, 800, "fork")
 
 
-class Trip:
+class MadeTraining:
     """A script that trains with one loader, epoch after epoch."""
 
     def __init__(self, step_ms: float, epoch: int, num_workers: int = 0, seconds: float = 10.0, steps: int = 0) -> None:
@@ -33,15 +33,15 @@ class Trip:
         self.step_ms, self.epoch = step_ms, epoch
         self.num_steps = 0
 
-    def ride(self, with_loader: bool = True) -> list[str]:
+    def run(self, with_loader: bool = True) -> list[str]:
         with pytest.raises(StopTrial):
             while True:
                 batches = Batches(self.epoch)
                 received = 0
                 while self._ask(batches) if with_loader else received < self.epoch:
                     received += 1
-                    self._learn()
-                assert received == self.epoch  # no iteration added, none lost
+                    self._train_step()
+                assert received == self.epoch  # the number of iterations does not change
         return [m.block.kind for m in self.sink.messages if isinstance(m, BlockEnded)]
 
     def _ask(self, batches: Batches) -> bool:
@@ -56,7 +56,7 @@ class Trip:
             return False
         return True
 
-    def _learn(self) -> None:
+    def _train_step(self) -> None:
         self.recorder.pulse()
         self.num_steps += 1
         for kind, share in (("forward", 0.3), ("backward", 0.6), ("optimizer", 0.1)):
@@ -66,67 +66,73 @@ class Trip:
             self.recorder.leave(token, kind, 0, **facts)  # type: ignore[arg-type]
 
 
-def test_watches_drains_and_keeps_twice() -> None:
-    blocks = Trip(step_ms=20, epoch=1000).ride()
+def test_two_rounds_of_watch_drain_and_replay() -> None:
+    blocks = MadeTraining(step_ms=20, epoch=1000).run()
     assert blocks == ["start", "warmup", "watch", "drain", "kept", "warmup", "watch", "drain", "kept"]
 
 
 @pytest.mark.parametrize("epoch", [1, 3, 7, 50])
 def test_short_epochs_keep_their_length(epoch: int) -> None:
-    blocks = Trip(step_ms=20, epoch=epoch, num_workers=2).ride()
+    blocks = MadeTraining(step_ms=20, epoch=epoch, num_workers=2).run()
     assert "watch" in blocks and "kept" in blocks
 
 
 def test_without_a_loader_there_is_nothing_to_drain() -> None:
-    assert Trip(step_ms=20, epoch=1000).ride(with_loader=False) == ["start", "warmup", "watch", "warmup", "watch"]
+    assert MadeTraining(step_ms=20, epoch=1000).run(with_loader=False) == [
+        "start",
+        "warmup",
+        "watch",
+        "warmup",
+        "watch",
+    ]
 
 
-def test_slow_steps_end_in_time() -> None:
-    trip = Trip(step_ms=4000, epoch=1000, seconds=10)
-    trip.ride()
-    assert trip.clock.time_ns / 1e9 < 40
+def test_slow_steps_end_within_the_time_limit() -> None:
+    training = MadeTraining(step_ms=4000, epoch=1000, seconds=10)
+    training.run()
+    assert training.clock.time_ns / 1e9 < 40
 
 
-def test_asked_steps_are_watched() -> None:
-    trip = Trip(step_ms=5, epoch=1000, steps=40)
-    trip.ride()
-    assert trip.num_steps >= 40
+def test_requested_number_of_steps_is_watched() -> None:
+    training = MadeTraining(step_ms=5, epoch=1000, steps=40)
+    training.run()
+    assert training.num_steps >= 40
 
 
 def test_progress_grows_to_the_end() -> None:
-    trip = Trip(step_ms=20, epoch=1000)
-    assert trip.schedule.progress().share == 0.0
-    trip.ride()
-    assert 0.5 < trip.schedule.progress().share <= 1.0
+    training = MadeTraining(step_ms=20, epoch=1000)
+    assert training.schedule.progress().share == 0.0
+    training.run()
+    assert 0.5 < training.schedule.progress().share <= 1.0
 
 
-def test_a_validation_without_end_is_stopped_too() -> None:
-    trip = Trip(step_ms=20, epoch=1000, seconds=10)
+def test_endless_validation_is_stopped() -> None:
+    training = MadeTraining(step_ms=20, epoch=1000, seconds=10)
     batches = Batches(1000)
     for _ in range(3):
-        trip._ask(batches)
-        trip._learn()
+        training._ask(batches)
+        training._train_step()
     with pytest.raises(StopTrial):
-        for _ in range(1000):  # batches and forward passes, and never a step
-            trip.recorder.pulse()
-            trip.clock.advance(100)
-    assert trip.schedule.is_done
-    assert trip.clock.time_ns / 1e9 < 17
+        for _ in range(1000):  # batches and forward passes, but no step
+            training.recorder.pulse()
+            training.clock.advance(100)
+    assert training.schedule.is_done
+    assert training.clock.time_ns / 1e9 < 17
 
 
-def test_torchs_own_profile_comes_before_the_step_that_is_taken_apart() -> None:
-    trip, told = Trip(20, 100), []
-    schedule = trip.schedule
+def test_torch_profile_comes_before_the_dissected_step() -> None:
+    training, told = MadeTraining(20, 100), []
+    schedule = training.schedule
 
     def note(what: str) -> bool:
-        told.append((what, trip.num_steps))
+        told.append((what, training.num_steps))
         return True
 
     schedule.excerpt_start = lambda: note("excerpt")
     schedule.excerpt_stop = lambda: note("excerpt ends")
     schedule.probe_start = lambda: note("probe")
     schedule.probe_stop = lambda: note("probe ends")
-    kinds = trip.ride()
+    kinds = training.run()
     assert [what for what, _ in told] == ["excerpt", "excerpt ends", "probe", "probe ends"]
     steps = [step for _, step in told]
     assert [after - before for before, after in itertools.pairwise(steps)] == [3, 1, 1], "a whole step between the two"
@@ -134,62 +140,62 @@ def test_torchs_own_profile_comes_before_the_step_that_is_taken_apart() -> None:
 
 
 def test_without_a_profile_nothing_changes() -> None:
-    one, other = Trip(20, 100), Trip(20, 100)
+    one, other = MadeTraining(20, 100), MadeTraining(20, 100)
     one.schedule.probe_start = other.schedule.probe_start = lambda: True
     other.schedule.excerpt_start = lambda: False
-    assert one.ride() == other.ride() and one.num_steps == other.num_steps
+    assert one.run() == other.run() and one.num_steps == other.num_steps
 
 
-def test_steps_of_seconds_leave_time_to_take_one_apart() -> None:
-    trip, told = Trip(step_ms=5000, epoch=1000, seconds=60), []
-    trip.schedule.probe_start = lambda: told.append("probe") or True
-    trip.schedule.probe_stop = lambda: told.append("probe ends")
-    blocks = trip.ride()
+def test_steps_of_seconds_leave_time_for_a_dissection() -> None:
+    training, told = MadeTraining(step_ms=5000, epoch=1000, seconds=60), []
+    training.schedule.probe_start = lambda: told.append("probe") or True
+    training.schedule.probe_stop = lambda: told.append("probe ends")
+    blocks = training.run()
     assert told == ["probe", "probe ends"] and blocks[-1] == "dissect"
-    assert "kept" in blocks and trip.clock.time_ns / 1e9 < 100
+    assert "kept" in blocks and training.clock.time_ns / 1e9 < 100
 
 
-def test_a_step_that_was_broken_off_is_followed_by_another_but_not_at_once() -> None:
-    trip, told = Trip(20, 100), []
+def test_interrupted_dissection_is_repeated_after_a_pause() -> None:
+    training, told = MadeTraining(20, 100), []
     answers = iter([False, True])
 
     def stop() -> bool:
-        told.append(("ends", trip.num_steps))
+        told.append(("ends", training.num_steps))
         return next(answers)
 
-    trip.schedule.probe_start = lambda: told.append(("probe", trip.num_steps)) or True
-    trip.schedule.probe_stop = stop
-    trip.ride()
+    training.schedule.probe_start = lambda: told.append(("probe", training.num_steps)) or True
+    training.schedule.probe_stop = stop
+    training.run()
     assert [what for what, _ in told] == ["probe", "ends", "probe", "ends"]
     assert told[2][1] - told[1][1] == 1, "one profiler right after another crashes"
 
 
-def call_without_learning(trip: Trip, num: int) -> None:
+def call_without_training(training: MadeTraining, num: int) -> None:
     for _ in range(num):
-        trip.recorder.pulse()
-        token = trip.recorder.enter("forward")
-        trip.clock.advance(trip.step_ms)
-        trip.recorder.leave(token, "forward", 0)
+        training.recorder.pulse()
+        token = training.recorder.enter("forward")
+        training.clock.advance(training.step_ms)
+        training.recorder.leave(token, "forward", 0)
 
 
-def test_calls_before_the_first_update_are_no_steps_where_an_optimizer_waits() -> None:
-    trip = Trip(step_ms=10, epoch=1000)
-    trip.schedule.will_train = lambda: True
-    call_without_learning(trip, 400)  # a learner plays for four seconds
-    blocks = trip.ride(with_loader=False)
+def test_calls_before_the_first_update_are_not_steps_if_there_is_an_optimizer() -> None:
+    training = MadeTraining(step_ms=10, epoch=1000)
+    training.schedule.will_train = lambda: True
+    call_without_training(training, 400)  # a reinforcement learner collects experience for four seconds
+    blocks = training.run(with_loader=False)
     assert blocks[:3] == ["start", "warmup", "warmup"]
-    ended = [m.block for m in trip.sink.messages if isinstance(m, BlockEnded)]
+    ended = [m.block for m in training.sink.messages if isinstance(m, BlockEnded)]
     assert all(block.start_ns > 4e9 for block in ended[2:])
-    assert not any(isinstance(m, Told) for m in trip.sink.messages)
+    assert not any(isinstance(m, Told) for m in training.sink.messages)
 
 
-def test_a_script_that_never_learns_is_watched_all_the_same() -> None:
+def test_script_without_backward_passes_is_watched() -> None:
     for has_optimizer in (False, True):
-        trip = Trip(step_ms=10, epoch=1000)
-        trip.schedule.will_train = lambda has_any=has_optimizer: has_any  # type: ignore[misc]
+        training = MadeTraining(step_ms=10, epoch=1000)
+        training.schedule.will_train = lambda has_any=has_optimizer: has_any  # type: ignore[misc]
         with pytest.raises(StopTrial):
-            call_without_learning(trip, 3000)
-        kinds = [m.block.kind for m in trip.sink.messages if isinstance(m, BlockEnded)]
+            call_without_training(training, 3000)
+        kinds = [m.block.kind for m in training.sink.messages if isinstance(m, BlockEnded)]
         assert "watch" in kinds
-        notes = [m.note for m in trip.sink.messages if isinstance(m, Told)]
+        notes = [m.note for m in training.sink.messages if isinstance(m, Told)]
         assert any("--seconds" in note for note in notes) == has_optimizer

@@ -1,4 +1,4 @@
-"""What a loop around a sampled line is for, from sources as people write them."""
+"""The purpose of a loop around a sampled line, for typical source code."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ NEITHER = [
     [(s, "sync") for s in READS] + [(s, "update") for s in UPDATES] + [(s, "other") for s in NEITHER],
 )
 @pytest.mark.parametrize("line", [1, 2])
-def test_what_a_loop_is_for(tmp_path: Path, source: str, stage: str, line: int) -> None:
+def test_stage_of_a_source_loop(tmp_path: Path, source: str, stage: str, line: int) -> None:
     assert stage_at(tmp_path, source, line) == stage
 
 
@@ -63,7 +63,7 @@ def test_the_innermost_loop_decides(tmp_path: Path) -> None:
     assert [stage_at(tmp_path, source, line) for line in (2, 4)] == ["sync", "update"]
 
 
-def test_only_the_loop_itself_is_looked_at(tmp_path: Path) -> None:
-    """What is written or saved there stays that, and a batch that is built is none of this."""
+def test_only_samples_of_the_main_loop_are_refined(tmp_path: Path) -> None:
+    """Logging and saving keep their stages, and samples of the building of batches are not refined."""
     assert stage_at(tmp_path, UPDATES[0], 2, "logging") == "logging"
     assert stage_at(tmp_path, READS[0], 2, "transform", "input") == "transform"

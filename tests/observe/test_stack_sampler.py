@@ -1,4 +1,4 @@
-"""What a stack is counted as, from frames of real calls."""
+"""How stack samples are classified, with frames of real calls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_module_that_is_called_while_a_batch_is_built_is_a_transform() -> None
     assert stages == {"input": "transform", "forward": "compute"}
 
 
-def test_a_worker_starts_until_it_is_asked_for_a_batch() -> None:
+def test_worker_samples_count_as_start_until_the_first_batch() -> None:
     recorder = Recorder(MemorySink())
     recorder.role = "worker"
     sampler = StackSampler(recorder, lambda: 0)
@@ -38,7 +38,7 @@ def test_a_worker_starts_until_it_is_asked_for_a_batch() -> None:
     assert [key[0] for key in sampler._counts] == ["start", "input"]
 
 
-def test_between_the_models_answer_and_backward_it_is_the_loss() -> None:
+def test_samples_between_forward_and_backward_are_the_loss() -> None:
     recorder = Recorder(MemorySink())
     sampler = StackSampler(recorder, lambda: 0)
 
@@ -52,7 +52,7 @@ def test_between_the_models_answer_and_backward_it_is_the_loss() -> None:
     assert stages == ["other", "loss", "other", "other"]
 
 
-def test_gradients_that_are_cleared_between_them_are_not_the_loss() -> None:
+def test_zero_grad_between_forward_and_backward_is_not_the_loss() -> None:
     recorder = Recorder(MemorySink())
     sampler = StackSampler(recorder, lambda: 0)
     recorder.leave(recorder.enter("forward"), "forward", 1, grad=True)
@@ -80,7 +80,7 @@ def test_the_loss_of_a_validation_is_evaluation_too() -> None:
     assert phase_after("forward", 1) == "other"
 
 
-def test_the_scripts_own_lines_in_a_closure_are_not_the_optimizers() -> None:
+def test_script_lines_in_a_closure_do_not_count_as_optimizer() -> None:
     recorder = Recorder(MemorySink())
     stepping = recorder.enter("optimizer")
     phases = [recorder.sampled_phase()]

@@ -42,9 +42,9 @@ def test_the_expression_on_a_line_not_the_whole_line() -> None:
     assert text == "1here(sys._getframe())2"
 
 
-def test_a_frame_that_is_on_no_line_is_on_the_one_before() -> None:
-    """CPython says None between two lines; linecache raises at that, and the sampler would stop. The first line of a
-    script, where it was counted once, is a comment."""
+def test_frame_without_a_line_gets_the_line_before() -> None:
+    """CPython gives None between two lines. linecache raises for None, which would stop the sampler. The first line of
+    the script is not a substitute, because it may be a comment."""
     code = line_of.__code__
     last = len(code.co_code) - 2
     frame = cast(FrameType, SimpleNamespace(f_code=code, f_lasti=last, f_lineno=None))
@@ -76,6 +76,6 @@ def test_a_generator_that_is_resumed_has_its_line() -> None:
         ("/lib/site-packages/sklearn/metrics/pairwise.py", None),
     ],
 )
-def test_work_is_known_by_its_library(file: str, stage: str | None) -> None:
+def test_stage_of_a_library_file(file: str, stage: str | None) -> None:
     code = compile("0", file, "exec")
     assert stage_of_code(code) == stage

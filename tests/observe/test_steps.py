@@ -1,4 +1,4 @@
-"""Steps from made events: the shapes that training loops take in the wild."""
+"""Finds steps in generated events that represent the kinds of training loops in real scripts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MS = 1_000_000
 
 
 class Script:
-    """Writes events as a script would cause them."""
+    """Generates the events that a script would cause."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -144,12 +144,12 @@ def test_closure_with_many_passes() -> None:
         script.events.append(Event("optimizer", 0, start, script.now))
     steps, _ = script.steps()
     assert len(steps) == 3
-    # a closure's own time before a backward is the script's, though it runs inside optimizer.step: the loss
+    # The time of a closure before a backward pass belongs to the script, although it runs inside optimizer.step
     assert steps[0].phases == {"other": 4, "input": 4, "forward": 12, "backward": 24, "optimizer": 1}
 
 
 def test_a_trainer_that_trains_inside_the_optimizers_step() -> None:
-    """Lightning: training_step is a closure's, and what it does beside the model is not the optimizer's."""
+    """In Lightning, training_step runs in a closure. Its work outside the model does not belong to the optimizer."""
     script = Script()
     for _ in range(4):
         script.batch()
@@ -206,7 +206,7 @@ def _train(script: Script, num: int) -> None:
         script.do("optimizer", 2)
 
 
-def test_validation_is_kept_apart() -> None:
+def test_validation_is_excluded_from_steps() -> None:
     script = Script()
     script.do("iterator", 1)
     _train(script, 4)
@@ -253,8 +253,8 @@ def _train_by_a_loss_module(script: Script) -> None:
         script.do("optimizer", 2)
 
 
-def test_a_loss_module_has_no_mode() -> None:
-    """nn.MSELoss() is called in validation as in training: with gradients on it looks as if it learnt."""
+def test_loss_module_in_validation_with_gradients_is_not_training() -> None:
+    """nn.MSELoss() is called in validation as in training. With gradients enabled its calls look like training."""
     for grad in (True, False):
         script = Script()
         for _ in range(3):
@@ -272,7 +272,7 @@ def test_a_loss_module_has_no_mode() -> None:
         ]
 
 
-def test_a_validation_of_one_batch_with_a_loss_module_is_not_learnt_from() -> None:
+def test_validation_of_one_batch_with_a_loss_module_is_not_training() -> None:
     script = Script()
     for _ in range(3):
         _train_by_a_loss_module(script)
@@ -285,7 +285,7 @@ def test_a_validation_of_one_batch_with_a_loss_module_is_not_learnt_from() -> No
 
 
 @pytest.mark.parametrize("has_loss_module", [False, True])
-def test_a_script_that_forgets_to_train_again_after_its_validation(has_loss_module: bool) -> None:
+def test_training_in_evaluation_mode_after_a_validation(has_loss_module: bool) -> None:
     script = Script()
 
     def criterion() -> None:
@@ -325,7 +325,7 @@ def test_accuracy_on_the_training_loader_itself_is_evaluation() -> None:
             for _ in range(num):
                 script.batch(ident=ident)
                 script.forward(training=False, grad=False)
-                script.forward(1, ident=9, grad=False)  # a loss module, in no mode
+                script.forward(1, ident=9, grad=False)  # a loss module, which does not switch modes
     steps, evaluations = script.steps()
     assert [step.num_batches for step in steps] == [1] * 12
     assert [step.is_first_of_epoch for step in steps] == [True, False, False, False] * 3
@@ -333,7 +333,7 @@ def test_accuracy_on_the_training_loader_itself_is_evaluation() -> None:
     assert sum(evaluation.num_batches for evaluation in evaluations) == 18
 
 
-def test_a_validation_between_a_batch_and_its_step_leaves_the_batch_alone() -> None:
+def test_batch_requested_before_a_validation_stays_a_training_batch() -> None:
     script = Script()
     for _ in range(6):
         script.batch()
@@ -341,7 +341,7 @@ def test_a_validation_between_a_batch_and_its_step_leaves_the_batch_alone() -> N
         script.forward(training=False, grad=False)
         script.learn()
         script.do("optimizer", 2)
-    for _ in range(20):  # most of what is validated on
+    for _ in range(20):  # most of the validation batches
         script.batch(ident=1)
         script.forward(training=False, grad=False)
     steps, _ = script.steps()
@@ -361,7 +361,7 @@ def test_a_sanity_check_of_two_batches_comes_before_training() -> None:
     assert all(step.num_batches == 1 and step.samples == 32 for step in steps)
 
 
-def test_batches_that_are_labelled_by_the_learner_and_then_learnt_from() -> None:
+def test_batches_that_the_model_labels_and_then_trains_on() -> None:
     script = Script()
     for _ in range(4):
         script.batch(ident=0)
@@ -389,7 +389,7 @@ def test_validation_without_a_loader() -> None:
     assert [e.num_batches for e in evaluations] == [10, 10, 10]
 
 
-def test_teacher_in_every_step_is_not_evaluation() -> None:
+def test_teacher_model_in_every_step_is_not_evaluation() -> None:
     script = Script()
     for _ in range(4):
         script.batch()
@@ -401,7 +401,7 @@ def test_teacher_in_every_step_is_not_evaluation() -> None:
     assert steps[0].num_forwards == 2
 
 
-def test_kept_batches_and_drained_loaders_cost_the_step_nothing() -> None:
+def test_replayed_batches_and_drained_loaders_do_not_count_for_steps() -> None:
     script = Script()
     _train(script, 2)
     drain_start = script.now
@@ -417,12 +417,13 @@ def test_kept_batches_and_drained_loaders_cost_the_step_nothing() -> None:
     assert [step.block for step in steps] == [0, 0, 2, 2, 2]
 
 
-def test_nothing_gives_no_steps() -> None:
+def test_no_events_give_no_steps() -> None:
     assert find_steps([], []) == ([], [])
 
 
-def test_the_devices_timeline_lasts_from_step_to_step() -> None:
-    """Idle time of the device between two steps belongs to the first; validation between them to nobody."""
+def test_device_step_lasts_until_the_next_step() -> None:
+    """Idle time of the device between two steps belongs to the first step. Validation between them belongs to no
+    step."""
     script = Script()
     device_ms = 100.0
     for step in range(3):

@@ -1,4 +1,4 @@
-"""Which step is taken apart: one of the training, and nothing else."""
+"""The dissected step is a training step without a validation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from slipstream.wire.spool import MemorySink
 
 
 class Scene:
-    """A model whose calls the survey hears of, as through the module's seam."""
+    """A model whose calls are reported to the survey, as by the module seam."""
 
     def __init__(self) -> None:
         self.sink = MemorySink()
@@ -42,7 +42,7 @@ class Scene:
         return [one.anatomy for one in told if one.anatomy is not None]
 
 
-def test_a_step_with_a_validation_in_it_is_followed_by_another() -> None:
+def test_dissection_is_repeated_if_the_step_contains_a_validation() -> None:
     scene = Scene()
     assert scene.survey.start_dissection()
     for _ in range(8):
@@ -57,7 +57,7 @@ def test_a_step_with_a_validation_in_it_is_followed_by_another() -> None:
     assert sum(one.count for one in anatomy.operators if one.name == "aten::addmm") == 1
 
 
-def test_validation_after_every_step_is_better_than_nothing() -> None:
+def test_step_with_a_validation_is_used_if_every_step_has_one() -> None:
     scene = Scene()
     for is_last in (False, True):
         assert scene.survey.start_dissection()
@@ -67,7 +67,7 @@ def test_validation_after_every_step_is_better_than_nothing() -> None:
     assert len(scene.anatomies()) == 1
 
 
-def test_a_model_that_learns_in_evaluation_mode_is_not_validated() -> None:
+def test_training_in_evaluation_mode_is_not_taken_for_a_validation() -> None:
     scene = Scene()
     assert scene.survey.start_dissection()
     scene.call(False).sum().backward()
@@ -84,8 +84,8 @@ class Tagger(torch.nn.Module):
         return self.embedding(tokens).sum()
 
 
-def test_padding_rests_on_several_batches_where_several_were_seen() -> None:
-    """The observed batch is a long one: most of the others are shorter, and one of them comes twice."""
+def test_padding_is_the_mean_over_several_batches() -> None:
+    """The observed batch is a long one. Most of the others are shorter, and one of them occurs twice."""
     scene = Scene()
     scene.survey.rehearsal_s = 0.01
     tagger = Tagger()

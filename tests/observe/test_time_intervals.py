@@ -5,7 +5,7 @@ import random
 from slipstream.observe.steps import Interval, share_out
 
 
-def test_the_innermost_interval_owns_the_moment() -> None:
+def test_time_belongs_to_the_innermost_interval() -> None:
     shares = share_out(
         [Interval(1, 9, "optimizer"), Interval(2, 5, "forward"), Interval(5, 8, "backward")], 0, 10, "other"
     )

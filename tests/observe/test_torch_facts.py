@@ -39,7 +39,7 @@ def test_units_of_the_processor(
     assert read_torch_facts("cpu").has_fast_bf16 is has_fast_bf16
 
 
-def test_switches_are_seen() -> None:
+def test_switches_are_read() -> None:
     assert not read_torch_facts().deterministic
     torch.use_deterministic_algorithms(True)
     try:
@@ -54,7 +54,7 @@ def test_switches_are_seen() -> None:
     assert not read_torch_facts().flush_denormal
 
 
-def test_no_random_number_and_no_device_is_touched() -> None:
+def test_reading_draws_no_random_number_and_initialises_no_device() -> None:
     code = (
         "import torch; from slipstream.observe.torch_facts import read_torch_facts; torch.manual_seed(0); "
         "state = torch.get_rng_state(); torch.set_default_device('meta'); read_torch_facts(); "

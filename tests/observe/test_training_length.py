@@ -1,4 +1,4 @@
-"""How long a framework's trainer says that it trains. What the script's own variables say is in test_growth.py."""
+"""The length of the training according to a framework's trainer. test_leaks.py tests the script's own variables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slipstream.records import Length
 
 
 def length_of(trainer: Any) -> Length | None:
-    """As found from a frame of an installed package whose `self` is the trainer."""
+    """Finds the length from a frame of an installed package whose `self` is the trainer."""
     names: dict[str, Any] = {"sys": sys, "find": find_length}
     exec(compile("def train(self):\n    return find(sys._getframe())", torch.__file__, "exec"), names)
     found: Length | None = names["train"](trainer)
@@ -23,7 +23,7 @@ def length_of(trainer: Any) -> Length | None:
 
 
 @pytest.mark.parametrize(("max_steps", "expected"), [(2000, (2000, None)), (-1, (None, 3))])
-def test_steps_overrule_the_epochs_of_hugging_faces_trainer(max_steps: int, expected: tuple[Any, Any]) -> None:
+def test_max_steps_overrule_epochs_in_the_hugging_face_trainer(max_steps: int, expected: tuple[Any, Any]) -> None:
     kind = type("Trainer", (), {"__module__": "transformers.trainer"})
     trainer = kind()
     trainer.args = SimpleNamespace(max_steps=max_steps, num_train_epochs=3.0)
@@ -32,13 +32,13 @@ def test_steps_overrule_the_epochs_of_hugging_faces_trainer(max_steps: int, expe
     assert (length.num_steps, length.num_epochs) == expected
 
 
-def test_lightnings_trainer_knows_too() -> None:
+def test_length_from_the_lightning_trainer() -> None:
     trainer = type("Trainer", (), {"__module__": "lightning.pytorch.trainer.trainer"})()
     trainer.max_steps, trainer.max_epochs = 3000, None
     assert length_of(trainer) == Length(num_epochs=None, num_steps=3000, source="Trainer(max_steps=…)")
 
 
-def test_the_trainer_decides_whatever_the_script_names() -> None:
+def test_trainer_takes_precedence_over_script_variables() -> None:
     trainer = type("Trainer", (), {"__module__": "transformers.trainer"})()
     trainer.args = SimpleNamespace(max_steps=2000, num_train_epochs=3.0)
     num_epochs = 7
@@ -47,7 +47,7 @@ def test_the_trainer_decides_whatever_the_script_names() -> None:
 
 
 def rounds(num: int) -> list[Length | None]:
-    """As found in the middle of a training that is gone through so many times."""
+    """Finds the length inside a training that is repeated `num` times."""
     return [training() for _ in range(num)] if num == 1 else folds(num)
 
 
@@ -66,7 +66,7 @@ def training(fold: int = 0) -> Length | None:
     return None
 
 
-def test_a_loop_around_the_epochs_is_told_with_them() -> None:
+def test_loop_around_the_epochs_is_reported() -> None:
     (alone,) = rounds(1)
     assert alone == Length(num_epochs=14, source="epochs")
     for length in rounds(2):
@@ -75,8 +75,8 @@ def test_a_loop_around_the_epochs_is_told_with_them() -> None:
 
 
 @pytest.mark.parametrize(("parts", "is_apart"), [("phase", False), ("fold", True)])
-def test_folds_inside_an_epoch_are_apart_and_its_phases_are_not(parts: str, is_apart: bool) -> None:
-    """train and val, one after the other, make up one epoch; two folds train two models."""
+def test_folds_inside_an_epoch_are_separate_trainings_and_its_phases_are_not(parts: str, is_apart: bool) -> None:
+    """The phases train and val together are one epoch. Two folds train two models."""
     text = f"""
 epochs = 14
 for epoch in range(epochs):
@@ -94,7 +94,7 @@ for epoch in range(epochs):
     assert (names["found"].around is not None) is is_apart
 
 
-def test_a_trainer_that_is_asked_for_each_fold() -> None:
+def test_loop_around_a_trainer_is_reported() -> None:
     trainer = type("Trainer", (), {"__module__": "lightning.pytorch.trainer.trainer"})()
     trainer.max_steps, trainer.max_epochs = -1, 3
     for _fold in range(2):

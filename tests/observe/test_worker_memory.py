@@ -1,4 +1,4 @@
-"""Forked workers that copy a dataset's Python objects: seen in real ones, and not in those that read an array."""
+"""Forked workers copy a dataset's Python objects. The test uses real workers; those that read an array copy nothing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def strings() -> list[str]:
 
 def watched(dataset: Any, folder: Path) -> Session:
     gc.collect()
-    ride = start_run(TrialSettings(mode="watch", spool=str(folder), script=["train.py"]))
+    run = start_run(TrialSettings(mode="watch", spool=str(folder), script=["train.py"]))
     try:
         loader = DataLoader(dataset, batch_size=250, num_workers=1, shuffle=True)
         for step, _ in enumerate(loader):
@@ -48,7 +48,7 @@ def watched(dataset: Any, folder: Path) -> Session:
                 break
         del loader
     finally:
-        ride.leave(Ending("finished", 0, 1.0))
+        run.leave(Ending("finished", 0, 1.0))
     return assemble(
         SpoolReader(folder).read(),
         command="watch",
@@ -83,7 +83,7 @@ def test_an_array_of_strings_is_not(tmp_path: Path) -> None:
     assert memory.last_bytes - memory.first_bytes < 4_000_000 and found(session) == []
 
 
-def test_containers_are_found_where_they_hang() -> None:
+def test_containers_are_found_in_nested_attributes() -> None:
     many = list(range(1000, 61_000))
     container = find_container(Subset(Names({number: str(number) for number in many}), [1, 2]))
     assert container is not None

@@ -1,4 +1,4 @@
-"""A data set fetched from a server on this machine, which counts as a remote one here, is fetched once."""
+"""A data set is downloaded only once. The server is on this machine, and counts as remote in this test."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ def test_a_download_is_fetched_once(
     assert sorted(path.name for path in tmp_path.iterdir()) == [".slipstream", "train.py"]
 
     second = supervise(order)
-    assert second.ending.exit_code == 0 and len(requests) == 1  # and runs/first was not in its way
+    assert second.ending.exit_code == 0 and len(requests) == 1  # runs/first did not exist for it
     assert second.written == ["runs/first/config"]
 
-    (tmp_path / "data").mkdir()  # the real thing has come: what was kept for it is dropped
+    (tmp_path / "data").mkdir()  # the real file system now has it, so the kept download is dropped
     assert [item.path for item in kept_downloads(tmp_path)] == [str(tmp_path / "loose.bin")]
     forget_downloads(tmp_path)
     assert kept_downloads(tmp_path) == []

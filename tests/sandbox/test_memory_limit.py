@@ -1,4 +1,4 @@
-"""The system's own limit on this very process, for a moment, and what the system says was held."""
+"""Sets the system's memory limit on this process for a short time, and reads the memory in use."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def limit() -> Iterator[Limit]:
     made.lift()
 
 
-def test_what_goes_beyond_the_limit_raises_and_the_rest_does_not(limit: Limit) -> None:
+def test_allocation_beyond_the_limit_raises(limit: Limit) -> None:
     limit.begin(torch.nn.Linear(2, 2))
     assert limit.start_bytes == pytest.approx(read_mapped().data, abs=16 * MIB)
     assert take(100 * MIB).numel() == 100 * MIB
@@ -38,7 +38,7 @@ def test_what_goes_beyond_the_limit_raises_and_the_rest_does_not(limit: Limit) -
     assert take(400 * MIB).numel() == 400 * MIB
 
 
-def test_a_child_is_not_held_to_it(limit: Limit) -> None:
+def test_limit_does_not_apply_to_children(limit: Limit) -> None:
     limit.begin(torch.nn.Linear(2, 2))
     child = os.fork()
     if not child:
@@ -52,10 +52,10 @@ def test_a_child_is_not_held_to_it(limit: Limit) -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_the_most_that_was_held_is_seen_though_it_is_gone_again() -> None:
+def test_peak_is_measured_although_the_memory_was_freed() -> None:
     limit = Limit()
     limit.begin(torch.nn.Linear(2, 2))
-    before = take(700 * MIB)  # an older mark, higher than what comes: it must not hide it
+    before = take(700 * MIB)  # an earlier, higher peak must not hide the later one
     del before
     limit.level()
     level = read_mapped().data
@@ -64,7 +64,7 @@ def test_the_most_that_was_held_is_seen_though_it_is_gone_again() -> None:
     assert limit.weigh() - level == pytest.approx(200 * MIB, abs=8 * MIB)
 
 
-def test_words_of_a_shortage() -> None:
+def test_messages_of_a_shortage() -> None:
     assert tells_shortage("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB")
     assert not tells_shortage("ended by SIGSEGV") and tells_shortage("ended by SIGSEGV", is_held=True)
     assert not tells_shortage("RuntimeError: shape '[32, -1]' is invalid for input of size 40", is_held=True)

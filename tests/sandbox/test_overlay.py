@@ -1,4 +1,4 @@
-"""A child process writes everywhere under a real overlay; the real file system does not change."""
+"""A child process writes to many places under a real overlay. The real file system does not change."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(PARENT is None, reason=REASON or "no overlay")
 
 
 @pytest.fixture
-def room() -> Iterator[Path]:
+def workspace() -> Iterator[Path]:
     assert PARENT is not None
     path = Path(tempfile.mkdtemp(prefix="slipstream-test-", dir=PARENT))
     yield path
@@ -45,7 +45,9 @@ def in_child(plan: overlay.OverlayPlan, act: Callable[[], None]) -> None:
 
 
 @pytest.mark.parametrize("own_user", [False, True] if not OWN_USER else [True])
-def test_nothing_real_changes(tmp_path: Path, room: Path, own_user: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_file_system_does_not_change(
+    tmp_path: Path, workspace: Path, own_user: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     work = tmp_path / "a,b:c\\d e"
     work.mkdir()
     (work / "old.txt").write_text("old")
@@ -54,7 +56,7 @@ def test_nothing_real_changes(tmp_path: Path, room: Path, own_user: bool, monkey
     through.mkdir()
     home = Path.home()
     monkeypatch.chdir(work)
-    plan = overlay.prepare(room, own_user=own_user, through=[str(through)], kept=[])
+    plan = overlay.prepare(workspace, own_user=own_user, through=[str(through)], kept=[])
     uid = os.getuid()
 
     def act() -> None:
@@ -82,11 +84,11 @@ def test_nothing_real_changes(tmp_path: Path, room: Path, own_user: bool, monkey
     overlay.clean_up(plan)
 
 
-def test_caches_pass_through(tmp_path: Path, room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_caches_pass_through(tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
     (tmp_path / "torch").mkdir()
-    plan = overlay.prepare(room, own_user=OWN_USER, through=[], kept=[])
+    plan = overlay.prepare(workspace, own_user=OWN_USER, through=[], kept=[])
 
     def act() -> None:
         (tmp_path / "torch" / "weights").write_text("w")
@@ -94,11 +96,11 @@ def test_caches_pass_through(tmp_path: Path, room: Path, monkeypatch: pytest.Mon
     in_child(plan, act)
     overlay.clean_up(plan)
     assert (tmp_path / "torch" / "weights").read_text() == "w"
-    assert not (tmp_path / "hub").exists()  # made so that it could pass through, and not used
+    assert not (tmp_path / "hub").exists()  # created to be passed through, and removed because it was not used
 
 
 def names(cache: Path, home: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes `cache` a cache directory: by a variable, or by a link in the home folder."""
+    """Makes `cache` a cache directory, through a variable or through a link in the home folder."""
     if how == "link":
         (home / ".cache").symlink_to(cache)
     else:
@@ -107,10 +109,11 @@ def names(cache: Path, home: Path, how: str, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("how", [*overlay._CACHE_VARIABLES, "link"])
 @pytest.mark.parametrize("place", ["", "work", "work/inside", "scripts", "scripts/inside"])
-def test_no_cache_opens_the_working_directory(
-    tmp_path: Path, room: Path, how: str, place: str, monkeypatch: pytest.MonkeyPatch
+def test_no_cache_makes_the_working_directory_writable(
+    tmp_path: Path, workspace: Path, how: str, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wherever a cache is said to be: what lies around, at or below the working directory or the script stays."""
+    """A configured cache may contain, be, or be inside the working directory or the script's folder. In all cases the
+    files there do not change."""
     home, project = tmp_path / "home", tmp_path / "project"
     for folder in (home, project / "work" / "inside", project / "scripts" / "inside"):
         folder.mkdir(parents=True)
@@ -124,7 +127,7 @@ def test_no_cache_opens_the_working_directory(
     monkeypatch.chdir(work)
     before = {path: path.read_text() for path in project.rglob("*") if path.is_file()}
     protected = protected_folders(work, ["../scripts/train.py"])
-    plan = overlay.prepare(room, own_user=OWN_USER, through=[], kept=[], protected=protected)
+    plan = overlay.prepare(workspace, own_user=OWN_USER, through=[], kept=[], protected=protected)
 
     def act() -> None:
         for path in before:
@@ -137,8 +140,8 @@ def test_no_cache_opens_the_working_directory(
     assert {path: path.read_text() for path in project.rglob("*") if path.is_file()} == before
 
 
-def test_usual_caches_pass_where_the_home_folder_is_the_working_directory(
-    tmp_path: Path, room: Path, monkeypatch: pytest.MonkeyPatch
+def test_usual_caches_pass_through_if_the_home_folder_is_the_working_directory(
+    tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / ".cache").mkdir()
     (tmp_path / "other").mkdir()
@@ -151,23 +154,23 @@ def test_usual_caches_pass_where_the_home_folder_is_the_working_directory(
 
 
 def test_a_cache_is_not_made_in_the_working_directory(
-    tmp_path: Path, room: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
     with overlay.shared_caches([tmp_path]):
-        plan = overlay.prepare(room, own_user=OWN_USER, through=[], kept=[], protected=[tmp_path])
+        plan = overlay.prepare(workspace, own_user=OWN_USER, through=[], kept=[], protected=[tmp_path])
         assert list(tmp_path.iterdir()) == []
     overlay.clean_up(plan)
 
 
 @pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no /dev/shm")
-def test_a_working_directory_in_shared_memory_is_covered(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """/dev passes through as a whole, but not the working directory in it."""
+def test_a_working_directory_in_shared_memory_is_covered(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """/dev is passed through as a whole, except for the working directory inside it."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
         work = Path(name)
         (work / "old.txt").write_text("old")
         monkeypatch.chdir(work)
-        plan = overlay.prepare(room, own_user=OWN_USER, through=[], kept=[], protected=[work, work])
+        plan = overlay.prepare(workspace, own_user=OWN_USER, through=[], kept=[], protected=[work, work])
 
         def act() -> None:
             Path("old.txt").write_text("new")
@@ -180,12 +183,12 @@ def test_a_working_directory_in_shared_memory_is_covered(room: Path, monkeypatch
         overlay.clean_up(plan)
 
 
-def test_what_one_trial_compiled_the_next_one_finds(
-    tmp_path: Path, room: Path, monkeypatch: pytest.MonkeyPatch
+def test_compiled_kernels_are_shared_between_trials(
+    tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOGNAME", "some:one")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    kernels = tmp_path / "torchinductor_some_one"  # as torch names it
+    kernels = tmp_path / "torchinductor_some_one"  # the name that torch uses
 
     def compile_it() -> None:
         (kernels / "kernel.so").write_text("compiled")
@@ -195,26 +198,26 @@ def test_what_one_trial_compiled_the_next_one_finds(
 
     with overlay.shared_caches():
         for number, act in enumerate((compile_it, find_it)):
-            (room / str(number)).mkdir()
-            plan = overlay.prepare(room / str(number), own_user=OWN_USER, through=[], kept=[])
+            (workspace / str(number)).mkdir()
+            plan = overlay.prepare(workspace / str(number), own_user=OWN_USER, through=[], kept=[])
             in_child(plan, act)
             overlay.clean_up(plan)
-    assert (kernels / "kernel.so").exists()  # a cache like any other
+    assert (kernels / "kernel.so").exists()  # it was used, so it stays
 
 
-def test_a_cache_that_nobody_used_is_taken_away(tmp_path: Path, room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unused_cache_is_removed(tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGNAME", "someone")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     made = {tmp_path / "torchinductor_someone", tmp_path / "hub"}
     with overlay.shared_caches():
-        plan = overlay.prepare(room, own_user=OWN_USER, through=[], kept=[])
-        overlay.clean_up(plan)  # of the first rider: others still look into them
+        plan = overlay.prepare(workspace, own_user=OWN_USER, through=[], kept=[])
+        overlay.clean_up(plan)  # of the first trial; other trials still use the caches
         assert made <= set(tmp_path.iterdir())
     assert not made & set(tmp_path.iterdir())
 
 
-def test_kept_downloads_appear(tmp_path: Path, room: Path) -> None:
+def test_kept_downloads_appear(tmp_path: Path, workspace: Path) -> None:
     kept = tmp_path / "kept"
     (kept / "one").mkdir(parents=True)
     (kept / "one" / "data.bin").write_text("data")
@@ -223,7 +226,7 @@ def test_kept_downloads_appear(tmp_path: Path, room: Path) -> None:
         overlay.KeptDownload(str(tmp_path / "new" / "set"), str(kept / "one")),
         overlay.KeptDownload(str(tmp_path / "loose.zip"), str(kept / "two")),
     ]
-    plan = overlay.prepare(room, own_user=OWN_USER, through=[], kept=items)
+    plan = overlay.prepare(workspace, own_user=OWN_USER, through=[], kept=items)
 
     def act() -> None:
         assert (tmp_path / "new/set/data.bin").read_text() == "data"
@@ -236,13 +239,13 @@ def test_kept_downloads_appear(tmp_path: Path, room: Path) -> None:
     assert [path for path, _ in overlay.written(plan)] == [str(tmp_path / "new/set/data.bin")]
 
 
-def test_a_directory_that_was_there_can_be_renamed(tmp_path: Path, room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_directory_can_be_renamed(tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from slipstream.sandbox import overlay_rename
 
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "last.pt").write_text("weights")
     monkeypatch.chdir(tmp_path)
-    plan = overlay.prepare(room, own_user=True, through=[], kept=[])
+    plan = overlay.prepare(workspace, own_user=True, through=[], kept=[])
 
     def act() -> None:
         overlay_rename.allow_moving_directories()
@@ -254,12 +257,12 @@ def test_a_directory_that_was_there_can_be_renamed(tmp_path: Path, room: Path, m
 
 
 @pytest.mark.parametrize("own_user", [False, True] if not OWN_USER else [True])
-def test_a_trial_may_find_another_text(tmp_path: Path, room: Path, own_user: bool) -> None:
+def test_trial_can_see_another_content_of_a_file(tmp_path: Path, workspace: Path, own_user: bool) -> None:
     real, other, through = tmp_path / "train.py", tmp_path / "other.py", tmp_path / "through"
     real.write_text("old")
     other.write_text("new")
     through.mkdir()
-    plan = overlay.prepare(room, own_user=own_user, through=[str(through)], kept=[])
+    plan = overlay.prepare(workspace, own_user=own_user, through=[str(through)], kept=[])
     plan = msgspec.structs.replace(plan, over=[overlay.KeptDownload(str(real), str(other))])
 
     def act() -> None:
@@ -272,7 +275,7 @@ def test_a_trial_may_find_another_text(tmp_path: Path, room: Path, own_user: boo
     assert not overlay.covers(plan, str(real), [layer.path for layer in plan.layers])
 
 
-def test_what_is_not_covered_is_never_laid_over(tmp_path: Path) -> None:
+def test_uncovered_file_is_never_replaced(tmp_path: Path) -> None:
     real, other = tmp_path / "train.py", tmp_path / "other.py"
     real.write_text("old")
     other.write_text("new")

@@ -14,14 +14,14 @@ from slipstream.seams.import_hooks import ImportHooks
 
 
 def fake_torch() -> Any:
-    """The two functions alone; the real ones are replaced for good, which a test process must not suffer."""
+    """A module with only these two functions. The real functions would be replaced permanently in the test process."""
     module: Any = ModuleType("torch.serialization")
     module.save = lambda thing, f: Path(f).write_text(thing) if isinstance(f, str | Path) else f.write(thing)
     module.load = lambda f: Path(f).read_text() if isinstance(f, str | Path) else f.read()
     return module
 
 
-def test_what_was_saved_is_read_back_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saved_file_is_redirected_and_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     work, scratch = tmp_path / "work", tmp_path / "scratch"
     work.mkdir()
     monkeypatch.chdir(work)

@@ -1,4 +1,4 @@
-"""Data threads: seams look past them, and they stand still when they are held."""
+"""Seams ignore data threads, and data threads wait while they are held."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def run_beside(work: Any) -> threading.Thread:
     return thread
 
 
-def test_a_transform_in_a_data_thread_does_not_open_the_script_s_model_to_view() -> None:
-    """It is called in the middle of the model, where nothing inside may be taken for an outermost call."""
+def test_transform_in_a_data_thread_does_not_restart_the_search_inside_the_model() -> None:
+    """The transform runs during a call of the model, when no inner call may be taken for an outermost call."""
     found: list[Any] = []
     transform = torch.nn.Identity()
 
@@ -48,7 +48,7 @@ def test_a_transform_in_a_data_thread_does_not_open_the_script_s_model_to_view()
     assert found == [model, model]
 
 
-def test_a_data_thread_stands_while_it_is_held() -> None:
+def test_data_thread_waits_while_it_is_held() -> None:
     passed = threading.Event()
 
     def work() -> None:

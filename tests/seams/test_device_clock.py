@@ -1,4 +1,4 @@
-"""The device's clock on made events: everything but the device call itself."""
+"""The device clock with simulated events, without a device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The shortcut through the seams of a plain step: it tells what the long way tells, and is given up when it fails."""
+"""The fast path through the seams of a plain step emits the same events as the slow path, and is disabled by a
+fault."""
 
 from __future__ import annotations
 
@@ -19,24 +20,24 @@ NUM = 40
 
 
 @contextmanager
-def riding(with_shortcut: bool = True) -> Iterator[ScriptRun]:
-    ride = ScriptRun(TrialSettings(mode="watch"))
+def running(with_shortcut: bool = True) -> Iterator[ScriptRun]:
+    run = ScriptRun(TrialSettings(mode="watch"))
     if not with_shortcut:
-        ride.recorder.bar_shortcut()
-    ride.start()
+        run.recorder.bar_shortcut()
+    run.start()
     try:
-        yield ride
+        yield run
     finally:
-        ride.leave(Ending("finished", 0, 0.0))
+        run.leave(Ending("finished", 0, 0.0))
 
 
-def events_of(ride: ScriptRun) -> list[Event]:
-    events = [event for _, message in ride.messages if isinstance(message, Seen) for event in message.events]
+def events_of(run: ScriptRun) -> list[Event]:
+    events = [event for _, message in run.messages if isinstance(message, Seen) for event in message.events]
     return [event for event in events if event.kind != "aside"]
 
 
 class Net(torch.nn.Module):
-    """Fails in a call, if asked to."""
+    """A model that raises in a call if requested."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,19 +71,19 @@ def train(net: Net, optimizer: torch.optim.Optimizer, loader: DataLoader[Any], n
         net.train()
 
 
-def told(ride: ScriptRun) -> list[tuple[Any, ...]]:
-    return [(e.kind, e.ident, e.samples, e.num_bytes, e.grad, e.training) for e in events_of(ride)]
+def told(run: ScriptRun) -> list[tuple[Any, ...]]:
+    return [(e.kind, e.ident, e.samples, e.num_bytes, e.grad, e.training) for e in events_of(run)]
 
 
-def test_it_tells_what_the_long_way_tells() -> None:
-    rides = []
+def test_fast_path_emits_the_same_events_as_the_slow_path() -> None:
+    runs = []
     for with_shortcut in (True, False):
-        with riding(with_shortcut) as ride:
+        with running(with_shortcut) as run:
             train(*make())
-            is_taken = ride.recorder.shortcut.thread != 0
+            is_taken = run.recorder.shortcut.thread != 0
         assert is_taken == with_shortcut
-        rides.append(ride)
-    short, long = rides
+        runs.append(run)
+    short, long = runs
     assert told(short) == told(long)
     assert short.recorder.pace.num_steps == long.recorder.pace.num_steps >= 2 * NUM
     ends = [event.end_ns for event in events_of(short)]
@@ -90,24 +91,22 @@ def test_it_tells_what_the_long_way_tells() -> None:
 
 
 @pytest.mark.parametrize("seam", ["loader.next", "module.call", "autograd.backward", "optimizer.step"])
-def test_a_fault_in_it_is_said_once_and_the_others_go_on_the_long_way(
-    seam: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_fault_is_reported_once_and_the_slow_path_takes_over(seam: str, capsys: pytest.CaptureFixture[str]) -> None:
     bare, parts = make(), make()
     train(*bare)
-    with broken(f"{seam}.clock"), riding() as ride:
+    with broken(f"{seam}.clock"), running() as run:
         train(*parts)
-        assert ride.recorder.shortcut.thread == 0
+        assert run.recorder.shortcut.thread == 0
     assert all(torch.equal(a, b) for a, b in zip(bare[0].parameters(), parts[0].parameters(), strict=True))
-    assert len(ride.complaints) == 1 and f"planted in {seam}.clock" in ride.complaints[0]
-    kinds = {event.kind for event in events_of(ride)}
-    assert {"input", "forward", "backward", "optimizer"} <= kinds  # before the fault, at the least
+    assert len(run.complaints) == 1 and f"planted in {seam}.clock" in run.complaints[0]
+    kinds = {event.kind for event in events_of(run)}
+    assert {"input", "forward", "backward", "optimizer"} <= kinds  # at least the events before the fault
 
 
-def test_what_the_script_raises_leaves_the_phase_as_it_was() -> None:
+def test_exception_of_the_script_restores_the_phase() -> None:
     net, optimizer, loader = make()
-    with riding() as ride:
-        recorder = ride.recorder
+    with running() as run:
+        recorder = run.recorder
         train(net, optimizer, loader, 1)
         net.fails = True
         with pytest.raises(LookupError):
@@ -135,43 +134,43 @@ def test_a_second_optimizer_inside_a_closure_is_not_taken_for_the_first() -> Non
         other.step()
         return torch.zeros(())
 
-    with riding() as ride:
+    with running() as run:
         train(net, optimizer, loader, 1)
         for _ in range(4):
             optimizer.step(closure)  # type: ignore[arg-type]
-    updates = [event for event in events_of(ride) if event.kind == "optimizer"]
+    updates = [event for event in events_of(run) if event.kind == "optimizer"]
     assert [event.ident for event in updates[NUM:]] == [1, 0] * 4
     for inner, outer in zip(updates[NUM::2], updates[NUM + 1 :: 2], strict=True):
         assert outer.start_ns <= inner.start_ns and inner.end_ns <= outer.end_ns
 
 
-def test_the_sampler_is_told_of_evaluation_before_it_is_counted() -> None:
+def test_sampled_phase_is_evaluation_before_the_events_are_counted() -> None:
     net, optimizer, loader = make()
-    with riding() as ride:
-        recorder: Recorder = ride.recorder
+    with running() as run:
+        recorder: Recorder = run.recorder
         train(net, optimizer, loader, 1)
-        assert recorder.sampled_phase() == "evaluation"  # the last pass was one
+        assert recorder.sampled_phase() == "evaluation"  # the last forward pass was in evaluation mode
         net(torch.randn(3, 4))
         assert recorder.sampled_phase() == "other"
 
 
-def test_muted_or_in_another_thread_nobody_takes_it() -> None:
+def test_no_fast_path_when_muted_or_in_another_thread() -> None:
     net, optimizer, loader = make()
-    with riding() as ride:
+    with running() as run:
         train(net, optimizer, loader, 1)
-        assert ride.recorder.shortcut.thread
-        ride.recorder.is_muted = True
-        assert not ride.recorder.shortcut.thread
-        num_events = len(ride.recorder._fresh)
+        assert run.recorder.shortcut.thread
+        run.recorder.is_muted = True
+        assert not run.recorder.shortcut.thread
+        num_events = len(run.recorder._fresh)
         net(torch.randn(3, 4)).sum().backward()
-        assert len(ride.recorder._fresh) == num_events
-        ride.recorder.is_muted = False
+        assert len(run.recorder._fresh) == num_events
+        run.recorder.is_muted = False
         train(net, optimizer, loader, 1)
-        assert ride.recorder.shortcut.thread
+        assert run.recorder.shortcut.thread
 
 
-def test_a_module_that_has_it_can_be_compiled_into_a_function() -> None:
-    """fullgraph=True raises where a seam stays in the graph."""
+def test_module_with_the_fast_path_can_be_compiled_into_a_function() -> None:
+    """fullgraph=True raises if a seam is in the graph."""
     net, optimizer, loader = make()
     torch.compiler.reset()
 
@@ -180,18 +179,18 @@ def test_a_module_that_has_it_can_be_compiled_into_a_function() -> None:
         result: torch.Tensor = net(x).sum()
         return result
 
-    with riding() as ride:
+    with running() as run:
         train(net, optimizer, loader, 1)
-        assert "_compiled_call_impl" in vars(net) and ride.recorder.shortcut.thread
+        assert "_compiled_call_impl" in vars(net) and run.recorder.shortcut.thread
         x = torch.randn(5, 4)
         assert torch.equal(score(x), net.inner(x).sum())
-    assert not ride.complaints
+    assert not run.complaints
 
 
-def test_who_kept_a_passage_past_the_end_is_not_recorded() -> None:
+def test_passage_that_is_called_after_the_end_records_nothing() -> None:
     net, optimizer, loader = make()
-    with riding() as ride:
+    with running() as run:
         train(net, optimizer, loader, 1)
         backward = torch.autograd.backward
     backward(net(torch.randn(3, 4)).sum())
-    assert not ride.recorder._fresh and backward is not torch.autograd.backward
+    assert not run.recorder._fresh and backward is not torch.autograd.backward

@@ -19,7 +19,7 @@ def module_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_called_when_the_module_has_run_and_gone_afterwards(module_dir: Path) -> None:
+def test_callback_is_called_after_the_import_and_the_finder_is_removed(module_dir: Path) -> None:
     arrivals, met = ImportHooks(), []
     arrivals.when_imported("arriving", lambda module: met.append(module.value))
     assert met == [] and arrivals in sys.meta_path
@@ -29,10 +29,10 @@ def test_called_when_the_module_has_run_and_gone_afterwards(module_dir: Path) ->
     assert arrivals not in sys.meta_path
 
 
-def test_a_package_that_takes_all_from_another_of_its_name_arrives_itself(
+def test_callback_gets_the_package_and_not_its_inner_module_of_the_same_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As OpenCV's does."""
+    """OpenCV's package does this."""
     package = tmp_path / "relinked"
     (package / "native").mkdir(parents=True)
     (package / "native" / "relinked.py").write_text("def read(): return 1\n")
@@ -52,7 +52,7 @@ def test_a_package_that_takes_all_from_another_of_its_name_arrives_itself(
     assert met == [module] and hasattr(module, "native") and arrivals not in sys.meta_path
 
 
-def test_called_at_once_for_a_module_that_is_there() -> None:
+def test_callback_is_called_at_once_for_an_imported_module() -> None:
     arrivals, met = ImportHooks(), []
     arrivals.when_imported("json", met.append)
     import json
@@ -60,7 +60,7 @@ def test_called_at_once_for_a_module_that_is_there() -> None:
     assert met == [json]
 
 
-def test_closing_forgets(module_dir: Path) -> None:
+def test_close_drops_callbacks(module_dir: Path) -> None:
     arrivals, met = ImportHooks(), []
     arrivals.when_imported("arriving", met.append)
     arrivals.close()
@@ -68,10 +68,10 @@ def test_closing_forgets(module_dir: Path) -> None:
     assert met == []
 
 
-def test_a_module_whose_import_has_begun_arrives_with_the_next_one(
+def test_callback_for_an_import_under_way_is_called_at_the_next_import(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As accelerate.accelerator, which imports torch, which brings us."""
+    """Example: accelerate.accelerator imports torch, and the import of torch registers the callback."""
     arrivals, met = ImportHooks(), []
     (tmp_path / "halfway.py").write_text("import sys\nsys.ask()\nvalue = 3\n")
     (tmp_path / "later.py").write_text("")

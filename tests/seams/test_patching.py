@@ -47,7 +47,7 @@ def test_an_inherited_attribute_is_inherited_again() -> None:
 
 
 @pytest.mark.parametrize("broken", ["before", "after"])
-def test_a_fault_of_ours_is_said_once_and_the_original_still_runs(broken: str) -> None:
+def test_fault_of_a_callback_is_reported_once_and_the_original_still_runs(broken: str) -> None:
     def fail(*_: Any) -> None:
         raise RuntimeError("ours")
 
@@ -59,7 +59,7 @@ def test_a_fault_of_ours_is_said_once_and_the_original_still_runs(broken: str) -
     patches.close()
 
 
-def test_the_scripts_own_exception_passes_and_the_passage_is_abandoned() -> None:
+def test_exception_of_the_script_propagates_and_the_passage_is_abandoned() -> None:
     abandoned: list[Any] = []
     patches, complaints = make_patches()
     patches.around(Owner, "greet", "owner", lambda args, kwargs: "token", nothing, abandoned.append)
@@ -69,14 +69,14 @@ def test_the_scripts_own_exception_passes_and_the_passage_is_abandoned() -> None
     patches.close()
 
 
-def test_a_substitute_stands_in_for_the_original() -> None:
+def test_substitute_replaces_the_result_of_the_original() -> None:
     patches, _ = make_patches()
     patches.around(Owner, "greet", "owner", lambda args, kwargs: Substitute("kept"), nothing)
     assert Owner().greet("you") == "kept"
     patches.close()
 
 
-def test_what_someone_else_patched_over_ours_is_left_alone() -> None:
+def test_later_patch_of_other_code_is_left_in_place() -> None:
     original = Owner.__dict__["greet"]
     patches, _ = make_patches()
     patches.around(Owner, "greet", "owner", nothing, nothing)
@@ -87,7 +87,7 @@ def test_what_someone_else_patched_over_ours_is_left_alone() -> None:
     Owner.greet = original  # type: ignore[method-assign]
 
 
-def test_dynamo_sees_the_original_alone() -> None:
+def test_dynamo_traces_only_the_original() -> None:
     patches = Patches(lambda seam, fault: None, lambda: True)
     patches.around(Owner, "greet", "owner", lambda args, kwargs: Substitute("ours"), nothing)
     assert Owner().greet("you") == "hello you"

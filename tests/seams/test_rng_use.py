@@ -1,4 +1,4 @@
-"""Whether building a batch draws random numbers, on real loaders."""
+"""Detects on real loaders whether building a batch draws random numbers."""
 
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ class Numbers(Dataset[torch.Tensor]):
     ],
     ids=["nothing", "random", "numpy", "torch", "a generator of its own"],
 )
-def test_a_loader_tells_whether_its_batches_draw(draw: Callable[[torch.Tensor], Any], draws: bool) -> None:
-    """The order is drawn too, at the first batch of every epoch: that is the sampler's, and says nothing of samples."""
-    ride = ScriptRun(TrialSettings(mode="watch"))
-    ride.start()
+def test_loader_facts_say_whether_batches_draw_random_numbers(draw: Callable[[torch.Tensor], Any], draws: bool) -> None:
+    """At the first batch of every epoch the sampler draws the order. This must not count as a draw of the samples."""
+    run = ScriptRun(TrialSettings(mode="watch"))
+    run.start()
     try:
         loader = DataLoader(Numbers(draw), batch_size=16, shuffle=True)
         for _ in range(3):
             random.random(), np.random.rand(), torch.rand(())
             list(loader)
     finally:
-        ride.leave(Ending("finished", 0, 0.0))
-    met = [one.loader for _, one in ride.messages if isinstance(one, Met) and one.loader is not None]
+        run.leave(Ending("finished", 0, 0.0))
+    met = [one.loader for _, one in run.messages if isinstance(one, Met) and one.loader is not None]
     assert met[0].draws is None and met[-1].draws is draws
 
 
-def test_looking_leaves_the_numbers_alone_and_ends() -> None:
+def test_watching_does_not_change_the_generators_and_ends() -> None:
     drawing = RngUse(Numbers(Jitter()))
     before = torch.get_rng_state()
     for _ in range(3):

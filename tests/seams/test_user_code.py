@@ -1,4 +1,4 @@
-"""Whose line it is, seen from a stack of known frames."""
+"""Finds the user's line on a stack of known frames."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _texts(sites: tuple[Site | None, Site | None]) -> list[str]:
     return [site.text if site is not None else "" for site in sites]
 
 
-def test_a_method_of_the_model_is_not_who_validates() -> None:
+def test_method_of_the_model_is_not_the_caller_of_a_validation() -> None:
     sites = _validate(Model())
     assert _texts(sites) == ["return model.loss()  # the loop that validates", "sites = _validate(Model())"]
 
@@ -45,7 +45,7 @@ def test_a_comprehension_is_part_of_the_function_around_it() -> None:
     assert _texts(sites) == ["return next(model.loss() for _ in range(1))  # in one line", "sites = _score(Model())"]
 
 
-def test_a_method_that_a_framework_calls_is_the_users_hook() -> None:
+def test_method_that_a_framework_calls_is_the_caller() -> None:
     framework = types.ModuleType("framework")
     code = compile("def fit(model):\n    return model.loss()", "framework.py", "exec")
     exec(code, vars(framework))
@@ -63,13 +63,13 @@ class Sample:
         self.frames = [sys._getframe(1), user_frame(sys._getframe(1))]
 
 
-def test_a_function_that_a_decorator_wrote_is_nobodys_line() -> None:
+def test_generated_function_is_not_user_code() -> None:
     written, users = Sample(1).frames
     assert written is not None and written.f_code.co_filename == "<string>"
-    assert users is not None and users.f_code.co_name == "test_a_function_that_a_decorator_wrote_is_nobodys_line"
+    assert users is not None and users.f_code.co_name == "test_generated_function_is_not_user_code"
 
 
-def test_functions_of_text_that_is_executed_are_the_users() -> None:
+def test_functions_in_executed_text_are_user_code() -> None:
     scope: dict[str, Any] = {"look": lambda: user_frame(sys._getframe(1))}
     exec("def inner():\n    return look()\nfound = inner()", scope)
     assert (scope["found"].f_code.co_filename, scope["found"].f_code.co_name) == ("<string>", "inner")
@@ -79,7 +79,7 @@ def _judge_string(answers: Any) -> None:
     answers.put(is_user_code("<string>"))
 
 
-def test_the_command_that_starts_a_child_is_nobodys_line() -> None:
+def test_command_that_starts_a_child_process_is_not_user_code() -> None:
     assert is_user_code("<string>"), "an exec'ed configuration"
     context = multiprocessing.get_context("spawn")
     answers = context.Queue()

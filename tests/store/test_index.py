@@ -1,4 +1,4 @@
-"""The index of sessions: a copy of the files that heals itself, whatever happens to either."""
+"""The index of sessions is a copy of the files. It is repaired whatever happens to the index or the files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def age(path: Path, seconds: int) -> None:
     os.utime(path, (1_800_000_000 + seconds, 1_800_000_000 + seconds))
 
 
-def test_rows_are_what_the_sessions_say(tmp_path: Path) -> None:
+def test_rows_equal_the_fields_of_the_sessions(tmp_path: Path) -> None:
     tuning = Tuning(32.0, 1000.0, total=Speed(1.5, 1.4, 1.6), recipe=Recipe((Choice("workers", 2),)))
     first = save_session(session_of(revision=Revision("a" * 40, True)), tmp_path)
     second = save_session(session_of("other.py", command="tune", tuning=tuning), tmp_path)
@@ -51,7 +51,7 @@ def test_rows_are_what_the_sessions_say(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", ["missing", "garbage", "cut", "no table"])
-def test_a_broken_index_is_made_again(tmp_path: Path, harm: str) -> None:
+def test_broken_index_is_rebuilt(tmp_path: Path, harm: str) -> None:
     paths = [save_session(session_of(), tmp_path) for _ in range(3)]
     file = tmp_path / ".slipstream" / NAME
     if harm == "missing":
@@ -68,7 +68,7 @@ def test_a_broken_index_is_made_again(tmp_path: Path, harm: str) -> None:
         assert connection.execute("SELECT count(*) FROM sessions").fetchone() == (3,)
 
 
-def test_files_that_come_change_and_go(tmp_path: Path) -> None:
+def test_new_changed_and_deleted_files(tmp_path: Path) -> None:
     kept, changed, gone = (save_session(session_of(name), tmp_path) for name in ("a.py", "b.py", "c.py"))
     changed.write_bytes(msgspec.msgpack.encode(session_of("new.py")))
     age(changed, 5)
@@ -84,7 +84,7 @@ def test_files_that_come_change_and_go(tmp_path: Path) -> None:
     assert not found["broken"].is_readable
 
 
-def test_where_nothing_can_be_written_the_files_are_read(tmp_path: Path) -> None:
+def test_files_are_read_if_no_index_can_be_written(tmp_path: Path) -> None:
     save_session(session_of(), tmp_path)
     file = tmp_path / ".slipstream" / NAME
     file.unlink()
@@ -150,7 +150,7 @@ def test_two_processes_at_once_lose_nothing(tmp_path: Path) -> None:
         assert {row[0] for row in connection.execute("SELECT name FROM sessions")} == saved
 
 
-def test_a_session_saved_during_a_look_is_not_taken_for_one_that_is_gone(
+def test_session_saved_while_the_index_is_read_is_not_deleted_from_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_session(session_of(), tmp_path)

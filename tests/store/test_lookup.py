@@ -1,4 +1,4 @@
-"""Sessions by what a user calls them."""
+"""Sessions are found by the words that a user may type."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def test_by_word_name_and_path(tmp_path: Path) -> None:
         find_session("previous", tmp_path / "alone")
 
 
-def test_what_is_compared_has_seen_steps(tmp_path: Path) -> None:
-    """A look at the memory, or a check that failed, does not come between two checks."""
+def test_timed_lookup_skips_sessions_without_steps(tmp_path: Path) -> None:
+    """A session of `memory`, or of a check that failed, is skipped when two checks are compared."""
     first, other = save(tmp_path, 1), save(tmp_path, 2, script=("b.py",))
     second = save(tmp_path, 3)
     bare = msgspec.structs.replace(made_session(num_steps=2), script=["a.py"], command="memory")
@@ -93,6 +93,6 @@ def test_by_commit(tmp_path: Path) -> None:
     assert resolve_commit("--help", tmp_path) == ""
 
 
-def test_variables_are_taken_by_name() -> None:
+def test_environment_variables_are_selected_by_name() -> None:
     told = read_variables({"OMP_NUM_THREADS": "2", "API_TOKEN": "secret", "HOME": "/root", "LD_PRELOAD": "x.so"})
     assert told == {"LD_PRELOAD": "x.so", "OMP_NUM_THREADS": "2"}

@@ -1,4 +1,5 @@
-"""What a cloned repository or another user can put into our folders is not followed, waited for or trusted."""
+"""Files that a cloned repository or another user can put into our folders are not trusted: links are not followed, and
+pipes do not block."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ SECRET = b"not yours to overwrite"
 
 @pytest.fixture
 def victim(tmp_path: Path) -> Path:
-    """A file of the user's outside of the project."""
+    """A file of the user outside the project."""
     path = tmp_path / "home" / ".bashrc"
     path.parent.mkdir()
     path.write_bytes(SECRET)
@@ -42,7 +43,7 @@ def project(tmp_path: Path) -> Path:
     return path
 
 
-# Each puts something other than a regular file at a path.
+# Each function creates something other than a regular file at a path.
 Plant = Callable[[Path, Path], None]
 PLANTS: dict[str, Plant] = {
     "link": lambda path, victim: path.symlink_to(victim),
@@ -71,7 +72,7 @@ def test_only_regular_files_are_read_and_written(project: Path, victim: Path, pl
     assert [entry.name for entry in project.iterdir()] == ["file"]
 
 
-def test_a_second_name_of_a_file_is_not_appended_to(project: Path, victim: Path) -> None:
+def test_file_with_a_second_hard_link_is_not_appended_to(project: Path, victim: Path) -> None:
     os.link(victim, project / "journal")
     with pytest.raises(UnsafeFileError, match="second name"):
         append_file(project / "journal", b"more")
@@ -100,7 +101,7 @@ def test_a_folder_that_others_can_write_is_refused(project: Path) -> None:
     folder.chmod(0o777)
     with pytest.raises(UnsafeFileError, match="other users"):
         open_directory(folder)
-    project.chmod(0o777)  # whoever can write here can replace the folder anyway
+    project.chmod(0o777)  # a user who can write here can replace the folder anyway
     open_directory(folder)
 
 
@@ -110,7 +111,7 @@ def test_a_folder_of_another_user_is_refused(project: Path) -> None:
     os.chown(folder, 12345, 12345)
     with pytest.raises(UnsafeFileError, match="another user"):
         open_directory(folder)
-    os.chown(project, 12345, 12345)  # root in a container, in a folder of the user's
+    os.chown(project, 12345, 12345)  # as for root in a container, in a folder of the user
     open_directory(folder)
 
 
@@ -136,7 +137,7 @@ def test_links_inside_the_folder_are_not_followed(project: Path, victim: Path) -
         save_session(made_session(), project)
 
 
-def test_a_session_that_is_no_file_is_left_out(project: Path, victim: Path) -> None:
+def test_session_that_is_not_a_regular_file_is_ignored(project: Path, victim: Path) -> None:
     saved = save_session(made_session(), project)
     for name, plant in PLANTS.items():
         plant(saved.with_name(f"2999-{name}{index.SUFFIX}"), victim)
@@ -172,19 +173,19 @@ def test_a_planted_download_through_a_link_is_dropped(project: Path, victim: Pat
 
 @pytest.mark.parametrize("name", ["path", "tree"])
 @pytest.mark.parametrize("plant", [PLANTS["link"], PLANTS["pipe"]], ids=["link", "pipe"])
-def test_a_planted_download_is_made_of_files(project: Path, victim: Path, name: str, plant: Plant) -> None:
+def test_planted_download_must_consist_of_regular_files(project: Path, victim: Path, name: str, plant: Plant) -> None:
     entry = plant_download(project, str(project / "new"))
     (entry / name).unlink()
     plant(entry / name, victim)
     assert downloads.kept_downloads(project) == [] and victim.read_bytes() == SECRET
 
 
-def test_a_download_inside_the_project_is_believed(project: Path) -> None:
+def test_download_inside_the_project_is_trusted(project: Path) -> None:
     entry = plant_download(project, str(project / "data.bin"))
     assert [(item.path, item.tree) for item in downloads.kept_downloads(project)] == [
         (str(project / "data.bin"), str(entry / "tree"))
     ]
-    (project / "data.bin").symlink_to("nowhere")  # a link that leads nowhere is there, too
+    (project / "data.bin").symlink_to("nowhere")  # a dangling link counts as existing
     assert downloads.kept_downloads(project) == [] and not entry.exists()
 
 

@@ -21,7 +21,7 @@ def make_session(cwd: Path) -> Session:
     )
 
 
-def test_a_session_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_session_round_trip(tmp_path: Path) -> None:
     session = make_session(tmp_path)
     path = save_session(session, tmp_path)
     assert path.name == "20260102T030405-train-me.msgpack"
@@ -31,7 +31,7 @@ def test_a_session_comes_back_as_it_was(tmp_path: Path) -> None:
     assert sorted(file.suffix for file in path.parent.iterdir()) == [".msgpack", ".msgpack"]
 
 
-def test_what_is_no_session_is_refused(tmp_path: Path) -> None:
+def test_file_that_is_not_a_session_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"nonsense")
     with pytest.raises(StorageError, match="schema"):
         load_session(tmp_path / "x")

@@ -152,7 +152,7 @@ def test_an_overlay_that_cannot_be_created(here: Path, monkeypatch: pytest.Monke
     prepare = overlay.prepare
 
     def prepare_badly(*args: Any, **kwargs: Any) -> overlay.OverlayPlan:
-        return msgspec.structs.replace(prepare(*args, **kwargs), room="/nonexistent")
+        return msgspec.structs.replace(prepare(*args, **kwargs), workspace="/nonexistent")
 
     monkeypatch.setattr(overlay, "prepare", prepare_badly)
     (here / "train.py").write_text("open('real.txt', 'w').close()")

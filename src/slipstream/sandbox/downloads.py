@@ -1,5 +1,5 @@
-"""A data set that the script downloads while it is tried out is kept for the next rider, outside the real file system,
-and forgotten once the real one has it. Keeps nothing else that a rider writes."""
+"""Keeps a data set that the script downloads during a trial for the next trial, outside the real file system. It is
+deleted once the real file system has the data set. Nothing else that a trial writes is kept."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ from typing import Any
 from slipstream.sandbox.overlay import KeptDownload, OverlayPlan, is_below, is_deletion, written
 from slipstream.store.safe_files import UnsafeFileError, check_directory, open_directory, read_file, write_file
 
-MARK = "connected"  # file in the spool directory: when the rider first reached out, in ns since the epoch
-_SMALL_BYTES = 1 << 20  # less is not a data set: configurations, locks, first log lines
+MARK = "connected"  # file in the spool directory: time of the trial's first connection, in ns since the epoch
+_SMALL_BYTES = 1 << 20  # anything smaller is not a data set: configurations, locks, first log lines
 _LIMIT_BYTES = 20 << 30
 _LONGEST_PATH = 4096  # bytes that Linux allows
 _FETCHERS = ("wget", "curl", "aws", "gsutil", "gcloud", "kaggle", "git", "rclone", "huggingface-cli", "hf")
 
-# Entries that this process wrote: they are trusted wherever they belong.
+# Entries that this process wrote. They are trusted even if they belong to a path outside the root.
 _kept_by_this_process: set[str] = set()
 
 
 def note_connections(spool: Path, *, count_loopback: bool = False) -> None:
-    """Writes down when this process first reaches out to another machine. For riders of check only: an audit hook
-    cannot be taken back."""
+    """Records when this process first connects to another machine. Only for trials of `check`, because an audit hook
+    cannot be removed."""
     is_noted = False
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
         nonlocal is_noted
         if is_noted or event not in ("socket.connect", "subprocess.Popen", "os.system"):
             return
-        if _is_reaching_out(event, args, count_loopback):
+        if _is_connecting(event, args, count_loopback):
             is_noted = True
             try:
                 (spool / MARK).write_text(str(time.time_ns()))
             except OSError:
-                return  # the download is then lost, no more
+                return  # the only consequence is that the download is not kept
 
     sys.addaudithook(hook)
 
 
-def _is_reaching_out(event: str, args: tuple[Any, ...], count_loopback: bool) -> bool:
+def _is_connecting(event: str, args: tuple[Any, ...], count_loopback: bool) -> bool:
     if event == "socket.connect":
         return _is_remote(args[1], count_loopback)
     if event == "os.system":
@@ -68,8 +68,9 @@ def _is_remote(address: Any, count_loopback: bool) -> bool:
 
 
 def kept_downloads(root: Path) -> list[KeptDownload]:
-    """Those of earlier riders. An entry is deleted when the real file system has the download by now, and when it names
-    a place outside of `root` and this process did not write it: a cloned repository can contain any entry."""
+    """Returns the downloads of earlier trials. An entry is deleted if the real file system now has the download. It is
+    also deleted if it names a path outside `root` and this process did not write it, because a cloned repository can
+    contain any entry."""
     found = []
     for folder in _entries(root):
         item = _read_entry(folder, root)
@@ -92,7 +93,7 @@ def _entries(root: Path) -> list[Path]:
 
 
 def _read_entry(folder: Path, root: Path) -> KeptDownload | None:
-    """None for an entry that is not to be trusted, or not whole."""
+    """Returns None for an entry that cannot be trusted or is not complete."""
     try:
         check_directory(folder)
         path = os.fsdecode(read_file(folder / "path", _LONGEST_PATH))
@@ -109,23 +110,26 @@ def _read_entry(folder: Path, root: Path) -> KeptDownload | None:
 def keep_downloads(
     plan: OverlayPlan, root: Path, spool: Path, until_ns: int, small_bytes: int = _SMALL_BYTES
 ) -> list[str]:
-    """Moves what the rider fetched between its first connection and its first step out of its layers. Returns sentences
-    about it."""
+    """Moves the files that the trial downloaded between its first connection and its first step out of its layers.
+    Returns sentences about them for the user."""
     try:
         since_ns = int((spool / MARK).read_text())
     except (OSError, ValueError):
         return []
     notes = []
     kept = (path for folder in _entries(root) for path in folder.rglob("*") if path.is_file())
-    room_bytes = _LIMIT_BYTES - _size(kept)
+    free_bytes = _LIMIT_BYTES - _size(kept)
     for top, files in _fetched(plan, since_ns, until_ns).items():
         num_bytes = _size(place for _, place in files)
         if num_bytes < small_bytes:
             continue
-        if num_bytes > room_bytes:
-            notes.append(f"{top} was downloaded ({_in_mb(num_bytes)}) but not kept: the folder for that is full.")
+        if num_bytes > free_bytes:
+            notes.append(
+                f"{top} was downloaded ({_in_mb(num_bytes)}) but not kept, because the folder for downloads is full."
+                " The next trial downloads it again; --forget-downloads empties the folder."
+            )
             continue
-        room_bytes -= num_bytes
+        free_bytes -= num_bytes
         _keep(root, top, files)
         until = "the next check" if is_below(top, os.path.realpath(root)) else "the other processes of this command"
         notes.append(
@@ -145,10 +149,10 @@ def _folder(root: Path) -> Path:
 
 
 def _fetched(plan: OverlayPlan, since_ns: int, until_ns: int) -> dict[str, list[tuple[str, Path]]]:
-    """New files by the topmost directory (or file) that the real file system does not have."""
+    """Returns the new files, grouped by the topmost directory (or file) that the real file system does not have."""
     groups: dict[str, list[tuple[str, Path]]] = {}
     for path, place in written(plan):
-        # Change time, because unpacking an archive sets the modification time to that of long ago.
+        # Uses the change time, because unpacking an archive sets the modification time to an old one.
         if is_deletion(place) or not place.is_file() or not since_ns <= place.lstat().st_ctime_ns <= until_ns:
             continue
         top = _topmost_new(Path(path))
@@ -166,7 +170,7 @@ def _topmost_new(path: Path) -> Path | None:
 
 
 def _is_temporary(path: Path) -> bool:
-    """Such a name is another one next time."""
+    """Whether the path has a temporary name, which would be different next time."""
     return path.parent == Path(tempfile.gettempdir()) and path.name.startswith(("tmp", "pymp-", "torch_", "."))
 
 

@@ -1,6 +1,7 @@
-"""A rider held to a limit of memory by the system itself, and what it holds at the most as the same system counts it.
-On the CPU: the private writable memory of the one process that trains (RLIMIT_DATA; VmData), whole, not only tensors.
-On an accelerator: what torch's allocator reserves there. Loader workers and other children are not held to it."""
+"""Enforces a memory limit on a trial through the operating system, and measures the maximum memory in use in the same
+way as the limit counts it. On the CPU this is the private writable memory of the one process that trains (RLIMIT_DATA,
+VmData), not only its tensors. On an accelerator it is what torch's allocator reserves. The limit does not apply to
+loader workers and other child processes."""
 
 from __future__ import annotations
 
@@ -14,27 +15,28 @@ import torch
 
 from slipstream.sandbox.oom_messages import UNHELD
 
-_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python has the name from 3.12 on
+_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python has this name since 3.12
 
 
 class Mapped(msgspec.Struct, frozen=True):
-    """Of this process, in bytes."""
+    """The mapped memory of this process, in bytes."""
 
-    most: int = 0  # all that was ever mapped at once
+    most: int = 0  # maximum that was ever mapped at the same time
     now: int = 0
-    data: int = 0  # of now, what is private and writable: what RLIMIT_DATA counts
+    data: int = 0  # the private and writable part of `now`, which RLIMIT_DATA counts
 
     @property
     def rest(self) -> int:
-        """Files, shared memory, addresses that are only reserved."""
+        """Files, shared memory, and addresses that are only reserved."""
         return self.now - self.data
 
 
 class Limit:
-    """`begin` before the first forward pass, `level` when the warm-up is over, `weigh` whenever the script stands."""
+    """A memory limit. Call `begin` before the first forward pass, `level` after the warm-up, and `weigh` whenever the
+    script is paused."""
 
     def __init__(self, limit_bytes: int = 0) -> None:
-        self._limit_bytes = limit_bytes  # 0: only weighs
+        self._limit_bytes = limit_bytes  # 0: only measures
         self._device: torch.device | None = None
         self._is_low = False
         self._level: Mapped | None = None
@@ -52,7 +54,7 @@ class Limit:
             _hold_device(self._device, self._limit_bytes)
 
     def lift(self) -> None:
-        """Takes the system's limit away again: in children of the script, and at the end."""
+        """Removes the system's limit, in child processes of the script and at the end."""
         if self._is_low:
             import resource
 
@@ -61,8 +63,8 @@ class Limit:
             self._is_low = False
 
     def level(self) -> None:
-        """From here on every byte that is mapped beyond now shows in the kernel's own high-water mark: addresses that
-        were mapped once and are free again are taken up by what is reserved, and no memory."""
+        """Makes the kernel's high-water mark (VmPeak) show every byte that is mapped from now on. For this it fills the
+        gap between the current and the maximum mapped size with reserved addresses, which use no memory."""
         mapped = read_mapped()
         if mapped.most > mapped.now:
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
@@ -70,14 +72,15 @@ class Limit:
         self._level = read_mapped()
 
     def weigh(self) -> int:
-        """The most that was held since `level`, as the limit counts. 0: not known here."""
+        """Returns the maximum memory in use since `level`, counted as the limit counts it. 0: not known on this
+        system."""
         if self._device is not None and self._device.type != "cpu":
             module = torch.get_device_module(self._device)
             return int(getattr(module, "max_memory_reserved", lambda device: 0)(self._device))
         if self._level is None:
             return 0
         now, level = read_mapped(), self._level
-        reserved = max(0, now.rest - level.rest)  # a new thread's addresses, a batch in shared memory
+        reserved = max(0, now.rest - level.rest)  # such as the stack of a new thread, or a batch in shared memory
         return max(level.data + now.most - level.most - reserved, now.data, level.data)
 
     def _now_bytes(self) -> int:
@@ -98,7 +101,7 @@ class Limit:
 
 
 def _hold_device(device: torch.device, limit_bytes: int) -> None:
-    """Has not been run on a GPU yet."""
+    """Limits torch's allocator on the device. This has not been tested on a GPU yet."""
     module: Any = torch.get_device_module(device)
     if not hasattr(module, "set_per_process_memory_fraction") or not hasattr(module, "mem_get_info"):
         raise RuntimeError(f"torch cannot hold {device.type} {UNHELD}")
@@ -107,7 +110,7 @@ def _hold_device(device: torch.device, limit_bytes: int) -> None:
 
 
 def read_mapped() -> Mapped:
-    """Zeros where the system does not tell."""
+    """Reads the mapped memory of this process. All values are 0 where the system does not report them."""
     sizes: dict[str, int] = {}
     try:
         with open("/proc/self/status", encoding="ascii", errors="replace") as file:

@@ -1,4 +1,5 @@
-"""System calls for a view of the file system of one's own: namespaces, mounts, capabilities. Linux only; no policy."""
+"""System calls for a private view of the file system: namespaces, mounts, capabilities. For Linux only. Contains no
+policy."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 _CAPABILITY_VERSION: Final = 0x20080522
 _SYS_PIVOT_ROOT: Final = {"x86_64": 155, "aarch64": 41, "riscv64": 41, "ppc64le": 203, "s390x": 217}
 
-# Nothing a script wants to keep is written here, and an overlay of them would not work or not be the same thing.
+# Scripts write nothing to these that they want to keep, and an overlay over them would not work or would behave
+# differently.
 _SPECIAL_KINDS: Final = {
     "autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "efivarfs",
     "fusectl", "hugetlbfs", "mqueue", "nsfs", "proc", "pstore", "ramfs", "rpc_pipefs", "securityfs", "squashfs",
@@ -42,11 +44,11 @@ class Mount:
 
 
 def mounts() -> list[Mount]:
-    """What is mounted and visible, parents before children."""
+    """Returns the visible mounts, parents before children."""
     last: dict[str, Mount] = {}
     for line in Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines():
         mount = Mount(line)
-        last.pop(mount.path, None)  # mounted over
+        last.pop(mount.path, None)  # a later mount at the same path hides this one
         last[mount.path] = mount
     return sorted(last.values(), key=lambda mount: (mount.path != "/", mount.path.count("/"), mount.path))
 
@@ -62,7 +64,8 @@ def _check(result: int, what: str) -> None:
 
 
 def enter_namespaces(*, own_user: bool) -> None:
-    """A mount namespace of our own; with `own_user` in a user namespace where the user keeps their ids."""
+    """Enters a new mount namespace. With `own_user` it is in a new user namespace, in which the user and group ids stay
+    the same."""
     uid, gid = os.geteuid(), os.getegid()
     _check(_libc().unshare(CLONE_NEWNS | (CLONE_NEWUSER if own_user else 0)), "unshare")
     if own_user:
@@ -78,13 +81,13 @@ def bind(source: str, target: str) -> None:
 
 
 def mount_overlay(lower: str, layer: str, target: str, *, own_user: bool) -> None:
-    """`layer` holds the directories u (what was written) and w. Paths go to the kernel as descriptors and relative
-    names, because its option string has no escape that every version understands."""
+    """Mounts an overlay. `layer` contains the directories u (what is written) and w. Paths are passed to the kernel as
+    descriptors and relative names, because there is no escape in its option string that every version supports."""
     here = os.open(".", os.O_PATH | os.O_DIRECTORY)
     low = os.open(lower, os.O_PATH | os.O_DIRECTORY)
     try:
         os.chdir(layer)
-        # Without privileges the kernel can neither use its own attributes nor rename directories that lie below.
+        # Without privileges the kernel can neither use its own attributes nor rename directories of the lower layer.
         extra = "userxattr" if own_user else "redirect_dir=on"
         options = f"lowerdir=/proc/self/fd/{low},upperdir=u,workdir=w,{extra}".encode()
         _check(_libc().mount(b"slipstream", os.fsencode(target), b"overlay", 0, options), f"overlay {target}")
@@ -99,7 +102,7 @@ def mount_memory(target: str) -> None:
 
 
 def change_root(root: str) -> None:
-    """Makes `root` the root directory of this process and lets go of the old one."""
+    """Makes `root` the root directory of this process and unmounts the old one."""
     number = _SYS_PIVOT_ROOT.get(os.uname().machine)
     os.chdir(root)
     if number is not None and _libc().syscall(ctypes.c_long(number), b".", b".") == 0:
@@ -110,7 +113,7 @@ def change_root(root: str) -> None:
 
 
 def drop_capabilities() -> None:
-    """Those of the new user namespace: a script must not be able to read what its user could not."""
+    """Drops the capabilities of the new user namespace. A script must not be able to read what its user cannot read."""
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
     data = (ctypes.c_uint32 * 6)()
     _check(_libc().capset(ctypes.byref(header), ctypes.byref(data)), "capset")
@@ -121,7 +124,8 @@ def die_with_parent(signal_number: int) -> None:
 
 
 def adopt_orphans(*, wanted: bool) -> bool:
-    """Whether grandchildren whose parent dies become ours, so that we can see and end them."""
+    """Makes this process the parent of orphaned descendants (`wanted`), or ends this, so that it can find and end them.
+    Returns whether the system supports it."""
     try:
         return bool(_libc().prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(wanted), 0, 0, 0) == 0)
     except (OSError, AttributeError):

@@ -1,4 +1,4 @@
-"""Experiment trackers upload nothing while a script is tried out: each is told to stay offline, in its own way."""
+"""Switches experiment trackers to offline mode, so that trials upload nothing."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ _OFFLINE = {
     "TRAINS_OFFLINE_MODE": "1",
     "SWANLAB_MODE": "offline",
 }
-_SILENT = {"disabled", "dryrun", "offline", "debug"}  # already quiet, as the user wanted it
+_SILENT = {"disabled", "dryrun", "offline", "debug"}  # modes set by the user that upload nothing
 
 
 def silence(arrivals: ImportHooks, directory: str) -> None:
-    """`directory` takes what trackers keep beside the script."""
+    """Switches all known trackers to offline mode. Files that they would write next to the script go to
+    `directory`."""
     for name, value in _OFFLINE.items():
         if os.environ.get(name, "").lower() not in _SILENT:
             os.environ[name] = value
@@ -59,7 +60,7 @@ def _silence_mlflow(directory: str, module: ModuleType) -> None:
 
 
 def _silence_hub(module: ModuleType) -> None:
-    """The Trainer pushes checkpoints to the hub where its arguments say so."""
+    """Disables push_to_hub, with which the Trainer uploads checkpoints to the hub."""
     arguments = getattr(module, "TrainingArguments", None)
     original = getattr(arguments, "__post_init__", None)
     if arguments is None or original is None:

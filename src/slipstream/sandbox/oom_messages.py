@@ -1,5 +1,5 @@
-"""Whether memory ran out, by the words of torch's allocators, of Python, of the libraries below them and of the system.
-Reads text alone: what is left of a rider that is gone."""
+"""Recognises from an error message that memory ran out. Knows the messages of torch's allocators, of Python, of the
+libraries below them and of the system. Needs only the text, because nothing else is left of a trial that has ended."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import contextlib
 from collections.abc import Iterator
 from typing import Final
 
-UNHELD: Final = "to a limit of memory"  # ends the reason why a rider could not be held to one
+UNHELD: Final = "to a limit of memory"  # the end of the message that a limit could not be enforced
 _SIGNS: Final = ("OutOfMemoryError", "MemoryError", "DefaultCPUAllocator", "out of memory")
-# What libraries say when they get no memory; oneDNN says it of other failures too
+# Messages of libraries that get no memory. oneDNN uses them for other failures too.
 _HINTS: Final = (
     *("bad_alloc", "ALLOC_FAILED", "not enough memory", "Cannot allocate memory"),
     *("could not create a primitive", "could not create a memory"),
 )
-# How those end that do not look, in a process that is held to a limit
+# How code that does not check its allocations fails in a process with a limit
 _CRASHES: Final = (
     *("Thread creation failed", "can't start new thread"),
     *("ended by SIGKILL", "ended by SIGSEGV", "ended by SIGABRT", "ended by SIGBUS"),
@@ -22,19 +22,20 @@ _CRASHES: Final = (
 
 
 def tells_shortage(message: str, is_held: bool = False) -> bool:
-    """`is_held`: to a limit, so that even a crash means it."""
+    """Whether the message says that memory ran out. `is_held`: the process had a limit, so that even a crash counts."""
     return any(sign in message for sign in (*_SIGNS, *((*_HINTS, *_CRASHES) if is_held else ())))
 
 
 def hints_at_shortage(message: str) -> bool:
-    """Enough to try again with less, which does no harm where it was something else; not enough to say so."""
+    """Whether the message makes a shortage of memory likely enough to try again with less memory. Trying again does no
+    harm if the cause was another one. This is not enough to tell the user that memory ran out."""
     return any(sign in message for sign in (*_SIGNS, *_HINTS))
 
 
 @contextlib.contextmanager
 def given_air() -> Iterator[None]:
-    """Limits that a process set for itself are lifted meanwhile: where the last byte is taken, not even a list of what
-    took it can be made. Those of the shell stay, for they are hard."""
+    """Lifts the limits that the process has set for itself inside the `with` block. Without free memory not even the
+    report of what uses it could be made. The limits of the shell stay, because they are hard limits."""
     try:
         import resource
     except ImportError:  # not a Unix

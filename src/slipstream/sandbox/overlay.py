@@ -1,5 +1,6 @@
-"""A throw-away view of the file system for one rider: it reads what is there, and what it writes lands in layers of
-ours that nobody else sees. Where the system forbids it, says why; never half-covers in silence."""
+"""A temporary view of the file system for one trial. The trial reads the real files; what it writes goes to layers that
+no other process sees. Where the system does not allow this, the module reports the reason. Directories that cannot be
+covered are always reported."""
 
 from __future__ import annotations
 
@@ -29,14 +30,14 @@ _CACHE_FOLDERS: Final = (".cache", ".triton", ".nv", "nltk_data", ".keras", ".to
 
 
 class KeptDownload(msgspec.Struct, frozen=True):
-    """A download of an earlier rider: a file or directory that the real file system does not have."""
+    """A download of an earlier trial: a file or directory that the real file system does not have."""
 
     path: str  # where the script expects it
-    tree: str  # where it lies
+    tree: str  # where it is stored
 
 
 class Layer(msgspec.Struct, frozen=True):
-    """What was written below `path` lies in `<directory>/u`."""
+    """One overlay. What is written below `path` goes to `<directory>/u`."""
 
     path: str
     directory: str
@@ -44,25 +45,26 @@ class Layer(msgspec.Struct, frozen=True):
 
 
 class OverlayPlan(msgspec.Struct, frozen=True):
-    """How a rider makes its view. Made outside, carried out by the rider itself as the first thing it does."""
+    """The mounts of a trial's view. The parent makes the plan, and the trial carries it out before anything else."""
 
-    room: str  # a directory of ours: layers and the mount point
+    workspace: str  # the workspace directory: layers and the mount point
     own_user: bool
     layers: list[Layer]
     binds: list[str]
-    through: list[str]  # caches and our spool, passed through as they are
+    through: list[str]  # caches and the spool directory: the real directories stay visible and writable
     kept: list[KeptDownload] = []
-    made: list[str] = []  # directories that we made in order to pass them through
-    bare: list[str] = []  # directories whose own entries, one level deep, are real
-    over: list[KeptDownload] = []  # files that this rider finds other than they are: their new text lies in `tree`
+    made: list[str] = []  # directories that were created in order to pass them through
+    bare: list[str] = []  # directories whose direct entries are not covered by a layer
+    over: list[KeptDownload] = []  # files that have another content for this trial; the content is in `tree`
 
 
 def probe() -> tuple[Path | None, bool, str]:
-    """Where layers can live and whether a user namespace is needed; without a place, the reason."""
+    """Returns a directory for layers and whether a user namespace is needed. If overlays are not possible, the
+    directory is None and the last value is the reason."""
     if sys.platform != "linux":
         return None, False, "only Linux has file system overlays"
     reason = ""
-    # Namespaces of root change nothing but mounts; those of anyone else need a user namespace around them.
+    # Root needs only a mount namespace. Other users need a user namespace around it.
     for own_user in (False, True) if os.geteuid() == 0 else (True,):
         for parent in _places():
             reason = _try_in_child(parent, own_user)
@@ -78,21 +80,23 @@ def temporary_directory() -> Path:
 def _places() -> list[Path]:
     places = [temporary_directory(), Path("/var/tmp"), Path("/dev/shm")]
     usable = [place for place in dict.fromkeys(places) if os.access(place, os.W_OK | os.X_OK)]
-    return sorted(usable, key=lambda place: shutil.disk_usage(place).free < 2 << 30)  # stable: roomy ones first
+    return sorted(usable, key=lambda place: shutil.disk_usage(place).free < 2 << 30)  # stable: places with space first
 
 
 def _try_in_child(parent: Path, own_user: bool) -> str:
-    """Does it once for real, in a process that is gone afterwards."""
-    room = Path(tempfile.mkdtemp(prefix="slipstream-probe-", dir=parent))
+    """Mounts an overlay once, in a child process that then ends. Returns the reason if this fails, else ""."""
+    workspace = Path(tempfile.mkdtemp(prefix="slipstream-probe-", dir=parent))
     for name in ("u", "w", "root"):
-        (room / name).mkdir()
+        (workspace / name).mkdir()
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             mounts.enter_namespaces(own_user=own_user)
-            mounts.mount_overlay("/usr" if Path("/usr").is_dir() else "/", str(room), f"{room}/root", own_user=own_user)
-            Path(room, "root", "written").write_text("")
+            mounts.mount_overlay(
+                "/usr" if Path("/usr").is_dir() else "/", str(workspace), f"{workspace}/root", own_user=own_user
+            )
+            Path(workspace, "root", "written").write_text("")
         except BaseException as error:
             os.write(writer, str(error).encode()[:500] or b"unknown")
         finally:
@@ -101,30 +105,31 @@ def _try_in_child(parent: Path, own_user: bool) -> str:
     with open(reader, "rb") as pipe:
         reason = pipe.read().decode(errors="replace")
     os.waitpid(child, 0)
-    remove(room)
+    remove(workspace)
     return reason
 
 
 def prepare(
-    room: Path, *, own_user: bool, through: list[str], kept: list[KeptDownload], protected: Sequence[Path] = ()
+    workspace: Path, *, own_user: bool, through: list[str], kept: list[KeptDownload], protected: Sequence[Path] = ()
 ) -> OverlayPlan:
-    """Decides about every mount of the machine and makes the empty layers. A cache that is one of the `protected`
-    folders, contains one or lies in one is not passed through."""
+    """Plans how to handle every mount of the machine, and creates the empty layers. A cache is not passed through if it
+    is one of the `protected` folders, contains one, or is inside one."""
     covers, binds, bare = _split_for_user() if own_user else (*_whole_mounts(), [])
     real = dict.fromkeys(os.path.realpath(folder) for folder in protected)
-    covers += [path for path in real if any(is_below(path, top) for top in _PASS_THROUGH)]  # in /dev/shm, for one
-    layers = [_new_layer(room, index, path, path) for index, path in enumerate(covers)]
+    covers += [path for path in real if any(is_below(path, top) for top in _PASS_THROUGH)]  # for example in /dev/shm
+    layers = [_new_layer(workspace, index, path, path) for index, path in enumerate(covers)]
     for item in kept:
         if Path(item.tree).is_dir():
-            layers.append(_new_layer(room, len(layers), item.path, item.tree))
-    (room / "root").mkdir()
+            layers.append(_new_layer(workspace, len(layers), item.path, item.tree))
+    (workspace / "root").mkdir()
     made = [path for path in _caches_to_make(protected) if not _make(path)]
     known = [path for path in dict.fromkeys([*through, *cache_directories(protected)]) if Path(path).is_dir()]
-    return OverlayPlan(str(room), own_user, layers, binds, known, kept, made, bare)
+    return OverlayPlan(str(workspace), own_user, layers, binds, known, kept, made, bare)
 
 
 def _whole_mounts() -> tuple[list[str], list[str]]:
-    """For root: one layer for each file system, the root directory's included; what cannot be written is bound."""
+    """For root: plans one layer for each file system, including the root directory. File systems that cannot be covered
+    are bind-mounted."""
     covers: list[str] = []
     binds = [path for path in _PASS_THROUGH if Path(path).is_dir() and not Path(path).is_symlink()]
     for mount in mounts.mounts():
@@ -135,8 +140,9 @@ def _whole_mounts() -> tuple[list[str], list[str]]:
 
 
 def _split_for_user() -> tuple[list[str], list[str], list[str]]:
-    """For everyone else: the root directory is bound with all that is mounted in it, and layers go on directories
-    with no mount inside, because in a user namespace the kernel refuses to look below a mount."""
+    """For other users: bind-mounts the root directory with everything that is mounted in it, and plans layers on
+    directories without a mount inside. The reason: in a user namespace the kernel does not give access to what is
+    hidden below a mount."""
     known = mounts.mounts()
     points = {mount.path for mount in known}
     covers: list[str] = []
@@ -164,8 +170,8 @@ def _can_cover(mount: mounts.Mount) -> bool:
     return not mount.is_special and not mount.is_read_only and Path(mount.path).is_dir()
 
 
-def _new_layer(room: Path, index: int, path: str, lower: str) -> Layer:
-    directory = room / str(index)
+def _new_layer(workspace: Path, index: int, path: str, lower: str) -> Layer:
+    directory = workspace / str(index)
     for name in ("u", "w"):
         (directory / name).mkdir(parents=True)
     shutil.copymode(lower, directory / "u")
@@ -173,13 +179,14 @@ def _new_layer(room: Path, index: int, path: str, lower: str) -> Layer:
 
 
 def cache_directories(protected: Sequence[Path] = ()) -> list[str]:
-    """Caches that riders share with every other program of the user."""
+    """Returns the caches that trials share with all other programs of the user."""
     return sorted({os.path.realpath(path) for path in _caches(protected) if Path(path).is_dir()})
 
 
 def _caches(protected: Sequence[Path]) -> Iterator[str]:
-    """Existing or not. A variable may name any folder, so the working directory must not be affected by it. The usual
-    folders hold nothing but caches: where the home folder is the working directory, they still pass."""
+    """Yields the cache directories that are passed through, existing or not. A variable may name any folder, so a
+    folder that overlaps with a protected folder is left out. The usual folders contain only caches, so they are passed
+    through even if the home folder is the working directory."""
     for name in _CACHE_VARIABLES:
         if os.environ.get(name) and not any(_overlap(os.environ[name], folder) for folder in protected):
             yield os.environ[name]
@@ -191,19 +198,19 @@ def _caches(protected: Sequence[Path]) -> Iterator[str]:
 
 
 def covered_caches(protected: Sequence[Path]) -> list[tuple[str, str]]:
-    """Variables that name a cache which is not passed through, with its path."""
+    """Returns the environment variables that name a cache which is not passed through, with the path."""
     passed = set(cache_directories(protected))
     named = [(name, os.path.realpath(os.environ[name])) for name in _CACHE_VARIABLES if os.environ.get(name)]
     return [(name, path) for name, path in named if Path(path).is_dir() and not any(is_below(path, p) for p in passed)]
 
 
 def _overlap(path: str, folder: Path) -> bool:
-    """Whether one of them is the other or contains it."""
+    """Whether the two are the same or one contains the other."""
     return _contains(path, folder) or _contains(folder, path)
 
 
 def _contains(folder: str | Path, path: str | Path) -> bool:
-    """Whether `path` is `folder` or lies in it, by whatever link or mount either of them is reached."""
+    """Whether `path` is `folder` or is inside it. Links and mounts are resolved."""
     real = Path(os.path.realpath(path))
     return any(_is_same_folder(os.path.realpath(folder), place) for place in (real, *real.parents))
 
@@ -216,19 +223,19 @@ def _is_same_folder(one: str, other: Path) -> bool:
 
 
 def _compiled_kernels() -> str:
-    """Where torch's compiler keeps what it made, unless a variable says otherwise."""
+    """Returns where torch's compiler stores compiled kernels, unless a variable says otherwise."""
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # nobody's name is known, in a container
+    except (KeyError, OSError):  # a container may have no user name
         user = f"uid_{os.getuid()}"
     return os.path.join(tempfile.gettempdir(), "torchinductor_" + re.sub(r'[\\/:*?"<>|]', "_", user))
 
 
 @contextlib.contextmanager
 def shared_caches(protected: Sequence[Path] = ()) -> Iterator[None]:
-    """Around riders that follow each other: a cache that nobody on this machine has used yet is there for all of them.
-    In the first one's layer it would be gone with it, and every rider would compile again what one has compiled. What
-    stays empty is taken away in the end, and not by the rider that was first while others look into it."""
+    """Creates the caches that do not exist yet, around a sequence of trials, so that all trials share them. Otherwise a
+    new cache would be in the first trial's layer and be deleted with it, and every trial would compile the same kernels
+    again. Caches that stay empty are removed at the end, when no other trial can be using them."""
     wanted = _caches_to_make(protected)
     kernels = _compiled_kernels()
     if kernels in _caches(protected) and not Path(kernels).exists():
@@ -237,11 +244,11 @@ def shared_caches(protected: Sequence[Path] = ()) -> Iterator[None]:
     try:
         yield
     finally:
-        _take_away(made)
+        _remove_empty(made)
 
 
 def _caches_to_make(protected: Sequence[Path]) -> list[str]:
-    """Those that a variable names, and the home folder's .cache, where they do not exist yet."""
+    """Returns the caches that a variable names, and ~/.cache, if they do not exist yet."""
     named = {os.path.realpath(os.environ[name]) for name in _CACHE_VARIABLES if os.environ.get(name)}
     wanted = {*named, os.path.join(os.path.realpath(Path.home()), ".cache")}
     allowed = {os.path.realpath(path) for path in _caches(protected)}
@@ -249,7 +256,8 @@ def _caches_to_make(protected: Sequence[Path]) -> list[str]:
 
 
 def _make(path: str) -> bool:
-    """False if the directory is now there because of us."""
+    """Creates a directory. Returns False if this call created it, and True if it already existed or cannot be
+    created."""
     try:
         Path(path).mkdir()
     except OSError:
@@ -258,9 +266,10 @@ def _make(path: str) -> bool:
 
 
 def enter(plan: OverlayPlan) -> list[str]:
-    """Carries the plan out for this process, which must have a single thread. Returns what could not be covered."""
+    """Carries out the plan in this process, which must have a single thread. Returns the directories that could not be
+    covered."""
     cwd = os.getcwd()
-    root = f"{plan.room}/root"
+    root = f"{plan.workspace}/root"
     mounts.enter_namespaces(own_user=plan.own_user)
     uncovered: list[str] = []
     steps: list[tuple[str, Layer | None]] = [(layer.path, layer) for layer in plan.layers]
@@ -284,7 +293,7 @@ def enter(plan: OverlayPlan) -> list[str]:
 
 def _cover(layer: Layer, target: str, own_user: bool) -> bool:
     try:
-        if layer.lower != layer.path:  # a kept download: its place does not exist yet
+        if layer.lower != layer.path:  # a kept download: its directory does not exist yet
             Path(target).mkdir(parents=True, exist_ok=True)
         mounts.mount_overlay(layer.lower, layer.directory, target, own_user=own_user)
     except OSError:
@@ -316,14 +325,14 @@ def _lay_over(plan: OverlayPlan, root: str, uncovered: list[str]) -> None:
 
 
 def covers(plan: OverlayPlan, path: str, uncovered: list[str] | None = None) -> bool:
-    """Whether what is written to this path, which has no links in it, lands in a layer of ours."""
+    """Whether writes to this path go to a layer. The path must not contain links."""
     tops = [layer.path for layer in plan.layers]
     nearest = max((top for top in [*tops, *plan.binds, *plan.through] if is_below(path, top)), key=len, default="")
     return nearest in tops and nearest not in (uncovered or []) and os.path.dirname(path) not in plan.bare
 
 
 def written(plan: OverlayPlan) -> Iterator[tuple[str, Path]]:
-    """Every file that the rider wrote or deleted: the path it used, and where the bytes lie now."""
+    """Yields every file that the trial wrote or deleted: the path that the trial used, and the path in the layer."""
     seeds = {item.path for item in plan.kept}
     for layer in plan.layers:
         upper = Path(layer.directory, "u")
@@ -337,32 +346,32 @@ def written(plan: OverlayPlan) -> Iterator[tuple[str, Path]]:
 
 
 def is_deletion(place: Path) -> bool:
-    """The overlay's mark for something that the rider removed."""
+    """Whether the file is the overlay's mark for a deleted file."""
     facts = place.lstat()
     return stat.S_ISCHR(facts.st_mode) and facts.st_rdev == 0
 
 
 def clean_up(plan: OverlayPlan) -> None:
-    remove(Path(plan.room))
-    _take_away(plan.made)
+    remove(Path(plan.workspace))
+    _remove_empty(plan.made)
 
 
-def _take_away(made: list[str]) -> None:
+def _remove_empty(made: list[str]) -> None:
     for path in made:
         try:
             Path(path).rmdir()
         except OSError:
-            continue  # it was used: a cache like any other now
+            continue  # it was used, so it stays
 
 
-def remove(room: Path) -> None:
-    """Completely, also what the overlay left without permissions."""
-    for folder, folders, _ in os.walk(room):
+def remove(workspace: Path) -> None:
+    """Removes the directory, including the directories that the overlay left without permissions."""
+    for folder, folders, _ in os.walk(workspace):
         for name in folders:
             place = Path(folder, name)
             if not place.is_symlink():
                 place.chmod(0o700)
-    shutil.rmtree(room, ignore_errors=True)
+    shutil.rmtree(workspace, ignore_errors=True)
 
 
 def is_below(path: str, top: str) -> bool:

@@ -1,5 +1,5 @@
-"""Renaming a directory that lies below an overlay made without privileges: the kernel answers "another device", which
-the same call outside would not. Does it the long way then, by copying."""
+"""Makes renaming of directories work in an overlay that was mounted without privileges. For a directory of the lower
+layer the kernel reports "another device", which it would not do outside the overlay. The directory is then copied."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def allow_moving_directories() -> None:
-    """For riders of check, whose process is theirs alone."""
+    """Patches os.rename and os.replace. Only for trials of `check`, which have a process of their own."""
     os.rename = _tolerant(os.rename)
     os.replace = _tolerant(os.replace)
 
@@ -26,7 +26,7 @@ def _tolerant(original: Callable[..., None]) -> Callable[..., None]:
             if error.errno != errno.EXDEV or kwargs or not os.path.isdir(src) or _is_other_device(src, dst):
                 raise
             if os.path.lexists(dst):
-                os.rmdir(dst)  # as rename: an empty directory gives way, anything else is an error
+                os.rmdir(dst)  # like rename: an empty directory is replaced, anything else is an error
             shutil.copytree(src, dst, symlinks=True)
             shutil.rmtree(src)
 

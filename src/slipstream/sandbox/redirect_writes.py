@@ -1,5 +1,5 @@
-"""Where no overlay is possible: what torch.save, safetensors and TensorBoard write lands in a directory of ours, and is
-read back from there; other files that the script opens for writing are listed. Promises no more than that."""
+"""A substitute where no overlay is possible. What torch.save, safetensors and TensorBoard write goes to a temporary
+directory and is read back from there. Other files that the script opens for writing are only listed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _LIMIT = 200
 
 
 class Redirect:
-    """The writers of one process, diverted. Every process computes the same places, so that all read what one wrote."""
+    """Redirects the writers of one process. Every process computes the same paths, so all processes can read what one
+    of them wrote."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -32,7 +33,7 @@ class Redirect:
         arrivals.when_imported("torch.utils.tensorboard.writer", self._divert_tensorboard)
 
     def _divert(self, module: ModuleType, save: str, load: str) -> None:
-        """torch.save(object, path) and save_file(tensors, path) alike; load(path)."""
+        """Redirects torch.save(object, path) or save_file(tensors, path), and the matching load(path)."""
         original_save, original_load = getattr(module, save), getattr(module, load)
         keyword = "f" if save == "save" else "filename"
 
@@ -59,7 +60,8 @@ class Redirect:
     def _swap(
         args: tuple[Any, ...], index: int, kwargs: dict[str, Any], keyword: str, change: Callable[[Any], Any]
     ) -> tuple[Any, ...]:
-        """The arguments with the path exchanged, wherever it was given; a file object stays."""
+        """Returns the arguments with the path replaced, whether it is positional or a keyword. A file object is not
+        replaced."""
         if keyword in kwargs:
             kwargs[keyword] = change(kwargs[keyword])
             return args
@@ -67,7 +69,7 @@ class Redirect:
 
     def _to_write(self, path: Any) -> Any:
         if not isinstance(path, str | os.PathLike) or not Path(path).absolute().parent.is_dir():
-            return path  # a file object; or a place that does not exist: the script gets torch's own error
+            return path  # a file object, or a folder that does not exist: the script gets torch's own error
         place = self.place(path)
         Path(place).parent.mkdir(parents=True, exist_ok=True)
         return place
@@ -80,8 +82,8 @@ class Redirect:
 
 
 def list_openings(tell: Callable[[str], None], ignored: list[str]) -> None:
-    """Tells each file that is opened for writing, once. For riders of check only: an audit hook cannot be taken
-    back."""
+    """Calls `tell` once for each file that is opened for writing. Only for trials of `check`, because an audit hook
+    cannot be removed."""
     seen: set[str] = set()
     skipped = (*ignored, "/dev/", "/proc/", "/sys/")
 

@@ -1,5 +1,5 @@
-"""The temporary directory of one rider: layers, spool, scratch. Leaves nothing behind, and sweeps up after a command
-that was killed before it could."""
+"""The temporary directory of one trial: layers, spool, scratch. It is removed at the end. Directories of commands that
+were killed before they could clean up are removed by a later command."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _PREFIX = "slipstream-check-"
 
 
 class Workspace:
-    """Named after the process that made it, so that a later one can tell whether it is still in use."""
+    """The directory's name contains the id of the process that made it, so that a later process can tell whether it is
+    still in use."""
 
     def __init__(self, parent: Path) -> None:
         sweep(parent)
@@ -31,7 +32,7 @@ class Workspace:
         self.plan: overlay.OverlayPlan | None = None
 
     def cover(self, cwd: Path, script: Sequence[str], *, own_user: bool) -> overlay.OverlayPlan:
-        """Plans a throw-away view of the file system for the rider, with what earlier ones downloaded."""
+        """Plans a temporary view of the file system for the trial. It includes the downloads of earlier trials."""
         through = [str(self.spool), str(self.scratch)]
         kept = downloads.kept_downloads(cwd)
         protected = protected_folders(cwd, script)
@@ -39,7 +40,7 @@ class Workspace:
         return self.plan
 
     def lay_over(self, plan: overlay.OverlayPlan | None, files: Mapping[str, bytes]) -> overlay.OverlayPlan | None:
-        """The plan with these files' new texts. Raises OSError where they cannot be covered."""
+        """Returns the plan with new contents for these files. Raises OSError if a file cannot be covered."""
         over: list[overlay.KeptDownload] = []
         for number, (name, text) in enumerate(files.items()):
             path = os.path.realpath(name)
@@ -58,7 +59,7 @@ class Workspace:
 
 
 def sweep(parent: Path) -> None:
-    """Rooms of processes that are gone."""
+    """Removes the directories of processes that no longer exist."""
     for path in parent.glob(f"{_PREFIX}*"):
         owner = path.name.removeprefix(_PREFIX).partition("-")[0]
         if owner.isdigit() and not _is_alive(int(owner)) and path.lstat().st_uid == os.geteuid():

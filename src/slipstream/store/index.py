@@ -1,5 +1,6 @@
-"""The index of saved sessions, in SQLite: rows for what `history` lists. Sessions are the truth and the index a copy
-of a few of their fields: what is missing or out of date is read again, what is broken is thrown away, never a file."""
+"""The index of saved sessions, in SQLite, with a row for each session that `history` lists. The session files are the
+source of truth, and the index is a copy of a few of their fields. Rows that are missing or out of date are read again
+from the files. A broken index is deleted and rebuilt; a session file is never deleted."""
 
 from __future__ import annotations
 
@@ -18,13 +19,13 @@ from slipstream.store.safe_files import UnsafeFileError, check_directory, is_reg
 
 NAME: Final = "index.sqlite"
 SUFFIX: Final = ".msgpack"
-LIMIT_BYTES: Final = 1 << 30  # of a session: an hour of steps takes a few megabytes
-_PATIENCE_S: Final = 20.0  # for another process to finish its write
+LIMIT_BYTES: Final = 1 << 30  # maximum size of a session; an hour of steps takes a few megabytes
+_TIMEOUT_S: Final = 20.0  # for another process to finish its write
 _COLUMNS: Final = IndexEntry.__struct_fields__
 T = TypeVar("T")
 
-# One script for each version of the schema, from the empty database on. A step that adds a column whose value is in
-# the session also empties the table: rows come back from the files.
+# One script for each version of the schema, starting from the empty database. A script that adds a column whose value
+# is in the session also empties the table: the rows are then read again from the files.
 MIGRATIONS: Final = (
     """
     CREATE TABLE sessions (
@@ -44,11 +45,12 @@ MIGRATIONS: Final = (
 
 
 class NewerIndexError(Exception):
-    """A later slipstream made it: to be left as it is."""
+    """A newer version of slipstream made the index. It must not be changed."""
 
 
 def entries(folder: Path, limit: int | None = None, script: str = "") -> list[IndexEntry]:
-    """The sessions in `folder`/sessions, newest first; `script`: those whose command line holds this text."""
+    """Returns the sessions in `folder`/sessions, newest first. With `script`, only those whose command line contains
+    this text."""
 
     def read(connection: sqlite3.Connection) -> list[IndexEntry]:
         _catch_up(connection, folder / "sessions")
@@ -64,20 +66,20 @@ def entries(folder: Path, limit: int | None = None, script: str = "") -> list[In
 
 
 def remember(path: Path) -> None:
-    """A session that was just saved. Fails silently: the next look at the history finds it among the files."""
-    lost = contextlib.suppress(sqlite3.Error, OSError, NewerIndexError)
-    with lost, _opened(path.parent.parent / NAME) as connection, connection:
+    """Adds a session that was just saved. Errors are ignored, because the next call of `entries` finds the file."""
+    ignored = contextlib.suppress(sqlite3.Error, OSError, NewerIndexError)
+    with ignored, _opened(path.parent.parent / NAME) as connection, connection:
         _insert(connection, [_read_entry(path)])
 
 
 def migrate(connection: sqlite3.Connection, migrations: Iterable[str] = MIGRATIONS) -> None:
-    """Step by step, each whole or not at all, and by one process only."""
+    """Brings the schema up to date. Only one process does this at a time, and in one transaction."""
     scripts = list(migrations)
     if _version(connection) == len(scripts):
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
-        done = _version(connection)  # another process may have been quicker
+        done = _version(connection)  # another process may have migrated it meanwhile
         if done > len(scripts):
             raise NewerIndexError(f"schema {done}; this slipstream knows {len(scripts)}")
         for number, script in enumerate(scripts[done:], start=done + 1):
@@ -96,7 +98,8 @@ def _version(connection: sqlite3.Connection) -> int:
 
 
 def _with_index(folder: Path, work: Callable[[sqlite3.Connection], T]) -> T:
-    """On the file; on a new file where it is broken; in memory where none can be used."""
+    """Calls `work` with the index file, with a new file if the index is broken, or with an index in memory if no file
+    can be used."""
     path = folder / NAME
     if folder.is_dir():
         for _ in range(2):
@@ -107,9 +110,9 @@ def _with_index(folder: Path, work: Callable[[sqlite3.Connection], T]) -> T:
                 break
             except sqlite3.DatabaseError as error:
                 if isinstance(error, sqlite3.OperationalError) and not str(error).startswith("no such"):
-                    break  # not broken, but read-only, full, or locked for too long
+                    break  # not broken, but read-only, on a full disk, or locked for too long
                 with contextlib.suppress(OSError):
-                    _throw_away(path)
+                    _delete_index(path)
     with contextlib.closing(sqlite3.connect(":memory:")) as connection:
         migrate(connection)
         return work(connection)
@@ -117,35 +120,36 @@ def _with_index(folder: Path, work: Callable[[sqlite3.Connection], T]) -> T:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """Raises UnsafeFileError where SQLite would open a file elsewhere: it follows links."""
+    """Opens the index. Raises UnsafeFileError for a link, because SQLite would follow it and open a file elsewhere."""
     check_directory(path.parent)
     for file in _index_files(path):
         if os.path.lexists(file) and not is_regular_file(file):
             raise UnsafeFileError("is not a regular file", file)
-    with contextlib.closing(sqlite3.connect(path, timeout=_PATIENCE_S)) as connection:
-        connection.execute("PRAGMA trusted_schema = OFF")  # the file may come from somebody else
-        connection.execute("PRAGMA synchronous = NORMAL")  # what a power cut loses is read from the files again
+    with contextlib.closing(sqlite3.connect(path, timeout=_TIMEOUT_S)) as connection:
+        connection.execute("PRAGMA trusted_schema = OFF")  # the file may come from another person
+        connection.execute("PRAGMA synchronous = NORMAL")  # rows lost in a power failure are read again from the files
         migrate(connection)
         yield connection
 
 
 def _index_files(path: Path) -> list[Path]:
-    """The database and what SQLite keeps beside it."""
+    """Returns the database and the files that SQLite stores next to it."""
     return [path.with_name(f"{path.name}{suffix}") for suffix in ("", "-journal", "-wal", "-shm")]
 
 
-def _throw_away(path: Path) -> None:
+def _delete_index(path: Path) -> None:
     for file in _index_files(path):
         file.unlink(missing_ok=True)
 
 
 def _catch_up(connection: sqlite3.Connection, folder: Path) -> None:
-    """Rows for files that are new or changed, none for files that are gone."""
+    """Adds rows for files that are new or changed, and deletes the rows of files that no longer exist."""
     known = {
         name: (size, modified)
         for name, size, modified in connection.execute("SELECT name, size_bytes, modified_ns FROM sessions")
     }
-    # After the rows: a session that is saved in between is then read twice, never taken for one that is gone.
+    # The files are listed after the rows are read. A session that is saved in between is then read twice, and its row
+    # is never deleted by mistake.
     there = {name: (size, modified) for name, size, modified in _files(folder)}
     gone = [(name,) for name in known.keys() - there.keys()]
     fresh = [name for name, stamp in there.items() if known.get(name) != stamp]
@@ -186,7 +190,7 @@ def _read_entry(path: Path) -> IndexEntry:
     entry = IndexEntry(path.name.removesuffix(SUFFIX), facts.st_size, facts.st_mtime_ns)
     try:
         return _filled(entry, msgspec.msgpack.decode(read_file(path, LIMIT_BYTES), type=SessionGlance))
-    except (msgspec.MsgspecError, PermissionError):  # an UnsafeFileError is one
+    except (msgspec.MsgspecError, PermissionError):  # includes UnsafeFileError
         return msgspec.structs.replace(entry, is_readable=False)
 
 

@@ -1,4 +1,4 @@
-"""Sessions by what a user calls them: a file, a name or its beginning, latest, previous, or a git commit."""
+"""Finds a session from what the user typed: a file, a name or its beginning, latest, previous, or a git commit."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ _HASH = re.compile(r"[0-9a-f]{4,40}")
 
 
 def find_session(name: str, root: Path | None = None, *, is_timed: bool = False, script: Sequence[str] = ()) -> Path:
-    """Raises StorageError with a sentence where there is none, or more than one. `is_timed`: a word or a commit means
-    one that saw steps, where there is any; `script`: a word means one of this script, where there is any."""
+    """Returns the path of the session. Raises StorageError with a sentence for the user if there is none or more than
+    one. With `is_timed`, a word (latest, previous) or a commit refers to a session with steps, if there is any. With
+    `script`, a word refers to a session of this script, if there is any."""
     if name not in WORDS and Path(name).is_file():
         return Path(name)
     root = root or Path.cwd()
-    if name.endswith(SUFFIX):  # a file, and it is not here: one of ours by its name, else whoever reads it says so
+    if name.endswith(SUFFIX):  # a file that is not here: a saved session, or reading it fails later
         saved = root / FOLDER / "sessions" / name
         return saved if saved.is_file() else Path(name)
     known = [entry for entry in entries(root / FOLDER) if entry.is_readable]
@@ -37,8 +38,8 @@ def find_session(name: str, root: Path | None = None, *, is_timed: bool = False,
         entry = _by_name(name, known) or _by_commit(name, known, root, is_timed)
     if entry is None:
         raise StorageError(
-            f"{name!r} is no session: neither a file, nor the name of one that slipstream history lists, nor a commit"
-            " that one was measured at."
+            f"{name!r} is no session. Give a file, the name of a session that `slipstream history` lists, or a commit"
+            " at which a session was measured."
         )
     return root / FOLDER / "sessions" / f"{entry.name}{SUFFIX}"
 
@@ -53,7 +54,7 @@ def _by_word(word: str, known: Sequence[IndexEntry]) -> IndexEntry:
 
 
 def _script_of(entry: IndexEntry) -> str:
-    """Without its arguments."""
+    """Returns the script of a session, without its arguments."""
     return _name_of(shlex.split(entry.script))
 
 
@@ -70,19 +71,23 @@ def _by_name(name: str, known: Sequence[IndexEntry]) -> IndexEntry | None:
     alike = [entry for entry in known if entry.name.startswith(name)]
     if len(alike) > 1:
         listed = ", ".join(entry.name for entry in alike[:3])
-        raise StorageError(f"{len(alike)} sessions begin with {name!r}: {listed}{', ...' if len(alike) > 3 else ''}.")
+        raise StorageError(
+            f"{len(alike)} sessions begin with {name!r}: {listed}{', ...' if len(alike) > 3 else ''}."
+            " Give more of the name."
+        )
     return alike[0] if alike else None
 
 
 def _by_commit(name: str, known: Sequence[IndexEntry], root: Path, is_timed: bool) -> IndexEntry | None:
-    """The newest at that commit; one whose files were as committed is preferred."""
+    """Returns the newest session at that commit. A session whose files were unchanged since the commit is preferred."""
     commit = resolve_commit(name, root)
-    if not commit and _HASH.fullmatch(name):  # the history may come from a machine that has no such repository
+    if not commit and _HASH.fullmatch(name):  # the sessions may have been made in another repository
         commits = {entry.commit for entry in known if entry.commit.startswith(name)}
         commit = commits.pop() if len(commits) == 1 else ""
     found = [entry for entry in known if commit and entry.commit == commit]
     if commit and not found:
         raise StorageError(
-            f"No session was measured at {commit[:9]}. Check that commit out and measure: slipstream check train.py"
+            f"No session was measured at {commit[:9]}."
+            " Check out that commit and measure it with: slipstream check train.py"
         )
     return min(found, key=lambda entry: (is_timed and entry.step_ms is None, entry.is_changed), default=None)

@@ -1,6 +1,6 @@
-"""Files in folders that somebody else may have filled: `.slipstream` in a cloned repository, a cache that several users
-can write to. Only real directories and regular files are used. Links are not followed, and a pipe or a device cannot
-block the reader."""
+"""Reads and writes files in folders that another person may have filled, such as `.slipstream` in a cloned repository
+or a cache that several users can write to. Only real directories and regular files are used. Links are not followed,
+and a pipe or a device cannot block the reader."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Final
 
 NO_FOLLOW: Final = getattr(os, "O_NOFOLLOW", 0)
-# Opening a pipe blocks until somebody writes to it. With this flag it returns, and the type of the file is checked.
+# Opening a pipe blocks until another process writes to it. With this flag the call returns, and the type of the file is
+# checked afterwards.
 NO_BLOCK: Final = getattr(os, "O_NONBLOCK", 0)
 _BINARY: Final = getattr(os, "O_BINARY", 0)
 _WRITABLE_BY_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
@@ -37,7 +38,7 @@ def open_directory(path: Path) -> Path:
 
 
 def check_directory(path: Path) -> None:
-    """As `open_directory`, without creating it. Raises FileNotFoundError where there is nothing."""
+    """Like `open_directory`, but does not create the directory. Raises FileNotFoundError if it does not exist."""
     facts, around = path.lstat(), path.parent.stat()
     if not stat.S_ISDIR(facts.st_mode):
         raise UnsafeFileError(f"is {_kind(facts)}, not a directory", path)
@@ -48,7 +49,7 @@ def check_directory(path: Path) -> None:
 
 
 def read_file(path: Path, limit_bytes: int, *, may_be_link: bool = False) -> bytes:
-    """The content of a regular file. `may_be_link` is for a path that the user typed."""
+    """Returns the content of a regular file. `may_be_link` is for a path that the user typed."""
     descriptor = os.open(path, os.O_RDONLY | NO_BLOCK | _BINARY | (0 if may_be_link else _no_follow(path)))
     with open(descriptor, "rb") as file:
         facts = os.fstat(descriptor)
@@ -72,7 +73,7 @@ def write_file(path: Path, data: bytes) -> None:
 def publish_file(path: Path, data: bytes, publish: Callable[[Path], None]) -> None:
     """Writes `data` to a new file beside `path` and passes its name to `publish`, which links or renames it. The new
     file is removed if it is still there afterwards."""
-    # Nobody can predict the name, and O_EXCL creates the file instead of opening one that is there.
+    # The name cannot be predicted, and O_EXCL never opens a file that already exists.
     partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.{os.getpid()}.partial")
     try:
         with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o666), "wb") as file:
@@ -83,18 +84,18 @@ def publish_file(path: Path, data: bytes, publish: Callable[[Path], None]) -> No
 
 
 def append_file(path: Path, data: bytes) -> None:
-    """Creates the file if needed."""
+    """Appends to a file. Creates the file if needed."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | NO_BLOCK | _BINARY | _no_follow(path)
     with open(os.open(path, flags, 0o666), "ab") as file:
         facts = os.fstat(file.fileno())
         _check_regular(facts, path)
         if facts.st_nlink > 1:
-            raise UnsafeFileError("has a second name elsewhere", path)
+            raise UnsafeFileError("has a second name elsewhere (a hard link)", path)
         file.write(data)
 
 
 def is_regular_file(path: Path) -> bool:
-    """False for a link to one, too."""
+    """Whether the path is a regular file. Returns False for a link to one."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:
@@ -129,5 +130,5 @@ def _kind(facts: os.stat_result) -> str:
 
 
 def _user_id(facts: os.stat_result) -> int:
-    """Systems without user ids give every file the same owner."""
+    """Returns the id of this user. Systems without user ids give every file the same owner, which is then returned."""
     return os.geteuid() if hasattr(os, "geteuid") else facts.st_uid

@@ -1,5 +1,6 @@
-"""Sessions as files: `.slipstream/sessions/<time>-<script>.msgpack` beside the user's work, kept out of their git. The
-file comes first and whole; the index learns of it afterwards, and can be made again from the files."""
+"""Saves and loads sessions as files: `.slipstream/sessions/<time>-<script>.msgpack` in the user's working directory,
+ignored by the user's git. A file is saved completely before the index is updated. The index can be rebuilt from the
+files."""
 
 from __future__ import annotations
 
@@ -20,11 +21,12 @@ _SPEEDTEST = "machine.msgpack"
 
 
 class StorageError(Exception):
-    """A sentence for the user."""
+    """A session or speed test could not be saved, found or read. The message is a sentence for the user."""
 
 
 def save_session(session: Session, root: Path | None = None) -> Path:
-    """Whole or not at all: a reader never meets half a file."""
+    """Saves the session and returns its path. The file appears complete or not at all, so no process reads an
+    incomplete file."""
     try:
         return _save(session, root)
     except OSError as error:
@@ -51,7 +53,7 @@ def _save(session: Session, root: Path | None) -> Path:
 
 
 def _sweep(folder: Path) -> None:
-    """What processes that were killed while they saved have left."""
+    """Removes the partial files of processes that were killed while they saved."""
     for path in folder.glob("*.partial"):
         owner = path.name.split(".")[-2]
         if owner.isdigit() and not psutil.pid_exists(int(owner)):
@@ -59,7 +61,8 @@ def _sweep(folder: Path) -> None:
 
 
 def _take_name(partial: Path, path: Path) -> bool:
-    """False: a session is called so already. A link cannot replace one that another process saves meanwhile."""
+    """Gives the file its final name. Returns False if a session with this name exists. Uses a hard link, because a link
+    cannot replace a session that another process saves at the same time."""
     try:
         os.link(partial, path)
     except FileExistsError:
@@ -85,19 +88,19 @@ def load_session(path: Path) -> Session:
 
 
 def latest(root: Path | None = None) -> Path | None:
-    """The session saved last."""
+    """Returns the session that was saved last, or None."""
     return next(iter(newest_first(root)), None)
 
 
 def newest_first(root: Path | None = None) -> list[Path]:
-    """Every session saved here. Links, pipes and directories with such a name are none."""
+    """Returns every session that is saved here. Links, pipes and directories with such a name are ignored."""
     folder = (root or Path.cwd()) / FOLDER / "sessions"
     saved = [path for path in folder.glob(f"*{SUFFIX}") if is_regular_file(path)]
     return sorted(saved, key=lambda path: (path.stat().st_mtime_ns, path.name), reverse=True)
 
 
 def save_speedtest(test: SpeedTest, root: Path | None = None) -> Path:
-    """The last one of a directory takes the place of the one before it."""
+    """Saves the speed test of a directory. It replaces the one before."""
     root = root or Path.cwd()
     try:
         path = make_folder(root) / _SPEEDTEST
@@ -116,12 +119,12 @@ def load_speedtest(root: Path | None = None) -> SpeedTest:
     except (OSError, msgspec.MsgspecError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise StorageError(
-            f"{str(path)!r} cannot be read: {reason}. A new one replaces it: slipstream machine"
+            f"{str(path)!r} cannot be read: {reason}. Replace it with a new one: slipstream machine"
         ) from None
 
 
 def known_speedtest(root: Path | None = None) -> SpeedTest | None:
-    """None: there is none, or none that can be read."""
+    """Returns the saved speed test, or None if there is none or it cannot be read."""
     try:
         return load_speedtest(root)
     except StorageError:

@@ -1,4 +1,4 @@
-"""The stages of the speed test: each gives readings that could be true, and where it cannot, a sentence."""
+"""The stages of the speed test. Each gives plausible readings, or a sentence if it cannot be measured."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slipstream.machine.speedtest.run import read_memory, read_starts
 from slipstream.machine.speedtest.subprocesses import last_line, start
 
 
-def test_the_disk_is_left_as_it_was_and_warm_is_never_called_cold(tmp_path: Path) -> None:
+def test_disk_test_removes_its_files_and_reports_no_warm_reading_as_cold(tmp_path: Path) -> None:
     notes: list[str] = []
     readings = {one.name: one for one in disk.read_disk(tmp_path, 3 << 20, 5, notes.append)}
     assert list(tmp_path.iterdir()) == []
@@ -22,11 +22,11 @@ def test_the_disk_is_left_as_it_was_and_warm_is_never_called_cold(tmp_path: Path
     told: list[str] = []
     assert not disk._is_cold(0, 1000, told.append) and "stayed in memory" in told[0]
     assert not disk._is_cold(None, 1000, told.append) and disk._is_cold(900, 1000, told.append)
-    with pytest.raises(disk.DiskError, match="too little room"):
+    with pytest.raises(disk.DiskError, match="too little free space"):
         disk.read_disk(tmp_path, 1 << 60, 1, notes.append)
 
 
-def test_decoding_alone_and_together() -> None:
+def test_decoding_in_one_and_in_several_processes() -> None:
     photograph = decode.make_photograph()
     assert photograph[:2] == b"\xff\xd8" and 30_000 < len(photograph) < 150_000
     alone, together = decode.read_decoding(0.05, 2)
@@ -34,7 +34,7 @@ def test_decoding_alone_and_together() -> None:
     assert alone.value > 1 and together.value > 0
 
 
-def test_a_child_that_dies_leaves_its_last_words(tmp_path: Path) -> None:
+def test_last_line_of_a_failed_child_is_reported(tmp_path: Path) -> None:
     child = start("slipstream.no_such_module", "1", folder=str(tmp_path))
     with pytest.raises(decode.DecodeError, match="no_such_module"):
         decode._await_ready(child)
@@ -67,13 +67,13 @@ def test_multiplying_and_copying_on_the_cpu() -> None:
     )
 
 
-def test_a_worker_hands_over() -> None:
+def test_worker_handover_is_measured() -> None:
     assert torch_process.worker_start(1).value > 0
     reading = torch_process.hand_over(0.05, (4, 4))
     assert reading.value > 0 and reading.unit == "MB/s"
 
 
-def test_a_part_that_fails_is_a_note() -> None:
+def test_failed_part_becomes_a_note() -> None:
     def fail() -> torch_process.Reading:
         raise RuntimeError('"addmm" not implemented for "Half"\nand much more')
 
@@ -83,14 +83,15 @@ def test_a_part_that_fails_is_a_note() -> None:
     )
 
 
-def test_the_whole_course_goes_on_where_a_stage_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_stages_run_if_one_cannot_be_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
     monkeypatch.setattr(run.importlib.util, "find_spec", lambda name: None)
     told: list[tuple[str, float]] = []
     pace = run.SpeedtestProgress(0.02, 1 << 60, 1, 1)
     test = run.SpeedtestRun(tmp_path, pace, lambda what, share: told.append((what, share))).run()
     assert {one.name for one in test.readings} == {"memory_copy", "process_start"}
-    assert any("too little room" in note for note in test.notes) and any("pip install pillow" in n for n in test.notes)
+    assert any("too little free space" in note for note in test.notes)
+    assert any("pip install pillow" in note for note in test.notes)
     assert any("pip install torch" in note for note in test.notes)
     shares = [share for _, share in told]
     assert shares == sorted(shares) and shares[-1] == 1.0

@@ -19,7 +19,7 @@ def attentions_of(model: nn.Module, *inputs: torch.Tensor) -> list[Attention]:
 
 def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     scores = torch.einsum("bqd,bkd->bqk", query, key) / math.sqrt(query.size(-1))
-    return scores.softmax(-1).bmm(value)  # a function of its own
+    return scores.softmax(-1).bmm(value)  # a separate function
 
 
 class ByFunction(nn.Module):
@@ -47,18 +47,18 @@ class Fused(nn.Module):
 
 
 class Holder(nn.Module):
-    """Calls a library's attention, which is not the user's code but the user's choice."""
+    """Calls a library's attention: the code is not the user's, but the call is."""
 
     def __init__(self) -> None:
         super().__init__()
         self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.attention(x, x, x)[0]  # weights are asked for
+        return self.attention(x, x, x)[0]  # returns weights
 
 
 class Mixture(nn.Module):
-    """A softmax between products, but not of one and not for the other."""
+    """A softmax between two products that neither comes from the first product nor goes into the second."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,9 +71,9 @@ class Mixture(nn.Module):
 @pytest.mark.parametrize(
     ("model", "text"),
     [
-        (ByFunction(), "a function of its own"),
+        (ByFunction(), "a separate function"),
         (BySoftmaxModule(), "a module's call"),
-        (Holder(), "weights are asked for"),
+        (Holder(), "returns weights"),
     ],
 )
 def test_attention_by_hand(model: nn.Module, text: str) -> None:

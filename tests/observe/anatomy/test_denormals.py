@@ -22,7 +22,7 @@ def test_samples_are_small_copies() -> None:
     assert spread is not None and spread.numel() <= SAMPLE_SIZE
 
 
-def test_what_is_not_looked_at() -> None:
+def test_tensors_that_are_not_sampled() -> None:
     assert take_sample(torch.arange(4)) is None
     assert take_sample(torch.empty(0)) is None
     assert take_sample(torch.empty(4, device="meta")) is None
@@ -43,7 +43,7 @@ def test_what_is_not_looked_at() -> None:
     assert mode.num_calls == 0
 
 
-def test_activations_of_a_step_are_looked_at() -> None:
+def test_activations_of_a_step_are_sampled() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Identity())
     nn.init.constant_(model[0].weight, 1e-41)
     nn.init.zeros_(model[0].bias)

@@ -20,7 +20,7 @@ def test_a_loss_is_no_second_model() -> None:
     assert [entry.is_root for entry in entries] == [False, True, False]
 
 
-def test_several_models_carry_their_class() -> None:
+def test_paths_of_several_models_begin_with_their_class() -> None:
     assert paths(nn.Linear(2, 2), nn.Bilinear(2, 2, 2)) == ["Linear", "Bilinear"]
     assert paths(nn.Linear(2, 2), nn.Linear(2, 2)) == ["Linear[0]", "Linear[1]"]
 
@@ -35,7 +35,7 @@ def test_shared_modules_are_listed_once() -> None:
     assert paths(nn.Sequential(shared, shared)) == ["", "0"]
 
 
-def test_what_is_sealed() -> None:
+def test_sealed_modules() -> None:
     assert is_sealed(torch.compile(nn.Linear(2, 2), backend="eager"))
     assert is_sealed(torch.jit.script(nn.Linear(2, 2)))
     assert is_sealed(nn.MultiheadAttention(4, 2).eval())
@@ -44,7 +44,7 @@ def test_what_is_sealed() -> None:
     assert not is_sealed(model)
     model.compile(backend="eager")
     assert is_sealed(model)
-    # A seam of ours stands on the slot of compiled calls: alone it seals nothing, above a compiled call it does.
+    # Our seam uses the slot of compiled calls. A seam alone does not seal a module; a seam around a compiled call does.
     compiled = vars(model)["_compiled_call_impl"]
 
     @functools.wraps(compiled)

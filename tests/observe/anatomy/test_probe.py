@@ -22,7 +22,7 @@ from slipstream.records import Anatomy
 
 @pytest.fixture(scope="module", autouse=True)
 def dynamo_is_awake() -> None:
-    """The first compilation of a process patches nn.Module for good: torch's doing, and done before we look."""
+    """Compiles once before the tests, because torch permanently patches nn.Module at the first compilation."""
     from torch._dynamo.mutation_guard import install_generation_tagging_init
 
     install_generation_tagging_init()
@@ -97,7 +97,7 @@ def test_a_convnet_by_class_and_module() -> None:
     model = Convnet()
     anatomy = observe([model], train(model, torch.randn(4, 3, 8, 8)))
     convolution, linear = 2 * 4 * 8 * 8 * 16 * 3 * 3 * 3, 2 * 4 * 16 * 16 * 10
-    # The images want no gradient: the convolution goes back once, the linear layer twice.
+    # The images need no gradient, so the convolution computes one gradient and the linear layer two.
     assert anatomy.flops == 2 * convolution + 3 * linear
     by_path = {share.path: share for share in anatomy.modules}
     assert by_path["body.0"].flops == convolution == by_path["body.0"].backward_flops
@@ -115,7 +115,7 @@ def test_a_convnet_by_class_and_module() -> None:
 
 
 def test_denormal_inputs_count() -> None:
-    """The step computes with them, also where no module's output is that small."""
+    """The step computes with denormal inputs even if no module's output is denormal."""
     model = nn.Sequential(nn.Linear(32, 8), nn.Linear(8, 37))
     anatomy = observe([model], train(model, torch.full((16, 32), 1e-39)))
     assert anatomy.denormal_share is not None and anatomy.denormal_share > 0.1
@@ -185,8 +185,8 @@ def test_flops_that_torch_does_not_count() -> None:
     assert observe([fused], lambda: fused(tokens).sum().backward()).flops == (2 + 5) * product
 
 
-def test_the_script_cannot_tell() -> None:
-    def ride(probed: int) -> tuple[list[torch.Tensor], torch.Tensor]:
+def test_probed_training_is_bit_identical() -> None:
+    def run(probed: int) -> tuple[list[torch.Tensor], torch.Tensor]:
         torch.manual_seed(0)
         model = nn.Sequential(Convnet(), nn.Unflatten(1, (5, 2)), nn.Linear(2, 32), Attention())
         step = train(model, torch.randn(4, 3, 8, 8))
@@ -197,7 +197,7 @@ def test_the_script_cannot_tell() -> None:
                 step()
         return list(model.state_dict().values()), torch.get_rng_state()
 
-    (weights, state), (again, state_again) = ride(-1), ride(2)
+    (weights, state), (again, state_again) = run(-1), run(2)
     assert all(torch.equal(one, other) for one, other in zip(weights, again, strict=True))
     assert torch.equal(state, state_again)
 
@@ -210,7 +210,7 @@ def test_the_fast_path_of_an_encoder_stays_fast() -> None:
     assert any("_transformer_encoder_layer_fwd" in operator.name for operator in anatomy.operators)
 
 
-def test_nothing_is_left_when_the_step_raises() -> None:
+def test_hooks_are_removed_when_the_step_raises() -> None:
     class Fragile(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -284,7 +284,7 @@ def test_work_of_the_loader_is_left_out() -> None:
     assert anatomy.flops == 2 * 2 * 4 * 4
 
 
-def test_two_profilers_never_meet() -> None:
+def test_probe_gives_way_to_the_profiler_of_the_script() -> None:
     model = nn.Linear(4, 4)
     with torch.profiler.profile() as profile:
         probe = Probe([model])
@@ -293,7 +293,7 @@ def test_two_profilers_never_meet() -> None:
         assert probe.stop() is None
     assert "profiler" in probe.reason
     assert any(event.key == "aten::addmm" for event in profile.key_averages())
-    # One that the script starts within the step gets the floor.
+    # If the script starts a profiler during the step, the probe ends.
     probe = Probe([model])
     probe.start()
     with torch.profiler.profile() as profile:
@@ -301,7 +301,7 @@ def test_two_profilers_never_meet() -> None:
     assert probe.stop() is None and "during the step" in probe.reason
     assert any(event.key == "aten::addmm" for event in profile.key_averages())
     assert not model._forward_hooks
-    # One that waits for its turn in a schedule has prepared already.
+    # A profiler that waits for its turn in a schedule is already prepared.
     schedule = torch.profiler.schedule(wait=0, warmup=2, active=1)
     with torch.profiler.profile(schedule=schedule) as waiting:
         probe = Probe([model])
@@ -337,7 +337,7 @@ def test_a_compiled_callable_is_left_alone() -> None:
     torch._dynamo.reset()
 
 
-def test_a_step_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_with_too_many_module_calls_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slipstream.observe.anatomy.hooks.MAX_CALLS", 20)
     model = nn.Sequential(nn.Identity())
     probe = Probe([model])
@@ -356,7 +356,7 @@ def test_an_empty_step_and_a_probe_that_never_started() -> None:
     assert Probe([nn.Linear(2, 2)]).stop() is None
 
 
-def test_it_says_nothing_and_keeps_nothing() -> None:
+def test_probe_prints_nothing_and_leaves_the_environment_unchanged() -> None:
     code = (
         "import torch, os; from slipstream.observe.anatomy import Probe; model = torch.nn.Linear(4, 4); "
         "probe = Probe([model]); probe.start(); model(torch.ones(2, 4)); assert probe.stop().flops == 64; "
@@ -367,7 +367,7 @@ def test_it_says_nothing_and_keeps_nothing() -> None:
     assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "")
 
 
-def test_tensors_are_let_go() -> None:
+def test_references_to_tensors_are_dropped() -> None:
     model = nn.Linear(4, 4)
     probe = Probe([model])
     probe.start()
@@ -379,10 +379,10 @@ def test_tensors_are_let_go() -> None:
 
 
 @pytest.mark.parametrize("log", [torch.Tensor.item, lambda loss: torch.stack([loss, loss]).mean()])
-def test_a_step_that_never_came_to_the_model_has_no_anatomy(log: Callable[[torch.Tensor], Any]) -> None:
+def test_interrupted_step_without_a_model_call_has_no_anatomy(log: Callable[[torch.Tensor], Any]) -> None:
     loss = torch.ones(1)
     probe = Probe([nn.Linear(2, 2)])
     probe.start()
-    log(loss)  # what the script logs before the next epoch's workers start and the probe is taken back
+    log(loss)  # the script logs this before the workers of the next epoch start, which ends the probe
     assert probe.stop(is_whole=False) is None
-    assert "broken off" in probe.reason
+    assert "before the model was called" in probe.reason

@@ -1,4 +1,4 @@
-"""A few steps under torch's own profiler, and its trace on the ride's clock."""
+"""A few steps under torch's own profiler, and their trace aligned with the trial's clock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slipstream.report.exports.torch_profile import profile_slices, read_profile
 from slipstream.seams.host_clock import HostClock
 
 
-def test_operators_lie_where_they_ran(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_operators_are_at_the_right_time_in_the_trace(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     model, variables = nn.Linear(16, 16), dict(os.environ)
     excerpt = ProfileExcerpt(str(tmp_path / "profile.json"), HostClock())
     assert excerpt.start()
@@ -26,7 +26,7 @@ def test_operators_lie_where_they_ran(tmp_path: Path, capfd: pytest.CaptureFixtu
     profile = excerpt.stop(3)
     assert profile is not None and profile.num_steps == 3
     found = [one for one in profile_slices(profile, read_profile(profile)) if one["name"] == "aten::addmm"]
-    assert len(found) == 3, "one of every step, and all on the ride's clock"
+    assert len(found) == 3, "one per step, and all on the trial's clock"
     for one in found:
         assert start_ns - 1e7 < one["ts"] < one["ts"] + one["dur"] < end_ns + 1e7
     assert capfd.readouterr() == ("", ""), "nor a word of the profiler's"
@@ -40,7 +40,7 @@ def test_an_excerpt_without_a_step_is_none(tmp_path: Path) -> None:
     assert excerpt.stop(0) is None and "a longer --seconds" in excerpt.reason and not path.exists()
 
 
-def test_the_scripts_own_profiler_has_the_floor(tmp_path: Path) -> None:
+def test_excerpt_gives_way_to_the_profiler_of_the_script(tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
     with torch.profiler.profile():
         waiting = ProfileExcerpt(str(path), HostClock())

@@ -1,4 +1,4 @@
-"""Traces of devices that this machine may not have, from made events."""
+"""Traces of devices that this machine may not have, from generated events."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -100,6 +100,6 @@ def test_the_backward_finds_its_module_across_threads() -> None:
 def test_a_host_step_counts_the_module_s_own_python() -> None:
     events = [event for event in gpu_step() if event.device_type().name == "CPU" and not event.linked_correlation_id()]
     anatomy = dissect(build_trace(events), list_modules([nn.Linear(8, 16)]), step_ms=1.0)
-    assert anatomy.modules[0].forward_ms == (1000 - 40) / 1e6  # all of the range but our own work
+    assert anatomy.modules[0].forward_ms == (1000 - 40) / 1e6  # the range without our own work
     assert anatomy.optimizer_ms == 0.002
     assert anatomy.classes_ms["contraction"] == (800 + 800) / 1e6

@@ -26,7 +26,7 @@ def read_disk(folder: Path, num_bytes: int, num_files: int, tell: Callable[[str]
     measurement that was not possible."""
     free = os.statvfs(folder)
     if free.f_bavail * free.f_frsize < 4 * num_bytes:
-        raise DiskError(f"the disk of {folder} has too little room for a test file of {num_bytes >> 20} MB")
+        raise DiskError(f"the disk of {folder} has too little free space for a test file of {num_bytes >> 20} MB")
     with tempfile.TemporaryDirectory(prefix="speedtest-", dir=folder) as name:
         return [*_long_file(Path(name), num_bytes, tell), *_small_files(Path(name), num_files, tell)]
 
