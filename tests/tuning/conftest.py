@@ -1,4 +1,4 @@
-"""Made techniques, a made session and a teller that remembers: tunings on a simulated track take milliseconds."""
+"""Made techniques, a made session and a listener that records. Tunings on a simulated backend take milliseconds."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def session() -> Session:
 
 @pytest.fixture
 def run(session: Session, listener: RecordingListener) -> Callable[..., Tuning]:
-    """A tuning of these techniques on that track."""
+    """Runs a tuning of these techniques on that backend."""
 
     def go(backend: RaceBackend, techniques: Mapping[str, Any], seen: Session | None = None, **order: Any) -> Tuning:
         known = {"nothing": made_technique(), **techniques}

@@ -1,4 +1,5 @@
-"""What is built on before it is decided: raced on top of at once, and kept only if it stands up inside the recipe."""
+"""Techniques that are kept provisionally: others are raced on top of them, and they stay only if they gain in the
+recipe."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ def _names(recipe: Recipe) -> set[str]:
 
 
 class Lucky(SimulatedBackend):
-    """Whose first riders with this technique are faster for life, by luck."""
+    """A backend on which the first trials with one technique are faster by chance, for their whole life."""
 
     def __init__(
         self, name: str, num_lucky: int, others: Factor = lambda recipe: 1.0, luck: float = 0.8, **how: Any
@@ -36,27 +37,29 @@ class Lucky(SimulatedBackend):
         return luck * self._others(recipe)
 
 
-def test_a_clear_lead_is_built_on_after_a_few_rounds(run: Any, technique: Any, listener: Any, verdict_of: Any) -> None:
+def test_a_clear_lead_is_kept_provisionally_after_a_few_rounds(
+    run: Any, technique: Any, listener: Any, verdict_of: Any
+) -> None:
     tuning = run(SimulatedBackend(choice_factors(a=0.7, b=0.8)), {"a": technique(), "b": technique()})
     first = next(one for one in listener.verdicts if one.technique == "a")
     assert first.is_provisional and first.speed.num_rounds < 8, "fewer rounds than would prove it"
     assert "a + b" in listener.entered and listener.entered.index("a + b") < len(listener.entered) - 1
     assert _names(tuning.recipe) == {"a", "b"} and not any(one.is_provisional for one in tuning.verdicts)
-    assert verdict_of(tuning, "a", kind="left_out").speed.low > 1.0, "what it is worth was proved in the recipe"
+    assert verdict_of(tuning, "a", kind="left_out").speed.low > 1.0, "its gain was proved in the recipe"
     assert "worth" in verdict_of(tuning, "a").reason
 
 
-def test_a_lead_by_luck_does_not_outlive_a_fresh_trial(run: Any, technique: Any) -> None:
+def test_a_lead_by_chance_is_not_kept_with_a_new_trial(run: Any, technique: Any) -> None:
     tuning = run(Lucky("a", num_lucky=1), {"a": technique()})
     assert not tuning.recipe.choices and tuning.total is None
 
 
-def test_luck_of_the_last_race_does_not_outlive_its_first_half(run: Any, technique: Any) -> None:
-    """Both the rider that led and the first of the last race were lucky; the one that was started anew is not."""
+def test_a_gain_by_chance_in_the_first_half_of_the_final_race_is_not_kept(run: Any, technique: Any) -> None:
+    """The trial that led and the first trial of the final race are fast by chance. The second one is not."""
     assert not run(Lucky("a", num_lucky=2), {"a": technique()}).recipe.choices
 
 
-def test_a_start_that_is_dear_is_not_made_twice_in_the_last_race(run: Any, technique: Any, listener: Any) -> None:
+def test_an_expensive_start_is_not_repeated_in_the_final_race(run: Any, technique: Any, listener: Any) -> None:
     def startup_s(recipe: Recipe) -> float:
         return 30.0 if recipe.choices else 4.0
 
@@ -64,22 +67,22 @@ def test_a_start_that_is_dear_is_not_made_twice_in_the_last_race(run: Any, techn
     assert _names(tuning.recipe) == {"a"} and listener.entered.count("a") == 1
 
 
-def test_if_the_lead_was_luck_the_others_have_the_time_that_is_left(
+def test_after_a_lead_by_chance_the_others_get_the_remaining_time(
     run: Any, technique: Any, listener: Any, verdict_of: Any
 ) -> None:
-    """b gains a twentieth. On top of a, whose lead was luck, it seemed to lose."""
+    """b gains a twentieth. On top of a, which led by chance, it seems to lose."""
     tuning = run(Lucky("a", num_lucky=1, others=choice_factors(b=0.95)), {"a": technique(), "b": technique()})
     assert _names(tuning.recipe) == {"b"} and tuning.total is not None
     assert abs(tuning.total.ratio - 1 / 0.95) < 0.01
     assert verdict_of(tuning, "a").decision != "kept" and verdict_of(tuning, "b").decision == "kept"
-    assert any("a did not hold in the end" in note for note in tuning.notes)
+    assert any("a was not kept in the final race" in note for note in tuning.notes)
     totals = [one.recipe for one in listener.verdicts if one.kind == "total"]
     assert [_names(recipe) for recipe in totals] == [{"a"}, {"b"}]
-    assert _names(verdict_of(tuning, "recipe", kind="total").recipe) == {"b"}, "the table has the last one alone"
+    assert _names(verdict_of(tuning, "recipe", kind="total").recipe) == {"b"}, "the table has only the last one"
 
 
-def test_what_is_worth_nothing_inside_the_recipe_goes(run: Any, technique: Any, verdict_of: Any) -> None:
-    """a seems to gain at first, b really does, on top of it and alone."""
+def test_a_technique_without_a_gain_in_the_recipe_is_removed(run: Any, technique: Any, verdict_of: Any) -> None:
+    """a seems to gain at first. b really gains, on top of a and alone."""
 
     def factor(recipe: Recipe) -> float:
         names = _names(recipe) - {"nothing"}
@@ -90,7 +93,7 @@ def test_what_is_worth_nothing_inside_the_recipe_goes(run: Any, technique: Any, 
     assert _names(tuning.recipe) == {"b"} and verdict_of(tuning, "a").decision == "rejected"
 
 
-def test_ground_that_has_not_lost_is_built_on_and_goes_again_where_it_is_worth_nothing(
+def test_ground_that_has_not_lost_is_kept_provisionally_and_removed_if_it_gains_nothing(
     run: Any, technique: Any, listener: Any, verdict_of: Any
 ) -> None:
     known = {"g": technique(is_ground=True), "a": technique()}
@@ -99,9 +102,9 @@ def test_ground_that_has_not_lost_is_built_on_and_goes_again_where_it_is_worth_n
     assert _names(tuning.recipe) == {"a"} and verdict_of(tuning, "g").decision == "rejected"
 
 
-def test_others_have_their_time_though_the_luck_won_its_own_race(run: Any, technique: Any, listener: Any) -> None:
-    """Whose gain is too small to be built on was decided, beyond the doubt that luck for life leaves. b has not been
-    raced when it fails: its start takes long."""
+def test_others_get_time_after_a_technique_won_its_own_race_by_chance(run: Any, technique: Any, listener: Any) -> None:
+    """The gain of a is too small for a clear lead, and its single race is decided by chance. b has not been raced when
+    a fails in the final race: its start takes long."""
 
     def startup_s(recipe: Recipe) -> float:
         return 80.0 if "b" in _names(recipe) else 4.0
@@ -112,10 +115,10 @@ def test_others_have_their_time_though_the_luck_won_its_own_race(run: Any, techn
     first = next(one for one in listener.verdicts if one.technique == "a")
     assert first.decision == "kept" and not first.is_provisional
     assert not tuning.recipe.choices
-    assert any("a did not hold in the end" in note for note in tuning.notes)
+    assert any("a was not kept in the final race" in note for note in tuning.notes)
 
 
-def test_ground_stays_where_only_the_others_bring_out_its_worth(run: Any, technique: Any) -> None:
+def test_ground_is_kept_if_it_gains_only_together_with_others(run: Any, technique: Any) -> None:
     def factor(recipe: Recipe) -> float:
         return {("g", "a"): 0.5, ("a",): 0.8}.get(tuple(_ordered(recipe)), 1.0)
 
@@ -123,16 +126,16 @@ def test_ground_stays_where_only_the_others_bring_out_its_worth(run: Any, techni
     assert _names(tuning.recipe) == {"g", "a"}
 
 
-def test_one_that_was_started_to_leave_something_out_rides_in_the_last_race_too(
+def test_a_trial_that_was_started_for_the_ablation_runs_in_the_final_race_too(
     run: Any, technique: Any, listener: Any
 ) -> None:
     known = {"g": technique(is_ground=True), "a": technique()}
     tuning = run(SimulatedBackend(choice_factors(a=0.7)), known)
     assert _names(tuning.recipe) == {"a"}
-    assert listener.entered.count("a") == 2, "left behind by g, it rides until the last race starts everyone anew"
+    assert listener.entered.count("a") == 2, "it runs from the ablation of g until the second half of the final race"
 
 
-def test_what_must_be_proved_is_left_out_first_and_then_the_greatest_hope(
+def test_the_ablation_starts_with_unproved_techniques_and_then_the_largest_gain(
     run: Any, technique: Any, listener: Any
 ) -> None:
     def factor(recipe: Recipe) -> float:
@@ -148,7 +151,7 @@ def test_what_must_be_proved_is_left_out_first_and_then_the_greatest_hope(
     assert left_out[:3] == ["g", "b", "a"], "g never led; a and b did, b by more, on top of a"
 
 
-def test_broken_off_what_was_only_built_on_is_not_kept(run: Any, technique: Any, verdict_of: Any) -> None:
+def test_an_interrupted_tuning_does_not_keep_provisional_techniques(run: Any, technique: Any, verdict_of: Any) -> None:
     class Interrupted(SimulatedBackend):
         def enter(self, spec: TrialSpec) -> str:
             if {"a", "b"} <= _names(spec.recipe):
@@ -157,17 +160,19 @@ def test_broken_off_what_was_only_built_on_is_not_kept(run: Any, technique: Any,
 
     tuning = run(Interrupted(choice_factors(a=0.7)), {"a": technique(), "b": technique()})
     assert tuning.was_interrupted and not tuning.recipe.choices
-    assert verdict_of(tuning, "a").decision == "unsure" and "not been proved" in verdict_of(tuning, "a").reason
+    assert verdict_of(tuning, "a").decision == "unsure" and "was not proved" in verdict_of(tuning, "a").reason
 
 
 def _ordered(recipe: Recipe) -> list[str]:
     return sorted(_names(recipe) - {"nothing"}, key="ga".find)
 
 
-def test_a_lead_may_go_before_one_that_is_refuted_for_want_of_proof() -> None:
-    lead, hope, late, proved = (Choice(name) for name in ("lead", "hope", "late", "proved"))
-    raced: Any = {choice: SimpleNamespace(outcome=None) for choice in (lead, hope)}
+def test_a_leading_technique_may_be_removed_before_one_without_proof() -> None:
+    lead, hopeful, late, proved = (Choice(name) for name in ("lead", "hopeful", "late", "proved"))
+    raced: Any = {choice: SimpleNamespace(outcome=None) for choice in (lead, hopeful)}
     raced[proved] = SimpleNamespace(outcome="faster")
-    assert going([], [lead, hope, proved], raced) == [], "nothing is refuted"
-    assert going([hope], [lead, hope, proved], raced) == [lead, hope], "whichever seems to be worth less, if not proved"
-    assert going([hope, late], [lead, hope, late], raced) == [late], "there was no time for it"
+    assert going([], [lead, hopeful, proved], raced) == [], "nothing is refuted"
+    assert going([hopeful], [lead, hopeful, proved], raced) == [lead, hopeful], (
+        "the one with the smaller gain, if it is not proved"
+    )
+    assert going([hopeful, late], [lead, hopeful, late], raced) == [late], "there was no time for it"

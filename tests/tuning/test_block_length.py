@@ -8,18 +8,18 @@ from slipstream.tuning.budget import TOTAL_SHARE, share_kept_back
 
 
 @pytest.mark.parametrize("step_ms", [0.5, 1, 5, 20, 50, 90])
-def test_a_block_is_a_tenth_of_a_second_or_so(step_ms: float) -> None:
+def test_a_block_takes_about_a_tenth_of_a_second(step_ms: float) -> None:
     assert 0.08 <= block(BlockPlan(step_ms / 1e3, at_once=2))[0] * step_ms / 1e3 <= 0.2
 
 
-def test_a_block_holds_a_burst_of_batches() -> None:
+def test_a_block_includes_a_burst_of_batches() -> None:
     assert [block(BlockPlan(0.08, at_once=number))[0] for number in (0, 2, 3, 16)] == [2, 2, 3, 4]
 
 
 @pytest.mark.parametrize(
     ("step_s", "num_steps"), [(0.06, 4), (0.12, 4), (0.17, 3), (0.25, 2), (1.9, 2), (2.1, 1), (30.0, 1)]
 )
-def test_longer_steps_make_blocks_of_fewer(step_s: float, num_steps: int) -> None:
+def test_blocks_of_longer_steps_have_fewer_steps(step_s: float, num_steps: int) -> None:
     assert block(BlockPlan(step_s)) == (num_steps, 1)
 
 
@@ -28,17 +28,17 @@ def test_every_block_has_a_lead_in() -> None:
 
 
 @pytest.mark.parametrize(("step_s", "epoch_steps"), [(0.2, 10), (0.02, 30), (0.001, 7), (0.5, 1), (0.004, 600)])
-def test_short_epochs_are_timed_whole(step_s: float, epoch_steps: int) -> None:
+def test_blocks_are_whole_epochs_if_epochs_are_short(step_s: float, epoch_steps: int) -> None:
     num_steps, lead_in = block(BlockPlan(step_s, epoch_steps))
     assert (num_steps + lead_in) % epoch_steps == 0
     assert num_steps >= block(BlockPlan(step_s))[0]
 
 
-def test_long_epochs_are_not() -> None:
+def test_blocks_are_not_whole_epochs_if_epochs_are_long() -> None:
     assert block(BlockPlan(0.2, epoch_steps=13)) == block(BlockPlan(0.2))
 
 
-def test_the_typical_step_leaves_out_what_does_not_count() -> None:
+def test_the_typical_step_ignores_disturbed_blocks() -> None:
     timings = [
         BlockTiming(0, 0, 0, 10, 1.0, 0),
         BlockTiming(0, 1, 0, 10, 9.0, 0, is_disturbed=True),
@@ -48,11 +48,11 @@ def test_the_typical_step_leaves_out_what_does_not_count() -> None:
     assert typical_step_s(timings[1:]) is None
 
 
-def test_time_is_kept_back_only_for_what_there_is_to_do() -> None:
+def test_time_is_reserved_only_for_phases_with_something_to_do() -> None:
     assert share_kept_back(0, 0, 0) == 0.0
     assert share_kept_back(1, 0, 0) == TOTAL_SHARE
     assert TOTAL_SHARE < share_kept_back(2, 0, 0) < share_kept_back(2, 1, 0) < share_kept_back(2, 1, 1) < 0.75
-    assert share_kept_back(0, 0, 1) > TOTAL_SHARE, "what was built on has yet to be proved"
+    assert share_kept_back(0, 0, 1) > TOTAL_SHARE, "provisional techniques must still be proved"
 
 
 @pytest.mark.parametrize(("step_s", "training_steps", "epoch_steps"), [(0.001, 60, 0), (0.02, 30, 15), (1.0, 6, 0)])
@@ -66,7 +66,7 @@ def _timing(seconds: float, starts_s: float = 0.0) -> BlockTiming:
     return BlockTiming(0, 1, 0, 4, seconds, 0, starts_s=starts_s, epoch_start_s=0.5)
 
 
-def test_what_an_epochs_beginning_takes_is_spread_over_its_steps() -> None:
+def test_the_cost_of_an_epoch_start_is_spread_over_its_steps() -> None:
     with_start, without = (
         evened(_timing(0.9, starts_s=0.5), BlockPlan(0.1, 100)),
         evened(_timing(0.4), BlockPlan(0.1, 100)),
@@ -75,5 +75,5 @@ def test_what_an_epochs_beginning_takes_is_spread_over_its_steps() -> None:
 
 
 @pytest.mark.parametrize("epoch_steps", [0, 10])
-def test_it_is_not_where_epochs_are_timed_whole_or_their_length_is_not_known(epoch_steps: int) -> None:
+def test_it_is_not_spread_if_blocks_are_whole_epochs_or_the_length_is_unknown(epoch_steps: int) -> None:
     assert evened(_timing(0.9, starts_s=0.5), BlockPlan(0.1, epoch_steps)).seconds == 0.9

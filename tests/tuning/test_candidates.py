@@ -16,7 +16,9 @@ def _names(session: Session, order: TuneOptions, known: dict[str, Any]) -> list[
     return [candidate.technique for candidate in propose(session, order, known)[0]]
 
 
-def test_the_best_cure_of_every_cause_comes_before_the_second_best_of_any(session: Session, technique: Any) -> None:
+def test_the_best_technique_for_every_cause_comes_before_the_second_best_for_any(
+    session: Session, technique: Any
+) -> None:
     findings = [
         Finding("slow", "", "", 1.5, "", techniques=["b", "a"]),
         Finding("late", "", "", 1.2, "", techniques=["c"]),
@@ -38,17 +40,21 @@ def test_candidates_come_in_the_order_of_the_predicted_gain(session: Session, te
         "most": technique(causes=("other", "slower")),
         "coarse": technique(numerics="approximate"),
     }
-    assert _names(seen, TuneOptions(), known) == ["most", "some", "plain", "coarse", "proved"], "no units for it here"
+    assert _names(seen, TuneOptions(), known) == ["most", "some", "plain", "coarse", "proved"], (
+        "no hardware support here"
+    )
     assert [one.technique for one in propose(seen, TuneOptions(), known)[0] if one.is_doubtful] == ["coarse"]
     facts = seen.environment.torch
     assert facts is not None
     faster = msgspec.structs.replace(facts, has_fast_bf16=True)
     seen = msgspec.structs.replace(seen, environment=msgspec.structs.replace(seen.environment, torch=faster))
-    assert _names(seen, TuneOptions(), known) == ["most", "coarse", "some", "plain", "proved"], "a gain, or out at once"
+    assert _names(seen, TuneOptions(), known) == ["most", "coarse", "some", "plain", "proved"], (
+        "a gain, or a quick failure"
+    )
     assert not any(one.is_doubtful for one in propose(seen, TuneOptions(), known)[0])
 
 
-def test_what_does_not_apply_says_why(session: Session, technique: Any) -> None:
+def test_a_technique_that_does_not_apply_has_a_reason(session: Session, technique: Any) -> None:
     known = {"a": technique(answer=no("the script does it already")), "b": technique(settings=())}
     candidates, refused = propose(session, TuneOptions(), known)
     assert candidates == []
@@ -58,7 +64,7 @@ def test_what_does_not_apply_says_why(session: Session, technique: Any) -> None:
     ]
 
 
-def test_without_leaves_out_and_only_takes_no_other(session: Session, technique: Any) -> None:
+def test_the_options_without_and_only(session: Session, technique: Any) -> None:
     known = {"a": technique(), "b": technique(), "c": technique()}
     candidates, refused = propose(session, TuneOptions(without=("b",)), known)
     assert [one.technique for one in candidates] == ["a", "c"]
@@ -78,20 +84,20 @@ def test_looser_numerics_than_allowed_are_not_tried_and_the_reason_names_allow(
 
 
 @pytest.mark.parametrize("option", ["only", "without"])
-def test_an_unknown_name_is_refused_with_those_there_are(session: Session, technique: Any, option: str) -> None:
+def test_an_unknown_name_is_refused_with_a_list_of_known_names(session: Session, technique: Any, option: str) -> None:
     known = {"nothing": technique(), "workers": technique(), "compile": technique()}
     with pytest.raises(ValueError, match=f"--{option} wokers: .* there are: workers, compile$"):
         propose(session, TuneOptions(**{option: ("wokers",)}), known)
 
 
-def test_opt_in_is_tried_but_kept_only_where_it_is_named(session: Session, technique: Any) -> None:
+def test_an_opt_in_technique_is_raced_but_kept_only_if_it_is_named(session: Session, technique: Any) -> None:
     known = {"off": technique(is_opt_in=True), "on": technique()}
     keepable = {one.technique: one.is_keepable for one in propose(session, TuneOptions(), known)[0]}
     assert keepable == {"off": False, "on": True}
     assert propose(session, TuneOptions(only=("off",)), known)[0][0].is_keepable
 
 
-def test_a_technique_that_stumbles_costs_no_other(session: Session, technique: Any) -> None:
+def test_a_technique_that_fails_does_not_affect_the_others(session: Session, technique: Any) -> None:
     broken = technique()
     broken.applies = lambda observation: 1 / 0
     candidates, (refused,) = propose(session, TuneOptions(), {"broken": broken, "fine": technique()})
@@ -130,11 +136,11 @@ def _verdict(decision: Any = "rejected", ratio: float = 1.0, is_sound: bool | No
         (_verdict(is_sound=False), True),
         (_verdict("failed"), True),
         (_verdict(ratio=0.2), True),
-        (_verdict(ratio=1.5), True),  # faster: never pays, or is not kept unasked
+        (_verdict(ratio=1.5), True),  # faster: never pays off, or is kept only on request
         (_verdict(kind="cumulative"), True),
     ],
 )
-def test_who_merely_gained_too_little_alone_may_come_again(verdict: Verdict, is_out: bool) -> None:
+def test_a_technique_that_only_gained_too_little_may_race_again(verdict: Verdict, is_out: bool) -> None:
     assert ruled_out([verdict], {"late"}) == ({"late"} if is_out else set())
 
 

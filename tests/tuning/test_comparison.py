@@ -6,21 +6,21 @@ from typing import Any
 import pytest
 
 from slipstream.records import BlockTiming, Choice, Recipe, TrialRecord, TrialSpec
-from slipstream.tuning.comparison import CLEAR, DIM_ROUNDS, FEW, MIN_ROUNDS, Comparison
+from slipstream.tuning.comparison import CLEAR, FEW, MIN_ROUNDS, UNPROMISING_ROUNDS, Comparison
 from slipstream.tuning.trials import RecipeTrials
 
 BASE = RecipeTrials("base", Recipe())
-SEAT = RecipeTrials("candidate", Recipe((Choice("a"),)))
+TRIALS = RecipeTrials("candidate", Recipe((Choice("a"),)))
 
-CASES = ((1.06, 0.05), (1.2, 0.05), (1.0, 0.05))  # what it gains, in what noise
+CASES = ((1.06, 0.05), (1.2, 0.05), (1.0, 0.05))  # gain and noise
 
 
 def _comparison(**how: Any) -> Comparison:
     settings: dict[str, Any] = {"alpha": 0.01, "margin": 0.01, "floor": lambda: 0.0}
-    return Comparison(SEAT, BASE, **{**settings, **how})
+    return Comparison(TRIALS, BASE, **{**settings, **how})
 
 
-def _ride(
+def _race(
     comparison: Comparison, ratio: float, num_rounds: int = 60, spread: float = 0.01, **timing: Any
 ) -> Comparison:
     draws = random.Random(1)
@@ -29,7 +29,7 @@ def _ride(
             break
         timings = {
             id(BASE): BlockTiming(0, round, 0, 10, draws.gauss(1.0, spread), 0),
-            id(SEAT): BlockTiming(1, round, 0, 10, draws.gauss(1.0, spread) / ratio, 0, **timing),
+            id(TRIALS): BlockTiming(1, round, 0, 10, draws.gauss(1.0, spread) / ratio, 0, **timing),
         }
         comparison.add(timings)
     return comparison
@@ -39,79 +39,81 @@ def _ride(
     ("ratio", "outcome"), [(1.3, "faster"), (1.05, "faster"), (0.9, "not_faster"), (1.0, "not_faster"), (0.2, "slower")]
 )
 def test_a_comparison_ends_as_soon_as_it_is_decided(ratio: float, outcome: str) -> None:
-    comparison = _ride(_comparison(), ratio)
+    comparison = _race(_comparison(), ratio)
     assert comparison.outcome == outcome
     assert comparison.sequence.num_rounds < 60
 
 
-def test_a_whole_recipe_lacks_proof_until_it_is_faster_beyond_doubt() -> None:
-    assert _ride(_comparison(goal="measure"), 1.2, num_rounds=3, spread=0.05).lacks_proof()
-    assert not _ride(_comparison(goal="measure"), 1.2, num_rounds=30, spread=0.05).lacks_proof()
-    assert not _ride(_comparison(goal="measure"), 0.9, num_rounds=3).lacks_proof(), "more rounds would not help"
-    assert not _ride(_comparison(), 1.2, num_rounds=3).lacks_proof()
+def test_a_whole_recipe_lacks_proof_until_it_is_certainly_faster() -> None:
+    assert _race(_comparison(goal="measure"), 1.2, num_rounds=3, spread=0.05).lacks_proof()
+    assert not _race(_comparison(goal="measure"), 1.2, num_rounds=30, spread=0.05).lacks_proof()
+    assert not _race(_comparison(goal="measure"), 0.9, num_rounds=3).lacks_proof(), "more rounds would not help"
+    assert not _race(_comparison(), 1.2, num_rounds=3).lacks_proof()
 
 
-def test_a_whole_recipe_is_dim_if_it_is_hardly_worth_having_even_with_luck() -> None:
-    assert _ride(_comparison(goal="measure"), 1.0, num_rounds=DIM_ROUNDS, spread=0.03).is_dim()
-    assert not _ride(_comparison(goal="measure"), 1.0, num_rounds=DIM_ROUNDS - 1, spread=0.03).is_dim(), (
-        "too few rounds"
+def test_a_whole_recipe_is_unpromising_if_even_an_upper_estimate_is_small() -> None:
+    assert _race(_comparison(goal="measure"), 1.0, num_rounds=UNPROMISING_ROUNDS, spread=0.03).is_unpromising()
+    assert not _race(
+        _comparison(goal="measure"), 1.0, num_rounds=UNPROMISING_ROUNDS - 1, spread=0.03
+    ).is_unpromising(), "too few rounds"
+    assert not _race(_comparison(goal="measure"), 1.0, num_rounds=UNPROMISING_ROUNDS, spread=0.2).is_unpromising(), (
+        "it may gain much"
     )
-    assert not _ride(_comparison(goal="measure"), 1.0, num_rounds=DIM_ROUNDS, spread=0.2).is_dim(), (
-        "it may be worth much"
+    assert not _race(_comparison(goal="measure"), 1.1, num_rounds=UNPROMISING_ROUNDS, spread=0.03).is_unpromising()
+    assert not _race(_comparison(), 1.0, num_rounds=UNPROMISING_ROUNDS, spread=0.03).is_unpromising(), (
+        "it is no whole recipe"
     )
-    assert not _ride(_comparison(goal="measure"), 1.1, num_rounds=DIM_ROUNDS, spread=0.03).is_dim()
-    assert not _ride(_comparison(), 1.0, num_rounds=DIM_ROUNDS, spread=0.03).is_dim(), "it is no whole recipe"
 
 
-def test_started_again_it_is_asked_what_the_last_start_shows() -> None:
-    comparison = _ride(_comparison(goal="measure"), 1.3, num_rounds=40)
+def test_after_a_restart_the_last_start_counts() -> None:
+    comparison = _race(_comparison(goal="measure"), 1.3, num_rounds=40)
     assert comparison.outcome == "measured"
     comparison.start_again()
     assert comparison.outcome is None and comparison.promise_of_last_start() > 1.2, "nothing else is known yet"
-    _ride(comparison, 0.98, num_rounds=8)
+    _race(comparison, 0.98, num_rounds=8)
     assert comparison.promise() > 1.2 > 1.0 > comparison.promise_of_last_start()
 
 
-def test_plainly_slower_takes_two_rounds_and_says_by_how_much() -> None:
-    comparison = _ride(_comparison(), 0.1)
+def test_a_much_slower_candidate_is_ended_after_two_rounds() -> None:
+    comparison = _race(_comparison(), 0.1)
     assert comparison.sequence.num_rounds == 2
-    assert comparison.failure.endswith("times the step of as it is, and far behind 2 times in a row")
+    assert comparison.failure.endswith("times the step of as it is, and far behind in 2 rounds in a row")
     assert comparison.failure[:2] in ("9.", "10")
 
 
 def test_a_gain_within_the_machines_noise_is_not_believed() -> None:
-    assert _ride(_comparison(floor=lambda: 0.08), 1.05).outcome != "faster"
+    assert _race(_comparison(floor=lambda: 0.08), 1.05).outcome != "faster"
 
 
-def test_noise_never_rejects_what_might_be_a_gain() -> None:
-    """The floor raises the bar for keeping alone."""
-    assert _ride(_comparison(floor=lambda: 0.5), 1.2).outcome is None
+def test_noise_never_rejects_a_possible_gain() -> None:
+    """The floor only makes keeping harder."""
+    assert _race(_comparison(floor=lambda: 0.5), 1.2).outcome is None
 
 
-def test_disturbed_rounds_count_for_nothing() -> None:
-    comparison = _ride(_comparison(), 1.5, num_rounds=30, is_disturbed=True)
+def test_disturbed_rounds_are_ignored() -> None:
+    comparison = _race(_comparison(), 1.5, num_rounds=30, is_disturbed=True)
     assert comparison.outcome is None and comparison.speed() is None
 
 
-def test_a_mirrored_comparison_asks_what_the_anchor_is_worth() -> None:
-    comparison = _ride(_comparison(is_mirrored=True), 0.8)
+def test_a_mirrored_comparison_measures_the_gain_of_the_anchor() -> None:
+    comparison = _race(_comparison(is_mirrored=True), 0.8)
     assert comparison.outcome == "faster"
     assert comparison.promise() == pytest.approx(1.25, rel=0.02)
 
 
-def test_a_control_rides_its_rounds_whatever_it_seems_to_win() -> None:
-    comparison = _ride(_comparison(goal="control", max_rounds=MIN_ROUNDS + 4), 1.5)
+def test_a_control_runs_all_its_rounds() -> None:
+    comparison = _race(_comparison(goal="control", max_rounds=MIN_ROUNDS + 4), 1.5)
     assert comparison.outcome == "measured" and comparison.sequence.num_rounds == MIN_ROUNDS + 4
 
 
 def test_measuring_ends_with_a_tight_interval() -> None:
-    speed = _ride(_comparison(goal="measure"), 1.5, num_rounds=200).speed()
+    speed = _race(_comparison(goal="measure"), 1.5, num_rounds=200).speed()
     assert speed is not None and speed.num_rounds < 200
     assert speed.low < 1.5 < speed.high and speed.high - speed.low < 0.03 * 1.01
 
 
-def test_a_failed_trial_is_out_with_its_reason() -> None:
-    comparison = _ride(_comparison(), 1.5, failure="killed by signal 9")
+def test_a_failed_trial_ends_the_comparison_with_its_reason() -> None:
+    comparison = _race(_comparison(), 1.5, failure="killed by signal 9")
     assert (comparison.outcome, comparison.failure) == ("failed", "killed by signal 9")
 
 
@@ -127,63 +129,63 @@ def test_a_technique_that_did_nothing_does_not_race(
     changes: list[str], declined: list[str], outcome: str | None, reason: str
 ) -> None:
     comparison = _comparison()
-    record = TrialRecord(TrialSpec(1, "candidate", SEAT.recipe), changes=changes, declined=declined)
+    record = TrialRecord(TrialSpec(1, "candidate", TRIALS.recipe), changes=changes, declined=declined)
     assert comparison.has_effect(record) == (outcome is None)
     assert (comparison.outcome, comparison.failure) == (outcome, reason)
 
 
-def test_where_the_base_did_not_ride_along_the_speed_goes_through_the_anchor() -> None:
-    first = _ride(_comparison(), 1.2).speed()
-    comparison = _ride(_comparison(base=RecipeTrials("base", Recipe((Choice("elsewhere"),)))), 1.5)
+def test_without_the_base_the_speed_is_computed_through_the_anchor() -> None:
+    first = _race(_comparison(), 1.2).speed()
+    comparison = _race(_comparison(base=RecipeTrials("base", Recipe((Choice("elsewhere"),)))), 1.5)
     speed = comparison.speed_against_base(first)
     assert speed is not None and speed.ratio == pytest.approx(1.8, rel=0.02)
     assert speed.low < 1.8 < speed.high
     assert comparison.speed_against_base(None) is None
 
 
-def test_an_anchor_that_died_says_nothing_about_the_challenger() -> None:
+def test_the_failure_of_an_anchor_leaves_the_challenger_undecided() -> None:
     comparison = _comparison()
-    comparison.abandon("workers=2 did not stay in the race: killed")
+    comparison.abandon("workers=2 failed during the race: killed")
     assert comparison.outcome == "undecided" and "workers=2" in comparison.failure
     comparison.reopen()
     assert comparison.outcome is None and comparison.failure == ""
 
 
-def test_only_what_is_undecided_is_opened_again() -> None:
-    comparison = _ride(_comparison(), 1.5)
+def test_only_an_undecided_comparison_is_reopened() -> None:
+    comparison = _race(_comparison(), 1.5)
     comparison.reopen()
     assert comparison.outcome == "faster"
 
 
-def test_hope_is_less_than_a_lead() -> None:
-    hopeful, leading, useless = (_ride(_comparison(alpha=1e-9), ratio, 12, spread) for ratio, spread in CASES)
+def test_hopeful_is_less_than_leading() -> None:
+    hopeful, leading, useless = (_race(_comparison(alpha=1e-9), ratio, 12, spread) for ratio, spread in CASES)
     assert hopeful.is_hopeful() and not hopeful.is_leading()
     assert leading.is_hopeful() and leading.is_leading()
     assert not useless.is_hopeful()
 
 
-def test_of_few_rounds_a_lead_is_asked_to_be_clearer() -> None:
-    """The same gain in the same noise: five rounds say little about how uncertain they are."""
-    few, many = (_ride(_comparison(alpha=1e-9), 1.15, num_rounds, 0.17) for num_rounds in (5, 30))
+def test_after_few_rounds_a_lead_must_be_clearer() -> None:
+    """With the same gain and noise: five rounds show little about their own uncertainty."""
+    few, many = (_race(_comparison(alpha=1e-9), 1.15, num_rounds, 0.17) for num_rounds in (5, 30))
     assert CLEAR < few._clearness() < CLEAR + FEW / 4 < many._clearness()
     assert not few.is_leading() and many.is_leading()
 
 
-def test_the_training_time_of_one_that_has_hardly_raced_is_the_better_one() -> None:
+def test_the_optimistic_ratio_is_larger_after_fewer_rounds() -> None:
     new, short, long = _comparison(), _comparison(floor=lambda: 1.0), _comparison(floor=lambda: 1.0)
-    _ride(short, 1.03, num_rounds=10, spread=0.1)
-    _ride(long, 1.03, num_rounds=200, spread=0.1)
-    assert new.training_time() > short.training_time() > long.training_time() > 1.0
-    assert short.training_time() > short.promise()
+    _race(short, 1.03, num_rounds=10, spread=0.1)
+    _race(long, 1.03, num_rounds=200, spread=0.1)
+    assert new.optimistic_ratio() > short.optimistic_ratio() > long.optimistic_ratio() > 1.0
+    assert short.optimistic_ratio() > short.promise()
 
 
-def test_a_whole_recipe_is_proved_exactly_where_its_interval_says_so() -> None:
+def test_a_whole_recipe_is_proved_exactly_if_its_interval_lies_above_1() -> None:
     comparison, draws = _comparison(goal="measure", alpha=0.05), random.Random(3)
     seen = set()
     for round in range(40):
         timings = {
             id(BASE): BlockTiming(0, round, 0, 10, draws.gauss(1.1, 0.08), 0),
-            id(SEAT): BlockTiming(1, round, 0, 10, draws.gauss(1.0, 0.08), 0),
+            id(TRIALS): BlockTiming(1, round, 0, 10, draws.gauss(1.0, 0.08), 0),
         }
         comparison.add(timings)
         speed = comparison.speed()

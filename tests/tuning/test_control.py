@@ -24,30 +24,32 @@ def _noise(ratio: float, spread: float = 0.005, num_rounds: int = 24) -> NoiseCo
     return noise
 
 
-def test_a_quiet_machine_asks_for_the_margin_alone() -> None:
+def test_a_quiet_machine_requires_only_the_margin() -> None:
     noise = _noise(1.0)
     assert noise.margin(BASE) == 0.01 and noise.note() == ""
 
 
-@pytest.mark.parametrize(("ratio", "word"), [(1.06, "win 6%"), (0.94, "lose 6%")])
-def test_a_control_that_wins_is_said_and_raises_the_bar(ratio: float, word: str) -> None:
+@pytest.mark.parametrize(("ratio", "word"), [(1.06, "6% faster"), (0.94, "6% slower")])
+def test_a_control_that_differs_is_reported_and_raises_the_margin(ratio: float, word: str) -> None:
     noise = _noise(ratio)
-    assert noise.note() == f"This machine was too noisy to tell: nothing at all seems to {word}."
+    assert noise.note() == f"This machine was too noisy to tell: the A/A control, which changes nothing, seems {word}."
     speed = noise.speed()
     assert speed is not None
-    assert noise.margin(BASE) >= max(abs(speed.low - 1), abs(speed.high - 1)), "all of the interval, not its middle"
+    assert noise.margin(BASE) >= max(abs(speed.low - 1), abs(speed.high - 1)), (
+        "the far end of the interval, not its middle"
+    )
 
 
-def test_few_rounds_of_the_control_raise_nothing() -> None:
+def test_few_rounds_of_the_control_do_not_raise_the_margin() -> None:
     assert _noise(1.5, num_rounds=3).margin(BASE) == 0.01
 
 
-def test_a_control_that_never_rode_is_said() -> None:
-    assert "did not ride" in _noise(1.0, num_rounds=0).note()
+def test_a_control_that_never_ran_is_reported() -> None:
+    assert "did not run" in _noise(1.0, num_rounds=0).note()
     assert NoiseControl(0.01).note() == "", "no candidate, no control"
 
 
-def test_the_worst_of_several_controls_stands() -> None:
+def test_the_worst_of_several_controls_counts() -> None:
     noise, other = _noise(1.0), _noise(1.06)
     noise.watch(other._controls[0])
-    assert "win 6%" in noise.note() and noise.margin(BASE) > 0.05
+    assert "6% faster" in noise.note() and noise.margin(BASE) > 0.05

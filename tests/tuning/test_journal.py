@@ -16,7 +16,7 @@ VERDICT = Verdict("a", True, "kept", "faster and sound")
 
 
 class Interrupted(SimulatedBackend):
-    """Ctrl-C after so many laps."""
+    """Raises KeyboardInterrupt after `timings_left` blocks."""
 
     timings_left = 60
 
@@ -26,7 +26,7 @@ class Interrupted(SimulatedBackend):
         return super().run_block(trial, round, num_steps, lead_in)
 
 
-def test_what_was_decided_is_known_again(tmp_path: Path) -> None:
+def test_decisions_are_read_back(tmp_path: Path) -> None:
     path = str(tmp_path / "folder" / "journal.jsonl")
     journal = Journal(path, FACTS)
     journal.remember(VERDICT)
@@ -35,10 +35,10 @@ def test_what_was_decided_is_known_again(tmp_path: Path) -> None:
     again.finish(Recipe((Choice("a"),)), [VERDICT, VERDICT])
     last = Journal(path, FACTS)
     assert last.finished is not None and last.finished.recipe == Recipe((Choice("a"),))
-    assert last.verdicts == [VERDICT, VERDICT], "as they stood then"
+    assert last.verdicts == [VERDICT, VERDICT], "as they were then"
 
 
-def test_a_line_that_was_cut_off_costs_only_itself(tmp_path: Path) -> None:
+def test_an_incomplete_last_line_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     journal = Journal(str(path), FACTS)
     journal.remember(VERDICT)
@@ -49,11 +49,11 @@ def test_a_line_that_was_cut_off_costs_only_itself(tmp_path: Path) -> None:
 
 def test_a_link_is_neither_emptied_nor_appended_to(tmp_path: Path) -> None:
     target = tmp_path / "target"
-    target.write_text("not ours")
+    target.write_text("another file")
     (tmp_path / "journal.jsonl").symlink_to(target)
     journal = Journal(str(tmp_path / "journal.jsonl"), FACTS)
     journal.remember(VERDICT)
-    assert target.read_text() == "not ours"
+    assert target.read_text() == "another file"
     assert Journal(str(tmp_path / "journal.jsonl"), FACTS).verdicts == [VERDICT]
 
     (tmp_path / "real").mkdir()
@@ -62,7 +62,7 @@ def test_a_link_is_neither_emptied_nor_appended_to(tmp_path: Path) -> None:
     assert "is a link" in journal.fault and list((tmp_path / "real").iterdir()) == []
 
 
-def test_a_journal_of_something_else_or_of_yesterday_is_begun_anew(tmp_path: Path) -> None:
+def test_a_journal_of_another_script_or_of_yesterday_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     Journal(str(path), FACTS).remember(VERDICT)
     assert Journal(str(path), {"script": "other.py"}).verdicts == []
@@ -73,7 +73,7 @@ def test_a_journal_of_something_else_or_of_yesterday_is_begun_anew(tmp_path: Pat
     assert Journal(str(path), FACTS).verdicts == []
 
 
-def test_the_facts_change_with_the_script_its_arguments_versions_and_the_order(
+def test_the_facts_change_with_the_script_its_arguments_versions_and_the_options(
     tmp_path: Path, session: Session
 ) -> None:
     (tmp_path / "train.py").write_text("one")
@@ -96,10 +96,10 @@ def test_the_facts_change_with_the_script_its_arguments_versions_and_the_order(
     others.append(facts_of(here, TuneOptions()))
     assert all(other != facts for other in others)
     (tmp_path / "nets.py").write_text("one")
-    assert facts_of(here, TuneOptions(budget_s=900.0)) == facts, "more time is no other order"
+    assert facts_of(here, TuneOptions(budget_s=900.0)) == facts, "a longer budget does not change the facts"
 
 
-def test_an_interrupted_tuning_goes_on_and_ends_like_one_that_was_not(
+def test_an_interrupted_tuning_is_resumed_and_ends_like_one_that_was_not(
     run: Any, technique: Any, tmp_path: Path, listener: Any
 ) -> None:
     journal = tmp_path / "journal.jsonl"
@@ -115,11 +115,11 @@ def test_an_interrupted_tuning_goes_on_and_ends_like_one_that_was_not(
     assert any("Resumed" in note for note in second.notes)
     decisions = {one.technique: one.decision for one in second.verdicts if one.kind == "single"}
     assert decisions == {one.technique: one.decision for one in whole.verdicts if one.kind == "single"}
-    assert not journal.exists(), "complete: nothing left to resume"
+    assert not journal.exists(), "the tuning is complete, so there is nothing to resume"
 
 
 @pytest.mark.parametrize("num_timings", [5, 100, 200, 250, 300])
-def test_it_may_be_interrupted_anywhere(run: Any, technique: Any, tmp_path: Path, num_timings: int) -> None:
+def test_a_tuning_may_be_interrupted_anywhere(run: Any, technique: Any, tmp_path: Path, num_timings: int) -> None:
     known = {"a": technique(settings=(2, 4)), "b": technique(), "u": technique()}
     factors = choice_factors(a=0.6, b=0.8)
     backend = Interrupted(factors, num_trials=3)
@@ -131,7 +131,7 @@ def test_it_may_be_interrupted_anywhere(run: Any, technique: Any, tmp_path: Path
     assert len(singles) == len(set(singles)), "nothing is reported twice"
 
 
-def test_a_second_setting_that_was_owed_is_raced_after_all(
+def test_the_second_setting_is_raced_after_an_interruption(
     run: Any, technique: Any, tmp_path: Path, listener: Any
 ) -> None:
     journal = str(tmp_path / "journal.jsonl")
@@ -153,7 +153,7 @@ def test_a_second_setting_that_was_owed_is_raced_after_all(
     assert "w=8" not in listener.entered
 
 
-def test_a_journal_that_cannot_be_written_says_so_and_ends_nothing(tmp_path: Path) -> None:
+def test_a_journal_that_cannot_be_written_is_reported_and_does_not_end_the_tuning(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     journal = Journal(str(tmp_path / "file" / "journal.jsonl"), FACTS)
     journal.remember(VERDICT)

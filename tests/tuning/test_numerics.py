@@ -10,29 +10,29 @@ from slipstream.tuning.numerics import Claim, NumericsCheck
 from slipstream.tuning.trials import RecipeTrials, TrialPool
 
 
-def test_what_redraws_is_judged_by_its_curve_whatever_else_is_on() -> None:
+def test_a_redrawn_recipe_is_judged_by_its_loss_curve() -> None:
     assert Claim("approximate").judged_as() == "approximate"
     assert Claim("approximate", is_redrawn=True).judged_as() == "redrawn"
     assert Claim("approximate", is_redrawn=True).judged_as(is_timed=False) == "redrawn"
     assert Claim("different", is_redrawn=True).judged_as() == "different"
 
 
-def test_only_the_timed_trial_of_what_needs_proof_may_redraw() -> None:
+def test_only_the_timed_trial_of_a_technique_that_needs_proof_may_redraw() -> None:
     claim = Claim("reordered", needs_proof=True)
     assert claim.judged_as() == "redrawn" and claim.judged_as(is_timed=False) == "reordered"
 
 
-def test_the_controls_that_are_still_to_ride_are_foreseen(listener: Any) -> None:
+def test_the_number_of_controls_still_to_run(listener: Any) -> None:
     backend = SimulatedBackend(choice_factors())
     pool = TrialPool(backend, listener)
     numerics_check = NumericsCheck(pool, Budget(backend, 60.0), pool.trials("base", Recipe()))
     classes = ("identical", "reordered", "redrawn", "approximate")
-    assert [numerics_check.num_rides(Claim(numerics)) for numerics in classes] == [0, 2, 2, 3]
-    numerics_check.hear(Claim("redrawn"), pool.record(pool.trials("candidate", Recipe((Choice("a"),)))), 40)
-    assert [numerics_check.num_rides(Claim(numerics)) for numerics in classes] == [0, 0, 0, 1]
+    assert [numerics_check.num_control_runs(Claim(numerics)) for numerics in classes] == [0, 2, 2, 3]
+    numerics_check.full_check(Claim("redrawn"), pool.record(pool.trials("candidate", Recipe((Choice("a"),)))), 40)
+    assert [numerics_check.num_control_runs(Claim(numerics)) for numerics in classes] == [0, 0, 0, 1]
 
 
-def test_any_start_of_the_base_bears_fingerprint(listener: Any) -> None:
+def test_the_fingerprint_of_any_start_of_the_base_is_used(listener: Any) -> None:
     backend = SimulatedBackend(choice_factors())
     pool = TrialPool(backend, listener)
     early, late = pool.trials("base", Recipe()), RecipeTrials("base", Recipe())
@@ -42,35 +42,35 @@ def test_any_start_of_the_base_bears_fingerprint(listener: Any) -> None:
     pool.run_block(late, 0, 60, 1)
     candidate = pool.trials("candidate", Recipe((Choice("a"),)))
     pool.run_block(candidate, 0, 60, 1)
-    assert numerics_check.hear(Claim("reordered"), pool.record(candidate), candidate.num_steps).is_sound
-    assert early.num_steps < 10, "another start of it has ridden far enough"
+    assert numerics_check.full_check(Claim("reordered"), pool.record(candidate), candidate.num_steps).is_sound
+    assert early.num_steps < 10, "another start of the base has run far enough"
 
 
-def test_controls_start_side_by_side_and_ride_one_after_the_other(listener: Any) -> None:
-    """A ride ends whoever was launched ahead: both must have entered before one of them rides."""
-    told: list[str] = []
+def test_controls_start_together_and_run_one_after_the_other(listener: Any) -> None:
+    """A block ends trials that were started ahead, so both must have entered before one of them runs."""
+    calls: list[str] = []
 
-    class Track(SimulatedBackend):
+    class RecordingBackend(SimulatedBackend):
         def expect(self, spec: TrialSpec) -> None:
-            told.append(f"expect {spec.role}")
+            calls.append(f"expect {spec.role}")
 
         def enter(self, spec: TrialSpec) -> str:
-            told.append(f"enter {spec.role}")
+            calls.append(f"enter {spec.role}")
             return super().enter(spec)
 
         def run_block(self, trial: int, round: int, num_steps: int, lead_in: int) -> BlockTiming:
-            told.append("lap")
+            calls.append("block")
             return super().run_block(trial, round, num_steps, lead_in)
 
-    backend = Track(choice_factors())
+    backend = RecordingBackend(choice_factors())
     pool = TrialPool(backend, listener)
     numerics_check = NumericsCheck(pool, Budget(backend, 60.0), pool.trials("base", Recipe()))
-    numerics_check.hear(Claim("redrawn"), pool.record(pool.trials("candidate", Recipe((Choice("a"),)))), 0)
-    told = told[told.index("enter rounding") - 1 :]
-    assert told[:4] == ["expect seed", "enter rounding", "enter seed", "lap"]
+    numerics_check.full_check(Claim("redrawn"), pool.record(pool.trials("candidate", Recipe((Choice("a"),)))), 0)
+    calls = calls[calls.index("enter rounding") - 1 :]
+    assert calls[:4] == ["expect seed", "enter rounding", "enter seed", "block"]
 
 
-def test_the_last_hearing_asks_for_no_longer_curves_than_its_own(listener: Any) -> None:
+def test_the_last_full_check_needs_no_longer_curves_than_its_own(listener: Any) -> None:
     def seen(spec: TrialSpec, num_steps: int) -> Fingerprint:
         is_reordered = spec.role == "candidate"
         return made_fingerprint(num_steps, rounding=1.1e-7) if is_reordered else made_fingerprint_of(spec, num_steps)
@@ -82,7 +82,7 @@ def test_the_last_hearing_asks_for_no_longer_curves_than_its_own(listener: Any) 
         numerics_check = NumericsCheck(pool, Budget(backend, 6000.0), base)
         for trials in (base, candidate):
             pool.run_block(trials, 0, 200, 1)
-        numerics_check.hear(Claim("reordered"), pool.record(candidate), 200, is_last)
+        numerics_check.full_check(Claim("reordered"), pool.record(candidate), 200, is_last)
         for role in ("rounding", "seed"):
             assert 200 * times <= pool.trials(role, Recipe()).num_steps <= 200 * times + 60
 
@@ -90,7 +90,7 @@ def test_the_last_hearing_asks_for_no_longer_curves_than_its_own(listener: Any) 
 def test_lower_precision_beside_other_draws_is_kept_and_named_by_the_looser_class(
     run: Any, technique: Any, verdict_of: Any
 ) -> None:
-    """Half precision alone keeps the gradients; beside workers, which draw other augmentations, nobody can."""
+    """Half precision alone keeps the gradients. With workers, which draw other augmentations, gradients differ."""
 
     def seen(spec: TrialSpec, num_steps: int) -> Fingerprint:
         if spec.recipe.setting_of("workers"):

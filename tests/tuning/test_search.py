@@ -1,4 +1,4 @@
-"""Whole tunings on a simulated track."""
+"""Complete tunings on a simulated backend."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def test_winners_are_kept_together_and_the_rest_is_not(run: Any, technique: Any,
 
 
 @pytest.mark.parametrize(("factor", "is_kept"), [(0.98, False), (0.97, True)])
-def test_a_gain_that_may_be_the_luck_of_a_start_is_not_kept(
+def test_a_gain_within_the_difference_between_two_starts_is_not_kept(
     run: Any, technique: Any, verdict_of: Any, factor: float, is_kept: bool
 ) -> None:
     tuning = run(SimulatedBackend(choice_factors(a=factor)), {"a": technique()})
     total = verdict_of(tuning, "recipe", kind="total")
     assert bool(tuning.recipe.choices) is is_kept and total.decision == ("kept" if is_kept else "unsure")
-    assert ("the luck of a start" in total.reason) is not is_kept
+    assert ("no more than two starts may differ by chance" in total.reason) is not is_kept
 
 
 def test_every_row_has_its_numbers(run: Any, technique: Any, verdict_of: Any) -> None:
@@ -65,14 +65,14 @@ def test_every_row_has_its_numbers(run: Any, technique: Any, verdict_of: Any) ->
     assert all(not record.fingerprint.snapshots for record in tuning.trials), "sketches are not kept"
 
 
-def test_every_verdict_is_told_as_soon_as_it_is_known(run: Any, technique: Any, listener: Any) -> None:
+def test_every_verdict_is_reported_as_soon_as_it_is_known(run: Any, technique: Any, listener: Any) -> None:
     tuning = run(SimulatedBackend(choice_factors(a=0.8)), {"a": technique(), "b": technique(answer=no("not here"))})
     told = [(one.kind, one.technique) for one in listener.verdicts]
     assert told[0] == ("single", "b")
     assert told == [(one.kind, one.technique) for one in tuning.verdicts if one.kind != "noise"]
 
 
-def test_what_adds_nothing_beside_a_better_one_is_dropped(run: Any, technique: Any, verdict_of: Any) -> None:
+def test_a_technique_that_adds_nothing_to_a_better_one_is_dropped(run: Any, technique: Any, verdict_of: Any) -> None:
     def either(recipe: Recipe) -> float:
         return min((0.7 if choice.technique == "a" else 0.8 for choice in recipe.choices), default=1.0)
 
@@ -85,7 +85,7 @@ def test_what_adds_nothing_beside_a_better_one_is_dropped(run: Any, technique: A
     assert dropped.recipe == _recipe(a=True, b=True) and dropped.reason == "no faster than a: at most 1.01x"
 
 
-def test_what_the_others_make_superfluous_is_left_out(run: Any, technique: Any, verdict_of: Any) -> None:
+def test_a_technique_that_others_make_superfluous_is_removed(run: Any, technique: Any, verdict_of: Any) -> None:
     """a is best alone; b and c together do all that a does, and more."""
 
     def factor(recipe: Recipe) -> float:
@@ -116,18 +116,18 @@ def test_conflicting_winners_are_not_combined_and_both_are_named(
     assert not any("+" in trial for trial in listener.entered)
 
 
-def test_a_rival_that_was_not_decided_is_not_said_to_gain_less(run: Any, technique: Any, verdict_of: Any) -> None:
-    """One of two that gain the same leads first, and the other race ends with that."""
+def test_an_undecided_rival_is_not_reported_to_gain_less(run: Any, technique: Any, verdict_of: Any) -> None:
+    """One of two techniques with the same gain leads first, which ends the race of the other."""
     known = {"a": technique(claims=("the call",)), "b": technique(claims=("the call",)), "c": technique()}
     tuning = run(SimulatedBackend(choice_factors(a=0.5, b=0.5)), known)
     (kept,) = tuning.recipe.choices
     other = verdict_of(tuning, "b" if kept.technique == "a" else "a")
     assert other.decision == "unsure"
-    assert other.reason == "a and b both claim the call; the other one led first, and this was not decided"
+    assert other.reason == "a and b both claim the call; the other one led first, and this one was not decided"
 
 
 @pytest.mark.parametrize("last", [0.4, 0.6])
-def test_who_was_not_raced_when_another_led_races_in_its_place(
+def test_a_candidate_that_was_not_raced_while_another_led_races_in_its_place(
     run: Any, technique: Any, verdict_of: Any, listener: Any, last: float
 ) -> None:
     """Both claim the same thing, so the later one is never raced on top of the first."""
@@ -141,26 +141,26 @@ def test_who_was_not_raced_when_another_led_races_in_its_place(
         assert verdict_of(tuning, "first").reason == "first and last both claim the call; the other one gains more"
 
 
-def test_a_control_beside_ground_that_lost_goes_on_beside_the_others(run: Any, technique: Any, listener: Any) -> None:
+def test_a_control_continues_after_the_ground_has_lost(run: Any, technique: Any, listener: Any) -> None:
     run(SimulatedBackend(choice_factors(g=1.05)), {"a": technique(), "g": technique(is_ground=True)})
     assert listener.entered.count("nothing") == 1
 
 
-def test_modes_are_climbed_when_all_else_is_proved(run: Any, technique: Any, listener: Any) -> None:
+def test_modes_are_tried_after_everything_else_is_proved(run: Any, technique: Any, listener: Any) -> None:
     known = {"mode": technique(settings=("plain", "best")), "a": technique()}
     run(SimulatedBackend(choice_factors(mode=0.7, a=0.7)), known)
     left_out = [at for at, trial in enumerate(listener.entered) if trial == "a"]
     assert left_out and listener.entered.index("a + mode=best") > max(left_out)
 
 
-def test_controls_ride_for_no_recipe_that_was_not_faster_in_the_end(run: Any, technique: Any, verdict_of: Any) -> None:
-    """It was lucky when it led: another process of it gains nothing."""
+def test_controls_do_not_run_for_a_recipe_that_lost_the_final_race(run: Any, technique: Any, verdict_of: Any) -> None:
+    """It led by chance: another process with the same recipe gains nothing."""
     num_starts = 0
 
     def factor(recipe: Recipe) -> float:
         nonlocal num_starts
         num_starts += recipe == _recipe(a=True)
-        return 0.8 if recipe == _recipe(a=True) and num_starts <= 2 else 1.0  # enter() asks twice
+        return 0.8 if recipe == _recipe(a=True) and num_starts <= 2 else 1.0  # enter() calls this twice
 
     def seen(spec: TrialSpec, num_steps: int) -> Fingerprint:
         is_base = spec.role != "candidate"
@@ -172,13 +172,15 @@ def test_controls_ride_for_no_recipe_that_was_not_faster_in_the_end(run: Any, te
     assert not {"rounding", "seed"} & {spec.role for spec in backend.specs}
 
 
-def test_who_was_not_raced_comes_before_who_did_not_look_like_a_gain(run: Any, technique: Any, listener: Any) -> None:
+def test_a_candidate_that_was_not_raced_comes_before_one_that_did_not_seem_to_gain(
+    run: Any, technique: Any, listener: Any
+) -> None:
     run(SimulatedBackend(choice_factors(lead=0.5)), {name: technique() for name in ("lead", *"abcdefgh")})
     assert "a" in listener.entered and "h" not in listener.entered
     assert listener.entered.index("lead + h") < listener.entered.index("lead + a")
 
 
-def test_settings_are_climbed_and_not_gridded(run: Any, technique: Any, verdict_of: Any, listener: Any) -> None:
+def test_settings_are_found_by_hill_climbing(run: Any, technique: Any, verdict_of: Any, listener: Any) -> None:
     factors = {1: 0.9, 2: 0.7, 4: 0.6, 8: 0.65, 16: 0.5}
 
     def factor(recipe: Recipe) -> float:
@@ -203,19 +205,19 @@ def test_named_settings_are_climbed_down_the_list(run: Any, technique: Any, list
     factors = {"before": 0.1, "default": 0.8, "worse": 0.9, "best": 0.5}
     backend = SimulatedBackend(lambda recipe: factors.get(str(recipe.setting_of("c")), 1.0))
     known = {"c": technique(settings=("default", "worse", "best"))}
-    assert run(backend, known).recipe == _recipe(c="best"), "one that lost does not end the climb"
+    assert run(backend, known).recipe == _recipe(c="best"), "a setting that lost does not end the climb"
     assert listener.entered.index("c=worse") < listener.entered.index("c=best")
 
 
-def test_who_looked_worse_before_comes_last_in_the_next_pass(run: Any, technique: Any, listener: Any) -> None:
-    """Both are undone by nothing; one of them lost by a third on the script as it is."""
+def test_a_candidate_with_a_loss_before_comes_last_in_the_next_pass(run: Any, technique: Any, listener: Any) -> None:
+    """Both candidates remain open. One of them lost by a third on the unchanged script."""
     known = {"worse": technique(), "better": technique(), "large": technique()}
     run(SimulatedBackend(choice_factors(worse=1.5, better=0.97, large=0.5)), known)
     later = [name for name in listener.entered if name.startswith("large + ")]
     assert later[:2] == ["large + better", "large + worse"]
 
 
-def test_named_settings_wait_until_every_technique_has_had_its_chance(run: Any, technique: Any, listener: Any) -> None:
+def test_named_settings_are_tried_after_every_technique(run: Any, technique: Any, listener: Any) -> None:
     def factor(recipe: Recipe) -> float:
         mode = {"default": 0.7, "best": 0.5}.get(str(recipe.setting_of("c")), 1.0)
         return mode * (0.8 if recipe.setting_of("b") else 1.0)
@@ -227,7 +229,7 @@ def test_named_settings_wait_until_every_technique_has_had_its_chance(run: Any, 
 
 
 @pytest.mark.parametrize("first", [1.2, 5.0])
-def test_where_the_best_guess_loses_one_more_setting_is_tried(
+def test_one_more_setting_is_tried_if_the_first_one_loses(
     run: Any, technique: Any, verdict_of: Any, listener: Any, first: float
 ) -> None:
     factors = {8: first, 2: 0.7, 1: 0.1}
@@ -235,10 +237,10 @@ def test_where_the_best_guess_loses_one_more_setting_is_tried(
     tuning = run(backend, {"w": technique(settings=(8, 2)), "u": technique(settings=(1, 2, 3))})
     assert tuning.recipe == _recipe(w=2)
     assert verdict_of(tuning, "w", 8).decision == "rejected" and verdict_of(tuning, "w", 2).decision == "kept"
-    assert "u=2" in listener.entered and "u=3" not in listener.entered, "one more, and no grid"
+    assert "u=2" in listener.entered and "u=3" not in listener.entered, "one more setting, not all"
 
 
-def test_what_is_unsound_is_rejected_however_fast(run: Any, technique: Any, verdict_of: Any) -> None:
+def test_an_unsound_technique_is_rejected_however_fast(run: Any, technique: Any, verdict_of: Any) -> None:
     def seen(spec: TrialSpec, num_steps: int) -> Fingerprint:
         wrong = spec.recipe.setting_of("a") is not None
         return made_fingerprint(num_steps, loss_shift=0.5) if wrong else made_fingerprint_of(spec, num_steps)
@@ -249,11 +251,13 @@ def test_what_is_unsound_is_rejected_however_fast(run: Any, technique: Any, verd
     assert verdict_of(tuning, "a").reason.startswith("faster, but not sound")
 
 
-def test_losses_that_were_not_seen_are_unsure_and_never_kept(run: Any, technique: Any, verdict_of: Any) -> None:
+def test_a_technique_without_recorded_losses_is_unsure_and_never_kept(
+    run: Any, technique: Any, verdict_of: Any
+) -> None:
     backend = SimulatedBackend(choice_factors(a=0.5), fingerprint=lambda spec, num_steps: Fingerprint())
     tuning = run(backend, {"a": technique()})
     assert tuning.recipe == Recipe() and verdict_of(tuning, "a").decision == "unsure"
-    assert "could not be seen" in verdict_of(tuning, "a").reason
+    assert "could not be checked" in verdict_of(tuning, "a").reason
 
 
 def _rounded(spec: TrialSpec, num_steps: int) -> Fingerprint:
@@ -262,31 +266,31 @@ def _rounded(spec: TrialSpec, num_steps: int) -> Fingerprint:
     return made_fingerprint_of(spec, num_steps)
 
 
-def test_controls_draw_bands_only_for_what_is_not_bit_equal(run: Any, technique: Any, listener: Any) -> None:
+def test_controls_run_only_for_recipes_that_are_not_bit_equal(run: Any, technique: Any, listener: Any) -> None:
     run(SimulatedBackend(choice_factors(a=0.5)), {"a": technique("reordered")})
-    assert "rounding twin" not in listener.entered
+    assert "rounding control" not in listener.entered
     tuning = run(SimulatedBackend(choice_factors(a=0.5), fingerprint=_rounded), {"a": technique("reordered")})
-    assert listener.entered.count("rounding twin") == listener.entered.count("seed twin") == 1
+    assert listener.entered.count("rounding control") == listener.entered.count("seed control") == 1
     assert tuning.recipe == _recipe(a=True)
 
 
-def test_controls_wait_for_the_whole_recipe_where_a_leader_is_sound_without_them(
+def test_controls_run_only_for_the_whole_recipe_if_a_leader_is_sound_without_them(
     run: Any, technique: Any, listener: Any
 ) -> None:
     backend = SimulatedBackend(choice_factors(a=0.7, b=0.8), fingerprint=_rounded)
     tuning = run(backend, {"a": technique("reordered"), "b": technique("reordered")})
     assert tuning.recipe == _recipe(a=True, b=True)
-    assert listener.entered.index("a + b") < listener.entered.index("rounding twin")
+    assert listener.entered.index("a + b") < listener.entered.index("rounding control")
 
 
-def test_lower_precision_is_held_against_a_coarse_control_too(run: Any, technique: Any, listener: Any) -> None:
+def test_lower_precision_is_compared_with_a_coarse_control_too(run: Any, technique: Any, listener: Any) -> None:
     run(SimulatedBackend(choice_factors(a=0.5), fingerprint=_rounded), {"a": technique("approximate")})
-    assert "coarse twin" in listener.entered
+    assert "coarse control" in listener.entered
 
 
 @pytest.mark.parametrize("is_sound", [True, False])
-def test_what_needs_proof_is_judged_by_a_trial_of_its_own(run: Any, technique: Any, is_sound: bool) -> None:
-    """The timed rider draws other numbers, as another seed would; the proof must not."""
+def test_a_technique_that_needs_proof_is_judged_by_a_separate_trial(run: Any, technique: Any, is_sound: bool) -> None:
+    """The timed trial draws other random numbers, like another seed. The proof must not."""
 
     def seen(spec: TrialSpec, num_steps: int) -> Fingerprint:
         if spec.role == "candidate":
@@ -313,7 +317,7 @@ def test_a_model_that_draws_no_random_numbers_needs_no_trial_to_prove_it(run: An
     assert "proof" not in roles and "rounding" in roles
 
 
-def test_opt_in_is_timed_and_not_kept_unasked(run: Any, technique: Any, verdict_of: Any) -> None:
+def test_an_opt_in_technique_is_timed_and_kept_only_on_request(run: Any, technique: Any, verdict_of: Any) -> None:
     known = {"off": technique(is_opt_in=True)}
     tuning = run(SimulatedBackend(choice_factors(off=0.7)), known)
     verdict = verdict_of(tuning, "off")
@@ -322,7 +326,7 @@ def test_opt_in_is_timed_and_not_kept_unasked(run: Any, technique: Any, verdict_
     assert run(SimulatedBackend(choice_factors(off=0.7)), known, only=("off",)).recipe == _recipe(off=True)
 
 
-def test_what_saves_memory_is_raced_only_when_named_and_its_price_is_said(
+def test_a_technique_that_saves_memory_is_raced_only_if_named_and_its_cost_is_reported(
     run: Any, technique: Any, verdict_of: Any
 ) -> None:
     known = {"lean": technique(purpose="memory", settings=("all",)), "other": technique()}
@@ -338,10 +342,12 @@ def test_what_saves_memory_is_raced_only_when_named_and_its_price_is_said(
     assert verdict.reason.endswith('write lean = "all" under [recipe]')
 
 
-def test_plainly_slower_costs_one_start_and_says_how_much(run: Any, technique: Any, verdict_of: Any) -> None:
+def test_a_much_slower_technique_costs_one_start_and_its_slowdown_is_reported(
+    run: Any, technique: Any, verdict_of: Any
+) -> None:
     backend = SimulatedBackend(choice_factors(bf16=12.0))
     verdict = verdict_of(run(backend, {"bf16": technique("approximate")}), "bf16")
-    assert verdict.decision == "rejected" and verdict.reason == "plainly slower: 12 times the base's step"
+    assert verdict.decision == "rejected" and verdict.reason == "much slower: 12 times the base's step"
     assert backend.now_s() < 60
 
 
@@ -355,7 +361,7 @@ def test_a_trial_that_fails_is_a_record(run: Any, technique: Any, verdict_of: An
     assert tuning.recipe == _recipe(b=True)
 
 
-def test_compilation_that_never_pays_is_not_kept(run: Any, technique: Any, verdict_of: Any) -> None:
+def test_compilation_that_never_pays_off_is_not_kept(run: Any, technique: Any, verdict_of: Any) -> None:
     known = {"c": technique()}
 
     def backend() -> SimulatedBackend:
@@ -363,7 +369,9 @@ def test_compilation_that_never_pays_is_not_kept(run: Any, technique: Any, verdi
 
     short = diagnose(made_session(length=Length(num_steps=1500)))
     verdict = verdict_of(run(backend(), known, short), "c")
-    assert verdict.decision == "rejected" and verdict.reason == "pays only after 2,000 steps; this training has 1,500"
+    assert (
+        verdict.decision == "rejected" and verdict.reason == "pays off only after 2,000 steps; this training has 1,500"
+    )
     verdict = verdict_of(run(backend(), known, diagnose(made_session(length=Length(num_steps=10_000)))), "c")
     assert verdict.decision == "kept" and verdict.payback_steps == 2000 and verdict.one_off_s == 20.0
 
@@ -385,7 +393,7 @@ def test_no_more_of_the_whole_training_is_saved_than_the_ratio_allows(run: Any, 
     assert tuning.seconds_after == pytest.approx(tuning.seconds_before / tuning.total.ratio, rel=0.01)
 
 
-def test_a_latecomer_is_raced_beside_what_it_needs(run: Any, technique: Any, verdict_of: Any) -> None:
+def test_a_latecomer_is_raced_together_with_the_recipe_that_it_needs(run: Any, technique: Any, verdict_of: Any) -> None:
     late = technique(answer=no("there are no workers"))
     late.applies_with = lambda observation, recipe: YES if recipe.setting_of("w") else no("still none")
     tuning = run(SimulatedBackend(choice_factors(w=0.5, late=0.8)), {"w": technique(), "late": late})
@@ -404,7 +412,7 @@ def test_a_short_budget_keeps_time_for_the_whole_recipe(run: Any, technique: Any
 
 
 def test_the_whole_recipe_is_raced_even_if_the_time_is_over(run: Any, technique: Any) -> None:
-    """Starting takes so long that nothing is left for it: it gets the rounds that say anything at all."""
+    """Starts take so long that no time is left. The final race still gets the rounds that it needs for a result."""
     slow_start = SimulatedBackend(choice_factors(a=0.5), startup_s=lambda recipe: 18.0)
     tuning = run(slow_start, {"a": technique()}, budget_s=60.0)
     assert tuning.recipe == _recipe(a=True)
@@ -412,8 +420,8 @@ def test_the_whole_recipe_is_raced_even_if_the_time_is_over(run: Any, technique:
     assert 60 < tuning.seconds_spent < 60 * 1.5
 
 
-def test_no_promise_without_a_control(run: Any, technique: Any, listener: Any) -> None:
-    """Whatever its start takes."""
+def test_the_final_race_always_has_a_control(run: Any, technique: Any, listener: Any) -> None:
+    """However long the start of the control takes."""
     run(SimulatedBackend(choice_factors(a=0.5), startup_s=lambda recipe: 25.0), {"a": technique()}, budget_s=60.0)
     assert "nothing" in listener.entered
 
@@ -425,17 +433,17 @@ def test_no_candidate_no_race(run: Any, technique: Any) -> None:
     assert tuning.base_step_ms > 0 and tuning.noise_note == ""
 
 
-def test_a_noisy_machine_is_said_and_small_gains_are_not_believed(run: Any, technique: Any) -> None:
+def test_a_noisy_machine_is_reported_and_small_gains_are_not_kept(run: Any, technique: Any) -> None:
     def factor(recipe: Recipe) -> float:
         return {"nothing": 0.92, "a": 0.95, "b": 0.5}.get(recipe.choices[0].technique if recipe.choices else "", 1.0)
 
     tuning = run(SimulatedBackend(factor), {"a": technique(), "b": technique()})
-    assert "nothing at all seems to win 9%" in tuning.noise_note
+    assert "the A/A control, which changes nothing, seems 9% faster" in tuning.noise_note
     assert tuning.recipe == _recipe(b=True)
 
 
-def test_a_lucky_process_does_not_make_a_recipe(run: Any, technique: Any, verdict_of: Any) -> None:
-    """The whole recipe is raced by a fresh rider: what the first one won by its luck alone is gone."""
+def test_a_process_that_is_fast_by_chance_does_not_make_a_recipe(run: Any, technique: Any, verdict_of: Any) -> None:
+    """The whole recipe is raced in a new trial, which does not have the chance gain of the first one."""
     num_entered = 0
 
     def factor(recipe: Recipe) -> float:
@@ -449,18 +457,20 @@ def test_a_lucky_process_does_not_make_a_recipe(run: Any, technique: Any, verdic
     assert "won its own race" in verdict_of(tuning, "a").reason
 
 
-def test_one_trial_at_a_time_is_said(run: Any, technique: Any) -> None:
+def test_a_note_says_that_only_one_trial_fits_in_memory(run: Any, technique: Any) -> None:
     tuning = run(SimulatedBackend(choice_factors(a=0.5), num_trials=1), {"a": technique()}, budget_s=1000.0)
     assert tuning.recipe == _recipe(a=True)
-    assert any("relaunching" in note for note in tuning.notes)
+    assert any("Only one trial fits in memory" in note for note in tuning.notes)
 
 
-def test_a_base_that_cannot_ride_is_an_error_with_a_reason(run: Any, technique: Any) -> None:
+def test_a_base_that_cannot_run_is_an_error_with_a_reason(run: Any, technique: Any) -> None:
     with pytest.raises(RaceError, match="no such file"):
         run(SimulatedBackend(fault=lambda spec, num_steps: "no such file"), {"a": technique()})
 
 
-def test_a_base_that_dies_for_good_leaves_what_is_known(run: Any, technique: Any, verdict_of: Any) -> None:
+def test_after_repeated_failures_of_the_base_the_known_results_are_returned(
+    run: Any, technique: Any, verdict_of: Any
+) -> None:
     is_dead = False
 
     def fault(spec: TrialSpec, num_steps: int) -> str:
@@ -475,7 +485,7 @@ def test_a_base_that_dies_for_good_leaves_what_is_known(run: Any, technique: Any
     assert verdict_of(tuning, "slow").decision == "rejected"
 
 
-def test_interrupted_it_returns_what_is_known_and_leaves_nobody_on_the_track(
+def test_an_interrupted_tuning_returns_what_is_known_and_ends_all_trials(
     run: Any, technique: Any, verdict_of: Any
 ) -> None:
     class Interrupted(SimulatedBackend):
@@ -492,7 +502,7 @@ def test_interrupted_it_returns_what_is_known_and_leaves_nobody_on_the_track(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_in_bad_noise_model_the_gain_is_found_and_nothing_else(run: Any, technique: Any, seed: int) -> None:
+def test_in_strong_noise_only_the_real_gain_is_found(run: Any, technique: Any, seed: int) -> None:
     backend = SimulatedBackend(
         choice_factors(g=1 / 1.1), noise=Noise(random.Random(seed), noise_model=NoiseModel()), seed=seed
     )
@@ -506,7 +516,9 @@ def test_a_session_without_a_summary_can_be_tuned(run: Any, technique: Any, sess
     assert tuning.recipe == _recipe(a=True) and tuning.ceiling_ms is None
 
 
-def test_a_whole_recipe_whose_numerics_were_not_seen_is_not_kept(run: Any, technique: Any, verdict_of: Any) -> None:
+def test_a_whole_recipe_whose_numerics_could_not_be_checked_is_not_kept(
+    run: Any, technique: Any, verdict_of: Any
+) -> None:
     trials: set[int] = set()
 
     def seen(spec: TrialSpec, num_steps: int) -> Fingerprint:
@@ -516,10 +528,10 @@ def test_a_whole_recipe_whose_numerics_were_not_seen_is_not_kept(run: Any, techn
 
     tuning = run(SimulatedBackend(choice_factors(a=0.5), fingerprint=seen), {"a": technique()})
     assert tuning.recipe == Recipe() and verdict_of(tuning, "recipe", kind="total").decision == "unsure"
-    assert "could not be seen" in verdict_of(tuning, "a").reason
+    assert "could not be checked" in verdict_of(tuning, "a").reason
 
 
-def test_resumed_before_its_last_race_a_recipe_is_proved_against_a_base_that_has_ridden(
+def test_a_tuning_resumed_before_its_final_race_runs_the_base_before_the_proof(
     run: Any, technique: Any, verdict_of: Any, tmp_path: Any
 ) -> None:
     def seen(spec: TrialSpec, num_steps: int) -> Fingerprint:
@@ -546,7 +558,7 @@ def test_resumed_before_its_last_race_a_recipe_is_proved_against_a_base_that_has
     assert roles.index("base") < roles.index("proof") and "rounding" in roles
 
 
-def test_what_wins_only_beside_another_is_found(run: Any, technique: Any, verdict_of: Any) -> None:
+def test_a_technique_that_wins_only_together_with_another_is_found(run: Any, technique: Any, verdict_of: Any) -> None:
     def factor(recipe: Recipe) -> float:
         workers, threads = recipe.setting_of("w"), recipe.setting_of("t")
         return (0.6 if threads else 0.8) if workers else (1.1 if threads else 1.0)
@@ -558,7 +570,7 @@ def test_what_wins_only_beside_another_is_found(run: Any, technique: Any, verdic
     assert verdict_of(tuning, "t").decision == "kept"
 
 
-def test_what_answers_a_cause_that_is_cured_comes_later(run: Any, technique: Any, listener: Any) -> None:
+def test_a_technique_for_a_cause_that_the_recipe_addresses_comes_later(run: Any, technique: Any, listener: Any) -> None:
     session = diagnose(made_session(input_ms=30.0, loader=made_loader(num_workers=0)))
     causes = tuple(finding.cause for finding in session.findings)
     assert causes
@@ -567,8 +579,8 @@ def test_what_answers_a_cause_that_is_cured_comes_later(run: Any, technique: Any
     assert listener.entered.index("a + other") < listener.entered.index("a + same")
 
 
-@pytest.mark.parametrize("counted", [32, 0])  # by the riders; 0: the script has no loader
-def test_a_row_does_not_contradict_itself(run: Any, technique: Any, counted: int) -> None:
+@pytest.mark.parametrize("counted", [32, 0])  # samples counted by the trials; 0: the script has no loader
+def test_the_numbers_of_a_row_are_consistent(run: Any, technique: Any, counted: int) -> None:
     noise = Noise(random.Random(3), noise_model=NoiseModel())
     backend = SimulatedBackend(choice_factors(a=0.8, b=1.1), noise=noise, batch_size=counted)
     tuning = run(backend, {"a": technique(), "b": technique()})
@@ -580,7 +592,7 @@ def test_a_row_does_not_contradict_itself(run: Any, technique: Any, counted: int
         assert row.samples_per_s == pytest.approx(tuning.base_samples_per_s * row.speed.ratio)
 
 
-def test_broken_off_while_techniques_race_alone_it_knows_the_best_so_far(run: Any, technique: Any) -> None:
+def test_a_tuning_interrupted_during_single_races_returns_the_best_so_far(run: Any, technique: Any) -> None:
     class Interrupted(SimulatedBackend):
         def run_block(self, trial: int, round: int, num_steps: int, lead_in: int) -> Any:
             if self.num_timings == 24:
@@ -591,7 +603,9 @@ def test_broken_off_while_techniques_race_alone_it_knows_the_best_so_far(run: An
     assert tuning.was_interrupted and tuning.recipe == _recipe(a=True)
 
 
-def test_a_setting_whose_anchor_died_is_unsure_and_names_the_anchor(run: Any, technique: Any, verdict_of: Any) -> None:
+def test_a_setting_whose_anchor_failed_is_unsure_and_names_the_anchor(
+    run: Any, technique: Any, verdict_of: Any
+) -> None:
     is_challenged = False
 
     def fault(spec: TrialSpec, num_steps: int) -> str:
@@ -601,11 +615,13 @@ def test_a_setting_whose_anchor_died_is_unsure_and_names_the_anchor(run: Any, te
 
     tuning = run(SimulatedBackend(choice_factors(w=0.5), fault=fault), {"w": technique(settings=(2, 4))})
     verdict = verdict_of(tuning, "w", 4)
-    assert verdict.decision == "unsure" and "w=2 did not stay in the race: killed" in verdict.reason
+    assert verdict.decision == "unsure" and "w=2 failed during the race: killed" in verdict.reason
 
 
-def test_what_lost_alone_is_raced_again_on_top_of_a_large_gain(run: Any, technique: Any, listener: Any) -> None:
-    """Workers gain nothing while the step computes; once it computes less, it waits for them."""
+def test_a_technique_that_lost_alone_is_raced_again_on_top_of_a_large_gain(
+    run: Any, technique: Any, listener: Any
+) -> None:
+    """Workers gain nothing in a step that computes. Once it computes less, it waits for batches."""
 
     def factor(recipe: Recipe) -> float:
         faster, workers = recipe.setting_of("faster"), recipe.setting_of("workers")
@@ -621,48 +637,44 @@ def test_what_lost_alone_is_raced_again_on_top_of_a_large_gain(run: Any, techniq
     assert tuning.seconds_spent < 300 * 1.05
 
 
-def test_what_steadies_the_machine_is_raced_first_and_the_rest_on_top_of_it(
+def test_the_ground_is_raced_first_and_the_others_on_top_of_it(
     run: Any, technique: Any, verdict_of: Any, listener: Any
 ) -> None:
     known = {"a": technique(), "g": technique(is_ground=True), "slow": technique()}
     tuning = run(SimulatedBackend(choice_factors(g=0.6, a=0.8, slow=5.0)), known)
     assert tuning.recipe == _recipe(g=True, a=True)
     order = [listener.entered.index(trial) for trial in ("g", "g + a", "a")]
-    assert order == sorted(order), "without g only when it is left out"
-    assert verdict_of(tuning, "a").speed.ratio == pytest.approx(1 / 0.48, rel=0.02), "against the script as it is"
+    assert order == sorted(order), "without g only in the ablation"
+    assert verdict_of(tuning, "a").speed.ratio == pytest.approx(1 / 0.48, rel=0.02), "against the unchanged script"
     assert verdict_of(tuning, "slow").decision == "rejected"
     assert any("g comes first" in note for note in tuning.notes)
 
 
-def test_ground_that_gains_nothing_is_not_built_upon(run: Any, technique: Any, listener: Any) -> None:
+def test_others_are_not_raced_on_top_of_ground_that_gains_nothing(run: Any, technique: Any, listener: Any) -> None:
     tuning = run(SimulatedBackend(choice_factors(a=0.8)), {"a": technique(), "g": technique(is_ground=True)})
     assert tuning.recipe == _recipe(a=True) and "a" in listener.entered
 
 
-def test_the_ceiling_keeps_its_distance_where_the_machine_changed_its_pace(
-    run: Any, technique: Any, session: Any
-) -> None:
+def test_the_ceiling_is_scaled_if_the_machines_speed_has_changed(run: Any, technique: Any, session: Any) -> None:
     tuning = run(SimulatedBackend(choice_factors(a=0.5), step_s=0.013), {"a": technique()})
     best_ms, checked_ms = session.summary.ceilings.best_ms(), session.summary.step_ms
     assert tuning.ceiling_ms / tuning.base_step_ms == pytest.approx(best_ms / checked_ms)
 
 
-def test_where_steps_are_too_long_for_the_time_the_budget_that_would_do_is_named(run: Any, technique: Any) -> None:
+def test_a_sufficient_budget_is_suggested_if_steps_are_too_long(run: Any, technique: Any) -> None:
     def slow() -> SimulatedBackend:
         return SimulatedBackend(choice_factors(a=0.5), step_s=6.0, startup_s=lambda recipe: 40.0)
 
     seen = diagnose(made_session(forward_ms=2000.0, backward_ms=4000.0))
     tuning = run(slow(), {"a": technique(), "b": technique()}, seen, budget_s=60.0)
-    told = next(note for note in tuning.notes if "none was raced" in note)
+    told = next(note for note in tuning.notes if "no technique was raced" in note)
     minutes = int(told.split("--budget ")[1].split("m")[0])
     enough = run(slow(), {"a": technique(), "b": technique()}, seen, budget_s=60.0 * minutes)
-    assert enough.recipe == _recipe(a=True) and not any("none was raced" in note for note in enough.notes)
+    assert enough.recipe == _recipe(a=True) and not any("no technique was raced" in note for note in enough.notes)
 
 
-def test_what_gains_from_the_second_epoch_on_is_charged_with_the_first(
-    run: Any, technique: Any, verdict_of: Any
-) -> None:
-    """Before the race it was filled; in a training the first epoch fills it, as slowly as ever."""
+def test_the_missing_gain_of_the_first_epoch_is_a_one_off_cost(run: Any, technique: Any, verdict_of: Any) -> None:
+    """The cache is filled before the race. In a training the first epoch fills it, without a gain."""
     seen = diagnose(made_session(length=Length(num_epochs=2), loader=made_loader(num_batches=400)))
     tuning = run(SimulatedBackend(choice_factors(a=0.5)), {"a": technique(is_later=True)}, seen)
     assert tuning.recipe == _recipe(a=True)
@@ -673,7 +685,7 @@ def test_what_gains_from_the_second_epoch_on_is_charged_with_the_first(
 
 
 def _with_late_cure(technique: Any) -> Any:
-    """Has nothing to do until riders have seen that steps grow longer."""
+    """A technique that applies only after trials have shown that steps get longer."""
     cure = technique()
     cure.applies = lambda observation: YES if observation.is_slowing else no("there are none")
     cure.applies_with = lambda observation, recipe: cure.applies(observation)
@@ -681,7 +693,7 @@ def _with_late_cure(technique: Any) -> Any:
 
 
 @pytest.mark.parametrize("helps", [True, False])
-def test_where_steps_grow_longer_what_may_cure_that_is_raced_too(
+def test_a_technique_against_growing_steps_is_raced_if_steps_grow(
     run: Any, technique: Any, verdict_of: Any, helps: bool
 ) -> None:
     def ageing(recipe: Recipe, num_steps: int) -> float:
@@ -692,16 +704,20 @@ def test_where_steps_grow_longer_what_may_cure_that_is_raced_too(
     tuning = run(SimulatedBackend(choice_factors(a=0.8), ageing=ageing), known)
     assert tuning.recipe == (_recipe(a=True, cure=True) if helps else _recipe(a=True))
     assert verdict_of(tuning, "cure").decision == ("kept" if helps else "rejected")
-    assert any("changes as the training goes on" in note for note in tuning.notes) is helps
+    assert any("The gain changes during the training" in note for note in tuning.notes) is helps
 
 
-def test_where_steps_stay_the_same_nothing_is_to_be_cured(run: Any, technique: Any, verdict_of: Any) -> None:
+def test_a_technique_against_growing_steps_does_not_apply_if_steps_stay_the_same(
+    run: Any, technique: Any, verdict_of: Any
+) -> None:
     tuning = run(SimulatedBackend(choice_factors(a=0.8)), {"a": technique(), "cure": _with_late_cure(technique)})
     assert verdict_of(tuning, "cure").decision == "not_applicable"
     assert not any("changes" in note for note in tuning.notes)
 
 
-def test_a_cure_is_raced_even_where_nothing_else_gains(run: Any, technique: Any, verdict_of: Any) -> None:
+def test_a_technique_against_growing_steps_is_raced_even_if_nothing_else_gains(
+    run: Any, technique: Any, verdict_of: Any
+) -> None:
     def ageing(recipe: Recipe, num_steps: int) -> float:
         return 1.0 if recipe.setting_of("cure") is not None else 1.0 + num_steps / 50
 
@@ -710,7 +726,7 @@ def test_a_cure_is_raced_even_where_nothing_else_gains(run: Any, technique: Any,
     assert tuning.recipe == _recipe(cure=True)
 
 
-def test_a_cure_that_declines_is_not_asked_again(run: Any, technique: Any, verdict_of: Any) -> None:
+def test_a_technique_that_declines_is_not_tried_again(run: Any, technique: Any, verdict_of: Any) -> None:
     class Declining(SimulatedBackend):
         def record(self, trial: int) -> Any:
             record = super().record(trial)
@@ -723,8 +739,8 @@ def test_a_cure_that_declines_is_not_asked_again(run: Any, technique: Any, verdi
     assert sum(spec.recipe == _recipe(cure=True) for spec in backend.specs) == 1
 
 
-def test_a_recipe_is_not_compared_with_a_younger_base(run: Any, technique: Any) -> None:
-    """As long as both grow slower alike, the ratio is the true one, however much longer the recipe has ridden."""
+def test_a_recipe_is_compared_with_the_base_at_equal_steps(run: Any, technique: Any) -> None:
+    """If both slow down alike, the ratio is the true one, however much longer the recipe has run."""
     backend = SimulatedBackend(
         choice_factors(a=0.8, b=0.8, c=0.8), ageing=lambda recipe, num_steps: 1.0 + num_steps / 100
     )
@@ -735,7 +751,7 @@ def test_a_recipe_is_not_compared_with_a_younger_base(run: Any, technique: Any) 
 
 
 class Burst(SimulatedBackend):
-    """Other programs take the cores while the fresh rider of a recipe that has raced before starts, and only then."""
+    """Other programs use the cores only while the new trial of a recipe that has raced before starts."""
 
     def __init__(self, *args: Any, **how: Any) -> None:
         super().__init__(*args, load=lambda now_s: 8.0 if self.is_loaded else 1.0, **how)
@@ -751,7 +767,7 @@ class Burst(SimulatedBackend):
         return failure
 
 
-def test_a_burst_of_load_at_the_start_of_the_last_race_loses_nothing(
+def test_a_burst_of_load_at_the_start_of_the_final_race_loses_nothing(
     run: Any, technique: Any, verdict_of: Any, listener: Any
 ) -> None:
     tuning = run(Burst(choice_factors(a=0.6)), {"a": technique()})
@@ -763,7 +779,7 @@ def test_a_burst_of_load_at_the_start_of_the_last_race_loses_nothing(
 
 
 class SlowToStart(Burst):
-    """From the given start of the last race on, the recipe's riders are refused for their first steps."""
+    """From the given start of the final race on, the recipe's trials are refused because of their first steps."""
 
     num_before = 0
 
@@ -781,18 +797,18 @@ class SlowToStart(Burst):
 def test_a_slow_start_does_not_discard_what_was_measured(
     run: Any, technique: Any, verdict_of: Any, num_before: int
 ) -> None:
-    """Neither the race that proved it, nor the first half of the last one."""
+    """It discards neither the race that proved the recipe, nor the first half of the final race."""
     backend = SlowToStart(choice_factors(a=0.93))
     backend.num_before = num_before
     tuning = run(backend, {"a": technique()})
     total = verdict_of(tuning, "recipe", kind="total")
     assert (total.decision, verdict_of(tuning, "a").decision) == ("kept", "kept")
-    assert ("could not be timed: it started too slowly, 743.9 ms" in total.reason) == (num_before == 0)
+    assert ("could not be timed: its start was too slow, 743.9 ms" in total.reason) == (num_before == 0)
     assert tuning.recipe == Recipe((Choice("a"),))
     assert tuning.total is not None and tuning.total.ratio == pytest.approx(1 / 0.93, rel=0.01)
 
 
-def test_a_recipe_that_raises_in_the_last_race_is_not_kept(run: Any, technique: Any, verdict_of: Any) -> None:
+def test_a_recipe_that_raises_in_the_final_race_is_not_kept(run: Any, technique: Any, verdict_of: Any) -> None:
     trials = list[int]()
 
     def fault(spec: TrialSpec, num_steps: int) -> str:

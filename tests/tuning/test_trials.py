@@ -20,14 +20,14 @@ def test_a_script_that_ends_is_started_again() -> None:
     assert len(backend.specs) == 2 and len(trials.past) == 2
 
 
-def test_the_stump_of_a_block_does_not_count() -> None:
+def test_a_short_last_block_does_not_count() -> None:
     pool = TrialPool(SimulatedBackend(num_steps=22), SilentListener())
     trials = pool.trials("base", Recipe())
     timings = [pool.run_block(trials, round, 8, 1) for round in range(3)]
     assert timings[-1].num_steps == 3 and timings[-1].is_disturbed
 
 
-def test_a_script_too_short_to_time_fails_and_says_so() -> None:
+def test_a_script_too_short_to_time_fails_with_a_reason() -> None:
     pool = TrialPool(SimulatedBackend(num_steps=4), SilentListener())
     timing = pool.run_block(pool.trials("base", Recipe()), 0, 8, 1)
     assert timing.failure == "the script ended after 4 steps, too few to time it"
@@ -41,12 +41,12 @@ def test_one_timed_block_is_enough_for_a_script_that_ends() -> None:
     assert [timing.is_disturbed for timing in timings] == [False, True, False, True]
 
 
-def test_by_relaunching_it_is_one_against_one() -> None:
+def test_if_one_trial_fits_in_memory_there_is_one_challenger() -> None:
     pool = TrialPool(SimulatedBackend(num_trials=1), SilentListener())
     assert pool.num_challengers() == 1 and pool.num_challengers(num_fixed=2) == 0
 
 
-def test_the_fingerprint_is_that_of_the_trial_that_came_farthest() -> None:
+def test_the_fingerprint_is_that_of_the_trial_that_reached_the_last_step() -> None:
     pool = TrialPool(SimulatedBackend(num_steps=25), SilentListener())
     trials = pool.trials("base", Recipe())
     for round in range(4):
@@ -56,7 +56,7 @@ def test_the_fingerprint_is_that_of_the_trial_that_came_farthest() -> None:
     assert len(record.timings) == 4
 
 
-def test_idle_trials_leave_when_room_is_needed_and_the_base_last() -> None:
+def test_idle_trials_are_ended_when_memory_is_needed_and_the_base_last() -> None:
     backend = SimulatedBackend(num_trials=3)
     pool = TrialPool(backend, SilentListener())
     base, a, b, c = (pool.trials("base", Recipe()), *(pool.trials("candidate", _recipe(n)) for n in "abc"))
@@ -70,7 +70,7 @@ def test_idle_trials_leave_when_room_is_needed_and_the_base_last() -> None:
     assert backend.most_at_once == 3
 
 
-def test_a_recipe_keeps_its_seat_and_its_trial() -> None:
+def test_a_recipe_keeps_its_running_trial() -> None:
     backend = SimulatedBackend()
     pool = TrialPool(backend, SilentListener())
     pool.enter(pool.trials("candidate", _recipe("a")))
@@ -79,7 +79,7 @@ def test_a_recipe_keeps_its_seat_and_its_trial() -> None:
     assert len(backend.specs) == 1
 
 
-def test_whoever_could_not_enter_leaves_a_record_and_no_trial() -> None:
+def test_a_trial_that_could_not_start_leaves_a_record() -> None:
     pool = TrialPool(SimulatedBackend(fault=lambda spec, num_steps: "no memory"), SilentListener())
     trials = pool.trials("candidate", _recipe("a"))
     assert pool.enter(trials) == "no memory"

@@ -1,4 +1,4 @@
-"""What is said of a contest that was not won."""
+"""The reasons for comparisons that were not won."""
 
 from __future__ import annotations
 
@@ -13,11 +13,17 @@ from slipstream.tuning.verdicts import _lost
 @pytest.mark.parametrize(
     ("ratio", "decision", "reason"),
     [
-        (0.3, "rejected", "far behind when it made room for others: about 0.30x, too few rounds for an interval"),
-        (0.8, "unsure", "not decided in 1 rounds: about 0.80x, too few rounds for an interval; --budget gives it more"),
+        (0.3, "rejected", "far behind when it was paused for others: about 0.30x, too few rounds for an interval"),
+        (
+            0.8,
+            "unsure",
+            "not decided in 1 rounds: about 0.80x, too few rounds for an interval; a longer --budget helps",
+        ),
     ],
 )
-def test_what_is_not_raced_again_is_not_told_to_need_more_time(ratio: float, decision: str, reason: str) -> None:
+def test_a_longer_budget_is_suggested_only_for_a_technique_that_is_raced_again(
+    ratio: float, decision: str, reason: str
+) -> None:
     base, trials = RecipeTrials("base", Recipe()), RecipeTrials("candidate", Recipe((Choice("a"),)))
     comparison = Comparison(trials, base, alpha=0.01, margin=0.01, floor=lambda: 0.0)
     comparison.add({id(base): BlockTiming(0, 1, 0, 10, 1.0, 0), id(trials): BlockTiming(1, 1, 0, 10, 1.0 / ratio, 0)})

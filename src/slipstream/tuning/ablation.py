@@ -1,5 +1,5 @@
-"""Each technique of a recipe is left out once. What was built on before it was decided must seem to be worth something
-here too, against a fresh rider of the recipe: the one that it was chosen by may have been lucky."""
+"""Races the recipe against itself without each of its techniques. A technique that was kept provisionally must show a
+gain here too, against a new trial of the recipe. The trial in which it was chosen may have been fast by chance."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from slipstream.tuning.comparison import Comparison
 from slipstream.tuning.state import TuningState
 from slipstream.tuning.trials import RaceError, RecipeTrials
 
-PROVING = 0.5  # of alpha: the other half was for the races alone
-Contests = Mapping[Choice, Comparison]
+PROVING = 0.5  # of alpha; the other half is for the single races
+Comparisons = Mapping[Choice, Comparison]
 
 
 def leave_out(state: TuningState) -> None:
-    """Again and again while something goes that was only built on: beside fewer others the rest may be worth more.
-    What stays without proof stands or falls with the whole recipe."""
-    seen: dict[Choice, float] = {}  # what each seemed to be worth when it was raced last
+    """Removes techniques that add nothing to the recipe. It repeats while it removes a provisional technique, because
+    the remaining ones may gain more without it. Techniques that stay without proof depend on the final race."""
+    seen: dict[Choice, float] = {}  # estimated gain of each in its last race
     while len(state.recipe.choices) > 1:
         recipe, doubtful = state.recipe, state.provisional()
         comparisons = _comparisons(state, recipe, doubtful)
@@ -30,45 +30,47 @@ def leave_out(state: TuningState) -> None:
         seen |= {choice: comparison.promise() for choice, comparison in raced.items()}
         refuted = [choice for choice in doubtful if choice in comparisons and _is_refuted(state, choice, raced, seen)]
         superfluous = [choice for choice, comparison in comparisons.items() if comparison.outcome == "not_faster"]
-        gone = _least(comparisons, going(refuted, doubtful, raced) or superfluous)
+        removed = _least(comparisons, going(refuted, doubtful, raced) or superfluous)
         for choice, comparison in comparisons.items():
-            _report(state, choice, comparison, recipe, is_gone=choice == gone)
-        if gone is not None:
-            state.recipe = recipe.without(gone.technique)
-            if gone in newcomers:
-                state.adopt(comparisons[gone].trials)
-        if gone not in doubtful:
+            _report(state, choice, comparison, recipe, is_removed=choice == removed)
+        if removed is not None:
+            state.recipe = recipe.without(removed.technique)
+            if removed in newcomers:
+                state.adopt(comparisons[removed].trials)
+        if removed not in doubtful:
             return
 
 
-def _is_refuted(state: TuningState, choice: Choice, raced: Contests, seen: Mapping[Choice, float]) -> bool:
-    """What was never proved must at least seem to be worth something here; what never led clearly must be proved, as
-    long as there is time."""
+def _is_refuted(state: TuningState, choice: Choice, raced: Comparisons, seen: Mapping[Choice, float]) -> bool:
+    """Whether a provisional technique must go. Its estimated gain must exceed the margin. If it never led clearly, it
+    must also be proved here, as long as there is time."""
     if choice in seen and seen[choice] < 1.0 + state.order.margin:
         return True
     is_open = choice in raced or choice not in seen
     return is_open and choice not in state.leads and (choice not in raced or raced[choice].outcome != "faster")
 
 
-def going(refuted: Sequence[Choice], doubtful: Sequence[Choice], raced: Contests) -> list[Choice]:
-    """One of these: what there was no time for; else, if anything is refuted, any that is not proved, for a lead may
-    have been luck, and what it took the time from may be the gain."""
+def going(refuted: Sequence[Choice], doubtful: Sequence[Choice], raced: Comparisons) -> list[Choice]:
+    """The techniques of which one is removed. If anything is refuted, these are the refuted techniques that were not
+    raced or, if all were raced, all provisional techniques that are not proved: a clear lead may have been chance, and
+    the gain may come from another technique."""
     if not refuted:
         return []
     unraced = [choice for choice in refuted if choice not in raced]
     return unraced or [choice for choice in doubtful if choice in raced and raced[choice].outcome != "faster"]
 
 
-def _comparisons(state: TuningState, recipe: Recipe, doubtful: list[Choice]) -> Contests:
-    """The last that won its own race has just been shown to be needed beside all others. What must be proved comes
-    first, the greatest hope before the others: the time may be over before the last has started."""
-    anchor = state.fresh_seat(recipe) if doubtful else state.trials(recipe)
+def _comparisons(state: TuningState, recipe: Recipe, doubtful: list[Choice]) -> Comparisons:
+    """One comparison for each technique. The last technique of the recipe is skipped unless it is provisional: its own
+    race has just shown its gain beside all others. Techniques that must be proved come first, the largest estimated
+    gain before the others, because the time may end before the last one starts."""
+    anchor = state.fresh_trials(recipe) if doubtful else state.trials(recipe)
     asked = [choice for choice in recipe.choices if choice in doubtful or choice != recipe.choices[-1]]
-    asked.sort(key=lambda choice: (choice in state.leads or choice not in doubtful, -_hope(state, choice)))
+    asked.sort(key=lambda choice: (choice in state.leads or choice not in doubtful, -_single_gain(state, choice)))
     return {choice: _comparison(state, recipe, anchor, choice, len(doubtful)) for choice in asked}
 
 
-def _race(state: TuningState, comparisons: Contests) -> bool:
+def _race(state: TuningState, comparisons: Comparisons) -> bool:
     try:
         state.scheduler.race(
             list(comparisons.values()), lambda: state.budget.moment_s(TOTAL_SHARE), lambda comparison: None
@@ -79,8 +81,8 @@ def _race(state: TuningState, comparisons: Contests) -> bool:
     return True
 
 
-def _hope(state: TuningState, choice: Choice) -> float:
-    """What it seemed to gain on top of what it was raced on."""
+def _single_gain(state: TuningState, choice: Choice) -> float:
+    """The estimated gain in its single race, over the recipe that it was raced on."""
     won = next((one for one in reversed(state.verdicts) if one.kind == "single" and one.choice == choice), None)
     if won is None or won.speed is None:
         return 0.0
@@ -96,21 +98,22 @@ def _comparison(
     return state.comparison(trials, anchor, alpha, is_mirrored=True)
 
 
-def _least(comparisons: Contests, superfluous: list[Choice]) -> Choice | None:
-    """One at a time: two that stand in for each other both look superfluous."""
+def _least(comparisons: Comparisons, superfluous: list[Choice]) -> Choice | None:
+    """The technique with the smallest gain. Only one is removed at a time, because of two techniques that can replace
+    each other both look superfluous."""
     return min(superfluous, key=lambda choice: comparisons[choice].promise(), default=None)
 
 
-def _report(state: TuningState, choice: Choice, comparison: Comparison, recipe: Recipe, is_gone: bool) -> None:
+def _report(state: TuningState, choice: Choice, comparison: Comparison, recipe: Recipe, is_removed: bool) -> None:
     speed = comparison.speed()
-    if not is_gone:
+    if not is_removed:
         state.pool.leave(comparison.trials)
     if speed is None:
-        if is_gone:
-            state.give_up(choice, "it was ahead, and there was no time to prove what it adds to the others")
+        if is_removed:
+            state.give_up(choice, "it was ahead, but there was no time to prove what it adds to the others")
         return
     reason = f"worth {times(speed)} inside the recipe"
-    if is_gone:
+    if is_removed:
         reason = f"leaving it out of {recipe} costs nothing: it is worth {times(speed)} there"
         state.revise(choice, "rejected", reason)
     elif comparison.outcome == "faster" and choice in state.provisional():
@@ -118,7 +121,7 @@ def _report(state: TuningState, choice: Choice, comparison: Comparison, recipe: 
     verdict = Verdict(
         choice.technique,
         choice.setting,
-        "rejected" if is_gone else "kept",
+        "rejected" if is_removed else "kept",
         reason,
         speed=speed,
         recipe=recipe.without(choice.technique),

@@ -1,4 +1,5 @@
-"""How many steps a block has: long enough to time, short enough that a drifting machine meets all riders alike."""
+"""Chooses the number of steps in a block. A block is long enough to time, and short enough that changes in the
+machine's speed affect all trials alike."""
 
 from __future__ import annotations
 
@@ -9,28 +10,28 @@ import msgspec
 from slipstream.diagnose.statistics import median
 from slipstream.records import BlockTiming
 
-BLOCK_S = 0.1  # noise lasts about a second where we looked: short blocks share it best, and more of them fit
-FEW_STEPS = 2  # at the least: a step may take twice as long as the next, by turns
-MOST_AT_ONCE = 4  # batches of several workers arrive in bursts: fewer steps would time a burst
-ENOUGH_S = 0.5  # where even so few steps are a long block, bursts fall now here, now there
-LONG_STEP_S = 2.0  # from here a single step is a block
+BLOCK_S = 0.1  # noise lasts about a second: short blocks share it best, and more of them fit in the budget
+FEW_STEPS = 2  # at least: in some scripts every other step takes twice as long
+MOST_AT_ONCE = 4  # batches of several workers arrive in bursts: fewer steps would time only a burst
+ENOUGH_S = 0.5  # with blocks longer than this, bursts average out over blocks
+LONG_STEP_S = 2.0  # a longer step is a block of its own
 SHORT_EPOCH_S = 2.5
-LEAD_IN_SHARE = 16  # one step in so many; caches are cold when the baton comes
+LEAD_IN_SHARE = 16  # one lead-in step for this many timed steps: caches are cold when a trial gets the baton
 
 
 class BlockPlan(msgspec.Struct, frozen=True):
-    """What is known of a script's steps before it is raced."""
+    """What is known about a script's steps before the race."""
 
     step_s: float
-    epoch_steps: int = 0  # 0: not known, or not a whole number
-    training_steps: int = 0  # 0: not known
+    epoch_steps: int = 0  # 0: unknown, or not a whole number
+    training_steps: int = 0  # 0: unknown
     at_once: int = MOST_AT_ONCE  # batches that may arrive in one burst
 
 
 def block(block_plan: BlockPlan, times: int = 1) -> tuple[int, int]:
-    """How many steps are timed, and how many lead in. Where epochs are short a block and its lead-in are whole epochs:
-    what an epoch's start costs comes round in every block and not in some of them. Never more than a third of the
-    whole training, where its length is known: a script that ends inside its first block is never timed."""
+    """The number of timed steps and of lead-in steps. If epochs are short, a block with its lead-in is a whole number
+    of epochs, so that every block includes the same number of epoch starts. If the length of the training is known, a
+    block takes at most a third of it, because a script that ends in its first block is never timed."""
     num_steps = times * (1 if block_plan.step_s > LONG_STEP_S else _num_steps(block_plan))
     lead_in = max(1, num_steps // LEAD_IN_SHARE)
     if _is_short(block_plan):
@@ -48,7 +49,8 @@ def _num_steps(block_plan: BlockPlan) -> int:
 
 
 def evened(timing: BlockTiming, block_plan: BlockPlan) -> BlockTiming:
-    """With its share of an epoch's beginning, whether one fell into it or not. Blocks of whole epochs have it all."""
+    """The timing with an average share of the cost of epoch starts, instead of the starts that happened to fall into
+    the block. Blocks of whole epochs stay as they are."""
     if not timing.num_steps or not block_plan.epoch_steps or _is_short(block_plan):
         return timing
     share_s = timing.epoch_start_s * timing.num_steps / block_plan.epoch_steps
@@ -60,6 +62,6 @@ def _is_short(block_plan: BlockPlan) -> bool:
 
 
 def typical_step_s(timings: list[BlockTiming]) -> float | None:
-    """The median over blocks that count."""
+    """The median step time over undisturbed blocks."""
     timed = [timing.step_s for timing in timings if timing.step_s > 0.0 and not timing.is_disturbed]
     return median(timed) if timed else None

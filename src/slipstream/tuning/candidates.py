@@ -1,4 +1,5 @@
-"""Who is to race: every technique that applies, most promising first. What is not raced says why."""
+"""Selects the techniques to race: all that apply, the most promising first. The others get a verdict with the
+reason."""
 
 from __future__ import annotations
 
@@ -12,18 +13,18 @@ from slipstream.techniques._core.catalogue import Technique
 from slipstream.techniques._core.observation import Observation
 from slipstream.tuning.options import TuneOptions
 
-FEW_BEFORE = 3  # candidates that race before lower precision which the hardware has no units for
-HOPELESS = 0.6  # times the speed: nothing that is kept besides makes up for that
-CONTROL = "nothing"  # the A/A twin rides in every tuning and is no candidate
+FEW_BEFORE = 3  # candidates that race before lower precision without hardware support
+HOPELESS = 0.6  # times the speed: no other technique makes up for such a loss
+CONTROL = "nothing"  # the technique of the A/A control, which runs in every tuning and is no candidate
 
 
 class Candidate(msgspec.Struct, frozen=True):
     technique: str
     card: Card
     settings: tuple[Setting, ...]  # best guess first
-    gain: float = 1.0  # as the findings predict it
-    is_keepable: bool = True  # False: timed to say what it would give; kept only where --only names it
-    is_doubtful: bool = False  # the hardware has no units for it: most likely out after a step or two
+    gain: float = 1.0  # predicted by the findings
+    is_keepable: bool = True  # False: timed to report its gain, but kept only if --only names it
+    is_doubtful: bool = False  # no hardware support: it will probably be ended after a step or two
 
     @property
     def first(self) -> Choice:
@@ -48,16 +49,17 @@ def propose(
             refused.append(answer)
         else:
             candidates.append(answer)
-    # The best cure of every cause before the second best of any: cures of one cause compete for the same milliseconds.
-    # A stable sort: what is proved by a rider of its own (compile) costs most and comes last among equals.
+    # The best technique for every cause comes before the second best for any cause, because techniques for one cause
+    # compete for the same milliseconds. The sort is stable. Techniques that need a trial of their own as a proof
+    # (compile) cost most and come last among equals.
     rank = observation.rank_of
     candidates.sort(key=lambda one: (rank(one.technique, one.card.causes), -one.gain, one.card.needs_proof))
     return _soon(candidates, observation.torch), refused
 
 
 def _soon(candidates: list[Candidate], facts: TorchFacts | None) -> list[Candidate]:
-    """Lower precision gains most where the hardware has it, and elsewhere is out after a step or two, which may be long
-    ones: the best guess of all goes first, then that; without units for it, a few more do."""
+    """Moves lower precision to the front. With hardware support it gains most, and comes after the best candidate.
+    Without it, it usually fails after one or two steps, which may be long, and comes after a few more candidates."""
     has_units = facts is None or facts.has_fast_bf16 or facts.has_fast_fp16
     num_before = 1 if has_units else FEW_BEFORE
     if not has_units:
@@ -71,8 +73,8 @@ def _soon(candidates: list[Candidate], facts: TorchFacts | None) -> list[Candida
 def latecomers(
     observation: Observation, order: TuneOptions, known: Mapping[str, Technique], recipe: Recipe, out: Collection[str]
 ) -> list[Candidate]:
-    """Techniques that had nothing to do or to gain in the script as it is and may have beside this recipe: those that
-    offer `applies_with(observation, recipe)`, and `settings_with` where the recipe changes which are worth trying."""
+    """Techniques that do not apply to the unchanged script, but may apply together with this recipe. They define
+    `applies_with(observation, recipe)`, and `settings_with` if the recipe changes which settings are worth trying."""
     found = []
     for ident, technique in known.items():
         is_asked = ident not in out and recipe.setting_of(ident) is None and (not order.only or ident in order.only)
@@ -84,7 +86,8 @@ def latecomers(
 
 
 def ruled_out(verdicts: Sequence[Verdict], raced: Collection[str]) -> set[str]:
-    """Of those that raced alone: all but the ones that merely gained too little there."""
+    """The techniques that are not worth racing again: all that raced alone, except those that only gained too
+    little."""
     out = set()
     for ident in raced:
         seen = [verdict for verdict in verdicts if verdict.technique == ident]
@@ -94,7 +97,8 @@ def ruled_out(verdicts: Sequence[Verdict], raced: Collection[str]) -> set[str]:
 
 
 def _only_gained_too_little(verdict: Verdict) -> bool:
-    """Not failed, unsound or plainly slower; nor faster and refused for another reason."""
+    """Whether the technique neither failed, nor was unsound or much slower, nor was faster and refused for another
+    reason."""
     is_unsound = verdict.numerics is not None and verdict.numerics.is_sound is False
     if is_unsound or verdict.decision not in ("rejected", "unsure"):
         return False
@@ -116,7 +120,10 @@ def _consider(
     if ident in order.without:
         return _refused(ident, "left out by --without")
     if card.purpose == "fit":
-        return _refused(ident, "a step of it is other work, and no race: tune --fit compares samples per second")
+        return _refused(
+            ident,
+            "changes how much work a step does, so steps cannot be compared: tune --fit compares samples per second",
+        )
     if card.purpose == "memory" and ident not in order.only:
         return _refused(ident, f"saves memory and costs time: --only {ident} tries it")
     if is_looser(card.numerics, order.allow):
@@ -126,7 +133,7 @@ def _consider(
         asked = technique.applies(observation) if beside is None else _applies_with(technique, observation, beside)
         settings = _settings(technique, observation, beside) if asked.is_yes else ()
         gain = observation.gain_of(card.causes)
-    except Exception as fault:  # a technique that stumbles over this script must not cost the others
+    except Exception as fault:  # a technique that fails on this script must not affect the others
         return Verdict(ident, True, "failed", f"could not tell whether it applies: {type(fault).__name__}: {fault}")
     if not asked.is_yes:
         return _refused(ident, asked.reason)
@@ -156,5 +163,5 @@ def is_looser(numerics: NumericsClass, allowed: NumericsClass) -> bool:
 
 
 def loosest(classes: Sequence[NumericsClass]) -> NumericsClass:
-    """Of a recipe: that of its loosest technique."""
+    """The numerics class of a recipe: that of its loosest technique."""
     return max(classes, key=NUMERICS.index, default="identical")

@@ -1,4 +1,4 @@
-"""Winners together, best first: each must add something beside those kept before it."""
+"""Combines the winners of the single races, best first. Each must add a gain to those kept before it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from slipstream.tuning.verdicts import describe
 
 
 def combine(state: TuningState, winners: Sequence[Winner]) -> Recipe:
-    """Winners come best first."""
+    """`winners` are sorted by gain, the largest first."""
     state.recipe = state.on_ground(winners[0].choice)
     return _extend(state, state.recipe, winners[0].speed, winners[1:])
 
@@ -41,16 +41,16 @@ def _extend(state: TuningState, recipe: Recipe, speed: Speed | None, winners: Se
 
 
 def _add(
-    state: TuningState, comparison: Comparison, who: Winner | Candidate, num_after: int, through: Speed | None
+    state: TuningState, comparison: Comparison, candidate: Winner | Candidate, num_after: int, through: Speed | None
 ) -> Verdict:
     _race(state, comparison, num_after)
     recipe = comparison.anchor.recipe
-    choice = who.choice if isinstance(who, Winner) else who.first
+    choice = candidate.choice if isinstance(candidate, Winner) else candidate.first
     verdict = describe(state, comparison, choice, state.pool.record(comparison.trials), through)
-    decision, reason = _weigh(comparison, recipe, state.order.margin if isinstance(who, Winner) else None)
+    decision, reason = _weigh(comparison, recipe, state.order.margin if isinstance(candidate, Winner) else None)
     numerics = None
     if decision == "kept":
-        numerics = _hear(state, comparison)
+        numerics = _check_numerics(state, comparison)
         if numerics.is_sound is not True:
             decision = "unsure" if numerics.is_sound is None else "rejected"
             reason = f"not sound beside {recipe}: {numerics.reason}"
@@ -58,13 +58,14 @@ def _add(
     state.decide(verdict)
     if decision != "kept":
         state.pool.leave(comparison.trials)
-        if isinstance(who, Winner):
-            state.revise(choice, decision, f"{times(who.speed)} alone, but {reason}")
+        if isinstance(candidate, Winner):
+            state.revise(choice, decision, f"{times(candidate.speed)} alone, but {reason}")
     return verdict
 
 
 def _race(state: TuningState, comparison: Comparison, num_after: int) -> None:
-    """The better one comes first and has the time, save what those after it need at the least."""
+    """Races one combination. Better candidates come first and get the time, except what the later ones need at
+    least."""
     budget = state.budget
     need_s = state.scheduler.need_s()
     deadline_s = max(budget.moment_s(TOTAL_SHARE) - num_after * need_s, budget.now_s() + 1.01 * need_s)
@@ -76,17 +77,17 @@ def _race(state: TuningState, comparison: Comparison, num_after: int) -> None:
 
 
 def _weigh(comparison: Comparison, recipe: Recipe, margin: float | None) -> tuple[Decision, str]:
-    """What has won alone and is not decided beside the others stays if it looks like a gain of more than the margin,
-    for the whole recipe is raced in the end. None: it has not won alone."""
+    """Decides on one addition. A technique that won alone and is undecided here is kept if its estimated gain exceeds
+    the margin, because the whole recipe is raced at the end. `margin` is None if the technique has not won alone."""
     speed = comparison.speed()
     if comparison.outcome == "failed":
         return "failed", f"beside {recipe} it failed: {comparison.failure}"
     if comparison.outcome in ("slower", "declined", "no_effect"):
         return "rejected", f"beside {recipe}: {comparison.failure}"
     if comparison.outcome == "undecided" and comparison.failure:
-        return "unsure", f"beside {recipe} the race was broken off: {comparison.failure}"
+        return "unsure", f"the race beside {recipe} ended early: {comparison.failure}"
     if speed is None:
-        return "unsure", f"there was no time to race it beside {recipe}; --budget gives it more"
+        return "unsure", f"there was no time to race it beside {recipe}; a longer --budget helps"
     if comparison.outcome == "faster":
         return "kept", f"adds {times(speed)} beside {recipe}"
     if comparison.outcome == "not_faster":
@@ -96,11 +97,11 @@ def _weigh(comparison: Comparison, recipe: Recipe, margin: float | None) -> tupl
     return "unsure", f"what it adds beside {recipe} was not decided: {times(speed)}"
 
 
-def _hear(state: TuningState, comparison: Comparison) -> Numerics:
-    """Each technique was proved alone: here the curves of the timed riders, which may have drawn other numbers."""
+def _check_numerics(state: TuningState, comparison: Comparison) -> Numerics:
+    """Checks the loss curves of the timed trials, whose random numbers may differ. Each technique was proved alone."""
     state.pool.release(comparison.trials)
     record = state.pool.record(comparison.trials)
-    return state.numerics_check.hear(state.claim(comparison.trials.recipe), record, comparison.trials.num_steps)
+    return state.numerics_check.full_check(state.claim(comparison.trials.recipe), record, comparison.trials.num_steps)
 
 
 def _drop(state: TuningState, winner: Winner, recipe: Recipe, reason: str) -> None:

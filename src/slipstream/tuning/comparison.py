@@ -1,4 +1,5 @@
-"""One comparison: a challenger against its anchor, round by round, until it is decided. Pure: laps in, outcome out."""
+"""One comparison: a challenger against its anchor, round by round, until it is decided. It computes an outcome from
+block timings and has no side effects."""
 
 from __future__ import annotations
 
@@ -16,26 +17,28 @@ from slipstream.wire.backend import SLOWER
 
 Outcome = Literal["faster", "not_faster", "slower", "failed", "declined", "no_effect", "measured", "undecided"]
 
-FUTILITY = 0.02  # how often a true gain may be given up: that costs power, not honesty
-WORTH = 0.03  # a gain that is certainly less, and does not even look like one, is given up
-TIGHT = 0.01  # half the width at which an interval is good enough to print
-PLAINLY_SLOWER = 3.0  # twice in a row
-CLEARLY_SLOWER = 1.3  # four times in a row
-MIN_ROUNDS = 8  # fewer bound nothing, however clear they look
+FUTILITY = 0.02  # how often a true gain may be given up: this costs power, but causes no false claim
+WORTH = 0.03  # a gain that is certainly smaller, and whose estimate is within the margin, is given up
+TIGHT = 0.01  # relative half-width at which an interval is narrow enough to report
+PLAINLY_SLOWER = 3.0  # times the anchor's step, in two rounds in a row
+CLEARLY_SLOWER = 1.3  # times the anchor's step, in four rounds in a row
+MIN_ROUNDS = 8  # fewer do not bound anything, however clear they look
 MIN_MEASURED = 16  # rounds
-LEADING_ROUNDS = 5  # after which a lead may be built on, to be proved later
-LEADING = 1.1  # a gain that changes what the others are worth
-OPTIMISM = 3.0  # times its uncertainty: a candidate that waits may be better than it looked
+LEADING_ROUNDS = 5  # after which a leading candidate may be kept provisionally
+LEADING = 1.1  # a gain that is large enough to change the gains of others
+OPTIMISM = 3.0  # standard errors: a paused candidate may be better than its estimate
 HOPEFUL = 1.5
-LUCK = 0.025  # two starts of one script may differ by as much for all their lives, and no number of rounds shows it
-DIM = 2.0  # times its uncertainty: a whole recipe that gains no more than luck may, even so, gives way to others
-DIM_ROUNDS = 24
-CLEAR = 2.3  # times its uncertainty, by the standings: a lead by luck costs time, for the last race is the proof,
-FEW = 2.0  # and more after few rounds
+LUCK = 0.025  # two starts of one script may differ permanently by this much, which more rounds cannot show
+UNPROMISING = 2.0  # standard errors: a recipe whose gain plus this is below LUCK makes way for others
+UNPROMISING_ROUNDS = 24
+# Standard errors of the pace model for a clear lead. A lead by chance costs only time: the final race is the proof.
+CLEAR = 2.3
+FEW = 2.0  # added to CLEAR, divided by the number of rounds minus one
 
 
 class Comparison:
-    """goal: `decide` is a race for a verdict, `measure` a race for an interval, `control` the twin beside them."""
+    """The goal `decide` races for a verdict, `measure` for an interval, and `control` for the noise of the A/A
+    control."""
 
     def __init__(
         self,
@@ -58,24 +61,24 @@ class Comparison:
         self.outcome: Outcome | None = None
         self.failure = ""
         self.num_rounds_of_turn = 0
-        self.is_built_on = False  # before it was decided
-        self.was_leading = False  # when it was built on
-        self.is_doubtful = False  # will most likely be out with its first steps
-        self._speed: Speed | None = None  # reckoned once for each round
+        self.is_built_on = False  # kept provisionally, before it was decided
+        self.was_leading = False  # when it was kept provisionally
+        self.is_doubtful = False  # will probably be ended after its first steps
+        self._speed: Speed | None = None  # computed once for each round
         self._ratios: list[float] = []
-        self._num_before = 0  # rounds, until it was started again
-        self._alpha = alpha  # of this comparison: its share of the tuning's
+        self._num_before = 0  # rounds before it was started again
+        self._alpha = alpha  # this comparison's share of the tuning's alpha
         self._margin = margin
-        self._floor = floor  # what the machine's noise asks of a gain
+        self._floor = floor  # the gain that the machine's noise requires
         self._goal = goal
         self._base = base
-        self._is_mirrored = is_mirrored  # asks whether the anchor is faster than the challenger
+        self._is_mirrored = is_mirrored  # tests whether the anchor is faster than the challenger
         self._max_rounds = max_rounds
         self._pace_model = pace_model if goal == "decide" and not is_mirrored else None
 
     @property
     def technique(self) -> str:
-        """The last of its recipe's: the one that it is about."""
+        """The last technique of the recipe, which the comparison is about."""
         return self.trials.recipe.choices[-1].technique
 
     @property
@@ -84,12 +87,12 @@ class Comparison:
 
     @property
     def is_final(self) -> bool:
-        """The whole recipe: what the user is promised."""
+        """Whether this is the final race of the whole recipe, whose result the user is shown."""
         return self._goal == "measure"
 
     @property
     def is_patient(self) -> bool:
-        """May be asked to wait for its next turn."""
+        """Whether it may be paused while others race."""
         return self._goal == "decide"
 
     def speed(self) -> Speed | None:
@@ -100,7 +103,7 @@ class Comparison:
         return self._speed
 
     def speed_against_base(self, through: Speed | None = None) -> Speed | None:
-        """`through` is the anchor's, where the base did not ride along."""
+        """The speed against the base. `through` is the anchor's speed, for races without the base."""
         speed = self.speed()
         if self.against_base is self.sequence or speed is None:
             return speed
@@ -109,11 +112,11 @@ class Comparison:
         return chained(through, speed) if through is not None else None
 
     def promise(self) -> float:
-        """What it seems to win, cheaply."""
+        """The estimated speed ratio, without an interval."""
         return math.exp(self._gain()) if self._ratios else 1.0
 
-    def training_time(self) -> float:
-        """What it may still turn out to win: the fewer rounds it has had, the more."""
+    def optimistic_ratio(self) -> float:
+        """An upper estimate of the speed ratio. It is larger after fewer rounds."""
         if len(self._ratios) < 2:
             return math.inf
         return self.promise() * math.exp(OPTIMISM * self._uncertainty())
@@ -122,39 +125,39 @@ class Comparison:
         return self._goal == "decide" and self.outcome is None and self.promise() > 1.0 + 2 * self._margin
 
     def may_take_the_lead(self) -> bool:
-        """Has just started, and nothing speaks against it yet."""
+        """Whether it has just started and may still lead."""
         is_new = self.is_patient and len(self._ratios) < LEADING_ROUNDS
         return is_new and (not self.num_rounds_of_turn or self.is_promising())
 
     def lacks_proof(self) -> bool:
-        """The whole recipe, faster as it seems and not yet beyond doubt."""
+        """Whether the whole recipe seems faster, but is not proved yet."""
         return self.is_final and self.promise() > 1.0 + self._margin and not self.is_proved()
 
     def is_proved(self) -> bool:
-        """All of the interval that is printed lies beyond 1: it has half of alpha on either side."""
+        """Whether the whole reported interval lies above 1. It has half of alpha on either side."""
         return self.sequence.is_faster(0.0, self._alpha / 2)
 
-    def is_dim(self) -> bool:
-        """The whole recipe, and not to be kept even if it turns out better than it looks: others may be."""
-        is_enough = self.is_final and len(self._ratios) >= DIM_ROUNDS
-        return is_enough and self.promise() * math.exp(DIM * self._uncertainty()) < 1.0 + LUCK
+    def is_unpromising(self) -> bool:
+        """Whether the whole recipe would not be kept even if it is better than its estimate. Others may be better."""
+        is_enough = self.is_final and len(self._ratios) >= UNPROMISING_ROUNDS
+        return is_enough and self.promise() * math.exp(UNPROMISING * self._uncertainty()) < 1.0 + LUCK
 
     def is_leading(self) -> bool:
-        """So clearly that it is built on: what others are worth shows on top of it. Proves nothing."""
+        """Whether it leads so clearly that others are raced on top of it. This is no proof."""
         is_enough = self._goal == "decide" and len(self._ratios) >= LEADING_ROUNDS
         return is_enough and self.promise() >= LEADING and self._clearness() > CLEAR + FEW / (len(self._ratios) - 1)
 
     def is_hopeful(self) -> bool:
-        """Looks like a gain that more rounds would show."""
+        """Whether more rounds would probably show a gain."""
         is_enough = self._goal == "decide" and len(self._ratios) >= MIN_ROUNDS
         return is_enough and self.promise() > 1.0 + self._margin and self._clearness() > HOPEFUL
 
     def _clearness(self) -> float:
-        """What it seems to win, in times of its own uncertainty."""
+        """The estimated gain in standard errors."""
         return self._gain() / self._uncertainty()
 
     def _gain(self) -> float:
-        """Its log, by the standings where there are any, or by its own rounds."""
+        """The log of the speed ratio, from the pace model if there is one, else from the comparison's own rounds."""
         if self._pace_model is not None:
             return self._pace_model.gain(id(self.trials), id(self.anchor))
         return middle(self._ratios)
@@ -167,7 +170,7 @@ class Comparison:
         return math.sqrt(max(variance, 1e-12) / len(self._ratios))
 
     def add(self, timings: Mapping[int, BlockTiming]) -> None:
-        """A round that the challenger and its anchor both rode; disturbed blocks count for nothing."""
+        """Adds a round with blocks of the challenger and its anchor. Disturbed blocks are ignored."""
         timing, anchor = timings[id(self.trials)], timings[id(self.anchor)]
         self.num_rounds_of_turn += 1
         if timing.failure:
@@ -184,7 +187,7 @@ class Comparison:
         self._decide()
 
     def add_warm_up(self, timings: Sequence[BlockTiming], anchor_s: float) -> None:
-        """Of a rider that was too slow to be let in: a few steps say by how much, with hardly an interval."""
+        """Adds the first steps of a trial that was too slow to race. They show roughly by how much."""
         for timing in timings:
             if timing.failure and timing.step_s > 0.0:
                 self.sequence.add(math.log(anchor_s / timing.step_s))
@@ -193,7 +196,7 @@ class Comparison:
         seen = self.sequence
         if num_lost := self._num_plainly_lost():
             times = f"{1 / self.promise():.1f} times the step of {self.anchor.name}"
-            self.fail(f"{SLOWER} {times}, and far behind {num_lost} times in a row")
+            self.fail(f"{SLOWER} {times}, and far behind in {num_lost} rounds in a row")
         elif self._goal == "decide":
             margin = max(self._margin, self._floor())
             if seen.num_rounds >= MIN_ROUNDS and seen.is_faster(margin, self._alpha):
@@ -208,8 +211,8 @@ class Comparison:
             self.end("measured")
 
     def _num_plainly_lost(self) -> int:
-        """Rounds in a row, so many that no more of them would save it; 0: there is hope. To be wrong here costs power,
-        not honesty."""
+        """The number of clearly lost rounds in a row, if it is enough to give up, else 0. A wrong decision costs power,
+        but causes no false claim."""
         if self.is_control or self._is_mirrored:
             return 0
         rows = ((2, PLAINLY_SLOWER), (4, CLEARLY_SLOWER))
@@ -230,31 +233,31 @@ class Comparison:
         self.failure = failure.removeprefix(SLOWER).strip()
 
     def refuse(self, failure: str) -> None:
-        """Its rider is out. A start that was too slow decides nothing about a whole recipe, which was faster in the
-        races before, nor about one that has ridden rounds: those count."""
+        """Called when the trial has ended with a failure. A slow start alone does not decide about a whole recipe,
+        which was faster in earlier races, nor about a candidate with rounds: its rounds count."""
         if failure.startswith(SLOWER) and (self.is_final or self._ratios):
-            self.abandon(f"it started too slowly, {failure.removeprefix(SLOWER).strip()}")
+            self.abandon(f"its start was too slow, {failure.removeprefix(SLOWER).strip()}")
         else:
             self.fail(failure)
 
     def abandon(self, reason: str) -> None:
-        """The race ended for a reason that says nothing about the challenger: its anchor or the base did not stay in
-        it, or only a start was slow."""
+        """Ends the race for a reason that is not about the challenger's speed: its anchor or the base failed, or only a
+        start was slow."""
         self.end("undecided")
         self.failure = reason
 
     def build_on(self) -> None:
-        """It counts as faster for now."""
+        """Keeps it provisionally: it counts as faster for now."""
         self.was_leading = self.is_leading()
         self.outcome, self.is_built_on = "faster", True
 
     def start_again(self) -> None:
-        """With other processes."""
+        """Continues with new processes."""
         self._num_before = len(self._ratios)
         self.outcome, self.failure = None, ""
 
     def trend(self) -> tuple[float, float] | None:
-        """What it wins at first and what it wins later on; None where that is the same."""
+        """The speed ratio at the start and later in the training, or None if there is no clear difference."""
         return trend([self._ratios[: self._num_before], self._ratios[self._num_before :]])
 
     def promise_of_last_start(self) -> float:
@@ -265,19 +268,19 @@ class Comparison:
         return len(self._ratios) - self._num_before
 
     def reopen(self) -> None:
-        """Undecided so far, it goes on."""
+        """Continues the comparison if it is undecided."""
         if self.outcome == "undecided":
             self.outcome, self.failure = None, ""
 
     def has_effect(self, record: TrialRecord) -> bool:
-        """Whether every technique of its recipe really changed something; if not, the contest is over."""
+        """Whether every technique of the recipe really changed something. If not, the comparison is over."""
         if self.trials.role != "candidate":
             return True
         for choice in self.trials.recipe.choices:
-            said = f"{choice.technique}: "
-            if any(sentence.startswith(said) for sentence in record.changes):
+            prefix = f"{choice.technique}: "
+            if any(sentence.startswith(prefix) for sentence in record.changes):
                 continue
-            declined = [sentence.removeprefix(said) for sentence in record.declined if sentence.startswith(said)]
+            declined = [sentence.removeprefix(prefix) for sentence in record.declined if sentence.startswith(prefix)]
             self.outcome = "declined" if declined else "no_effect"
             self.failure = "; ".join(declined) or "it had no effect on this script"
             return False
@@ -285,13 +288,13 @@ class Comparison:
 
 
 def chained(first: Speed, second: Speed) -> Speed:
-    """The third against the first, where only neighbours raced; wider than it need be."""
+    """The speed of C against A, from B against A and C against B. The interval is wider than necessary."""
     rounds = min(first.num_rounds, second.num_rounds)
     return Speed(first.ratio * second.ratio, first.low * second.low, first.high * second.high, rounds)
 
 
 def log_ratio(base: BlockTiming, challenger: BlockTiming) -> float | None:
-    """None: one of the two does not count."""
+    """The log of the speed ratio, or None if one of the blocks does not count."""
     if not is_timed(base) or not is_timed(challenger):
         return None
     return math.log(base.step_s / challenger.step_s)

@@ -1,5 +1,5 @@
-"""How many may ride at once in one heat: few at first, more as rounds go by and as starts turn out to be cheaper.
-Starts nobody."""
+"""Limits how many challengers take part in a race at the same time: few at first, and more after some rounds or if
+starts turn out to be cheap. It starts no trials."""
 
 from __future__ import annotations
 
@@ -9,11 +9,19 @@ from slipstream.tuning.comparison import LEADING_ROUNDS, Comparison
 
 
 class ConcurrencyLimit:
+    """The number of challengers that may run in one race."""
+
     def __init__(
-        self, riding: Sequence[Comparison], num_places: int, few: int, is_final: bool, num_affordable: Callable[[], int]
+        self,
+        running: Sequence[Comparison],
+        num_places: int,
+        few: int,
+        is_final: bool,
+        num_affordable: Callable[[], int],
     ) -> None:
-        """`num_places`: that memory holds; `few`: at first; `num_affordable`: more that time allows now."""
-        self._riding = riding
+        """`num_places`: challengers that fit in memory. `few`: challengers at first. `num_affordable`: further
+        challengers that the remaining time allows."""
+        self._running = running
         self._num_places = num_places
         self._few = few
         self._most = num_places if is_final else 1
@@ -21,13 +29,14 @@ class ConcurrencyLimit:
         self.num_rounds = 0
 
     def num_slots(self) -> int:
-        """Never fewer than before; more as starts turn out to be cheaper: the first of all reads its files from the
-        disk."""
-        self._most = max(self._most, min(self._num_places, len(self._riding) + self._num_affordable()))
+        """The number of places that time and memory allow. It never shrinks. It grows if starts turn out to be cheap:
+        the very first start reads its files from the disk and takes longest."""
+        self._most = max(self._most, min(self._num_places, len(self._running) + self._num_affordable()))
         return self._most
 
     def num_open(self) -> int:
-        """The control alone has nothing to be compared with, and takes nobody's place."""
+        """The number of places that are open now. A control that runs alone leaves a place for a candidate: it is only
+        useful beside one."""
         number = min(self.num_slots(), self._few * (1 + self.num_rounds // LEADING_ROUNDS))
-        is_alone = all(one.is_control for one in self._riding)
-        return min(self._num_places, max(number, len(self._riding) + 1)) if is_alone else number
+        is_alone = all(one.is_control for one in self._running)
+        return min(self._num_places, max(number, len(self._running) + 1)) if is_alone else number

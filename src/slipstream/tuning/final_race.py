@@ -1,4 +1,5 @@
-"""The whole recipe against the base, with fresh riders; what does not hold then is not kept."""
+"""The final race of the whole recipe against the base, with new trials. A recipe that shows no gain here is not
+kept."""
 
 from __future__ import annotations
 
@@ -9,32 +10,33 @@ import msgspec
 from slipstream.records import Choice, Decision, Numerics, Recipe, Speed, TrialRecord, Verdict
 from slipstream.report.text.numbers import times
 from slipstream.tuning.comparison import LUCK, Comparison, Outcome
-from slipstream.tuning.numerics import RIDE_SHARE
+from slipstream.tuning.numerics import CONTROL_SHARE
 from slipstream.tuning.state import TuningState
 from slipstream.tuning.trials import RaceError, RecipeTrials
 from slipstream.tuning.verdicts import describe
 
 NUM_CONTROLS = 1
-CONTROL_ROUNDS = 32  # then the time is the recipe's: its interval is what the user is promised
-TURNING_SHARE = 0.15  # of the budget: with less left it is too late to turn to others
-AGAIN_SHARE = 0.1  # of the time that is left
-OVER = 0.0  # a moment that has passed
-MIN_ROUNDS = 12  # fewer cannot speak against what the techniques showed one by one
+CONTROL_ROUNDS = 32  # then the recipe gets the time, because the user is shown its interval
+TURNING_SHARE = 0.15  # of the budget: with less left there is no time for other candidates
+AGAIN_SHARE = 0.1  # of the remaining time: if starts take longer, the race is not restarted
+OVER = 0.0  # a time in the past
+MIN_ROUNDS = 12  # with fewer rounds the final race cannot overrule the single races
 _OUT: tuple[Outcome, ...] = ("failed", "slower", "declined", "no_effect")
 
 
 def race_total(state: TuningState, recipe: Recipe, is_last: bool = True) -> tuple[Comparison, Recipe]:
-    """The contest, and the recipe if it held. `is_last`: there is nobody else to turn to."""
-    trials, base = _fresh_seat(state, recipe), _fresh_base(state)
+    """Returns the comparison, and the recipe if it is kept, else an empty one. `is_last`: there are no other
+    candidates."""
+    trials, base = _fresh_trials(state, recipe), _fresh_base(state)
     comparison = state.comparison(trials, base, goal="measure")
     state.numerics_check.bases.append(base)
     if base.trial is None and trials.trial is None:
         state.pool.renew()
-    _ride(state, comparison, is_last)
+    _race_in_halves(state, comparison, is_last)
     record = state.pool.record(trials)
     is_proved = not state.num_provisional
     lost = _doubt(comparison, state.order.alpha, state.noise.margin(base), is_proved)
-    numerics = _hear(state, comparison, record) if lost is None else state.glance(trials, record)
+    numerics = _check_numerics(state, comparison, record) if lost is None else state.quick_check(trials, record)
     decision, reason = _weigh(comparison, numerics, lost)
     verdict = describe(state, comparison, Choice("recipe"), record)
     earlier = _earlier_proof(state, recipe) if comparison.outcome not in _OUT else None
@@ -53,7 +55,7 @@ def race_total(state: TuningState, recipe: Recipe, is_last: bool = True) -> tupl
 
 
 def _earlier_proof(state: TuningState, recipe: Recipe) -> Verdict | None:
-    """The verdict by which this very recipe was kept, if all of its interval lies beyond 1."""
+    """The verdict by which exactly this recipe was kept, if its whole interval lies above 1."""
     alike = [one for one in state.verdicts if one.kind in ("single", "cumulative") and one.recipe == recipe]
     return next((one for one in reversed(alike) if one.decision == "kept" and _is_beyond_one(one.speed)), None)
 
@@ -65,30 +67,30 @@ def _is_beyond_one(speed: Speed | None) -> bool:
 def _untimed(comparison: Comparison, earlier: Verdict) -> str:
     assert earlier.speed is not None
     why = f": {comparison.failure}" if comparison.failure else ""
-    return f"{times(earlier.speed)} in its own race; the last race could not be timed{why}"
+    return f"{times(earlier.speed)} in its own race; the final race could not be timed{why}"
 
 
 def _note_trend(state: TuningState, comparison: Comparison) -> None:
-    """The total is of the steps that were ridden, and a training may be longer."""
+    """Adds a note if the gain changes during the training: the total covers only the steps of the race."""
     gains, num_steps = comparison.trend(), comparison.trials.num_steps
-    if gains is not None and not any(
-        timing.is_last for timing in comparison.trials.timings
-    ):  # else it began anew in between
+    has_restarted = any(timing.is_last for timing in comparison.trials.timings)
+    if gains is not None and not has_restarted:
         at_first, later = gains
         state.note(
-            f"What is gained changes as the training goes on: {at_first:.2f}x at first, {later:.2f}x in the last of"
+            f"The gain changes during the training: {at_first:.2f}x at first, {later:.2f}x in the last of"
             f" {num_steps:,} steps."
         )
 
 
-def _ride(state: TuningState, comparison: Comparison, is_last: bool) -> None:
-    """In two halves: whatever luck the processes of the first had for life, those of the second will not have it."""
+def _race_in_halves(state: TuningState, comparison: Comparison, is_last: bool) -> None:
+    """Races in two halves with different processes, because a process may be fast or slow by chance for its whole
+    life."""
     recipe, budget = comparison.trials.recipe, state.budget
     is_owed = _owes_proof(state, recipe, state.pool.record(state.trials(recipe)))
-    end_s = budget.moment_s(RIDE_SHARE * (state.numerics_check.num_rides(state.claim(recipe)) + is_owed))
+    end_s = budget.moment_s(CONTROL_SHARE * (state.numerics_check.num_control_runs(state.claim(recipe)) + is_owed))
 
     def deadline_s() -> float:
-        is_over = not is_last and comparison.is_dim() and budget.now_s() < budget.moment_s(TURNING_SHARE)
+        is_over = not is_last and comparison.is_unpromising() and budget.now_s() < budget.moment_s(TURNING_SHARE)
         return OVER if is_over else end_s
 
     num_controls = min(NUM_CONTROLS, state.pool.num_challengers() - 1)
@@ -104,7 +106,8 @@ def _ride(state: TuningState, comparison: Comparison, is_last: bool) -> None:
 
 
 def _race(state: TuningState, comparisons: Sequence[Comparison], deadline_s: Callable[[], float]) -> None:
-    """Should the base not stay in it, the rounds so far count. Raises RaceError if there are none."""
+    """Runs rounds until the deadline. If the base fails, the rounds so far count. Raises RaceError if there are
+    none."""
     total = comparisons[0]
     try:
         state.scheduler.race(comparisons, deadline_s, lambda comparison: None)
@@ -112,7 +115,7 @@ def _race(state: TuningState, comparisons: Sequence[Comparison], deadline_s: Cal
         if not total.sequence.num_rounds:
             raise
         total.abandon(str(error))
-        state.note(f"The last race was broken off: {error}.")
+        state.note(f"The final race ended early: {error}.")
 
 
 def _may_start_again(state: TuningState, recipe: Recipe) -> bool:
@@ -121,22 +124,22 @@ def _may_start_again(state: TuningState, recipe: Recipe) -> bool:
 
 
 def _reason(recipe: Recipe, reason: str) -> str:
-    """For what was never proved by itself."""
+    """The reason for keeping a technique that was never proved by itself."""
     return reason if len(recipe.choices) == 1 else f"what it adds was not decided; the whole recipe: {reason}"
 
 
-def _fresh_seat(state: TuningState, recipe: Recipe) -> RecipeTrials:
-    """Another process than the one that won: whatever luck that had, it kept. Where a start takes a tenth of the time
-    that is left, the old one rides on."""
+def _fresh_trials(state: TuningState, recipe: Recipe) -> RecipeTrials:
+    """New trials of the recipe: the process that won may be fast by chance. If a start takes more than a tenth of the
+    remaining time, the old process continues."""
     known = state.trials(recipe)
     startup_s = state.pool.record(known).startup_s
     if known.trial is not None and startup_s > 0.1 * state.budget.left_s():
         return known
-    return state.fresh_seat(recipe)
+    return state.fresh_trials(recipe)
 
 
 def _fresh_base(state: TuningState) -> RecipeTrials:
-    """If the one that lost to all others was only unlucky, another will not be."""
+    """New trials of the base: the process that lost to the candidates may be slow by chance."""
     startup_s = state.pool.record(state.base).startup_s
     if not state.base.timings or state.pool.is_relaunching() or startup_s > 0.1 * state.budget.left_s():
         return state.base
@@ -145,45 +148,47 @@ def _fresh_base(state: TuningState) -> RecipeTrials:
 
 
 def _owes_proof(state: TuningState, recipe: Recipe, record: TrialRecord) -> bool:
-    """A single technique may have been proved when it won; several that need it are proved together."""
+    """Whether the recipe still needs a numerics proof. A single technique may have been proved when it won. Several
+    techniques are proved together."""
     is_open = len(recipe.choices) > 1 or not state.numerics_check.has_proved(recipe)
     return is_open and state.numerics_check.needs_proof(state.claim(recipe), record)
 
 
-def _hear(state: TuningState, comparison: Comparison, record: TrialRecord) -> Numerics | None:
-    """After the race, when the base has ridden: a resumed tuning knows no step of it before. None: nothing was seen."""
-    if comparison.outcome in _OUT or state.glance(comparison.trials, record) is None:
+def _check_numerics(state: TuningState, comparison: Comparison, record: TrialRecord) -> Numerics | None:
+    """Checks the numerics after the race, because a resumed tuning has no fingerprint of the base before it. None:
+    nothing was recorded."""
+    if comparison.outcome in _OUT or state.quick_check(comparison.trials, record) is None:
         return None
     recipe, num_steps = comparison.trials.recipe, comparison.trials.num_steps
     claim = state.claim(recipe)
-    numerics = state.numerics_check.hear(claim, record, num_steps, is_last=True)
+    numerics = state.numerics_check.full_check(claim, record, num_steps, is_last=True)
     if _owes_proof(state, recipe, record) and numerics.is_sound is not False:
         numerics = state.numerics_check.prove(claim, recipe, num_steps)
     return numerics
 
 
 def _doubt(comparison: Comparison, alpha: float, margin: float, is_proved: bool) -> tuple[Decision, str] | None:
-    """Why it is not kept, whatever its numerics are: then no twin need ride for them. `is_proved`: each technique has
-    shown its worth in a race of its own."""
+    """Why the recipe is not kept, whatever its numerics are. No controls need to run then. `is_proved`: each technique
+    was proved in a race of its own."""
     if comparison.outcome == "slower":
-        return "rejected", f"was slower at the end: {comparison.failure}"
+        return "rejected", f"was slower in the final race: {comparison.failure}"
     if comparison.outcome in _OUT:
-        return "failed", f"failed at the end: {comparison.failure}"
+        return "failed", f"failed in the final race: {comparison.failure}"
     speed = comparison.speed()
     if speed is None:
-        return "unsure", "could not be timed at the end"
+        return "unsure", "could not be timed in the final race"
     if comparison.sequence.is_not_faster(0.0, alpha):
-        return "rejected", f"was no faster at the end: {times(speed)}"
+        return "rejected", f"was no faster in the final race: {times(speed)}"
     if speed.num_rounds >= MIN_ROUNDS and not comparison.is_proved():
-        return "unsure", f"was not faster beyond doubt at the end: {times(speed)}"
+        return "unsure", f"was not certainly faster in the final race: {times(speed)}"
     if comparison.promise() <= 1.0 + margin:
-        return "unsure", f"was no faster at the end than nothing at all may seem to be: {times(speed)}, {margin:.0%}"
+        return "unsure", f"gained {times(speed)} in the final race, within the noise of the A/A control ({margin:.0%})"
     if comparison.promise() <= 1.0 + LUCK:
-        return "unsure", f"gained so little at the end that it may be the luck of a start: {times(speed)}"
+        return "unsure", f"gained {times(speed)} in the final race, no more than two starts may differ by chance"
     if comparison.promise_of_last_start() <= 1.0:
-        return "unsure", f"was no faster when it was started again: {times(speed)} in all"
+        return "unsure", f"was no faster when it was started again: {times(speed)} in total"
     if not is_proved and not comparison.is_proved():
-        return "unsure", f"was not faster beyond doubt in the time that was left: {times(speed)}"
+        return "unsure", f"was not certainly faster in the remaining time: {times(speed)}"
     return None
 
 
@@ -196,9 +201,12 @@ def _weigh(
         return "rejected", f"is not sound: {numerics.reason}"
     if numerics is None or numerics.is_sound is None:
         why = f": {numerics.reason}" if numerics is not None else ""
-        return "unsure", f"was faster at the end, but its numerics could not be seen{why}"
+        return "unsure", f"was faster in the final race, but its numerics could not be checked{why}"
     speed = comparison.speed()
     assert speed is not None
     if not comparison.is_proved():
-        return "kept", f"by its own race; {speed.num_rounds} rounds were left for the whole: {times(speed)}"
-    return "kept", f"{times(speed)} against the script as it is"
+        return (
+            "kept",
+            f"by its own race; there was time for {speed.num_rounds} rounds of the whole recipe: {times(speed)}",
+        )
+    return "kept", f"{times(speed)} against the unchanged script"

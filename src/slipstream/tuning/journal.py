@@ -1,5 +1,5 @@
-"""What a tuning has decided, appended as it happens: interrupted, it goes on from there. A journal of another script,
-order or machine, or older than a day, is not read."""
+"""The journal of a tuning: a file to which decisions are appended, so that an interrupted tuning can be resumed. A
+journal of another script, with other options, of another machine, or older than a day is ignored."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LIMIT_BYTES = 64 << 20  # a verdict takes a few kilobytes
 
 
 class Header(msgspec.Struct, frozen=True, tag="tuning"):
-    """All of it must be the same for a journal to be believed, save the time."""
+    """The first line. A journal is used only if all `facts` are equal."""
 
     facts: dict[str, str]
     created: str
@@ -29,20 +29,20 @@ class Decided(msgspec.Struct, frozen=True, tag="verdict"):
 
 
 class FinishedRecipe(msgspec.Struct, frozen=True, tag="recipe"):
-    """The recipe is found; only the race of the whole is left."""
+    """The recipe is complete. Only the final race is left."""
 
     recipe: Recipe
-    revised: list[Verdict] = []  # all verdicts, as they stand then
+    revised: list[Verdict] = []  # all verdicts at that time
 
 
 class Journal:
-    """Without a path it remembers nothing."""
+    """Reads and writes the journal. Without a path it stores nothing."""
 
     def __init__(self, path: str, facts: dict[str, str]) -> None:
         self._path = Path(path) if path else None
         self.verdicts: list[Verdict] = []
         self.finished: FinishedRecipe | None = None
-        self.fault = ""  # why nothing is remembered although it should be
+        self.fault = ""  # why no journal could be kept
         self._open(facts)
 
     @property
@@ -91,14 +91,15 @@ class Journal:
             self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
-        """A disk that is full must not end a tuning; it only cannot be resumed, and says so."""
+        """Continues without a journal: a full disk must not end a tuning. The user is told that it cannot be
+        resumed."""
         self._path = None
         why = f"{error.filename}: {error.strerror}"
-        self.fault = f"No journal could be kept ({why}): interrupted, this tuning cannot be resumed."
+        self.fault = f"No journal could be kept ({why}): if this tuning is interrupted, it cannot be resumed."
 
 
 def _read(path: Path) -> list[Header | Decided | FinishedRecipe]:
-    """Up to the first line that is not whole: the last one, if the machine stopped in the middle of it."""
+    """Reads up to the first incomplete line, which is the last one if the machine stopped while writing it."""
     entries: list[Header | Decided | FinishedRecipe] = []
     try:
         lines = read_file(path, _LIMIT_BYTES).splitlines()
@@ -121,7 +122,7 @@ def _is_current(header: Header, facts: dict[str, str]) -> bool:
 
 
 def facts_of(session: Session, order: TuneOptions) -> dict[str, str]:
-    """What must not have changed since."""
+    """The facts that must be unchanged for the journal to be used."""
     environment = session.environment
     facts = {
         "script": " ".join(session.script),

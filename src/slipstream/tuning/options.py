@@ -1,4 +1,4 @@
-"""What the user asked of a tuning. Frozen and whole before anything starts."""
+"""The options of a tuning. They are complete and immutable before anything starts."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from slipstream.records import NumericsClass
 
 class TuneOptions(msgspec.Struct, frozen=True):
     budget_s: float = 300.0
-    only: tuple[str, ...] = ()  # these techniques and no others
+    only: tuple[str, ...] = ()  # race only these techniques
     without: tuple[str, ...] = ()
-    allow: NumericsClass = "approximate"  # the loosest that is tried
-    journal: str = ""  # path of the file to resume from; "": nothing is remembered
-    margin: float = 0.01  # a gain must be beyond this
-    alpha: float = 0.05  # how often a tuning of useless candidates may keep anything
-    seed: int = 0  # of the order in which riders take turns
+    allow: NumericsClass = "approximate"  # the loosest class that is tried
+    journal: str = ""  # path of the journal; "": none is kept
+    margin: float = 0.01  # a gain must exceed this
+    alpha: float = 0.05  # probability that a tuning of useless candidates keeps anything
+    seed: int = 0  # for the order in which trials take turns

@@ -1,4 +1,4 @@
-"""Who is told what happens while a tuning runs. Tells, and is never asked."""
+"""The interface through which a tuning reports its progress. Listeners do not influence the tuning."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from slipstream.records import Verdict
 
 class ProgressListener(Protocol):
     def racing(self, trials: Sequence[str]) -> None:
-        """Who shares the baton now; nobody between heats."""
+        """The names of the trials in the current race; empty between races."""
         ...
 
     def entering(self, trial: str) -> None:
-        """It is being launched, which may take as long as the script's own start."""
+        """A trial is being started, which may take as long as the start of the script."""
         ...
 
     def block_done(self, trial: str, round: int) -> None: ...
 
     def decided(self, verdict: Verdict) -> None:
-        """As soon as it is known. A later phase may still revise it; the tuning holds what stands."""
+        """A verdict is known. A later phase may revise it. The returned tuning has the final verdicts."""
         ...
 
     def left(self, seconds: float) -> None:
-        """Of the budget."""
+        """The seconds of the budget that are left."""
         ...
 
     def note(self, sentence: str) -> None: ...
 
 
 class SilentListener:
-    """Is told everything and says nothing."""
+    """Ignores everything."""
 
     def racing(self, trials: Sequence[str]) -> None:
         pass

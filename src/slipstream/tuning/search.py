@@ -1,5 +1,6 @@
-"""A tuning from a diagnosed check to a recipe: ground, passes, left out, all of it. Proposes heats; when they
-are decided and what is remembered is others' business. Pure apart from the track and the journal."""
+"""Searches for the best recipe, from a diagnosed check: the ground first, then passes of single races and combinations,
+then the ablation, then the final race. This module chooses what to race. It has no side effects except through the
+backend and the journal."""
 
 from __future__ import annotations
 
@@ -26,10 +27,10 @@ from slipstream.tuning.state import TuningState
 from slipstream.tuning.trials import RaceError
 from slipstream.wire.backend import RaceBackend
 
-LOOKED_BETTER, LOOKED_WORSE = 1.03, 0.75  # when it was raced before: then it comes first, or last
-FEW_OTHERS = 3  # that are turned to: every one of them must start anew
-FEW_NAMED = 4  # candidates that a longer budget is told for
-LATER = 0.25  # of alpha, from pass to pass: what was raced before has had a chance already
+LOOKED_BETTER, LOOKED_WORSE = 1.03, 0.75  # ratios in an earlier race: better candidates come first, worse ones last
+FEW_OTHERS = 3  # further candidates after a failed final race: each must start again
+FEW_NAMED = 4  # the most candidates for which a longer budget is suggested
+LATER = 0.25  # factor of alpha from pass to pass: earlier candidates have had their chance
 
 
 def tune(
@@ -39,8 +40,9 @@ def tune(
     tell: ProgressListener,
     techniques: Mapping[str, Technique] | None = None,
 ) -> Tuning:
-    """`session` is a diagnosed check. ValueError: the order names what there is not. RaceError: the script as it is
-    could not be raced. Interrupted, it returns what is known; the journal goes on from there."""
+    """Runs a tuning. `session` is a diagnosed check. Raises ValueError if the options name an unknown technique, and
+    RaceError if the unchanged script could not be raced. If it is interrupted, it returns what is known so far, and the
+    same command resumes from the journal."""
     known = catalogue() if techniques is None else techniques
     candidates, refused = propose(session, order, known)
     journal = Journal(order.journal, facts_of(session, order) if order.journal else {})
@@ -58,11 +60,11 @@ def tune(
         state.note(f"The tuning ended early: {error}.")
     except KeyboardInterrupt:
         was_interrupted = True
-        state.note("Interrupted. The same command goes on from here." if journal.is_kept else "Interrupted.")
+        state.note("Interrupted. The same command continues from here." if journal.is_kept else "Interrupted.")
     finally:
         state.pool.clear()
     for choice in state.provisional():
-        state.give_up(choice, "it was ahead when the tuning ended, and had not been proved")
+        state.give_up(choice, "it was ahead when the tuning ended, but was not proved")
     if journal.fault:
         state.note(journal.fault)
     if is_complete:
@@ -73,7 +75,7 @@ def tune(
 def _search(state: TuningState, candidates: Sequence[Candidate]) -> Comparison | None:
     state.conflicts = find_conflicts({ident: technique.CARD for ident, technique in state.techniques.items()})
     if state.journal.verdicts:
-        state.note(f"Resumed: {len(state.journal.verdicts)} verdicts stand from the tuning that was interrupted.")
+        state.note(f"Resumed: {len(state.journal.verdicts)} verdicts were taken from the interrupted tuning.")
     finished = state.journal.finished
     if finished is not None:
         state.recipe = finished.recipe
@@ -106,22 +108,23 @@ def _find_recipe(state: TuningState, candidates: Sequence[Candidate]) -> None:
 
 
 def _undecided(state: TuningState, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Who might still be found to gain, had the recipe in hand to go: what lost on top of that may win without it."""
+    """Candidates that may still gain if the current recipe is not kept. A candidate that lost on top of it may win
+    without it."""
     in_hand = {choice.technique for choice in state.recipe.choices}
     out = ruled_out(state.verdicts, {one.technique for one in candidates}) | in_hand
     out |= {one.technique for one in state.verdicts if one.decision == "rejected" and len(one.recipe.choices) < 2}
     return [one for one in candidates if one.is_keepable and one.technique not in out]
 
 
-def _turn_to(state: TuningState, others: Sequence[Candidate], fallen: Comparison, alpha: float) -> None:
-    """What was built on was luck, and there is time: the best of the others go on where they stood. Once, for every
-    whole recipe that is raced has half of alpha."""
-    state.note(f"{fallen.trials.recipe} did not hold in the end: there was time to turn to others.")
-    state.pool.leave(fallen.trials)
-    state.pool.leave(fallen.anchor)
+def _turn_to(state: TuningState, others: Sequence[Candidate], failed: Comparison, alpha: float) -> None:
+    """Continues with the best other candidates after the recipe failed in the final race. This happens at most once,
+    because every final race uses half of alpha."""
+    state.note(f"{failed.trials.recipe} was not kept in the final race. There was time left to race other techniques.")
+    state.pool.leave(failed.trials)
+    state.pool.leave(failed.anchor)
     state.ground = Recipe()
     state.hope_s = state.budget.ahead_s(HOPE_SHARE)
-    best = sorted(others, key=lambda one: -state.race_of(one.first, alpha).training_time())[:FEW_OTHERS]
+    best = sorted(others, key=lambda one: -state.race_of(one.first, alpha).optimistic_ratio())[:FEW_OTHERS]
     _build(state, others, best, alpha, num_controls=0)
 
 
@@ -133,14 +136,14 @@ def _build(
     begun: Sequence[Comparison] = (),
     num_controls: int = 1,
 ) -> None:
-    """Pass by pass, each on top of what those before it have won: what gains nothing where the step computes may gain
-    much where it waits, and the other way round."""
+    """Builds the recipe in passes. Each pass races candidates on top of the recipe so far, because a technique that
+    gains nothing in a step that computes may gain much in a step that waits, and vice versa."""
     built = list[Winner]()
     while left:
         winners = race_alone(state, left, alpha, begun, num_controls)
         if state.pool.is_relaunching():
             state.note(
-                "Memory holds one rider at a time: they took turns by relaunching, which is slower and less exact."
+                "Only one trial fits in memory, so trials were started again for every turn: slower and less exact."
             )
         if not winners:
             left = [one for one in _left(state, candidates) if state.had_nothing_to_do(one.technique)]
@@ -160,7 +163,7 @@ def _build(
 
 
 def _note_too_little_time(state: TuningState) -> None:
-    """Where steps or starts are so long that not one was raced: how much would do."""
+    """Suggests a budget if steps or starts are so long that no candidate was raced."""
     single = [one for one in state.verdicts if one.kind == "single" and one.decision != "not_applicable"]
     waiting = {one.technique for one in single}
     if not waiting or any(one.decision != "unsure" or one.speed is not None for one in single):
@@ -168,31 +171,35 @@ def _note_too_little_time(state: TuningState) -> None:
     num_named = min(len(waiting), FEW_NAMED)
     minutes = math.ceil(state.scheduler.whole_s(num_named) / 60)
     which = "them" if num_named == len(waiting) else f"the {num_named} most promising"
-    state.note(f"Steps and starts are long here, and none was raced: --budget {minutes}m would do for {which}.")
+    state.note(
+        f"Steps and starts are long here, and no technique was raced: --budget {minutes}m is enough for {which}."
+    )
 
 
 def _lay_ground(state: TuningState, candidates: Sequence[Candidate], alpha: float) -> list[Comparison]:
-    """What makes every start of a script as fast as the next comes first. Where it wins, all else is raced on top of
-    it: there a difference between two riders is a difference between their recipes. Gives the contests that go on."""
+    """Races techniques first that make all starts of a script equally fast. If one wins, all others are raced on top of
+    it, so that a difference between two trials is a difference between their recipes. Returns the comparisons to
+    continue."""
     winners, begun = race_ground(state, [one for one in candidates if one.card.is_ground], alpha)
     if winners:
         state.recipe = state.ground = Recipe((winners[0].choice,))
-        state.note(f"{state.ground} comes first: what follows is raced on top of it.")
+        state.note(f"{state.ground} comes first: the other techniques are raced on top of it.")
         return []
     return begun
 
 
 def _left(state: TuningState, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Who may gain on top of what is kept now, where there is time: those that merely gained too little before, those
-    that had nothing to do, and those that were not raced since another led that claims the same: in its place."""
+    """The candidates that may gain on top of the current recipe, if there is time. They are those that only gained too
+    little before, those that did not apply before, and those that were not raced because a conflicting technique led.
+    The last would replace that technique."""
     asked = {one.technique for one in candidates}
     seen = {one.technique for one in state.verdicts if not state.had_nothing_to_do(one.technique)}
     out = ruled_out(state.verdicts, asked | seen)
     was_slowing = any(one.kind == "single" and one.technique not in asked for one in state.journal.verdicts)
     observation = Observation(state.session, state.scheduler.is_slowing or was_slowing)
     late = latecomers(observation, state.order, state.techniques, state.recipe, out)
-    named = {one.technique: one for one in late}  # first: it is this recipe that they suit
-    for one in sorted(candidates, key=lambda one: (_training_time(state, one.technique), _is_cured(state, one))):
+    named = {one.technique: one for one in late}  # first, because they suit this recipe
+    for one in sorted(candidates, key=lambda one: (_earlier_rank(state, one.technique), _is_addressed(state, one))):
         if one.technique not in out and one.is_keepable:
             named.setdefault(one.technique, one)
     free = []
@@ -200,7 +207,7 @@ def _left(state: TuningState, candidates: Sequence[Candidate]) -> list[Candidate
         conflict = conflict_with(name, state.recipe, state.conflicts)
         if conflict is not None and (raced := _last_raced(state, name)) is not None:
             is_open = raced.decision == "unsure"
-            how = "led first, and this was not decided" if is_open else "gains more"
+            how = "led first, and this one was not decided" if is_open else "gains more"
             state.revise_last(name, "unsure" if is_open else "rejected", f"{conflict}; the other one {how}")
         elif state.recipe.setting_of(name) is None:
             free.append(one)
@@ -209,9 +216,9 @@ def _left(state: TuningState, candidates: Sequence[Candidate]) -> list[Candidate
     return free if state.budget.now_s() + pass_s < state.budget.moment_s(kept_back) else []
 
 
-def _training_time(state: TuningState, technique: str) -> int:
-    """How it looked when it was raced before, on top of less: the smaller the better. Who was not raced yet may gain
-    more than one that was and did not look like a gain."""
+def _earlier_rank(state: TuningState, technique: str) -> int:
+    """A rank from an earlier race on a smaller recipe; smaller is better. A candidate that was not raced yet ranks
+    before one that was raced and did not seem to gain."""
     raced = [(one.speed, one.recipe) for one in state.verdicts if one.technique == technique and one.speed]
     if not raced:
         return 1
@@ -221,9 +228,8 @@ def _training_time(state: TuningState, technique: str) -> int:
     return 0 if gain >= LOOKED_BETTER else 3 if gain < LOOKED_WORSE else 2
 
 
-def _is_cured(state: TuningState, candidate: Candidate) -> bool:
-    """All that was found and that it answers something in the recipe answers already: less is left to gain there than
-    where nothing was tried yet."""
+def _is_addressed(state: TuningState, candidate: Candidate) -> bool:
+    """Whether the recipe already addresses all findings that the candidate addresses. Less is left to gain then."""
     found = {finding.cause for finding in state.session.findings}.intersection(candidate.card.causes)
     kept = [state.techniques[choice.technique].CARD.causes for choice in state.recipe.choices]
     return bool(found) and found.issubset(itertools.chain.from_iterable(kept))

@@ -1,5 +1,5 @@
-"""Each technique by itself, against the base or on top of what is kept already; then the settings of those that won:
-climbed from neighbour to neighbour, not gridded."""
+"""Races each technique by itself, against the base or on top of the recipe so far. The settings of the winners are then
+improved by hill climbing, from neighbour to neighbour."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from slipstream.tuning.trials import RaceError
 from slipstream.tuning.verdicts import rule
 
 CONTROL_ROUNDS = 24
-FEW_CONTROL_ROUNDS = 12  # where it would keep the only place from the candidates
-FEWEST_CONTROL_ROUNDS = MIN_ROUNDS  # where every one of them costs two starts
+FEW_CONTROL_ROUNDS = 12  # if it takes the only place
+FEWEST_CONTROL_ROUNDS = MIN_ROUNDS  # if every round costs two starts
 GROUND_SHARE = 0.3  # of the budget, at most
 GROUND_ROUNDS = LEADING_ROUNDS
-CLIMBING_ROUNDS = 8  # for a setting that does not look better: the technique is there either way
-MOST_CLIMBING_ROUNDS = 16  # what is not decided then differs by little, and others may gain more
-OVER = 0.0  # a moment that has passed
+CLIMBING_ROUNDS = 8  # for a setting that does not seem better: the technique is kept either way
+MOST_CLIMBING_ROUNDS = 16  # settings that are undecided then differ by little, and other techniques may gain more
+OVER = 0.0  # a time in the past
 
 
 class Winner(msgspec.Struct, frozen=True):
     candidate: Candidate
     verdict: Verdict  # kept
-    added: Speed | None = None  # to the ground, where that is not the script as it is
+    added: Speed | None = None  # the gain over the ground, if that is not the unchanged script
 
     @property
     def choice(self) -> Choice:
@@ -42,7 +42,7 @@ class Winner(msgspec.Struct, frozen=True):
 
     @property
     def own_ratio(self) -> float:
-        """What it adds to the ground that it was raced on."""
+        """The gain over the ground that it was raced on."""
         return self.added.ratio if self.added is not None else self.speed.ratio
 
     @property
@@ -52,8 +52,8 @@ class Winner(msgspec.Struct, frozen=True):
 
 
 def num_comparisons(candidates: Sequence[Candidate]) -> int:
-    """Every one gets its share of alpha: those that an earlier, interrupted tuning made, and the second setting of a
-    technique, whether it comes to that or not."""
+    """The number of comparisons that share alpha. It includes those of an earlier, interrupted tuning, and the second
+    setting of each technique, even if it is not raced."""
     return max(1, sum(min(2, len(one.settings)) for one in candidates))
 
 
@@ -64,16 +64,16 @@ def race_alone(
     begun: Sequence[Comparison] = (),
     num_controls: int = 1,
 ) -> list[Winner]:
-    """Each on top of the ground, which may be the script as it is. Winners in the order of their gain. A large one ends
-    the heat, or one that leads clearly: what the others are worth shows on top of it. `begun` go on where they
-    stood."""
+    """Races each candidate on top of the ground, which may be the unchanged script. Returns the winners, the largest
+    gain first. A large gain or a clear lead ends the race, so that the others are raced on top of it. The comparisons
+    in `begun` continue."""
     recalled = _recall(state, candidates)
     winners = [Winner(one, verdict) for one, verdict in recalled if verdict.decision == "kept"]
     _note_best(state, winners)
     known = {one.technique for one, _ in recalled}
     by_name = {one.technique: one for one in candidates}
-    footing = state.footing
-    leaders: list[Comparison] = []  # the one that is built on, before it is decided
+    anchor = state.anchor
+    leaders: list[Comparison] = []  # the candidate that is kept provisionally
 
     def comparison_of(choice: Choice) -> Comparison:
         comparison = state.race_of(choice, alpha)
@@ -106,7 +106,7 @@ def race_alone(
         if leader is not None and not winners and leader.is_hopeful() and by_name[leader.technique].is_keepable:
             moment_s = min(state.hope_s, state.budget.moment_s(kept_back))
             if state.budget.now_s() >= moment_s:
-                leaders[:] = [leader]  # there is time to prove the best of them, not to decide on all
+                leaders[:] = [leader]  # there is time to prove the best candidate, but not to decide all
                 return OVER
             return moment_s
         return state.budget.moment_s(kept_back)
@@ -118,10 +118,10 @@ def race_alone(
     ]
     comparisons += [one for one in begun if not one.is_control]
     if comparisons:
-        state.scheduler.warm(footing)
+        state.scheduler.warm(anchor)
         controls = [one for one in begun if one.is_control]
         controls = controls or [
-            state.control_comparison(footing, _num_control_rounds(state)) for _ in range(num_controls)
+            state.control_comparison(anchor, _num_control_rounds(state)) for _ in range(num_controls)
         ]
         state.scheduler.race([comparisons[0], *controls, *comparisons[1:]], deadline_s, settle)
     return sorted(winners, key=lambda winner: -winner.speed.ratio)
@@ -130,7 +130,8 @@ def race_alone(
 def race_ground(
     state: TuningState, candidates: Sequence[Candidate], alpha: float
 ) -> tuple[list[Winner], list[Comparison]]:
-    """For a few rounds. What has not lost then is built on; the rest goes on among all the others."""
+    """Races the ground candidates for a few rounds. One that has not lost by then is kept provisionally. Undecided ones
+    continue in the next race."""
     winners: list[Winner] = []
     begun: list[Comparison] = []
     recalled = _recall(state, candidates)
@@ -160,12 +161,12 @@ def race_ground(
     if comparisons:
         state.scheduler.warm(state.base)
         if state.scheduler.num_affordable(1, state.budget.moment_s(1.0 - GROUND_SHARE)) <= len(comparisons):
-            return [], comparisons  # there is no time for it and for the control
+            return [], comparisons  # there is no time for these races and the control
         control = state.control_comparison(state.base, _num_control_rounds(state))
         state.scheduler.race([*comparisons[:1], control, *comparisons[1:]], deadline_s, settle)
         if control.outcome == "undecided" and not winners:
             control.reopen()
-            begun.append(control)  # beside the same base: it need not start again
+            begun.append(control)  # it continues beside the same base without a new start
         else:
             state.pool.leave(control.trials)
     return sorted(winners, key=lambda winner: -winner.speed.ratio), begun
@@ -175,7 +176,7 @@ def _settle(state: TuningState, comparison: Comparison, candidate: Candidate, wi
     choice = comparison.trials.recipe.choices[-1]
     verdict = rule(state, comparison, choice, candidate.is_keepable, state.speed_of(state.ground))
     if comparison.is_built_on and verdict.decision == "kept":
-        reason = f"ahead in {comparison.sequence.num_rounds} rounds: to be proved inside the recipe"
+        reason = f"ahead in {comparison.sequence.num_rounds} rounds; still to be proved in the recipe"
         verdict = msgspec.structs.replace(verdict, is_provisional=True, reason=reason)
         if comparison.was_leading:
             state.leads.add(choice)
@@ -187,13 +188,13 @@ def _settle(state: TuningState, comparison: Comparison, candidate: Candidate, wi
 
 
 def _note_best(state: TuningState, winners: Sequence[Winner]) -> None:
-    """Should the tuning be broken off here, this is what it knows."""
+    """Stores the best recipe so far, in case the tuning is interrupted."""
     if winners:
         state.recipe = state.on_ground(max(winners, key=lambda winner: winner.speed.ratio).choice)
 
 
 def _second(candidate: Candidate, choice: Choice, comparison: Comparison) -> Choice | None:
-    """The best guess may miss: where it lost its race, one more setting gets a chance."""
+    """The second setting of a technique whose first setting lost its race."""
     has_lost = comparison.outcome in ("not_faster", "slower")
     if not has_lost or choice != candidate.first or len(candidate.settings) < 2:
         return None
@@ -201,7 +202,7 @@ def _second(candidate: Candidate, choice: Choice, comparison: Comparison) -> Cho
 
 
 def _is_owed(recalled: Sequence[tuple[Candidate, Verdict]], candidate: Candidate) -> bool:
-    """Its second setting, by a tuning that was interrupted after the first one had lost."""
+    """Whether the second setting is still to be raced: the tuning was interrupted after the first one lost."""
     seen = [verdict for one, verdict in recalled if one.technique == candidate.technique]
     if len(seen) != 1 or seen[0].choice != candidate.first or len(candidate.settings) < 2:
         return False
@@ -215,7 +216,7 @@ def _num_control_rounds(state: TuningState) -> int:
 
 
 def _recall(state: TuningState, candidates: Sequence[Candidate]) -> list[tuple[Candidate, Verdict]]:
-    """What an interrupted tuning had decided on this ground. Undecided ones race again."""
+    """The verdicts of an interrupted tuning on this ground. Undecided candidates race again."""
     by_name = {candidate.technique: candidate for candidate in candidates}
     recalled = []
     for verdict in state.journal.verdicts:
@@ -227,7 +228,8 @@ def _recall(state: TuningState, candidates: Sequence[Candidate]) -> list[tuple[C
 
 
 def climb(state: TuningState, winners: Sequence[Winner]) -> list[Winner]:
-    """The best setting of each, where they are numbers: what others gain may hang on it. Names come last of all."""
+    """Finds the best setting of each winner with numeric settings, because the gains of others may depend on it.
+    Settings that are names come last (`climb_names`)."""
     kept_back = share_kept_back(len(winners), 0, state.num_provisional)
     return [
         _climb_one(state, one, state.on_ground(one.choice), kept_back) if one.is_climbed else one for one in winners
@@ -235,7 +237,7 @@ def climb(state: TuningState, winners: Sequence[Winner]) -> list[Winner]:
 
 
 def climb_names(state: TuningState, winners: Sequence[Winner]) -> None:
-    """Of the whole recipe, when no technique is left to be tried: a mode of a compiler takes long to start."""
+    """Tries named settings on the complete recipe, after all techniques: a compiler mode takes long to start."""
     for winner in winners:
         if not winner.is_climbed and winner.choice in state.recipe.choices:
             _climb_one(state, winner, state.recipe, share_kept_back(1, 0, state.num_provisional))
@@ -258,7 +260,7 @@ def _climb_one(state: TuningState, winner: Winner, recipe: Recipe, kept_back: fl
 
 
 def _challenge(state: TuningState, recipe: Recipe, through: Speed, choice: Choice, kept_back: float) -> Verdict:
-    """Another setting of one of the recipe's techniques."""
+    """Races another setting of one of the recipe's techniques."""
     trials, anchor = state.trials(recipe.plus(choice)), state.trials(recipe)
     comparison = state.comparison(trials, anchor, base=state.base)
     last_s = state.budget.moment_s(kept_back)
@@ -267,8 +269,8 @@ def _challenge(state: TuningState, recipe: Recipe, through: Speed, choice: Choic
         most = MOST_CLIMBING_ROUNDS if comparison.is_promising() else CLIMBING_ROUNDS
         return last_s if comparison.sequence.num_rounds < most else OVER
 
-    if state.budget.now_s() + state.scheduler.need_s(anew=choice.technique) >= last_s:
-        comparison.end("undecided")  # before anyone is started for it
+    if state.budget.now_s() + state.scheduler.need_s(recompiled=choice.technique) >= last_s:
+        comparison.end("undecided")  # before any trial is started for it
     else:
         try:
             state.scheduler.race([comparison], deadline_s, lambda comparison: None, state.companions())
@@ -285,8 +287,8 @@ def _against_base(verdict: Verdict) -> str:
 
 
 def neighbour(settings: Sequence[Setting], best: Setting, tried: set[Setting]) -> Setting | None:
-    """Of numbers the next larger, else the next smaller; names have no neighbours: those after it in the list, one by
-    one. Only what was not tried."""
+    """The next untried setting. For numbers it is the next larger one, else the next smaller one. Names have no
+    neighbours: for them it is the next one in the list."""
     ordered = sorted(settings, key=_number) if _is_numeric(settings) else list(settings)
     if best not in ordered:
         return None

@@ -1,4 +1,5 @@
-"""What the phases of one tuning share: the track's people, the time, and the verdicts so far. Decides nothing."""
+"""The state that the phases of a tuning share: the trials, the budget, and the verdicts so far. It makes no
+decisions."""
 
 from __future__ import annotations
 
@@ -30,6 +31,8 @@ UNKNOWN_STEP_S = 0.1  # until the base has been timed
 
 
 class TuningState:
+    """The shared state of one tuning."""
+
     def __init__(
         self,
         session: Session,
@@ -56,18 +59,19 @@ class TuningState:
         self.conflicts: list[Conflict] = []
         self.verdicts: list[Verdict] = []
         self.notes: list[str] = []
-        self.recipe = Recipe()  # the best that is known so far
+        self.recipe = Recipe()  # the best recipe so far
         self.ground = Recipe()  # what techniques are raced on top of
-        self.leads: set[Choice] = set()  # built on because they led clearly; others were the best hope there was
-        self.hope_s = 0.0  # the moment from which the best hope is raced as the whole recipe
-        self._comparisons: dict[tuple[Recipe, Recipe], Comparison] = {}  # of techniques, on their ground
+        # Choices that were kept provisionally because of a clear lead. Others were only the most promising.
+        self.leads: set[Choice] = set()
+        self.hope_s = 0.0  # the time from which the most promising candidate is raced as the whole recipe
+        self._comparisons: dict[tuple[Recipe, Recipe], Comparison] = {}  # single races, by recipe and ground
         self._control: RecipeTrials | None = None
         self._fresh: dict[Recipe, RecipeTrials] = {}
 
-    # --- what is said -----------------------------------------------------------------------------------------------
+    # --- verdicts ---------------------------------------------------------------------------------------------------
 
     def decide(self, verdict: Verdict, is_remembered: bool = True) -> Verdict:
-        if verdict.kind == "single":  # raced again, it has a better one
+        if verdict.kind == "single":  # a repeated race replaces the earlier verdict
             self.verdicts = [one for one in self.verdicts if not _is_outdated(one, verdict)]
         self.verdicts.append(verdict)
         self.tell.decided(verdict)
@@ -76,7 +80,7 @@ class TuningState:
         return verdict
 
     def revise(self, choice: Choice, decision: Decision, reason: str) -> None:
-        """A winner's verdict, when a later phase knows better."""
+        """Replaces the decision and reason of a single race by those of a later phase."""
         for at, verdict in enumerate(self.verdicts):
             if verdict.kind == "single" and verdict.choice == choice:
                 settled = msgspec.structs.replace(verdict, decision=decision, reason=reason, is_provisional=False)
@@ -88,7 +92,7 @@ class TuningState:
             self.revise(last.choice, decision, reason)
 
     def provisional(self) -> list[Choice]:
-        """What the recipe is built on without proof so far."""
+        """The choices of the recipe that are not proved yet."""
         built = {verdict.choice for verdict in self.verdicts if verdict.is_provisional and verdict.decision == "kept"}
         return [choice for choice in self.recipe.choices if choice in built]
 
@@ -97,7 +101,7 @@ class TuningState:
         return len(self.provisional())
 
     def give_up(self, choice: Choice, reason: str) -> None:
-        """What could not be proved is not kept."""
+        """Removes a choice that could not be proved from the recipe."""
         self.revise(choice, "unsure", reason)
         self.recipe = self.recipe.without(choice.technique)
 
@@ -106,35 +110,35 @@ class TuningState:
             self.notes.append(sentence)
             self.tell.note(sentence)
 
-    # --- who rides ----------------------------------------------------------------------------------------------------
+    # --- trials -------------------------------------------------------------------------------------------------------
 
     def trials(self, recipe: Recipe) -> RecipeTrials:
         return self.pool.trials("candidate", recipe) if recipe.choices else self.base
 
-    def fresh_seat(self, recipe: Recipe) -> RecipeTrials:
-        """Another process than the one that won: whatever luck that had, it kept. The same one from then on."""
+    def fresh_trials(self, recipe: Recipe) -> RecipeTrials:
+        """New trials of the recipe: the process that won may be fast by chance. Later calls return the same trials."""
         if recipe not in self._fresh:
             self.pool.leave(self.trials(recipe))
             self._fresh[recipe] = RecipeTrials("candidate", recipe)
         return self._fresh[recipe]
 
     def adopt(self, trials: RecipeTrials) -> None:
-        """As the fresh one of its recipe: it was started to be left behind, not chosen."""
+        """Uses these as the new trials of their recipe: they were not selected for their speed."""
         self._fresh.setdefault(trials.recipe, trials)
 
     @property
-    def footing(self) -> RecipeTrials:
-        """Whom techniques race against: the script as it is, or with the ground that was won."""
+    def anchor(self) -> RecipeTrials:
+        """The trials that techniques race against: the unchanged script, or the script with the ground."""
         return self.trials(self.ground)
 
     def on_ground(self, choice: Choice) -> Recipe:
-        """The ground with this choice, in place of whatever claims the same."""
+        """The ground with this choice, which replaces conflicting choices."""
         rivals = [one for one in self.ground.choices if self._conflict(one, choice) is not None]
         kept = [one for one in self.ground.choices if one not in rivals]
         return Recipe(tuple(kept)).plus(choice)
 
     def give_way(self, ground: Recipe) -> None:
-        """What stood on that ground and had to leave it for one that gains more."""
+        """Revises the verdicts on choices of an earlier ground that a conflicting choice has replaced."""
         for choice in ground.choices:
             conflicts = [self._conflict(choice, other) for other in self.recipe.choices]
             conflict = next((one for one in conflicts if one is not None), None)
@@ -145,7 +149,8 @@ class TuningState:
         return conflict_with(choice.technique, Recipe((other,)), self.conflicts)
 
     def control_comparison(self, anchor: RecipeTrials, max_rounds: int = 0) -> Comparison:
-        """A fresh one each time: whatever a process is lucky or unlucky in, it keeps for life."""
+        """A comparison with an A/A control in a new process: a process may be fast or slow by chance for its whole
+        life."""
         trials = RecipeTrials("twin", anchor.recipe.plus(Choice("nothing")))
         self.numerics_check.control = self.numerics_check.control or trials
         self._control = self._control or trials
@@ -154,11 +159,11 @@ class TuningState:
         return control
 
     def race_of(self, choice: Choice, alpha: float) -> Comparison:
-        """A technique on top of the ground. If it was raced there and not decided, it goes on where it stood."""
+        """The comparison of a technique on top of the ground. An undecided earlier comparison continues."""
         recipe = self.on_ground(choice)
         known = self._comparisons.get((recipe, self.ground))
         if known is None or known.outcome not in (None, "undecided"):
-            known = self.comparison(self.trials(recipe), self.footing, alpha, base=self.base)
+            known = self.comparison(self.trials(recipe), self.anchor, alpha, base=self.base)
             self._comparisons[recipe, self.ground] = known
         known.reopen()
         return known
@@ -170,7 +175,7 @@ class TuningState:
         settings["pace_model"] = self.pace_model
         return Comparison(trials, anchor, floor=lambda: self.noise.margin(anchor), **settings)  # type: ignore[arg-type]
 
-    # --- what is known of a recipe ------------------------------------------------------------------------------------
+    # --- facts about a recipe -----------------------------------------------------------------------------------------
 
     def claim(self, recipe: Recipe) -> Claim:
         cards = [self.techniques[choice.technique].CARD for choice in recipe.choices]
@@ -178,24 +183,24 @@ class TuningState:
         return Claim(loosest(classes), "redrawn" in classes, any(card.needs_proof for card in cards))
 
     def companions(self) -> list[RecipeTrials]:
-        """The base rides along where memory allows, so that every row of the table is against it."""
+        """The base, if it fits in memory, so that every row of the table is compared with it."""
         return [self.base] if self.pool.num_challengers(num_fixed=2) > 0 else []
 
-    def glance(self, trials: RecipeTrials, record: TrialRecord) -> Numerics | None:
+    def quick_check(self, trials: RecipeTrials, record: TrialRecord) -> Numerics | None:
         if not record.fingerprint.losses and not record.fingerprint.snapshots:
             return None
-        return self.numerics_check.glance(self.claim(trials.recipe), record)
+        return self.numerics_check.quick_check(self.claim(trials.recipe), record)
 
     def speed_of(self, recipe: Recipe) -> Speed | None:
-        """Against the base, from the last verdict on it."""
+        """The speed against the base, from the last verdict on this recipe."""
         return next((v.speed for v in reversed(self.verdicts) if v.recipe == recipe and v.speed is not None), None)
 
     def is_open(self, technique: str) -> bool:
-        """Nothing is decided about it yet."""
+        """Whether there is no verdict on the technique yet."""
         return all(verdict.technique != technique for verdict in self.verdicts)
 
     def had_nothing_to_do(self, technique: str) -> bool:
-        """As far as it was asked: no rider has carried it yet."""
+        """Whether the technique did not apply so far, and no trial has used it."""
         mine = [one for one in self.verdicts if one.technique == technique]
         return all(one.decision == "not_applicable" and not one.recipe.choices for one in mine)
 
@@ -204,8 +209,9 @@ class TuningState:
         return known if known is not None else UNKNOWN_STEP_S
 
     def one_off_s(self, record: TrialRecord, step_s: float | None) -> float:
-        """Beyond the twin's start-up, which like a candidate's finds the files in memory; the base came first. Of what
-        gains from the second epoch on, also all that the first does not gain."""
+        """The start-up time beyond the control's. The control is used because, as for a candidate, its files are
+        already in the page cache; the base starts first. For techniques that gain only from the second epoch on, the
+        missing gain of the first epoch is added."""
         controls = self._control.past if self._control is not None else []
         first = controls[0] if controls else self.pool.record(self.base)
         return one_off_s(record.startup_s, first.startup_s) + self._not_gained_s(record.spec.recipe, step_s)
@@ -232,5 +238,5 @@ def _block_plan(session: Session) -> BlockPlan:
         session.summary.step_ms / 1e3 if session.summary else UNKNOWN_STEP_S,
         round(in_epoch) if abs(in_epoch - round(in_epoch)) < 0.01 else 0,
         int(num_steps or 0),
-        max(num_workers, round(session.environment.num_usable)),  # so many workers may be tried
+        max(num_workers, round(session.environment.num_usable)),  # as many workers may be tried
     )

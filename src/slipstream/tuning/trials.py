@@ -1,5 +1,5 @@
-"""A recipe's place in the race, through as many riders as it takes: a script that comes to its end is started again.
-The paddock keeps no more riders on the track than it holds. Decides nothing about speed."""
+"""The trials of a recipe. A script that ends during a race is started again, so that one recipe may have several
+trials. The pool keeps no more trials running than fit in memory. It makes no decisions about speed."""
 
 from __future__ import annotations
 
@@ -14,25 +14,27 @@ from slipstream.wire.backend import RaceBackend
 
 _NAMES: dict[Role, str] = {
     "twin": "nothing",
-    "rounding": "rounding twin",
-    "coarse": "coarse twin",
-    "seed": "seed twin",
+    "rounding": "rounding control",
+    "coarse": "coarse control",
+    "seed": "seed control",
 }
 
 
 class RaceError(Exception):
-    """A sentence for the user: there is nothing to compare with."""
+    """There is nothing to compare with. The message is for the user."""
 
 
 class RecipeTrials:
+    """One recipe in one role, with its running trial and the records of earlier ones."""
+
     def __init__(self, role: Role, recipe: Recipe) -> None:
         self.role = role
         self.recipe = recipe
-        self.trial: int | None = None  # on the track now
+        self.trial: int | None = None  # the running trial
         self.past: list[TrialRecord] = []
         self.timings: list[BlockTiming] = []
-        self.timings_of_trial: list[BlockTiming] = []  # timed, of the one that is on the track now
-        self.age = 0  # steps that this one has behind it
+        self.timings_of_trial: list[BlockTiming] = []  # timed blocks of the running trial
+        self.age = 0  # steps that the running trial has done
 
     @property
     def name(self) -> str:
@@ -40,54 +42,54 @@ class RecipeTrials:
 
     @property
     def num_steps(self) -> int:
-        """The farthest step that any of its riders came to."""
+        """The last step that any of its trials reached."""
         return max((timing.first_step + timing.num_steps for timing in self.timings), default=0)
 
 
 class TrialPool:
-    """Everyone who is on the track or was."""
+    """All trials of a tuning, running or ended."""
 
     def __init__(self, backend: RaceBackend, tell: ProgressListener) -> None:
         self._backend = backend
         self._tell = tell
         self._idents = itertools.count()
         self._all_trials: dict[tuple[Role, Recipe], RecipeTrials] = {}
-        self._on_track: list[RecipeTrials] = []  # longest first
-        self._idle: set[int] = set()  # ids of seats that may be asked to leave when room is needed
-        self._expected: dict[int, int] = {}  # the number that a seat will ride under
+        self._running: list[RecipeTrials] = []  # the longest running first
+        self._idle: set[int] = set()  # ids of RecipeTrials that may be ended when memory is needed
+        self._expected: dict[int, int] = {}  # the trial number that is reserved for each announced RecipeTrials
         self.past: list[TrialRecord] = []
-        self.even: Callable[[BlockTiming], BlockTiming] = lambda timing: (
-            timing
-        )  # spreads what only some blocks paid for over all of them
+        # Spreads costs that fall into only some blocks, such as epoch starts, over all blocks.
+        self.even: Callable[[BlockTiming], BlockTiming] = lambda timing: timing
 
     def trials(self, role: Role, recipe: Recipe) -> RecipeTrials:
-        """The one that this recipe already has, which spares its start-up if it is still on the track."""
+        """The existing trials of this recipe, if there are any. A trial that is still running needs no new start."""
         return self._all_trials.setdefault((role, recipe), RecipeTrials(role, recipe))
 
     def num_challengers(self, num_fixed: int = 1) -> int:
-        """Beside so many others. By relaunching one against one: every further rider is a start in every round."""
+        """How many challengers fit in memory beside `num_fixed` trials. If only one trial fits, it is one challenger:
+        every further one would need a start in every round."""
         return max(2, self._backend.capacity()) - num_fixed
 
     def is_relaunching(self) -> bool:
         return self._backend.capacity() < 2
 
     def renew(self) -> None:
-        """Those that enter from now on share no luck with those before."""
+        """Trials that enter from now on share no chance differences, such as the memory layout, with earlier ones."""
         self._expected.clear()
         self._backend.renew()
 
     def expect(self, trials: RecipeTrials | None) -> None:
-        """It enters next, and may be launched beside the one that enters now."""
+        """Announces the trials that enter next. They may be started while another trial enters."""
         if trials is not None and trials.trial is None and id(trials) not in self._expected:
             ident = self._expected[id(trials)] = next(self._idents)
             self._backend.expect(TrialSpec(ident, trials.role, trials.recipe))
 
     def enter(self, trials: RecipeTrials) -> str:
-        """ "" once it stands on the track, or why it does not."""
+        """Starts a trial if none is running. Returns "", or why it failed."""
         self._idle.discard(id(trials))
         if trials.trial is not None:
             return ""
-        self._make_room()
+        self._free_memory()
         ident = self._expected.pop(id(trials), None)
         ident = next(self._idents) if ident is None else ident
         self._tell.entering(trials.name)
@@ -96,11 +98,11 @@ class TrialPool:
             self._file(trials, ident)
         else:
             trials.trial, trials.timings_of_trial, trials.age = ident, [], 0
-            self._on_track.append(trials)
+            self._running.append(trials)
         return failure
 
     def run_block(self, trials: RecipeTrials, round: int, num_steps: int, lead_in: int) -> BlockTiming:
-        """A block of this seat. A script that ended in the block before is started again first."""
+        """Runs a block. A script that ended in the block before is started again first."""
         failure = self.enter(trials)
         if failure:
             return BlockTiming(-1, round, 0, 0, 0.0, 0, failure=failure)
@@ -118,12 +120,12 @@ class TrialPool:
         return timing
 
     def record(self, trials: RecipeTrials) -> TrialRecord:
-        """All its riders as one."""
+        """The merged record of all its trials."""
         now = [self._backend.record(trials.trial)] if trials.trial is not None else []
         return merged([*trials.past, *now]) or TrialRecord(TrialSpec(-1, trials.role, trials.recipe))
 
     def release(self, trials: RecipeTrials) -> None:
-        """May stay until its room is needed."""
+        """Allows the pool to end the trial when memory is needed."""
         if trials.trial is not None:
             self._idle.add(id(trials))
 
@@ -132,7 +134,7 @@ class TrialPool:
             return
         trial, trials.trial, trials.age = trials.trial, None, 0
         self._idle.discard(id(trials))
-        self._on_track.remove(trials)
+        self._running.remove(trials)
         self._file(trials, trial)
 
     def _file(self, trials: RecipeTrials, trial: int) -> None:
@@ -141,18 +143,19 @@ class TrialPool:
         self.past.append(record)
 
     def clear(self) -> None:
-        for trials in list(self._on_track):
+        for trials in list(self._running):
             self.leave(trials)
 
-    def _make_room(self) -> None:
-        idle = [trials for trials in self._on_track if id(trials) in self._idle]
-        idle.sort(key=lambda trials: trials.role == "base")  # the base is wanted again soonest
-        while idle and len(self._on_track) >= self._backend.capacity():
+    def _free_memory(self) -> None:
+        idle = [trials for trials in self._running if id(trials) in self._idle]
+        idle.sort(key=lambda trials: trials.role == "base")  # the base last: it is needed again soonest
+        while idle and len(self._running) >= self._backend.capacity():
             self.leave(idle.pop(0))
 
 
 def _closed(timing: BlockTiming, num_steps: int, is_only: bool) -> BlockTiming:
-    """The last of a rider. Half a block or less is a stump: the end of an epoch, evaluation, saving."""
+    """The last block of a trial. If it has half of the steps or fewer, it does not count: it is dominated by the end of
+    an epoch, evaluation or saving."""
     if timing.num_steps > num_steps // 2:
         return timing
     reached = timing.first_step + timing.num_steps
@@ -161,7 +164,7 @@ def _closed(timing: BlockTiming, num_steps: int, is_only: bool) -> BlockTiming:
 
 
 def merged(records: Iterable[TrialRecord]) -> TrialRecord | None:
-    """The witness is that of the rider that came farthest: each of them began at step 0."""
+    """Merges records. The fingerprint is that of the trial that reached the last step, because each began at step 0."""
     known = list(records)
     if not known:
         return None
