@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.records import Boarded, Ended, Ending
+from slipstream.records import Ended, Ending, ProcessStarted
 from slipstream.seams.patching import Patches
 from slipstream.supervise.check import CheckOptions, supervise
 from slipstream.trial.child_processes import ChildSettings, follow, unfollow
@@ -49,8 +49,8 @@ def test_children_record_that_they_start(tmp_path: Path, method: str) -> None:
         unfollow(run)
         run.leave(Ending("finished", 0, 0.0))
     assert child.exitcode == 0
-    roles = {process: m.role for process, m in SpoolReader(tmp_path).read() if isinstance(m, Boarded)}
-    assert roles == {os.getpid(): "rider", child.pid: "child"}
+    roles = {process: m.role for process, m in SpoolReader(tmp_path).read() if isinstance(m, ProcessStarted)}
+    assert roles == {os.getpid(): "main", child.pid: "child"}
 
 
 def test_a_forked_child_leaves_its_parents_changes_in_place(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from slipstream.records import (
     Anatomy,
     Block,
     BlockEnded,
-    Boarded,
     Ended,
     Ending,
     Environment,
@@ -31,6 +30,7 @@ from slipstream.records import (
     Met,
     Model,
     Optimizer,
+    ProcessStarted,
     Rehearsal,
     Seen,
     Session,
@@ -43,7 +43,7 @@ from slipstream.records import (
 )
 from slipstream.seams.user_code import make_site
 
-_MOST_LINES = 3  # of the training loop that are stored with their full text
+_MAX_LINES = 3  # of the training loop that are stored with their full text
 
 
 class ObservedProcess:
@@ -51,7 +51,7 @@ class ObservedProcess:
 
     def __init__(self, process: int) -> None:
         self.process = process
-        self.role = "rider"
+        self.role = "main"
         self.events: list[Event] = []
         self.fetches: list[Fetch] = []
         self.stacks: Counter[tuple[Any, ...]] = Counter()
@@ -74,7 +74,7 @@ class ObservedProcess:
         self.ending: Ending | None = None
 
     def add(self, message: Message) -> None:
-        if isinstance(message, Boarded):
+        if isinstance(message, ProcessStarted):
             self.role = message.role
         elif isinstance(message, Seen):
             self._add_seen(message)
@@ -185,7 +185,7 @@ def _hot_lines(trainer: ObservedProcess) -> list[Site]:
         one = _make_count(stack, count)
         if one.phase == "other" and one.file:
             counts[one.file, one.line, one.function] += count
-    return [make_site(*place) for place, _ in counts.most_common(_MOST_LINES)]
+    return [make_site(*place) for place, _ in counts.most_common(_MAX_LINES)]
 
 
 def _listed(subjects: dict[int, Any]) -> list[Any]:

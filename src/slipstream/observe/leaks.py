@@ -19,7 +19,7 @@ from slipstream.seams.user_code import is_user_code, make_site
 
 _MIN_KEPT = 8
 _LEAST_PACE = 0.25  # tensors per step; slower growth is assumed to be intended
-_MAX_LOOKED_AT = 20_000
+_MAX_INSPECTED = 20_000
 _MARK = "slipstream"  # key in a graph node's metadata, which is freed together with the node
 _DEPTH = 3  # nesting of containers: a list of records of lists
 _NUMBERS = re.compile(r"\.(item|tolist)\(\)|\bfloat\(")
@@ -126,7 +126,7 @@ def _kept_in(value: Any) -> list[Any]:
     """Returns the tensors in a container without a size limit, and in the containers inside it. Examples: a record for
     every step (history.append({"loss": loss})), a list for every name (history["loss"].append(loss))."""
     torch: Any = sys.modules["torch"]
-    items = itertools.islice(_items(value, _DEPTH), _MAX_LOOKED_AT)
+    items = itertools.islice(_items(value, _DEPTH), _MAX_INSPECTED)
     return [item for item in items if isinstance(item, torch.Tensor)]
 
 
@@ -156,7 +156,7 @@ def _additions(value: Any) -> Iterator[Any]:
     """Yields the addition nodes in the graph of a running sum (total += loss), the latest first."""
     torch: Any = sys.modules["torch"]
     node = value.grad_fn if isinstance(value, torch.Tensor) else None
-    for _ in range(_MAX_LOOKED_AT):
+    for _ in range(_MAX_INSPECTED):
         if node is None or not node.name().startswith("AddBackward"):
             return
         yield node

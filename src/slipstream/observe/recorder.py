@@ -13,7 +13,6 @@ import msgspec
 
 from slipstream.observe.live_steps import LiveSteps
 from slipstream.records import (
-    Boarded,
     Event,
     EventKind,
     Fetch,
@@ -23,6 +22,7 @@ from slipstream.records import (
     Met,
     Model,
     Optimizer,
+    ProcessStarted,
     Seen,
     Site,
     StackCount,
@@ -33,7 +33,7 @@ from slipstream.seams.host_clock import Clock, HostClock
 from slipstream.seams.listener import Shortcut, Token
 
 _CPU_TIMED_NS = 25_000_000  # reading the CPU time of the process is expensive, so one batch per interval is timed
-_MOST_FRESH = 64  # events are passed on at this number even if no step ends, as in an evaluation
+_MAX_FRESH = 64  # events are passed on at this number even if no step ends, as in an evaluation
 _BY_UPDATES = ("optimizer",)
 _MARKED = ("iterator", "input", "transfer", "forward", "backward", "optimizer")
 
@@ -54,7 +54,7 @@ class Recorder:
         self._device: DeviceClock | None = None
         self.thread = get_ident()
         self.pace = LiveSteps()
-        self.role = "rider"
+        self.role = "main"
         self.counts_samples = False
         self.shortcut = Shortcut()
         self.patience_ns = 0  # by how much the counting of a step may be delayed
@@ -78,7 +78,7 @@ class Recorder:
         self._noted: set[str] = set()
         self._writing = threading.Lock()
         self._input_cpu_ns = 0  # CPU time when the open input was entered; 0: not timed
-        self._learners: set[int] = set()
+        self._trained: set[int] = set()
         self._evaluated: set[int] = set()  # models that were seen in evaluation mode
         self._is_evaluating = False
         self._awaits_backward = False
@@ -161,7 +161,7 @@ class Recorder:
         self._fresh.append(event)
         if kind in self.pace.closers:
             self.count()
-        elif len(self._fresh) >= _MOST_FRESH:
+        elif len(self._fresh) >= _MAX_FRESH:
             self._look_at_fresh()
 
     def bar_shortcut(self) -> None:
@@ -188,7 +188,7 @@ class Recorder:
         for event in fresh:
             self._num_closed += self.pace.see(event[0], event[1], event[4] if len(event) > 4 else 0)
             if event[0] == "forward":
-                (self._learners if event[8] else self._evaluated).add(event[1])
+                (self._trained if event[8] else self._evaluated).add(event[1])
         self._is_evaluating, self._awaits_backward = self._evaluates(), self.awaits_backward()
         if self._sink is not None and self._device is None:
             self._events.extend(fresh)
@@ -203,7 +203,7 @@ class Recorder:
         for event in reversed(self._fresh):
             if event[0] == "backward":
                 return False
-            if event[0] == "forward" and not event[8] and event[1] in self._learners:
+            if event[0] == "forward" and not event[8] and event[1] in self._trained:
                 return True
             if event[0] == "forward" and event[8] and event[1] in evaluated:
                 return False
@@ -277,9 +277,10 @@ class Recorder:
 
     # --- processes --------------------------------------------------------------------------------------------------
 
-    def board(self, role: str) -> None:
+    def report_start(self, role: str) -> None:
+        """Sends the first message of this process."""
         self.role = role
-        self.write(Boarded(process=os.getpid(), role=role, time_ns=self.clock.now_ns()))
+        self.write(ProcessStarted(process=os.getpid(), role=role, time_ns=self.clock.now_ns()))
 
     def forget(self) -> None:
         """Drops everything that is not written yet. Called in a forked child: the parent writes its own events."""

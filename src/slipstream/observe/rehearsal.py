@@ -21,7 +21,7 @@ from slipstream.records import Rehearsal
 from slipstream.seams.batches import copy_batch, walk_tensors
 from slipstream.seams.module_copy import copy_module
 
-_MOST_PARAMETERS = 200_000_000
+_MAX_PARAMETERS = 200_000_000
 _ROUNDS = 41
 _LEAST_ROUNDS = 5
 _SURE_ROUNDS = 11  # with 11 pairs the interval tolerates two disturbed pairs; with 5 it tolerates none
@@ -153,7 +153,7 @@ class ModelRehearsal:
 
 
 def _copy_model(model: torch.nn.Module) -> torch.nn.Module:
-    if sum(parameter.numel() for parameter in model.parameters()) > _MOST_PARAMETERS:
+    if sum(parameter.numel() for parameter in model.parameters()) > _MAX_PARAMETERS:
         raise ValueError("the model is too large to copy")
     return copy_module(model).train(model.training)
 
@@ -185,7 +185,7 @@ def _flushed() -> Callable[[], AbstractContextManager[None]]:
 
 def fused_optimizer(optimizer: torch.optim.Optimizer, seconds: float) -> Rehearsal | None:
     """Compares the optimizer as it is with fused=True, each on copies of all its parameters and gradients."""
-    if sum(p.numel() for group in optimizer.param_groups for p in group["params"]) > _MOST_PARAMETERS:
+    if sum(p.numel() for group in optimizer.param_groups for p in group["params"]) > _MAX_PARAMETERS:
         return None
     now = _copy_optimizer(optimizer, {})
     then = _copy_optimizer(optimizer, {"fused": True, "foreach": None})

@@ -18,7 +18,7 @@ from slipstream.seams.stop import StopTrial
 
 _ROUNDS = 2
 _EXCERPT_STEPS = 3
-_TRIAL_STEPS = 5  # minimum with replayed batches
+_REPLAY_STEPS = 5  # minimum with replayed batches
 _ROUND_STEPS = 5  # minimum to settle and to watch
 _LAST_STEPS = 2  # needed to dissect one
 _DRAINING = 0.15  # maximum share of the trial's time
@@ -32,7 +32,7 @@ _SHARES = {  # approximate share of the trial that has passed when a state begin
     "start": 0.0,
     "warmup": 0.05,
     "watch": 0.1,
-    "trial": 0.4,
+    "replay": 0.4,
     "settle": 0.5,
     "excerpt": 0.93,
     "pause": 0.94,
@@ -59,7 +59,7 @@ class Schedule:
         self._last_step_ns = 0
         self._recent_ns: deque[int] = deque(maxlen=8)
         self._handed_out = 0
-        self._trial_target = 0
+        self._replay_target = 0
         self._block = _open_block(0, "start", self._state_ns, self._clock.cpu_ns())
         self.is_done = False
         self.will_train: Callable[[], bool] = lambda: False
@@ -125,12 +125,12 @@ class Schedule:
     def supply(self, iterator: Any, loader: int) -> Substitute | None:
         """Returns a replayed batch in place of a real one, during the measurement without data loading."""
         recorder = self._recorder
-        if self._state == "trial" and not self._kept.owes(iterator) and self._is_trained(loader):
+        if self._state == "replay" and not self._kept.owes(iterator) and self._is_trained(loader):
             self._drain(iterator, loader)
         if not self._kept.owes(iterator):
             if self._block.kind == "kept" and self._state in _BLOCK_OF_STATE:
                 self._begin_block(_BLOCK_OF_STATE[self._state])
-            recorder.shortcut.is_supplying = self._state == "trial" or self._kept.owes_any()
+            recorder.shortcut.is_supplying = self._state == "replay" or self._kept.owes_any()
             return None
         if self._block.kind in _BLOCK_OF_STATE.values():
             self._begin_block("kept")  # steps with replayed batches are not the script as it is
@@ -182,8 +182,8 @@ class Schedule:
         if self._state == "watch":
             is_long = self._asked_steps > 0 or elapsed_s >= self._watch_s()
             return (is_long and steps >= self._watch_steps()) or (elapsed_s > 0.3 * self._seconds and steps >= 3)
-        if self._state == "trial":
-            enough = self._handed_out >= self._trial_target or elapsed_s > 0.3 * self._seconds
+        if self._state == "replay":
+            enough = self._handed_out >= self._replay_target or elapsed_s > 0.3 * self._seconds
             return enough and (not self._kept.credit() or elapsed_s > 0.6 * self._seconds)
         if self._state == "settle":
             return steps >= self._buffered() + 2 or elapsed_s > 0.1 * self._seconds
@@ -196,11 +196,11 @@ class Schedule:
         if state in ("warmup", "settle"):
             self._round += 1
             self._enter("watch", "watch")
-        elif state == "watch" and self._recorder.pace.learnt_from and self._has_time(_TRIAL_STEPS, _DRAINING):
+        elif state == "watch" and self._recorder.pace.learnt_from and self._has_time(_REPLAY_STEPS, _DRAINING):
             self._handed_out = 0
-            self._trial_target = self._trial_steps()  # computed while steps still have their real length
-            self._enter("trial", None)
-        elif state in ("trial", "watch") and self._round < _ROUNDS and self._has_time(_ROUND_STEPS):
+            self._replay_target = self._replay_steps()  # computed while steps still have their real length
+            self._enter("replay", None)
+        elif state in ("replay", "watch") and self._round < _ROUNDS and self._has_time(_ROUND_STEPS):
             self._enter("settle", "warmup")
         elif state == "dissect" and self.probe_stop() is not False:
             self.finish()
@@ -229,9 +229,9 @@ class Schedule:
         """Returns the minimum duration of a watch block: very short steps contain few stack samples."""
         return min(3.0, 0.1 * self._seconds)
 
-    def _trial_steps(self) -> int:
+    def _replay_steps(self) -> int:
         """Returns the number of replayed steps: enough to be timed, and few enough to use up little of the epoch."""
-        return _clamp(int(min(1.0, 0.06 * self._seconds) * 1e9 / self._step_ns()), _TRIAL_STEPS, 1000)
+        return _clamp(int(min(1.0, 0.06 * self._seconds) * 1e9 / self._step_ns()), _REPLAY_STEPS, 1000)
 
     def _step_ns(self) -> int:
         recent = sorted(self._recent_ns)
@@ -239,7 +239,7 @@ class Schedule:
 
     def _enter(self, state: str, block: BlockKind | None) -> None:
         self._state = state
-        self._recorder.shortcut.is_supplying |= state == "trial"
+        self._recorder.shortcut.is_supplying |= state == "replay"
         self._state_ns = self._clock.now_ns()
         self._steps_in_state = 0
         if block is not None:
@@ -252,7 +252,7 @@ class Schedule:
         late_ns = self._clock.now_ns() + int(_DRAINING * 1e9 * self._seconds)
         self._begin_block("drain")
         token = self._recorder.enter("input")
-        wanted = max(_TRIAL_STEPS, self._trial_target - self._handed_out) + buffered
+        wanted = max(_REPLAY_STEPS, self._replay_target - self._handed_out) + buffered
         times = self._kept.drain(iterator, wanted, lambda: self._clock.now_ns() > late_ns)
         self._recorder.abandon(token)
         usable = times[buffered:] if len(times) >= buffered + 3 else []

@@ -96,8 +96,8 @@ def training_loaders(events: Sequence[Event]) -> set[int]:
     the last batch of a validation would count as trained on."""
     asked: Counter[int] = Counter()
     learnt: Counter[int] = Counter()
-    switchers = _switchers(events)
-    taught = _taught_while_evaluating(events, switchers)
+    mode_switchers = _mode_switchers(events)
+    trained_calls = _trained_in_evaluation_mode(events, mode_switchers)
     since: list[int] = []
     is_spent = False
     for event in events:
@@ -107,8 +107,8 @@ def training_loaders(events: Sequence[Event]) -> set[int]:
                 since = []
             since.append(event.ident)
             is_spent = False
-        elif event.kind == "forward" and event.ident in switchers:
-            is_spent = not event.training and id(event) not in taught
+        elif event.kind == "forward" and event.ident in mode_switchers:
+            is_spent = not event.training and id(event) not in trained_calls
         elif event.kind == "backward" and since:
             for ident in set(since):
                 learnt[ident] += since.count(ident)
@@ -123,20 +123,22 @@ def evaluation_spans(events: Sequence[Event]) -> list[tuple[int, int, list[Event
     if not any(event.kind == "backward" or event.kind == "optimizer" for event in events):
         return []
     trains = training_loaders(events)
-    learners = _learners(events)
-    followers, switchers = _followers(events), _switchers(events)
-    taught = _taught_while_evaluating(events, switchers)
-    rated = _asked_to_evaluate(events, trains, switchers, taught)
+    trained_models = _trained_models(events)
+    untrained_calls, mode_switchers = _untrained_calls(events), _mode_switchers(events)
+    trained_calls = _trained_in_evaluation_mode(events, mode_switchers)
+    evaluated = _evaluated_batches(events, trains, mode_switchers, trained_calls)
     spans: list[tuple[int, int, list[Event]]] = []
     inside: list[Event] = []
     start = last_end = 0
     for event in events:
-        if id(event) in taught:
+        if id(event) in trained_calls:
             verdict = "training"
-        elif id(event) in rated:
+        elif id(event) in evaluated:
             verdict = "evaluation"
         else:
-            verdict = "neither" if id(event) in followers else _judge(event, trains, learners, bool(inside))
+            verdict = (
+                "neither" if id(event) in untrained_calls else _classify(event, trains, trained_models, bool(inside))
+            )
         if verdict == "evaluation":
             if not inside:
                 start = event.start_ns if event.kind != "forward" else max(last_end, 0) or event.start_ns
@@ -150,20 +152,20 @@ def evaluation_spans(events: Sequence[Event]) -> list[tuple[int, int, list[Event
     return spans
 
 
-def _learners(events: Sequence[Event]) -> set[int]:
+def _trained_models(events: Sequence[Event]) -> set[int]:
     return {event.ident for event in events if event.kind == "forward" and event.training and event.grad}
 
 
-def _switchers(events: Sequence[Event]) -> set[int]:
+def _mode_switchers(events: Sequence[Event]) -> set[int]:
     """Returns the models that are called both in training mode and in evaluation mode. A loss module (nn.MSELoss) is
     never put into evaluation mode, so its calls do not show the mode of the script."""
-    return _learners(events) & {event.ident for event in events if event.kind == "forward" and not event.training}
+    return _trained_models(events) & {event.ident for event in events if event.kind == "forward" and not event.training}
 
 
-def _followers(events: Sequence[Event]) -> set[int]:
+def _untrained_calls(events: Sequence[Event]) -> set[int]:
     """Returns the calls, by identity, of modules that do not switch modes and after which the next batch follows
     instead of a backward pass. Example: the loss of a validation that runs with gradients enabled is not training."""
-    switchers = _switchers(events)
+    mode_switchers = _mode_switchers(events)
     found: set[int] = set()
     is_training_ahead = True
     for event in reversed(events):
@@ -171,58 +173,65 @@ def _followers(events: Sequence[Event]) -> set[int]:
             is_training_ahead = True
         elif event.kind in ("input", "iterator"):
             is_training_ahead = False
-        elif event.kind == "forward" and event.ident in switchers:
+        elif event.kind == "forward" and event.ident in mode_switchers:
             is_training_ahead = event.training
         elif event.kind == "forward" and not is_training_ahead:
             found.add(id(event))
     return found
 
 
-def _taught_while_evaluating(events: Sequence[Event], switchers: set[int]) -> set[int]:
+def _trained_in_evaluation_mode(events: Sequence[Event], mode_switchers: set[int]) -> set[int]:
     """Returns the calls of a model in evaluation mode, by identity, that are trained on nevertheless: a script may
     validate and not call train() afterwards. Such a call is followed by a backward pass, with neither another batch nor
     a call in training mode in between; otherwise the backward pass belongs to that batch or call. Calls of loss modules
     are ignored, because they do not show the mode."""
-    taught: set[int] = set()
+    trained_calls: set[int] = set()
     pending: list[Event] = []
     for event in events:
         if event.kind == "backward":
-            taught.update(id(call) for call in pending)
+            trained_calls.update(id(call) for call in pending)
         if event.kind in ("input", "iterator", *_TRAINING_MARKS):
             pending = []
-        elif event.kind == "forward" and event.ident in switchers:
+        elif event.kind == "forward" and event.ident in mode_switchers:
             pending = [*pending, event] if event.grad and not event.training else []
-    return taught
+    return trained_calls
 
 
-def _asked_to_evaluate(events: Sequence[Event], trains: set[int], switchers: set[int], taught: set[int]) -> set[int]:
+def _evaluated_batches(
+    events: Sequence[Event], trains: set[int], mode_switchers: set[int], trained_calls: set[int]
+) -> set[int]:
     """Returns the batches of a training loader, by identity, that are only evaluated. Example: `test(train_loader)`
     computes the training accuracy. No training on such a batch takes place before the next batch is requested or the
     trial ends."""
-    rated: set[int] = set()
+    evaluated: set[int] = set()
     asked: list[Event] = []  # the last batch of a training loader, preceded by its iterator if that is new
     is_evaluated = False
     for event in events:
         if event.kind in ("input", "iterator"):
-            rated.update(id(one) for one in asked if is_evaluated)
+            evaluated.update(id(one) for one in asked if is_evaluated)
             is_new = len(asked) == 1 and asked[0].kind == "iterator" and not is_evaluated
             asked = [*(asked if is_new else ()), event] if event.ident in trains else []
             is_evaluated = False
-        elif event.kind == "forward" and event.ident in switchers and not event.training and id(event) not in taught:
+        elif (
+            event.kind == "forward"
+            and event.ident in mode_switchers
+            and not event.training
+            and id(event) not in trained_calls
+        ):
             is_evaluated = bool(asked)
-        elif event.kind in _TRAINING_MARKS or (event.kind == "forward" and event.ident in switchers):
+        elif event.kind in _TRAINING_MARKS or (event.kind == "forward" and event.ident in mode_switchers):
             asked, is_evaluated = [], False
-    rated.update(id(one) for one in asked if is_evaluated)
-    return rated
+    evaluated.update(id(one) for one in asked if is_evaluated)
+    return evaluated
 
 
-def _judge(event: Event, trains: set[int], learners: set[int], is_inside: bool) -> str:
+def _classify(event: Event, trains: set[int], trained_models: set[int], is_inside: bool) -> str:
     if event.kind in ("input", "iterator"):
         return "training" if event.ident in trains else "evaluation"
     if event.kind in _TRAINING_MARKS:
         return "training"
     if event.kind == "forward":
-        if event.ident in learners and not event.training:
+        if event.ident in trained_models and not event.training:
             return "evaluation"
         return "evaluation" if is_inside and not (event.grad and event.training) else "training"
     return "neither"

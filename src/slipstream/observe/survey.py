@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 _COUNT_NS = 1_000_000_000
-_MOST_PROBES = 2  # it is unlikely that an epoch begins in both
+_MAX_PROBES = 2  # it is unlikely that an epoch begins in both
 _GAUGE_NS = 50_000_000  # between two readings of the memory in use
 
 
@@ -125,11 +125,11 @@ class Survey:
     def end_dissection(self) -> bool:
         """Ends the dissection. Returns False if another step may be tried, because the step was interrupted by the
         start of an epoch or contained a validation."""
-        if self._probe is not None and self._has_validated() and self._num_probes < _MOST_PROBES:
+        if self._probe is not None and self._has_validated() and self._num_probes < _MAX_PROBES:
             self._spare("the anatomy", self._drop_probe)
         is_whole = self._probe is not None
         self.break_off_dissection(is_whole)
-        if not (is_whole or self._has_anatomy) and self._num_probes < _MOST_PROBES:
+        if not (is_whole or self._has_anatomy) and self._num_probes < _MAX_PROBES:
             return False
         if self.rehearsal_s:
             self._spare("the rehearsals", self._rehearse)

@@ -12,7 +12,7 @@ from slipstream.seams.module import ModuleSeam
 MOST_BATCHES = 12
 _INTERVAL_NS = 250_000_000
 _FIRST_LOOKS = 3  # if this many batches contain no tokens, the search ends
-_MOST_VALUES = 1 << 20  # of one tensor
+_MAX_VALUES = 1 << 20  # of one tensor
 
 Kept = tuple[dict[str, torch.Tensor], list[torch.Tensor], list[int]]
 
@@ -48,7 +48,7 @@ class Tokens:
 
         inputs = Inputs()
         note_inputs(inputs, args, kwargs)
-        if any(tensor.numel() > _MOST_VALUES for tensor in (*inputs.named.values(), *inputs.tokens)):
+        if any(tensor.numel() > _MAX_VALUES for tensor in (*inputs.named.values(), *inputs.tokens)):
             return
         if inputs.named or inputs.tokens:
             layers = (layer for layer in model.modules() if isinstance(layer, torch.nn.Embedding))

@@ -8,7 +8,7 @@ from slipstream.records.finding import Bound, Ceilings, Finding
 from slipstream.records.fitting import FitAttempt, Fitting, TrialOutcome
 from slipstream.records.footprint import KINDS, Footprint, Growth, LineBytes, ModuleBytes, Moment, Remains
 from slipstream.records.history import IndexEntry, SessionGlance
-from slipstream.records.message import BlockEnded, Boarded, Ended, Message, Met, Progress, Seen, Told
+from slipstream.records.message import BlockEnded, Ended, Message, Met, ProcessStarted, Progress, Seen, Told
 from slipstream.records.objects import LargeContainer, Loader, Model, Optimizer, TensorFacts
 from slipstream.records.race import (
     BlockTiming,
@@ -44,7 +44,6 @@ __all__ = [
     "BlockEnded",
     "BlockKind",
     "BlockTiming",
-    "Boarded",
     "Bound",
     "Ceilings",
     "Choice",
@@ -88,6 +87,7 @@ __all__ = [
     "Outcome",
     "Phase",
     "PhaseChange",
+    "ProcessStarted",
     "Progress",
     "Reading",
     "Recipe",

@@ -17,11 +17,11 @@ from slipstream.records.stack import StackCount
 from slipstream.records.step import Block, Fetch
 
 
-class Boarded(msgspec.Struct, frozen=True, tag=True):
+class ProcessStarted(msgspec.Struct, frozen=True, tag=True):
     """The first message of every process of a trial."""
 
     process: int
-    role: str  # "rider" (runs the script), "worker" (of a loader), "child" (started by the script)
+    role: str  # "main" (runs the script), "worker" (of a loader), "child" (started by the script)
     time_ns: int
 
 
@@ -75,4 +75,4 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
     ending: Ending
 
 
-Message = Boarded | Seen | Met | BlockEnded | Told | Progress | Ended
+Message = ProcessStarted | Seen | Met | BlockEnded | Told | Progress | Ended

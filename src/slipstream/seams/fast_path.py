@@ -18,7 +18,7 @@ from slipstream.seams.patching import Passage, Patches
 Hook = Callable[[Any, Any, Any], None]
 
 
-class Onlooker(Protocol):
+class CallObserver(Protocol):
     on_call: Callable[[Any, tuple[Any, ...], dict[str, Any]], None] | None
 
 
@@ -67,7 +67,13 @@ def shorten_next(passage: Passage, patches: Patches, listener: Listener) -> Call
 
 
 def shorten_call(
-    passage: Passage, patches: Patches, listener: Listener, onlooker: Onlooker, reference: Any, inner: Any, ident: int
+    passage: Passage,
+    patches: Patches,
+    listener: Listener,
+    observer: CallObserver,
+    reference: Any,
+    inner: Any,
+    ident: int,
 ) -> Callable[..., Any]:
     """The fast path of a module call, for a module in training mode. `inner` is the callable that the script compiled
     the module to, or None."""
@@ -82,7 +88,7 @@ def shorten_call(
         if (
             get_ident() != shortcut.thread
             or shortcut.phase != "other"
-            or onlooker.on_call is not None
+            or observer.on_call is not None
             or not listener.counts_samples
             or not module.training
         ):

@@ -12,14 +12,14 @@ from typing import Any
 from slipstream.records import LargeContainer
 
 FEWEST = 50_000
-_MOST_DEPTH = 3
-_LOOKED_AT = 64  # elements that are inspected; the others are assumed to be similar
+_MAX_DEPTH = 3
+_NUM_INSPECTED = 64  # elements that are inspected; the others are assumed to be similar
 _SHARED = (bool, type(None))  # singletons: they are never copied per element
 
 
 def find_container(dataset: Any) -> LargeContainer | None:
     """Returns the container with the most objects, or None."""
-    found = [_container(name, value) for name, value in _attributes(dataset, "", _MOST_DEPTH)]
+    found = [_container(name, value) for name, value in _attributes(dataset, "", _MAX_DEPTH)]
     return max((one for one in found if one is not None), key=lambda one: one.num_objects, default=None)
 
 
@@ -47,8 +47,8 @@ def _container(name: str, value: Any) -> LargeContainer | None:
         return None
     if len(elements) < FEWEST:
         return None
-    sample = [one for one in islice(iter(elements), _LOOKED_AT) if not isinstance(one, _SHARED)]
-    if len(sample) < _LOOKED_AT // 2:
+    sample = [one for one in islice(iter(elements), _NUM_INSPECTED) if not isinstance(one, _SHARED)]
+    if len(sample) < _NUM_INSPECTED // 2:
         return None
     each = sum(sys.getsizeof(one) for one in sample) / len(sample) + 8
     return LargeContainer(

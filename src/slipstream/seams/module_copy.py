@@ -12,9 +12,9 @@ from slipstream.seams.batches import walk_tensors
 
 
 def copy_module(module: torch.nn.Module) -> torch.nn.Module:
-    remembered: dict[int, Any] = {}
+    copies: dict[int, Any] = {}
     for part in module.modules():
         for _, tensor in walk_tensors(vars(part)):
             if not tensor.is_leaf:
-                remembered[id(tensor)] = tensor.detach().clone()
-    return copy.deepcopy(module, remembered)
+                copies[id(tensor)] = tensor.detach().clone()
+    return copy.deepcopy(module, copies)

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 _NUM_BATCHES = 3  # per process; code that draws at all is very likely to draw within three batches
-_MOST_DEPTH = 3
-_MOST_LOOKED_AT = 500
+_MAX_DEPTH = 3
+_MAX_INSPECTED = 500
 
 
 class RngUse:
@@ -58,15 +58,15 @@ def _kept_on(dataset: Any) -> Iterator[Any]:
     kinds: tuple[Any, ...] = (torch.Generator, random.Random)
     kinds += (numpy.Generator, numpy.RandomState) if numpy is not None else ()
     level, seen = [dataset], 0
-    for _ in range(_MOST_DEPTH):
-        level = [value for thing in level for value in _parts(thing)][: _MOST_LOOKED_AT - seen]
+    for _ in range(_MAX_DEPTH):
+        level = [value for thing in level for value in _parts(thing)][: _MAX_INSPECTED - seen]
         seen += len(level)
         yield from (value for value in level if isinstance(value, kinds))
 
 
 def _parts(thing: Any) -> list[Any]:
     if type(thing) in (list, tuple):
-        return list(thing[:_MOST_LOOKED_AT])
+        return list(thing[:_MAX_INSPECTED])
     attributes = getattr(thing, "__dict__", None)
     return list(attributes.values()) if type(attributes) is dict else []
 

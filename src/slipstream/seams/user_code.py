@@ -17,7 +17,7 @@ from slipstream.records import Site
 
 OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _ZOO = os.path.join(OURS, "testing", "zoo") + os.sep
-_MOST_DECORATORS = 8  # lines of them above a `def`
+_MAX_DECORATORS = 8  # lines of them above a `def`
 _is_user: dict[str, bool] = {}
 _roots: tuple[str, ...] | None = None
 
@@ -119,7 +119,7 @@ def definition_of(code: CodeType | None) -> Site | None:
     first = site_of_code(code)
     if code is None or first is None:
         return None
-    sites = (make_site(code.co_filename, first.line + below, code.co_name) for below in range(_MOST_DECORATORS))
+    sites = (make_site(code.co_filename, first.line + below, code.co_name) for below in range(_MAX_DECORATORS))
     return next((site for site in sites if re.match(r"(async\s+)?def\s", site.text)), first)
 
 

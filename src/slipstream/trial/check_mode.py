@@ -236,7 +236,7 @@ class CheckMode:
     def become_worker(self, worker: int) -> None:
         self._recorder.forget()
         self._recorder.worker = worker
-        self._recorder.board("worker")
+        self._recorder.report_start("worker")
         self._recorder.on_pulse = None
         self._recorder.phase = "input"
         self._follow_memory()

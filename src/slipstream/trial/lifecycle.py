@@ -76,9 +76,9 @@ class ScriptRun:
         assert isinstance(self._sink, MemorySink)
         return [(os.getpid(), message) for message in self._sink.messages]
 
-    def start(self, role: str = "rider") -> None:
+    def start(self, role: str = "main") -> None:
         """Installs what the mode needs. Call it before the script's first line. `role` is recorded in sessions."""
-        self.recorder.board(role)
+        self.recorder.report_start(role)
         self._mode = self._make_mode()
         if self._mode is None:
             self.import_hooks.when_imported("torch", self._on_torch)
@@ -102,7 +102,7 @@ class ScriptRun:
         self.recorder.forget()
         if self._mode is not None:
             self._mode.start_child()
-        self.recorder.board("child")
+        self.recorder.report_start("child")
 
     def leave(self, ending: Ending) -> None:
         """Writes what is still unwritten and undoes all patches."""
