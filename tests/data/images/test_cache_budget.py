@@ -63,13 +63,13 @@ def test_too_small_a_part_is_none(tmp_path: Path) -> None:
 def test_more_images_than_samples_end_at_the_budget(tmp_path: Path) -> None:
     allowance, said = made(tmp_path, memory_bytes=10**6, num_samples=10)
     assert num_allowed(allowance, 1000) == 500
-    assert len(said) == 1 and "full" in said[0]
+    assert len(said) == 1 and "limit" in said[0]
 
 
 def test_the_last_of_the_disk_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     allowance, said = made(tmp_path, memory_bytes=10**9, num_samples=10)
     monkeypatch.setattr(room, "free_disk_bytes", lambda folder: 0)
-    assert num_allowed(allowance, 3) == 0 and said == ["the disk is nearly full: no more decoded images are kept"]
+    assert num_allowed(allowance, 3) == 0 and said == ["the disk is nearly full: no more decoded images are cached"]
 
 
 def test_forked_processes_count_together() -> None:

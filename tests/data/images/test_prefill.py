@@ -37,9 +37,9 @@ def test_the_order_of_the_coming_epoch_is_known(options: Any, tmp_path: Path) ->
             loader.dataset.num_samples = 40  # type: ignore[attr-defined]
         torch.manual_seed(1)
         before = torch.get_rng_state()
-        coming = list(prefill.coming_indices(loader))
+        upcoming = list(prefill.upcoming_indices(loader))
         assert torch.equal(torch.get_rng_state(), before)
-        assert coming == [int(index) for batch in _read(loader) for index in batch]
+        assert upcoming == [int(index) for batch in _read(loader) for index in batch]
 
 
 def _read(loader: Any) -> list[Any]:

@@ -145,5 +145,5 @@ def test_a_layout_that_fits_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) 
     other = {"_fields_": [("mode", pixel_memory.ctypes.c_int * 2), *pixel_memory._BODY]}
     for name in ("_Named", "_Numbered"):
         monkeypatch.setattr(pixel_memory, name, type("Other", (pixel_memory.ctypes.Structure,), other))
-    with pytest.raises(LookupError, match="not known"):
+    with pytest.raises(LookupError, match="unknown memory layout"):
         PixelMemory()

@@ -12,8 +12,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data._utils import worker
 
-from slipstream.data.images import cache_folder, decode_cache
-from slipstream.data.images import to_array as arraying_room
+from slipstream.data.images import cache_folder, decode_cache, to_array
 from slipstream.data.images.c_build import find_compiler
 from slipstream.data.images.spot_check import FIRST
 from slipstream.data.images.to_array import ArrayConversion, PlaneKernel, is_interleaved
@@ -71,11 +70,11 @@ class Counted(PlaneKernel):
 def test_arrays_are_pillows_and_other_modes_are_left_to_it() -> None:
     log: list[str] = []
     planes = Counted()
-    arraying = ArrayConversion(planes, lambda: log.append("used"), lambda: log.append("differs"))
+    conversion = ArrayConversion(planes, lambda: log.append("used"), lambda: log.append("differs"))
     pictures = [picture((40, 50)), picture((40, 50), "L"), picture((40, 50), "RGBA"), picture((3, 3))]
     bare = [(np.array(image), image.tobytes(), image.tobytes("raw", "BGR")) for image in pictures[:1]]
     rest = [np.array(image) for image in pictures[1:]]
-    with installed(arraying):
+    with installed(conversion):
         ours = [(np.array(image), image.tobytes(), image.tobytes("raw", "BGR")) for image in pictures[:1]]
         assert all(np.array_equal(a, b) for a, b in zip(rest, map(np.array, pictures[1:]), strict=True))
         array = np.array(pictures[0])
@@ -95,17 +94,17 @@ def test_a_difference_ends_it_and_the_script_gets_pillows() -> None:
 
 
 def test_in_a_worker_tensors_are_torchs_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    arraying = ArrayConversion(PlaneKernel(), lambda: None, lambda: None)
+    conversion = ArrayConversion(PlaneKernel(), lambda: None, lambda: None)
     turned = torch.from_numpy(np.array(picture((40, 50)))).permute(2, 0, 1)
     bare = turned.contiguous()
     patches = Patches(lambda seam, fault: None, lambda: False)
-    arraying.install_in_worker(patches)
+    conversion.install_in_worker(patches)
     try:
         for _ in range(FIRST + 2):
             assert torch.equal(turned.contiguous(), bare) and turned.contiguous().is_contiguous()
         channels_last = turned.unsqueeze(0).contiguous(memory_format=torch.channels_last)
         monkeypatch.setattr(PlaneKernel, "part", lambda self, pixels: torch.zeros(pixels.shape, dtype=torch.uint8))
-        arraying._trust._proved[1] = 0  # proofs are wanted again
+        conversion._spot_check._proved[1] = 0  # so that results are compared again
         assert torch.equal(turned.contiguous(), bare) and torch.equal(turned.contiguous(), bare)
     finally:
         patches.close()
@@ -114,10 +113,10 @@ def test_in_a_worker_tensors_are_torchs_too(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_what_stands_inside_goes_to_spawned_workers_as_ever() -> None:
-    arraying = ArrayConversion(PlaneKernel(), lambda: None, lambda: None)
-    assert arraying_room._PartingLoop(worker._worker_loop, arraying).__reduce__() == "_worker_loop"
+    conversion = ArrayConversion(PlaneKernel(), lambda: None, lambda: None)
+    assert to_array._PartingLoop(worker._worker_loop, conversion).__reduce__() == "_worker_loop"
     inside = ReusingLoop(worker._worker_loop, 2, 8)
-    assert arraying_room._PartingLoop(inside, arraying).__reduce__() == inside.__reduce__()
+    assert to_array._PartingLoop(inside, conversion).__reduce__() == inside.__reduce__()
 
 
 class Tensors(Dataset[Any]):

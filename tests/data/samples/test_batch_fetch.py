@@ -151,4 +151,5 @@ def test_a_batch_that_comes_out_otherwise_is_torchs_and_said(monkeypatch: pytest
         batches = list(DataLoader(TensorDataset(ROWS), batch_size=10))
     finally:
         patches.close()
-    assert torch.equal(torch.cat([x for (x,) in batches]), ROWS) and told == ["a batch came out otherwise"]
+    assert torch.equal(torch.cat([x for (x,) in batches]), ROWS)
+    assert told == ["a batch that was indexed at once differs from torch's"]

@@ -211,9 +211,9 @@ def test_where_lengths_are_not_known_the_order_is_as_ever(riding: Any, kind: Any
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"shuffle": False}, "not shuffled"),
-    ({"collate_fn": None}, "stacked as they are"),
+    ({"collate_fn": None}, "no collate_fn that pads"),
     ({"batch_size": 1}, "several samples"),
-    ({"batch_sampler": [[0, 1]]}, "makes the batches itself"),
+    ({"batch_sampler": [[0, 1]]}, "into batches itself"),
     ({"sampler": WeightedRandomSampler([1.0] * NUM, NUM)}, "WeightedRandomSampler"),
     ({"sampler": SequentialSampler(Texts())}, "SequentialSampler"),
     ({"sampler": RandomSampler(Texts(), replacement=True)}, "RandomSampler"),

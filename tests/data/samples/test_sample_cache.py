@@ -193,11 +193,11 @@ REFUSED: list[tuple[Any, str]] = [
     (OwnGenerator, "random numbers"),
     (Counts, "changes count"),
     (CountsInClass, "changes CountsInClass.count"),
-    (CountsGlobally, "sets a variable of its module"),
-    (Clock, "otherwise"),
-    (OwnMemory, "parts of its own memory"),
+    (CountsGlobally, "sets a variable outside the function"),
+    (Clock, "differs when it is requested a second time"),
+    (OwnMemory, "share memory with the dataset"),
     (Objects, "holds a set"),
-    (lambda: TensorDataset(torch.zeros(NUM, 2)), "in memory already"),
+    (lambda: TensorDataset(torch.zeros(NUM, 2)), "already in memory"),
 ]
 
 
@@ -227,7 +227,7 @@ class Stream(IterableDataset[int]):
 
 
 def test_streams_and_ready_batches_are_refused() -> None:
-    assert "in memory already" in sample_cache.obstacle(DataLoader(list(range(NUM))))  # type: ignore[arg-type]
+    assert "already in memory" in sample_cache.obstacle(DataLoader(list(range(NUM))))  # type: ignore[arg-type]
     assert "iterable" in sample_cache.obstacle(DataLoader(Stream()))
     assert "batches" in sample_cache.obstacle(DataLoader(Made(), batch_size=None))
     spawned = DataLoader(Made(), num_workers=1, multiprocessing_context="spawn")
@@ -292,7 +292,7 @@ def test_files_that_are_written_anew_are_found_when_an_epoch_begins(riding: Any,
     bare = read()
     with riding(sample_cache=True) as context:
         ours = read()
-    assert are_same(ours, bare) and "came out otherwise than before" in context.declined[0]
+    assert are_same(ours, bare) and "differs from its cached copy" in context.declined[0]
 
 
 class ByWorker(Made):
@@ -313,7 +313,7 @@ def test_samples_that_depend_on_who_makes_them_and_when(riding: Any, kind: Any) 
     bare = epochs(kind(), num_workers=2, shuffle=True)
     with riding(sample_cache=True) as context:
         ours = epochs(kind(), num_workers=2, shuffle=True)
-    assert are_same(ours, bare) and "came out otherwise than before" in context.declined[0]
+    assert are_same(ours, bare) and "differs from its cached copy" in context.declined[0]
 
 
 class Raises(Made):

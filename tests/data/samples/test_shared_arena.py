@@ -36,7 +36,7 @@ def test_a_child_that_dies_with_the_lock_leaves_it() -> None:
     arena = SharedArena(4, 1 << 20)
 
     def die() -> None:
-        with arena._alone():
+        with arena._locked():
             os.kill(os.getpid(), signal.SIGKILL)
 
     assert in_child(die) == signal.SIGKILL

@@ -63,7 +63,7 @@ def test_nothing_stands_against_a_plain_dataset() -> None:
 
 def test_what_does() -> None:
     assert "one at a time" in asked(Stream())
-    assert "through the global connection, an open Connection" in asked(Global())
+    assert "through connection, an open Connection" in asked(Global())
     assert "worker_init_fn prepares a worker process" in asked(Plain(), 2, print)
     assert "worker_init_fn prepares a worker process" in asked(Plain(), 2, lambda number: torch.set_num_threads(2))
     assert asked(Plain(), 2, lambda number: np.random.seed(torch.initial_seed() % 2**32)) == ""
@@ -80,7 +80,7 @@ def test_the_trainers_own_seeding_is_known() -> None:
 
 
 def test_generators_outside_of_the_dataset_are_found_and_its_own_are_not() -> None:
-    assert "draws from the global rng_state" in asked(Transformed(jitter))
+    assert "draws from rng_state" in asked(Transformed(jitter))
     assert "draws from generator" in asked(Transformed(closed_over(np.random.default_rng(3))))
     assert asked(Transformed(np.random.default_rng(3))) == ""
 

@@ -1,5 +1,6 @@
-"""Decoders that are functions from a file or bytes to an array, done once: OpenCV's and torchvision's. The script gets
-an array of its own each time. Only whole JPEG and PNG images, only calls that are plain to read; the rest is left."""
+"""Caches the results of decoders that are functions from a file or bytes to an array: OpenCV's and torchvision's. The
+script gets a new array each time. Only complete JPEG and PNG images and calls with simple arguments are cached. All
+other calls are passed on to the decoder."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ class ImageSource(msgspec.Struct, frozen=True):
         return identity_of_file(os.stat(self.path)) if self.path else identity_of_bytes(self.data)
 
     def is_whole(self) -> bool:
-        """By its first and last bytes: these decoders fill in what is missing, and do not say so."""
+        """Whether the file is complete, judged by its first and last bytes. These decoders fill in missing data and do
+        not report it."""
         if self.path:
             with open(self.path, "rb") as file:
                 head = file.read(4)
@@ -54,17 +56,17 @@ class ImageSource(msgspec.Struct, frozen=True):
 
 
 class ImageKind(msgspec.Struct, frozen=True):
-    """How a library's arrays are kept and made again."""
+    """How the arrays of a library are stored and rebuilt."""
 
     source: Callable[[Any], ImageSource | None]
-    describe: Callable[[Any], tuple[str, tuple[int, ...]] | None]  # None: not one that can be made again
+    describe: Callable[[Any], tuple[str, tuple[int, ...]] | None]  # None: cannot be rebuilt
     read: Callable[[Any], bytes]
     make: Callable[[Pixels], Any]
 
 
 class ArrayDecoding:
-    def __init__(self, keeping: DecodeCache) -> None:
-        self._keeping = keeping
+    def __init__(self, cache: DecodeCache) -> None:
+        self._cache = cache
         self._here = threading.local()
 
     def install_opencv(self, patches: Patches, cv2: Any) -> None:
@@ -72,7 +74,7 @@ class ArrayDecoding:
             patches.replace(cv2, name, self._once(getattr(cv2, name), ("OpenCV", cv2.__version__, name), OPENCV))
 
     def install_torchvision(self, patches: Patches, io: ModuleType) -> None:
-        """`io` is torchvision.io, which hands on what torchvision.io.image defines."""
+        """`io` is torchvision.io, which re-exports what torchvision.io.image defines."""
         owners = [io, *([vars(io)["image"]] if isinstance(vars(io).get("image"), ModuleType) else [])]
         version = getattr(sys.modules.get("torchvision"), "__version__", "")
         for name in ("read_image", "decode_image", "decode_jpeg", "decode_png"):
@@ -85,19 +87,19 @@ class ArrayDecoding:
                     patches.replace(owner, name, decode)
 
     def _once(self, original: Callable[..., Any], library: tuple[str, ...], kind: ImageKind) -> Callable[..., Any]:
-        keeping, here = self._keeping, self._here
+        cache, here = self._cache, self._here
 
         @functools.wraps(original)
         def decode(*args: Any, **kwargs: Any) -> Any:
-            if not keeping.is_on or getattr(here, "is_inside", False):
+            if not cache.is_on or getattr(here, "is_inside", False):
                 return original(*args, **kwargs)
             try:
                 source, key, identity = _read_call(library, kind, args, kwargs)
-                found = keeping.find(key) if key else None
+                found = cache.find(key) if key else None
                 if found is not None:
                     return kind.make(found)
             except Exception as fault:
-                keeping.step_aside(fault)
+                cache.disable(fault)
                 return original(*args, **kwargs)
             here.is_inside = True
             try:
@@ -108,7 +110,7 @@ class ArrayDecoding:
                 try:
                     self._keep(source, key, identity, kind, result)
                 except Exception as fault:
-                    keeping.step_aside(fault)
+                    cache.disable(fault)
             return result
 
         return decode
@@ -118,19 +120,19 @@ class ArrayDecoding:
         if described is None or not is_settled(identity) or not source.is_whole() or source.identity() != identity:
             return
         facts = ImageFacts(key, *described, -1, folder_of(source.path))
-        if self._keeping.has_room(key, result.nbytes):
-            self._keeping.keep(facts, kind.read(result))
+        if self._cache.has_room(key, result.nbytes):
+            self._cache.keep(facts, kind.read(result))
 
 
 def _read_call(
     library: tuple[str, ...], kind: ImageKind, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[ImageSource | None, bytes, Identity | None]:
-    """The image, its key and what tells it from others; nothing where this is not for us."""
+    """The image of a call, its key and its identity. They are empty if the call cannot be cached."""
     options = [*args[1:], *kwargs.values()]
     source = kind.source(args[0]) if args and all(isinstance(option, _PLAIN) for option in options) else None
     try:
         identity = source.identity() if source is not None else None
-    except OSError:  # no such file: the decoder says so in its own way
+    except OSError:  # no such file: the decoder reports it in its own way
         identity = None
     if identity is None:
         return None, b"", None
@@ -163,7 +165,7 @@ def _make_array(found: Pixels) -> Any:
 
 OPENCV = ImageKind(_opencv_source, _describe_array, lambda array: bytes(array.tobytes()), _make_array)
 
-# --- torchvision: tensors, which lie in memory pixel by pixel ---------------------------------------------------------
+# --- torchvision: tensors, which are stored pixel by pixel ------------------------------------------------------------
 
 
 def _torchvision_source(given: Any) -> ImageSource | None:

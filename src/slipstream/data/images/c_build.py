@@ -1,5 +1,6 @@
-"""C of ours, compiled once by the system's compiler into the cache folder and loaded from there. Loads nothing that
-another user could have written, and no file that is not as it was compiled: a damaged one may end the process."""
+"""Compiles our C code once with the system's compiler into the cache folder and loads it from there. A file that
+another user could have written is not loaded. Neither is a file that has changed since it was compiled, because a
+damaged library may crash the process."""
 
 from __future__ import annotations
 
@@ -18,19 +19,20 @@ from slipstream.store.safe_files import is_private
 
 _COMPILED = "compiled"
 _LONGEST_S = 120.0
-_DIGITS = 16  # of a digest in a name
+_DIGITS = 16  # of a digest in a file name
 _FLAGS = ("-O3", "-shared", "-fPIC")
-# Intel's and AMD's compilers' default target has no fused multiply-add, and neither has what Pillow ships for them.
-# Elsewhere both are left to the compiler, so that ours rounds as the other's most likely does.
+# Our results must round like Pillow's. On x86-64 the default target of compilers has no fused multiply-add, and
+# Pillow's builds use none either. On other machines both builds follow the compiler's default, which is most likely the
+# same.
 _UNFUSED = ("-ffp-contract=off",) if platform.machine().lower() in ("x86_64", "amd64") else ()
 
 
 class CompileError(Exception):
-    """Why there is no library, as half a sentence."""
+    """The library cannot be built. The message is the reason, as a clause."""
 
 
 def find_compiler() -> list[str]:
-    """The command that compiles C; empty where there is none."""
+    """The command that compiles C; empty if there is none."""
     for command in (os.environ.get("CC", ""), "cc", "gcc", "clang"):
         try:
             words = shlex.split(command)
@@ -43,14 +45,14 @@ def find_compiler() -> list[str]:
 
 
 def load_library(source: Path) -> ctypes.CDLL:
-    """Compiled now if it never was. Raises `CompileError`."""
+    """Load the library, and compile it first if necessary. Raises `CompileError`."""
     compiler = find_compiler()
     if not compiler:
         raise CompileError("there is no C compiler (cc, gcc or clang) on this machine")
     stem = f"{source.stem}-{_key(source, compiler)}"
     try:
         return _load_kept(cache_folder() / _COMPILED, stem, source, compiler)
-    except OSError:  # a folder that cannot be written, or that nothing may be run from
+    except OSError:  # a folder that is not writable or that is mounted without permission to execute
         return _load_once(source, compiler)
 
 
@@ -62,15 +64,15 @@ def _load_kept(folder: Path, stem: str, source: Path, compiler: list[str]) -> ct
         if is_private(found.lstat()) and found.stem.endswith(f"-{_digest(found)}"):
             return ctypes.CDLL(str(found))
         found.unlink()
-    with tempfile.TemporaryDirectory(dir=folder) as workshop:
-        made = _compile(source, compiler, Path(workshop) / f"{stem}.so")
+    with tempfile.TemporaryDirectory(dir=folder) as build_folder:
+        made = _compile(source, compiler, Path(build_folder) / f"{stem}.so")
         kept = folder / f"{stem}-{_digest(made)}.so"
         os.replace(made, kept)
     return ctypes.CDLL(str(kept))
 
 
 def _load_once(source: Path, compiler: list[str]) -> ctypes.CDLL:
-    """A loaded library needs no file."""
+    """Compile into a temporary folder and load the library. Once it is loaded, its file is not needed."""
     try:
         with tempfile.TemporaryDirectory() as folder:
             return ctypes.CDLL(str(_compile(source, compiler, Path(folder) / f"{source.stem}.so")))
@@ -92,7 +94,9 @@ def _compile(source: Path, compiler: list[str], made: Path) -> Path:
 
 
 def _key(source: Path, compiler: list[str]) -> str:
-    texts = [path.read_bytes() for path in (source, *sorted(source.parent.glob("*.h")))]  # what it may include
+    texts = [
+        path.read_bytes() for path in (source, *sorted(source.parent.glob("*.h")))
+    ]  # with headers that it may include
     facts = os.stat(compiler[0])
     about = repr((compiler, facts.st_size, facts.st_mtime_ns, _FLAGS, _UNFUSED, platform.machine()))
     return hashlib.sha256(b"".join(texts) + about.encode()).hexdigest()[:_DIGITS]

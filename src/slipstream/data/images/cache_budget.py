@@ -1,6 +1,8 @@
-"""How many decoded images may be kept: a safe part of free memory, which holds them while they are used, and of free
-disk, judged for the whole data set before it is filled. Which ones is told by their keys, so that all processes and
-later runs choose alike and nothing is ever evicted: a shuffled epoch would come for it again too late."""
+"""Decides how many decoded images may be cached: as many as fit in a safe part of the free memory, which holds them
+while they are used, and of the free disk. The decision is made for the whole data set at the start.
+
+If not all images fit, the key of an image decides whether it is cached, so that all processes and later runs choose the
+same images. Images are never evicted: in shuffled epochs, eviction would remove most images before their next use."""
 
 from __future__ import annotations
 
@@ -12,18 +14,19 @@ from typing import NamedTuple
 
 from slipstream.data.images.cache_folder import free_disk_bytes
 
-MEMORY_SHARE = 0.5  # of what is free when the script starts
+MEMORY_SHARE = 0.5  # of the free memory when the script starts
 DISK_SHARE = 0.5
-RESERVE = 0.1  # of the disk's free bytes at the start: never touched, whoever else fills the disk meanwhile
-LEAST_SHARE = 0.2  # of a data set: below that, keeping some is not worth the writing
-_NUM_JUDGED = 64  # images that the mean size is taken from
+RESERVE = 0.1  # of the disk's free bytes at the start; never used, even if other programs fill the disk meanwhile
+LEAST_SHARE = 0.2  # of a data set; caching a smaller share is not worth the writing
+_NUM_JUDGED = 64  # images from which the mean size is computed
 _SLOTS = 512
-_LOOK_BYTES = 64 << 20  # kept by one process between two looks at what is left, where there is much,
-_MOST_PROCESSES = 64  # that may do so at once
+_CHECK_BYTES = 64 << 20  # at most written by one process between two checks of the space that is left
+_MOST_PROCESSES = 64  # that may write at once; each may use this part of the remaining space before it checks again
 
 
 class CacheMeter:
-    """Counts of all processes that are forked from this one. Each adds to a slot of its own, so that none is lost."""
+    """Counters that are shared with all processes forked from this one. Each process adds to its own slot, so that no
+    count is lost."""
 
     def __init__(self) -> None:
         self._pages = memoryview(mmap.mmap(-1, 3 * 8 * _SLOTS)).cast("Q")
@@ -48,11 +51,11 @@ class CacheMeter:
 
 
 class ExpectedBytes(NamedTuple):
-    """What is to come from one data set."""
+    """The images that are expected from one data set."""
 
     num_samples: int
-    source: int  # the data set that its samples come from
-    num_there: int  # in that one
+    source: int  # the id of the data set that its samples come from
+    num_there: int  # the number of samples of that data set
 
 
 class CacheBudget:
@@ -69,26 +72,27 @@ class CacheBudget:
         self._sure_bytes = 0
 
     def expect(self, dataset: int, num_samples: int, source: int = 0, num_there: int = 0) -> bool:
-        """A data set, by its identity, and how many images are to come from it; where it is a part of another, of which
-        one, and how many that has. Whether it is a new one."""
+        """Expect `num_samples` images from the data set with the id `dataset`. If it is a part of another data set,
+        `source` is the id of that one and `num_there` its number of samples. Returns whether the data set is new."""
         is_new = dataset not in self._expected
         self._expected[dataset] = ExpectedBytes(num_samples, source or dataset, num_there or num_samples)
         return is_new
 
     def forget(self, dataset: int) -> None:
-        """It is gone: no more images are to come from it."""
+        """Expect no more images from a data set that no longer exists."""
         self._expected.pop(dataset, None)
 
     def num_expected(self) -> int:
-        """Parts of one source may overlap, as folds do: all together they have no more than it has."""
+        """The number of different images. Parts of one source may overlap, as folds do, so that they have at most as
+        many images together as the source."""
         sums: dict[int, tuple[int, int]] = {}
-        for one in list(self._expected.values()):  # a list: one may be forgotten meanwhile
+        for one in list(self._expected.values()):  # a copy, because `forget` may be called meanwhile
             so_far, _ = sums.get(one.source, (0, 0))
             sums[one.source] = so_far + one.num_samples, one.num_there
         return sum(min(wanted, num_there) for wanted, num_there in sums.values())
 
     def share(self) -> float:
-        """Of the expected images, as far as their size is known. 1.0: all of them."""
+        """The share of the expected images that fits, according to the sizes seen so far; 1.0 if all fit."""
         expected = self.num_expected() * self._mean_bytes()
         return self.room_bytes / expected if expected > self.room_bytes else 1.0
 
@@ -101,30 +105,33 @@ class CacheBudget:
         share = self.share()
         if share < LEAST_SHARE:
             self.close(
-                f"decoded, the images would take {self.num_expected() * self._mean_bytes() / 1e9:,.0f} GB, and "
+                f"the decoded images would take {self.num_expected() * self._mean_bytes() / 1e9:,.0f} GB, and only "
                 f"{self.room_bytes / 1e9:,.1f} GB may be used (half of the free memory, half of the free disk)"
             )
             return False
         if int.from_bytes(key[:4], "big") >= share * 2**32:
             return False
-        if num_bytes > self._sure_bytes and not self._is_room(num_bytes):
+        if num_bytes > self._sure_bytes and not self._has_space(num_bytes):
             return False
         self._sure_bytes -= num_bytes
         return True
 
-    def _is_room(self, num_bytes: int) -> bool:
-        """Asks all processes' counts and the disk, and for how many bytes nobody need ask again."""
+    def _has_space(self, num_bytes: int) -> bool:
+        """Check the counters of all processes and the disk. Also determine how many bytes this process may write before
+        it must check again."""
         room = self.room_bytes - self.meter.kept_bytes
         disk = free_disk_bytes(self._folder) - self._reserve_bytes
         if num_bytes > room:
-            self.close(f"{self.room_bytes / 1e9:,.1f} GB are full: images beyond that are decoded as before")
+            self.close(
+                f"the cache limit of {self.room_bytes / 1e9:,.1f} GB is reached: other images are decoded as before"
+            )
         elif num_bytes > disk:
-            self.close("the disk is nearly full: no more decoded images are kept")
-        self._sure_bytes = max(num_bytes, min(_LOOK_BYTES, int(min(room, disk)) // _MOST_PROCESSES))
+            self.close("the disk is nearly full: no more decoded images are cached")
+        self._sure_bytes = max(num_bytes, min(_CHECK_BYTES, int(min(room, disk)) // _MOST_PROCESSES))
         return not self._is_closed
 
     def close(self, why: str) -> None:
-        """No more is kept in this process. What there is stays in use."""
+        """Cache no more images in this process. Cached images stay in use."""
         if not self._is_closed:
             self._is_closed = True
             self._tell(why)

@@ -1,5 +1,5 @@
-"""Where decoded images are kept between epochs and runs, what lies there, and how it is cleared. Imports no torch,
-reads no pixels, and deletes nothing but entries of ours."""
+"""The folder of decoded images that are cached between epochs and runs: where it is, what it contains and how it is
+cleared. This module does not import torch, does not read pixels, and deletes only files of this cache."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ VARIABLE: Final = "SLIPSTREAM_CACHE"
 SUFFIX: Final = ".pixels"
 UNFINISHED: Final = ".partial"
 _IMAGES: Final = "images"
-_MOST_READ = 1000  # entries that are asked where they come from
-_ABANDONED_S = 60.0  # age of what nobody writes any more: a process of another container cannot be asked
-_SWEEP_S = 0.1  # no script waits longer for that; a later one goes on
+_MOST_READ = 1000  # entries that are opened to read their source
+_ABANDONED_S = 60.0  # age after which an unfinished file counts as abandoned; its writer may be in another container
+_SWEEP_S = 0.1  # time limit of a sweep, for which the script waits; a later run continues the sweep
 
 # --- one entry's head ------------------------------------------------------------------------------------------------
 
@@ -34,20 +34,20 @@ MOST_FACTS: Final = HEAD_BYTES - FRAME.size
 
 
 class ImageFacts(msgspec.Struct, frozen=True, array_like=True):
-    """What stands before the pixels."""
+    """The facts that are stored in front of the pixels."""
 
     key: bytes
     kind: str  # a Pillow mode, or the type of an array's elements
     shape: tuple[int, ...]
-    position: int  # where the file object of the script stood after the decoding; -1: it was none of the script's
-    source: str  # the folder of the image; "" where it came from memory
+    position: int  # of the script's file object after decoding; -1: the file object did not belong to the script
+    source: str  # the folder of the image; "" if it came from memory
 
 
 _decode = msgspec.msgpack.Decoder(ImageFacts).decode
 
 
 def read_facts(head: bytes) -> ImageFacts | None:
-    """None where this is no head of ours, or a damaged one. The pixels are not looked at."""
+    """The facts of an entry; None if the head is damaged or not one of this cache. The pixels are not checked."""
     if len(head) < HEAD_BYTES or not head.startswith(MAGIC):
         return None
     _, checksum, _, _, length = FRAME.unpack_from(head)
@@ -76,20 +76,21 @@ def images_folder() -> Path:
 
 
 class CacheContents(msgspec.Struct, frozen=True):
-    """What lies in the folder."""
+    """The contents of the folder."""
 
     folder: str
     num_images: int = 0
     num_bytes: int = 0
-    num_unfinished: int = 0  # left by processes that were ended while they wrote, or being written now
-    oldest_s: float = 0.0  # ages
+    num_unfinished: int = 0  # being written now, or left by processes that ended while they wrote
+    oldest_s: float = 0.0  # age
     newest_s: float = 0.0
     free_bytes: int = 0
     sources: list[tuple[str, float]] = []  # folders of the images and their shares, largest first
 
 
 def survey(folder: Path | None = None) -> CacheContents:
-    """Sources are told from the first entries alone: each has to be opened for that."""
+    """Describe the contents of the folder. The sources are taken from the first entries only, because each entry must
+    be opened for that."""
     folder = folder or cache_folder()
     now_s = time.time()
     ages: list[float] = []
@@ -99,7 +100,7 @@ def survey(folder: Path | None = None) -> CacheContents:
         try:
             facts = entry.stat(follow_symlinks=False)
         except OSError:
-            continue  # cleared by another process meanwhile
+            continue  # another process has deleted it meanwhile
         num_bytes += facts.st_size
         if entry.name.endswith(UNFINISHED):
             num_unfinished += 1
@@ -121,20 +122,20 @@ def survey(folder: Path | None = None) -> CacheContents:
 
 
 def clear(folder: Path | None = None) -> int:
-    """Deletes every entry; returns how many. A training that uses them meanwhile keeps what it has mapped, and decodes
-    the rest again."""
+    """Delete every entry and return how many were deleted. A training that is using them keeps the entries that it has
+    mapped and decodes the other images again."""
     images = (folder or cache_folder()) / _IMAGES
     num_deleted = 0
     for entry in list(_entries(images)):
         os.unlink(entry.path)
         num_deleted += entry.name.endswith(SUFFIX)
-    with contextlib.suppress(OSError):  # somebody else's files in it, or a run that goes on filling it
+    with contextlib.suppress(OSError):  # the folder holds other files, or a run is still writing to it
         images.rmdir()
     return num_deleted
 
 
 def sweep(images: Path) -> int:
-    """Deletes what processes left that were ended while they wrote; returns how many."""
+    """Delete unfinished files of processes that ended while they wrote, and return how many were deleted."""
     num_deleted = 0
     end_s = time.monotonic() + _SWEEP_S
     for entry in _entries(images):
@@ -143,7 +144,7 @@ def sweep(images: Path) -> int:
         writer = entry.name.removesuffix(UNFINISHED).rpartition(".")[2].partition("-")[0]
         if not entry.name.endswith(UNFINISHED) or not writer.isdecimal() or psutil.pid_exists(int(writer)):
             continue
-        with contextlib.suppress(OSError):  # cleared by another process meanwhile
+        with contextlib.suppress(OSError):  # another process has deleted it meanwhile
             if time.time() - entry.stat(follow_symlinks=False).st_mtime > _ABANDONED_S:
                 os.unlink(entry.path)
                 num_deleted += 1
@@ -151,7 +152,7 @@ def sweep(images: Path) -> int:
 
 
 def free_disk_bytes(folder: Path) -> int:
-    """Of the file system that the folder lies on, or would lie on; 0 where that cannot be told."""
+    """The free space of the file system that the folder is on, or would be on; 0 if unknown."""
     for place in (folder, *folder.parents):
         try:
             return shutil.disk_usage(place).free
@@ -161,7 +162,7 @@ def free_disk_bytes(folder: Path) -> int:
 
 
 def _entries(images: Path) -> Iterator[os.DirEntry[str]]:
-    """Ours alone, by their names: a folder that the user named may hold other things."""
+    """The entries of this cache, recognised by their names. A folder that the user chose may hold other files."""
     if images.is_dir():
         with os.scandir(images) as found:
             for entry in found:

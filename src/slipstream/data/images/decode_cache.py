@@ -1,5 +1,6 @@
-"""What all decoders share: an image is looked for among the kept ones, and kept when it was decoded whole. A fault of
-ours, or of the disk, ends that and is said once; the script decodes as before."""
+"""The cache of decoded images that all decoders share. An image is looked up in the cache, and is added when it was
+decoded completely. After an error in our code or of the disk, the cache is disabled, the error is reported once, and
+the script decodes as before."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ from slipstream.data.images.cache_folder import ImageFacts
 from slipstream.data.images.pixel_store import MOST_BYTES, Pixels, PixelStore
 
 Identity = tuple[Any, ...]
-SETTLED_NS = 2_000_000_000  # a file changed less than this ago may change once more without its times telling
-SLOW_S = 0.1  # to write one image: the disk cannot follow. The next ones wait for a later epoch,
-PATIENCE = 20.0  # for so many times as long, so that a slow disk costs a training a twentieth
+SETTLED_NS = 2_000_000_000  # a file that changed more recently may change again without a new time stamp
+SLOW_S = 0.1  # if writing one image takes longer, the disk is too slow, and writing pauses
+PATIENCE = 20.0  # the pause as a multiple of that time, so that a slow disk costs at most a twentieth of the training
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -34,7 +35,7 @@ class DecodeCache:
         self._store = store
         self.allowance = allowance
         self._tell = tell
-        self._on_use = on_use  # an image was kept, or found
+        self._on_use = on_use  # called when an image was stored or found
         self.is_on = True
         self._resume_s = 0.0
 
@@ -46,7 +47,7 @@ class DecodeCache:
         return found
 
     def has_room(self, key: bytes, num_bytes: int) -> bool:
-        """Asked once for an image, before it is kept."""
+        """Whether an image may be stored. To be called once per image, before `keep`."""
         is_time = num_bytes <= MOST_BYTES and time.monotonic() >= self._resume_s
         return is_time and self.allowance.may_keep(key, num_bytes)
 
@@ -61,9 +62,10 @@ class DecodeCache:
         self._on_use()
         took_s = time.monotonic() - start_s
         if took_s > SLOW_S:
-            self._resume_s = start_s + PATIENCE * min(took_s, 1.0)  # more than that: we were held in a race
+            # More than a second means that the trial was stopped during a race, and not that the disk is that slow.
+            self._resume_s = start_s + PATIENCE * min(took_s, 1.0)
 
-    def step_aside(self, fault: BaseException) -> None:
+    def disable(self, fault: BaseException) -> None:
         if self.is_on:
             self.is_on = False
             self._tell(f"images are decoded as before: {type(fault).__name__}: {fault}")
@@ -71,14 +73,15 @@ class DecodeCache:
 
 def _cannot_write(fault: OSError, folder: str) -> str:
     why = "the disk is full" if fault.errno in _FULL else (fault.strerror or str(fault))
-    return f"no more decoded images are kept in {folder}: {why}"
+    return f"no more decoded images are cached in {folder}: {why}"
 
 
-# --- what tells one image from all others ----------------------------------------------------------------------------
+# --- identities of images --------------------------------------------------------------------------------------------
 
 
 def identity_of(file: Any) -> Identity | None:
-    """Of an open file, or of bytes in memory; None for everything else, whose contents nothing vouches for."""
+    """The identity of an open file or of bytes in memory. None for any other object, whose contents may change without
+    notice."""
     if file is None or getattr(file, "closed", False):
         return None
     if type(file) is io.BufferedReader and type(file.raw) is io.FileIO:
@@ -92,8 +95,8 @@ def identity_of(file: Any) -> Identity | None:
 
 
 def identity_of_file(facts: os.stat_result) -> Identity | None:
-    """The change time cannot be set back, as the modification time can: it also vouches for what the device's number
-    would, which is another one in a rider's overlay."""
+    """The identity of a regular file. It includes the change time, which cannot be set back as the modification time
+    can. It leaves out the device number, which differs in a trial's overlay; the change time makes up for it."""
     if not stat.S_ISREG(facts.st_mode):
         return None
     return "file", facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
@@ -108,7 +111,7 @@ def is_settled(identity: Identity) -> bool:
 
 
 def folder_of(name: Any) -> str:
-    """Where an image lies, for people."""
+    """The folder of an image, for display."""
     if not isinstance(name, (str, bytes, os.PathLike)) or not name:
         return ""
     return os.path.dirname(os.path.abspath(os.fsdecode(name)))

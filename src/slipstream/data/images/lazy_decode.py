@@ -1,6 +1,7 @@
-"""Pixels that are decoded when they are needed and not before: `Image.open(...).convert("RGB")` gives an image with
-size, mode and info that has no pixels yet. Whatever asks for them gets Pillow's, decoded whole; subclasses know better
-for what they see coming. Where somebody else decodes for Pillow, a cache say, decoding is left to them."""
+"""Decodes the pixels of an image only when they are needed. `Image.open(...).convert("RGB")` returns an image with
+size, mode and info that has no pixels yet. Code that asks for the pixels gets Pillow's, decoded completely. Subclasses
+decode less for the operations that they recognise. If other code decodes for Pillow, such as a cache, decoding is left
+to it."""
 
 from __future__ import annotations
 
@@ -14,20 +15,21 @@ from PIL import Image, ImageFile
 from slipstream.data.images.jpeg_file import JpegSource, is_undecoded, kind_of, take_source
 from slipstream.seams.patching import Patches
 
-_PENDING = "_slipstream_pending"  # on an image that has no pixels yet
+_PENDING = "_slipstream_pending"  # attribute of an image that has no pixels yet
 Box = tuple[int, int, int, int]
 Method = Callable[..., Any]
 
 
 def why_not_here() -> str:
-    """ "" where this Pillow can be put off."""
+    """The reason why decoding cannot be postponed with this Pillow version; "" if it can."""
     if not isinstance(vars(Image.Image).get("im"), property):
-        return f"Pillow {PIL.__version__} keeps pixels otherwise than Pillow 11 and later do"
+        return f"Pillow {PIL.__version__} stores pixels in another way than Pillow 11 and later"
     return ""
 
 
 class DecodedImage:
-    """Pixels that no image has any more: copied for whoever wants to have them, not for whoever wants a part."""
+    """Decoded pixels that no image object holds any more. They are copied for an image that needs all of them, but not
+    for a part."""
 
     def __init__(self, image: Any) -> None:
         self.size: tuple[int, int] = image.size
@@ -42,12 +44,12 @@ class DecodedImage:
 
 
 class PendingImage:
-    """What an image without pixels waits for: a part of a picture."""
+    """The part of a source that an image without pixels stands for."""
 
     def __init__(self, source: JpegSource | DecodedImage, box: Box | None = None) -> None:
         self.source = source
         self.box = box or (0, 0, *source.size)
-        self.was_asked = False  # for a part of it
+        self.was_asked = False  # whether a part of it was requested
 
     @property
     def is_whole(self) -> bool:
@@ -55,10 +57,10 @@ class PendingImage:
 
 
 class LazyDecode:
-    takes_decoded = False  # pictures that somebody else decodes, or that are better decoded at once
+    takes_decoded = False  # whether to postpone copies of images that are decoded at once, for example by a cache
 
     def __init__(self) -> None:
-        self._load: Method | None = None  # what stands at `load` while nobody else does
+        self._load: Method | None = None  # our replacement of `load`, if no other code has replaced it
 
     def install(self, patches: Patches) -> None:
         image, file, pixels = Image.Image, ImageFile.ImageFile, vars(Image.Image)["im"]
@@ -70,25 +72,26 @@ class LazyDecode:
         patches.replace(image, "convert", self._converting(image.convert))
         patches.replace(image, "crop", self._cropping(image.crop))
 
-    # --- what images go through --------------------------------------------------------------------------------------
+    # --- operations on images ----------------------------------------------------------------------------------------
 
     def pending_of(self, image: Any) -> PendingImage | None:
-        """Of an image that has no pixels yet; one that was only opened becomes one."""
+        """The pending part of an image that has no pixels yet. An image that was only opened becomes pending."""
         pending: PendingImage | None = vars(image).get(_PENDING)
         if pending is not None:
             return pending if image._im is None else None
-        if not is_undecoded(image) or self._is_beside_another():
+        if not is_undecoded(image) or self._is_load_replaced():
             return None
         source = take_source(image)
         return None if source is None else _postpone(image, source)
 
-    def _is_beside_another(self) -> bool:
+    def _is_load_replaced(self) -> bool:
+        """Whether other code, such as a cache, decodes for Pillow."""
         return vars(ImageFile.ImageFile)["load"] is not self._load
 
     def _take_decoded(self, image: Any) -> None:
-        """Where a picture is decoded at once, the copy of it that the script wants can still wait. What decoding raises
-        is the script's: it is never only tried, since a second load would find no fault any more."""
-        if self.takes_decoded and is_undecoded(image) and (self._is_beside_another() or kind_of(image) is None):
+        """For an image that is decoded at once, postpone the copy that the script requests. An exception of the decoder
+        goes to the script. It must not be suppressed, because a second `load` would not raise it again."""
+        if self.takes_decoded and is_undecoded(image) and (self._is_load_replaced() or kind_of(image) is None):
             image.load()
             _postpone(image, DecodedImage(image))
 
@@ -98,13 +101,13 @@ class LazyDecode:
             pending: PendingImage | None = vars(image).get(_PENDING) if image._im is None else None
             if pending is not None:
                 image.im = self.pixels(pending)
-                vars(image).pop(_PENDING, None)  # another thread may have done it
+                vars(image).pop(_PENDING, None)  # another thread may have removed it
             return original(image)
 
         return settle
 
     def pixels(self, pending: PendingImage) -> Any:
-        """All that an image waits for."""
+        """The pixels of a pending image."""
         return pending.source.decode()
 
     def _converting(self, original: Method) -> Method:
@@ -134,17 +137,17 @@ class LazyDecode:
         try:
             pending = self.pending_of(image)
             return None if pending is None else self.crop(image, pending, box)
-        except Exception:  # Pillow decodes the picture, and says what is wrong with it
+        except Exception:  # Pillow decodes the image and raises its own error
             return None
 
     def _try_pending(self, image: Any) -> PendingImage | None:
         try:
             return self.pending_of(image)
-        except Exception:  # a file that cannot be read, say: Pillow finds out for itself, and says so
+        except Exception:  # for example a file that cannot be read: Pillow raises its own error
             return None
 
     def crop(self, image: Any, pending: PendingImage, box: Box) -> Any:
-        """The part of an image inside a box; None: Pillow cuts it out of the pixels."""
+        """The part of an image inside a box; None if Pillow must crop the decoded pixels."""
         raise NotImplementedError
 
 
@@ -155,7 +158,7 @@ def _postpone(image: Any, source: JpegSource | DecodedImage) -> PendingImage:
 
 
 def empty_image(image: Any, pending: PendingImage) -> Any:
-    """What Pillow's own copy of this image would be, without the pixels."""
+    """The image that Pillow's own copy would be, but without pixels."""
     left, upper, right, lower = pending.box
     new: Any = Image.Image()
     new._mode, new._size = image.mode, (right - left, lower - upper)
@@ -165,8 +168,8 @@ def empty_image(image: Any, pending: PendingImage) -> Any:
 
 
 def waiting_part(image: Any) -> tuple[Any, Box] | None:
-    """The pixels that an image is a part of, and which part, where it has not been cut out of them yet. Nobody writes
-    to them. None: the image has pixels of its own, or none at all so far."""
+    """The decoded pixels and the box of an image that has not been cut out of them yet. The pixels are never written
+    to. None if the image has its own pixels or is not decoded yet."""
     pending: PendingImage | None = vars(image).get(_PENDING)
     if pending is None or image._im is not None or not isinstance(pending.source, DecodedImage):
         return None
@@ -174,7 +177,8 @@ def waiting_part(image: Any) -> tuple[Any, Box] | None:
 
 
 def _box_inside(box: Any, size: tuple[int, int]) -> Box | None:
-    """As Pillow rounds it; None where it is empty, reaches over the edge, or is none: Pillow says what is wrong."""
+    """The box, rounded as Pillow does. None if it is empty, reaches beyond the image or is invalid; Pillow then handles
+    the call and its errors."""
     try:
         left, upper, right, lower = (round(edge) for edge in box)
     except Exception:

@@ -1,7 +1,10 @@
-"""A crop decodes the picture down to its lower edge and no further. The first crops of every kind of JPEG, and then one
-in many, are cut out of the whole picture too and compared. A picture that is asked for twice is decoded whole, once.
-Where somebody else decodes, a crop is cut out of their pixels without a copy of all of them, and only when its own are
-needed: what resizes it may read it where it lies."""
+"""Decodes an image only down to the lower edge of a crop.
+
+The first crops of every kind of JPEG, and later one in many, are also cut out of the whole image and compared. If the
+script takes several parts of an image, the image is decoded completely and only once.
+
+If other code decodes the image, such as a cache, a crop is cut out of its pixels without copying all of them, and only
+when the pixels of the crop are needed. A resize can read the crop in place."""
 
 from __future__ import annotations
 
@@ -14,8 +17,10 @@ from slipstream.data.images.jpeg_file import JpegSource
 from slipstream.data.images.lazy_decode import Box, DecodedImage, LazyDecode, PendingImage, empty_image
 from slipstream.data.images.spot_check import SpotCheck
 
-_LEAST_PART = 0.05  # of a picture: a smaller crop is cut out at once, so that a script that keeps it keeps no more
-_LEAST_SAVED = 0.02  # of the rows; below, the whole picture is as cheap
+_LEAST_PART = (
+    0.05  # of an image; a smaller crop is cut out at once, so that a script that keeps it keeps only its pixels
+)
+_LEAST_SAVED = 0.02  # of the rows; if less is saved, decoding the whole image is as cheap
 
 
 class PartialDecode(LazyDecode):
@@ -25,8 +30,8 @@ class PartialDecode(LazyDecode):
         super().__init__()
         self._on_use = on_use
         self._on_difference = on_difference
-        self._trust = SpotCheck()
-        self._is_reused = False  # this script takes more than one part of a picture
+        self._spot_check = SpotCheck()
+        self._is_reused = False  # whether the script takes more than one part of an image
 
     def pixels(self, pending: PendingImage) -> Any:
         self._is_reused = self._is_reused or pending.was_asked
@@ -42,7 +47,7 @@ class PartialDecode(LazyDecode):
         self._is_reused = self._is_reused or pending.was_asked
         top = self._top(pending, box[3])
         if top is None:
-            return None  # all of it is decoded next
+            return None  # Pillow decodes the whole image next
         pending.was_asked = True
         return image._new(top.crop(box))
 
@@ -54,17 +59,17 @@ class PartialDecode(LazyDecode):
         return empty_image(image, PendingImage(source, inner))
 
     def _top(self, pending: PendingImage, num_rows: int) -> Any:
-        """None: the picture is to be decoded whole."""
+        """The first rows; None if the whole image must be decoded."""
         assert isinstance(pending.source, JpegSource)
         kind, height = pending.source.kind, pending.source.size[1]
         if kind is None or self._is_reused or num_rows > height * (1 - _LEAST_SAVED):
             return None
-        if not self._trust.has(kind):
+        if not self._spot_check.has(kind):
             return None
         top = pending.source.decode_top(num_rows)
         if top is None:
-            self._trust.blame(kind)
-        elif not self._trust.wants_proof(kind) or self._is_proved(pending, top, kind):
+            self._spot_check.blame(kind)
+        elif not self._spot_check.wants_proof(kind) or self._is_proved(pending, top, kind):
             self._on_use()
             return top
         return None
@@ -73,9 +78,9 @@ class PartialDecode(LazyDecode):
         assert isinstance(pending.source, JpegSource)
         whole = pending.source.decode_by_load()
         if is_same(top, whole.crop((0, 0, *top.size))):
-            self._trust.note_proof(kind)
+            self._spot_check.note_proof(kind)
             return True
-        self._trust.withdraw(kind)
+        self._spot_check.withdraw(kind)
         self._on_difference()
         return False
 
@@ -85,7 +90,7 @@ def _area(box: Box) -> int:
 
 
 def is_same(ours: Any, theirs: Any) -> bool:
-    """Every byte, the unused fourth of a pixel too."""
+    """Whether all bytes are equal, including the unused fourth byte of each pixel."""
     bare: Any = Image.Image()
     layout = "RGBX" if ours.mode == "RGB" else ours.mode
     is_alike = ours.mode == theirs.mode and ours.size == theirs.size

@@ -1,6 +1,7 @@
-"""Pillow's decoding, done once: at `ImageFile.load`, where opening, `draft` and file objects are settled. For a kept
-image Pillow's own load runs with its decoder replaced, so that all it leaves on an image is its own doing. Only JPEG
-and still PNG; whatever has frames, or a file that nothing vouches for, is left to Pillow."""
+"""Caches Pillow's decoding. The hook is at `ImageFile.load`, after opening and `draft`. For a cached image Pillow's own
+`load` runs with a replaced decoder, so that everything else on the image is set by Pillow itself. Only JPEG and still
+PNG images are cached. Images with several frames, and files whose contents may change without notice, are left to
+Pillow."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from slipstream.data.images.pixel_store import HOLDS_DESCRIPTOR, SPARE_BYTES, Pi
 from slipstream.seams.patching import Patches
 
 _KINDS = {("PIL.JpegImagePlugin", "JpegImageFile"), ("PIL.PngImagePlugin", "PngImageFile")}
-# Modes as Pillow holds them in memory: the raw mode that gives these very bytes, and how many a pixel has.
+# For each mode the raw mode that has exactly the bytes in Pillow's memory, and the number of bytes of a pixel.
 _RAW = {
     "L": ("L", 1),
     "P": ("P", 1),
@@ -30,22 +31,23 @@ _RAW = {
     "CMYK": ("CMYK", 4),
     "YCbCr": ("YCbCrX", 4),
 }
-# Images at a time, whose mappings take descriptors or at least mappings from torch. Further ones are copied.
+# Mapped images at a time. Mappings use file descriptors, or at least a limited number of mappings, that torch needs
+# too. Further images are copied.
 _MOST_MAPPED = 64 if HOLDS_DESCRIPTOR else 4096
 
 
 class _Here(threading.local):
-    """What this thread is loading."""
+    """The state of the current thread's `load`."""
 
-    is_ready = False  # the pixels are there already
+    is_ready = False  # whether the pixels are already there
     watched: _Watched | None = None
     is_watching = False
 
 
 class _Done:
-    """Stands in for a decoder whose work is done."""
+    """Replaces the decoder of an image whose pixels are already there."""
 
-    pulls_fd = True  # so that nothing is read for it
+    pulls_fd = True  # so that Pillow reads nothing for it
 
     def setimage(self, *_: Any) -> None: ...
 
@@ -58,7 +60,7 @@ class _Done:
 
 
 class _Watched:
-    """A decoder, and whether it came to its end: with LOAD_TRUNCATED_IMAGES Pillow does not say."""
+    """A decoder that records whether it reached the end. With LOAD_TRUNCATED_IMAGES Pillow does not report that."""
 
     def __init__(self, decoder: Any) -> None:
         self._decoder = decoder
@@ -74,10 +76,10 @@ class _Watched:
 
 
 class PillowDecoding:
-    def __init__(self, keeping: DecodeCache) -> None:
-        self._keeping = keeping
+    def __init__(self, cache: DecodeCache) -> None:
+        self._cache = cache
         self._here = _Here()
-        # What images lie over, by the identity of Pillow's core. Each lives exactly as long as its core.
+        # The memory of images, by the id of Pillow's core object. It lives exactly as long as the core object.
         self._mapped: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._filled: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
@@ -97,19 +99,19 @@ class PillowDecoding:
     # --- an image is loaded -------------------------------------------------------------------------------------------
 
     def _loading(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        bare = inspect.unwrap(original)  # past other techniques, which would decode
+        bare = inspect.unwrap(original)  # without the wrappers of other techniques, which would decode
 
         @functools.wraps(original)
         def load(image: Any) -> Any:
-            if not image.tile or not self._keeping.is_on:
+            if not image.tile or not self._cache.is_on:
                 return original(image)
             try:
                 identity = self._identity(image)
                 key = self._key(image, identity) if identity is not None else b""
-                found = self._keeping.find(key) if identity is not None else None
+                found = self._cache.find(key) if identity is not None else None
                 core = self._core(image, found) if found is not None else None
             except Exception as fault:
-                self._keeping.step_aside(fault)
+                self._cache.disable(fault)
                 return original(image)
             if found is not None and core is not None:
                 return self._finish(image, found, core, bare)
@@ -120,7 +122,7 @@ class PillowDecoding:
         return load
 
     def _identity(self, image: Any) -> Identity | None:
-        """None: Pillow decodes this one."""
+        """The identity of the image; None if Pillow must decode it."""
         kind, known = type(image), vars(image)
         if (kind.__module__, kind.__name__) not in _KINDS or image.mode not in _RAW or len(image.tile) != 1:
             return None
@@ -129,13 +131,14 @@ class PillowDecoding:
         return identity_of(image.fp) if is_still and is_new else None
 
     def _key(self, image: Any, identity: Identity) -> bytes:
-        """Whose file it is belongs to it: only the script's own is seen to stand somewhere afterwards."""
+        """The cache key of an image. It includes whether the file object belongs to the script, because only then the
+        position of the file after loading is visible and is stored."""
         how = (image.mode, image.size, tuple(image.tile[0]), image.decoderconfig, bool(image._exclusive_fp))
         return key_of("Pillow", self._version, identity, *how)
 
     def _core(self, image: Any, found: Pixels) -> Any:
-        """Pillow's own kind of picture memory, over the private mapping of the file or, where that cannot be, filled
-        from it."""
+        """A core object of Pillow that uses the private mapping of the cached file or, if that is not possible, a copy
+        of it. None if the cached image does not match."""
         facts, size = found.facts, image.size
         raw, width = _RAW[image.mode]
         if facts.kind != image.mode or facts.shape != size or found.num_bytes != size[0] * size[1] * width:
@@ -148,7 +151,7 @@ class PillowDecoding:
         return core
 
     def _finish(self, image: Any, found: Pixels, core: Any, load: Callable[[Any], Any]) -> Any:
-        """Everything else that loading does: palettes, chunks after the pixels, closing the file."""
+        """Run the rest of Pillow's `load`: palettes, chunks after the pixels and closing the file."""
         file = image.fp
         image.im = core
         self._here.is_ready = True
@@ -164,7 +167,7 @@ class PillowDecoding:
         try:
             memory = self._memory(image, key)
         except Exception as fault:
-            self._keeping.step_aside(fault)
+            self._cache.disable(fault)
             memory = None
         if memory is None:
             return original(image)
@@ -176,24 +179,24 @@ class PillowDecoding:
         finally:
             is_whole = not here.is_watching or (here.watched is not None and here.watched.is_complete)
             here.is_watching, here.watched = False, None
-        is_whole = is_whole and not hasattr(image, "_ended")  # Pillow's mark on a JPEG that it ended itself
+        is_whole = is_whole and not hasattr(image, "_ended")  # set by Pillow on a truncated JPEG that it completed
         if is_whole and image.im is core:
             try:
                 position = file.tell() if file is not None else -1
                 source = folder_of(getattr(image, "filename", ""))
                 facts = ImageFacts(key, image.mode, tuple(image.size), position, source)
-                self._keeping.keep(facts, memory.data[:-SPARE_BYTES])
+                self._cache.keep(facts, memory.data[:-SPARE_BYTES])
             except Exception as fault:
-                self._keeping.step_aside(fault)
+                self._cache.disable(fault)
         return result
 
     def _memory(self, image: Any, key: bytes) -> Any:
-        """The image gets memory of ours to be decoded into, so that it can be written as it is: asking Pillow for the
-        pixels would copy them once more. None where they are not to be kept."""
+        """Give the image our own memory to be decoded into, which can then be written to the cache as it is. Asking
+        Pillow for the pixels would copy them once more. None if the image is not to be cached."""
         width, height = image.size
         row_bytes = width * _RAW[image.mode][1]
         make = getattr(self._images.core, "map_buffer", None)
-        if make is None or not self._keeping.has_room(key, row_bytes * height):
+        if make is None or not self._cache.has_room(key, row_bytes * height):
             return None
         memory = np.zeros(row_bytes * height + SPARE_BYTES, dtype=np.uint8)
         image.im = core = make(memory, image.size, "raw", 0, (image.mode, row_bytes, 1))
@@ -216,7 +219,7 @@ class PillowDecoding:
         return _getdecoder
 
     def _exporting(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Before Pillow 13 this looks for memory that an image over somebody else's does not have: ours gets some."""
+        """Before Pillow 13 the export fails for an image that uses foreign memory, so such an image is copied first."""
 
         @functools.wraps(original)
         def __arrow_c_array__(image: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807

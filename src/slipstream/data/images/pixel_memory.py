@@ -1,6 +1,6 @@
-"""Where Pillow holds the pixels of an image: the table of its rows. Pillow offers its C structures to other C code and
-says nothing of their layout to Python, so the layouts that are known are tried on images of known sizes, and only the
-one that describes all of them is believed. Copies nothing, keeps no image alive."""
+"""Finds the memory of a Pillow image: the table of its rows. Pillow gives other C code access to its C structures but
+does not tell Python their layout. The known layouts are therefore tried on images of known sizes, and a layout is used
+only if it alone describes all of them. Nothing is copied, and no image is kept alive."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _BODY: list[Any] = [
     ("width", ctypes.c_int),
     ("height", ctypes.c_int),
     ("palette", ctypes.c_void_p),
-    ("bytes_rows", ctypes.c_void_p),  # set where a pixel is a byte
-    ("words_rows", ctypes.c_void_p),  # set where it is four
+    ("bytes_rows", ctypes.c_void_p),  # set if a pixel has one byte
+    ("words_rows", ctypes.c_void_p),  # set if a pixel has four bytes
     ("rows", ctypes.c_void_p),
     ("block", ctypes.c_void_p),
     ("blocks", ctypes.c_void_p),
@@ -31,13 +31,13 @@ _BODY: list[Any] = [
 
 
 class _Named(ctypes.Structure):
-    """The mode by its name: Pillow 11."""
+    """The layout of Pillow 11, which stores the mode as a name."""
 
     _fields_ = [("mode", ctypes.c_char * 7), *_BODY]
 
 
 class _Numbered(ctypes.Structure):
-    """By a number: later ones."""
+    """The layout of later versions, which store the mode as a number."""
 
     _fields_ = [("mode", ctypes.c_int), *_BODY]
 
@@ -50,19 +50,19 @@ _pointer_of.restype, _pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, 
 
 class PixelMemory:
     def __init__(self) -> None:
-        """Raises `LookupError` where this Pillow lays images out in a way that is not known."""
+        """Raises `LookupError` if the layout of this Pillow version is unknown."""
         core: Any = vars(Image)["core"]
         images = [core.new(mode, size) for mode in _PIXEL_BYTES for size in _SIZES]
         try:
             fitting = [layout for layout in (_Numbered, _Named) if all(self._fits(layout, i) for i in images)]
         except Exception as fault:
-            raise LookupError(f"Pillow {PIL.__version__} does not show where pixels are: {fault}") from fault
+            raise LookupError(f"Pillow {PIL.__version__} gives no access to the memory of images: {fault}") from fault
         if len(fitting) != 1:
-            raise LookupError(f"Pillow {PIL.__version__} lays images out in a way that is not known")
+            raise LookupError(f"Pillow {PIL.__version__} has an unknown memory layout of images")
         self._offset: int = fitting[0].rows.offset
 
     def rows(self, core: Any) -> int:
-        """Address of the table of an image's rows. As good as the image lives."""
+        """The address of the table of an image's rows. It is valid as long as the image lives."""
         address = self._address(core)
         rows = ctypes.c_void_p.from_address(address + self._offset).value
         if not rows:

@@ -1,10 +1,10 @@
-"""Which images were found to be undamaged: one process's look counts for all that are forked from the same one, so that
-workers who come anew in every epoch need not look again. Forgets one where another takes its place; never remembers one
-that was not looked at.
+"""Decoded pixels on disk, one file per image. A file is written completely or not at all. It is mapped privately when
+it is read, so that changes by the script never reach the file. A file that is damaged or was written by another user is
+ignored. Files are never evicted; only unfinished files of killed processes are deleted.
 
-Decoded pixels on disk: one file for an image, written whole or not at all, and mapped privately when it is read, so
-that no change by the script ever reaches the file. What is damaged, or was written by another user, counts as absent.
-Never evicts; deletes only what killed processes left unfinished."""
+`CheckedEntries` remembers which files were found to be undamaged. It is shared by all processes that are forked from
+the same one, so that workers that start in every epoch need not check again. It may forget a file, but it never
+remembers one that was not checked."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ from slipstream.data.images.cache_folder import (
 )
 from slipstream.store.safe_files import NO_BLOCK, NO_FOLLOW, is_private
 
-_SLOTS = 1 << 20  # eight bytes each, of which a page takes memory when it is first written
+_SLOTS = 1 << 20  # of eight bytes each; a page of them takes memory only once it is written
 _WHOLE = (1 << 64) - 1
 
 
 class CheckedEntries:
     def __init__(self) -> None:
-        self._stamps = memoryview(mmap.mmap(-1, 8 * _SLOTS)).cast("Q")  # anonymous and shared: a fork keeps it
+        self._stamps = memoryview(mmap.mmap(-1, 8 * _SLOTS)).cast("Q")  # anonymous and shared with forks
 
     def has(self, stamp: int) -> bool:
-        """A stamp tells an image and the state of its file from all others."""
-        stamp = stamp & _WHOLE or 1  # 0: nobody's place yet
+        """Whether a stamp was added. A stamp identifies an image and the state of its file."""
+        stamp = stamp & _WHOLE or 1  # 0 marks an empty slot
         return self._stamps[stamp % _SLOTS] == stamp
 
     def add(self, stamp: int) -> None:
@@ -55,20 +55,20 @@ class CheckedEntries:
 
 
 MOST_BYTES = 1 << 30  # of one image
-# A mapping holds a descriptor for as long as it lives, before Python 3.13; a process may have a thousand of them.
+# Before Python 3.13 a mapping holds a file descriptor as long as it lives, and a process may have about a thousand.
 HOLDS_DESCRIPTOR = sys.version_info < (3, 13) or os.name != "posix"
 _UNTRACKED: dict[str, Any] = {} if HOLDS_DESCRIPTOR else {"trackfd": False}
 SPARE_BYTES = 64
-_ROW = 1024  # bytes that are summed up together; the file is padded to whole rows
+_ROW = 1024  # bytes that are summed together for the checksum; the file is padded to whole rows
 
 
 def key_of(*parts: Any) -> bytes:
-    """Of plain values, in this order."""
+    """The key for these plain values in this order."""
     return blake2b(repr(parts).encode(), digest_size=16).digest()
 
 
 class Pixels:
-    """One image as it lies on disk. The mapping is the reader's own: writing to it changes no file."""
+    """One image from disk. The mapping is private, so writing to it does not change the file."""
 
     __slots__ = ("facts", "num_bytes", "pages")
 
@@ -82,8 +82,8 @@ class Pixels:
 
 
 class PixelStore:
-    """The pixels of an image are checked when it is read for the first time, in this process or one that is forked from
-    it, unless it was written here; its head and length every time."""
+    """Reads and writes the files. The head and the length of a file are checked at every read. The pixels are checked
+    when this process or one forked from it reads the file for the first time, unless one of them wrote it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = str(folder)
@@ -101,9 +101,11 @@ class PixelStore:
             facts = os.fstat(descriptor)
             if facts.st_size < HEAD_BYTES or not stat.S_ISREG(facts.st_mode) or not is_private(facts):
                 return None
-            head = os.read(descriptor, HEAD_BYTES)  # not from the mapping: a page that is touched costs ten times that
+            head = os.read(
+                descriptor, HEAD_BYTES
+            )  # reading it from the mapping would cost a page fault, ten times more
             pages = mmap.mmap(descriptor, facts.st_size, access=mmap.ACCESS_COPY, **_UNTRACKED)
-        except (OSError, ValueError):  # no address space left, for one
+        except (OSError, ValueError):  # for example no address space left
             return None
         finally:
             os.close(descriptor)
@@ -123,7 +125,7 @@ class PixelStore:
         return Pixels(known, pages, num_bytes)
 
     def write(self, facts: ImageFacts, pixels: memoryview) -> int:
-        """The bytes that the file has. Raises OSError, and leaves nothing behind then."""
+        """Write a file and return its size. If it raises OSError, it leaves no file behind."""
         path = self._path(facts.key)
         partial = f"{path}.{os.getpid()}-{threading.get_ident()}{UNFINISHED}"
         padding = bytes(_padded(len(pixels)) - len(pixels))
@@ -144,8 +146,8 @@ class PixelStore:
         return written.st_size
 
     def _path(self, key: bytes) -> str:
-        """All in one folder: file systems look names up by a hash, and a new file in a new folder costs ten times one
-        in a folder that is in use."""
+        """The path of an entry. All entries are in one folder: file systems look names up by hash, and creating a file
+        in a new folder takes ten times as long."""
         return f"{self.folder}/{key.hex()}{SUFFIX}"
 
 
@@ -154,7 +156,7 @@ def _stamp(key: bytes, facts: os.stat_result) -> int:
 
 
 def _write_whole(path: str, parts: list[Any]) -> os.stat_result:
-    """In one call where the system has one for it: a fifth less than by three."""
+    """Write all parts, in one system call if possible, which takes a fifth less time than three calls."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
     try:
         written = os.writev(descriptor, parts) if hasattr(os, "writev") else os.write(descriptor, b"".join(parts))
@@ -167,13 +169,14 @@ def _write_whole(path: str, parts: list[Any]) -> os.stat_result:
 
 
 def _padded(num_bytes: int) -> int:
-    """Whole rows, with some bytes to spare: vectorised code may read a little past the last pixel."""
+    """The size in whole rows, with some spare bytes, because vectorised code may read slightly beyond the last
+    pixel."""
     return -(-(num_bytes + SPARE_BYTES) // _ROW) * _ROW
 
 
 def _head(facts: ImageFacts, num_bytes: int, checksum: int) -> bytes:
     text = msgspec.msgpack.encode(facts)
-    if len(text) > MOST_FACTS:  # a very long path: only `slipstream cache` would have shown it
+    if len(text) > MOST_FACTS:  # a very long path is left out; only `slipstream cache` displays it
         text = msgspec.msgpack.encode(msgspec.structs.replace(facts, source=""))
     rest = FRAME.pack(MAGIC, 0, checksum, num_bytes, len(text))[len(MAGIC) + 4 :] + text
     rest = rest.ljust(HEAD_BYTES - len(MAGIC) - 4, b"\0")
@@ -181,8 +184,8 @@ def _head(facts: ImageFacts, num_bytes: int, checksum: int) -> bytes:
 
 
 def _checksum(*parts: Any) -> int:
-    """Of whole rows: their sums, and a CRC of the sums. As quick as memory is read, where a CRC of all bytes would take
-    half as long as the decoding; blind only to values that change places within a row."""
+    """A checksum of whole rows: the CRC of the sums of the rows. It is as fast as reading the memory, while a CRC of
+    all bytes would take half as long as decoding. It misses only values that swap places within a row."""
     checksum = 0
     for part in parts:
         sums = np.frombuffer(part, dtype=np.uint64).reshape(-1, _ROW // 8).sum(axis=1, dtype=np.uint64)

@@ -1,6 +1,6 @@
-/* Bytes of pixels that change places, many at a time: of rows with four bytes a pixel, the first three of each in one
- * piece; of such a piece, each colour for itself. Nothing is computed. Knows nothing of Python, and reads and writes
- * nothing outside what it is given. */
+/* Moves bytes of pixels, many at a time. `slipstream_pack` copies the first three bytes of each four-byte pixel to
+ * contiguous memory. `slipstream_part` separates such contiguous pixels into one plane per colour. Nothing is computed.
+ * The code does not use Python, and does not read or write outside the memory that it is given. */
 
 #include <stddef.h>
 #include <stdint.h>
@@ -13,20 +13,21 @@
 
 typedef const uint8_t *Row;
 
-/* Pixels from `x` on, of a row. */
+/* Packs the pixels of a row from `x` on. */
 static void pack_plain(uint8_t *result, Row row, int x, int width) {
     for (; x < width; x++)
         for (int byte = 0; byte < 3; byte++) result[3 * (size_t)x + byte] = row[4 * (size_t)x + byte];
 }
 
-/* Pixels from `i` on. */
+/* Separates the pixels from `i` on. */
 static void part_plain(uint8_t *planes, Row pixels, size_t i, size_t count) {
     for (; i < count; i++)
         for (int plane = 0; plane < 3; plane++) planes[plane * count + i] = pixels[3 * i + plane];
 }
 
 #ifdef HAS_SSSE3_CODE
-/* Four pixels at a time, sixteen bytes stored for twelve: the last six of a row are left to the plain way. */
+/* Packs four pixels at a time. Each store writes sixteen bytes for twelve, so the end of a row (at most five pixels) is
+ * packed by the plain function. */
 SSSE3 static void pack_ssse3(uint8_t *result, Row row, int width) {
     const __m128i first_three = _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1);
     int x = 0;
@@ -37,7 +38,8 @@ SSSE3 static void pack_ssse3(uint8_t *result, Row row, int width) {
     pack_plain(result, row, x, width);
 }
 
-/* Which byte of the three sixteens goes where: from `piece`, the values of `plane`; -1 leaves zero. */
+/* The shuffle indices that select the values of `plane` from `piece`, one of three pieces of sixteen bytes; -1 gives
+ * zero. */
 SSSE3 static __m128i places(int plane, int piece) {
     int8_t from[16];
     for (int i = 0; i < 16; i++) {

@@ -1,5 +1,6 @@
-"""Runs the samples of a coming epoch through the dataset before a race, in forked processes, so that what is timed is
-what all epochs after the first look like. The script's process draws no random number and sees no sample."""
+"""Fills caches before a race. Forked processes read the samples of the next epoch from the dataset, so that the race
+measures an epoch after the first, with filled caches. The script's process draws no random number and receives no
+sample."""
 
 from __future__ import annotations
 
@@ -18,11 +19,12 @@ from slipstream.data.workers.worker_blockers import obstacle
 
 DEADLINE_S = 45.0
 _MOST_INDICES = 500_000
-_LOOKS_S = 0.05
+_POLL_S = 0.05
 
 
-def coming_indices(loader: Any) -> Sequence[int]:
-    """In the order of the epoch that begins now, where the samplers are torch's own; else in the order of the data."""
+def upcoming_indices(loader: Any) -> Sequence[int]:
+    """The indices in the order of the epoch that begins now, if the samplers are torch's own. Otherwise the indices in
+    the order of the dataset."""
     sampler = loader.sampler
     is_known = type(loader.batch_sampler) is BatchSampler or loader.batch_sampler is None
     if not is_known or type(sampler) not in (RandomSampler, SequentialSampler, SubsetRandomSampler):
@@ -30,7 +32,9 @@ def coming_indices(loader: Any) -> Sequence[int]:
     generators = [torch.default_generator, loader.generator, getattr(sampler, "generator", None)]
     states = [(generator, generator.get_state()) for generator in generators if generator is not None]
     try:
-        torch.empty((), dtype=torch.int64).random_(generator=loader.generator)  # as the epoch's seed is drawn first
+        torch.empty((), dtype=torch.int64).random_(
+            generator=loader.generator
+        )  # torch draws the seed of the epoch first
         return list(itertools.islice(sampler, _MOST_INDICES))
     finally:
         for generator, state in states:
@@ -38,9 +42,9 @@ def coming_indices(loader: Any) -> Sequence[int]:
 
 
 def cannot_fill(loader: Any) -> str:
-    """Why its samples cannot be made ahead, as half a sentence; "" if they can."""
+    """The reason why samples of this loader cannot be read ahead, as a clause; "" if they can."""
     if isinstance(loader.dataset, IterableDataset):
-        return "an iterable dataset gives its samples one by one"
+        return "an iterable dataset yields its samples one at a time"
     if "fork" not in multiprocessing.get_all_start_methods():
         return "processes cannot be forked here"
     return obstacle({"dataset": loader.dataset, "multiprocessing_context": "fork"}, 1)
@@ -53,9 +57,10 @@ def fill(
     deadline_s: float = DEADLINE_S,
     num_processes: int | None = None,
 ) -> float:
-    """The share of the samples that were made before the deadline. `maker` gives each process what it makes a sample
-    with; `is_over` is asked after every one, and told how many this process has made."""
-    indices = coming_indices(loader)
+    """Read the samples in forked processes and return the share that was read before the deadline. Each process calls
+    `maker` to get the function that reads a sample. After each sample it calls `is_over` with the number of samples
+    that it has read, and stops if that returns True."""
+    indices = upcoming_indices(loader)
     if not indices:
         return 1.0
     count = min(num_processes or len(os.sched_getaffinity(0)), len(indices))
@@ -70,7 +75,7 @@ def fill(
         child.start()
     try:
         while any(child.is_alive() for child in children) and time.monotonic() < end_s + 1.0:
-            time.sleep(_LOOKS_S)
+            time.sleep(_POLL_S)
     finally:
         for child in children:
             child.kill()
@@ -82,7 +87,7 @@ def _make(maker: Any, indices: Sequence[int], at: int, done: Any, is_over: Calla
     torch.set_num_threads(1)
     make = maker()
     for index in itertools.islice(indices, at, None, len(done)):
-        with contextlib.suppress(Exception):  # the script will meet it itself
+        with contextlib.suppress(Exception):  # the script gets the exception when it reads the sample itself
             make(index)
         done[at] += 1
         if is_over(done[at]) or time.monotonic() > end_s:

@@ -1,7 +1,8 @@
-/* Antialiased resizing of 8-bit pictures that gives the very bytes of Pillow's: the same weights in double precision,
- * rounded to the same 22 bits, the same two passes with 8 bits between them. Sums of integers are the same in any
- * order, so they are taken many at a time. Knows nothing of Python: rows come as tables of pointers, and none is read
- * or written outside its width. Of a picture with one byte a pixel, four rows are treated as one with four. */
+/* Antialiased resizing of 8-bit images with exactly the same bytes as Pillow: the same weights in double precision,
+ * rounded to the same 22 bits, and the same two passes with 8 bits between them. Integer sums do not depend on the
+ * order, so many are computed at a time. The code does not use Python. Rows are given as tables of pointers, and no row
+ * is read or written outside its width. Four rows of an image with one byte per pixel are processed as one row with
+ * four bytes per pixel. */
 
 #include "resize_weights.h"
 
@@ -11,18 +12,18 @@
 #endif
 
 #define HALF (1u << (BITS - 1))
-#define ROWS 4 /* of four-byte pixels, that share the loads of their weights */
+#define ROWS 4 /* rows of four-byte pixels that are processed together, so that each weight is loaded once for them */
 
 typedef const uint8_t *Row;
 
-/* --- one pass, plainly -------------------------------------------------------------------------------------------- */
+/* --- one pass in plain C ------------------------------------------------------------------------------------------ */
 
 static inline uint8_t settle(uint32_t sum) {
     int32_t value = (int32_t)sum >> BITS;
     return (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value);
 }
 
-/* Along ROWS rows of four-byte pixels. */
+/* Horizontal pass over ROWS rows of four-byte pixels. */
 static void along_plain(const Axis *axis, const Row *rows, uint8_t *const *results, uint32_t mask) {
     for (int row = 0; row < ROWS; row++) {
         for (int i = 0; i < axis->count; i++) {
@@ -40,7 +41,7 @@ static void along_plain(const Axis *axis, const Row *rows, uint8_t *const *resul
     }
 }
 
-/* Down the rows of result `y`, bytes from `from` to `to`; `from` is a multiple of four. */
+/* Vertical pass for result row `y`, bytes from `from` to `to`; `from` is a multiple of four. */
 static void down_plain(const Axis *axis, int y, const Row *rows, uint8_t *result, int from, int to, uint32_t mask) {
     const int32_t *weights = axis->weights + (size_t)y * axis->most;
     int taps = axis->taps[y];
@@ -65,7 +66,8 @@ static void down_plain(const Axis *axis, int y, const Row *rows, uint8_t *result
 #define AVX2 __attribute__((target("avx2")))
 #define INLINE static inline __attribute__((always_inline))
 
-/* One result of two rows, one in each half: sums of bytes, of which the upper bits are the result. */
+/* One result pixel for each of two rows, one row in each half of the register. The upper bits of the sums are the
+ * result. */
 AVX2 INLINE __m256i result_of(Row one, Row other, const Pair *pairs, const int groups) {
     const __m256i first_two = _mm256_broadcastsi128_si256(
         _mm_setr_epi8(0, -1, 4, -1, 1, -1, 5, -1, 2, -1, 6, -1, 3, -1, 7, -1));
@@ -92,7 +94,7 @@ AVX2 INLINE void along_groups(
     const __m256i kept = _mm256_set1_epi32((int)mask);
     const int *const start = axis->start;
     for (int next = 0; next < axis->count; next += 2) {
-        int i = next + 2 <= axis->count ? next : next - 1; /* the last but one again where their number is odd */
+        int i = next + 2 <= axis->count ? next : next - 1; /* with an odd count, the last but one is repeated */
         const Pair *pairs = axis->pairs + 2 * (size_t)groups * i;
         size_t one = 4 * (size_t)start[i], other = 4 * (size_t)start[i + 1], at = 4 * (size_t)i;
         __m256i upper = _mm256_packs_epi32(
@@ -115,8 +117,9 @@ AVX2 static void along_avx2(const Axis *axis, const Row *rows, uint8_t *const *r
     else along_groups(axis, rows, results, mask, axis->groups);
 }
 
-/* 32 bytes of a result. Two rows' bytes side by side are what one multiplication takes. High parts are small: they are
- * multiplied as bytes and summed in words, of which the lower 16 bits are all that a sum modulo 2^32 needs. */
+/* 32 bytes of a result row. One multiplication takes the interleaved bytes of two rows. The high parts of weights are
+ * small, so they are multiplied as bytes and summed as 16-bit words; a sum modulo 2^32 needs only the lower 16 bits of
+ * these words. */
 AVX2 INLINE void down_32(const Pair *pairs, int taps, const Row *rows, uint8_t *result, size_t at, __m256i kept) {
     const __m256i zero = _mm256_setzero_si256();
     __m256i low[4], high[2] = {zero, zero};
@@ -149,26 +152,26 @@ AVX2 static void down_avx2(
     int at = from, taps = axis->taps[y];
     for (; at + 32 <= to; at += 32) down_32(pairs, taps, rows, result, (size_t)at, kept);
     if (at == to) return;
-    if (to - from >= 32) down_32(pairs, taps, rows, result, (size_t)(to - 32), kept); /* some of them again */
+    if (to - from >= 32) down_32(pairs, taps, rows, result, (size_t)(to - 32), kept); /* overlaps done bytes */
     else down_plain(axis, y, rows, result, at, to, mask);
 }
 #endif
 
-/* --- the picture -------------------------------------------------------------------------------------------------- */
+/* --- the whole image ---------------------------------------------------------------------------------------------- */
 
 typedef struct {
     Axis along, down;
     int pixel_bytes, rows_at_once;
-    int from, to;     /* columns that results are made of */
-    uint32_t mask;    /* of a pixel, what Pillow does not leave zero */
-    uint8_t *quads;   /* ROWS rows of four-byte pixels, twice: sources and results */
+    int from, to;     /* source columns that are used */
+    uint32_t mask;    /* the bytes of a pixel that Pillow does not set to zero */
+    uint8_t *quads;   /* two buffers of ROWS rows of four-byte pixels, for sources and results */
     size_t quad_bytes;
     void (*pass_along)(const Axis *, const Row *, uint8_t *const *, uint32_t);
     void (*pass_down)(const Axis *, int, const Row *, uint8_t *, int, int, uint32_t);
 } Job;
 
-/* Of four rows with one byte a pixel, one with four; and back. */
-static void braid(const Row *rows, uint8_t *quad, int from, int to) {
+/* Combines four rows with one byte per pixel into one row with four bytes per pixel. `deinterleave` reverses it. */
+static void interleave(const Row *rows, uint8_t *quad, int from, int to) {
     Row a = rows[0], b = rows[1], c = rows[2], d = rows[3];
     for (int i = from; i < to; i++) {
         uint32_t pixel = a[i] | (uint32_t)b[i] << 8 | (uint32_t)c[i] << 16 | (uint32_t)d[i] << 24;
@@ -176,32 +179,33 @@ static void braid(const Row *rows, uint8_t *quad, int from, int to) {
     }
 }
 
-static void unbraid(const uint8_t *quad, uint8_t *const *results, int count) {
+static void deinterleave(const uint8_t *quad, uint8_t *const *results, int count) {
     for (int row = 0; row < 4; row++) {
         uint8_t *result = results[row];
         for (int i = 0; i < count; i++) result[i] = (uint8_t)(((const uint32_t *)quad)[i] >> 8 * row);
     }
 }
 
-/* Along as many rows as are taken at once. */
+/* Horizontal pass over as many rows as are processed together. */
 static void pass_along(const Job *job, const Row *rows, uint8_t *const *results) {
     Row sources[ROWS];
     uint8_t *targets[ROWS];
     int is_narrow = job->along.length < 4 * job->along.groups;
     for (int row = 0; row < ROWS; row++) {
         uint8_t *quad = job->quads + job->quad_bytes * row;
-        int is_braided = job->pixel_bytes == 1;
-        if (is_braided) braid(rows + 4 * row, quad, job->from, job->to);
+        int is_interleaved = job->pixel_bytes == 1;
+        if (is_interleaved) interleave(rows + 4 * row, quad, job->from, job->to);
         else if (is_narrow) memcpy(quad, rows[row], 4 * (size_t)job->along.length);
-        sources[row] = is_braided || is_narrow ? quad : rows[row];
-        targets[row] = is_braided ? job->quads + job->quad_bytes * (ROWS + row) : results[row];
+        sources[row] = is_interleaved || is_narrow ? quad : rows[row];
+        targets[row] = is_interleaved ? job->quads + job->quad_bytes * (ROWS + row) : results[row];
     }
     job->pass_along(&job->along, sources, targets, job->mask);
     if (job->pixel_bytes == 1)
-        for (int row = 0; row < ROWS; row++) unbraid(targets[row], results + 4 * row, job->along.count);
+        for (int row = 0; row < ROWS; row++) deinterleave(targets[row], results + 4 * row, job->along.count);
 }
 
-/* Rows of the source are passed along when a result first needs them, and forgotten soon: they stay near. */
+/* The horizontal pass processes source rows when a result row first needs them. Its results are overwritten soon
+ * after, so that they stay in the CPU cache. */
 static int along_then_down(const Job *job, const Row *rows, uint8_t *const *results, int is_down) {
     const Axis *down = &job->down;
     int end_down = down->first[down->count - 1] + down->taps[down->count - 1];
@@ -283,15 +287,14 @@ static int prepare(Job *job, int is_along) {
     return job->quads != NULL;
 }
 
-/* The rows of a part of a picture, as if there were no more of it. */
+/* The rows of a part of an image, as if the part were the whole image. */
 static Row *cut_out(const Row *rows, int x, int y, int pixel_bytes, int height) {
     Row *part = malloc(sizeof(Row) * (size_t)height);
     for (int row = 0; part && row < height; row++) part[row] = rows[y + row] + (size_t)x * pixel_bytes;
     return part;
 }
 
-/* Of the part that begins at `x`, `y`. Whether it was done: if not, memory was short, or the filter is not known
- * here. */
+/* Resizes the part that begins at `x`, `y`. Returns 0 if memory is short or the filter is unknown, else 1. */
 int slipstream_resize(
     uint8_t *const *results, const Row *picture, int x, int y, int pixel_bytes, uint32_t mask, int width, int height,
     int new_width, int new_height, int filter, float left, float top, float right, float bottom, int is_down_first) {

@@ -1,6 +1,6 @@
-"""`Image.resize` by C of ours, in front of Pillow's. The first images of every mode and filter, and then one in many,
-are resized both ways and compared in every byte; one that differs ends it for good. Whatever is unusual is Pillow's:
-other modes and filters, `reducing_gap`, boxes over the edge, mistakes in a call."""
+"""Replaces `Image.resize` with our own C code. The first images of every mode and filter, and later one in many, are
+resized in both ways and compared byte by byte. One difference disables the replacement permanently. Unusual calls are
+left to Pillow: other modes and filters, `reducing_gap`, boxes beyond the image, and invalid arguments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from slipstream.data.images.resize_kernel import FILTERS, MODES, Edges, Resample
 from slipstream.data.images.spot_check import SpotCheck
 from slipstream.seams.patching import Patches
 
-_LEAST_PIXELS = 4096  # of both sizes together; below, the way into C takes as long as Pillow does
+_LEAST_PIXELS = 4096  # of both sizes together; for fewer, calling our C code takes as long as Pillow does
 Method = Callable[..., Any]
 Task = tuple[tuple[int, int], int, Edges]  # the new size, the filter, the box
 _KINDS = {kind: number for number, kind in enumerate((mode, filter) for mode in MODES for filter in FILTERS)}
@@ -28,7 +28,7 @@ class Resizing:
         self._resampler = resampler
         self._on_use = on_use
         self._on_difference = on_difference
-        self._trust = SpotCheck()
+        self._spot_check = SpotCheck()
 
     def install(self, patches: Patches) -> None:
         patches.replace(Image.Image, "resize", self._resizing(Image.Image.resize))
@@ -42,18 +42,18 @@ class Resizing:
             whole = (0, 0, *image.size)
             part = waiting_part(image)
             if part is None:
-                image.load()  # as Pillow would do here: what it raises about a file is the script's to see
-            new = self._try(image, task, part) if whole[2:] == image.size else None  # icons may change their size now
+                image.load()  # as Pillow does here, so that the script gets an exception about the file
+            new = self._try(image, task, part) if whole[2:] == image.size else None  # `load` may change an icon's size
             return original(image, size, resample, whole if box is None else box) if new is None else new
 
         return resize
 
     def _task(self, image: Any, size: Any, resample: Any, box: Any) -> Task | None:
-        """None: Pillow does it, or says what is wrong with the call."""
+        """The arguments of a call that we handle; None if Pillow must handle the call or report its errors."""
         try:
             resample = Image.Resampling.BICUBIC if resample is None else resample
             kind = _KINDS.get((image.mode, resample))
-            if kind is None or not isinstance(resample, int) or not self._trust.has(kind):
+            if kind is None or not isinstance(resample, int) or not self._spot_check.has(kind):
                 return None
             width, height = map(operator.index, size)
             edges = edges_of(box, image.size, (width, height))
@@ -64,26 +64,27 @@ class Resizing:
             return None
 
     def _try(self, image: Any, task: Task, part: tuple[Any, Box] | None) -> Any:
-        """Of an image that has yet to be cut out of another, without the cutting."""
+        """Resize the image; None if that is not possible. `part` is set if the image has not been cut out of a larger
+        one yet. It is then read in place."""
         try:
             core, box = (image.im, None) if part is None else part
             if core.mode != image.mode or (box is None and core.size != image.size):
                 return None
             new = self._resampler.resize(core, *task, box)
             kind = _KINDS[image.mode, task[1]]
-            if new is None or (self._trust.wants_proof(kind) and not self._is_proved(image.im, new, task, kind)):
+            if new is None or (self._spot_check.wants_proof(kind) and not self._is_proved(image.im, new, task, kind)):
                 return None
             self._on_use()
             return image._new(new)
-        except Exception:  # memory that ran out, say: Pillow does it, or finds the same
+        except Exception:  # for example out of memory: Pillow resizes the image or raises the same
             return None
 
     def _is_proved(self, core: Any, new: Any, task: Task, kind: int) -> bool:
         if is_same(new, core.resize(*task)):
-            self._trust.note_proof(kind)
+            self._spot_check.note_proof(kind)
             return True
         for other in _KINDS.values():
-            self._trust.withdraw(other)
+            self._spot_check.withdraw(other)
         self._on_difference()
         return False
 

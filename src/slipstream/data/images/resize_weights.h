@@ -1,32 +1,33 @@
-/* The weights of a resize along one axis, as Pillow computes and rounds them: which sources each result is made of, and
- * how much of each. Computes in double precision in Pillow's order, since the last bit counts. */
+/* The weights of a resize along one axis, computed and rounded as in Pillow: which source pixels contribute to each
+ * result pixel, and with which weight. The computation is in double precision and in Pillow's order, because the last
+ * bit matters. */
 
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define BITS 22     /* after the point, in weights */
-#define LOW_BITS 16 /* of a weight, that are one factor; the rest is the other */
+#define BITS 22     /* fractional bits of weights */
+#define LOW_BITS 16 /* bits of the low part of a weight */
 #define PI 3.14159265358979323846
 
-/* Two weights, each in two parts: high * 2^16 + low. With sums modulo 2^32 that is exact. */
+/* Two weights, each split into high * 2^16 + low. Sums modulo 2^32 of these parts are exact. */
 typedef struct {
     int32_t low;  /* two words */
-    int32_t high; /* two words for passes along a row, two bytes twice over for passes down */
+    int32_t high; /* two words for horizontal passes; two bytes, repeated once, for vertical passes */
 } Pair;
 
 typedef struct {
-    int count;        /* of results */
-    int most;         /* weights that a result has at most */
-    int groups;       /* of four weights, that hold them all */
+    int count;        /* number of results */
+    int most;         /* largest number of weights of a result */
+    int groups;       /* number of groups of four weights that hold all weights of a result */
     int length;       /* of the source */
-    int *first;       /* source of the first weight, of each result */
-    int *taps;        /* how many weights it has */
-    int *start;       /* the same as first, moved left where four at a time would reach over the edge */
+    int *first;       /* for each result, the source of its first weight */
+    int *taps;        /* for each result, the number of its weights */
+    int *start;       /* as first, moved left where reading four at a time would go beyond the edge */
     int32_t *weights; /* count x most */
-    int is_tame;      /* no high part is so large that wide kernels would saturate */
-    Pair *pairs;      /* count x groups x 2: the same weights as wide kernels take them */
+    int is_tame;      /* whether all high parts are small enough that the vector code does not saturate */
+    Pair *pairs;      /* count x groups x 2: the same weights in the layout of the vector code */
 } Axis;
 
 static inline double box(double x) { return x > -0.5 && x <= 0.5 ? 1.0 : 0.0; }
@@ -65,7 +66,7 @@ static void forget(Axis *axis) {
     free(axis->pairs);
 }
 
-/* Where each result looks, and with how many weights. 0: out of memory. */
+/* Determines the first source and the number of weights of each result. Returns 0 if memory is short. */
 static int lay_out(Axis *axis, double from, double scale, double support) {
     int longest = 1;
     axis->first = malloc(sizeof(int) * 3 * (size_t)axis->count);
@@ -87,7 +88,8 @@ static int lay_out(Axis *axis, double from, double scale, double support) {
     return axis->weights != NULL;
 }
 
-/* Inlined once for every filter, which is why it takes it as a function. 0: out of memory. */
+/* Computes the weights. It takes the filter as a function, so that it is inlined once for every filter. Returns 0 if
+ * memory is short. */
 static inline __attribute__((always_inline)) int fill(
     Axis *axis, double from, double scale, double stretch, double (*filter)(double)) {
     double shrink = 1.0 / stretch;
@@ -107,7 +109,7 @@ static inline __attribute__((always_inline)) int fill(
     return 1;
 }
 
-/* Filters by Pillow's numbers. 0: out of memory, or a number that is none of these. */
+/* Computes the weights for a filter with Pillow's number. Returns 0 if memory is short or the number is unknown. */
 static int weigh(Axis *axis, int filter, int length, float from, float to, int count) {
     double scale = (double)(to - from) / count, stretch = scale < 1.0 ? 1.0 : scale;
     double support = filter == 4 ? 0.5 : filter == 3 ? 2.0 : filter == 1 ? 3.0 : 1.0;
@@ -128,13 +130,14 @@ static int weigh(Axis *axis, int filter, int length, float from, float to, int c
 static inline int32_t low_part(int32_t weight) { return (int16_t)(uint16_t)weight; }
 static inline int32_t high_part(int32_t weight) { return (weight - low_part(weight)) >> LOW_BITS; }
 
-/* Weights of one result from place `place` on: 0 before and after its own. */
+/* The weight of a result for the source at `place`, counted from its start; 0 outside its own weights. */
 static inline int32_t weight_at(const Axis *axis, int i, int place) {
     int k = axis->start[i] + place - axis->first[i];
     return k >= 0 && k < axis->taps[i] ? axis->weights[(size_t)i * axis->most + k] : 0;
 }
 
-/* 0: out of memory. Along a row four pixels are taken at a time, so their start may have to move left. */
+/* Fills `pairs` and `start`. Returns 0 if memory is short. A horizontal pass reads four pixels at a time, so a start
+ * may have to move left. */
 static int pair_up(Axis *axis, int is_along) {
     int reach = 4 * axis->groups, num_pairs = 2 * axis->groups;
     Pair *pair = axis->pairs = malloc(sizeof(Pair) * (size_t)axis->count * num_pairs);

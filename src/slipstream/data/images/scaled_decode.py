@@ -1,6 +1,6 @@
-"""A picture that is shrunk before anything else looks at its pixels is decoded at a half, a quarter or an eighth of its
-size, as Pillow's own `thumbnail` does. The pixels are not the same. A crop waits for the call that shrinks it; whatever
-else asks for pixels gets them as Pillow decodes them."""
+"""Decodes an image at a half, a quarter or an eighth of its size if the script shrinks it before it uses the pixels, as
+Pillow's own `thumbnail` does. The pixels are not the same. A crop is postponed until the call that shrinks it. Other
+operations get the pixels as Pillow decodes them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from slipstream.data.images.jpeg_file import JpegSource
 from slipstream.data.images.lazy_decode import Box, LazyDecode, Method, PendingImage, empty_image
 from slipstream.seams.patching import Patches
 
-_SCALES = (8, 4, 2)  # that libjpeg has short cuts for
-_NUM_TRIED = 64  # pictures in a process; if none of them could be scaled, no other is put off
+_SCALES = (8, 4, 2)  # scales that libjpeg decodes directly
+_NUM_TRIED = 64  # images in a process; if none of them could be scaled, decoding is no longer postponed
 
 
 class ScaledDecode(LazyDecode):
     def __init__(self, gap: int, on_use: Callable[[], None], on_none: Callable[[], None]) -> None:
-        """`gap`: how many times larger than asked for the decoded picture must be at least."""
+        """`gap`: the decoded image must be at least this many times larger than the requested size."""
         super().__init__()
         self._gap = gap
         self._on_use = on_use
@@ -33,8 +33,8 @@ class ScaledDecode(LazyDecode):
         patches.replace(Image.Image, "resize", self._resizing(Image.Image.resize))
 
     def pending_of(self, image: Any) -> PendingImage | None:
-        is_vain = self._num_whole >= _NUM_TRIED and not self._num_scaled
-        return None if is_vain else super().pending_of(image)
+        is_useless = self._num_whole >= _NUM_TRIED and not self._num_scaled
+        return None if is_useless else super().pending_of(image)
 
     def pixels(self, pending: PendingImage) -> Any:
         self._num_whole += 1
@@ -42,7 +42,7 @@ class ScaledDecode(LazyDecode):
             self._on_none()
         if pending.is_whole:
             return super().pixels(pending)
-        source = pending.source  # keeps the picture: the next part of it may be asked for
+        source = pending.source  # keeps all pixels, because another part may be requested next
         assert isinstance(source, JpegSource)
         source.kept = source.kept or source.decode()
         return source.kept.crop(pending.box)
@@ -57,14 +57,14 @@ class ScaledDecode(LazyDecode):
         def resize(image: Any, size: Any, resample: Any = None, box: Any = None, reducing_gap: Any = None) -> Any:
             try:
                 small = self._shrink(image, size, resample, box, reducing_gap)
-            except Exception:  # Pillow decodes the whole picture, and says what is wrong with it or with the call
+            except Exception:  # Pillow decodes the whole image and reports errors of the image or the call
                 small = None
             return original(image, size, resample, box, reducing_gap) if small is None else small
 
         return resize
 
     def _shrink(self, image: Any, size: Any, resample: Any, box: Any, reducing_gap: Any) -> Any:
-        """None: not by half."""
+        """The resized image, decoded at a smaller scale; None if the image is not shrunk far enough."""
         if resample == Image.Resampling.NEAREST:
             return None
         left, upper, right, lower = box or (0, 0, *image.size)

@@ -1,9 +1,10 @@
-"""`Image.tobytes`, which NumPy asks for pixels, and in workers `Tensor.contiguous`, by C of ours in front of Pillow's
-and torch's. The first results of each, and then one in many, are made both ways and compared; one that differs ends it
-for good. Torch's method is left alone in the script's own process, where models use and compilers read it.
+"""Replaces `Image.tobytes`, which NumPy calls to read pixels, and in workers also `Tensor.contiguous`, with our own C
+code. The first results of each, and later one in many, are computed in both ways and compared. One difference disables
+the replacement permanently. `Tensor.contiguous` is not replaced in the script's own process, where models call it and
+compilers inspect it.
 
-Pixels as bytes in one piece, and each colour for itself, by C of ours: bytes change places, nothing is computed. For
-what Pillow holds as RGB and torch as bytes; who is given them, and whether they are believed, is not its matter."""
+`PlaneKernel` calls the C code. It copies the RGB pixels of Pillow to contiguous bytes, and separates interleaved bytes
+of torch into one plane per colour. Bytes only change places. Its callers check the results."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ from slipstream.data.images.spot_check import SpotCheck
 from slipstream.data.workers.worker_loop import WorkerLoop
 from slipstream.seams.patching import Patches
 
-_PACKING, _PARTING = range(2)  # kinds of trust
-_LEAST_PIXELS = 1024  # below, the way into C takes as long as the work
+_PACKING, _PARTING = range(2)  # kinds for SpotCheck
+_LEAST_PIXELS = 1024  # for fewer pixels, calling C takes as long as the work
 Method = Callable[..., Any]
 
 
@@ -33,7 +34,7 @@ class ArrayConversion:
         self._planes = planes
         self._on_use = on_use
         self._on_difference = on_difference
-        self._trust = SpotCheck()
+        self._spot_check = SpotCheck()
 
     def install(self, patches: Patches) -> None:
         patches.replace(Image.Image, "tobytes", self._packing(Image.Image.tobytes))
@@ -45,11 +46,11 @@ class ArrayConversion:
     def _packing(self, original: Method) -> Method:
         @functools.wraps(original)
         def tobytes(image: Any, encoder_name: str = "raw", *args: Any) -> Any:
-            if args or encoder_name != "raw" or image.mode != "RGB" or not self._trust.has(_PACKING):
+            if args or encoder_name != "raw" or image.mode != "RGB" or not self._spot_check.has(_PACKING):
                 return original(image, encoder_name, *args)
-            image.load()  # as Pillow would do here: what it raises about a file is the script's to see
+            image.load()  # as Pillow does here, so that the script gets an exception about the file
             made = self._try_packing(image)
-            if made is not None and self._trust.wants_proof(_PACKING):
+            if made is not None and self._spot_check.wants_proof(_PACKING):
                 return self._prove(_PACKING, made, original(image), bytes.__eq__)
             return original(image) if made is None else made
 
@@ -63,45 +64,46 @@ class ArrayConversion:
             made = self._planes.pack(core)
             self._on_use()
             return made
-        except Exception:  # memory that ran out, say: Pillow does it, or finds the same
+        except Exception:  # for example out of memory: Pillow does the work or raises the same
             return None
 
     def _parting(self, original: Method) -> Method:
         @functools.wraps(original)
         def contiguous(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if args or kwargs or not is_interleaved(tensor) or not self._trust.has(_PARTING):
+            if args or kwargs or not is_interleaved(tensor) or not self._spot_check.has(_PARTING):
                 return original(tensor, *args, **kwargs)
             made = self._planes.part(tensor)
             self._on_use()
-            if self._trust.wants_proof(_PARTING):
+            if self._spot_check.wants_proof(_PARTING):
                 return self._prove(_PARTING, made, original(tensor), torch.equal)
             return made
 
         return contiguous
 
     def _prove(self, kind: int, made: Any, wanted: Any, is_same: Callable[[Any, Any], bool]) -> Any:
-        """The script gets what it would have got."""
+        """Compare our result with the original one, and return the original one."""
         if is_same(made, wanted):
-            self._trust.note_proof(kind)
+            self._spot_check.note_proof(kind)
         else:
-            self._trust.withdraw(kind)
+            self._spot_check.withdraw(kind)
             self._on_difference()
         return wanted
 
 
 class _PartingLoop(WorkerLoop):
-    """Torch's own loop in a forked worker, whose tensors are all the loader's. A spawned one goes without."""
+    """Torch's own worker loop with the replaced `Tensor.contiguous`. In a worker, all tensors belong to the loader. It
+    works in forked workers only."""
 
-    def __init__(self, original: Callable[..., None], arraying: ArrayConversion) -> None:
+    def __init__(self, original: Callable[..., None], conversion: ArrayConversion) -> None:
         super().__init__(original)
-        self._arraying = arraying
+        self._conversion = conversion
 
     def __reduce__(self) -> Any:
-        """Whoever stands inside may have a way of its own."""
+        """A wrapped loop of another technique may pickle in its own way."""
         return self._original.__reduce__() if isinstance(self._original, WorkerLoop) else super().__reduce__()
 
     def __call__(self, *args: Any) -> None:
-        self._arraying.install_in_worker(Patches(lambda seam, fault: None, lambda: False))
+        self._conversion.install_in_worker(Patches(lambda seam, fault: None, lambda: False))
         self._original(*args)
 
 
@@ -116,7 +118,7 @@ _address_of.restype, _address_of.argtypes = ctypes.c_void_p, [ctypes.py_object]
 
 class PlaneKernel:
     def __init__(self) -> None:
-        """Raises `CompileError` or `LookupError`: why it cannot be."""
+        """Raises `CompileError` or `LookupError` with the reason if the C code cannot be used."""
         self._memory = PixelMemory()
         library, number, address = load_library(_SOURCE), ctypes.c_int, ctypes.c_void_p
         self._pack: Any = library.slipstream_pack
@@ -125,24 +127,24 @@ class PlaneKernel:
         self._part.restype, self._part.argtypes = None, [address, address, ctypes.c_size_t]
 
     def pack(self, core: Any) -> bytes:
-        """What `tobytes` gives of an RGB image."""
+        """The result of `tobytes` for an RGB image."""
         width, height = core.size
-        made: bytes = _new_bytes(None, width * height * _NUM_COLOURS)  # nobody else has it until it is written
+        made: bytes = _new_bytes(None, width * height * _NUM_COLOURS)  # no other code holds it until it is written
         self._pack(_address_of(made), self._memory.rows(core), width, height)
         return made
 
     def part(self, pixels: torch.Tensor) -> torch.Tensor:
-        """What `contiguous` gives of a tensor that `is_interleaved`."""
+        """The result of `contiguous` for a tensor that `is_interleaved`."""
         planes = torch.empty(pixels.shape, dtype=torch.uint8)
         self._part(planes.data_ptr(), pixels.data_ptr(), pixels.shape[1] * pixels.shape[2])
         return planes
 
 
 def is_interleaved(tensor: Any) -> bool:
-    """Colours, height, width, where the colours of a pixel lie side by side: what `permute(2, 0, 1)` makes of an
-    array of pixels."""
+    """Whether the tensor has the shape (colours, height, width) while the colours of a pixel are adjacent in memory, as
+    after `permute(2, 0, 1)` of an array of pixels."""
     if type(tensor) is not torch.Tensor or tensor.dtype is not torch.uint8 or tensor.dim() != 3 or not tensor.is_cpu:
         return False
     num_colours, height, width = tensor.shape
-    is_large = min(height, width) > 1  # else there may be nothing to be moved
+    is_large = min(height, width) > 1  # otherwise there may be nothing to move
     return num_colours == _NUM_COLOURS and is_large and tensor.stride() == (1, width * _NUM_COLOURS, _NUM_COLOURS)

@@ -1,5 +1,5 @@
-"""Pillow's decoding of WebP, done once. Its plugin takes frames from a decoder object of its own, before
-`ImageFile.load` is reached: for a kept image that object is replaced for one load. Animations are left alone."""
+"""Caches Pillow's decoding of WebP. Pillow's plugin takes frames from its own decoder object before it calls
+`ImageFile.load`. For a cached image that object is replaced during one load. Animations are not cached."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WIDTHS = {"RGBX": 4, "RGBA": 4}
 
 
 class _Frames:
-    """Stands in for the decoder of one image: gives its only frame, or watches as it is given."""
+    """Replaces the decoder of one image. It returns the cached frame, or records the frame that the decoder returns."""
 
     def __init__(self, decoder: Any, frame: tuple[bytes, int] | None) -> None:
         self._decoder = decoder
@@ -34,8 +34,8 @@ class _Frames:
 
 
 class WebPDecoding:
-    def __init__(self, keeping: DecodeCache) -> None:
-        self._keeping = keeping
+    def __init__(self, cache: DecodeCache) -> None:
+        self._cache = cache
 
     def install(self, patches: Patches, plugin: ModuleType) -> None:
         """`plugin` is PIL.WebPImagePlugin."""
@@ -45,16 +45,16 @@ class WebPDecoding:
         patches.replace(files, "load", self._loading(files.load))
 
     def _loading(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        keeping = self._keeping
+        cache = self._cache
 
         @functools.wraps(original)
         def load(image: Any) -> Any:
             try:
-                key, facts = self._look(image) if keeping.is_on else (b"", None)
-                found = keeping.find(key) if facts is not None else None
+                key, facts = self._look(image) if cache.is_on else (b"", None)
+                found = cache.find(key) if facts is not None else None
                 frame = (bytes(found.view()), found.facts.position) if found is not None else None
             except Exception as fault:
-                keeping.step_aside(fault)
+                cache.disable(fault)
                 return original(image)
             if facts is None:
                 return original(image)
@@ -71,7 +71,7 @@ class WebPDecoding:
         return load
 
     def _look(self, image: Any) -> tuple[bytes, ImageFacts | None]:
-        """The key of an image that is about to be decoded; without facts where it is not, or not one for us."""
+        """The key and facts of an image that is about to be decoded. The facts are None if it cannot be cached."""
         known = vars(image)
         is_new = known.get("_im", known.get("im")) is None and "duration" not in image.info
         if not is_new or image.n_frames != 1 or image.rawmode not in _WIDTHS or not hasattr(image, "_decoder"):
@@ -88,7 +88,7 @@ class WebPDecoding:
             return
         try:
             facts = ImageFacts(facts.key, facts.kind, facts.shape, timestamp, facts.source)
-            if self._keeping.has_room(facts.key, len(pixels)):
-                self._keeping.keep(facts, pixels)
+            if self._cache.has_room(facts.key, len(pixels)):
+                self._cache.keep(facts, pixels)
         except Exception as fault:
-            self._keeping.step_aside(fault)
+            self._cache.disable(fault)

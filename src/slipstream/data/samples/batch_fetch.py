@@ -1,10 +1,12 @@
-"""Puts whole-batch indexing into torch's loaders: the fetcher asks for a batch at once, and where nobody else looks at
-the indices they are never made into Python numbers. The first batches are built both ways and compared; one that
-differs, or a fault of ours, and the loader goes on as torch has it.
+"""Whole-batch indexing for datasets that consist of arrays: such a dataset is indexed once per batch and not once per
+sample.
 
-Whole batches from datasets that are arrays underneath: indexed once for a batch and not once for a sample. Which are
-is told by their type, or by a `__getitem__` that does nothing but index; whether the batch is the same is proved by
-whoever uses it. Consumes no random numbers."""
+`BatchedFetch` installs it in torch's loaders. Where only the fetcher uses the indices, they stay tensors and are never
+converted to Python numbers. The first batches are built in both ways and compared. If one differs, or if our code
+raises, the loader continues in torch's own way.
+
+`gather_of` recognises suitable datasets by their type, or by a `__getitem__` that does nothing but index. It does not
+prove that the batch is the same; its callers do. No random numbers are drawn."""
 
 from __future__ import annotations
 
@@ -29,12 +31,12 @@ from slipstream.data.samples.pure_index import only_indexes
 from slipstream.data.transport.buffer_pool import lent_storages
 from slipstream.seams.patching import Patches
 
-_PROVED = 2  # batches that are built both ways, in each process
-_STATE = "_slipstream_gather"  # on a fetcher
+_PROVED = 2  # batches that are built in both ways, in each process
+_STATE = "_slipstream_gather"  # attribute of a fetcher
 
 
 class _Proving:
-    """How far the gather of one fetcher is trusted."""
+    """The gather function of one fetcher (None: not usable) and how many batches are still to be compared."""
 
     def __init__(self, gather: Gather | None) -> None:
         self.gather = gather
@@ -42,7 +44,7 @@ class _Proving:
 
 
 def can_gather(dataset: Any, collate_fn: Any) -> bool:
-    """Whether a few samples come out the same, taken at once and one by one."""
+    """Whether a few samples are the same when they are indexed at once and one at a time."""
     gather = gather_of(dataset) if collate_fn in (None, default_collate) else None
     if gather is None or not len(dataset):
         return False
@@ -50,7 +52,7 @@ def can_gather(dataset: Any, collate_fn: Any) -> bool:
     indices = sorted({0, last // 3, last // 2, last})
     try:
         return is_same(gather(torch.tensor(indices)), default_collate([dataset[index] for index in indices]))
-    except Exception:  # a list, for one, cannot be indexed with many indices at once
+    except Exception:  # a list, for example, cannot be indexed with several indices at once
         return False
 
 
@@ -75,7 +77,7 @@ class BatchedFetch:
                 return original(fetcher, _numbers(indices))
             try:
                 ours = state.gather(torch.as_tensor(indices))
-            except Exception as fault:  # a batch that torch may still be able to build
+            except Exception as fault:  # torch may still be able to build the batch
                 return self._give_up(state, f"{type(fault).__name__}: {fault}", original(fetcher, _numbers(indices)))
             if not state.num_left:
                 return ours
@@ -93,9 +95,9 @@ class BatchedFetch:
 
 
 def _difference(ours: Any, theirs: Any) -> str:
-    """Why the batch built whole cannot be trusted; "" if it is the same."""
+    """Why the batch that was indexed at once cannot be used; "" if it is the same."""
     try:
-        return "" if is_same(ours, theirs) else "a batch came out otherwise"
+        return "" if is_same(ours, theirs) else "a batch that was indexed at once differs from torch's"
     except Exception as fault:  # the dataset may hold any object
         return f"its batches cannot be compared ({type(fault).__name__}: {fault})"
 
@@ -113,11 +115,11 @@ def _numbers(indices: Any) -> Any:
     return indices.tolist() if isinstance(indices, torch.Tensor) else indices
 
 
-# --- indices that stay tensors --------------------------------------------------------------------------------------
+# --- indices that stay tensors ---------------------------------------------------------------------------------------
 
 
 def use_gather(iterator: Any, tell: Callable[[str], None]) -> None:
-    """One iterator of this process, without any patch: its batches are indexed whole, and its first ones compared."""
+    """Use whole-batch indexing in one iterator of this process, without a patch. Its first batches are compared."""
     fetcher = iterator._dataset_fetcher
     fetch = BatchedFetch(tell)._fetching(type(fetcher).fetch)
     fetcher.fetch = lambda indices: fetch(fetcher, indices)
@@ -125,7 +127,8 @@ def use_gather(iterator: Any, tell: Callable[[str], None]) -> None:
 
 
 def _use_chunks(iterator: Any) -> None:
-    """Only in this process, where the fetcher alone sees them."""
+    """Let the sampler yield tensors of indices. Only for iterators that build batches in this process, where nothing
+    but the fetcher uses the indices."""
     fetcher, sampler = iterator._dataset_fetcher, iterator._index_sampler
     if type(fetcher) is _MapDatasetFetcher and _is_torchs_own(sampler) and _state_of(fetcher).gather is not None:
         iterator._sampler_iter = _chunks(sampler)
@@ -142,7 +145,7 @@ def _is_torchs_own(batches: Any) -> bool:
 
 
 def _chunks(batches: Any) -> Iterator[torch.Tensor]:
-    """The same indices in the same order, from the same random numbers drawn at the same moments."""
+    """Yields the same indices in the same order, from the same random numbers drawn at the same moments."""
     sampler, size = batches.sampler, batches.batch_size
     num_samples = len(sampler.data_source)
     generator = None
@@ -158,15 +161,15 @@ def _chunks(batches: Any) -> Iterator[torch.Tensor]:
     end = num_samples - num_samples % size if batches.drop_last else num_samples
     for at in range(0, end, size):
         yield order[at : at + size]
-    if generator is not None:  # torch's own sampler draws once more when it ends
+    if generator is not None:  # torch's own sampler draws once more at its end
         torch.randperm(num_samples, generator=generator)
 
 
-Gather = Callable[[torch.Tensor], Any]  # indices to the batch that torch's own collate would make of the samples
+Gather = Callable[[torch.Tensor], Any]  # from indices to the batch that torch's own collate makes of the samples
 
 
 def gather_of(dataset: Any) -> Gather | None:
-    """None: samples must be taken one by one."""
+    """The function that indexes a whole batch; None if samples must be taken one at a time."""
     if type(dataset) is Subset:
         return _of_subset(dataset)
     if type(dataset) is TensorDataset:
@@ -179,7 +182,7 @@ def gather_of(dataset: Any) -> Gather | None:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether all of it is numbers in memory, and collating samples of it adds nothing to a graph."""
+    """Whether the tensor holds plain numbers in memory and collating its samples adds nothing to an autograd graph."""
     is_in_memory = tensor.layout == torch.strided and tensor.device.type == "cpu" and not tensor.is_nested
     return is_in_memory and not tensor.is_quantized and not tensor.requires_grad
 
@@ -189,7 +192,7 @@ def _of_tensors(dataset: TensorDataset) -> Gather:
 
 
 def _select(tensor: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-    """In a worker straight into shared memory, as torch's own collate does."""
+    """Index a tensor. In a worker the result is written directly into shared memory, as torch's own collate does."""
     if get_worker_info() is None:
         return tensor.index_select(0, indices)
     shape = (len(indices), *tensor.shape[1:])
@@ -212,14 +215,14 @@ def _of_subset(dataset: Subset[Any]) -> Gather | None:
 
 
 def _of_arrow(dataset: Any) -> Gather | None:
-    """A Hugging Face dataset that gives tensors: it reads columns faster than rows."""
+    """For a Hugging Face dataset that returns tensors, which reads columns faster than rows."""
     if (dataset.format or {}).get("type") != "torch":
         return None
     return lambda indices: _collated(dataset[indices.tolist()])
 
 
 def _collated(found: Any) -> Any:
-    """Columns in the containers and types that torch's collate gives."""
+    """Convert columns to the containers and types that torch's collate returns."""
     if isinstance(found, torch.Tensor):
         return found
     if isinstance(found, np.ndarray):
@@ -232,8 +235,8 @@ def _collated(found: Any) -> Any:
 
 
 def is_same(ours: Any, theirs: Any) -> bool:
-    """Bit for bit, with containers, types and the way that tensors lie in memory. May raise for objects that cannot be
-    compared."""
+    """Whether two batches are equal bit for bit, including containers, types and strides. May raise for objects that
+    cannot be compared."""
     if type(ours) is not type(theirs):
         return False
     if isinstance(ours, torch.Tensor):
@@ -250,6 +253,6 @@ def _form(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _has_same_bits(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
-    """Also of types that NumPy does not know, such as bfloat16 and float8, and of NaN."""
+    """Compares bits, so it also works for NaN and for types that NumPy does not have, such as bfloat16 and float8."""
     bits, wanted = (one.resolve_conj().resolve_neg().reshape(-1).view(torch.uint8) for one in (ours, theirs))
     return torch.equal(bits, wanted)

@@ -1,5 +1,6 @@
-"""A shuffled order regrouped so that a batch holds samples of similar length. The permutation is torch's own, drawn as
-ever; only within a stretch of batches are samples sorted, and the batches shuffled, so every epoch is another."""
+"""Regroups a shuffled order so that a batch holds samples of similar length. The permutation is torch's own and is
+drawn as usual. Samples are sorted only within a stretch of batches, and the batches of a stretch are then shuffled, so
+every epoch has a different order."""
 
 from __future__ import annotations
 
@@ -14,19 +15,19 @@ from torch.utils.data import RandomSampler, Sampler, default_collate
 
 from slipstream.data.samples.lengths import UnknownLengthsError, lengths_of
 
-STRETCH = 50  # batches among which samples are sorted
-LEAST_SAVED = 0.05  # of the padded batch: below that the order is left as it is
+STRETCH = 50  # batches within which samples are sorted
+LEAST_SAVED = 0.05  # of the padded batch; if less is saved, the order stays as it is
 
 
 def obstacle(arguments: dict[str, Any]) -> str:
-    """What stands against regrouping a loader that is built with these arguments; "" if nothing does."""
+    """The reason why a loader with these arguments cannot be regrouped; "" if it can."""
     sampler, size = arguments["sampler"], arguments["batch_size"]
     if arguments["batch_sampler"] is not None:
-        return "the script makes the batches itself (batch_sampler)"
+        return "the script groups samples into batches itself (batch_sampler)"
     if not isinstance(size, int) or size < 2:
-        return "it has no batches of several samples"
+        return "its batches do not have several samples"
     if arguments["collate_fn"] in (None, default_collate):
-        return "its batches are stacked as they are, and not padded by a collate_fn"
+        return "it has no collate_fn that pads its batches"
     if sampler is None:
         return "" if arguments["shuffle"] is True else "it is not shuffled, and its order may matter"
     is_torchs = type(sampler) is RandomSampler and not sampler.replacement
@@ -36,10 +37,10 @@ def obstacle(arguments: dict[str, Any]) -> str:
 
 
 class KnownLengths:
-    """Of the dataset that was asked about last: a script may build its loader anew in every epoch."""
+    """Remembers the lengths of the last dataset, because a script may build a new loader in every epoch."""
 
     def __init__(self, once: Callable[[], AbstractContextManager[Any]] = nullcontext) -> None:
-        self._once = once  # stands around what is done once
+        self._once = once  # the context in which the lengths are measured
         self._dataset: Callable[[], Any] = lambda: None
         self._lengths: Any = None
 
@@ -48,13 +49,13 @@ class KnownLengths:
             self._dataset = lambda: None
             with self._once():
                 self._lengths = lengths_of(dataset)
-            with suppress(TypeError):  # a list cannot be followed: it is asked every time
+            with suppress(TypeError):  # a list has no weak reference, so it is measured every time
                 self._dataset = weakref.ref(dataset)
         return self._lengths
 
 
 class LengthBuckets(Sampler[int]):
-    """Not a RandomSampler: a framework that replaces those by its own would undo it."""
+    """The sampler that regroups. It is not a RandomSampler, because frameworks replace those with their own."""
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class LengthBuckets(Sampler[int]):
         self._inner = inner
         self._dataset = dataset
         self._batch_size = batch_size
-        self._tell = tell  # the share of padding before and after
+        self._tell = tell  # receives the share of padding before and after
         self._refuse = refuse
         self._known = known or KnownLengths()
         self._lengths: Any = None
@@ -83,7 +84,7 @@ class LengthBuckets(Sampler[int]):
         plain = iter(self._inner)
         order = [next(plain) for _ in range(len(self._inner))]
         yield from self._regrouped(order)
-        yield from plain  # empty, but torch draws once more from a generator of the script's own
+        yield from plain  # empty, but torch draws once more from the script's own generator at its end
 
     def _regrouped(self, order: list[int]) -> list[int]:
         if self._is_off:
@@ -92,7 +93,7 @@ class LengthBuckets(Sampler[int]):
             return self._try(order)
         except UnknownLengthsError as reason:
             self._give_up(str(reason))
-        except Exception as fault:  # whatever the dataset raises it will raise in the loop, or not at all
+        except Exception as fault:  # an exception of the dataset is not raised here; the loop raises it if it recurs
             self._give_up(f"{type(fault).__name__}: {fault}")
         return order
 
@@ -101,12 +102,12 @@ class LengthBuckets(Sampler[int]):
         if is_first:
             self._lengths = self._known.of(self._dataset)
         if len(self._lengths) != len(order):
-            raise UnknownLengthsError("the dataset has another length than before")
+            raise UnknownLengthsError("the length of the dataset has changed")
         grouped = regroup(np.asarray(order), self._lengths, self._batch_size)
         if is_first:
             shares = [padding_share(one, self._lengths, self._batch_size) for one in (np.asarray(order), grouped)]
             if shares[0] - shares[1] < LEAST_SAVED:
-                raise UnknownLengthsError(f"only {shares[0]:.0%} of a batch are padding")
+                raise UnknownLengthsError(f"only {shares[0]:.0%} of a batch is padding")
             self._tell(shares[0], shares[1])
         return [int(index) for index in grouped]
 
@@ -116,9 +117,10 @@ class LengthBuckets(Sampler[int]):
 
 
 def regroup(order: Any, lengths: Any, batch_size: int) -> Any:
-    """Every index once. A last batch that is not full stays what it was, so that nothing is always dropped."""
+    """Return the regrouped order, with every index once. An incomplete last batch stays as it is, so that `drop_last`
+    does not always drop the same samples."""
     num_whole = len(order) - len(order) % batch_size
-    random = np.random.default_rng(zlib.crc32(np.ascontiguousarray(order).tobytes()))  # of this permutation alone
+    random = np.random.default_rng(zlib.crc32(np.ascontiguousarray(order).tobytes()))  # depends only on the permutation
     parts = []
     for start in range(0, num_whole, STRETCH * batch_size):
         stretch = order[start : min(start + STRETCH * batch_size, num_whole)]
@@ -128,7 +130,7 @@ def regroup(order: Any, lengths: Any, batch_size: int) -> Any:
 
 
 def padding_share(order: Any, lengths: Any, batch_size: int) -> float:
-    """Of what is computed, if every batch is padded to its longest."""
+    """The share of padding if every batch is padded to its longest sample."""
     sizes = lengths[order]
     batches = [sizes[at : at + batch_size] for at in range(0, len(sizes), batch_size)]
     whole = sum(int(batch.max()) * len(batch) for batch in batches)

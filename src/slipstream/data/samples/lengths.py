@@ -1,6 +1,7 @@
-"""How long every sample of a dataset is: the length of its first sequence, or of its `input_ids`. Asks for each sample
-once, in a forked process: files that are opened for it are not to be open where the script forks its workers. Refuses
-where that takes long or leaves a trace."""
+"""Measures the length of every sample of a dataset: the length of its first sequence, or of its `input_ids`.
+
+Each sample is read once, in a forked process, so that files that the dataset opens are not open in the script's process
+when it forks its workers. The measurement is refused if it takes too long or has side effects."""
 
 from __future__ import annotations
 
@@ -17,38 +18,40 @@ from slipstream.data.workers.rng_state import GeneratorStates
 from slipstream.data.workers.worker_blockers import obstacle
 
 MOST_S = 5.0
-_TRIED = 16  # samples, before it is judged how long all of them take
-_ROWS = 1000  # of a Hugging Face dataset at a time
+_TRIED = 16  # samples between two estimates of the total time
+_ROWS = 1000  # rows of a Hugging Face dataset that are read at a time
 _TOKENS = "input_ids"
-_PATIENCE = 4.0  # times as long as it may take: then the process hangs
+_TIMEOUT_FACTOR = 4.0  # after this multiple of the allowed time, the process counts as hanging
 
 
 class UnknownLengthsError(Exception):
-    """Why the lengths cannot be known, as half a sentence."""
+    """The lengths cannot be measured. The message is the reason, as a clause."""
 
 
 def lengths_of(dataset: Any, most_s: float = MOST_S) -> Any:
-    """An array of numbers. Random numbers that a sample consumes are put back, and are a reason to refuse."""
+    """The lengths of all samples as an array. Raises UnknownLengthsError, for example if a sample draws random numbers.
+    The states of the generators are then restored."""
     is_forkable = "fork" in multiprocessing.get_all_start_methods()
     if _has_columns(dataset) or not is_forkable or obstacle({"dataset": dataset, "multiprocessing_context": "fork"}, 1):
         return _measure(dataset, most_s)
-    answer = _ask_elsewhere(dataset, most_s)
+    answer = _measure_in_child(dataset, most_s)
     if isinstance(answer, str):
         raise UnknownLengthsError(answer)
     return answer
 
 
-def _ask_elsewhere(dataset: Any, most_s: float) -> Any:
-    """The lengths, or why they cannot be known."""
+def _measure_in_child(dataset: Any, most_s: float) -> Any:
+    """The lengths, or the reason why they cannot be measured."""
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe(duplex=False)
     child = context.Process(target=_answer, args=(dataset, most_s, there), daemon=True)
     child.start()
     there.close()
     try:
-        return here.recv() if here.poll(_PATIENCE * most_s) else "asking its samples for their lengths took too long"
+        is_answered = here.poll(_TIMEOUT_FACTOR * most_s)
+        return here.recv() if is_answered else "measuring the lengths of its samples took too long"
     except EOFError:
-        return "the process that asked its samples for their lengths died"
+        return "the process that measured the lengths of its samples died"
     finally:
         child.kill()
         child.join()
@@ -61,7 +64,7 @@ def _answer(dataset: Any, most_s: float, pipe: Any) -> None:
         pipe.send(_measure(dataset, most_s))
     except UnknownLengthsError as reason:
         pipe.send(str(reason))
-    except Exception as fault:  # the dataset's own: it will raise it in the loop, or not at all
+    except Exception as fault:  # an exception of the dataset; the training loop raises it if it recurs
         pipe.send(f"{type(fault).__name__}: {fault}")
 
 
@@ -75,7 +78,7 @@ def _measure(dataset: Any, most_s: float) -> Any:
         if has_drawn:
             draws.restore(before)
     if has_drawn:
-        raise UnknownLengthsError("random numbers are drawn for its samples, and lengths may be others every time")
+        raise UnknownLengthsError("random numbers are drawn for its samples, so their lengths may change every time")
     return np.asarray(lengths, dtype=np.int64)
 
 
@@ -89,7 +92,7 @@ def _columns(dataset: Any, most_s: float) -> list[int]:
     lengths: list[int] = []
     for start in range(0, len(dataset), _ROWS):
         lengths += [len(tokens) for tokens in dataset[start : start + _ROWS][_TOKENS]]
-        _hurry(time.monotonic() - start_s, len(lengths), len(dataset), most_s)
+        _check_time(time.monotonic() - start_s, len(lengths), len(dataset), most_s)
     return lengths
 
 
@@ -100,25 +103,26 @@ def _samples(dataset: Any, most_s: float) -> list[int]:
     for index in range(len(dataset)):
         length = length_of(dataset[index])
         if length is None:
-            raise UnknownLengthsError("its samples have no sequence whose length could be taken")
+            raise UnknownLengthsError("its samples contain no sequence that has a length")
         lengths.append(length)
-        if index == 0:  # the first may open files
+        if index == 0:  # the first sample may open files
             fingerprint, start_s = look(dataset, 2), time.monotonic()
         elif index == 1 and (changed := difference(fingerprint, look(dataset, 2))):
             raise UnknownLengthsError(f"reading a sample changes {changed} of the dataset")
         elif index % _TRIED == 0:
-            _hurry(time.monotonic() - start_s, index, len(dataset), most_s)
+            _check_time(time.monotonic() - start_s, index, len(dataset), most_s)
     return lengths
 
 
-def _hurry(spent_s: float, num_done: int, num_samples: int, most_s: float) -> None:
+def _check_time(spent_s: float, num_done: int, num_samples: int, most_s: float) -> None:
     needed_s = spent_s * num_samples / num_done
     if needed_s > most_s and spent_s > 0.02 * most_s:
-        raise UnknownLengthsError(f"asking {num_samples:,} samples for their lengths would take about {needed_s:.0f} s")
+        raise UnknownLengthsError(f"measuring the lengths of {num_samples:,} samples would take about {needed_s:.0f} s")
 
 
 def length_of(sample: Any) -> int | None:
-    """Of a mapping its `input_ids`, or else the first value that has a length; of a tuple its first part."""
+    """The length of a sample. For a mapping it is the length of `input_ids`, or else of the first value that has a
+    length. For a tuple it is the length of its first element."""
     if isinstance(sample, Mapping):
         chosen = [sample[_TOKENS]] if _TOKENS in sample else sample.values()
         return next((length for value in chosen if (length := length_of(value)) is not None), None)

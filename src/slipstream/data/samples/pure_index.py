@@ -1,5 +1,5 @@
-"""A `__getitem__` that does nothing but index: what it does to one index it does to many. Told from its source alone:
-neither torch nor the dataset is needed."""
+"""Recognises a `__getitem__` that does nothing but index, and that therefore also works for many indices at once. Only
+its source is examined; neither torch nor the dataset is needed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MODULES = {"torch", "np", "numpy"}
 
 @lru_cache(maxsize=256)
 def only_indexes(method: Any) -> bool:
-    """False also where its source cannot be read."""
+    """Whether a method does nothing but index. False also if its source cannot be read."""
     try:
         (function,) = ast.parse(textwrap.dedent(inspect.getsource(method))).body
     except (OSError, TypeError, SyntaxError, ValueError):
@@ -26,7 +26,7 @@ def only_indexes(method: Any) -> bool:
 
 
 def only_indexes_at(file: str, line: int) -> bool:
-    """The same of the function that is defined on this line."""
+    """The same for the function that is defined on this line."""
     try:
         tree = ast.parse(Path(file).read_bytes())
     except (OSError, SyntaxError, ValueError):
@@ -36,8 +36,8 @@ def only_indexes_at(file: str, line: int) -> bool:
 
 
 def _does_only_index(function: ast.FunctionDef) -> bool:
-    """Attributes of self that are indexed, converted element by element, and put into tuples, lists and dicts. Anything
-    else, a branch, a reshape, a call, is not looked into."""
+    """Whether the function only indexes attributes of self, converts them element by element and puts them into tuples,
+    lists and dicts. Anything else, such as a branch, a reshape or another call, gives False."""
     if function.decorator_list or len(function.args.args) != 2:
         return False
     owner, index = (argument.arg for argument in function.args.args)
@@ -50,7 +50,7 @@ class _Reader:
     def __init__(self, owner: str, index: str) -> None:
         self._owner = owner
         self._index = index
-        self._columns: set[str] = set()  # names of what was indexed already
+        self._columns: set[str] = set()  # names of variables that hold an indexed attribute
 
     def allows(self, statement: ast.stmt) -> bool:
         if isinstance(statement, ast.Return):
@@ -91,7 +91,8 @@ class _Reader:
         return False
 
     def _is_conversion(self, call: ast.Call) -> bool:
-        """Of each element by itself: torch.tensor(column), column.float(), column.astype(np.float32)."""
+        """Whether the call converts each element separately, such as torch.tensor(column), column.float() or
+        column.astype(np.float32)."""
         function = call.func
         if not isinstance(function, ast.Attribute):
             return False

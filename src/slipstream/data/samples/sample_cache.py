@@ -1,6 +1,8 @@
-"""Whole samples kept from epoch to epoch, for datasets that give the same sample for the same index whoever asks and
-whenever. Found out by asking twice, watched ever after: a random number drawn, an attribute changed, one sample that
-comes out otherwise, and everything kept is dropped; what the script gets then is its own."""
+"""Caches whole samples from epoch to epoch, for datasets that always return the same sample for the same index.
+
+Each process first requests some samples twice to check this, and checks continue afterwards. If a random number is
+drawn, an attribute of the dataset changes or a sample differs, the whole cache is dropped, and the script reads its
+dataset directly again."""
 
 from __future__ import annotations
 
@@ -19,33 +21,33 @@ from slipstream.data.samples.pure_index import only_indexes
 from slipstream.data.workers.worker_blockers import start_method
 from slipstream.seams.patching import Patches
 
-_STATE = "_slipstream_reading"  # on a fetcher
+_STATE = "_slipstream_reading"  # attribute of a fetcher
 
 
 def obstacle(loader: Any) -> str:
-    """What stands against keeping this loader's samples; "" if nothing does."""
+    """The reason why this loader's samples cannot be cached; "" if they can."""
     dataset = loader.dataset
     if isinstance(dataset, IterableDataset):
-        return "an iterable dataset gives its samples one by one"
+        return "an iterable dataset yields its samples one at a time"
     if not loader._auto_collation:
-        return "the loader does not make batches of samples itself"
+        return "the loader does not group samples into batches"
     inner = dataset
     while type(inner) is Subset:
         inner = inner.dataset
     getitem = getattr(type(inner), "__getitem__", None)
     if isinstance(inner, (list, tuple, TensorDataset)) or only_indexes(getitem):
-        return f"the samples of {type(inner).__name__} are in memory already"
+        return f"the samples of {type(inner).__name__} are already in memory"
     if getattr(inner, "__getitems__", None):
-        return f"{type(inner).__name__} gives whole batches of samples itself"
+        return f"{type(inner).__name__} returns whole batches of samples (__getitems__)"
     if loader.num_workers and start_method({"multiprocessing_context": loader.multiprocessing_context}) != "fork":
-        return "workers are spawned here, and each would have to keep samples of its own"
+        return "workers are spawned here, and spawned workers cannot share a cache"
     if _sets_globals(getitem):
-        return f"{type(inner).__name__}.__getitem__ sets a variable of its module"
+        return f"{type(inner).__name__}.__getitem__ sets a variable outside the function"
     try:
         weakref.ref(dataset)
-        return "" if len(dataset) else "it is empty"
-    except Exception:  # slots, or a __len__ of the user's that may raise anything
-        return f"{type(dataset).__name__} has no length, or cannot be followed"
+        return "" if len(dataset) else "the dataset is empty"
+    except Exception:  # a class with __slots__, or a __len__ of the user's that may raise anything
+        return f"{type(dataset).__name__} has no length or does not support weak references"
 
 
 def _sets_globals(function: Any) -> bool:
@@ -54,108 +56,109 @@ def _sets_globals(function: Any) -> bool:
 
 
 class SampleCache:
+    """Patches torch's loaders so that samples of admitted datasets are cached. `tell_kept` receives the note of a
+    dataset when its first sample is cached, and `tell_not` the reason when a dataset is not or no longer cached."""
+
     def __init__(self, tell_kept: Callable[[Any], None], tell_not: Callable[[str], None]) -> None:
         self._tell_kept = tell_kept
         self._tell_not = tell_not
-        self._keepings: dict[int, SampleCacheState] = {}  # by identity of the dataset
+        self._states: dict[int, SampleCacheState] = {}  # by the id of the dataset
         self._admitted: dict[int, Any] = {}
 
     def admit(self, dataset: Any, note: Any) -> None:
-        """Samples of this dataset may be kept. `note` is what is told when they are."""
+        """Allow samples of this dataset to be cached. `note` is passed to `tell_kept` when they are."""
         self._admitted[id(dataset)] = note
 
     def install(self, patches: Patches) -> None:
         patches.around(DataLoader, "__iter__", "samples.iter", self._before_iter, _nothing)
         patches.around(_BaseDataLoaderIter, "__next__", "samples.next", None, self._after_next)
         patches.replace(_MapDatasetFetcher, "fetch", self._fetching(_MapDatasetFetcher.fetch))
-        patches.on_close(self._keepings.clear)
+        patches.on_close(self._states.clear)
 
-    # --- in the script's process -----------------------------------------------------------------------------------
+    # --- in the script's process -------------------------------------------------------------------------------------
 
     def fill(self, loader: Any, limit_s: float) -> tuple[int, float]:
-        """Samples of the epoch that begins, kept before it by other processes: how many there are now, and the share
-        that was asked for."""
-        keeping = self._keepings.get(id(loader.dataset))
-        if keeping is None or keeping.arena.reason:
+        """Let other processes cache the samples of the epoch that is about to begin. Returns the number of cached
+        samples and the share of samples that were requested."""
+        state = self._states.get(id(loader.dataset))
+        if state is None or state.arena.reason:
             return 0, 0.0
-        arena = keeping.arena
+        arena = state.arena
 
         def maker() -> Callable[[int], Any]:
-            reading, early = SampleReader(loader.dataset, keeping), list[int]()
+            reader, early = SampleReader(loader.dataset, state), list[int]()
 
             def make(index: int) -> None:
-                is_early = not reading.is_proved
-                if not reading.begin_batch():
+                is_early = not reader.is_proved
+                if not reader.begin_batch():
                     return
-                reading.sample(index)
+                reader.sample(index)
                 if is_early:
                     early.append(index)
-                    for one in early if reading.is_proved else []:  # until now none was kept
-                        reading.sample(one)
-                reading.end_batch()
+                    for one in early if reader.is_proved else []:  # none of these was cached during the proof
+                        reader.sample(one)
+                reader.end_batch()
 
             return make
 
         share = prefill.fill(loader, maker, lambda num_made: bool(arena.reason), limit_s)
-        self._report(keeping)
+        self._report(state)
         return 0 if arena.reason else len(arena), share
 
     def _before_iter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Before workers are forked: they share what is made here."""
+        """Create the cache before workers are forked, so that they share it."""
         loader = args[0]
         if get_worker_info() is not None or id(loader.dataset) not in self._admitted:
             return
-        keeping = self._keepings.get(id(loader.dataset))
-        if keeping is None or keeping.dataset() is not loader.dataset:
+        state = self._states.get(id(loader.dataset))
+        if state is None or state.dataset() is not loader.dataset:
             reason = obstacle(loader)
             if reason:
                 self._tell_not(reason)
                 del self._admitted[id(loader.dataset)]
                 return
-            keeping = self._keepings[id(loader.dataset)] = SampleCacheState(loader.dataset)
-            weakref.finalize(loader.dataset, self._keepings.pop, id(loader.dataset), None).atexit = False
-        keeping.begin_epoch(has_workers=loader.num_workers > 0)
-        self._report(keeping)
+            state = self._states[id(loader.dataset)] = SampleCacheState(loader.dataset)
+            weakref.finalize(loader.dataset, self._states.pop, id(loader.dataset), None).atexit = False
+        state.begin_epoch(has_workers=loader.num_workers > 0)
+        self._report(state)
 
     def _after_next(self, token: None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        keeping = self._keepings.get(id(args[0]._dataset))
-        if keeping is not None:
-            self._report(keeping)
+        state = self._states.get(id(args[0]._dataset))
+        if state is not None:
+            self._report(state)
 
-    def _report(self, keeping: SampleCacheState) -> None:
-        """What workers found out is read from the shelf."""
-        if keeping.is_told:
+    def _report(self, state: SampleCacheState) -> None:
+        """Report what this process and its workers found out. Workers write it to the shared arena."""
+        if state.is_told:
             return
-        if keeping.arena.reason:
-            keeping.is_told = True
-            self._tell_not(keeping.arena.reason)
-            keeping.arena.let_go()
-        elif len(keeping.arena) and not keeping.is_kept:
-            keeping.is_kept = True
-            self._tell_kept(self._admitted.get(id(keeping.dataset())))
+        if state.arena.reason:
+            state.is_told = True
+            self._tell_not(state.arena.reason)
+            state.arena.release()
+        elif len(state.arena) and not state.is_kept:
+            state.is_kept = True
+            self._tell_kept(self._admitted.get(id(state.dataset())))
 
-    # --- in the process that reads the dataset ---------------------------------------------------------------------
+    # --- in the process that reads the dataset -----------------------------------------------------------------------
 
     def _fetching(self, original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         def fetch(fetcher: Any, indices: Any) -> Any:
-            reading = self._reading_of(fetcher)
-            if reading is None or not reading.begin_batch():
+            reader = self._reader_of(fetcher)
+            if reader is None or not reader.begin_batch():
                 return original(fetcher, indices)
-            samples = [reading.sample(index) for index in indices]
-            reading.end_batch()
+            samples = [reader.sample(index) for index in indices]
+            reader.end_batch()
             return fetcher.collate_fn(samples)
 
         return fetch
 
-    def _reading_of(self, fetcher: Any) -> SampleReader | None:
+    def _reader_of(self, fetcher: Any) -> SampleReader | None:
         if _STATE not in vars(fetcher):
-            keeping = self._keepings.get(id(fetcher.dataset)) if fetcher.auto_collation else None
-            is_ours = keeping is not None and keeping.dataset() is fetcher.dataset
-            setattr(
-                fetcher, _STATE, SampleReader(fetcher.dataset, keeping) if keeping is not None and is_ours else None
-            )
-        reading: SampleReader | None = vars(fetcher)[_STATE]
-        return reading
+            state = self._states.get(id(fetcher.dataset)) if fetcher.auto_collation else None
+            is_ours = state is not None and state.dataset() is fetcher.dataset
+            setattr(fetcher, _STATE, SampleReader(fetcher.dataset, state) if state is not None and is_ours else None)
+        reader: SampleReader | None = vars(fetcher)[_STATE]
+        return reader
 
 
 def _nothing(token: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:

@@ -1,5 +1,5 @@
-"""A sample as bytes and back: every bit, every container with its type, strides, and parts that share memory. What is
-made of other things than tensors, arrays and plain values is refused; nothing is ever guessed."""
+"""Converts a sample to bytes and back. All bits, the types of containers, strides and shared memory within the sample
+are preserved. A sample that holds anything but tensors, arrays and plain values is refused."""
 
 from __future__ import annotations
 
@@ -14,24 +14,26 @@ import torch
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _ALIGNED = 64
-_WASTE = 2  # times the bytes that a sample shows: beyond that it is a small part of something larger
+_WASTE = (
+    2  # if the memory of a sample is larger than its own bytes by this factor, it is a small part of a larger array
+)
 _HEAD = struct.Struct("<q")
 _DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 
 
 class UnkeepableError(Exception):
-    """Why a sample cannot be kept, as half a sentence."""
+    """The sample cannot be cached. The message is the reason, as a clause."""
 
 
 class SamplePayload:
-    """`spec` says how the sample is built, `pieces` are the bytes of its memory."""
+    """A serialised sample. `spec` describes how the sample is built, and `pieces` are the bytes of its memory."""
 
     def __init__(self, spec: Any, pieces: list[bytes]) -> None:
         self.spec = spec
         self.pieces = pieces
 
     def is_same(self, other: SamplePayload) -> bool:
-        """By what is written, so that a NaN equals itself and 1 is not True."""
+        """Whether the serialised forms are equal. A NaN then equals itself, and 1 does not equal True."""
         return self.pieces == other.pieces and repr(self.spec) == repr(other.spec)
 
     def to_bytes(self) -> bytes:
@@ -51,8 +53,8 @@ def pack(sample: Any) -> SamplePayload:
 
 class _Packer:
     def __init__(self) -> None:
-        self._things: dict[int, Any] = {}  # kept alive, so that no identity is used twice
-        self._extents: dict[int, list[int]] = {}  # storage: number, first byte, last byte, bytes shown
+        self._things: dict[int, Any] = {}  # by id; kept alive, so that no id is used twice
+        self._extents: dict[int, list[int]] = {}  # by storage: number, first byte, last byte, bytes of its tensors
         self._arrays: list[bytes] = []
 
     def outline(self, value: Any) -> Any:
@@ -61,7 +63,7 @@ class _Packer:
             return "value", kind.__name__, value
         if not isinstance(value, tuple):
             if id(value) in self._things:
-                raise UnkeepableError("a sample holds one thing twice")
+                raise UnkeepableError("a sample holds the same object twice")
             self._things[id(value)] = value
         if kind is torch.Tensor:
             return self._tensor(value)
@@ -69,7 +71,7 @@ class _Packer:
             return self._array(value)
         if kind in (dict, OrderedDict):
             if not all(type(key) in _PLAIN for key in value):
-                raise UnkeepableError("a sample's dictionary has keys that are not plain")
+                raise UnkeepableError("a sample's dictionary has keys that are not plain values")
             return kind.__name__, [(key, self.outline(inner)) for key, inner in value.items()]
         if kind in (tuple, list):
             return kind.__name__, [self.outline(inner) for inner in value]
@@ -79,9 +81,9 @@ class _Packer:
 
     def _tensor(self, tensor: torch.Tensor) -> Any:
         if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.requires_grad or vars(tensor):
-            raise UnkeepableError("a sample's tensor is not a plain one in memory")
+            raise UnkeepableError("a sample's tensor is not a plain tensor in CPU memory")
         if tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
-            raise UnkeepableError("a sample's tensor is not a plain one in memory")
+            raise UnkeepableError("a sample's tensor is not a plain tensor in CPU memory")
         shape, strides, size = tuple(tensor.shape), tensor.stride(), tensor.element_size()
         if not tensor.numel():
             return "tensor", -1, str(tensor.dtype), 0, shape, strides
@@ -94,7 +96,7 @@ class _Packer:
 
     def _array(self, array: Any) -> Any:
         if array.dtype.hasobject or array.dtype.names is not None or any(stride < 0 for stride in array.strides):
-            raise UnkeepableError("a sample's array is not a plain one")
+            raise UnkeepableError("a sample's array is not a plain array")
         if array.size and isinstance(array.base, np.ndarray) and id(array.base) in self._things:
             raise UnkeepableError("two of a sample's arrays share memory")
         span = sum((n - 1) * stride for n, stride in zip(array.shape, array.strides, strict=True)) + array.itemsize
@@ -107,7 +109,8 @@ class _Packer:
         return "array", len(self._arrays) - 1, array.dtype.str, array.shape, array.strides, flags
 
     def pieces(self) -> list[bytes]:
-        """Of arrays first, then of storages, each with its first byte before it in its own piece."""
+        """The number of arrays, the bytes of each array, and for each storage the offset of its first byte followed by
+        its bytes."""
         found = [len(self._arrays).to_bytes(8, "little"), *self._arrays]
         for storage, (_, first, last, shown) in self._extents.items():
             start = first - first % _ALIGNED
@@ -118,13 +121,13 @@ class _Packer:
 
 
 def read_payload(memory: Any, at: int) -> SamplePayload:
-    """The parcel as it was packed, from memory where its bytes begin at `at`."""
+    """The payload whose bytes begin at `at` in `memory`."""
     spec, places = _places(memory, at)
     return SamplePayload(spec, [bytes(memory[start : start + size]) for start, size in places])
 
 
 def unpack(memory: Any, at: int) -> Any:
-    """A sample of the caller's own: nothing in it is shared with `memory`."""
+    """A new sample that shares nothing with `memory`."""
     spec, places = _places(memory, at)
     return _Builder(memory, places).build(spec)
 
@@ -174,7 +177,7 @@ class _Builder:
         if number not in self._made:
             (start, _), (at, size) = self._storages[2 * number : 2 * number + 2]
             whole = torch.empty(size, dtype=torch.uint8, device="cpu")
-            # NumPy copies in this thread: torch would wake others for a few kilobytes
+            # NumPy copies in this thread. Torch would wake other threads for a few kilobytes.
             whole.numpy()[:] = np.frombuffer(self._memory, np.uint8, size, at)
             self._made[number] = (self._number(start), whole.untyped_storage())
         start, storage = self._made[number]

@@ -1,6 +1,7 @@
-"""Packed samples in one piece of memory that this process and its forked workers share. Nothing is ever taken out again
-but all at once, and then each process gives the memory back as soon as it hears of it. A process that dies while it
-writes leaves room unused and nothing else."""
+"""Serialised samples in memory that this process and its forked workers share.
+
+Single samples are never removed. The whole arena can be dropped, and each process then releases the memory as soon as
+it notices. If a process dies while it writes, some bytes stay unused, and nothing else is affected."""
 
 from __future__ import annotations
 
@@ -20,15 +21,15 @@ from slipstream.machine.free_memory import free_bytes, total_bytes
 
 _HEAD_BYTES = 4096
 _REASON_AT, _REASON_BYTES = 64, 512
-_USED, _COUNT, _IS_DROPPED, _CHECKED = range(4)  # numbers in the head
-_LOOK_BYTES = 64 << 20  # written between two looks at what memory is left
-_LEAST_LEFT = 0.1  # of the machine's memory: below that nothing more is kept
+_USED, _COUNT, _IS_DROPPED, _CHECKED = range(4)  # positions of the numbers in the head
+_CHECK_BYTES = 64 << 20  # written between two checks of the free memory
+_LEAST_LEFT = 0.1  # of the machine's memory; if less is free, nothing more is cached
 
 
 class ArenaEntry(NamedTuple):
     at: int
     num_bytes: int
-    writer: int  # of which worker; -1: the script's own process
+    writer: int  # the number of the worker; -1: the script's own process
 
 
 class SharedArena:
@@ -43,7 +44,7 @@ class SharedArena:
         self._table: Any = np.frombuffer(self._memory, np.int64, num_samples * 3, _HEAD_BYTES).reshape(-1, 3)
         self._lock = (os.getpid(), threading.Lock())
         self._num_samples = num_samples
-        self._last_word = ""  # the reason, once the memory is given back
+        self._released_reason = ""  # the reason, once this process has released the memory
 
     def __len__(self) -> int:
         return int(self._head[_COUNT])
@@ -53,24 +54,24 @@ class SharedArena:
 
     @property
     def reason(self) -> str:
-        """Why all was dropped, in whatever process; "" as long as it was not."""
-        if self._last_word or not self._head[_IS_DROPPED]:
-            return self._last_word
+        """Why any process dropped the arena; "" if it is not dropped."""
+        if self._released_reason or not self._head[_IS_DROPPED]:
+            return self._released_reason
         text: bytes = self._memory[_REASON_AT : _REASON_AT + _REASON_BYTES]
         return text.rstrip(b"\0").decode(errors="replace")
 
     def drop(self, reason: str) -> None:
-        if self._last_word:
+        if self._released_reason:
             return
-        with self._alone():
+        with self._locked():
             if not self._head[_IS_DROPPED]:
                 text = reason.encode()[:_REASON_BYTES]
                 self._memory[_REASON_AT : _REASON_AT + len(text)] = text
                 self._head[_IS_DROPPED] = 1
 
-    def let_go(self) -> None:
-        """Of what was dropped, in this process. Only its reason can be asked for from then on."""
-        self._last_word = self.reason or "it is not used any more"
+    def release(self) -> None:
+        """Release the memory of a dropped arena in this process. Afterwards only `reason` can be used."""
+        self._released_reason = self.reason or "it is no longer used"
         self._head = self._table = self._memory = self._file = None
 
     def entry(self, index: int) -> ArenaEntry | None:
@@ -78,13 +79,13 @@ class SharedArena:
         return ArenaEntry(at, num_bytes, writer) if at else None
 
     def put(self, index: int, payload: SamplePayload, writer: int) -> bool:
-        """Whether there was room. Found by others only when all of it is written."""
+        """Add a sample. Returns whether there was space. Other processes find it only when it is completely written."""
         data = payload.to_bytes()
         at = self._reserve(len(data))
         if not at:
             return False
         self._memory[at : at + len(data)] = data
-        with self._alone():  # and whoever sees the entry sees what was written before
+        with self._locked():  # the lock also ensures that a process that sees the entry sees the bytes written before
             if not self._table[index, 0]:
                 self._table[index, 1:] = len(data), writer
                 self._table[index, 0] = at
@@ -98,22 +99,23 @@ class SharedArena:
         return read_payload(self._memory, entry.at)
 
     def _reserve(self, num_bytes: int) -> int:
-        """Where to write, or 0."""
+        """The offset to write at; 0 if there is no space."""
         num_bytes += -num_bytes % 64
-        with self._alone():
+        with self._locked():
             used, checked = int(self._head[_USED]), int(self._head[_CHECKED])
             if used + num_bytes > self.most_bytes:
                 return 0
             if used >= checked:
                 if free_bytes() < _LEAST_LEFT * total_bytes():
                     return 0
-                self._head[_CHECKED] = used + _LOOK_BYTES
+                self._head[_CHECKED] = used + _CHECK_BYTES
             self._head[_USED] = used + num_bytes
             return self._start + used
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Among processes by a lock that ends with its holder, among threads by one that a fork makes anew."""
+    def _locked(self) -> Iterator[None]:
+        """Exclude other processes with a file lock, which is released if its holder dies, and other threads with a
+        thread lock, which is created again after a fork."""
         if self._lock[0] != os.getpid():
             self._lock = (os.getpid(), threading.Lock())
         with self._lock[1]:
@@ -125,7 +127,7 @@ class SharedArena:
 
 
 def _open() -> Any:
-    """Without a name, gone with the last process that holds it; /dev/shm does not limit it."""
+    """An unnamed file that disappears with the last process that holds it. The size of /dev/shm does not limit it."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("slipstream-samples"), "r+b", buffering=0)
     return tempfile.TemporaryFile(buffering=0)

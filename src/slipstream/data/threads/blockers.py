@@ -60,15 +60,15 @@ def only_seeds(function: Any) -> bool:
 
 
 def _global_obstacle(name: str, value: Any) -> str:
-    """The reason if threads must not share this global object; "" if they may. Each thread has its own copy of the
-    dataset, but all threads share the globals of modules."""
+    """The reason if threads must not share this object, which is outside the dataset; "" if they may. Each thread has
+    its own copy of the dataset, but all threads share global and enclosed variables."""
     if isinstance(value, ModuleType):
         is_unsafe = value.__name__.partition(".")[0] in _UNSAFE
         return f"{value.__name__} must not be called by several threads" if is_unsafe else ""
     if isinstance(value, _generator_types()):
-        return f"the dataset draws from the global {name}, and threads would draw from it in any order"
+        return f"the dataset draws from {name}, which is outside the dataset: threads would draw from it in any order"
     kind = handle_kind(value)
-    return f"the dataset reads through the global {name}, an open {kind}, which threads must not share" if kind else ""
+    return f"the dataset reads through {name}, an open {kind} that threads must not share" if kind else ""
 
 
 def _generator_types() -> tuple[type, ...]:
