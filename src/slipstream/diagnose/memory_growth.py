@@ -16,7 +16,7 @@ LEAST_GRAPHS = 0.25  # per step; a script that keeps a graph less often does so 
 LEAST_TENSORS = 0.25
 LEAST_BYTES = 20_000.0  # per step; slipstream's own records and a list of floats stay below this
 _FEWEST_OBSERVATIONS = 4
-_STOPPED = 0.1  # of the average growth per step
+_STOPPED = 0.1  # of the fastest growth per step
 ASSUMED_STEPS = 20_000  # assumed length of a training whose length is unknown
 
 

@@ -11,7 +11,7 @@ from slipstream.records import Finding, Session, Summary
 
 LEAST_SHARE = 1e-3
 SLOWER = 40.0  # slowdown of an operation on a vector that contains a denormal; CPUs differ from 10 to 150
-PROCESSES = 8  # values in a vector: one denormal slows down all of them
+VECTOR_WIDTH = 8  # values in a vector: one denormal slows down all of them
 MOST_SAVED = 0.7  # share of the compute time; memory access and unaffected operators stay as they are
 SCALED = "x = x * 2.0**40  # where the data are read: the same digits, none of them denormal"
 
@@ -23,7 +23,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     share = anatomy.denormal_share
     if share < LEAST_SHARE or facts.flush_denormal:
         return []
-    touched = min(1.0, PROCESSES * share)
+    touched = min(1.0, VECTOR_WIDTH * share)
     saved = min(MOST_SAVED, touched * (SLOWER - 1) / (1 + touched * (SLOWER - 1)))
     computing_ms = sum(summary.phases.get(phase, 0.0) for phase in ("forward", "backward", "optimizer"))
     gain, proof = gain_without(summary.step_ms, computing_ms, saved), ""

@@ -11,7 +11,7 @@ from slipstream.diagnose.stack_facts import asks_to_log, is_logging
 from slipstream.diagnose.typical_step import sampled_step
 from slipstream.records import Finding, Session, Site, StackCount, Summary
 
-SAVED = 0.95  # the share that remains if only every twentieth step logs
+SAVED = 0.95  # share saved if only every twentieth step logs
 LEAST_SHARE = 0.03
 
 

@@ -15,7 +15,7 @@ from slipstream.records import Event, Finding, Session, Site, Summary
 LEAST_SHARE = 0.05  # of a step on the CPU
 WHOLE = "one call over the whole tensor in place of single values: hits += (preds == labels).sum()"
 OF_GRADIENTS = "one call for all of them, read at once: torch.stack(torch._foreach_norm(gradients)).tolist()"
-SAVED = 0.9  # the share that remains with calls over whole tensors, or every tenth step
+SAVED = 0.9  # share saved by calls over whole tensors, or by reading every tenth step
 
 
 def find(session: Session, summary: Summary) -> list[Finding]:

@@ -7,7 +7,7 @@ from slipstream.diagnose.source_hints import ms, percent
 from slipstream.diagnose.validation import validation_cost
 from slipstream.records import Finding, Session, Summary
 
-SAVED = 0.25  # share of the forward pass: bookkeeping of the graph, and storing what backward would need
+SAVED = 0.25  # share of the forward pass that is saved: bookkeeping of the graph, and storing what backward would need
 
 
 def find(session: Session, summary: Summary) -> list[Finding]:

@@ -11,7 +11,7 @@ from slipstream.diagnose.source_hints import ms, percent
 from slipstream.diagnose.speedtest_context import about_handing_over
 from slipstream.records import Finding, Session, StackCount, Summary
 
-SAVED = 0.8  # the share that remains with tensors in shared memory, or with reused buffers
+SAVED = 0.8  # share saved by tensors in shared memory, or by reused buffers
 LEAST_SHARE = 0.25
 LARGE = 1_000_000  # bytes
 # Frames after the wait for the first byte: the main process reads what a worker is writing.

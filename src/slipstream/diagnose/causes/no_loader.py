@@ -19,7 +19,7 @@ LEAST_SHARE = 0.15  # of the step
 # Between the forward pass and backward most lines compute the loss, but some scripts fetch the next batch there.
 FETCHES = re.compile(r"^(?!.*(loss|criterion)).*(batch|load|fetch|sample|data|next)", re.IGNORECASE)
 LEAST_ON_LINE = 0.05  # share of the step, on the line to change
-SAVED = 0.85  # the share that remains if data are prepared once, by array operations, or in parallel by a loader
+SAVED = 0.85  # share saved if data are prepared once, by array operations, or in parallel by a loader
 PREPARING = ("read", "decode", "transform", "collate", "python", "other")
 GENERAL = "convert once before the loop (data = torch.from_numpy(array)) and index it here: data[rows]"
 ASIDE = "Or move this into a Dataset and let a DataLoader's workers prepare the next batch meanwhile."

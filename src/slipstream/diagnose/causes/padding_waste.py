@@ -9,7 +9,7 @@ from slipstream.diagnose.source_hints import ms, percent
 from slipstream.records import Finding, Loader, Session, Site, Summary
 
 LEAST_SHARE = 0.15
-SAVED = 0.8  # the share that remains: batches of similar lengths are not batches of equal lengths
+SAVED = 0.8  # share of the padding that is saved; batches of similar lengths still have some
 STACKED = "default_collate"
 
 

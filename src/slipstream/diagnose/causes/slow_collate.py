@@ -12,7 +12,7 @@ from slipstream.diagnose.stack_facts import is_collate, is_torch_picking, line_t
 from slipstream.records import Finding, Loader, Session, StackCount, Summary
 
 LEAST_SHARE = 0.35
-OWN = 0.8  # the share that remains if a collate function of the user's pads or stacks with one call per batch
+OWN = 0.8  # share saved if the user's collate function pads or stacks with one call per batch
 DEFAULT = (
     # For torch's own collating, sample by sample: arrays indexed once per batch instead (measured: 7 to 24 times
     # faster).

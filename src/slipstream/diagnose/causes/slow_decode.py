@@ -13,8 +13,8 @@ from slipstream.diagnose.speedtest_context import about_decoding, sample_ms
 from slipstream.records import Finding, Loader, Session, StackCount, Summary
 
 LEAST_SHARE = 0.3  # of the work on a batch
-CACHED = 0.95  # the share that remains with a cache of decoded pixels: a copy out of a memory map
-# The most that a slow core needs to decode one megapixel of a JPEG; a longer time means more pixels.
+CACHED = 0.95  # share that a cache of decoded pixels saves; a copy out of a memory map remains
+# The most that a slow core needs to decode one pixel of a JPEG; a longer time means more pixels.
 NS_PER_PIXEL = 20.0
 # Ratio to the pixels that are kept; libjpeg can decode at a smaller size only from half the width and height.
 SHRUNK = 4.0

@@ -12,7 +12,7 @@ from slipstream.diagnose.speedtest_context import about_reading, sample_ms
 from slipstream.records import Finding, Session, StackCount, Summary
 
 LEAST_SHARE = 0.3
-AHEAD = 0.9  # the share that remains if the data is read in advance or cached: a copy from memory
+AHEAD = 0.9  # share saved if the data is read in advance or cached; a copy from memory remains
 READS = re.compile(r"\b(open|read\w*|recv|urlopen|fromfile|memmap|mmap|get_object|download\w*)\s*\(")
 
 

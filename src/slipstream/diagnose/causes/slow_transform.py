@@ -19,7 +19,7 @@ VECTORISED = 0.9  # a Python loop over values becomes ten times faster or more a
 # Inside a library's C code, another call (other size, dtype or order) may save time. The amount is unknown.
 CLEVERER = 0.3
 CONCENTRATED_IN_C = 0.6
-ONCE = 0.9  # tokenized texts are small; what remains is indexing them
+ONCE = 0.9  # share saved by tokenizing once; only indexing the small results remains
 LESS = "do less here: a smaller input, a cheaper dtype"
 TOKENS = "tokenize all texts once, before the training, and index the results here"
 PARSED = "parse all of it once, before the training, store arrays (np.save, torch.save) and read those here"

@@ -17,7 +17,7 @@ OTHER_KIND = 3.0  # ratio to the step; an even longer time cannot come from oper
 LEAST_SHARE = 0.4
 SAVED = 0.6
 LOSS_SAVED = (
-    # The share that remains of a loop over samples as one expression over the batch (measured: a triplet loss became 9
+    # Share saved by one expression over the batch instead of a loop over samples (measured: a triplet loss became 9
     # times faster).
     0.9
 )

@@ -35,7 +35,7 @@ def anatomy_lines(anatomy: Anatomy, summary: Summary, cwd: str, ink: ConsoleStyl
 
 
 def achieved(anatomy: Anatomy, summary: Summary) -> str:
-    """Achieved FLOP/s over the observed steps; None if there is no rate.
+    """The FLOP of a step and, if it is known, the achieved FLOP/s over the observed steps.
 
     The profiled step is slowed down by its profiler, so its own time is not used. If it was much longer than the usual
     one (texts of different lengths), its FLOP count does not apply to the other steps, and there is no rate.
